@@ -822,6 +822,7 @@ class Described:
         summary: one line.
         description: more than that, in Markdown.
         group: its group in the list.
+        query: the JSON Schema of each query parameter; all are optional.
         request: request bodies.
         answers: all possible answers, by status.
         examples: request bodies as plain values, each with its expected answer or None.
@@ -831,6 +832,7 @@ class Described:
     summary: str = ""
     description: str = ""
     group: str = ""
+    query: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     request: Contents = field(default_factory=dict)
     answers: Mapping[int, Answer] = field(default_factory=dict)
     examples: Sequence[tuple[Any, Any]] = ()

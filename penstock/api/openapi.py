@@ -131,12 +131,15 @@ def _operation(route: Http, parts: _Components) -> dict[str, Any]:
         found["tags"] = [route.group]
     if route.description:
         found["description"] = route.description
-    names = re.findall(r"{([^}]*)}", route.pattern)
-    if names:
-        found["parameters"] = [
-            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-            for name in names
-        ]
+    parameters: list[dict[str, Any]] = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in re.findall(r"{([^}]*)}", route.pattern)
+    ]
+    parameters += [
+        {"name": name, "in": "query", "schema": schema} for name, schema in route.query.items()
+    ]
+    if parameters:
+        found["parameters"] = parameters
     if route.request:
         asked = [request for request, _ in route.examples]
         content = parts.content(route.request, asked)

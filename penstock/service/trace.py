@@ -73,9 +73,23 @@ class TracePage:
             refusal=refusal,
             always=True,
             summary="A trace of the next requests.",
-            description=f"Answers when `requests` of them ({_REQUESTS}) have ended, or after"
-            f" `seconds` ({_SECONDS:g}). For callers on the same machine only.",
+            description="Answers when `requests` of them have ended, or after `seconds`. For"
+            " callers on the same machine only.",
             group="Operation",
+            query={
+                "requests": {
+                    "type": "integer",
+                    "minimum": 1,
+                    "maximum": MOST_REQUESTS,
+                    "default": _REQUESTS,
+                },
+                "seconds": {
+                    "type": "number",
+                    "exclusiveMinimum": 0,
+                    "maximum": MOST_SECONDS,
+                    "default": _SECONDS,
+                },
+            },
             answers={
                 **errors(400, 415),
                 200: Answer(text="The trace.", contents={JSON: {"type": "object"}}),

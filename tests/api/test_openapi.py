@@ -134,6 +134,15 @@ def test_every_route_is_described(told: dict[str, Any]) -> None:
     assert (grow["summary"], grow["description"]) == ("Make it larger.", "By `one`.")
 
 
+def test_parameters_of_the_query_and_of_the_path_are_described() -> None:
+    number = {"type": "integer", "minimum": 1, "default": 5}
+    route = Http("GET", "/parts/{part}", query={"number": number})
+    assert document([route], "garden")["paths"]["/parts/{part}"]["get"]["parameters"] == [
+        {"name": "part", "in": "path", "required": True, "schema": {"type": "string"}},
+        {"name": "number", "in": "query", "schema": number},
+    ]
+
+
 def test_references_lead_to_what_is_there(told: dict[str, Any]) -> None:
     found = set(references(told))
     assert found

@@ -119,6 +119,17 @@ def test_a_chosen_file_is_sent(page: Page, tmp_path: Path, kind: str) -> None:
     assert answer(page, "size") == ("200 OK", 10 if kind.startswith("multipart") else 5)
 
 
+def test_parameters_of_the_query_are_offered_and_sent(page: Page) -> None:
+    route = "document.getElementById('GET_trace')"
+    page.evaluate(f"{route}.open = true")
+    page.until(f"{route}.querySelector('form') !== null")
+    assert "requests integer; ≥ 1, ≤ 10000, default 100" in page.evaluate(f"{route}.textContent")
+    page.evaluate(f"{route}.querySelectorAll('input')[1].value = '0.1'")
+    page.evaluate(f"{route}.querySelector('button.send').click()")
+    assert page.until(f"{route}.querySelector('.status')?.textContent") == "200 OK"
+    assert page.urls[-1].endswith("/trace?seconds=0.1")
+
+
 def test_nothing_else_may_run_on_the_page(page: Page) -> None:
     page.evaluate(
         "document.body.append(Object.assign(document.createElement('script'), {text: 'x = 1'}))"
