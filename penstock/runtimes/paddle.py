@@ -411,6 +411,7 @@ def _use_card(inference: Any, config: Any, options: ModelOptions) -> None:
 
 def _library() -> Any:
     with _needing_paddle(), _without_side_effects():
+        check_installed("paddle")  # a mere folder can be imported, even one in it
         import paddle
         import paddle.inference
     return paddle

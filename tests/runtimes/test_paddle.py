@@ -7,6 +7,8 @@ import re
 import subprocess
 import sys
 from base64 import b64encode
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
 from pathlib import Path
 from shutil import copytree
 from types import SimpleNamespace
@@ -441,6 +443,21 @@ def test_options_keep_the_answers(
     np.testing.assert_allclose(model.run(feed)["price"], plain, rtol=0, atol=tolerance)
     assert len(model.notes) == len(notes)
     assert all(part in note for part, note in zip(notes, model.notes, strict=True))
+
+
+def test_a_folder_of_the_library_s_name_is_not_the_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "paddle" / "inference").mkdir(parents=True)
+    spec = PathFinder.find_spec("paddle", [str(tmp_path)])
+    assert spec is not None
+    monkeypatch.setitem(sys.modules, "paddle", module_from_spec(spec))
+    monkeypatch.delitem(sys.modules, "paddle.inference", raising=False)
+    (tmp_path / "a.json").write_text(PIR)
+    options = ModelOptions(path=str(tmp_path / "a.json"))
+    assert "install 'penstock[paddle]'" in str(PaddleRuntime().problems(tmp_path, options))
+    with pytest.raises(ModelError, match=r"install 'penstock\[paddle\]'"):
+        PaddleRuntime().open(tmp_path, options)
 
 
 @with_paddle
