@@ -6,6 +6,7 @@ request to request, because equal ones would flatter every cache.
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
 import ssl
@@ -222,7 +223,7 @@ def _get(place: Target, model: Model) -> dict[str, Any]:
             found: dict[str, Any] = json.load(answer)
     except urllib.error.HTTPError as error:
         raise BadTarget(f"{url} says nothing of the model: HTTP {error.code}") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         raise BadTarget(f"{url} says nothing of the model: {error}") from error
     return found
 

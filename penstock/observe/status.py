@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import ssl
 import urllib.error
@@ -49,7 +50,7 @@ def _ask(address: str, path: str, timeout: float, ca_file: str | None = None) ->
             found: dict[str, Any] = json.load(answer)
     except urllib.error.HTTPError as error:
         raise NoStatus(f"{url} gives no {what}: HTTP {error.code}") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         raise NoStatus(f"{url} cannot be asked for its {what}: {reason}") from error
     return found

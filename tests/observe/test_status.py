@@ -1,0 +1,26 @@
+"""Asking servers for their status."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+import pytest
+
+from penstock.observe.status import NoStatus, ask_status
+
+
+def test_a_server_of_another_protocol_has_none() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def greet() -> None:
+            link, _ = listener.accept()
+            with link:
+                link.recv(4096)
+                link.sendall(bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)))  # as gRPC servers do
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        with pytest.raises(NoStatus, match="cannot be asked for its status"):
+            ask_status(f"127.0.0.1:{listener.getsockname()[1]}")
+        thread.join()
