@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
 
-from paddle_serving_app import package
+from paddle_serving_app import package, trace
 from paddle_serving_client.convert import main as convert
 from paddle_serving_server import serve
 from paddle_serving_server.util import ArgsParser
@@ -28,6 +29,26 @@ def test_no_model_is_fetched_but_its_place_is_said(capsys: pytest.CaptureFixture
     assert package.main(["--get_model", "none"]) == 1
     assert "there is no model 'none'" in capsys.readouterr().err
     assert package.main(["--tutorial", "lac"]) == 0
+
+
+def test_profile_lines_become_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log, out = tmp_path / "log", tmp_path / "out"
+    log.write_text(
+        "a line of something else\n"
+        "PROFILE\tpid:7\tpy_prepro_0:1000 py_prepro_1:1250 op0_0:1300 op0_1:1900 \n"
+    )
+    assert trace.main(["--profile_file", str(log), "--trace_file", str(out)]) == 0
+    event = {"tid": 0, "pid": "7"}
+    assert json.loads(out.read_text()) == [
+        {"name": "py_prepro", "ts": "1000", "ph": "B", **event},
+        {"name": "py_prepro", "ts": "1250", "ph": "E", **event},
+        {"name": "op0", "ts": "1300", "ph": "B", **event},
+        {"name": "op0", "ts": "1900", "ph": "E", **event},
+    ]
+    assert trace.main(["--profile_file", str(out), "--trace_file", str(log)]) == 1
+    assert f"{out} has no profile lines" in capsys.readouterr().err
+    assert trace.main(["--profile_file", str(tmp_path / "none")]) == 1
+    assert "none" in capsys.readouterr().err
 
 
 def test_check_says_what_is_missing(

@@ -77,6 +77,7 @@ NAMES = {
     "paddle_serving_app": [],
     "paddle_serving_app.local_predict": ["LocalPredictor"],
     "paddle_serving_app.package": [],
+    "paddle_serving_app.trace": [],
 }
 HEAVY = {
     "PIL",
