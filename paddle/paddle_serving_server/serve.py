@@ -2,26 +2,30 @@
 
 It takes the flags of ``penstock serve``, among which are all of the original's, and listens on all
 interfaces as the original did, unless ``--host`` or ``PENSTOCK_HOST`` says otherwise. ``check``
-shows what is installed here. ``--use_encryption_model`` without ``--encryption_key`` waits for a
-client that brings the key.
+shows what is installed here. ``stop`` and ``kill`` end the servers that were started from here, or
+the one with ``--port``. ``--use_encryption_model`` without ``--encryption_key`` waits for a client
+that brings the key.
 """
 
+import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
+
+from paddle_serving_server.process_info import end, recorded
+from penstock.errors import StartupError
 
 _LIBRARIES: Final = {
     "paddlepaddle": "Paddle's models, on the CPU",
     "paddlepaddle-gpu": "Paddle's models, on the CPU and on cards",
     "onnxruntime": "ONNX models",
 }
-_ENDS: Final = {
-    "stop": "SIGTERM, or Ctrl-C: it finishes the requests that it has, and exits with 0",
-    "kill": "SIGKILL: its processes end with it",
-}
-"""Commands of the original for which the system's own do."""
+_SIGNALS: Final = {"stop": signal.SIGTERM, "kill": signal.SIGKILL}
+"""By the command that sends it. After SIGTERM a server answers the requests that it has."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -29,19 +33,38 @@ def main(arguments: Sequence[str]) -> int:
     command = arguments[0] if arguments else ""
     if command == "check":
         return check()
-    if command in _ENDS:
-        print(f"{command}: end the server with {_ENDS[command]}", file=sys.stderr)
-        return 1
+    if command in _SIGNALS:
+        parser = argparse.ArgumentParser(f"python -m paddle_serving_server.serve {command}")
+        parser.add_argument("--port", type=int, help="Of one server; all of them without it.")
+        given = parser.parse_args(arguments[1:])
+        return end(_SIGNALS[command], given.port)
     os.environ.setdefault("PENSTOCK_HOST", "0.0.0.0")  # noqa: S104 (clients elsewhere rely on it)
     key_is_given = any(each.startswith("--encryption_key") for each in arguments)
     if "--use_encryption_model" in arguments and not key_is_given:
         from paddle_serving_server.key_service import run
 
-        return run(arguments)
+        with _recorded([*arguments, "--encryption_key", os.devnull]):
+            return run(arguments)
     from penstock.cli import app
 
-    app(["serve", *arguments], prog_name="penstock")
+    with _recorded(arguments):
+        app(["serve", *arguments], prog_name="penstock")
     return 0
+
+
+def _recorded(arguments: Sequence[str]) -> AbstractContextManager[None]:
+    """See ``recorded``. Nothing is, if the arguments are wrong: the server says why it ends."""
+    from penstock.config.load import from_environment
+    from penstock.service.model_server import parse
+
+    try:
+        server, keys = parse(arguments)
+    except StartupError:
+        return nullcontext()
+    environment = {key: value for key, (_, value) in from_environment(os.environ).items()}
+    port = {**server.config, **environment, **keys}["http_port"]
+    models = [node.path for each in server.workflows for node in each.nodes]
+    return recorded([port], str(models))
 
 
 def check() -> int:

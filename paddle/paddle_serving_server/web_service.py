@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 import penstock
+from paddle_serving_server.process_info import recorded
 from penstock import Op
 from penstock_paddle import DEFAULTS
 
@@ -31,6 +32,11 @@ class WebService(penstock.WebService):
 
     defaults: ClassVar[Mapping[str, object]] = DEFAULTS
     legacy: ClassVar[bool] = True
+
+    def run_service(self) -> None:
+        """See Penstock's; ``serve stop`` finds the service while it runs."""
+        with recorded(self.ports.values(), "pipeline"):
+            super().run_service()
 
     def __getattr__(self, name: str) -> Any:
         if name in _ONE_MODEL:

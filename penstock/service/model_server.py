@@ -142,6 +142,9 @@ class ModelServer(Several):
         workflows: at least one, with different names.
         services: see ``GeneralModelApplication``.
         config: top-level configuration keys, such as ``http_port=8000``.
+
+    Attributes:
+        workflows, config: as given.
     """
 
     def __init__(
@@ -149,7 +152,7 @@ class ModelServer(Several):
     ) -> None:
         self.workflows = list(workflows)
         self._general = services or {}
-        self._config = config
+        self.config = config
 
     @property
     def services(self) -> list[WebService]:
@@ -165,7 +168,7 @@ class ModelServer(Several):
         ensembles = frozenset(each.name for each in self.workflows if len(each.ends) > 1)
         # One object for all: an application of several services is served once.
         general = partial(GeneralModelApplication, ensembles=ensembles, services=self._general)
-        return [each.service([general], self._config) for each in self.workflows]
+        return [each.service([general], self.config) for each in self.workflows]
 
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT.

@@ -67,14 +67,6 @@ def test_check_says_what_is_missing(
     assert "install 'penstock-paddle[cpu]'" in said
 
 
-@pytest.mark.parametrize(("command", "signal"), [("stop", "SIGTERM"), ("kill", "SIGKILL")])
-def test_how_a_server_ends_is_said(
-    command: str, signal: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert serve.main([command, "--port", "9393"]) == 1
-    assert capsys.readouterr().err.startswith(f"{command}: end the server with {signal}")
-
-
 @pytest.mark.parametrize("text", ["maybe", ""])
 def test_show_proto_is_true_or_false(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import penstock
+from paddle_serving_server.process_info import recorded
 from penstock_paddle import DEFAULTS
 
 __all__ = ["PipelineServer"]
@@ -14,3 +15,8 @@ class PipelineServer(penstock.PipelineServer):
 
     defaults: ClassVar[Mapping[str, object]] = DEFAULTS
     legacy: ClassVar[bool] = True
+
+    def run_server(self) -> None:
+        """See Penstock's; ``serve stop`` finds the service while it runs."""
+        with recorded(self.ports.values(), "pipeline"):
+            super().run_server()
