@@ -1,4 +1,4 @@
-"""``python -m benchmarks.original --python OLD/bin/python``: a project for Paddle Serving, unmodified,
+"""``python -m benchmarks.original --python OLD/bin/python``: a project for Paddle Serving as it is,
 in the original and in Penstock.
 
 The interpreter is one of Python 3.6 to 3.9 that has ``paddle_serving_server`` 0.9.0, its app and
