@@ -1,4 +1,4 @@
-"""The names of ``paddle-serving-app``: what ops and clients prepare their data with."""
+"""The public names of ``paddle-serving-app``: ``LocalPredictor`` and the readers."""
 
 from penstock_paddle import refuse_originals
 

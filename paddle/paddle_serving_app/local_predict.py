@@ -1,4 +1,4 @@
-"""``LocalPredictor``: a model in this process."""
+"""``LocalPredictor``: runs a model in this process."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ _CPU, _GPU, _TENSORRT = 0, 1, 2
 
 
 class LocalPredictor:
-    """Opens a model and runs it. One thread at a time."""
+    """Opens a model and runs it. Not thread-safe."""
 
     def __init__(self) -> None:
         self._predictor: local_service.LocalPredictor | None = None
@@ -45,17 +45,17 @@ class LocalPredictor:
 
         Args:
             model_path: its folder.
-            use_gpu: whether it runs on a card.
-            gpu_id: on which; of several, the first.
+            use_gpu: whether the model runs on a GPU.
+            gpu_id: index of the GPU; the first one of a list is used.
             use_profile: no effect.
-            thread_num: threads of the library.
-            mem_optim: whether the library reuses memory.
-            ir_optim: whether it optimises the graph.
-            use_trt: whether it runs by TensorRT.
+            thread_num: number of threads of Paddle Inference.
+            mem_optim: whether Paddle Inference reuses memory.
+            ir_optim: whether Paddle Inference optimises the graph.
+            use_trt: whether TensorRT runs the model.
             use_lite: not available.
             use_xpu: not available.
             precision: fp32, fp16, bf16 or int8.
-            use_mkldnn: whether it uses oneDNN.
+            use_mkldnn: whether oneDNN runs the model.
             mkldnn_cache_capacity: for oneDNN.
             mkldnn_op_list: for oneDNN.
             mkldnn_bf16_op_list: for oneDNN.
@@ -66,7 +66,7 @@ class LocalPredictor:
             use_calib: for TensorRT.
 
         Raises:
-            ModelError: it cannot be opened so.
+            ModelError: the model cannot be opened with these options.
         """
         for flag, value in {
             "use_lite": use_lite,
@@ -110,7 +110,7 @@ class LocalPredictor:
         batch: bool = False,
         log_id: int = 0,
     ) -> dict[str, Any]:
-        """Run once; see ``penstock.runtimes.local_service.LocalPredictor``."""
+        """Run the model; see ``penstock.runtimes.local_service.LocalPredictor``."""
         return self._opened().predict(feed, fetch, batch, log_id)
 
     def _opened(self) -> local_service.LocalPredictor:

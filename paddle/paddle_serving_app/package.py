@@ -1,6 +1,6 @@
-"""``python -m paddle_serving_app.package``: which models the original offered.
+"""``python -m paddle_serving_app.package``: lists the models that the original offered.
 
-Nothing is downloaded: the command says from where the original did.
+It downloads nothing: it prints the URL from which the original downloaded a model.
 """
 
 import argparse
@@ -28,7 +28,7 @@ MODELS: Final = {
     "ocr_rec": _OCR,
     "ocr_det": _OCR,
 }
-"""By name, the folder of its archive."""
+"""Folder of a model's archive, by the model's name."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,15 +36,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m paddle_serving_app.package")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--list_model", nargs="*", help="Print the names of the models.")
-    what.add_argument("--get_model", metavar="NAME", help="Say where a model is.")
-    what.add_argument("--tutorial", metavar="NAME", help="Say where its example is.")
+    what.add_argument("--get_model", metavar="NAME", help="Print the URL of a model.")
+    what.add_argument("--tutorial", metavar="NAME", help="Print the URL of its example.")
     given = parser.parse_args(arguments)
     if given.list_model is not None:
         print("\n".join(MODELS))
         return 0
     name = given.get_model or given.tutorial
     if name not in MODELS:
-        print(f"error: there is no model {name!r}; --list_model lists them", file=sys.stderr)
+        print(f"error: unknown model {name!r}; --list_model lists the models", file=sys.stderr)
         return 1
     if given.tutorial:
         print(f"https://github.com/PaddlePaddle/Serving, folder examples, has one for {name}")
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def url_of(name: str) -> str:
-    """Where the archive of a model is."""
+    """URL of a model's archive."""
     return f"{_ARCHIVES}/{MODELS[name]}/{name}.tar.gz"
 
 

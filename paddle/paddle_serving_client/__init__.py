@@ -1,10 +1,10 @@
-"""The names of ``paddle-serving-client`` for Penstock's clients."""
+"""The public names of ``paddle-serving-client``, for Penstock's clients."""
 
 from penstock_paddle import refuse_originals
 
 refuse_originals()
 
-from paddle_serving_client.client import Client  # noqa: E402 (nothing of ours before the check)
+from paddle_serving_client.client import Client  # noqa: E402 (the check comes before all imports)
 from paddle_serving_client.httpclient import HttpClient  # noqa: E402
 
 __all__ = ["Client", "HttpClient"]

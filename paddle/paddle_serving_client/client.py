@@ -1,4 +1,4 @@
-"""``Client``: calls a model server by baidu_std, the protocol that brpc speaks by default."""
+"""``Client``: calls a model server by baidu_std, brpc's default protocol."""
 
 import logging
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ __all__ = ["Client"]
 _log = logging.getLogger(__name__)
 
 _ALL = 100
-"""The weight of a variant that is the only one."""
+"""The weight of the single variant that ``connect`` makes of its endpoints."""
 
 
 class Client(ConfiguredClient):
-    """Calls a model server. Any thread; a forked child may use what its parent connected."""
+    """Calls a model server. Thread-safe; a forked child may use the parent's client."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,13 +29,13 @@ class Client(ConfiguredClient):
         self._timeout = 200.0
 
     def set_rpc_timeout_ms(self, rpc_timeout: int) -> None:
-        """Set how long a call may take; 200 seconds without it."""
+        """Set the timeout of calls; the default is 200 seconds."""
         if not isinstance(rpc_timeout, int):
             raise ValueError("rpc_timeout must be an int of milliseconds")
         self._timeout = rpc_timeout / 1000
 
     def add_variant(self, tag: str, cluster: list[str], variant_weight: int) -> None:
-        """Add servers that get their share of the calls, by weight."""
+        """Add a variant: servers that get a share of the calls in proportion to its weight."""
         if not isinstance(tag, str):
             raise ValueError("tag must be a text")
         if any(each.tag == tag for each in self._variants):
@@ -45,15 +45,14 @@ class Client(ConfiguredClient):
         self._variants.append(Variant(tag=tag, endpoints=endpoints, weight=weight))
 
     def connect(self, endpoints: list[str] | None = None, encryption: bool = False) -> None:
-        """Say where to call; nothing is sent before the first call, but for a key.
+        """Set the endpoints. Connections are made by the first call.
 
         Args:
-            endpoints: ``host:port`` each, of servers with the same model; not used where there are
-                variants.
-            encryption: hand the key over first, to the first endpoint alone.
+            endpoints: ``host:port`` of servers with the same model; ignored if there are variants.
+            encryption: send the model's key to the first endpoint at once.
 
         Raises:
-            ValueError: there is nowhere to call.
+            ValueError: there are neither endpoints nor variants.
         """
         variants = self._variants
         if not variants:
@@ -63,12 +62,12 @@ class Client(ConfiguredClient):
             tag = f"default_tag_{id(self)}"
             variants = [Variant(tag=tag, endpoints=parse_endpoints(where), weight=_ALL)]
         elif endpoints:
-            _log.warning("endpoints are not used: there are variants")
+            _log.warning("endpoints are ignored: add_variant() was called")
         self.release()
         self._calls = ModelClient(self.model, variants, over_baidu_std)
 
     def get_serving_port(self, endpoints: list[str]) -> str:
-        """Hand the key to the first endpoint; where it serves the model then."""
+        """Send the key to the first endpoint; return the ``host:port`` that serves the model."""
         return self.port_for_key(endpoints[0])
 
     def predict(
@@ -82,16 +81,16 @@ class Client(ConfiguredClient):
         """Make one call.
 
         Args:
-            feed: a dict of aliases to arrays, lists or texts; a list with one such dict; or the
-                value of the only input. It is only read.
-            fetch: aliases of outputs; None and none are all.
+            feed: a dict of arrays, lists or texts by input alias; a list of one such dict; or the
+                value of a single input. It is not changed.
+            fetch: aliases of outputs; None or an empty list selects all.
             batch: whether the values have a batch axis.
-            need_variant_tag: return a list of the result and the tag of the variant.
+            need_variant_tag: return a list of the result and the variant's tag.
             log_id: for the server's log.
 
         Returns:
-            Arrays by alias, ``<alias>.lod`` beside those of sequences; by the names of engines
-            where several answer. None when there is no answer; the log says why.
+            Arrays by alias, with ``<alias>.lod`` for sequences; a dict of these by engine name if
+            several engines answer. None if the call fails; the reason is logged.
 
         Raises:
             ValueError: the feed does not fit the model, or ``connect`` was not called.

@@ -1,4 +1,4 @@
-"""What ``Client`` and ``HttpClient`` share: the model's configuration, and the forms of a feed."""
+"""The base class of ``Client`` and ``HttpClient``: model configuration, key, feeds."""
 
 import base64
 import json
@@ -12,25 +12,25 @@ from penstock.runtimes.model import read_client_conf
 from penstock.runtimes.prototxt import ModelConf
 
 HANDSHAKE_SECONDS = 60.0
-"""Within which a server with an encrypted model answers; it starts when it has the key."""
+"""Timeout of sending a key, in seconds: the server answers when the model is loaded."""
 
 
 class ConfiguredClient:
-    """A client that knows its model by a file."""
+    """A client with the configuration of its model."""
 
     def __init__(self) -> None:
         self._feeds: ModelFeeds | None = None
         self._key: bytes | None = None
 
     def load_client_config(self, model_config_path_list: str | Sequence[str]) -> None:
-        """Read ``serving_client_conf.prototxt``, or that of a folder.
+        """Read ``serving_client_conf.prototxt``.
 
         Args:
-            model_config_path_list: one path; or several, of which the first has the inputs and the
-                last the outputs.
+            model_config_path_list: path of the file or its folder; of several paths, the first
+                has the inputs and the last the outputs.
 
         Raises:
-            ModelError: a file is not there or cannot be read.
+            ModelError: a file is missing or cannot be read.
         """
         given = model_config_path_list
         paths = [given] if isinstance(given, str | Path) else list(given)
@@ -53,20 +53,20 @@ class ConfiguredClient:
 
     @property
     def model(self) -> ModelFeeds:
-        """What ``load_client_config`` has read.
+        """The model's configuration.
 
         Raises:
-            ValueError: it was not called.
+            ValueError: ``load_client_config`` was not called.
         """
         if self._feeds is None:
             raise ValueError("call load_client_config() first")
         return self._feeds
 
     def port_for_key(self, endpoint: str) -> str:
-        """Hand the key to the server at an endpoint; where it serves the model then.
+        """Send the key to the server at an endpoint; return the ``host:port`` of the model.
 
         Raises:
-            ValueError: the server does not take it.
+            ValueError: the server refuses the key.
         """
         key = {} if self._key is None else {"key": base64.b64encode(self._key).decode()}
         request = urllib.request.Request(f"http://{endpoint}/", json.dumps(key).encode())
@@ -79,16 +79,15 @@ class ConfiguredClient:
         return f"{host}:{answer['endpoint_list'][0]}"
 
     def wanted(self, fetch: str | Sequence[str] | None) -> list[str]:
-        """The outputs to ask for: those of the names that there are, or all."""
+        """Return the names in ``fetch`` that are outputs of the model, or all outputs."""
         names = [fetch] if isinstance(fetch, str) else list(fetch or ())
         return [name for name in names if name in self.model.fetch_names]
 
     def feed_of(self, feed: Any) -> Mapping[str, Any]:
-        """One dict of a feed in any of its forms: a dict, or a list with one; or for the only input
-        its value.
+        """Convert a feed to a dict: a dict, a list of one dict, or the value of a single input.
 
         Raises:
-            ValueError: it has none of these forms.
+            ValueError: the feed has none of these forms.
         """
         names = self.model.feed_names
         if isinstance(feed, Mapping):

@@ -1,4 +1,4 @@
-"""``python -m paddle_serving_client.convert``: a saved model to the folders of a served one."""
+"""``python -m paddle_serving_client.convert``: converts a saved model for serving."""
 
 import argparse
 import sys
@@ -15,7 +15,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--dirname", required=True, help="The folder of the saved model.")
     add("--serving_server", default="serving_server", help="The model's folder to write.")
     add("--serving_client", default="serving_client", help="The client's folder to write.")
-    add("--model_filename", help="The program's file, if its name does not tell.")
+    add("--model_filename", help="The program's file, if it has no usual name.")
     add("--params_filename", help="The file of all parameters.")
     add(
         "--show_proto",
@@ -24,8 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="true|false",
         help="Only print the configuration.",
     )
-    add("--feed_alias_names", help="Public names of the inputs, with commas between.")
-    add("--fetch_alias_names", help="Those of the outputs, in the order of their own names.")
+    add("--feed_alias_names", help="Comma-separated public names of the inputs.")
+    add("--fetch_alias_names", help="The same of the outputs, in the order of their own names.")
     given = parser.parse_args(arguments)
     try:
         inference_model_to_serving(**vars(given))

@@ -28,13 +28,13 @@ __all__ = ["HttpClient"]
 _log = logging.getLogger(__name__)
 
 _PACKED_FROM: Final = 512
-"""Bytes of a request from which on it is packed, if that is wanted."""
+"""Minimum size of a compressed request in bytes."""
 _MOST_SAID: Final = 4096
-"""Bytes of a failed answer that the log has."""
+"""Maximum bytes of a failed response in the log."""
 
 
 class HttpClient(ConfiguredClient):
-    """Calls one model server. Any thread; a forked child may use what its parent connected."""
+    """Calls one model server. Thread-safe; a forked child may use the parent's client."""
 
     def __init__(
         self,
@@ -55,11 +55,14 @@ class HttpClient(ConfiguredClient):
         self._calls: Calls | None = None
 
     def connect(self, url: str | Sequence[str] | None = None, encryption: bool = False) -> None:
-        """Say where to call: ``host:port``, ``http://host:port``, ``https://host:port``, or a list
-        with one of these; nothing is sent before the first call, but for a key.
+        """Set the server's address. Connections are made by the first call.
+
+        Args:
+            url: ``host:port``, ``http://host:port``, ``https://host:port``, or a list of one.
+            encryption: send the model's key at once.
 
         Raises:
-            ValueError: it is none of these.
+            ValueError: ``url`` has none of these forms.
         """
         if url is not None:
             given = url if isinstance(url, str) else url[0]
@@ -72,11 +75,11 @@ class HttpClient(ConfiguredClient):
             self._endpoint = self.port_for_key(self._endpoint)
 
     def set_http_proto(self, http_proto: bool) -> None:
-        """Send protobuf (as without this call) or JSON."""
+        """Send protobuf, the default, or JSON."""
         self._as_proto = http_proto
 
     def set_use_grpc_client(self, use_grpc_client: bool) -> None:
-        """Have ``predict`` call over gRPC."""
+        """Set whether ``predict`` calls over gRPC."""
         self._over_grpc = use_grpc_client
 
     def set_service_name(self, service_name: str) -> None:
@@ -84,34 +87,34 @@ class HttpClient(ConfiguredClient):
         self._service_name = service_name
 
     def set_timeout_ms(self, timeout_ms: int) -> None:
-        """Set how long a call may take; 20 seconds without it."""
+        """Set the timeout of calls; the default is 20 seconds."""
         if not isinstance(timeout_ms, int):
             raise ValueError("timeout_ms must be an int of milliseconds")
         self._timeout = timeout_ms / 1000
 
     def set_max_retries(self, retry_times: int = 3) -> None:
-        """Call again so often when no connection can be made; without this call not at all."""
+        """Set the number of retries when no connection can be made; the default is 0."""
         if not isinstance(retry_times, int):
             raise ValueError("retry_times must be an int")
         self._retries = retry_times
 
     def set_max_body_size(self, max_body_size: int) -> None:
-        """No effect: an answer over gRPC may have 512 MiB, the original's default."""
+        """No effect: the limit of a response over gRPC is 512 MiB, the original's default."""
 
     def add_http_headers(self, headers: Mapping[str, str]) -> None:
-        """Send these fields as well."""
+        """Send these header fields with every request."""
         self._headers |= headers
 
     def set_request_compress(self, try_request_gzip: bool) -> None:
-        """Pack requests of more than 512 bytes, or do not; without this call they are not."""
+        """Set whether requests of more than 512 bytes are compressed; the default is no."""
         self._packs = try_request_gzip
 
     def set_response_compress(self, try_response_gzip: bool) -> None:
-        """Ask for packed answers, or do not; without this call they are not asked for."""
+        """Set whether compressed responses are accepted; the default is no."""
         self._wants_packed = try_response_gzip
 
     def get_serving_port(self) -> None:
-        """Hand the key over, and call from now on where the server serves the model then."""
+        """Send the key, and call the port that the server then serves the model on."""
         self._endpoint = self.port_for_key(self._endpoint)
 
     def predict(
@@ -122,7 +125,7 @@ class HttpClient(ConfiguredClient):
         need_variant_tag: bool = False,
         log_id: int = 0,
     ) -> Any:
-        """Make one call, as the settings say; arguments and result are those of the two below."""
+        """Make one call over HTTP or gRPC; see ``http_client_predict``."""
         call = self.grpc_client_predict if self._over_grpc else self.http_client_predict
         return call(feed, fetch, batch, need_variant_tag, log_id)
 
@@ -137,16 +140,15 @@ class HttpClient(ConfiguredClient):
         """Make one call over HTTP.
 
         Args:
-            feed: as ``Client.predict`` has it; or a list or tuple with one value for each of
-                several inputs, in their order.
-            fetch: aliases of outputs; None and none are all.
+            feed: as in ``Client.predict``; or a list or tuple of the inputs' values, in order.
+            fetch: aliases of outputs; None or an empty list selects all.
             batch: whether the values have a batch axis.
             need_variant_tag: no effect; there are no variants.
             log_id: for the server's log.
 
         Returns:
-            The ``Response`` message; a dict where JSON was sent. None when there is no answer, or
-            one that says what is wrong; the log has it.
+            The ``Response`` message, or a dict if JSON is sent. None if the call fails; the reason
+            is logged.
 
         Raises:
             ValueError: the feed does not fit the model.
@@ -180,7 +182,7 @@ class HttpClient(ConfiguredClient):
         need_variant_tag: bool = False,
         log_id: int = 0,
     ) -> Any:
-        """Make one call over gRPC; arguments and result as ``http_client_predict`` has them."""
+        """Make one call over gRPC; arguments and result as in ``http_client_predict``."""
         request = general_model_message.encode_request(
             self._tensors(feed, batch), self.wanted(fetch), log_id=log_id
         )

@@ -1,6 +1,6 @@
-"""Writes the two folders of a served model: its files with their configuration, and the client's.
+"""Writes the two folders for serving a model: files and configuration of server and client.
 
-The program is copied as it is: Penstock opens those of every generation of Paddle.
+The program is copied unchanged: Penstock opens programs of every Paddle version.
 """
 
 import os
@@ -50,24 +50,25 @@ def inference_model_to_serving(
     Args:
         dirname: the model's folder.
         serving_server: the folder to write the model and its configuration to.
-        serving_client: that for the client's configuration.
-        model_filename: the program's file, if its name does not tell.
-        params_filename: the file of all parameters; without it and with ``model_filename`` each
-            has one of its own.
-        encryption: write the model encrypted, and its key, which is made, to ``key`` in the working
-            directory. Not for a program of Paddle 3 or separate parameters.
+        serving_client: the folder to write the client's configuration to.
+        model_filename: the program's file, if it has no usual name.
+        params_filename: the file of all parameters; with ``model_filename`` alone, each parameter
+            has a file of its own.
+        encryption: encrypt the model with a new key, which is written to ``key`` in the working
+            directory. Not for programs of Paddle 3 or separate parameter files.
         key_len: no effect; a key has 128 bits.
         encrypt_conf: no effect.
         show_proto: only print the configuration.
-        feed_alias_names: public names of the inputs, with commas between.
-        fetch_alias_names: those of the outputs, in the order of their own names.
+        feed_alias_names: comma-separated public names of the inputs.
+        fetch_alias_names: comma-separated public names of the outputs, in the alphabetical order of
+            the outputs' own names.
 
     Returns:
-        The names of inputs and outputs inside the model.
+        The model's own names of its inputs and outputs.
 
     Raises:
-        ModelError: there is no model of Paddle's, or it cannot be opened.
-        ValueError: there are more or fewer aliases than variables.
+        ModelError: there is no Paddle model, or it cannot be opened.
+        ValueError: the numbers of aliases and variables differ.
     """
     files = _files(Path(dirname), model_filename, params_filename)
     with tempfile.TemporaryDirectory(prefix="serving-") as folder:
@@ -106,22 +107,23 @@ def save_model(
     feed_alias_names: str | None = None,
     fetch_alias_names: str | None = None,
 ) -> None:
-    """Save what of a static program the variables need, and write both folders for it.
+    """Save the part of a static program between inputs and outputs, and write both folders.
 
     Args:
         server_model_folder: the folder to write the model and its configuration to.
-        client_config_folder: that for the client's configuration.
+        client_config_folder: the folder to write the client's configuration to.
         feed_var_dict: the inputs by their public names.
         fetch_var_dict: the outputs by their public names.
-        main_program: the program; without it the default one of Paddle.
+        main_program: the program; the default is Paddle's default program.
         encryption: see ``inference_model_to_serving``.
-        key_len: see there.
-        encrypt_conf: see there.
+        key_len: no effect.
+        encrypt_conf: no effect.
         model_filename: no effect; the files are called ``model.*`` and ``params.*``.
         params_filename: no effect.
         show_proto: only print the configuration.
-        feed_alias_names: other public names of the inputs, with commas between.
-        fetch_alias_names: those of the outputs, in the order of their names in the dict.
+        feed_alias_names: comma-separated names of the inputs that replace those of the dict.
+        fetch_alias_names: comma-separated names of the outputs that replace those of the dict, in
+            the dict's alphabetical order.
     """
     import paddle
 
@@ -146,7 +148,7 @@ def save_model(
 
 
 def save_dygraph_model(serving_model_folder: str, client_config_folder: str, model: Any) -> None:
-    """Write both folders for a layer that ``paddle.jit.to_static`` knows the inputs of."""
+    """Write both folders for a layer whose inputs ``paddle.jit.to_static`` has specified."""
     import paddle
 
     with tempfile.TemporaryDirectory(prefix="serving-") as folder:
@@ -165,7 +167,7 @@ def _files(folder: Path, program: str | None, params: str | None) -> PaddleFiles
 
 
 def _copy(files: PaddleFiles, to: Path) -> None:
-    """The model's files under the names that the original gives them."""
+    """Copy the model's files under the original's names."""
     if files.separate:
         for each in files.program.parent.iterdir():
             if each.is_file() and "prototxt" not in each.name:
@@ -177,7 +179,7 @@ def _copy(files: PaddleFiles, to: Path) -> None:
 
 
 def _encrypt(folder: Path) -> None:
-    """Encrypt the two files of a folder as Paddle does; the key goes to the working directory."""
+    """Encrypt the two files of a folder as Paddle does; write the key to the working directory."""
     files = paddle_files(folder)
     if files.is_json or files.params is None:
         raise ModelError(
@@ -190,7 +192,7 @@ def _encrypt(folder: Path) -> None:
     for file, name in ((files.program, ENCRYPTED_PROGRAM), (files.params, ENCRYPTED_PARAMS)):
         cipher.encrypt_to_file(file.read_bytes(), key, str(folder / name))
         file.unlink()
-    # Readable by its owner alone, from the first byte on.
+    # Created with mode 0600, so that no other user can read the key at any time.
     with open(os.open(_KEY, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as written:
         written.write(key)
 

@@ -1,4 +1,4 @@
-"""``PipelineClient``."""
+"""``PipelineClient``, under the original's module name."""
 
 from penstock import PipelineClient
 

@@ -1,4 +1,4 @@
-"""The names of ``paddle-serving-server`` for Penstock's classes."""
+"""The public names of ``paddle-serving-server``, for Penstock's classes."""
 
 from typing import Any
 

@@ -1,8 +1,8 @@
-"""``serve --use_encryption_model``: the first client brings the key, and then the model is served.
+"""``serve --use_encryption_model``: receives the model's key from a client, then serves the model.
 
-A client on this machine posts ``{"key": "<base64>"}`` to ``--port``. The answer names the port on
-which a model server then serves the model, ``{"endpoint_list": [port]}``, or says why none does,
-``{"message": "…"}``. The key stays in memory. Later clients get the same answer for the same key.
+A client on this machine posts ``{"key": "<base64>"}`` to ``--port``. The response is the port of
+the model server, ``{"endpoint_list": [port]}``, or an error, ``{"message": "…"}``. The key is kept
+in memory only. Later clients get the same response for the same key.
 """
 
 import hmac
@@ -23,23 +23,23 @@ from penstock.errors import StartupError
 from penstock.service.children import Child, ends_within, fork
 from penstock.service.model_server import DEFAULT_PORT, parse, parser
 
-_HOST: Final = "127.0.0.1"  # the key travels in plain text
+_HOST: Final = "127.0.0.1"  # loopback only: the key is sent in plain text
 _FIRST_PORT: Final = 12000  # the original's
-_MOST_BYTES: Final = 4096  # of a request
-_SECONDS: Final = 10.0  # for a request to arrive
-_POLL: Final = 0.05  # seconds between two looks at a server that starts
-_STOP: Final = 40.0  # seconds for a server to end: its drain, and a little more
+_MAX_REQUEST: Final = 4096  # bytes
+_REQUEST_TIMEOUT: Final = 10.0  # seconds for receiving a request
+_POLL_INTERVAL: Final = 0.05  # seconds between two checks of a starting server
+_STOP_TIMEOUT: Final = 40.0  # seconds until a stopped server is killed; longer than its drain
 _FAILED: Final = "start serving failed"
 
 
 class KeyService:
-    """Starts the model server when it gets the key, and answers with its port.
+    """Starts the model server when it receives the key, and returns its port.
 
     Args:
         arguments: flags of ``penstock serve``.
-        first_port: the first that the model server may take.
+        first_port: the lowest port for the model server.
 
-    Threads: none may run when the server is started, which forks.
+    Thread: starting the server forks, so no other thread may run.
     """
 
     def __init__(self, arguments: Sequence[str], first_port: int) -> None:
@@ -50,7 +50,7 @@ class KeyService:
         self._child: Child | None = None
 
     def answer(self, body: bytes) -> dict[str, Any]:
-        """What a client is told that has sent this body."""
+        """Return the response to a request with this body."""
         try:
             key = b64decode(json.loads(body)["key"], validate=True)
         except (ValueError, KeyError, TypeError):
@@ -67,12 +67,12 @@ class KeyService:
         return {"message": f"{_FAILED}: the server's log says why"}
 
     def close(self) -> None:
-        """End the model server, if it runs."""
+        """Stop the model server, if it runs."""
         child, self._child = self._child, None
         if child is None:
             return
         child.signal(signal.SIGTERM)
-        if not ends_within(child.pidfd, _STOP):
+        if not ends_within(child.pidfd, _STOP_TIMEOUT):
             child.kill()
         child.reap()
 
@@ -92,14 +92,14 @@ class KeyService:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Requests to the key service; one after the other."""
+    """Handles requests to the key service, one at a time."""
 
     service: ClassVar[KeyService]
-    timeout = _SECONDS
+    timeout = _REQUEST_TIMEOUT
 
     def do_POST(self) -> None:
         length = self.headers.get("Content-Length", "")
-        if not length.isdecimal() or int(length) > _MOST_BYTES:
+        if not length.isdecimal() or int(length) > _MAX_REQUEST:
             self.send_error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
             return
         answer = json.dumps(self.service.answer(self.rfile.read(int(length)))).encode()
@@ -110,15 +110,15 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(answer)
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Nothing: requests are few, and what the server says is in its own log."""
+        """Log nothing: the model server has a log of its own."""
 
 
 class _Stopped(BaseException):
-    """SIGTERM or SIGINT came."""
+    """SIGTERM or SIGINT was received."""
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Wait for keys until SIGTERM or SIGINT. Returns the exit status."""
+    """Serve requests with keys until SIGTERM or SIGINT. Returns the exit status."""
     try:
         given = parser().parse_args([*arguments])
         parse([*arguments, "--encryption_key", os.devnull])  # all other flags are checked
@@ -163,9 +163,9 @@ def _free_port(first: int) -> int:
 
 
 def _is_ready(port: int, child: Child) -> bool:
-    """Wait until the server is ready; False if it ends instead."""
-    while not ends_within(child.pidfd, _POLL):
-        connection = http.client.HTTPConnection(_HOST, port, timeout=_SECONDS)
+    """Wait until the server is ready. Returns False if it exits instead."""
+    while not ends_within(child.pidfd, _POLL_INTERVAL):
+        connection = http.client.HTTPConnection(_HOST, port, timeout=_REQUEST_TIMEOUT)
         try:
             connection.request("GET", "/readyz")
             if connection.getresponse().status == HTTPStatus.OK:

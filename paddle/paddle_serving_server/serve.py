@@ -1,10 +1,10 @@
 """``python -m paddle_serving_server.serve``: Penstock's model server.
 
-It takes the flags of ``penstock serve``, among which are all of the original's, and listens on all
-interfaces as the original did, unless ``--host`` or ``PENSTOCK_HOST`` says otherwise. ``check``
-shows what is installed here. ``stop`` and ``kill`` end the servers that were started from here, or
-the one with ``--port``. ``--use_encryption_model`` without ``--encryption_key`` waits for a client
-that brings the key.
+It takes the flags of ``penstock serve``, which include all flags of the original. Like the
+original, it listens on all interfaces, unless ``--host`` or ``PENSTOCK_HOST`` is set. ``check``
+shows which libraries are installed. ``stop`` and ``kill`` stop the servers that were started from
+the working directory, or the one with ``--port``. ``--use_encryption_model`` without
+``--encryption_key`` waits until a client sends the key.
 """
 
 import argparse
@@ -25,7 +25,7 @@ _LIBRARIES: Final = {
     "onnxruntime": "ONNX models",
 }
 _SIGNALS: Final = {"stop": signal.SIGTERM, "kill": signal.SIGKILL}
-"""By the command that sends it. After SIGTERM a server answers the requests that it has."""
+"""By command. After SIGTERM a server still answers its in-flight requests."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
         return check()
     if command in _SIGNALS:
         parser = argparse.ArgumentParser(f"python -m paddle_serving_server.serve {command}")
-        parser.add_argument("--port", type=int, help="Of one server; all of them without it.")
+        parser.add_argument("--port", type=int, help="Port of the server to stop; without it, all servers.")
         given = parser.parse_args(arguments[1:])
         return end(_SIGNALS[command], given.port)
     os.environ.setdefault("PENSTOCK_HOST", "0.0.0.0")  # noqa: S104 (clients elsewhere rely on it)
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _recorded(arguments: Sequence[str]) -> AbstractContextManager[None]:
-    """See ``recorded``. Nothing is, if the arguments are wrong: the server says why it ends."""
+    """See ``recorded``. Records nothing if the arguments are invalid: the server reports that."""
     from penstock.config.load import from_environment
     from penstock.service.model_server import parse
 
@@ -68,7 +68,7 @@ def _recorded(arguments: Sequence[str]) -> AbstractContextManager[None]:
 
 
 def check() -> int:
-    """Show what can be served here. Returns 1 where no Paddle model could be opened."""
+    """Print the installed libraries. Returns 1 if Paddle's models cannot be opened."""
     found = {name: _installed(name) for name in ("penstock", "numpy", *_LIBRARIES)}
     for name, number in found.items():
         what = _LIBRARIES.get(name)

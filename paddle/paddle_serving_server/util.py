@@ -12,8 +12,8 @@ __all__ = ["ArgsParser"]
 class ArgsParser(argparse.ArgumentParser):
     """Reads ``-c FILE`` and ``-o key.inner=value ...``.
 
-    What it returns has a further attribute ``conf_dict``: the file with the values of ``-o``, for
-    ``prepare_pipeline_config(yml_dict=...)``.
+    The result also has an attribute ``conf_dict``: the file's contents with the values of ``-o``,
+    for ``prepare_pipeline_config(yml_dict=...)``.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class ArgsParser(argparse.ArgumentParser):
         self.add_argument("-o", "--opt", nargs="+", default=[], help="key=value, key.inner=value")
 
     def parse_args(self, argv: Sequence[str] | None = None) -> argparse.Namespace:  # type: ignore[override]
-        """Read the arguments, or those of the program."""
+        """Parse the arguments, by default those of the program."""
         args = super().parse_args(argv)
         with open(args.config, encoding="utf-8") as file:
             conf: dict[str, Any] = YAML(typ="safe", pure=True).load(file) or {}
@@ -40,7 +40,7 @@ class ArgsParser(argparse.ArgumentParser):
 
 
 def _value(text: str) -> Any:
-    """A whole number, True or False, or the text."""
+    """Convert text to an integer or a bool, if it has the form of one."""
     if text.isascii() and text.isdigit():
         return int(text)
     return {"True": True, "False": False}.get(text, text)

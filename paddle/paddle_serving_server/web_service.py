@@ -24,7 +24,7 @@ _ONE_MODEL: Final = frozenset(
         "set_gpus",
     }
 )
-"""Methods of the original's older half, which served one model and had no graph."""
+"""Methods of the original's older ``WebService``, which served one model without a graph."""
 
 
 class WebService(penstock.WebService):

@@ -1,7 +1,7 @@
-"""What the import packages of this distribution share.
+"""Code that the import packages of this distribution share.
 
-They have the names of another project's packages. Installed beside those, the files of both would
-be mixed, so that an import may find either.
+These packages have the names of the original's packages. If both distributions were installed,
+their files would be mixed in the same folders, so that an import could load either.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ DEFAULTS: Final[Mapping[str, object]] = {
     "host": "0.0.0.0",  # noqa: S104 (clients on other machines rely on it)
     "missing_device": "cpu",
 }
-"""Configuration keys whose default was another one in the original."""
+"""The original's defaults of configuration keys, where Penstock's differ."""
 
 _ORIGINALS: Final = (
     "paddle-serving-server",
@@ -26,7 +26,7 @@ def refuse_originals() -> None:
     """Check that none of the original's distributions is installed.
 
     Raises:
-        ImportError: one is.
+        ImportError: one is installed.
     """
     for name in _ORIGINALS:
         try:
@@ -35,20 +35,21 @@ def refuse_originals() -> None:
             continue
         raise ImportError(
             f"penstock-paddle and {name} {found} have packages of the same names: uninstall both,"
-            f" then install the one that is wanted"
+            f" then install one of them"
         )
 
 
 def refuse_name(module: str, name: str, known: dict[str, str]) -> NoReturn:
-    """What the ``__getattr__`` of a module says of a name that it does not have.
+    """Raise the error of a module's ``__getattr__``.
 
     Args:
-        module: its name.
-        name: that was asked for.
+        module: the module's name.
+        name: the missing attribute.
         known: names that the original's module had, and what to do instead.
 
     Raises:
-        AttributeError: always; ``from module import name`` makes an ImportError of it.
+        ImportError: ``name`` is in ``known``.
+        AttributeError: otherwise; ``from module import name`` turns it into an ImportError.
     """
     instead = known.get(name)
     if instead is None:

@@ -1,11 +1,11 @@
-"""baidu_std on one connection of a door: messages of the reader to the application, answers back.
+"""A door's connection that speaks baidu_std: passes calls to the application, and writes answers.
 
 Calls of a connection are multiplexed and answered in any order. The connection is not read while
 it has the maximum of open calls, or while its client does not read answers: the protocol has no
-other back-pressure. A bad request is answered with an error code; bytes that are no request end the
-connection. A client that closes its half of the connection has disconnected, as for brpc's own
-servers. While the door drains, new calls are answered with ELOGOFF: clients then call another
-server, or reconnect.
+other back-pressure. A bad request is answered with an error code; bytes that are not a request
+close the connection. A client that closes its half of the connection counts as disconnected, as in
+brpc's servers. While the door drains, new calls are answered with ELOGOFF: clients then call
+another server, or reconnect.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from penstock.protocols.heads import BAIDU_STD, Headers, RequestHead
 from penstock.protocols.status import GRPC_OF_HTTP, BrpcCode, GrpcCode, brpc_code_of_grpc
 
 _SLICE: Final = 16
-"""Messages between two checks of the time."""
+"""Messages handled between two checks of the time."""
 
 _TURN: Final = 0.002
 """Seconds for the messages of one read before the loop continues with other connections."""
@@ -40,8 +40,8 @@ _JOINED: Final = 16 << 10
 """Bytes of output that are joined before they are written."""
 
 _DISCARDED: Final = 1 << 20
-"""Bytes of a refused message that are read and discarded. If more are missing, the connection ends
-after the answers of its open calls."""
+"""Maximum bytes of a refused message that are read and discarded. If more are missing, the
+connection is closed after its open calls have been answered."""
 
 
 class BaiduStdExchange(DoorExchange):
@@ -50,13 +50,10 @@ class BaiduStdExchange(DoorExchange):
     Its head has the path ``/service/method``, no fields, and the payload's size as the length.
 
     Args:
-        session: its connection.
-        meta: what the message says.
-        size: bytes of its payload.
-        payload: all of it, if it is there.
-
-    Attributes:
-        meta: as given.
+        session: the connection.
+        meta: the message's meta.
+        size: bytes of the payload.
+        payload: the whole payload, or None if it has not arrived.
     """
 
     __slots__ = ("_pieces", "_session", "meta")
@@ -74,7 +71,7 @@ class BaiduStdExchange(DoorExchange):
         self.shared = shared
         self.receiver = None
         self.over = self.started = self.paused = False
-        self.over_limit = shared.calls > shared.most_calls
+        self.over_limit = shared.calls > shared.max_calls
         self.meta = meta
         self.whole = payload
         self._pieces: list[bytes] = []
@@ -111,7 +108,7 @@ class BaiduStdExchange(DoorExchange):
         self.close()
         session.mark()
         if not shared.calls:
-            shared.flush()  # nothing can come any more that would be written together with it
+            shared.flush()  # no other call is open whose answer could join this write
 
     def reply(
         self,
@@ -129,7 +126,7 @@ class BaiduStdExchange(DoorExchange):
             self.fail_call(_code_of_http(status), body.decode(errors="replace"))
 
     def start(self, status: int, headers: Headers) -> None:
-        """See ``Exchange``. An answer is one message: its pieces are joined at the end."""
+        """See ``Exchange``. An answer is one message: ``finish`` joins its pieces."""
         self.started = True
         self.status = status
 
@@ -163,13 +160,13 @@ class BaiduStdExchange(DoorExchange):
 
     @property
     def unsent(self) -> int:
-        """See ``Exchange``; all that waits on its connection."""
+        """See ``Exchange``; counts the output of all calls of the connection."""
         return 0 if self.over else self._session.unsent()
 
     def pause(self) -> None:
         """See ``Exchange``."""
         self.paused = True
-        self._session.pace()
+        self._session.update_reading()
 
     def resume(self) -> None:
         """See ``Exchange``."""
@@ -185,22 +182,22 @@ class BaiduStdSession(Connection):
     """A connection that speaks baidu_std.
 
     Attributes:
-        out: what is to be written.
+        out: pending output.
     """
 
     __slots__ = (
         "_arriving",
         "_backlog_bytes",
-        "_behind",
         "_calls",
         "_core",
         "_draining",
+        "_has_backlog",
         "_idle_since",
-        "_late_at",
         "_leaving",
         "_most",
-        "_partial_at",
+        "_partial_message",
         "_partial_since",
+        "_payload_deadline",
         "_resuming",
         "_stopped",
         "out",
@@ -211,18 +208,18 @@ class BaiduStdSession(Connection):
         self.out: list[bytes] = []
         self.due = shared.sweeper.after(shared.period)
         self._core = Reader()
-        self._calls: set[BaiduStdExchange] = set()  # those without an answer
+        self._calls: set[BaiduStdExchange] = set()  # open: not answered yet
         self._most = shared.limits.http2.max_streams
-        self._arriving: BaiduStdExchange | None = None  # whose payload comes in parts
-        self._late_at = inf  # when the rest of that is late
-        self._partial_at = -1  # the message whose meta is not all there, by its number
+        self._arriving: BaiduStdExchange | None = None  # its payload has arrived in part
+        self._payload_deadline = inf  # of the rest of that payload
+        self._partial_message = -1  # number of the message with an incomplete meta
         self._partial_since = inf
-        self._behind = False  # there may be events that nobody asked for yet
-        self._backlog_bytes = 0  # what waits for that, as the budget counts it
+        self._has_backlog = False  # the reader may have further events
+        self._backlog_bytes = 0  # bytes in the reader, as counted in the budget
         self._resuming = False
-        self._draining = False  # every call is told to go elsewhere
-        self._stopped = False  # nothing more is taken
-        self._leaving = False  # ends when no call is open
+        self._draining = False  # new calls are refused with ELOGOFF
+        self._stopped = False  # further input is discarded
+        self._leaving = False  # close when no call is open
         self._idle_since = shared.sweeper.now
 
     # Input.
@@ -242,7 +239,7 @@ class BaiduStdSession(Connection):
         arriving = self._arriving
         return not (
             self._stopped
-            or self._behind
+            or self._has_backlog
             or self._is_full
             or (arriving is not None and arriving.paused)
         )
@@ -255,7 +252,7 @@ class BaiduStdSession(Connection):
         left = _SLICE
         try:
             while not (self._stopped or self.closing):
-                self._behind = reader.kept > 0
+                self._has_backlog = reader.kept > 0
                 if self._is_full:
                     break
                 if not left:
@@ -267,29 +264,29 @@ class BaiduStdSession(Connection):
                 left -= 1
                 event = reader.next_event()
                 if event is None:
-                    self._behind = False
+                    self._has_backlog = False
                     break
                 if isinstance(event, PayloadPart):
-                    self._pass_on(event)
+                    self._deliver(event)
                 else:
                     self._begin(event)
-            self._see_partial()
+            self._track_partial()
         except ProtocolBroken:
             self.shared.counters.malformed += 1
             self._write()
             self.end(linger=True)
             self.gone()
-        except Exception:  # noqa: BLE001 - nothing but this connection ends by it
+        except Exception:  # noqa: BLE001 - only this connection fails
             self.broken()
         self.flush()
 
-    def _see_partial(self) -> None:
-        """Remember since when a message's meta is incomplete."""
+    def _track_partial(self) -> None:
+        """Track since when a message's meta is incomplete."""
         reader = self._core
         if reader.is_between or self._arriving is not None:
-            self._partial_at = -1
-        elif self._partial_at != reader.begun:
-            self._partial_at = reader.begun
+            self._partial_message = -1
+        elif self._partial_message != reader.begun:
+            self._partial_message = reader.begun
             self._partial_since = self.shared.sweeper.now
 
     def _begin(self, event: MessageBegun) -> None:
@@ -303,7 +300,7 @@ class BaiduStdSession(Connection):
         self._calls.add(exchange)
         if payload is None:
             self._arriving = exchange
-            self._late_at = exchange.body_deadline = shared.sweeper.now + shared.body_time
+            self._payload_deadline = exchange.body_deadline = shared.sweeper.now + shared.body_time
         if self._draining:
             exchange.refuse(503, STOPPING)
             return
@@ -316,27 +313,27 @@ class BaiduStdSession(Connection):
                 else:
                     exchange.body_deadline = min(exchange.body_deadline, exchange.deadline)
                     self.due = min(self.due, exchange.body_deadline)
-        except Exception:  # noqa: BLE001 - this request fails by it, and no other
+        except Exception:  # noqa: BLE001 - only this request fails
             exchange.fail()
 
-    def _pass_on(self, event: PayloadPart) -> None:
+    def _deliver(self, event: PayloadPart) -> None:
         exchange = self._arriving
         assert exchange is not None, "a message begins before its payload"
         if event.ended:
             self._arriving = None
         else:
-            self._late_at += len(event.data) / self.shared.limits.body_pace
+            self._payload_deadline += len(event.data) / self.shared.limits.body_pace
             exchange.arrived(len(event.data))
         if exchange.receiver is not None:
             try:
                 exchange.receiver.data(exchange, event.data, event.ended)
-            except Exception:  # noqa: BLE001 - this request fails by it, and no other
+            except Exception:  # noqa: BLE001 - only this request fails
                 exchange.fail()
 
     def _stop(self) -> None:
-        """Stop reading, and end the connection when the open calls have been answered."""
+        """Stop reading, and close the connection when the open calls have been answered."""
         self._stopped = self._leaving = True
-        self._behind = False
+        self._has_backlog = False
 
     # The input backlog.
 
@@ -347,9 +344,9 @@ class BaiduStdSession(Connection):
         self._count_backlog(self._core.kept)
         if not (self._resuming or self._is_full):
             self._resuming = True
-            asyncio.get_running_loop().call_soon(self._go_on)
+            asyncio.get_running_loop().call_soon(self._resume)
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         self._resuming = False
         if not self.closing:
             self._take()
@@ -363,7 +360,7 @@ class BaiduStdSession(Connection):
     # Output.
 
     def ended(self, exchange: BaiduStdExchange) -> None:
-        """An exchange is over."""
+        """Remove an exchange that is over."""
         self._calls.discard(exchange)
         self._idle_since = self.shared.sweeper.now
         if self._arriving is exchange and self._core.missing > _DISCARDED:
@@ -376,19 +373,19 @@ class BaiduStdSession(Connection):
             self._write()
             if self.closing:
                 return
-            if self._behind:
+            if self._has_backlog:
                 self._wait_for_turn()
             elif self._backlog_bytes:
                 self._count_backlog(0)
             if self._leaving and not self._calls and self._may_end():
                 self.end(linger=True)
             else:
-                self.pace()
-        except Exception:  # noqa: BLE001 - nothing but this connection ends by it
+                self.update_reading()
+        except Exception:  # noqa: BLE001 - only this connection fails
             self.broken()
 
     def _may_end(self) -> bool:
-        """Whether no message is on its way, or it has had its time."""
+        """Whether no message is partly received, or the time for receiving it is over."""
         shared = self.shared
         in_time = shared.sweeper.now < shared.last_head
         return self._stopped or self._core.is_between or not in_time
@@ -409,7 +406,7 @@ class BaiduStdSession(Connection):
         waiting = sum(map(len, self.out))
         return waiting + self.waiting() if self.lagging else waiting
 
-    # What takes too long.
+    # Timeouts.
 
     def check(self, now: float) -> None:
         """See ``Connection``."""
@@ -419,8 +416,8 @@ class BaiduStdSession(Connection):
         self._draining = shared.draining
         self._leaving = self._leaving or now >= shared.last_head
         arriving = self._arriving
-        if not self.wants_data():  # what it waits for may have come
-            self._late_at = max(self._late_at, now + limits.body_timeout)
+        if not self.wants_data():  # reading is paused: missing input may be in the kernel
+            self._payload_deadline = max(self._payload_deadline, now + limits.body_timeout)
             self._partial_since = now
             self._idle_since = now
             self.mark()
@@ -429,11 +426,11 @@ class BaiduStdSession(Connection):
             self._idle_since = now
             if not arriving.over and now >= arriving.body_deadline:
                 arriving.end_late()
-            if now >= self._late_at:
+            if now >= self._payload_deadline:
                 self._stop()
             elif not arriving.over:
                 self.due = min(self.due, arriving.body_deadline)
-        elif self._partial_at >= 0:
+        elif self._partial_message >= 0:
             self._idle_since = now
             if now - self._partial_since >= limits.header_timeout:
                 shared.counters.heads_late += 1
@@ -445,7 +442,7 @@ class BaiduStdSession(Connection):
             self._leaving = True
         self.mark()
 
-    # The end.
+    # Shutdown.
 
     def gone(self) -> None:
         """See ``Connection``."""
@@ -455,7 +452,7 @@ class BaiduStdSession(Connection):
             exchange.leave()
 
     def drain(self) -> None:
-        """See ``Connection``; a client that does not call again cannot be told."""
+        """See ``Connection``. The protocol can announce it only in the answer to a new call."""
         self._draining = True
 
     def refuse_partial(self) -> None:

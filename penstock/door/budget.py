@@ -13,8 +13,8 @@ from penstock.errors import ServiceBusy
 
 DEFAULT_MOST = 2 << 30
 _BEYOND = 10
-"""The limit may be exceeded by a tenth: for decoders' copies, and for small requests, which are
-served even while announced large bodies have reserved the rest."""
+"""A tenth of the limit may be used above it: by decoders' copies, and by small requests, which are
+served even while announced large bodies have reserved everything else."""
 
 _CGROUP_LIMITS = (
     Path("/sys/fs/cgroup/memory.max"),
@@ -27,19 +27,19 @@ class ByteBudget:
 
     Attributes:
         limit: bytes.
-        most: the limit plus the allowed excess.
+        hard_limit: the limit plus the allowed excess.
         to_come: bytes that are reserved, but have not arrived yet.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.most = limit + limit // _BEYOND
+        self.hard_limit = limit + limit // _BEYOND
         self.used = 0
         self.refused = 0
         self.to_come = 0
 
     @property
-    def there(self) -> int:
+    def arrived(self) -> int:
         """Bytes that have arrived."""
         return self.used - self.to_come
 
@@ -79,7 +79,7 @@ class Reservation:
 
     @property
     def limit(self) -> int:
-        """Of the budget."""
+        """The budget's limit."""
         return self._budget.limit
 
     def another(self) -> Reservation:
@@ -92,7 +92,7 @@ class Reservation:
         self.taken += count
 
     def take_small(self, count: int) -> None:
-        """The same for a small request, which may exceed the limit."""
+        """Reserve more for a small request, up to the hard limit; raises ServiceBusy beyond it."""
         if not self.try_small(count):
             raise self._budget.refuse()
 
@@ -100,14 +100,14 @@ class Reservation:
         """``take_small`` if it fits; returns whether it did."""
         budget = self._budget
         used = budget.used + count
-        # ``reserve``, inlined: nearly every request comes here.
-        if used > budget.most:
+        # ``reserve``, inlined: nearly every request calls this.
+        if used > budget.hard_limit:
             return False
         budget.used = used
         self.taken += count
         return True
 
-    def announce(self, size: int, there: int = 0) -> None:
+    def announce(self, size: int, arrived: int = 0) -> None:
         """Reserve an announced body, and its decoded size.
 
         A request that is admitted here is not refused after its body has been read, as long as no
@@ -115,7 +115,7 @@ class Reservation:
 
         Args:
             size: its bytes; ``arrive`` reports their arrival.
-            there: the bytes that have arrived, and are already reserved.
+            arrived: the bytes that have arrived, and are already reserved.
 
         Raises:
             ServiceBusy: they do not fit.
@@ -123,10 +123,10 @@ class Reservation:
         budget = self._budget
         if size > largest_body(budget.limit):
             raise budget.refuse()
-        self._expect(2 * size - there)
+        self._expect(2 * size - arrived)
 
     def arrive(self, count: int) -> None:
-        """Bytes have arrived, which may have been reserved before."""
+        """Count bytes that have arrived; those that were announced are reserved already."""
         come = min(count, self.to_come)
         self.to_come -= come
         self._budget.to_come -= come
@@ -144,20 +144,20 @@ class Reservation:
         if size > self.to_come:
             self._expect(size - self.to_come)
         budget = self._budget
-        if budget.there + 2 * size > budget.most:
+        if budget.arrived + 2 * size > budget.hard_limit:
             raise budget.refuse()
 
     def decoded(self, size: int, kept: int) -> None:
         """A body of ``size`` bytes was freed, and its decoded value has ``kept`` bytes.
 
-        The rest of its reservation stays, for values that are made of it.
+        The rest of the reservation stays, for values computed from it.
 
         Raises:
             ServiceBusy: the value is larger than the body, and does not fit.
         """
         more = kept - size
         if more > 0:
-            if self._budget.used + more > self._budget.most:
+            if self._budget.used + more > self._budget.hard_limit:
                 raise self._budget.refuse()
             self.add(more)
         reserved = self.taken - max(kept, size)

@@ -1,4 +1,4 @@
-"""The base class of connections, for both versions of HTTP.
+"""The base class of connections, for all protocols.
 
 It has the transport, the next check for timeouts, the unsent output, and the shutdown: an orderly
 shutdown never loses the last answer. Output is written once per turn of the loop for all
@@ -27,16 +27,16 @@ from penstock.door.state import DoorState, ListenerQuota
 _log = logging.getLogger(__name__)
 
 HIGH_MARK: Final = 64 << 10
-"""Bytes in a transport's buffer from which on its connection is not read."""
+"""Bytes in a transport's write buffer above which its connection is not read."""
 
 _LOW_MARK: Final = 16 << 10
 
 _JOIN_LIMIT: Final = 16 << 10
-"""Most bytes of pieces that are joined into one write; larger ones are written one by one."""
+"""Maximum bytes of pieces that are joined into one write; larger ones are written separately."""
 
 _SLICE: Final = 64 << 10
-"""Most bytes of one write to TLS. It encrypts a larger write at once into the buffer of the layer
-below, so that its pending bytes would be unknown."""
+"""Maximum bytes of one write to TLS. TLS encrypts a whole write at once, into a buffer whose size
+is unknown here."""
 
 PAUSE: Final = 0.001
 """Seconds between two parts of a large read. Otherwise a flooded loop would never sleep, and worker
@@ -56,7 +56,7 @@ class Pace:
     and earlier fast reads give no credit.
 
     Args:
-        taken: bytes read so far.
+        taken: bytes the client has read so far.
         now: monotonic seconds.
         timeout: seconds.
     """
@@ -69,12 +69,12 @@ class Pace:
         self._until = now + timeout
 
     def is_late(self, taken: int, now: float, pace: float) -> bool:
-        """Whether its deadline has passed.
+        """Whether the client's deadline has passed.
 
         Args:
-            taken: bytes read so far.
-            now: not before that of the last call.
-            pace: bytes that extend the deadline by a second.
+            taken: bytes the client has read so far.
+            now: monotonic seconds, not before the last call's.
+            pace: bytes that extend the deadline by one second.
         """
         until = self._until + max(taken - self._taken, 0) / pace
         self._taken = taken
@@ -86,14 +86,14 @@ class Connection(asyncio.Protocol, ABC):
     """One connection; each subclass implements one protocol.
 
     Attributes:
-        quota: the quota of its listener, once it is counted.
-        due: when the sweeper must check it.
-        closing: it is shutting down: input is discarded, and no request is begun.
-        dirty: it will be flushed in this turn.
-        lagging: its client does not read our output, so we do not read its input.
-        counted: its buffered output, as counted in the budget.
-        piece: the largest piece written since its output was last empty, in bytes.
-        secure: it uses TLS.
+        quota: the listener's quota, if the connection is counted in it.
+        due: when the sweeper calls ``on_due``.
+        closing: the connection is shutting down: input is discarded, and no request is begun.
+        dirty: a flush is scheduled in this turn.
+        lagging: the client does not read output, so its input is not read.
+        counted: buffered output in bytes, as counted in the budget.
+        piece: bytes of the largest piece written since the output was last empty.
+        secure: the connection uses TLS.
         written: bytes written so far.
     """
 
@@ -202,15 +202,15 @@ class Connection(asyncio.Protocol, ABC):
     # Writing.
 
     def mark(self) -> None:
-        """Flush it at the end of this turn."""
+        """Schedule a flush at the end of this turn."""
         if not self.dirty:
             self.dirty = True
             self.shared.mark(self)
 
     def write(self, data: bytes) -> None:
-        """Write, in slices over TLS, so that the unsent bytes are known.
+        """Write; over TLS in slices, so that the unsent bytes are known.
 
-        Drops the data if the connection was lost in this turn.
+        Data is dropped if the connection was lost in this turn.
         """
         if self.transport.is_closing():
             return
@@ -224,7 +224,7 @@ class Connection(asyncio.Protocol, ABC):
         self._backlog.append(memoryview(data))
         self._backlog_size += size
         if not self.lagging:
-            self._pour()
+            self._write_backlog()
 
     def write_joined(self, pieces: Sequence[bytes]) -> None:
         """Write several pieces, small ones joined."""
@@ -234,7 +234,7 @@ class Connection(asyncio.Protocol, ABC):
             self.write(piece)
 
     def write_pieces(self, pieces: Sequence[bytes | memoryview]) -> None:
-        """Write without joining, if the loop can; not over TLS."""
+        """Write pieces without joining them, if the loop supports it; not over TLS."""
         if self.transport.is_closing():
             return
         size = sum(map(len, pieces))
@@ -243,7 +243,7 @@ class Connection(asyncio.Protocol, ABC):
             self.piece = size
         self.transport.writelines(pieces)
 
-    def _pour(self) -> None:
+    def _write_backlog(self) -> None:
         backlog = self._backlog
         while backlog and not self.lagging:
             data = backlog.popleft()
@@ -258,7 +258,7 @@ class Connection(asyncio.Protocol, ABC):
         return self._backlog_size + self.transport.get_write_buffer_size()
 
     def unread(self) -> int:
-        """Bytes that wait for the client, outside of the system's buffer."""
+        """Bytes that the client has not read, without those in the system's send buffer."""
         if self._cut:
             return 0
         return self.pending() + self.waiting() if self.lagging else self.pending()
@@ -278,8 +278,8 @@ class Connection(asyncio.Protocol, ABC):
                 shared.budget.add(more)
             else:
                 shared.budget.release(-more)
-        if shared.budget.there > shared.budget.limit:
-            shared.relieve()
+        if shared.budget.arrived > shared.budget.limit:
+            shared.drop_unread_output()
 
     def _in_system(self) -> int:
         """Bytes in the system's send buffer."""
@@ -289,39 +289,37 @@ class Connection(asyncio.Protocol, ABC):
         return int.from_bytes(fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
 
     def give_up(self) -> None:
-        """The budget is exhausted, and this connection holds the most: drop output, and call
-        ``count``.
-        """
+        """Drop output, and call ``count``: the budget is exceeded, and no connection holds more."""
         self.abort()
         self.count()
 
     def pause_writing(self) -> None:
-        """Called by the transport: its buffer is above the mark."""
+        """Called by the transport when its write buffer exceeds the high mark."""
         self.lagging = True
         self.due = min(self.due, self.shared.sweeper.after(self.shared.period))
-        self.pace()
+        self.update_reading()
 
     def resume_writing(self) -> None:
-        """Called by the transport: its buffer is below the mark."""
+        """Called by the transport when its write buffer falls below the low mark."""
         self.lagging = False
         if self._backlog:
-            self._pour()
+            self._write_backlog()
             self.count()
         if self.closing:
             if not self._backlog:
                 self._finish()
         elif not self.lagging:
-            self.pace()
+            self.update_reading()
             self.mark()
 
     # Reading.
 
     def wants_data(self) -> bool:
-        """Whether it can process more input."""
+        """Whether the connection can process more input."""
         return not self.lagging
 
-    def pace(self) -> None:
-        """Resume or pause reading; unread input stays in the kernel, and so with the client."""
+    def update_reading(self) -> None:
+        """Resume or pause reading. While it is paused, the kernel's buffer fills: back-pressure."""
         reading = self.closing or self.wants_data()
         if reading is not self._reading and not self.eof and not self.transport.is_closing():
             self._reading = reading
@@ -332,7 +330,7 @@ class Connection(asyncio.Protocol, ABC):
 
     # Shutdown.
 
-    def look(self, now: float) -> None:
+    def on_due(self, now: float) -> None:
         """Enforce timeouts; called by the sweeper."""
         try:
             waiting = self.waiting()
@@ -349,7 +347,7 @@ class Connection(asyncio.Protocol, ABC):
                 self.due = now + self.shared.period
             else:
                 self.abort()
-        except Exception:  # noqa: BLE001 - one connection's fault is not the door's
+        except Exception:  # noqa: BLE001 - only this connection fails
             self.broken()
 
     def _stalls(self, waiting: int, now: float) -> bool:
@@ -359,7 +357,7 @@ class Connection(asyncio.Protocol, ABC):
         # the client reads.
         read = self.written - waiting - self._in_system()
         before, self._looked = self._looked, now
-        if self._reader is None or now - before > self.shared.glance:
+        if self._reader is None or now - before > self.shared.recheck_interval:
             self._reader = Pace(read, now, limits.write_timeout)
         return self._reader.is_late(read, now, limits.body_pace)
 
@@ -381,24 +379,24 @@ class Connection(asyncio.Protocol, ABC):
             self._finish()
 
     def _finish(self) -> None:
-        """Everything has been written: close, or wait for the client to do so."""
+        """Everything has been written: close, or wait until the client closes."""
         self._linger_until = self.shared.sweeper.after(self.shared.limits.linger)
         if self._lingers:
             try:
                 if self.transport.can_write_eof():
                     self.transport.write_eof()
-                self.pace()
-            except OSError:  # the client was quicker
+                self.update_reading()
+            except OSError:  # the client has closed before us
                 self.transport.close()
         else:
             self.transport.close()
 
     def abort(self) -> None:
-        """Abort it; a client that has not read everything sees a reset."""
+        """Abort the connection; a client that has not read everything sees a reset."""
         self.closing = self._cut = True
         self.due = NEVER
         if self.waiting():
-            # Otherwise the system would keep and retransmit megabytes of it for a minute.
+            # Otherwise the system would retransmit up to megabytes of unread output for a minute.
             link = self.transport.get_extra_info("socket")
             link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
         self.transport.abort()
@@ -409,7 +407,7 @@ class Connection(asyncio.Protocol, ABC):
         self.shared.counters.errors += 1
         try:
             self.abort()
-        except Exception:  # noqa: BLE001 - the same fault again: cut it off without looking closer
+        except Exception:  # noqa: BLE001 - aborting failed too: close the transport directly
             self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:

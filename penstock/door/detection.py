@@ -24,9 +24,9 @@ class ProtocolDetection(Connection):
     """A connection whose protocol is not known yet.
 
     Args:
-        shared: of the door.
-        quota: of the listener.
-        counted: it already counts in the limit of connections.
+        shared: the door's state.
+        quota: the listener's quota.
+        counted: the connection already counts in the limit of connections.
     """
 
     def __init__(self, shared: DoorState, quota: ListenerQuota, *, counted: bool = False) -> None:
@@ -96,12 +96,12 @@ class ProtocolDetection(Connection):
             session.leave()
 
     def flush(self) -> None:
-        """Nothing to write."""
+        """Do nothing: there is no output."""
 
     def check(self, now: float) -> None:
-        """The first bytes did not arrive in time."""
+        """Refuse a client whose first bytes did not arrive in time."""
         if self._early:
-            # Not yet another protocol, so it counts as a late HTTP/1.1 request.
+            # The protocol is still unknown, so this counts as a late HTTP/1.1 request.
             self._become(Http1Session(self.shared, self.transport, self.due), self._early)
         else:
             self.shared.counters.heads_late += 1
@@ -111,11 +111,11 @@ class ProtocolDetection(Connection):
         """See ``Connection``."""
 
     def drain(self) -> None:
-        """Nothing to announce yet."""
+        """Do nothing: the protocol of an announcement is not known yet."""
 
     def refuse_partial(self) -> None:
         """See ``Connection``; no request has begun."""
 
     def leave(self) -> None:
-        """See ``Connection``; a new client is about to send its first bytes."""
+        """See ``Connection``. A new client may be about to send its first bytes."""
         self.due = min(self.due, self.shared.last_head)

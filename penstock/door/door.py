@@ -26,7 +26,7 @@ from penstock.door.budget import ByteBudget
 from penstock.door.detection import ProtocolDetection
 from penstock.door.exchange import Application, Failure, plain_failure
 from penstock.door.limits import DoorLimits, DoorStatistics
-from penstock.door.listeners import TlsListener, take_the_rest
+from penstock.door.listeners import TlsListener, accept_backlog
 from penstock.door.state import DoorState
 from penstock.instrument import Instruments
 
@@ -40,8 +40,8 @@ _KEEPALIVE: Final = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
 )
 
-_FIRST_WORDS: Final = 0.5
-"""Seconds for a new client to send its first bytes while the door closes; a guess at a TLS
+_FIRST_BYTES_TIMEOUT: Final = 0.5
+"""Seconds for a new client to send its first bytes while the door closes; a guess that covers a TLS
 handshake across a network."""
 
 
@@ -72,8 +72,8 @@ class Door:
 
         Args:
             listener: closed by ``close``. Sockets that it accepts inherit its options.
-            tls: with the server's certificate. Its protocols are set to HTTP/2 and HTTP/1.1, and
-                its oldest version to 1.2 unless that is stricter already.
+            tls: has the server's certificate. Changed to offer HTTP/2 and HTTP/1.1 by ALPN, and at
+                least TLS 1.2.
 
         Raises:
             OSError: another socket listens on the address.
@@ -109,8 +109,10 @@ class Door:
         )
 
     def drain(self) -> None:
-        """Every answer from now on ends its connection; new connections are still accepted and
-        served.
+        """Announce the shutdown to clients. New connections are still accepted and served.
+
+        From now on, an HTTP/1.1 connection closes after its next answer, HTTP/2 clients get GOAWAY,
+        and baidu_std calls are refused with ELOGOFF.
         """
         shared = self._shared
         if not shared.draining:
@@ -118,35 +120,32 @@ class Door:
             for connection in list(shared.connections):
                 connection.drain()
 
-    async def told(self) -> None:
-        """Wait, after ``drain``, until every client of HTTP/2 has acknowledged it.
+    async def drain_acknowledged(self) -> None:
+        """Wait, after ``drain``, until every HTTP/2 client has acknowledged it.
 
-        Requests that a client sent before have then arrived. A client that does not acknowledge has
-        two periods of the limits.
+        Requests that clients sent before the acknowledgement have then arrived. A client that does
+        not acknowledge is waited for during two periods of ``DoorLimits.period``.
         """
         shared = self._shared
-        if shared.untold:
-            told = asyncio.Event()
-            shared.on_told = told.set
-            await told.wait()
+        if shared.unacknowledged:
+            acknowledged = asyncio.Event()
+            shared.on_all_acknowledged = acknowledged.set
+            await acknowledged.wait()
 
     def refuse_partial(self) -> None:
-        """Answer incomplete requests: 503, or UNAVAILABLE. Requests that begin later may still
-        complete.
-        """
+        """Answer incomplete requests with 503 or UNAVAILABLE. Later requests are still served."""
         for connection in list(self._shared.connections):
             if not connection.closing:
                 connection.refuse_partial()
 
     async def hand_over(self, timeout: float) -> bool:
-        """Stop accepting, because another process listens on the same sockets, and serve until
-        every connection has ended, each with its next answer.
+        """Drain for another process that listens on the same sockets: stop accepting, and wait.
 
         Args:
             timeout: seconds.
 
         Returns:
-            whether all have ended in time.
+            Whether all connections have ended in time.
         """
         handshakes = self._stop_listening()
         self.drain()
@@ -180,8 +179,8 @@ class Door:
 
         Args:
             timeout: seconds after which open exchanges are aborted.
-            for_good: no other process accepts on these sockets, now or later: clients that have
-                already connected are answered, if they send a request soon.
+            for_good: no other process accepts on these sockets, now or later. Connections in the
+                backlog are then accepted, and served if they send a request soon.
         """
         self.drain()
         loop = asyncio.get_running_loop()
@@ -189,14 +188,14 @@ class Door:
         shared = self._shared
         empty = asyncio.Event()
         shared.leaving = True
-        soon = min(_FIRST_WORDS, timeout)
+        soon = min(_FIRST_BYTES_TIMEOUT, timeout)
         shared.last_head = monotonic() + soon
         self.refuse_partial()
         for connection in list(shared.connections):
             if not connection.closing:
                 connection.leave()
         if for_good and self._listeners:
-            await take_the_rest([listener for _, listener in self._listeners], timeout)
+            await accept_backlog([listener for _, listener in self._listeners], timeout)
         handshakes = self._stop_listening()
         with suppress(TimeoutError):
             async with asyncio.timeout(soon):

@@ -28,7 +28,7 @@ STOPPING: Final = "the service is shutting down"
 """The answer to requests that are incomplete when the door closes."""
 
 WRITABLE: Final = 64 << 10
-"""Bytes; a streamed answer continues when no more than this is unsent."""
+"""Maximum unsent bytes at which ``on_writable`` lets a streamed answer continue."""
 
 
 class Limit(Enum):
@@ -43,7 +43,7 @@ class Limit(Enum):
 
 
 class HttpReply(NamedTuple):
-    """A whole answer. ``close``: an HTTP/1.1 connection ends with it."""
+    """A whole answer. ``close``: an HTTP/1.1 connection is closed after it."""
 
     status: int
     headers: Headers
@@ -52,12 +52,12 @@ class HttpReply(NamedTuple):
 
 
 Failure: TypeAlias = Callable[[RequestHead | None, int, str], HttpReply]
-"""Makes the answers that the door gives itself: of the request's head (None while there is none), a
-status and a text for the client."""
+"""Makes the door's own answers from the request's head (None if it is unknown), a status, and a
+text for the client."""
 
 
 def plain_failure(_head: RequestHead | None, status: int, text: str) -> HttpReply:
-    """A failure as plain text."""
+    """Make an error answer in plain text."""
     kind = (b"content-type", b"text/plain; charset=utf-8")
     return HttpReply(status, (kind,), text.encode() + b"\n", close=True)
 
@@ -82,14 +82,15 @@ class Receiver(Protocol):
     """Receives a request's body."""
 
     def data(self, exchange: Exchange, piece: bytes, ended: bool) -> None:
-        """The next piece; the last one has ``ended``, and may be empty. Not called after an answer
-        is complete or the client has gone.
+        """Receive the next piece; the last one has ``ended``, and may be empty.
+
+        Not called after the answer is complete or the client has disconnected.
         """
 
     def late(self, exchange: Exchange) -> None:
-        """The rest of the body did not arrive in time. Called instead of any further ``data``.
+        """Answer, in the application's format (408, DEADLINE_EXCEEDED), that the body is late.
 
-        It answers in the application's own format (408, DEADLINE_EXCEEDED).
+        Called instead of any further ``data``.
         """
 
 
@@ -97,36 +98,35 @@ class Application(Protocol):
     """Answers requests."""
 
     def begin(self, exchange: Exchange) -> Receiver | None:
-        """A head has arrived. Returns who takes the body, or None when the request has been
-        answered: then the rest of the request is thrown away.
+        """Handle a request whose head has arrived.
+
+        Returns the receiver of the body, or None if the request has been answered; the rest of the
+        request is then discarded.
         """
 
 
 class Exchange(Reservation, ABC):
     """A request and its answer.
 
-    It is its own reservation, which counts what the application keeps for this request: its body
-    and what that decodes to. The door releases it when the answer is complete or the client has
-    gone, and counts by itself what clients have not read.
+    It is a reservation of budget for what the application keeps: the body and its decoded value.
+    The door releases it when the answer is complete or the client has disconnected, and counts
+    unsent output itself.
 
     Attributes:
-        head: the request's.
-        began: monotonic seconds when the head, and often the body, had come.
-        status: of the answer that was begun; 0 before.
-        whole: the request's body, if all of it was there when the application began; None when it
-            is still to come. It is given to the receiver in either case.
+        head: the request's head.
+        began: monotonic seconds when the head, and often the body, had arrived.
+        status: status of the answer that was begun; 0 before.
+        whole: the request's body, if it had arrived with the head; else None. The receiver gets the
+            body in either case.
         over_limit: more requests are open than the door allows: refuse all but probes.
-        on_gone: set by the application; called once when the client leaves, or is cut off by a
-            limit, before the answer is complete. What is sent afterwards goes nowhere, without an
-            error.
-        body_deadline: when the rest of the body is late, by ``time.monotonic``; moved on by what
-            arrives. An application whose callers may be silent between messages sets it to
-            infinity.
-        deadline: set by an application when it begins, where the caller has given a timeout: a body
-            is late at this time, whatever has arrived of it.
-        on_writable: set by the application that streams; called when ``unsent`` has fallen to 64
-            KiB or less after it was above.
-        state: for the receiver: what it keeps between pieces.
+        on_gone: set by the application; called once when the client disconnects, or is cut off by a
+            limit, before the answer is complete. Later output is dropped without an error.
+        body_deadline: monotonic time at which the rest of the body is late; arriving bytes extend
+            it. Infinity for callers that may be silent between messages.
+        deadline: set by an application when it begins, if the caller has given a timeout: at this
+            time an incomplete body is late.
+        on_writable: set by a streaming application; called when ``unsent`` falls to 64 KiB or less.
+        state: the receiver's state between pieces.
     """
 
     __slots__ = (
@@ -156,10 +156,10 @@ class Exchange(Reservation, ABC):
         self.state: Any = None
 
     def count_refusal(self, limit: Limit) -> None:
-        """The application refuses the request for this reason; for the door's statistics."""
+        """Count a request that the application refuses because of this limit."""
 
     def count_error(self, code: str) -> None:
-        """The answer tells of an error; for the same. HTTP statuses count by themselves."""
+        """Count an answer with this error code. HTTP statuses are counted without this call."""
 
     @property
     @abstractmethod
@@ -176,11 +176,11 @@ class Exchange(Reservation, ABC):
         *,
         close: bool = False,
     ) -> None:
-        """Give the whole answer.
+        """Send the whole answer.
 
-        ``content-length`` is added, except over HTTP/2 where the answer has trailers or no body.
-        With trailers an answer over HTTP/1.1 is chunked. ``close`` ends the connection after it
-        (HTTP/1.1 only). A body that is still coming is thrown away.
+        ``content-length`` is added, except over HTTP/2 if the answer has trailers or no body. With
+        trailers an answer over HTTP/1.1 is chunked. ``close`` closes the connection after the
+        answer (HTTP/1.1 only). The rest of an incomplete body is discarded.
         """
 
     @abstractmethod
@@ -189,20 +189,20 @@ class Exchange(Reservation, ABC):
 
     @abstractmethod
     def send(self, piece: bytes) -> None:
-        """Send the next piece of an answer that was started; it waits in memory for the reader."""
+        """Send the next piece of a started answer. It is held in memory until the client reads."""
 
     @abstractmethod
     def finish(self, trailers: Headers = ()) -> None:
-        """End an answer that was started."""
+        """End a started answer."""
 
     @abstractmethod
     def abort(self) -> None:
-        """Abort an answer: RST_STREAM, or an HTTP/1.1 connection closed in the middle."""
+        """Abort an answer: with RST_STREAM, or by closing the HTTP/1.1 connection."""
 
     @property
     @abstractmethod
     def unsent(self) -> int:
-        """Bytes of the answer that wait for the client to read."""
+        """Bytes of the answer that have not been sent, because the client does not read."""
 
     @abstractmethod
     def pause(self) -> None:
@@ -214,10 +214,10 @@ class Exchange(Reservation, ABC):
 
 
 class DoorExchange(Exchange):
-    """What the exchanges of both versions of HTTP have in common.
+    """The base class of the exchanges of all protocols.
 
     Attributes:
-        shared: of the door.
+        shared: the door's state.
         over: the answer is complete, or the client has left.
         started: a part of the answer has been sent.
         paused: the application has paused the sender.
@@ -248,16 +248,16 @@ class DoorExchange(Exchange):
         answers[code] = answers.get(code, 0) + 1
 
     def arrived(self, count: int) -> None:
-        """A part of the body has arrived, which extends its deadline."""
+        """Extend the body's deadline: a part of the body has arrived."""
         if self.body_deadline < inf:
             later = self.body_deadline + count / self.shared.limits.body_pace
             self.body_deadline = min(later, self.deadline)
 
     @property
     def awaits_body(self) -> bool:
-        """Whether nothing happens before more of the request has come, for which there is a limit.
+        """Whether the application waits for more of the request, with a timeout.
 
-        Stays true when the request has ended; its session knows of that.
+        Stays true when the request is complete; the session knows that.
         """
         return not (
             self.receiver is None or self.paused or self.started or self.body_deadline == inf
@@ -265,17 +265,17 @@ class DoorExchange(Exchange):
 
     @abstractmethod
     def refuse(self, status: int, text: str) -> None:
-        """End it with this answer, or break off the one that was begun; the application is told."""
+        """Answer with this error, or abort an answer that was begun; notify the application."""
 
     def fail(self) -> None:
-        """The exception that is being handled ends this exchange."""
+        """End this exchange because of the exception that is being handled."""
         log_fault()
         self.shared.counters.errors += 1
         if not self.over:
             self.refuse(500, "internal error")
 
     def end_late(self) -> None:
-        """The rest of the body did not come in time."""
+        """End this exchange because the rest of the body did not arrive in time."""
         self.shared.counters.bodies_late += 1
         if self.receiver is not None:
             guarded(self.receiver.late, self)
@@ -283,12 +283,12 @@ class DoorExchange(Exchange):
             self.refuse(408, "the request took too long to arrive")
 
     def close(self) -> None:
-        """The answer is complete. Drops callbacks that may hold this exchange."""
+        """End this exchange: the answer is complete. Drops callbacks that may refer to it."""
         self.over = True
         shared = self.shared
         shared.calls -= 1
         if not shared.calls:
-            shared.rest()
+            shared.start_polling()
         self.receiver = self.on_gone = self.on_writable = self.state = None
         if self.taken:
             self.release()
@@ -297,10 +297,10 @@ class DoorExchange(Exchange):
             tell(self, self.status, monotonic())
 
     def leave(self, status: int = 0) -> None:
-        """Notify the application, once, that the client has left.
+        """Notify the application, once, that the client has disconnected.
 
         Args:
-            status: of the door's own answer; 0 for none.
+            status: status of the door's own answer; 0 for none.
         """
         if not self.over:
             on_gone = self.on_gone
@@ -310,7 +310,7 @@ class DoorExchange(Exchange):
                 guarded(on_gone)
 
     def check_writable(self) -> None:
-        """Tell the application when its reader has caught up."""
+        """Call ``on_writable`` if the client has read enough."""
         if self.on_writable is not None and self.unsent <= WRITABLE:
             guarded(self.on_writable)
 
@@ -319,10 +319,10 @@ def guarded(call: Callable[..., Any], *arguments: Any) -> None:
     """Call the application; its exceptions are logged here and have no further effect."""
     try:
         call(*arguments)
-    except Exception:  # noqa: BLE001 - a promise is broken; the caller gets no traceback
+    except Exception:  # noqa: BLE001 - applications must not raise here; the door goes on
         log_fault()
 
 
 def log_fault() -> None:
-    """Log the exception that is being handled, by which one request failed."""
+    """Log the exception that is being handled: it failed one request."""
     _log.exception("a request failed inside penstock; please report this")

@@ -1,9 +1,9 @@
-"""HTTP/1.1 on one connection of a door: requests of the core to the application, answers back.
+"""A door's connection that speaks HTTP/1.1: passes requests to the application, and writes answers.
 
-One exchange at a time. The next request is begun when the last answer has been written, from the
-flush and never inside a call of the application's; where no other request is open, the answer is
-written without a flush. However much one read holds, a turn of the loop takes only so much of it as
-a usual request or two cost; the rest waits for the next turns.
+One exchange at a time. The next request is begun when the last answer has been written: by the
+flush, never inside a call of the application. If no other request is open, an answer is written
+without a flush. A turn of the loop handles a bounded part of what was read; the rest waits for the
+next turns.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from penstock.protocols.http1 import Event, Http1Connection, Http1Data, Http1Fai
 from penstock.protocols.http1.answer import CONTINUE
 
 _LARGE: Final = 64 << 10
-"""Bytes of a body from which on it is not copied behind its head."""
+"""Bytes of a body above which it is written separately, instead of copied behind its head."""
 
-_REQUESTS_AT_ONCE: Final = 8
-"""Most requests that are begun in one turn when each is answered at once; a read may have
+_REQUESTS_PER_TURN: Final = 8
+"""Maximum requests that are begun in one turn, if each is answered at once; a read may have
 thousands."""
 
-_CHUNKS_AT_ONCE: Final = 128
-"""Most chunks of a body in one turn; with one byte each, a read may have tens of thousands."""
+_CHUNKS_PER_TURN: Final = 128
+"""Maximum chunks of a body in one turn; a read may have tens of thousands of one byte each."""
 
 _PROBE_AFTER: Final = 0.025
-"""Seconds from the half-close to the question; a guess: most answers are out by then."""
+"""Seconds from the half-close to the probe; a guess: most answers are sent by then."""
 
 
 class Http1Exchange(DoorExchange):
-    """The one exchange of its connection that is in turn.
+    """The current exchange of an HTTP/1.1 connection.
 
     Attributes:
         ended: the request has been received completely.
@@ -50,7 +50,7 @@ class Http1Exchange(DoorExchange):
 
     __slots__ = ("_session", "ended")
 
-    # Made by ``begin_exchange``: this happens for every request, and a function costs less.
+    # ``begin_exchange`` sets the attributes: for every request a function costs less.
     __init__ = object.__init__
 
     ended: bool
@@ -96,19 +96,19 @@ class Http1Exchange(DoorExchange):
             session.answered = True
         else:
             session.conclude()
-        # What close() does, without the call.
+        # ``close``, inlined.
         self.over = True
         shared.calls -= 1
-        if not (shared.calls or shared.rested):
-            shared.rest()
+        if not (shared.calls or shared.polling_wanted):
+            shared.start_polling()
         self.receiver = self.on_gone = self.on_writable = self.state = None
         if self.taken:
             self.release()
         tell = shared.instruments.exchange_ended
         if tell is not None:
             tell(self, status, monotonic())
-        # At once only without company: clients that are answered one by one ask one by one again,
-        # and the engine makes the most of those who come together.
+        # Without a flush only if no other request is open: clients that get their answers together
+        # also send their next requests together, and the engine can batch those.
         if answer is not None and not shared.calls:
             session.write_answer(answer)
         else:
@@ -159,13 +159,13 @@ class Http1Exchange(DoorExchange):
         if not self.over:
             self.status = 0
             self.close()
-            self._session.end_in_the_middle()
+            self._session.close_incomplete()
 
     def refuse(self, status: int, text: str) -> None:
         """See ``DoorExchange``."""
         self.leave(0 if self.started else status)
         if self.started:
-            self._session.end_in_the_middle()
+            self._session.close_incomplete()
         else:
             self._session.refuse(status, text)
 
@@ -204,7 +204,7 @@ def begin_exchange(
     exchange.head = head
     exchange.began = monotonic()
     exchange.status = 0
-    exchange.over_limit = shared.calls > shared.most_calls
+    exchange.over_limit = shared.calls > shared.max_calls
     exchange.body_deadline = exchange.deadline = inf
     exchange.receiver = exchange.on_gone = exchange.on_writable = exchange.state = None
     exchange.over = exchange.started = exchange.paused = False
@@ -219,17 +219,17 @@ class Http1Session(Connection):
 
     Attributes:
         core: the protocol.
-        out: what is to be written.
-        answered: the answer in turn is complete, and the next request not yet begun.
-        write_blocked: the application is to be told when there is room again.
+        out: pending output.
+        answered: the current answer is complete, and the next request not yet begun.
+        write_blocked: the application waits for ``on_writable``.
     """
 
     __slots__ = (
         "_exchange",
-        "_goes_on",
         "_in_head",
         "_keep_alive",
         "_probe",
+        "_resuming",
         "answered",
         "core",
         "out",
@@ -238,7 +238,7 @@ class Http1Session(Connection):
 
     def __init__(self, shared: DoorState, transport: asyncio.Transport, due: float) -> None:
         super().__init__(shared, transport)
-        self.core = Http1Connection(shared.limits.http1, shared.lines, _CHUNKS_AT_ONCE)
+        self.core = Http1Connection(shared.limits.http1, shared.lines, _CHUNKS_PER_TURN)
         self.out: list[bytes] = []
         self.answered = False
         self.due = due
@@ -246,7 +246,7 @@ class Http1Session(Connection):
         self._in_head = True
         self._keep_alive = shared.keep_alive()
         self.write_blocked = False
-        self._goes_on = False  # in a later turn
+        self._resuming = False  # ``_resume`` is scheduled
         self._probe: asyncio.Task[None] | None = None
 
     # Input.
@@ -261,8 +261,8 @@ class Http1Session(Connection):
             self._receive(core.receive(data))
             return
         try:
-            # What _take does, for what nearly always comes. ``due`` stays: ``check`` knows that
-            # there is an exchange.
+            # A shortcut of ``_take`` for a read with exactly one whole request, the usual case.
+            # ``due`` stays: ``check`` sees that there is an exchange.
             shared = self.shared
             shared.counters.requests += 1
             shared.calls += 1
@@ -272,22 +272,22 @@ class Http1Session(Connection):
                 if receiver is not None and not exchange.over:
                     exchange.receiver = receiver
                     receiver.data(exchange, body, True)
-            except Exception:  # noqa: BLE001 - this request fails by it, and no other
+            except Exception:  # noqa: BLE001 - only this request fails
                 exchange.fail()
-        except Exception:  # noqa: BLE001 - nothing but this connection ends by it
+        except Exception:  # noqa: BLE001 - only this connection fails
             self.broken()
 
     def _receive(self, events: Sequence[Event]) -> None:
         self.dirty = True
         try:
             self._take(events)
-        except Exception:  # noqa: BLE001 - nothing but this connection ends by it
+        except Exception:  # noqa: BLE001 - only this connection fails
             self.broken()
         self._flush_all()
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         """Process more of the buffered input."""
-        self._goes_on = False
+        self._resuming = False
         exchange = self._exchange
         if self.closing or self.lagging or exchange is None or exchange.paused:
             return
@@ -297,7 +297,7 @@ class Http1Session(Connection):
         """The client has closed its sending half; it may still wait for answers."""
         if self.closing:
             return False
-        if self.out:  # an answer that waits for the end of the turn
+        if self.out:
             self.flush()
         self.eof = True
         broken = self.core.eof()
@@ -308,7 +308,7 @@ class Http1Session(Connection):
         return True
 
     def _take(self, events: Sequence[Event]) -> None:
-        """Pass on what the core says, which is about one request; all in one frame, for speed."""
+        """Process events of one request; in one function, for speed."""
         shared = self.shared
         for event in events:
             if type(event) is Http1Data:
@@ -321,12 +321,13 @@ class Http1Session(Connection):
                     exchange.arrived(len(event.data))
                 try:
                     exchange.receiver.data(exchange, event.data, event.ended)
-                except Exception:  # noqa: BLE001 - this request fails by it, and no other
+                except Exception:  # noqa: BLE001 - only this request fails
                     exchange.fail()
             elif type(event) is Http1Head:
                 shared.counters.requests += 1
                 shared.calls += 1
-                # After a body that has come with the head, an answer to the head alone is no end.
+                # If the whole body arrived with the head, the connection can stay open even if the
+                # application answers before it gets the body.
                 last = events[-1]
                 ended = not isinstance(last, Http1Failed) and last.ended
                 exchange = self._exchange = begin_exchange(self, event.head, ended, None)
@@ -342,7 +343,7 @@ class Http1Session(Connection):
                         receiver.data(exchange, b"", True)
                     elif not exchange.ended and (proceed := self.core.proceed()):
                         self.out.append(proceed)
-                except Exception:  # noqa: BLE001 - this request fails by it, and no other
+                except Exception:  # noqa: BLE001 - only this request fails
                     exchange.fail()
             elif type(event) is Http1Failed:
                 self._refuse_broken(event)
@@ -352,19 +353,19 @@ class Http1Session(Connection):
     # Output.
 
     def conclude(self) -> None:
-        """The core has made the answer in turn and is ready for the next request."""
+        """End the current exchange: the core has encoded its answer and awaits the next request."""
         self._exchange = None
         self._in_head = False
         self.due = self.shared.sweeper.now + self._keep_alive
 
     def write_answer(self, answer: bytes) -> None:
-        """Write an answer that is all there is to write."""
+        """Write an answer when there is no other output."""
         transport = self.transport
         try:
             if self.secure:
                 self.write(answer)
             elif not transport.is_closing():
-                # What write() does, without the call.
+                # ``write``, inlined.
                 size = self.piece = len(answer)
                 self.written += size
                 transport.write(answer)
@@ -372,11 +373,11 @@ class Http1Session(Connection):
                 self.count()
             if not self._reading:
                 self.rearm()
-        except Exception:  # noqa: BLE001 - nothing but this connection ends by it
+        except Exception:  # noqa: BLE001 - only this connection fails
             self.broken()
 
     def flush(self) -> None:
-        """Write, and begin the next request when an answer is complete and its client reads."""
+        """Write, and begin the next request if the answer is complete and the client reads."""
         out = self.out
         if len(out) == 1 and self._exchange is None and not self.answered:
             self.dirty = False
@@ -387,14 +388,14 @@ class Http1Session(Connection):
     def _flush_all(self) -> None:
         self.dirty = True
         core = self.core
-        left = _REQUESTS_AT_ONCE
+        left = _REQUESTS_PER_TURN
         try:
             while self.answered and left and not self.closing and not self.lagging:
                 left -= 1
                 self._exchange = None
                 self.answered = False
                 if not core.keep_alive:
-                    core.next()  # drops what has come behind the request
+                    core.next()  # drops further input
                     self._write()
                     self.end(linger=True)
                     break
@@ -403,7 +404,7 @@ class Http1Session(Connection):
                 if events := core.next():
                     self._take(events)
                 if len(self.out) > 1 and sum(map(len, self.out)) > HIGH_MARK:
-                    # Small requests may have large answers: see in time that nobody reads them.
+                    # Small requests may have large answers: detect early that the client lags.
                     self._write()
             out = self.out
             if out and self.transport.is_closing():
@@ -412,7 +413,7 @@ class Http1Session(Connection):
                 self._write()
             if self._exchange is not None or not self._reading or not core.idle:
                 self.rearm()
-        except Exception:  # noqa: BLE001 - nothing but this connection ends by it
+        except Exception:  # noqa: BLE001 - only this connection fails
             self.broken()
         self.dirty = False
         if not left and self.answered and not self.closing:
@@ -423,14 +424,14 @@ class Http1Session(Connection):
                 self._exchange.check_writable()
 
     def _write(self) -> None:
-        if self.out:  # an answer that waits for the end of the turn
+        if self.out:
             self.write_joined(self.out)
             self.out.clear()
             if self.lagging or self.counted:
                 self.count()
 
     def unsent(self) -> int:
-        """Bytes that wait for the client to read."""
+        """Bytes that have not been sent, because the client does not read."""
         waiting = sum(map(len, self.out))
         return waiting + self.waiting() if self.lagging else waiting
 
@@ -443,19 +444,19 @@ class Http1Session(Connection):
     # Errors and shutdown.
 
     def rearm(self) -> None:
-        """Set the next check, and whether to read meanwhile."""
+        """Set the time of the next check, and resume or pause reading."""
         if self.closing:
             return
-        self.pace()
+        self.update_reading()
         exchange = self._exchange
         if exchange is not None:
             waits = not exchange.paused and exchange.receiver is not None
             self.due = exchange.body_deadline if waits and not exchange.ended else NEVER
             if self.lagging:
                 self.due = min(self.due, self.shared.sweeper.after(self.shared.period))
-            elif self.core.unread and not exchange.paused and not self._goes_on:
-                self._goes_on = True
-                asyncio.get_running_loop().call_later(PAUSE, self._go_on)
+            elif self.core.unread and not exchange.paused and not self._resuming:
+                self._resuming = True
+                asyncio.get_running_loop().call_later(PAUSE, self._resume)
         elif self.eof:
             self.end()
         elif not self._in_head and not self.core.idle:
@@ -487,12 +488,12 @@ class Http1Session(Connection):
         if exchange is not None:
             exchange.leave()
         if event.answered:
-            self.end_in_the_middle()
+            self.close_incomplete()
         else:
             self.refuse(event.status, event.text)
 
     def refuse(self, status: int, text: str) -> None:
-        """Answer the request in turn, or outside of any, and close."""
+        """Answer the current request, if any, with an error, and close."""
         exchange, self._exchange = self._exchange, None
         date = self.core.date = self.shared.date_line
         if exchange is None:
@@ -505,12 +506,12 @@ class Http1Session(Connection):
         self.end(linger=True)
 
     def refuse_tls(self) -> None:
-        """The input is a TLS ClientHello, but this listener has no TLS."""
+        """Refuse a TLS ClientHello: this listener has no TLS."""
         self.shared.counters.malformed += 1
         self.refuse(400, "this port does not speak TLS")
 
-    def end_in_the_middle(self) -> None:
-        """Close without the rest of an answer: the client sees that it is incomplete."""
+    def close_incomplete(self) -> None:
+        """Close in the middle of an answer: the client sees that it is incomplete."""
         self._exchange = None
         self.answered = False
         self._write()
@@ -528,7 +529,7 @@ class Http1Session(Connection):
             exchange.leave()
 
     def drain(self) -> None:
-        """Every answer says that it is the last; nothing else to do."""
+        """Do nothing: the next answer has ``connection: close``."""
 
     def refuse_partial(self) -> None:
         """See ``Connection``."""
@@ -544,12 +545,12 @@ class Http1Session(Connection):
             self.end()
 
     async def _watch_half_closed(self) -> None:
-        """Find out whether a client that has closed its half of the connection is still there.
+        """Detect whether a client that has closed its sending half still waits for its answer.
 
-        Of a client that has left altogether we see the same end of input as of one that only has
-        nothing more to send; the difference shows when something is written: then its system
-        answers with a reset. So after a short while it is sent an interim response, which every
-        client of HTTP/1.1 passes over, and the socket is watched. One of HTTP/1.0 knows none.
+        A client that has disconnected and one that only half-closed send the same FIN. They differ
+        when something is written: the system of a disconnected client replies with a reset. So
+        after a short delay an interim response is sent, which HTTP/1.1 clients ignore, and the
+        socket is polled. HTTP/1.0 has no interim responses.
         Source: RFC 9110, sections 15.2 and 15.2.1.
         """
         watched = select.poll()
@@ -564,7 +565,7 @@ class Http1Session(Connection):
             await asyncio.sleep(pause)
             if self.closing or self.transport.is_closing():
                 return
-            if watched.poll(0):  # POLLERR or POLLHUP, which need not be asked for
+            if watched.poll(0):  # POLLERR or POLLHUP, which are always reported
                 self.abort()
                 return
             pause = min(1.0, self.shared.period)

@@ -1,11 +1,11 @@
-"""HTTP/2 on one connection of a door: streams of the core to the application, answers back.
+"""A door's connection that speaks HTTP/2: passes streams to the application, and writes answers.
 
-Nothing is kept per request beside its exchange, which is the stream's context; what takes too long
-is found by a look at the open streams once a second.
+The only state of a request is its exchange, which is the stream's context. Timeouts are detected by
+checking all open streams once a second.
 
-A read may be too much for one turn of the loop. What has been read and not looked at yet (the input
-backlog) is counted by the budget, others have their turn between its parts, and nothing more is
-read before all of it has been looked at: so there is never more than one read of it.
+A read may be too large for one turn of the loop. Its unprocessed part, the input backlog, counts in
+the budget, and is processed in slices, between which other connections have their turn. The
+connection is read again when the backlog is empty: so the backlog is never larger than one read.
 """
 
 from __future__ import annotations
@@ -47,37 +47,37 @@ from penstock.protocols.http2.stream import CLOSED, Outbox
 _PING: Final = b"penstock"
 
 _BULK: Final = 64 << 10
-"""Bytes of large pieces from which on the output is not joined."""
+"""Bytes of large pieces above which output is written without joining."""
 
 _SLICE: Final = 64
 """Frames after which the time and the abuse counter are checked."""
 
 _SHORT_SLICE: Final = 25
-"""The same for a peer that abuses the protocol: a cancelled or refused call takes 25 µs, and delays
-others."""
+"""The same for a peer that abuses the protocol: each cancelled or refused call takes 25 µs of other
+connections' time."""
 
 _TURN: Final = 0.002
-"""Seconds that one read may take; then others have their turn. A client with a hundred calls at
-once needs about so long, and each part of a read costs a write of its own."""
+"""Seconds for one read before other connections have their turn. A read with a hundred calls takes
+about as long; dividing it further would cost more writes."""
 
 _MANY: Final = 32
-"""Events from which on they are looked through for data in tiny pieces."""
+"""Number of events above which small DATA frames of a stream are joined."""
 
 _OF_CONNECTIONS: Final = frozenset(
     {b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"content-length", b"date"}
 )
-_LENGTH: Final = b"\x0f\x0d"  # content-length, a literal that enters no table, by its index
-_DATE: Final = b"\x0f\x12\x1d"  # the same of date, and the length of its value
+_LENGTH: Final = b"\x0f\x0d"  # content-length: literal without indexing, with indexed name
+_DATE: Final = b"\x0f\x12\x1d"  # date: the same, and the length of its value
 
 
 @lru_cache(maxsize=512)
 def head_block(status: int, headers: Headers) -> bytes:
-    """The head of an answer, as a block that is valid on every connection.
+    """Encode the head of an answer as a header block that is valid on every connection.
 
-    Fields that frame it or speak of the connection are left out.
+    Connection-specific fields, ``date`` and ``content-length`` are left out.
 
     Raises:
-        ValueError: the status is not final, or a field cannot be sent.
+        ValueError: the status is not final, or a field is invalid.
     """
     if not 200 <= status <= 999:
         raise ValueError(f"{status} is not the status of an answer")
@@ -87,24 +87,24 @@ def head_block(status: int, headers: Headers) -> bytes:
 
 @lru_cache(maxsize=512)
 def trailer_block(trailers: Headers) -> bytes:
-    """The trailers of an answer as a block.
+    """Encode the trailers of an answer as a header block.
 
     Raises:
-        ValueError: a field cannot be sent.
+        ValueError: a field is invalid.
     """
     return encode_block(checked(trailers))
 
 
 class Http2Exchange(DoorExchange):
-    """One of the exchanges that its connection has open.
+    """An exchange on one stream of the connection.
 
     Attributes:
-        owed: bytes that arrived while it was paused.
+        owed: bytes that arrived while the exchange was paused.
     """
 
     __slots__ = ("_session", "_stream", "owed")
 
-    # Made by ``begin_exchange``: this happens for every request, and a function costs less.
+    # ``begin_exchange`` sets the attributes: for every request a function costs less.
     __init__ = object.__init__
 
     owed: int
@@ -144,7 +144,7 @@ class Http2Exchange(DoorExchange):
         stream = self._stream
         session = self._session
         stream.context = None
-        # What close() does, without the call.
+        # ``close``, inlined.
         self.over = True
         shared.calls -= 1
         self.receiver = self.on_gone = self.on_writable = self.state = None
@@ -159,8 +159,8 @@ class Http2Exchange(DoorExchange):
         if not session.dirty:
             session.mark()
         if not shared.calls:
-            shared.flush()  # nothing can come any more that would be written together with it
-            shared.rest()
+            shared.flush()  # no other request is open whose answer could join this write
+            shared.start_polling()
 
     def start(self, status: int, headers: Headers) -> None:
         """See ``Exchange``."""
@@ -225,7 +225,7 @@ class Http2Exchange(DoorExchange):
 
     @property
     def unsent(self) -> int:
-        """See ``Exchange``; includes the output that all streams share."""
+        """See ``Exchange``; includes output of the connection that is past flow control."""
         return 0 if self.over else self._stream.queued + self._session.unsent()
 
     def pause(self) -> None:
@@ -249,7 +249,7 @@ class Http2Exchange(DoorExchange):
 def begin_exchange(
     session: Http2Session, stream: Stream, head: RequestHead, whole: bytes | None
 ) -> Http2Exchange:
-    """The exchange of a request whose head has come."""
+    """Create the exchange of a request whose head has arrived."""
     shared = session.shared
     exchange: Http2Exchange = Http2Exchange()
     exchange.shared = shared
@@ -258,7 +258,7 @@ def begin_exchange(
     exchange.head = head
     exchange.began = monotonic()
     exchange.status = 0
-    exchange.over_limit = shared.calls > shared.most_calls
+    exchange.over_limit = shared.calls > shared.max_calls
     exchange.receiver = exchange.on_gone = exchange.on_writable = exchange.state = None
     exchange.over = exchange.started = exchange.paused = False
     exchange._session = session
@@ -275,8 +275,8 @@ class Http2Session(Connection):
 
     Attributes:
         core: the protocol.
-        fresh: bytes of streamed answers that were let out since the last flush.
-        blocked_writers: exchanges whose applications are told when there is room again.
+        fresh: bytes of streamed answers that passed flow control since the last flush.
+        blocked_writers: exchanges whose applications wait for ``on_writable``.
     """
 
     __slots__ = (
@@ -301,26 +301,26 @@ class Http2Session(Connection):
         self.fresh = 0
         self.blocked_writers: set[Http2Exchange] = set()
         self.due = shared.sweeper.after(shared.period)
-        self._paces: dict[Outbox, Pace] = {}  # of streams whose client is to read something
+        self._paces: dict[Outbox, Pace] = {}  # of streams with queued output
         self._idle_since = shared.sweeper.now
         self._refill_at = 0.0
         self._unfinished: object | None = None
         self._unfinished_since = NEVER
         self._draining = False
         self._leaving = False
-        self._backlog_bytes = 0  # of the input backlog, as the budget counts it
+        self._backlog_bytes = 0  # the input backlog, as counted in the budget
         self._resuming = False
 
     # Input.
 
     def data_received(self, data: bytes) -> None:
-        """See ``asyncio.Protocol``; nothing means to go on with what was read before."""
+        """See ``asyncio.Protocol``; empty data continues with the backlog."""
         if self.closing:
             return
         self.dirty = True
         core = self.core
         try:
-            # All in one frame, for speed.
+            # One function, for speed.
             events = core.receive(data, _SLICE) if data else core.go_on(self._slice)
             for event in self._turn(events) if core.behind else events:
                 if type(event) is DataReceived:
@@ -333,19 +333,19 @@ class Http2Session(Connection):
                         exchange.arrived(event.counted)
                     try:
                         exchange.receiver.data(exchange, event.data, event.ended)
-                    except Exception:  # noqa: BLE001 - this request fails by it, and no other
+                    except Exception:  # noqa: BLE001 - only this request fails
                         exchange.fail()
                     if exchange.paused:
                         exchange.owed += event.counted
                     elif event.ended and event.counted <= core.small:
-                        pass  # the stream gives it back when it is closed, which costs nothing
+                        pass  # the window is restored when the stream closes, at no extra cost
                     elif stream.state & CLOSED != CLOSED:
                         core.consumed(stream, event.counted)
                 elif type(event) is HeadReceived:
                     self._begin(event)
                 else:
                     self._take(event)
-        except Exception:  # noqa: BLE001 - nothing but this connection ends by it
+        except Exception:  # noqa: BLE001 - only this connection fails
             self.broken()
         self.flush()
 
@@ -360,9 +360,9 @@ class Http2Session(Connection):
         return _SHORT_SLICE if self.core.is_abused else _SLICE
 
     def _turn(self, events: list[Event]) -> Iterator[Event]:
-        """Process these events and the following ones, until the turn is over.
+        """Yield these events and the following ones, until the turn is over.
 
-        A peer that abuses the protocol has a turn of one slice, and short ones from then on.
+        The turn of a peer that abuses the protocol is one slice.
         """
         core = self.core
         until = monotonic() + _TURN
@@ -373,28 +373,28 @@ class Http2Session(Connection):
             events = core.go_on(_SLICE)
 
     def _wait_for_turn(self) -> None:
-        """Go on after the others' turn, or when the client reads again: this is called then, too.
+        """Continue with the backlog in the next turn; later if the peer abuses the protocol.
 
-        After a peer that abuses the protocol the others have a pause.
+        While the client does not read, nothing is scheduled: the next flush calls this again.
         """
         self._count_backlog(self.core.behind)
         if not self._resuming and not self.lagging:
             self._resuming = True
             loop = asyncio.get_running_loop()
             if self.core.is_abused:
-                loop.call_later(PAUSE, self._go_on)
+                loop.call_later(PAUSE, self._resume)
             else:
-                loop.call_soon(self._go_on)
-        self.pace()
+                loop.call_soon(self._resume)
+        self.update_reading()
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         self._resuming = False
         if self.lagging or self.closing:
             return
         self.data_received(b"")
         if not self.core.behind:
             self._count_backlog(0)
-            self.pace()
+            self.update_reading()
 
     def _count_backlog(self, count: int) -> None:
         budget = self.shared.budget
@@ -425,17 +425,17 @@ class Http2Session(Connection):
             elif exchange.deadline < exchange.body_deadline:
                 exchange.body_deadline = exchange.deadline
                 self.due = min(self.due, exchange.deadline)
-        except Exception:  # noqa: BLE001 - this request fails by it, and no other
+        except Exception:  # noqa: BLE001 - only this request fails
             exchange.fail()
 
     def _take(self, event: Event) -> None:
-        """Process rarer events."""
+        """Process an event that is neither data nor a head."""
         if isinstance(event, TrailersReceived):
             exchange = event.stream.context
             if exchange is not None and exchange.receiver is not None:
                 try:
                     exchange.receiver.data(exchange, b"", True)
-                except Exception:  # noqa: BLE001 - this request fails by it, and no other
+                except Exception:  # noqa: BLE001 - only this request fails
                     exchange.fail()
         elif isinstance(event, HeadTooLarge):
             self._refuse_head(event)
@@ -455,7 +455,7 @@ class Http2Session(Connection):
             self.end(linger=True)
             self.gone()
         elif isinstance(event, PingAcknowledged) and self._draining:
-            self._name_the_last()
+            self._announce_last_stream()
 
     def _refuse_head(self, event: HeadTooLarge) -> None:
         """Answer a request whose head was refused."""
@@ -465,7 +465,7 @@ class Http2Session(Connection):
         self.refuse(event.stream, head, 431, "the header fields are too large")
 
     def refuse(self, stream: Stream, head: RequestHead, status: int, text: str) -> None:
-        """Give the whole answer to a request that the application does not answer."""
+        """Answer a request in place of the application."""
         reply = self.shared.failure(head, status, text)
         block = head_block(reply.status, reply.headers) + _DATE + self.shared.date
         self.core.reply(stream, block, reply.body)
@@ -487,12 +487,12 @@ class Http2Session(Connection):
         try:
             self._write()
             if self.blocked_writers and not self.lagging:
-                self._tell_of_room()
+                self._notify_writable()
             if self.core.behind and not self.closing:
                 self._wait_for_turn()
             if self._leaving and not self.core.streams:
                 self.end(linger=True)
-        except Exception:  # noqa: BLE001 - nothing but this connection ends by it
+        except Exception:  # noqa: BLE001 - only this connection fails
             self.broken()
 
     def _write(self) -> None:
@@ -511,15 +511,15 @@ class Http2Session(Connection):
             self.count()
 
     def give_up(self) -> None:
-        """See ``Connection``; of answers behind closed windows the older ones are kept."""
+        """See ``Connection``. Drops the newest answers that flow control blocks, up to a half."""
         budget = self.shared.budget
         blocked = [stream for stream in self.core.streams.values() if stream.queued]
         most = self.counted // 2
-        # Not the first: an answer alone may be larger than everything that is allowed.
+        # Not the first: a single answer may exceed the budget by itself.
         for stream in reversed(blocked[1:]):
             self._give_up(stream, ErrorCode.ENHANCE_YOUR_CALM)
             self.count()
-            if self.counted <= most or budget.there <= budget.limit:
+            if self.counted <= most or budget.arrived <= budget.limit:
                 return
         if self.counted > most:
             super().give_up()
@@ -530,7 +530,7 @@ class Http2Session(Connection):
         if exchange is not None:
             exchange.leave()
 
-    def _tell_of_room(self) -> None:
+    def _notify_writable(self) -> None:
         for exchange in [one for one in self.blocked_writers if one.over or one.unsent <= WRITABLE]:
             self.blocked_writers.discard(exchange)
             exchange.check_writable()
@@ -544,17 +544,17 @@ class Http2Session(Connection):
         return self.core.buffered
 
     def unsent(self) -> int:
-        """Bytes that wait for the client to read, whatever its windows say."""
+        """Bytes past flow control that have not been sent, because the client does not read."""
         waiting = self.fresh
         return waiting + self.waiting() if self.lagging else waiting
 
     def stop_sender(self, stream: Stream) -> None:
-        """The answer is complete and the request is not: ask for no more of it."""
+        """Ask the client to stop sending a request whose answer is complete."""
         if not stream.remote_ended and stream.outbox is None:
             self.core.reset(stream, ErrorCode.NO_ERROR)
 
     def reset(self, stream: Stream, code: ErrorCode) -> None:
-        """End a stream."""
+        """Reset a stream."""
         stream.context = None
         self.core.reset(stream, code)
         self.mark()
@@ -566,15 +566,15 @@ class Http2Session(Connection):
         self.due = now + self.shared.period
         core = self.core
         if now >= self._refill_at:
-            # Not at every look, which short limits make more frequent.
+            # Once a second: short limits make checks more frequent.
             self._refill_at = now + 1.0
             core.refill()
         if self._draining:
-            self._name_the_last()
+            self._announce_last_stream()
             self._leaving = True
         elif self.shared.draining:
             self.drain()
-        if core.behind:  # what it waits for may have come
+        if core.behind:  # missing input may be in the backlog
             self._idle_since = now
             self._unfinished = None
             self.mark()
@@ -608,11 +608,9 @@ class Http2Session(Connection):
         self.mark()
 
     def _late_readers(self, blocked: list[Stream], now: float) -> list[Stream]:
-        """Those among the streams that have something queued whose client takes it too slowly:
-        their windows stay closed, or open byte by byte.
-        """
+        """Return the streams whose windows the client opens too slowly, or not at all."""
         limits = self.shared.limits
-        pace = limits.body_pace / max(len(blocked), 1)  # they share what the client can take
+        pace = limits.body_pace / max(len(blocked), 1)  # they share the client's bandwidth
         before, self._paces = self._paces, {}
         late = []
         for stream in blocked:
@@ -642,9 +640,9 @@ class Http2Session(Connection):
     # Shutdown.
 
     def eof_received(self) -> bool:
-        """The client sends nothing more: whole requests are answered as far as its windows go.
+        """The client has closed its sending half: answer complete requests within its windows.
 
-        A ping shows whether it has left altogether: then its system answers with a reset.
+        A ping detects whether it has disconnected: then its system replies with a reset.
         """
         whole = [stream for stream in self.core.streams.values() if stream.remote_ended]
         if self.closing or self.secure or not whole:
@@ -667,18 +665,18 @@ class Http2Session(Connection):
             self._lose(stream)
 
     def drain(self) -> None:
-        """Say that no new streams are taken, at first without naming the last one."""
+        """Send a first GOAWAY, which does not name the last stream yet, and a PING."""
         if not self._draining:
             self._draining = True
-            self.shared.untold.add(self)
+            self.shared.unacknowledged.add(self)
             self.core.go_away(final=False)
             self.core.ping(_PING)
             self.mark()
 
-    def _name_the_last(self) -> None:
-        """Say which stream was the last: the client sends no more, or had its time to see that."""
+    def _announce_last_stream(self) -> None:
+        """Send the final GOAWAY: the client has acknowledged the first one, or its time is over."""
         self.core.go_away(final=True)
-        self.shared.told(self)
+        self.shared.acknowledge_drain(self)
 
     def refuse_partial(self) -> None:
         """See ``Connection``."""

@@ -10,20 +10,21 @@ from penstock.protocols.http2 import Http2Limits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoorLimits:
-    """What the connections of a door enforce. Times are in seconds, and kept to within a second.
+    """The limits of a door's connections. Times are in seconds, accurate to about a second.
 
-    Keys of the configuration have the same names, and ``docs/configuration.md`` says what they
-    mean. Here is what it does not say.
+    They are configuration keys of the same names, described in ``docs/configuration.md``.
+    Additions to that page:
 
     Attributes:
-        max_connections: an eighth of them is kept for each listener.
-        max_calls: further ones are marked ``Exchange.over_limit``: the application refuses them.
-        header_timeout: from the first byte of a request, or from the connection.
-        keep_alive: of HTTP/1.1, and up to a fifth longer.
-        linger: input of a connection that was refused is thrown away so long, so that the client
-            reads the answer before it sees a reset.
-        max_unsent: beyond it a streamed answer that goes on regardless is broken off.
-        backlog: connections that wait in the kernel to be accepted.
+        max_connections: an eighth is reserved for each listener.
+        max_calls: requests beyond it are marked ``Exchange.over_limit``; the application refuses
+            them.
+        header_timeout: counts from the first byte of a request, or from the connection.
+        keep_alive: of HTTP/1.1; each connection adds up to a fifth.
+        linger: for so long, input of a refused connection is discarded, so that the client reads
+            the answer before it sees a reset.
+        max_unsent: a streamed answer beyond it is aborted.
+        backlog: maximum number of connections that the kernel queues before they are accepted.
     """
 
     max_connections: int = 1024
@@ -45,7 +46,7 @@ class DoorLimits:
 
     @property
     def period(self) -> float:
-        """Seconds between two looks at a connection that is busy: short against every limit."""
+        """Seconds between two checks of a busy connection: a fraction of the shortest limit."""
         times = (
             self.header_timeout,
             self.body_timeout,
@@ -59,39 +60,39 @@ class DoorLimits:
 
 @dataclass(slots=True, kw_only=True)
 class DoorStatistics:
-    """Counters of a door, from its start on; ``open``, ``calls`` and ``unsent`` are of now.
+    """Counters of a door since its start; ``open``, ``calls`` and ``unsent`` are current values.
 
     Attributes:
         open: connections.
-        calls: requests that have no complete answer yet.
-        unsent: bytes that wait for clients to read them, without what the system has taken.
+        calls: requests without a complete answer.
+        unsent: bytes that clients have not read, without those in the system's send buffers.
         accepted: connections.
         refused: connections beyond the limit.
-        requests: whose head was legal.
-        heads_late: connections whose head, or first byte, did not come in time.
-        bodies_late: requests whose body did not come in time.
-        idle: connections closed because nothing was asked for long.
-        stalled: connections and streams cut off because nobody read, or too slowly.
+        requests: requests with a valid head.
+        heads_late: connections whose head, or first byte, did not arrive in time.
+        bodies_late: requests whose body did not arrive in time.
+        idle: connections closed because they were idle.
+        stalled: connections and streams aborted because the client read too slowly, or not at all.
         malformed: requests of HTTP/1.1, or connections of HTTP/2 and baidu_std, that broke the
             protocol.
-        heads_too_large: requests whose head was over a limit; in HTTP/1.1 they are malformed, too.
+        heads_too_large: requests whose head was over a limit; in HTTP/1.1 also in ``malformed``.
         bodies_too_large: requests whose body, or a message in it, was over the limit.
         bodies_refused: requests refused because too many bytes were in flight.
         calls_refused: requests refused because too many were open.
-        calmed: connections of HTTP/2 ended because their peer was a nuisance.
-        abuses: the same, by what there was too much of; of HTTP/1.1 the bodies in too many
-            chunks, which are malformed, too.
+        calmed: connections of HTTP/2 closed because the peer abused the protocol.
+        abuses: the same by kind of abuse; for HTTP/1.1, bodies in too many chunks, also in
+            ``malformed``.
         resets: streams that were reset for breaking the protocol.
-        streams_beyond: streams refused because their connection had as many as it may have.
-        streams_refused: streams not begun because too much waited to be read.
-        overrun: answers broken off because too much waited for their readers; a connection that is
-            cut counts once.
-        gone: requests whose client left before the answer was complete.
-        tls_failed: handshakes.
-        errors: requests or connections that failed by a fault of the application or of the door.
-        error_answers: those with an HTTP status of 400 and more, by it; gRPC calls that ended in
-            another status than OK, and baidu_std calls with an error code, by its name.
-        cut: connections that ``close`` did not wait for.
+        streams_beyond: streams refused because their connection had the maximum of open streams.
+        streams_refused: streams refused because the client had too much unread output.
+        overrun: answers aborted because of too much unsent output; an aborted connection counts
+            once.
+        gone: requests whose client disconnected before the answer was complete.
+        tls_failed: failed handshakes.
+        errors: requests or connections that failed by a bug of the application or the door.
+        error_answers: answers with an HTTP status of 400 and more, by status; failed gRPC calls and
+            baidu_std calls, by the code's name.
+        cut: connections that were still open at the timeout of ``close``.
     """
 
     open: int = 0
@@ -122,12 +123,12 @@ class DoorStatistics:
     cut: int = 0
 
     def count_abuse(self, kind: str) -> None:
-        """A connection of HTTP/2 ends because its peer made too much of this."""
+        """Count an HTTP/2 connection that is closed because of this kind of abuse."""
         self.calmed += 1
         self.abuses[kind] = self.abuses.get(kind, 0) + 1
 
     def count_malformed(self, status: int, abuse: str) -> None:
-        """A request of HTTP/1.1 is answered with this status, and its connection ends."""
+        """Count an HTTP/1.1 request that is refused with this status."""
         self.malformed += 1
         self.heads_too_large += status in (414, 431)
         if abuse:

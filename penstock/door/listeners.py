@@ -24,25 +24,25 @@ from penstock.errors import StartupError
 _log = logging.getLogger(__name__)
 
 _PAUSE: Final = 0.25
-"""Seconds without accepting after an error, such as a lack of descriptors or memory."""
+"""Seconds for which accepting pauses after an error, such as a lack of descriptors or memory."""
 
 _TURN: Final = 64
-"""Most connections accepted in one turn of the loop."""
+"""Maximum connections accepted in one turn of the loop."""
 
 _HANDSHAKE: Final = 0.1
-"""Seconds in which a handshake that has begun ends; a guess at a round trip across a network."""
+"""Seconds in which a handshake that has begun usually ends; a guess at a network round trip."""
 
 
 def bind(host: str, port: int, what: str, *, shared: bool = False) -> socket.socket:
-    """A bound TCP socket that does not listen yet.
+    """Bind a TCP socket, without listening.
 
     Args:
         host: address or name.
         port: 0 lets the system choose.
         what: names the port in the error.
-        shared: other sockets of this user may be bound to the same port by the same wish, and the
-            system deals new connections out among those that listen (SO_REUSEPORT): for several
-            processes that each have a door of their own.
+        shared: other sockets of this user may bind the same port with this option, and the system
+            distributes new connections among those that listen (SO_REUSEPORT): for several
+            processes with a door each.
 
     Raises:
         StartupError: the address is taken or not ours.
@@ -54,7 +54,7 @@ def bind(host: str, port: int, what: str, *, shared: bool = False) -> socket.soc
     family, kind, protocol, _, address = found[0]
     listener = socket.socket(family, kind, protocol)
     try:
-        # So that a restart does not wait for old connections to be forgotten.
+        # So that a restart does not wait for old connections in TIME_WAIT.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if shared:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -69,12 +69,10 @@ def bind(host: str, port: int, what: str, *, shared: bool = False) -> socket.soc
 
 
 def bind_shared(host: str, port: int, what: str, count: int) -> list[socket.socket]:
-    """Sockets bound to the same port, among which the system deals out new connections.
+    """Bind ``count`` sockets to one port; the system distributes new connections among them.
 
-    The first is bound as if it were alone, so that a port on which somebody listens is refused,
-    even if that one would share it.
-
-    Arguments and errors as of ``bind``; of ``count`` sockets one alone does not share.
+    The first is bound without sharing, so that a port with another listener is refused even if that
+    listener shares it. Arguments and errors as of ``bind``; a single socket does not share.
     """
     listeners = [bind(host, port, what)]
     try:
@@ -91,24 +89,24 @@ def bind_shared(host: str, port: int, what: str, count: int) -> list[socket.sock
 
 
 def bind_unix(path: Path, what: str) -> socket.socket:
-    """A bound Unix socket that does not listen yet; only this user may connect.
+    """Bind a Unix socket, without listening; only this user may connect.
 
     Args:
-        path: must not exist; whoever binds it removes it in the end.
+        path: must not exist; the caller removes it.
         what: names the socket in the error.
 
     Raises:
         StartupError: the path is taken, or cannot be made.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    before = os.umask(0o177)  # so that there is no moment in which others could connect
+    before = os.umask(0o177)  # so that other users can never connect
     try:
         listener.bind(str(path))
     except OSError as error:
         listener.close()
         why = error.strerror or str(error)
         if error.errno == errno.EADDRINUSE:
-            # Who is bound there may not listen yet, so whether it is forgotten cannot be tried.
+            # Connecting would not tell whether it is stale: its owner may not listen yet.
             why = "it exists; unless a service is there, one that was killed has left it: remove it"
         raise StartupError(f"{what}: {path} cannot be bound: {why}") from error
     finally:
@@ -117,7 +115,7 @@ def bind_unix(path: Path, what: str) -> socket.socket:
 
 
 def is_free(host: str, port: int) -> bool:
-    """Whether the port could be bound just now."""
+    """Whether the port can be bound now."""
     try:
         bind(host, port, "port").close()
     except StartupError:
@@ -126,7 +124,7 @@ def is_free(host: str, port: int) -> bool:
 
 
 def port_of(listener: socket.socket) -> int:
-    """The number of a bound socket's port."""
+    """Return the port of a bound socket."""
     return int(listener.getsockname()[1])
 
 
@@ -139,16 +137,16 @@ def is_loopback(host: str) -> bool:
 
 
 class TlsListener:
-    """Accepts on a listening socket, which it closes at the end, and counts handshakes under way.
+    """Accepts TLS connections on a socket, which it closes at the end, and counts handshakes.
 
-    The loop's own server tells nobody of a connection before its handshake is over, so that clients
-    which never finish theirs could take every descriptor.
+    asyncio's server does not report a connection before its handshake has ended, so clients that
+    never finish theirs could use up all descriptors.
 
     Args:
-        shared: of the door.
-        quota: its own.
-        listener: bound; it listens from now on.
-        tls: is made to offer HTTP/2 and HTTP/1.1, and nothing older than TLS 1.2.
+        shared: the door's state.
+        quota: the listener's quota.
+        listener: a bound socket; it listens from now on.
+        tls: changed to offer HTTP/2 and HTTP/1.1, and at least TLS 1.2.
     """
 
     def __init__(
@@ -224,7 +222,7 @@ class TlsListener:
                 ssl_handshake_timeout=shared.limits.tls_timeout,
                 ssl_shutdown_timeout=shared.limits.linger,
             )
-        except OSError as error:  # TimeoutError and SSLError are some
+        except OSError as error:  # includes TimeoutError and SSLError
             shared.counters.tls_failed += 1
             _log.debug("a TLS handshake failed: %s", error)
         finally:
@@ -232,15 +230,14 @@ class TlsListener:
             self._quota.open -= 1
 
 
-async def take_the_rest(listeners: Sequence[socket.socket], timeout: float) -> None:
-    """Accept the connections in the backlog.
+async def accept_backlog(listeners: Sequence[socket.socket], timeout: float) -> None:
+    """Wait until the loop has accepted the connections in the backlogs, or for the timeout.
 
-    The system shakes hands by itself and keeps the connection in the listening socket's queue; when
-    that socket closes, everybody in it is reset. So whoever closes it for good takes them out
-    before. Under load new ones always come, so that it ends after a while.
+    The system completes handshakes by itself and queues the connections; when a listening socket
+    closes, the queued connections are reset. Under load new ones always arrive, hence the timeout.
 
     Args:
-        listeners: accepted on by the running loop; nobody else is to accept on them afterwards.
+        listeners: sockets on which the running loop accepts.
         timeout: seconds.
     """
     loop = asyncio.get_running_loop()

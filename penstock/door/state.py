@@ -24,22 +24,21 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_PART: Final = 8
-"""One of so many parts of all connections is kept for each listener."""
+_RESERVED_DIVISOR: Final = 8
+"""Each listener has this fraction of the maximum of connections reserved: 1 / 8."""
 
 _REFUSALS_LOGGED_EVERY: Final = 10.0
 """Seconds between two log lines about connections over the limit."""
 
-_SMALL_PART: Final = 4
-"""Answers that wait for their readers are all kept while they are less than this part of the
-budget."""
+_KEPT_DIVISOR: Final = 4
+"""No unsent output is dropped while it is at most this fraction of the budget: 1 / 4."""
 
 
 _WEIGHT: Final = 1 / 8
-"""Of the last cycle in the mean: one long pause among short ones changes nothing."""
+"""Weight of the last cycle in the moving average: one long cycle among short ones has no effect."""
 
-_LONGEST: Final = 3.0
-"""Cycles count as no longer than so many times the limit, so that a few short ones outweigh one."""
+_MAX_CYCLE: Final = 3.0
+"""Maximum length of a counted cycle, in limits, so that a few short cycles outweigh a long one."""
 
 
 class Timed(Protocol):
@@ -47,22 +46,22 @@ class Timed(Protocol):
 
     due: float
 
-    def look(self, now: float) -> None:
-        """``due`` has passed."""
+    def on_due(self, now: float) -> None:
+        """Enforce timeouts; ``due`` has passed."""
 
 
 class Sweeper:
     """One timer for all connections of a door; ticks from ``start`` to ``stop``, on one loop.
 
-    A connection has the time of its next check; changing it is one attribute write. At every tick
-    all are compared with the clock: with a thousand connections that is a few hundredths of a
-    millisecond, while a timer for each request would cost a microsecond a request.
+    Each connection has the time of its next check; changing it is one attribute write. Every tick
+    compares all of them with the clock: with a thousand connections this takes a few hundredths of
+    a millisecond, while a timer for each request would cost a microsecond per request.
 
     Attributes:
-        members: those who are looked at.
-        now: the time of the last tick, by ``time.monotonic``; cheaper than asking the clock, and
-            never more than a tick behind while the loop turns.
-        tick: seconds.
+        members: the objects that are checked.
+        now: monotonic time of the last tick; cheaper than reading the clock, and at most one tick
+            old while the loop is not blocked.
+        tick: seconds between two ticks.
     """
 
     def __init__(self, tick: float, on_tick: Callable[[], None] = lambda: None) -> None:
@@ -81,13 +80,13 @@ class Sweeper:
             self._timer = self._loop.call_later(self.tick, self._turn)
 
     def stop(self) -> None:
-        """Tick no more."""
+        """Stop ticking."""
         if self._timer is not None:
             self._timer.cancel()
         self._loop = self._timer = None
 
     def after(self, seconds: float) -> float:
-        """The moment so many seconds from now: never too early, and at most two ticks late."""
+        """Return the time ``seconds`` from now: never too early, and at most two ticks late."""
         return self.now + seconds + self.tick
 
     def _turn(self) -> None:
@@ -96,47 +95,45 @@ class Sweeper:
         self._on_tick()
         self._timer = self._loop.call_later(self.tick, self._turn)
         if self.now - before > 1.0 + 4 * self.tick:
-            # The loop stood still. What clients sent meanwhile is still to be read: judge them at
-            # the next tick.
+            # The loop was blocked, so input of clients is still unread: check at the next tick.
             return
         now = self.now
         for member in [member for member in self.members if member.due <= now]:
-            member.look(now)
+            member.on_due(now)
 
 
 class BusyPolling:
-    """How long a loop that has come to rest looks for the next request before it sleeps.
+    """Decides how long an idle loop polls for the next request before it sleeps.
 
-    To be woken costs more than to look: the scheduler's turn, and caches that somebody else has
-    filled since. With one client that asks again as soon as it is answered, a loop that looks on
-    answers a gRPC echo in two thirds of the time. A loop that is asked seldom must not burn its
-    core for that, so the length of the last cycles decides, as in the kernel's halt polling for
-    guests of KVM (``Documentation/virt/kvm/halt-polling.rst``). Knows no clock.
+    Waking up costs more than polling: the scheduler's latency, and cold caches. For one client that
+    sends its next request at once, a polling loop answers a gRPC echo in two thirds of the time. A
+    loop with few requests must not use a core for that, so the length of recent cycles decides, as
+    in KVM's halt polling (``Documentation/virt/kvm/halt-polling.rst``). Reads no clock.
 
     Args:
-        limit: seconds that a rest is looked through at most, and that the cycles of late, from rest
-            to rest, may have had on average for that. At 0 it never looks.
+        limit: maximum seconds of polling. The loop polls only if recent cycles, from one idle time
+            to the next, were shorter on average. 0 disables polling.
     """
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
-        self._mean = _LONGEST * limit
-        self._rested = 0.0
+        self._mean = _MAX_CYCLE * limit
+        self._last_idle = 0.0
 
     def until(self, now: float) -> float:
-        """It comes to rest now: how long to look, as a point in time; ``now`` means not at all."""
+        """Return when a loop that is idle at ``now`` stops polling; ``now`` for no polling."""
         limit = self._limit
-        cycle = min(now - self._rested, _LONGEST * limit)
-        self._rested = now
+        cycle = min(now - self._last_idle, _MAX_CYCLE * limit)
+        self._last_idle = now
         self._mean += (cycle - self._mean) * _WEIGHT
         return now + limit if self._mean < limit else now
 
 
 class ListenerQuota:
-    """The number of a door's connections from one listener.
+    """Counts the connections of one listener.
 
     Attributes:
-        open: connections that came by it, handshakes included.
+        open: open connections, handshakes included.
     """
 
     def __init__(self) -> None:
@@ -144,24 +141,22 @@ class ListenerQuota:
 
 
 class DoorState:
-    """Belongs to the door's loop.
+    """The state that a door's connections share. Used on the door's loop only.
 
     Attributes:
-        calls: requests that have no complete answer yet.
-        date: the value of the field in every answer, of this second; RFC 9110, section 6.6.1.
-        date_line: the whole field as HTTP/1.1 has it.
-        glance: seconds within which a connection is looked at again while something waits for its
-            client.
-        handshakes: connections that have not agreed on TLS yet.
-        buffered: bytes that connections keep for clients who have not read them.
-        draining: every answer from now on is the last of its connection.
-        last_head: when a request's head must have come at the latest, as the door closes.
-        leaving: requests that are not whole when they are begun are refused.
-        most_calls: of the limits.
-        on_empty: called when the last connection has gone.
-        on_told: called when no connection is left in ``untold``.
-        rested: ``rest`` was called in this turn; calling it again adds nothing.
-        untold: connections whose clients may not have seen yet that the door is draining.
+        calls: requests without a complete answer.
+        date: value of the ``date`` field in answers; RFC 9110, section 6.6.1.
+        date_line: the whole field for HTTP/1.1.
+        recheck_interval: maximum seconds between two checks of a connection with unsent output.
+        handshakes: pending TLS handshakes.
+        buffered: bytes of output that connections hold because clients have not read it.
+        draining: ``Door.drain`` was called.
+        last_head: deadline for the head of a request while the door closes.
+        leaving: requests that are incomplete when they begin are refused.
+        on_empty: called when the last connection has ended.
+        on_all_acknowledged: called when ``unacknowledged`` becomes empty.
+        polling_wanted: ``start_polling`` was called in this turn; further calls have no effect.
+        unacknowledged: connections whose clients have not acknowledged that the door drains.
     """
 
     def __init__(
@@ -177,12 +172,12 @@ class DoorState:
         self.application = application
         self.failure = failure
         self.limits = limits
-        self.most_calls = limits.max_calls
+        self.max_calls = limits.max_calls
         self.budget = budget
         self.counters = DoorStatistics()
         self.period = limits.period
         self.sweeper = Sweeper(min(0.25, self.period), self._tick)
-        self.glance = 4 * (self.period + self.sweeper.tick)
+        self.recheck_interval = 4 * (self.period + self.sweeper.tick)
         self.lines = LineCache()
         self.connections: set[Connection] = self.sweeper.members  # type: ignore[assignment]
         self.handshakes = 0
@@ -193,19 +188,19 @@ class DoorState:
         self.last_head = inf
         self.leaving = False
         self.on_empty: Callable[[], None] | None = None
-        self.on_told: Callable[[], None] | None = None
-        self.untold: set[Connection] = set()
+        self.on_all_acknowledged: Callable[[], None] | None = None
+        self.unacknowledged: set[Connection] = set()
         self._set_date()
         self.instruments = instruments
         self._unlogged_refusals = 0
         self._log_refusals_at = 0.0
         self._dirty: list[Connection] = []
         self._quotas: list[ListenerQuota] = []
-        self._look_until = 0.0
-        self._looking = False
+        self._poll_until = 0.0
+        self._polls = False
         self._polling = BusyPolling(limits.busy_poll)
-        self._relieving = False
-        self.rested = False
+        self._dropping = False
+        self.polling_wanted = False
         self._loop = asyncio.get_running_loop()
 
     def add_listener(self) -> ListenerQuota:
@@ -215,24 +210,24 @@ class DoorState:
         return quota
 
     def is_full(self, quota: ListenerQuota) -> bool:
-        """Whether the listener accepts no further connection.
+        """Whether the listener must refuse further connections.
 
-        A part of the places is for each listener alone, so that who fills one of them does not keep
-        people from the others.
+        A part of the maximum is reserved for each listener, so that clients of one listener cannot
+        exclude those of the others.
         """
-        part = self._kept_for_each
+        part = self._reserved
         others = [one.open for one in self._quotas if one is not quota]
         kept = sum([max(0, part - taken) for taken in others])
         return len(self.connections) + self.handshakes + kept >= self.limits.max_connections
 
     @property
-    def _kept_for_each(self) -> int:
-        """The number of connections that are for each listener alone."""
+    def _reserved(self) -> int:
+        """The number of connections that are reserved for each listener."""
         most = self.limits.max_connections
-        return min(max(1, most // _PART), most // len(self._quotas))
+        return min(max(1, most // _RESERVED_DIVISOR), most // len(self._quotas))
 
     def refuse(self) -> None:
-        """A connection is turned away; the log says so, but not for each of many."""
+        """Count a refused connection; refusals are logged at most every ten seconds."""
         self.counters.refused += 1
         self._unlogged_refusals += 1
         self._log_refusals()
@@ -242,7 +237,7 @@ class DoorState:
         if count and monotonic() >= self._log_refusals_at:
             self._unlogged_refusals = 0
             self._log_refusals_at = monotonic() + _REFUSALS_LOGGED_EVERY
-            kept = f", of which each port and Unix socket keeps {self._kept_for_each} for itself"
+            kept = f", of which each port and Unix socket keeps {self._reserved} for itself"
             _log.warning(
                 "%d connection%s refused: %d are open, and the limit is %d (max_connections)%s",
                 count,
@@ -272,59 +267,57 @@ class DoorState:
         for connection in dirty:
             connection.flush()
 
-    def rest(self) -> None:
-        """No request is open any more: if that is so at the end of the turn, look on for a moment,
-        or sleep at once.
-        """
-        self.rested = True
-        if not self._looking:
-            self._looking = True
-            self._loop.call_soon(self._look)
+    def start_polling(self) -> None:
+        """Start busy polling at the end of this turn, if no request is open then."""
+        self.polling_wanted = True
+        if not self._polls:
+            self._polls = True
+            self._loop.call_soon(self._poll)
 
-    def _look(self) -> None:
-        rested, self.rested = self.rested, False
+    def _poll(self) -> None:
+        wanted, self.polling_wanted = self.polling_wanted, False
         if self.calls or self.draining:
-            self._looking = False
+            self._polls = False
             return
         now = monotonic()
-        if rested:
-            self._look_until = self._polling.until(now)
-        if now >= self._look_until:
-            self._looking = False
+        if wanted:
+            self._poll_until = self._polling.until(now)
+        if now >= self._poll_until:
+            self._polls = False
         else:
-            os.sched_yield()  # whoever has something to do on this core comes first
-            self._loop.call_soon(self._look)
+            os.sched_yield()  # lets other threads run on this core first
+            self._loop.call_soon(self._poll)
 
-    def relieve(self) -> None:
-        """Give up answers until what nobody reads fits the budget, those first who hold the most.
+    def drop_unread_output(self) -> None:
+        """Drop unsent output, of the connections that hold the most first, until the budget fits.
 
-        Bodies are only taken while they fit; answers are there already when they are counted. As
-        long as they are a small part, requests in flight fill the budget, and will end.
+        Bodies are admitted only if they fit, but answers already exist when they are counted. While
+        they are a small part, in-flight requests use most of the budget, and will release it.
         """
         budget = self.budget
-        if self._relieving or self.buffered <= budget.limit // _SMALL_PART:
+        if self._dropping or self.buffered <= budget.limit // _KEPT_DIVISOR:
             return
-        self._relieving = True
+        self._dropping = True
         try:
-            while budget.there > budget.limit:
+            while budget.arrived > budget.limit:
                 worst = max(self.connections, key=attrgetter("counted"), default=None)
                 if worst is None or not worst.counted:
                     return
                 self.counters.overrun += 1
                 worst.give_up()
         finally:
-            self._relieving = False
+            self._dropping = False
 
-    def told(self, connection: Connection) -> None:
-        """The client of this connection knows that the door is draining, or will not answer."""
-        if connection in self.untold:
-            self.untold.remove(connection)
-            if not self.untold and self.on_told is not None:
-                self.on_told()
+    def acknowledge_drain(self, connection: Connection) -> None:
+        """The client has acknowledged that the door drains, or its time for that is over."""
+        if connection in self.unacknowledged:
+            self.unacknowledged.remove(connection)
+            if not self.unacknowledged and self.on_all_acknowledged is not None:
+                self.on_all_acknowledged()
 
     def leave(self, connection: Connection) -> None:
         """Remove a connection that has ended."""
-        self.told(connection)
+        self.acknowledge_drain(connection)
         tell = self.instruments.connection_closed
         if tell is not None and connection in self.connections:
             tell(connection.peer.address, monotonic())
@@ -336,9 +329,9 @@ class DoorState:
             self.on_empty()
 
     def keep_alive(self) -> float:
-        """How long a new connection of HTTP/1.1 may idle.
+        """Return the keep-alive timeout of a new HTTP/1.1 connection.
 
-        Spread out, so that clients that came together do not come back together.
+        It is randomized, so that clients that connected together do not reconnect together.
         """
-        spread = 1.0 + 0.2 * random()  # noqa: S311 - no secret
+        spread = 1.0 + 0.2 * random()  # noqa: S311 - not for cryptography
         return self.limits.keep_alive * spread + self.sweeper.tick

@@ -460,7 +460,7 @@ class _Service:
             # Still accepting, so that load balancers have time to remove this service.
             await _first(asyncio.sleep(self._config.drain_delay), self._hurry.wait())
         end = loop.time() + allowed
-        await _first(door.told(), self._hurry.wait(), timeout=allowed / 10)
+        await _first(door.drain_acknowledged(), self._hurry.wait(), timeout=allowed / 10)
         engine.drain(at_rest.set)
         door.refuse_partial()
         self._calls_until = end - min(_SEND_TIMEOUT, self._config.drain_timeout / 10)

@@ -119,14 +119,14 @@ async def test_a_prefix_may_be_cut_anywhere(cut: int) -> None:
     exchange.receiver.data(exchange, body[half:], True)
     await settled()
     assert len(site.asked) == 1
-    assert size <= site.budget.there < size + 200, "the text, and nothing else"
+    assert size <= site.budget.arrived < size + 200, "the text, and nothing else"
 
 
 async def test_whoever_only_announces_keeps_nobody_small_out() -> None:
     site = Site(5 * (5 + 2 * LARGE))
     full = [site.call(prefix(LARGE)) for _ in range(20)]
     assert sum(not each.answered for each in full) == 5
-    assert site.budget.there < 200
+    assert site.budget.arrived < 200
     site.call(SMALL)
     assert site.begin(post("/a/prediction", length=10_000)).receiver is not None
     await settled()

@@ -117,7 +117,7 @@ def test_of_what_is_announced_the_part_that_is_there_is_not_counted_twice() -> N
     budget = ByteBudget(100)
     held = Reservation(budget)
     held.take(4)
-    held.announce(10, there=4)
+    held.announce(10, arrived=4)
     assert (budget.used, budget.to_come) == (20, 16)
 
 

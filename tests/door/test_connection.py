@@ -42,7 +42,7 @@ async def test_a_second_error_at_a_connections_end_does_not_escape_into_the_time
     transport = Broken()
     session = Http1Session(shared, transport, due=0.0)
     with caplog.at_level(logging.ERROR):
-        session.look(1.0)
+        session.on_due(1.0)
     assert transport.aborted
     assert session.closing
     assert shared.counters.errors == 1

@@ -272,7 +272,7 @@ def test_a_draining_door_ends_each_connection_with_its_next_answer(opened: Opene
 
 def test_a_draining_door_waits_for_what_crossed_with_its_word(opened: Opened) -> None:
     site = opened()
-    site.run(site.door.told())  # nobody is to be told
+    site.run(site.door.drain_acknowledged())  # nobody is to be told
     with connected(site.port), joined(site.port) as streams, joined(site.port) as left:
         for client in (streams, left):
             client.wait(client.open("/echo", end=True))
@@ -280,10 +280,10 @@ def test_a_draining_door_waits_for_what_crossed_with_its_word(opened: Opened) ->
         late = streams.open("/echo", end=True)  # it has not read the GOAWAY
         left.socket.close()
         with pytest.raises(TimeoutError):
-            site.run(asyncio.wait_for(site.door.told(), 0.05))
+            site.run(asyncio.wait_for(site.door.drain_acknowledged(), 0.05))
         streams.wait(late)
         assert streams.answers[late].status == 200
-        site.run(site.door.told())
+        site.run(site.door.drain_acknowledged())
 
 
 def test_a_client_that_is_not_heard_again_does_not_hold_a_drain_up(opened: Opened) -> None:
@@ -291,7 +291,7 @@ def test_a_client_that_is_not_heard_again_does_not_hold_a_drain_up(opened: Opene
     with joined(site.port) as silent:
         silent.wait(silent.open("/echo", end=True))
         site.call(site.door.drain)
-        site.run(site.door.told())
+        site.run(site.door.drain_acknowledged())
 
 
 def test_closing_waits_for_open_exchanges_and_closes_the_others_at_once(opened: Opened) -> None:
@@ -414,7 +414,7 @@ def closing(site: Site, connected: threading.Event) -> Future[None]:
 def test_whoever_has_connected_when_the_door_closes_for_good_is_answered(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(door, "_FIRST_WORDS", 60.0)
+    monkeypatch.setattr(door, "_FIRST_BYTES_TIMEOUT", 60.0)
     site = opened(linger=QUICK)
     everybody = threading.Event()
     closed = closing(site, everybody)
@@ -450,7 +450,7 @@ def test_who_has_connected_with_tls_may_shake_hands_when_the_door_closes_for_goo
     certificate: tuple[Path, Path],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(door, "_FIRST_WORDS", 60.0)
+    monkeypatch.setattr(door, "_FIRST_BYTES_TIMEOUT", 60.0)
     site = opened(site={"tls": server_tls}, linger=QUICK)
     context = ssl.create_default_context(cafile=str(certificate[0]))
     everybody = threading.Event()

@@ -191,7 +191,7 @@ async def played(steps: list[Any], secure: bool, company: bool) -> tuple[Any, ..
                 await asyncio.sleep(0)
             seen.append((bytes(wire.sent), wire.ended, wire.reading, session.lagging, shared.calls))
             seen.append((session.written, session.unsent(), session.counted, shared.budget.used))
-            seen.append((session.closing, session.dirty, shared.buffered, shared.rested))
+            seen.append((session.closing, session.dirty, shared.buffered, shared.polling_wanted))
             if shared.calls == company and not wire.ended:  # else a look would tell
                 seen.append(session.due)
         wire.abort()

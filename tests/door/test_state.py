@@ -44,7 +44,7 @@ async def busy(time: Time, limit: float = LIMIT) -> DoorState:
     state = DoorState(application, DoorLimits(busy_poll=limit), ByteBudget(1 << 20))
     for _ in range(50):
         time.now += SHORT
-        state.rest()
+        state.start_polling()
         await asyncio.sleep(0)
     time.turns = 0
     return state

@@ -16,7 +16,7 @@ class Member:
         self._sweeper = sweeper
         sweeper.members.add(self)
 
-    def look(self, now: float) -> None:
+    def on_due(self, now: float) -> None:
         self.looks.append(now)
         self.due = inf
         self.looked.set()

@@ -27,7 +27,7 @@ def test_no_model_is_fetched_but_its_place_is_said(capsys: pytest.CaptureFixture
     assert said.err == "nothing was downloaded; get lac.tar.gz from\n"
     assert said.out.endswith("/paddle_hub_models/text/LexicalAnalysis/lac.tar.gz\n")
     assert package.main(["--get_model", "none"]) == 1
-    assert "there is no model 'none'" in capsys.readouterr().err
+    assert "unknown model 'none'" in capsys.readouterr().err
     assert package.main(["--tutorial", "lac"]) == 0
 
 

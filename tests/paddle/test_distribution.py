@@ -97,5 +97,5 @@ def test_beside_the_original_no_package_can_be_imported(
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
         f"ImportError: penstock-paddle and {name} 0.9.0 have packages of the same names:"
-        " uninstall both, then install the one that is wanted"
+        " uninstall both, then install one of them"
     )

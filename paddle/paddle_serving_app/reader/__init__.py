@@ -1,4 +1,4 @@
-"""Readers: what services and clients do to pictures, text and videos before and after a model.
+"""Readers: pre- and postprocessing of images, text and videos, for services and clients.
 
 Each name is a class of Paddle Serving 0.9 with its arguments, defaults and numbers. Importing them
 needs numpy alone; a reader that needs another library imports it when it is made.

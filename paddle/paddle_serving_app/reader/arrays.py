@@ -1,4 +1,4 @@
-"""What readers accept as an array, and what they say of anything else."""
+"""Validates the arrays that readers are given."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def numbers(user: str, value: object, *axes: int) -> NDArray[Any]:
-    """The value as an array of numbers, not copied if it is one.
+def numeric_array(user: str, value: object, *axes: int) -> NDArray[Any]:
+    """Return the value as a numeric array. An array is not copied.
 
     Args:
-        user: the reader that was given the value; errors begin with its name.
-        value: an array, or anything that numpy makes one of.
-        axes: the numbers of axes that are accepted; without any, all are.
+        user: the reader's name, with which errors begin.
+        value: an array, or anything that numpy converts to one.
+        axes: the accepted numbers of axes; any number if none is given.
 
     Raises:
-        TypeError: not numbers.
-        ValueError: another number of axes.
+        TypeError: the value is not numeric.
+        ValueError: the number of axes is not accepted.
     """
     array = np.asarray(value)
     if array.dtype.kind not in "biuf":
@@ -29,14 +29,14 @@ def numbers(user: str, value: object, *axes: int) -> NDArray[Any]:
     return array
 
 
-def picture(user: str, value: object) -> NDArray[Any]:
-    """The value as ``[height, width, channels]`` or ``[height, width]``, with pixels in it.
+def image_array(user: str, value: object) -> NDArray[Any]:
+    """Return the value as ``[height, width, channels]`` or ``[height, width]``, not empty.
 
     Raises:
-        TypeError: not numbers.
-        ValueError: another number of axes, or no pixels.
+        TypeError: the value is not numeric.
+        ValueError: the number of axes differs, or the image has no pixels.
     """
-    array = numbers(user, value, 2, 3)
+    array = numeric_array(user, value, 2, 3)
     if not array.size:
-        raise ValueError(f"{user} takes a picture, got shape {array.shape}, which has no pixels")
+        raise ValueError(f"{user} takes an image, got shape {array.shape}, which has no pixels")
     return array

@@ -1,4 +1,4 @@
-"""Sequences of numbers to arrays of one length."""
+"""Pads sequences of ids to one length."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ def pad_batch_data(
     max_seq_len: int = 128,
     return_input_mask: bool = False,
 ) -> NDArray[np.int64] | list[NDArray[np.int64]]:
-    """Fill sequences up to one length.
+    """Pad sequences to one length.
 
     Args:
         insts: the sequences.
-        pad_idx: what they are filled with.
-        max_seq_len: the length, at least that of the longest.
-        return_input_mask: also return which numbers were there.
+        pad_idx: the padding value.
+        max_seq_len: the length after padding.
+        return_input_mask: also return a mask.
 
     Returns:
-        ``[sequences, max_seq_len, 1]``; with the mask, a list of this and an array of the same
-        shape, with 1 for what was there and 0 for what was filled in.
+        ``[sequences, max_seq_len, 1]``; with a mask, a list of this array and the mask of the same
+        shape: 1 for values of the sequence, 0 for padding.
 
     Raises:
-        ValueError: a sequence is longer.
+        ValueError: a sequence is longer than ``max_seq_len``.
     """
     lengths = [len(sequence) for sequence in insts]
     if max(lengths, default=0) > max_seq_len:

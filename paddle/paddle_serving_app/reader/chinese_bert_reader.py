@@ -1,4 +1,4 @@
-"""Sentences to what BERT takes."""
+"""Converts sentences to the inputs of BERT."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from paddle_serving_app.reader.tokenization import FullTokenizer
 
 
 class ChineseBertReader(BertBaseReader):
-    """Sentences to the four inputs of BERT.
+    """Converts sentences to the four inputs of BERT.
 
     Args:
         args: ``vocab_file``, the path of the model's vocabulary; ``max_seq_len``, the length of the
-            inputs, 20 unless given.
+            inputs, by default 20.
 
     Raises:
         OSError: the vocabulary cannot be read.
@@ -41,22 +41,22 @@ class ChineseBertReader(BertBaseReader):
         self.feed_keys = ["input_ids", "position_ids", "segment_ids", "input_mask"]
 
     def process(self, line: str | bytes) -> dict[str, list[int]]:
-        """The inputs of one sentence.
+        """Return the inputs of one sentence, padded to ``max_seq_len``.
 
-        ``[CLS]`` and at most ``max_seq_len`` - 2 pieces, without ``[SEP]``, as the original has it;
-        positions from 0, segments of 0, a mask of 1. Up to ``max_seq_len`` follow the number of
-        ``[PAD]`` in the first three and 0 in the mask.
+        The ids are those of ``[CLS]`` and of at most ``max_seq_len`` - 2 word pieces, without
+        ``[SEP]``, as in the original. Positions count from 0, segments are 0, the mask is 1. The
+        padding is the id of ``[PAD]`` in the first three inputs and 0 in the mask.
 
         Args:
-            line: text, or bytes of UTF-8.
+            line: text, or UTF-8 bytes.
 
         Returns:
-            ``input_ids``, ``position_ids``, ``segment_ids`` and ``input_mask``, or what
-            ``set_feed_keys`` made of these names.
+            ``input_ids``, ``position_ids``, ``segment_ids`` and ``input_mask``, under the names
+            that ``set_feed_keys`` set.
 
         Raises:
-            TypeError: neither text nor bytes.
-            ValueError: a piece is unknown, and the vocabulary has no ``[UNK]``.
+            TypeError: ``line`` is neither text nor bytes.
+            ValueError: a word piece is unknown, and the vocabulary has no ``[UNK]``.
         """
         tokens = self.tokenizer.tokenize(line)[: self.max_seq_len - 2]
         ids = self.tokenizer.convert_tokens_to_ids(["[CLS]", *tokens])

@@ -1,9 +1,8 @@
-"""Transforms for detectors, which take and return a picture and what happened to its size.
+"""Transforms for detectors: they take and return an image and a dict about its size.
 
-``DetectionSequential`` begins with a path and ends with both. What happened is a dict of
-``im_shape``, height and width, and ``scale_factor``, of y and x, each float32 ``[2]``. Pictures are
-``[height, width, 3]``, red first. Neither picture nor dict is changed; steps return new ones.
-Every step also works with a picture alone, and then returns ``None`` for the dict.
+The dict has ``im_shape`` (height, width) and ``scale_factor`` (y, x), both float32 ``[2]``. Images
+are ``[height, width, 3]`` in RGB order. No transform changes its arguments. Given an image without
+a dict, a transform returns ``None`` for the dict. ``DetectionSequential`` is called with a path.
 """
 
 from __future__ import annotations
@@ -17,20 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paddle_serving_app.reader import functional
-from paddle_serving_app.reader.arrays import numbers, picture
+from paddle_serving_app.reader.arrays import image_array, numeric_array
 from paddle_serving_app.reader.libraries import opencv
 from paddle_serving_app.reader.transforms import Transform, check_deviations, decoded
 
 Info = dict[str, Any]
-LINEAR = 1  # OpenCV's number for bilinear interpolation
+LINEAR = 1  # bilinear interpolation in OpenCV
 
 
 class DetectionSequential(Transform):
-    """Applies the steps in turn.
-
-    Returns:
-        The picture and the dict.
-    """
+    """Applies transforms one after another."""
 
     def __init__(
         self, transforms: Sequence[Callable[[Any, Info | None], tuple[Any, Info | None]]]
@@ -38,7 +33,7 @@ class DetectionSequential(Transform):
         self.transforms = transforms
 
     def __call__(self, im: Any) -> tuple[Any, Info | None]:
-        """What the last step returned; the first gets the dict with factors of 1."""
+        """Return the last transform's image and dict. The first one gets scale factors of 1."""
         info: Info | None = {"scale_factor": np.ones(2, dtype=np.float32), "im_shape": None}
         for transform in self.transforms:
             im, info = transform(im, info)
@@ -46,11 +41,11 @@ class DetectionSequential(Transform):
 
 
 class DetectionFile2Image(Transform):
-    """The path of a picture file, as a picture of uint8, red first.
+    """Reads an image file as uint8 in RGB order.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: OpenCV does not read its bytes.
+        ValueError: OpenCV cannot decode the file.
     """
 
     def __init__(self) -> None:
@@ -59,34 +54,34 @@ class DetectionFile2Image(Transform):
     def __call__(
         self, img_path: str | os.PathLike[str], im_info: Info | None = None
     ) -> tuple[NDArray[np.uint8], Info | None]:
-        """The picture, ``[height, width, 3]``, and the dict with its size and factors of 1."""
+        """Return the image ``[height, width, 3]``, and its size with scale factors of 1."""
         blue_first = decoded("DetectionFile2Image", Path(img_path).read_bytes())
         im = np.ascontiguousarray(blue_first[:, :, ::-1])
         return im, _with(im_info, im, 1.0, 1.0)
 
 
 class DetectionBGR2RGB(Transform):
-    """Reverses the channels, which are on the last axis; a view."""
+    """Reverses the channels, which are on the last axis. The result is a view."""
 
     def __call__(
         self, img: NDArray[Any], img_info: Info | None = None
     ) -> tuple[NDArray[Any], Info | None]:
-        """``[height, width, channels]`` of any dtype, to the same; the dict as it was."""
-        return numbers("DetectionBGR2RGB", img, 3)[:, :, ::-1], img_info
+        """Convert ``[height, width, channels]`` of any dtype; the dict is returned unchanged."""
+        return numeric_array("DetectionBGR2RGB", img, 3)[:, :, ::-1], img_info
 
 
 class DetectionResize(Transform):
-    """Scales a picture to a size, of the same dtype, and writes down the factors.
+    """Resizes an image, keeps its dtype, and sets the scale factors.
 
     Args:
-        target_size: two sides, or one number for both.
-        keep_ratio: the short side becomes the smaller of the two, but the long one at most the
-            larger. Otherwise the size is exactly ``(height, width)``.
-        interpolation: one of OpenCV's; 1 is bilinear.
+        target_size: ``(height, width)``, or one number for both.
+        keep_ratio: keep the aspect ratio: the short side becomes the smaller number, unless the
+            long side would exceed the larger one. Otherwise the size is exactly ``target_size``.
+        interpolation: a flag of OpenCV; 1 is bilinear.
 
     Raises:
-        TypeError: not an array of numbers.
-        ValueError: sides that are not positive, or a dtype that OpenCV does not resize.
+        TypeError: the image is not a numeric array.
+        ValueError: a side is not positive, or OpenCV does not resize the dtype.
     """
 
     def __init__(
@@ -106,8 +101,8 @@ class DetectionResize(Transform):
     def __call__(
         self, im: NDArray[Any], im_info: Info | None = None
     ) -> tuple[NDArray[Any], Info | None]:
-        """``[height, width, channels]``, to the same dtype; the dict with size and factors."""
-        array = picture("DetectionResize", im)
+        """Resize ``[height, width, channels]``; the returned dict has the size and the factors."""
+        array = image_array("DetectionResize", im)
         y_scale, x_scale = self._scales(*array.shape[:2])
         result = functional.scaled_by(
             "DetectionResize", array, x_scale, y_scale, self.interpolation
@@ -128,13 +123,13 @@ class DetectionNormalize(Transform):
     """``(img / 255 - mean) / std`` for each channel, in float32.
 
     Args:
-        mean: one number for each channel, which is on the last axis.
-        std: likewise, none of them 0.
+        mean: one number for each channel; channels are on the last axis.
+        std: standard deviations, one for each channel, not 0.
         is_scale: divide by 255 first.
 
     Raises:
-        TypeError: not an array of numbers.
-        ValueError: another number of channels than of means.
+        TypeError: the image is not a numeric array.
+        ValueError: the numbers of channels and means differ.
     """
 
     def __init__(self, mean: Sequence[float], std: Sequence[float], is_scale: bool = True) -> None:
@@ -146,8 +141,8 @@ class DetectionNormalize(Transform):
     def __call__(
         self, im: NDArray[Any], im_info: Info | None = None
     ) -> tuple[NDArray[np.float32], Info | None]:
-        """``[height, width, channels]`` of any dtype, to float32; the dict as it was."""
-        array = numbers("DetectionNormalize", im, 3).astype(np.float32)
+        """Convert ``[height, width, channels]`` to float32; the dict is returned unchanged."""
+        array = numeric_array("DetectionNormalize", im, 3).astype(np.float32)
         if self.is_scale:
             array = array / np.float32(255)
         result = functional.normalize(array, self.mean, self.std, False, "DetectionNormalize")
@@ -155,10 +150,10 @@ class DetectionNormalize(Transform):
 
 
 class DetectionTranspose(Transform):
-    """Puts the axes into another order, such as ``(2, 0, 1)`` for channels first; a view.
+    """Reorders the axes: ``(2, 0, 1)`` puts channels first. The result is a view.
 
     Raises:
-        ValueError: the order does not name every axis once.
+        ValueError: ``transpose_target`` does not name every axis once.
     """
 
     def __init__(self, transpose_target: Sequence[int]) -> None:
@@ -167,15 +162,14 @@ class DetectionTranspose(Transform):
     def __call__(
         self, im: NDArray[Any], im_info: Info | None = None
     ) -> tuple[NDArray[Any], Info | None]:
-        """An array of as many axes as there are places; the dict as it was."""
+        """Reorder the axes of an array; the dict is returned unchanged."""
         return functional.transpose(im, self.transpose_target), im_info
 
 
 class DetectionPadStride(Transform):
-    """Pads ``[channels, height, width]`` with zeros, below and to the right, to multiples.
+    """Zero-pads height and width, at the bottom and right, to multiples of the stride.
 
-    Returns:
-        float32; with a stride of 0 the array itself.
+    The result is float32; with a stride of 0 it is the array itself.
     """
 
     def __init__(self, stride: int = 0) -> None:
@@ -184,7 +178,7 @@ class DetectionPadStride(Transform):
     def __call__(
         self, im: NDArray[Any], im_info: Info | None = None
     ) -> tuple[NDArray[Any], Info | None]:
-        """``[channels, height, width]`` of any dtype; the dict as it was."""
+        """Pad ``[channels, height, width]`` of any dtype; the dict is returned unchanged."""
         return functional.padded("DetectionPadStride", im, self.coarsest_stride), im_info
 
 

@@ -1,7 +1,7 @@
-"""Functions over one picture. None of them changes the array that it is given.
+"""Functions of one image. No function changes its arguments.
 
-A picture is ``[height, width, channels]`` or ``[height, width]``, of any dtype that OpenCV takes.
-The order of the arithmetic is that of Paddle Serving 0.9, so that the numbers are equal bit by bit.
+An image is ``[height, width, channels]`` or ``[height, width]``, of any dtype that OpenCV takes.
+The order of arithmetic operations is that of Paddle Serving 0.9, so that results are bit-identical.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paddle_serving_app.reader.arrays import numbers, picture
+from paddle_serving_app.reader.arrays import image_array, numeric_array
 from paddle_serving_app.reader.libraries import opencv
 
 UNLIMITED = 2147483647  # the original's default for the longest side
 
 
 def transpose(img: NDArray[Any], transpose_target: Sequence[int]) -> NDArray[Any]:
-    """A view of the array with its axes in the order ``transpose_target``.
+    """Return a view of the array with its axes in the order ``transpose_target``.
 
     Raises:
-        ValueError: the order does not name every axis once.
+        ValueError: ``transpose_target`` does not name every axis once.
     """
-    array = numbers("Transpose", img)
+    array = numeric_array("Transpose", img)
     if sorted(transpose_target) != list(range(array.ndim)):
         raise ValueError(
             f"Transpose({tuple(transpose_target)}) does not fit an array of shape {array.shape}"
@@ -39,44 +39,44 @@ def normalize(
     channel_first: bool,
     user: str = "Normalize",
 ) -> NDArray[np.float32]:
-    """``(img - mean) / std`` for each channel, in float32.
+    """Compute ``(img - mean) / std`` for each channel, in float32.
 
     Args:
         img: ``[height, width, channels]``, or ``[channels, height, width]`` if ``channel_first``.
         mean: one number for each channel.
-        std: likewise.
-        channel_first: where the channels are.
-        user: the reader that errors name.
+        std: standard deviations, one for each channel.
+        channel_first: whether channels are on the first axis instead of the last.
+        user: the reader's name, for errors.
 
     Raises:
-        TypeError: not an array of numbers.
-        ValueError: another number of channels than of means.
+        TypeError: the image is not a numeric array.
+        ValueError: the numbers of channels and means differ.
     """
-    result = np.array(numbers(user, img, 3), dtype=np.float32)
+    result = np.array(numeric_array(user, img, 3), dtype=np.float32)
     if result.shape[0 if channel_first else 2] != len(mean):
         where = "first" if channel_first else "last"
         raise ValueError(
             f"{user} takes {len(mean)} channels on the {where} axis, got shape {result.shape}"
         )
     shape = (-1, 1, 1) if channel_first else (1, 1, -1)
-    # Mean and deviation in double precision, and a rounding after each step.
+    # As in the original: float64 means and deviations, rounded to float32 after each operation.
     result -= np.array(mean, dtype=np.float64).reshape(shape)
     result /= np.array(std, dtype=np.float64).reshape(shape)
     return result
 
 
 def crop(img: NDArray[Any], target_size: int, center: bool) -> NDArray[Any]:
-    """A view of a square of ``target_size`` pixels: the centre, or a random place.
+    """Return a view of a square with sides of ``target_size`` pixels, from the centre or at random.
 
     Raises:
-        ValueError: the picture is smaller than the square.
+        ValueError: the image is smaller than the square.
     """
-    array = picture("CenterCrop", img)
+    array = image_array("CenterCrop", img)
     height, width = array.shape[:2]
     spare_rows, spare_columns = height - target_size, width - target_size
     if min(spare_rows, spare_columns) < 0:
         raise ValueError(
-            f"CenterCrop({target_size}) takes a picture of at least that size,"
+            f"CenterCrop({target_size}) takes an image of at least that size,"
             f" got shape {array.shape}"
         )
     if center:
@@ -92,21 +92,21 @@ def resize(
     max_size: int = UNLIMITED,
     interpolation: int | None = None,
 ) -> NDArray[Any]:
-    """The picture at another size, of the same dtype and number of axes.
+    """Resize an image; dtype and number of axes stay.
 
     Args:
         img: ``[height, width, channels]`` or ``[height, width]``.
-        target_size: a pair ``(width, height)``; or the length of the short side, where the long one
-            follows in proportion.
-        max_size: the longest that a side may become.
-        interpolation: one of OpenCV's; ``None`` is bilinear. So is 0, OpenCV's number for the
-            nearest neighbour, because the original takes it for ``None``.
+        target_size: ``(width, height)``, or the length of the short side, which keeps the aspect
+            ratio.
+        max_size: the maximum length of a side.
+        interpolation: a flag of OpenCV; ``None`` is bilinear. 0, OpenCV's nearest neighbour, is
+            bilinear too, because the original treats it as ``None``.
 
     Raises:
-        TypeError: not an array of numbers.
-        ValueError: a size below one pixel, or a dtype that OpenCV does not resize.
+        TypeError: the image is not a numeric array.
+        ValueError: a side would have no pixel, or OpenCV does not resize the dtype.
     """
-    array = picture("Resize", img)
+    array = image_array("Resize", img)
     height, width = array.shape[:2]
     if isinstance(target_size, Sequence):
         new_width, new_height = (min(side, max_size) for side in target_size)
@@ -122,10 +122,10 @@ def resize(
 def scaled(
     user: str, array: NDArray[Any], width: int, height: int, interpolation: int | None = None
 ) -> NDArray[Any]:
-    """The picture at exactly ``width`` and ``height``; errors name the reader ``user``."""
+    """Resize an image to ``width`` and ``height``. Errors name the reader ``user``."""
     if width < 1 or height < 1:
         raise ValueError(
-            f"{user} would make a picture of {width} x {height} pixels of shape {array.shape}"
+            f"{user} would make an image of {width} x {height} pixels of shape {array.shape}"
         )
     cv2 = opencv(user)
     try:
@@ -138,7 +138,7 @@ def scaled(
 def scaled_by(
     user: str, array: NDArray[Any], x_scale: float, y_scale: float, interpolation: int
 ) -> NDArray[Any]:
-    """The picture scaled by factors, which OpenCV also samples with; errors name ``user``."""
+    """Resize an image by factors, which OpenCV also samples with. Errors name ``user``."""
     cv2 = opencv(user)
     try:
         result = cv2.resize(array, None, None, fx=x_scale, fy=y_scale, interpolation=interpolation)
@@ -148,12 +148,12 @@ def scaled_by(
 
 
 def padded(user: str, img: NDArray[Any], stride: int) -> NDArray[Any]:
-    """``[channels, height, width]`` with zeros below and to the right, sides multiples of a stride.
+    """Zero-pad ``[channels, height, width]``, at the bottom and right, to multiples of a stride.
 
     Returns:
-        float32; the array itself, whatever its dtype, if ``stride`` is 0.
+        float32; if ``stride`` is 0, the array itself.
     """
-    array = numbers(user, img, 3)
+    array = numeric_array(user, img, 3)
     if not stride:
         return array
     channels, height, width = array.shape
@@ -164,7 +164,7 @@ def padded(user: str, img: NDArray[Any], stride: int) -> NDArray[Any]:
 
 
 def _with_channels(result: NDArray[Any], original: NDArray[Any]) -> NDArray[Any]:
-    # OpenCV drops the axis of a single channel.
+    # OpenCV drops the axis of channels if there is one channel.
     return result if result.ndim == original.ndim else result[:, :, np.newaxis]
 
 

@@ -1,4 +1,4 @@
-"""The picture readers under the name of the original's module."""
+"""The image readers, under the original's module name."""
 
 from paddle_serving_app.reader.detection import (
     DetectionBGR2RGB,

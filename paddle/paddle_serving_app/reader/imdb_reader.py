@@ -1,4 +1,4 @@
-"""Film reviews to the numbers of their words."""
+"""Converts film reviews to word ids."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ SEPARATOR = re.compile(r"([;,.?!\s()])")
 
 
 class IMDBDataset:
-    """Reviews to the numbers of their words, by a vocabulary that ``load_resource`` reads."""
+    """Converts reviews to word ids, with the vocabulary that ``load_resource`` reads."""
 
     def __init__(self) -> None:
         self._vocab: dict[str, int] = {}
 
     def load_resource(self, dictfile: str | os.PathLike[str]) -> None:
-        """Read the vocabulary: a word a line, in UTF-8, numbered from 0.
+        """Read the vocabulary: one word per line, in UTF-8; ids count from 0.
 
         Raises:
             OSError: the file cannot be read.
-            ValueError: it has no word.
+            ValueError: the file has no word.
         """
         with open(dictfile, encoding="utf-8") as lines:
             self._vocab = {line.strip(): number for number, line in enumerate(lines)}
@@ -27,11 +27,11 @@ class IMDBDataset:
             raise ValueError(f"IMDBDataset: {os.fspath(dictfile)} has no word")
 
     def get_words_only(self, line: str) -> list[int]:
-        """Numbers of the words of a review.
+        """Return the ids of a review's words.
 
-        Letters are turned small and ``<br />`` is a space. Words end at spaces and at any of
-        ``;,.?!()``, each of which is a word too. All unknown words have the number that follows
-        the vocabulary's.
+        Text is lower-cased, and ``<br />`` is a space. Words end at spaces and at any of
+        ``;,.?!()``, each of which is a word too. The id of unknown words is the size of the
+        vocabulary.
 
         Raises:
             ValueError: ``load_resource`` was not called before.
@@ -43,10 +43,10 @@ class IMDBDataset:
         return [self._vocab.get(part, unknown) for part in parts if part and part != " "]
 
     def get_words_and_label(self, line: str) -> tuple[list[int], list[int]]:
-        """Numbers of the words of a review, and its label, a number after the last ``|``.
+        """Return the ids of a review's words, and its label: the number after the last ``|``.
 
         Raises:
-            ValueError: no such number, or ``load_resource`` was not called before.
+            ValueError: there is no such number, or ``load_resource`` was not called before.
         """
         review, bar, label = line.rpartition("|")
         if not bar:

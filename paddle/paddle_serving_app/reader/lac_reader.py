@@ -1,4 +1,4 @@
-"""Chinese characters to numbers, and a tagger's answer to words."""
+"""Converts Chinese characters to ids, and a tagger's output to words."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ DEFAULT = "lac_dict"  # the original downloads it into the current folder
 
 
 class LACReader:
-    """Before and after a model that cuts Chinese text into words.
+    """Pre- and postprocessing of a model that segments Chinese text into words.
 
     Args:
-        dict_folder: has ``word.dic`` and ``tag.dic``, a number and its character or tag a line, and
-            ``q2b.dic``, a character and what it is replaced by; all with a tab between them. By
-            default ``lac_dict`` in the current folder.
+        dict_folder: folder of three files with two columns, separated by a tab: ``word.dic`` (id,
+            character), ``tag.dic`` (id, tag) and ``q2b.dic`` (character, replacement). The default
+            is ``lac_dict`` in the current folder.
 
     Raises:
         OSError: a file cannot be read.
-        ValueError: a number, character or tag stands twice in a file, or a number is not one.
+        ValueError: a file has an id, character or tag twice, or an id that is not a number.
     """
 
     def __init__(self, dict_folder: str | os.PathLike[str] = "") -> None:
@@ -37,38 +37,38 @@ class LACReader:
 
     @property
     def vocab_size(self) -> int:
-        """One more than the highest number of a character."""
+        """The highest id of a character, plus 1."""
         return max(self.word2id_dict.values()) + 1
 
     @property
     def num_labels(self) -> int:
-        """One more than the highest number of a tag."""
+        """The highest id of a tag, plus 1."""
         return max(self.label2id_dict.values()) + 1
 
     def word_to_ids(self, words: str) -> list[int]:
-        """The number of each character, after replacement; of ``OOV`` for one that has none."""
+        """Return each character's id, after replacement; unknown ones have the id of ``OOV``."""
         replaced = (self.word_replace_dict.get(char, char) for char in words)
         return [self._number(self.word2id_dict, char, "OOV") for char in replaced]
 
     def label_to_ids(self, labels: Iterable[str]) -> list[int]:
-        """The number of each tag; of ``O`` for one that has none."""
+        """Return each tag's id; unknown ones have the id of ``O``."""
         return [self._number(self.label2id_dict, label, "O") for label in labels]
 
     def process(self, sent: str) -> list[int]:
-        """The number of each character of a sentence, without white space around it."""
+        """Strip a sentence, and return the ids of its characters."""
         return self.word_to_ids(sent.strip())
 
     def parse_result(self, words: str, crf_decode: Sequence[Sequence[int]]) -> list[str]:
-        """The words of a sentence.
+        """Segment a sentence into words.
 
-        A word begins at a tag that ends in ``-B``, and where tags of ``O`` begin.
+        A word begins at a tag that ends in ``-B``, and at the first tag of a run of ``O``.
 
         Args:
-            words: the sentence, without white space around it.
-            crf_decode: the model's answer, ``[characters, 1]``, the number of each one's tag.
+            words: the sentence, stripped.
+            crf_decode: the model's output ``[characters, 1]``: the id of each character's tag.
 
         Raises:
-            ValueError: a number is not that of a tag, or there are more of them than characters.
+            ValueError: a tag's id is unknown, or there are more tags than characters.
         """
         try:
             tags = [self.id2label_dict[str(row[0])] for row in crf_decode]
@@ -94,14 +94,14 @@ class LACReader:
 
 
 def _pairs(path: Path) -> dict[str, str]:
-    """First and second field of each line that has two."""
+    """Read the lines of two columns; other lines are skipped."""
     with open(path, encoding="utf-8") as lines:
         fields = [line.strip("\n").split("\t") for line in lines]
     return _unique(path, [(pair[0], pair[1]) for pair in fields if len(pair) == 2])
 
 
 def _numbers(path: Path) -> dict[str, int]:
-    """The other way round: the number of each second field."""
+    """Read a file of ids and names, by name."""
     turned = _unique(path, [(value, number) for number, value in _pairs(path).items()])
     try:
         return {value: int(number) for value, number in turned.items()}

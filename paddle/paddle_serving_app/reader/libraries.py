@@ -1,4 +1,4 @@
-"""Libraries that only some readers need. Each is imported when a reader that needs it is made."""
+"""Imports optional libraries, when a reader that needs one is constructed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import ModuleType
 
 
 def opencv(user: str) -> ModuleType:
-    """OpenCV, for the reader named ``user``.
+    """Import OpenCV for the reader named ``user``.
 
     Raises:
         ImportError: OpenCV is not installed; the message names the package.
@@ -19,7 +19,7 @@ def opencv(user: str) -> ModuleType:
 
 
 def pillow(user: str) -> ModuleType:
-    """Pillow's module ``PIL.Image``, for the reader named ``user``.
+    """Import Pillow's module ``PIL.Image`` for the reader named ``user``.
 
     Raises:
         ImportError: Pillow is not installed; the message names the package.
@@ -31,7 +31,7 @@ def pillow(user: str) -> ModuleType:
 
 
 def pyclipper(user: str) -> ModuleType:
-    """Pyclipper, for the reader named ``user``.
+    """Import pyclipper for the reader named ``user``.
 
     Raises:
         ImportError: pyclipper is not installed; the message names the package.

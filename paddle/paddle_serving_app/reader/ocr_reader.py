@@ -1,4 +1,4 @@
-"""What a text recogniser takes and answers: pictures of lines in, text out."""
+"""Pre- and postprocessing of text recognisers: images of lines to inputs, outputs to text."""
 
 from __future__ import annotations
 
@@ -12,31 +12,32 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paddle_serving_app.reader.arrays import numbers, picture
+from paddle_serving_app.reader.arrays import image_array, numeric_array
 from paddle_serving_app.reader.functional import scaled
 from paddle_serving_app.reader.libraries import opencv
 
 ENGLISH = "0123456789abcdefghijklmnopqrstuvwxyz"
-GREEDY = "ctc_greedy_decoder_0.tmp_0"  # outputs of recognisers that decode by themselves
+GREEDY = "ctc_greedy_decoder_0.tmp_0"  # output of recognisers with a decoder of their own
 SOFTMAX = "softmax_0.tmp_0"
 PROBABILITIES = "save_infer_model/scale_0.tmp_1"  # output of recognisers since PP-OCR 2.0
-BLANK = 0  # in the latter, the class that separates letters
+BLANK = 0  # class of CTC's blank in PROBABILITIES
 
 
 class OCRReader:
-    """Before and after a text recogniser.
+    """Pre- and postprocessing of a text recogniser.
 
     Args:
         algorithm: no effect.
-        image_shape: channels, height and width of what the recogniser takes.
-        char_type: ``ch`` for the letters in ``char_dict_path`` and widths that follow the
-            pictures; ``en`` for digits, small letters and the width of ``image_shape``.
+        image_shape: channels, height and width of the recogniser's input.
+        char_type: ``ch`` for the letters in ``char_dict_path`` and an input width that depends on
+            the images; ``en`` for digits, lower-case letters and the width of ``image_shape``.
         batch_num: no effect.
-        char_dict_path: UTF-8, the recogniser's letters in the order of its classes, one a line.
+        char_dict_path: UTF-8 file of the recogniser's letters, one per line, in the order of its
+            classes.
 
     Raises:
         OSError: the dictionary cannot be read.
-        ValueError: another ``char_type``.
+        ValueError: ``char_type`` is neither ``ch`` nor ``en``.
     """
 
     def __init__(
@@ -56,21 +57,21 @@ class OCRReader:
         self._characters = ENGLISH if char_type == "en" else _dictionary(char_dict_path)
 
     def resize_norm_img(self, img: NDArray[Any], max_wh_ratio: float) -> NDArray[np.float32]:
-        """A picture as the recogniser takes it.
+        """Resize and normalize an image for the recogniser.
 
         Args:
-            img: ``[height, width, 3]``, blue first, from 0 to 255.
-            max_wh_ratio: width over height of the widest picture of the batch, on which the width
-                depends with ``char_type`` ``ch``.
+            img: ``[height, width, 3]`` in BGR order, from 0 to 255.
+            max_wh_ratio: width / height of the batch's widest image; it determines the input width
+                if ``char_type`` is ``ch``.
 
         Returns:
-            ``[3, height, width]``, from -1 to 1, with zeros to the right.
+            ``[3, height, width]``, from -1 to 1, zero-padded at the right.
 
         Raises:
-            TypeError: not an array of numbers.
-            ValueError: a picture without pixels, or so narrow that none would be left.
+            TypeError: the image is not a numeric array.
+            ValueError: the image has no pixels, or would have none after resizing.
         """
-        array = picture("OCRReader.resize_norm_img", img)
+        array = image_array("OCRReader.resize_norm_img", img)
         channels, height, width = self.rec_image_shape
         if self.character_type == "ch":
             width = int(32 * max_wh_ratio)
@@ -84,38 +85,39 @@ class OCRReader:
         return result
 
     def preprocess(self, img_list: Sequence[NDArray[Any]]) -> NDArray[np.float32]:
-        """``resize_norm_img`` of one picture, at its own width.
+        """Call ``resize_norm_img`` for one image with its own width / height.
 
-        The original returns the first of several, and loses the others.
+        Given several, the original returned the first and lost the others.
 
         Raises:
-            ValueError: not exactly one picture.
+            ValueError: ``img_list`` does not have exactly one image.
         """
         if len(img_list) != 1:
             raise ValueError(
-                f"OCRReader.preprocess takes one picture, got {len(img_list)}: give each to"
+                f"OCRReader.preprocess takes one image, got {len(img_list)}: give each to"
                 " resize_norm_img, with width / height of the widest, and stack the results"
             )
-        array = picture("OCRReader.preprocess", img_list[0])
+        array = image_array("OCRReader.preprocess", img_list[0])
         return self.resize_norm_img(array, array.shape[1] / array.shape[0])
 
     def postprocess(self, outputs: Mapping[str, Any], with_score: bool = False) -> list[list[Any]]:
-        """Texts of a recogniser that decodes by itself: it answers classes, without repetitions.
+        """Convert the output of a recogniser with a decoder of its own to texts.
 
         Args:
-            outputs: under ``ctc_greedy_decoder_0.tmp_0`` classes ``[letters, 1]``, and under its
-                name with ``.lod`` where each picture begins. For scores, under ``softmax_0.tmp_0``
-                probabilities ``[steps, classes]``, the last of the blank, and its ``.lod``.
-            with_score: also give the mean probability of what is not blank; nan if all is.
+            outputs: ``ctc_greedy_decoder_0.tmp_0``, the decoded classes ``[letters, 1]``, and its
+                ``.lod``, the offsets of the images. For scores also ``softmax_0.tmp_0``, the
+                probabilities ``[steps, classes]`` with the blank as last class, and its ``.lod``.
+            with_score: also return the mean probability of the steps that are not blank; NaN if
+                all are.
 
         Returns:
-            For each picture ``[text]`` or ``[text, score]``.
+            For each image ``[text]`` or ``[text, score]``.
 
         Raises:
             ValueError: an output is missing, or a class has no letter.
         """
         user = "OCRReader.postprocess"
-        classes = numbers(user, _output(user, outputs, GREEDY)).reshape(-1)
+        classes = numeric_array(user, _output(user, outputs, GREEDY)).reshape(-1)
         starts = _output(user, outputs, f"{GREEDY}.lod")
         blank = len(self._characters)
         result: list[list[Any]] = []
@@ -123,7 +125,7 @@ class OCRReader:
             line = classes[begin:end]
             result.append([self._text(user, line[line != blank])])
         if with_score:
-            steps = numbers(user, _output(user, outputs, SOFTMAX), 2).astype(np.float32)
+            steps = numeric_array(user, _output(user, outputs, SOFTMAX), 2).astype(np.float32)
             starts = _output(user, outputs, f"{SOFTMAX}.lod")
             for line_result, (begin, end) in zip(result, pairwise(starts), strict=True):
                 best = steps[begin:end].argmax(axis=1)
@@ -133,23 +135,23 @@ class OCRReader:
     def postprocess_ocrv2(
         self, outputs: Mapping[str, Any], with_score: bool = False
     ) -> list[tuple[str, np.floating[Any]]]:
-        """Texts of a recogniser that answers probabilities: CTC, by the best class of each step.
+        """Convert a recogniser's probabilities to texts, by greedy CTC decoding.
 
         Args:
-            outputs: under ``save_infer_model/scale_0.tmp_1`` probabilities ``[pictures, steps,
-                classes]``: the blank, the letters of the dictionary, and with ``char_type`` ``ch``
-                a space.
-            with_score: no effect; the score is always there.
+            outputs: ``save_infer_model/scale_0.tmp_1``, probabilities ``[images, steps, classes]``.
+                Classes: the blank, the dictionary's letters, and a space if ``char_type`` is
+                ``ch``.
+            with_score: no effect; the score is always returned.
 
         Returns:
-            For each picture its text and the mean probability of its letters, nan without any.
+            For each image its text and the mean probability of its letters, NaN without letters.
 
         Raises:
-            TypeError: the output is not an array of numbers.
-            ValueError: the output is missing or has not three axes, or a class has no letter.
+            TypeError: the output is not a numeric array.
+            ValueError: the output is missing or not three-dimensional, or a class has no letter.
         """
         user = "OCRReader.postprocess_ocrv2"
-        steps = numbers(user, _output(user, outputs, PROBABILITIES), 3)
+        steps = numeric_array(user, _output(user, outputs, PROBABILITIES), 3)
         letters = self._characters + " " * (self.character_type == "ch")
         return [self._line(user, line, letters) for line in steps]
 
@@ -173,7 +175,7 @@ def _spelled(user: str, places: NDArray[Any], letters: str) -> str:
 
 
 def _mean(probabilities: NDArray[Any]) -> np.floating[Any]:
-    """The mean in the precision of the array; nan of nothing, without numpy's warning."""
+    """Return the mean in the array's precision; NaN if it is empty, without numpy's warning."""
     mean: np.floating[Any] = np.mean(probabilities) if probabilities.size else np.float64(np.nan)
     return mean
 

@@ -1,9 +1,9 @@
-"""A video file to what networks for actions take, by steps over a dict.
+"""Converts a video file to the input of networks for action recognition, by transforms of a dict.
 
-The dict begins as ``{"filename": path}``. ``VideoDecoder`` adds all frames, ``Sampler`` chooses
-some as ``imgs``, and the others change ``imgs``. Until ``Image2Array`` these are a list of uint8
-arrays ``[height, width, 3]``, red first; pictures of Pillow are taken too. No step changes the dict
-or the arrays that it is given.
+The dict begins as ``{"filename": path}``. ``VideoDecoder`` adds all frames, ``Sampler`` selects
+some as ``imgs``, and the other transforms change ``imgs``. Until ``Image2Array``, ``imgs`` is a
+list of uint8 arrays ``[height, width, 3]`` in RGB order, or of Pillow images. No transform changes
+its arguments.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paddle_serving_app.reader.arrays import numbers
+from paddle_serving_app.reader.arrays import numeric_array
 from paddle_serving_app.reader.functional import scaled
 from paddle_serving_app.reader.libraries import opencv, pillow
 from paddle_serving_app.reader.transforms import Transform, check_deviations
 
 Results = Mapping[str, Any]
-DENSE_FRAMES = 64  # how many frames a dense sample spans
-DENSE_CLIPS = 10  # how many of them a valid one has
+DENSE_FRAMES = 64  # frames that a dense sample spans
+DENSE_CLIPS = 10  # clips of a dense sample in valid_mode
 
 
 class VideoDecoder(Transform):
     """Adds ``frames``, ``frames_len``, ``format`` and ``backend``.
 
     Args:
-        backend: only ``cv2``.
-        mode: no effect, as all that follow.
-        sampling_rate: see ``mode``.
-        num_seg: see ``mode``.
-        num_clips: see ``mode``.
-        target_fps: see ``mode``.
+        backend: must be ``cv2``.
+        mode: no effect.
+        sampling_rate: no effect.
+        num_seg: no effect.
+        num_clips: no effect.
+        target_fps: no effect.
 
     Raises:
-        ValueError: another backend, or OpenCV reads no frame from the file.
+        ValueError: ``backend`` is not ``cv2``, or OpenCV reads no frame from the file.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class VideoDecoder(Transform):
         self.backend = backend
 
     def __call__(self, results: Results) -> dict[str, Any]:
-        """The dict with all frames, ``[height, width, 3]`` uint8, red first."""
+        """Return the dict with all frames, uint8 ``[height, width, 3]`` in RGB order."""
         cv2 = opencv("VideoDecoder")
         filename = str(results["filename"])
         capture = cv2.VideoCapture(filename)
@@ -77,27 +77,27 @@ class VideoDecoder(Transform):
 
 
 class Sampler(Transform):
-    """Chooses frames, as ``imgs``.
+    """Selects frames, as ``imgs``.
 
-    The frames are those of ``VideoDecoder``; or, with ``format`` ``frame``, files of the folder
-    ``frame_dir``, of which ``suffix.format(number)`` is the name of one, numbered from 1 to
-    ``frames_len``.
+    The frames are those of ``VideoDecoder``; or, if ``format`` is ``frame``, the files
+    ``suffix.format(number)`` in the folder ``frame_dir``, numbered from 1 to ``frames_len``.
 
     Args:
-        num_seg: into how many segments of one length the frames are cut.
-        seg_len: how many frames in a row are taken of each.
-        frame_interval: the distance of frames in a row, instead of 1; places are chosen within each
-            segment, then.
-        valid_mode: take the middle of each segment, not a random place.
-        select_left: places by the exact length of a segment rather than its whole part; one frame
-            of each.
-        dense_sample: ``num_seg`` frames within 64, from a random place or from ten that are spread.
-        linspace_sample: ``num_seg`` frames from the first to the last, or from ``start_idx`` to
-            ``end_idx`` of the dict.
+        num_seg: number of segments of equal length into which the frames are divided.
+        seg_len: number of consecutive frames taken from each segment.
+        frame_interval: distance between the frames taken from a segment, instead of 1; positions
+            are then chosen within each segment.
+        valid_mode: take the middle of each segment, not a random position.
+        select_left: compute positions from the exact length of a segment, not from its integer
+            part; take one frame from each.
+        dense_sample: take ``num_seg`` frames within 64, from one random start, or from ten evenly
+            spaced ones with ``valid_mode``.
+        linspace_sample: take ``num_seg`` evenly spaced frames, from first to last, or from
+            ``start_idx`` to ``end_idx`` of the dict.
         use_pil: no effect.
 
     Raises:
-        ValueError: another format, or no frames.
+        ValueError: the format is unknown, or there are no frames.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Sampler(Transform):
         self.linspace_sample = linspace_sample
 
     def __call__(self, results: Results) -> dict[str, Any]:
-        """The dict with ``imgs``."""
+        """Return the dict with ``imgs``."""
         count = int(results["frames_len"])
         if count < 1:
             raise ValueError("Sampler got a video without frames")
@@ -137,7 +137,7 @@ class Sampler(Transform):
         return {**results, "imgs": imgs}
 
     def _places(self, count: int, results: Results) -> Sequence[float] | NDArray[Any]:
-        """Places of frames from 0; some may be above the last, of a video that is repeated."""
+        """Return indices of frames. In a video, indices past the last frame wrap around."""
         if self.frame_interval is not None:
             return self._clips(count, self.frame_interval)
         if self.linspace_sample:
@@ -146,14 +146,14 @@ class Sampler(Transform):
         if self.select_left:
             return self._one_of_each(count)
         if self.dense_sample:
-            # A frame later in a video than in a folder, as in the original.
+            # In videos, the original's positions are one frame later than in folders.
             shift = int(results["format"] == "video")
             return [place + shift for place in self._dense(count)]
         return self._runs(count)
 
     def _clips(self, count: int, interval: int) -> NDArray[Any]:
         length = self.seg_len * interval
-        free = count - length + 1  # places where a clip can begin
+        free = count - length + 1  # number of possible starts of a clip
         segments = np.arange(self.num_seg)
         starts: NDArray[Any]
         if self.valid_mode:
@@ -195,27 +195,26 @@ class Sampler(Transform):
             start = segment * max(length, 1)
             if length >= self.seg_len:
                 last = length - self.seg_len
-                # Of a segment, the original takes the middle of all its frames, not of its places.
+                # The original takes the middle of a segment's frames, not of its possible starts.
                 start += (length - 1) // 2 if self.valid_mode else random.randint(0, last)  # noqa: S311
             places.extend(range(start, start + self.seg_len))
         return places
 
 
 class Scale(Transform):
-    """Scales each picture, so that its short side has a length.
+    """Resizes each image to a length of its short side.
 
     Args:
-        short_size: that length, in pixels.
-        fixed_ratio: the long side is 4/3 of it, whatever it was.
-        keep_ratio: the long side follows in proportion; without either, it is as long as the short.
+        short_size: length of the short side, in pixels.
+        fixed_ratio: make the long side 4/3 of the short side.
+        keep_ratio: keep the aspect ratio. With neither option, the result is a square.
         do_round: with ``keep_ratio``, round sides to the nearest instead of down. Without
             ``do_round`` both sides are scaled by the other, so that the short one becomes shorter
             than ``short_size``, as in the original.
-        backend: ``cv2``, bilinear; or ``pillow``, also bilinear but over all pixels that a new one
-            covers.
+        backend: ``cv2``, bilinear; or ``pillow``, bilinear with antialiasing.
 
     Raises:
-        ValueError: another backend, or both ratios.
+        ValueError: the backend is unknown, or both ``fixed_ratio`` and ``keep_ratio`` are true.
     """
 
     def __init__(
@@ -238,11 +237,11 @@ class Scale(Transform):
         self.backend = backend
 
     def __call__(self, results: Results) -> dict[str, Any]:
-        """The dict with ``imgs`` of another size, of the same dtype."""
+        """Return the dict with resized ``imgs``, of the same dtype."""
         return {**results, "imgs": [self._scaled(img) for img in results["imgs"]]}
 
     def _scaled(self, img: Any) -> NDArray[np.uint8]:
-        array = _picture("Scale", img)
+        array = _image_array("Scale", img)
         height, width = array.shape[:2]
         new_width, new_height = self._size(width, height)
         if self.backend == "cv2":
@@ -263,30 +262,30 @@ class Scale(Transform):
 
 
 class TenCrop(Transform):
-    """Cuts four corners and the centre out of each picture, and mirrors them.
+    """Crops four corners and the centre of each image, and mirrors the crops.
 
-    ``imgs`` becomes ten times as long: one corner of all pictures, then the same mirrored. The
+    ``imgs`` becomes ten times as long: one crop of all images, then the same crop mirrored. The
     order is top left, top right, bottom left, bottom right, centre.
 
     Args:
         target_size: the side of a crop, in pixels.
 
     Raises:
-        ValueError: the pictures are smaller.
+        ValueError: the images are smaller than ``target_size``.
     """
 
     def __init__(self, target_size: int) -> None:
         self.target_size = target_size
 
     def __call__(self, results: Results) -> dict[str, Any]:
-        """The dict with ten times as many ``imgs``, which are views."""
-        imgs = [_picture("TenCrop", img) for img in results["imgs"]]
+        """Return the dict with ten times as many ``imgs``, which are views."""
+        imgs = [_image_array("TenCrop", img) for img in results["imgs"]]
         side = self.target_size
-        # Places for all by the first, in quarters of what is free, rounded down.
+        # Offsets of all images are those of the first: quarters of the free length, rounded down.
         height, width = imgs[0].shape[:2]
         y, x = (height - side) // 4, (width - side) // 4
         if min(y, x) < 0:
-            raise ValueError(f"TenCrop({side}) got pictures of shape {imgs[0].shape}")
+            raise ValueError(f"TenCrop({side}) got images of shape {imgs[0].shape}")
         corners = [(0, 0), (4 * x, 0), (0, 4 * y), (4 * x, 4 * y), (2 * x, 2 * y)]
         crops = []
         for left, top in corners:
@@ -296,14 +295,14 @@ class TenCrop(Transform):
 
 
 class Image2Array(Transform):
-    """Stacks the pictures to one float32 array.
+    """Stacks the images to one float32 array.
 
     Args:
-        transpose: move the channels; otherwise they stay last.
-        data_format: ``tchw``, behind the pictures, or ``cthw``, before them.
+        transpose: order the axes by ``data_format``; otherwise channels stay last.
+        data_format: ``tchw`` or ``cthw``; t is the axis of images.
 
     Raises:
-        ValueError: another format, or pictures of unlike shapes.
+        ValueError: the format is unknown, or the images differ in shape.
     """
 
     def __init__(self, transpose: bool = True, data_format: str = "tchw") -> None:
@@ -313,10 +312,10 @@ class Image2Array(Transform):
         self.data_format = data_format
 
     def __call__(self, results: Results) -> dict[str, Any]:
-        """The dict with ``imgs`` as an array of four axes, from 0 to 255."""
-        imgs = [_picture("Image2Array", img) for img in results["imgs"]]
+        """Return the dict with ``imgs`` as an array of four axes, from 0 to 255."""
+        imgs = [_image_array("Image2Array", img) for img in results["imgs"]]
         if len({img.shape for img in imgs}) != 1:
-            raise ValueError(f"Image2Array got pictures of shapes {[img.shape for img in imgs]}")
+            raise ValueError(f"Image2Array got images of shapes {[img.shape for img in imgs]}")
         array = np.stack(imgs).astype(np.float32)
         if self.transpose:
             array = (
@@ -332,14 +331,14 @@ class Normalization(Transform):
 
     Args:
         mean: one number for each channel.
-        std: likewise, none of them 0.
-        tensor_shape: what mean and std are brought to, to match the axes of ``imgs``.
-        inplace: ``(imgs - mean) / std`` instead, of pictures whose channels are last. (The name is
+        std: standard deviations, one for each channel, not 0.
+        tensor_shape: shape to which mean and std are reshaped, to broadcast over ``imgs``.
+        inplace: compute ``(imgs - mean) / std``, for images whose channels are last. (The name is
             the original's; nothing is changed in place.)
 
     Raises:
-        TypeError: mean or std is not a list or tuple, or ``imgs`` are not numbers.
-        ValueError: means and deviations of unlike numbers, or a deviation of 0.
+        TypeError: mean or std is not a list or tuple, or ``imgs`` is not numeric.
+        ValueError: mean and std differ in length, or a standard deviation is 0.
     """
 
     def __init__(
@@ -361,10 +360,10 @@ class Normalization(Transform):
         self.std = np.array(std, dtype=np.float32).reshape(shape)
 
     def __call__(self, results: Results) -> dict[str, Any]:
-        """The dict with ``imgs`` normalized, of the same shape."""
-        imgs = numbers("Normalization", results["imgs"]).astype(np.float32)
+        """Return the dict with ``imgs`` normalized, of the same shape."""
+        imgs = numeric_array("Normalization", results["imgs"]).astype(np.float32)
         if self.inplace:
-            # In double precision, with a rounding after each step.
+            # As in the original: float64 values, rounded to float32 after each operation.
             imgs -= self.mean.astype(np.float64)
             imgs *= 1 / self.std.astype(np.float64)
         else:
@@ -374,10 +373,10 @@ class Normalization(Transform):
         return {**results, "imgs": imgs}
 
 
-def _picture(user: str, img: object) -> NDArray[Any]:
-    array = numbers(user, img, 3)
+def _image_array(user: str, img: object) -> NDArray[Any]:
+    array = numeric_array(user, img, 3)
     if not array.size:
-        raise ValueError(f"{user} takes pictures, got shape {array.shape}, which has no pixels")
+        raise ValueError(f"{user} takes images, got shape {array.shape}, which has no pixels")
     return array
 
 

@@ -1,4 +1,4 @@
-"""What networks answer about pictures, as plain values and as pictures to look at."""
+"""Converts the outputs of detectors and segmentation networks to plain values and drawn images."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from paddle_serving_app.reader.arrays import numbers
+from paddle_serving_app.reader.arrays import numeric_array
 from paddle_serving_app.reader.libraries import opencv, pillow
 from paddle_serving_app.reader.transforms import Transform
 
 DRAWN = 0.5  # boxes with a lower score are not drawn
-COLUMNS = 6  # of a detector's output: class, score, left, top, right, bottom
+COLUMNS = 6  # columns of a detector's output: class, score, left, top, right, bottom
 
 
 class Detection(TypedDict):
-    """One box, in the form of the COCO data set: ``bbox`` is left, top, width and height."""
+    """One box in the format of the COCO data set: ``bbox`` is left, top, width and height."""
 
     category_id: int
     bbox: list[float]
@@ -28,13 +28,13 @@ class Detection(TypedDict):
 
 
 Measure = Callable[[Sequence[float]], list[float]]
-"""Left, top, right and bottom to left, top, width and height."""
+"""Converts left, top, right and bottom to left, top, width and height."""
 
 
 def boxes_of(
     user: str, answer: Mapping[str, Any], labels: Sequence[str], measure: Measure
 ) -> list[Detection]:
-    """The boxes of the last output that has their form; errors name the reader ``user``."""
+    """Return the boxes of the last output with six columns. Errors name the reader ``user``."""
     boxes: list[Detection] = []
     for label, score, *corners in _rows(user, answer):
         if not 0 <= int(label) < len(labels):
@@ -44,39 +44,39 @@ def boxes_of(
 
 
 def left_top_width_height(corners: Sequence[float]) -> list[float]:
-    """Of corners that are pixels, both within the box."""
+    """Convert corners in pixels; both corners are inside the box."""
     left, top, right, bottom = corners
     return [left, top, right - left + 1, bottom - top + 1]
 
 
 def write_boxes(folder: str | os.PathLike[str], boxes: Sequence[Detection]) -> None:
-    """Write ``bbox.json`` into a folder, which is made if there is none."""
+    """Write ``bbox.json`` to a folder, which is created if needed."""
     Path(folder).mkdir(parents=True, exist_ok=True)
     (Path(folder) / "bbox.json").write_text(json.dumps(boxes, indent=4), encoding="utf-8")
 
 
-def write_picture(
+def write_image(
     folder: str | os.PathLike[str],
     image: Path,
     boxes: Iterable[Detection],
     labels: Sequence[str],
     resize_shape: Sequence[float] | None = None,
 ) -> None:
-    """Write a picture with boxes into a folder, which is made if there is none."""
-    with pillow("a picture with boxes").open(image) as opened:
+    """Write an image with its boxes to a folder, which is created if needed."""
+    with pillow("an image with boxes").open(image) as opened:
         drawn = draw_boxes(opened.convert("RGB"), boxes, labels, resize_shape)
     Path(folder).mkdir(parents=True, exist_ok=True)
     drawn.save(Path(folder) / image.name, quality=95)
 
 
 class RCNNPostprocess(Transform):
-    """A detector's output as a list of boxes, in pixels of what the network was given.
+    """Converts a detector's output to a list of boxes, in pixels of the network's input.
 
     Args:
-        label_file: a text file with the name of a class on each line.
-        output_dir: where pictures and ``bbox.json`` are written, by calls that ask for them.
-        resize_shape: width and height of what the network was given, if boxes are to be drawn on a
-            picture of another size.
+        label_file: text file with one class name per line.
+        output_dir: folder for ``bbox.json`` and drawn images, which calls with ``visualize`` write.
+        resize_shape: width and height of the network's input, if the image on which boxes are
+            drawn has another size.
     """
 
     def __init__(
@@ -94,30 +94,30 @@ class RCNNPostprocess(Transform):
     def __call__(
         self, image_with_bbox: Mapping[str, Any], visualize: bool = True
     ) -> list[Detection]:
-        """The boxes of all pictures, one after another.
+        """Return the boxes of all images in one list.
 
         Args:
-            image_with_bbox: what the network answered: ``[boxes, 6]`` under a name of its own, of
-                which each row is class, score, left, top, right and bottom. Under the same name
-                with ``.lod`` may be where each picture's boxes begin. ``[1, 1]`` means no boxes.
-            visualize: also draw them on the picture whose path is under ``image``, and write it and
-                ``bbox.json`` into ``output_dir``. Only this writes anything.
+            image_with_bbox: the network's outputs. One output is ``[boxes, 6]``, with rows of
+                class, score, left, top, right and bottom; ``[1, 1]`` means no boxes. Its name with
+                ``.lod`` may have the offsets of the images.
+            visualize: also draw the boxes on the image whose path is under the key ``image``, and
+                write it and ``bbox.json`` to ``output_dir``. Otherwise nothing is written.
 
         Raises:
-            TypeError: the output is not an array of numbers.
-            ValueError: there is no such output, it names a class without a label, or nothing is
-                under ``image``.
+            TypeError: the output is not a numeric array.
+            ValueError: no output has six columns, a class has no label, or the key ``image`` is
+                missing.
         """
         user = type(self).__name__
         boxes = boxes_of(user, image_with_bbox, self.label_list, self._measure(image_with_bbox))
         if visualize:
             if "image" not in image_with_bbox:
                 raise ValueError(
-                    f"{user} draws on the picture whose path is under 'image', got"
+                    f"{user} draws on the image whose path is under 'image', got"
                     f" {sorted(image_with_bbox)}; visualize=False gives the boxes alone"
                 )
             image = Path(image_with_bbox["image"])
-            write_picture(self.output_dir, image, boxes, self.label_list, self.resize_shape)
+            write_image(self.output_dir, image, boxes, self.label_list, self.resize_shape)
             write_boxes(self.output_dir, boxes)
         return boxes
 
@@ -126,17 +126,15 @@ class RCNNPostprocess(Transform):
 
 
 class BlazeFacePostprocess(RCNNPostprocess):
-    """A face detector's output, whose corners are parts of the sides, as a list of boxes in pixels.
+    """Converts a face detector's output to boxes in pixels; its corners are fractions of the sides.
 
-    The answer also has ``im_shape``: height and width of the picture.
+    The outputs must include ``im_shape``: height and width of the image.
     """
 
     def _measure(self, answer: Mapping[str, Any]) -> Measure:
         if "im_shape" not in answer:
-            raise ValueError(
-                "BlazeFacePostprocess takes the picture's height and width, 'im_shape'"
-            )
-        shape = numbers("BlazeFacePostprocess", answer["im_shape"])
+            raise ValueError("BlazeFacePostprocess takes the image's height and width, 'im_shape'")
+        shape = numeric_array("BlazeFacePostprocess", answer["im_shape"])
         height, width = (int(side) for side in shape.reshape(-1)[:2])
 
         def of_sides(corners: Sequence[float]) -> list[float]:
@@ -147,10 +145,10 @@ class BlazeFacePostprocess(RCNNPostprocess):
 
 
 class SegPostprocess(Transform):
-    """A segmentation's output, as a coloured picture, which is also written.
+    """Converts the output of a segmentation network to a coloured image, and writes it.
 
     Args:
-        class_num: how many classes the network tells apart.
+        class_num: number of classes.
     """
 
     def __init__(self, class_num: int) -> None:
@@ -158,18 +156,20 @@ class SegPostprocess(Transform):
         self.class_num = class_num
 
     def __call__(self, image_with_result: Mapping[str, Any]) -> NDArray[np.uint8]:
-        """The coloured picture ``[height, width, 3]``, of the size of the one that was segmented.
+        """Return the coloured image ``[height, width, 3]``, of the size of the segmented image.
+
+        Beside a file ``image.jpg`` this writes ``image_jpg_mask.png``, the classes, and
+        ``image_jpg_result.png``, the colours.
 
         Args:
-            image_with_result: under ``filename`` the path of that picture; under a name of its own
-                the class of each pixel, ``[height, width]`` with any axes of length 1, or 512 x 512
-                in any shape. Beside ``picture.jpg`` this writes ``picture_jpg_mask.png``, the
-                classes, and ``picture_jpg_result.png``, the colours.
+            image_with_result: ``filename``, the path of the segmented image, and one output: the
+                class of each pixel, ``[height, width]`` with any axes of length 1, or 512 x 512
+                values in any shape.
 
         Raises:
-            TypeError: the output is not an array of numbers.
-            ValueError: a name is missing, the shape is another one, a class is ``class_num`` or
-                above, or the file is no picture.
+            TypeError: the output is not a numeric array.
+            ValueError: a key is missing, the shape does not fit, a class is ``class_num`` or
+                above, or the file is not an image.
         """
         cv2 = opencv("SegPostprocess")
         outputs = [key for key in image_with_result if "filename" not in key and ".lod" not in key]
@@ -181,7 +181,7 @@ class SegPostprocess(Transform):
         path = Path(image_with_result["filename"])
         original = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
         if original is None:
-            raise ValueError(f"SegPostprocess: OpenCV reads no picture from {path}")
+            raise ValueError(f"SegPostprocess: OpenCV reads no image from {path}")
         mask = self._mask(image_with_result[outputs[-1]])
         height, width = original.shape[:2]
         colours = np.array(generate_colormap(self.class_num), dtype=np.uint8)
@@ -194,7 +194,7 @@ class SegPostprocess(Transform):
         return result
 
     def _mask(self, value: object) -> NDArray[np.uint8]:
-        array = np.squeeze(numbers("SegPostprocess", value))
+        array = np.squeeze(numeric_array("SegPostprocess", value))
         if array.ndim != 2:
             if array.size != 512 * 512:
                 raise ValueError(
@@ -212,11 +212,11 @@ def _rows(user: str, answer: Mapping[str, Any]) -> list[list[float]]:
     for name in reversed(list(answer)):
         if name == "image" or ".lod" in name or "im_shape" in name:
             continue
-        array = numbers(user, answer[name])
+        array = numeric_array(user, answer[name])
         if array.shape == (1, 1):
             return []
         if array.ndim == 2 and array.shape[1] == COLUMNS:
-            # Outputs without offsets, and with empty ones, are those of a single picture.
+            # Without offsets, or with empty ones, all rows belong to one image.
             lod = answer.get(f"{name}.lod")
             count = len(array) if lod is None or not len(lod) else int(lod[-1])
             rows: list[list[float]] = array[:count].tolist()
@@ -225,10 +225,10 @@ def _rows(user: str, answer: Mapping[str, Any]) -> list[list[float]]:
 
 
 def generate_colormap(num_classes: int) -> list[list[int]]:
-    """A colour ``[a, b, c]`` for each class, from 0 to 255, far apart for neighbours.
+    """Return a colour ``[a, b, c]`` for each class, from 0 to 255: the palette of PASCAL VOC.
 
-    Each group of three bits of the class gives a bit to each channel, the lowest group the highest
-    bit, as in the palette of the PASCAL VOC data set.
+    Each group of three bits of the class sets one bit in each channel; the lowest group sets the
+    highest bits.
     """
     colours = []
     for label in range(num_classes):
@@ -246,8 +246,8 @@ def draw_boxes(
     labels: Sequence[str],
     resize_shape: Sequence[float] | None = None,
 ) -> Any:
-    """Draw boxes with their labels and scores on a picture of Pillow, and return it."""
-    from PIL import ImageDraw  # there, since the picture is
+    """Draw boxes with their labels and scores on a Pillow image, and return it."""
+    from PIL import ImageDraw  # installed, since the image comes from Pillow
 
     draw = ImageDraw.Draw(image)
     x_scale, y_scale = 1.0, 1.0

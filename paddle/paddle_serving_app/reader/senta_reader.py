@@ -1,4 +1,4 @@
-"""Words of a sentence to numbers, for models of sentiment."""
+"""Converts words to ids, for sentiment models."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ DEFAULT = "senta_vocab.txt"  # the original downloads it into the current folder
 
 
 class SentaReader:
-    """Words to numbers.
+    """Converts words to ids.
 
     Args:
-        vocab_path: UTF-8, a word and its number a line, with a tab between them; a number alone is
-            that of the empty word. By default ``senta_vocab.txt`` in the current folder.
+        vocab_path: UTF-8 file with a word, a tab and the word's id on each line; a lone id belongs
+            to the empty word. The default is ``senta_vocab.txt`` in the current folder.
         max_seq_len: no effect.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: a line has no number.
+        ValueError: a line has no id.
     """
 
     def __init__(self, vocab_path: str | os.PathLike[str] = "", max_seq_len: int = 20) -> None:
@@ -32,7 +32,7 @@ class SentaReader:
         self.word_dict = self.load_vocab(vocab_path or DEFAULT)
 
     def load_vocab(self, vocab_path: str | os.PathLike[str]) -> dict[str, int]:
-        """The words of a file and their numbers; ``<unk>`` is how many there are."""
+        """Read words and their ids; the id of ``<unk>`` is the number of words."""
         vocabulary: dict[str, int] = {}
         with open(vocab_path, encoding="utf-8") as lines:
             for line in lines:
@@ -51,6 +51,6 @@ class SentaReader:
         return vocabulary
 
     def process(self, cols: Iterable[str]) -> list[int]:
-        """Numbers of words; unknown ones have the size of the vocabulary with ``<unk>``."""
+        """Return ids of words; unknown words have the size of the vocabulary with ``<unk>``."""
         unknown = len(self.word_dict)
         return [self.word_dict.get(word, unknown) for word in cols]

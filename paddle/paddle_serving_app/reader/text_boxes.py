@@ -1,4 +1,4 @@
-"""From a text detector's map to boxes, and from boxes to straightened pictures of lines.
+"""Converts a text detector's map to boxes, and boxes to straightened images of lines.
 
 A box is ``[4, 2]``: x and y of four corners, in pixels.
 """
@@ -11,28 +11,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paddle_serving_app.reader.arrays import numbers, picture
+from paddle_serving_app.reader.arrays import image_array, numeric_array
 from paddle_serving_app.reader.libraries import opencv, pyclipper
 from paddle_serving_app.reader.transforms import Transform
 
-SMALLEST_SIDE = 3  # of a region in the map, in pixels; a grown one has two more
-SAME_ROW = 10  # boxes whose tops are closer than this many pixels stand in one row
-UPRIGHT = 1.5  # a crop this many times higher than wide is laid on its side
+SMALLEST_SIDE = 3  # minimum side of a region in the map, in pixels; 2 more after it has grown
+SAME_ROW = 10  # boxes whose tops differ by fewer pixels are in one row
+UPRIGHT = 1.5  # a crop with at least this height / width is rotated
 
 
 class DBPostProcess(Transform):
-    """The map of a detector with differentiable binarization, as boxes.
+    """Converts the map of a detector with differentiable binarization to boxes.
 
     Args:
-        params: ``thresh``, above which a pixel is text, from 0 to 1; ``box_thresh``, above which
-            the mean of a region is a box; ``max_candidates``, how many regions are looked at;
-            ``unclip_ratio``, by how much a region grows, times area over perimeter. Other keys have
-            no effect.
+        params: ``thresh``, the probability above which a pixel is text; ``box_thresh``, the
+            minimum mean probability of a box; ``max_candidates``, the maximum number of regions;
+            ``unclip_ratio``, times area over perimeter, the distance by which a region grows.
+            Other keys have no effect.
 
     Raises:
-        TypeError: the map is not an array of numbers.
-        ValueError: a parameter is missing, or the map has not four axes, or the ratios are not as
-            many as the maps.
+        TypeError: the map is not a numeric array.
+        ValueError: a parameter is missing, the map is not four-dimensional, or the numbers of maps
+            and ratios differ.
     """
 
     def __init__(self, params: Mapping[str, float]) -> None:
@@ -49,17 +49,17 @@ class DBPostProcess(Transform):
     def __call__(
         self, pred: NDArray[Any], ratio_list: Sequence[Sequence[float]]
     ) -> list[NDArray[np.int16] | list[Any]]:
-        """Boxes for each picture.
+        """Return the boxes of each image.
 
         Args:
-            pred: ``[pictures, 1, height, width]``, how likely each pixel is text, from 0 to 1.
-            ratio_list: for each picture height and width of the map over those of the picture.
+            pred: ``[images, 1, height, width]``, each pixel's probability of being text.
+            ratio_list: for each image, height and width of the map divided by those of the image.
 
         Returns:
-            For each picture boxes ``[boxes, 4, 2]`` in its own pixels, corners clockwise from the
-            top left, in the order in which OpenCV finds the regions; ``[]`` if there are none.
+            For each image ``[boxes, 4, 2]`` in pixels of the image, corners clockwise from the top
+            left, boxes in the order in which OpenCV finds the regions; ``[]`` without boxes.
         """
-        maps = numbers("DBPostProcess", pred, 4)[:, 0]
+        maps = numeric_array("DBPostProcess", pred, 4)[:, 0]
         if len(ratio_list) != len(maps):
             raise ValueError(f"DBPostProcess got {len(maps)} maps and {len(ratio_list)} ratios")
         return [
@@ -87,16 +87,16 @@ class DBPostProcess(Transform):
             box, short_side = _enclosing_box(outline)
             if short_side < SMALLEST_SIDE + 2:
                 continue
-            # There and back in single precision, by which halves may round otherwise.
+            # Computed in float32 as in the original: it decides how halves are rounded.
             size = np.array(probability.shape[::-1], dtype=np.float32)
             whole = np.clip(np.round(box / size * size), 0, size).astype(np.int16)
             boxes.append((whole / (ratio_w, ratio_h)).astype(np.int16))
         return np.stack(boxes) if boxes else []
 
     def _grown(self, box: NDArray[np.float32]) -> NDArray[np.int32]:
-        """The outline ``[points, 1, 2]`` of a box pushed outwards.
+        """Return the outline ``[points, 1, 2]`` of an enlarged box.
 
-        Networks of this kind are trained to mark a shrunk core of each line; this undoes it.
+        Networks of this kind are trained to mark a shrunk core of each line.
         Source: Liao et al., "Real-time Scene Text Detection with Differentiable Binarization".
         """
         x, y = box.astype(np.float64).T
@@ -105,7 +105,7 @@ class DBPostProcess(Transform):
         perimeter = np.sum(np.hypot(next_x - x, next_y - y))
         clipper = pyclipper("DBPostProcess")
         offset = clipper.PyclipperOffset()
-        # The clipper calculates in whole pixels and cuts off fractions.
+        # Pyclipper computes in integers and drops fractions.
         offset.AddPath(box.astype(np.int64).tolist(), clipper.JT_ROUND, clipper.ET_CLOSEDPOLYGON)
         outlines = offset.Execute(area * self.unclip_ratio / perimeter)
         points = [point for outline in outlines for point in outline]
@@ -113,11 +113,11 @@ class DBPostProcess(Transform):
 
 
 class FilterBoxes(Transform):
-    """Puts corners in order, cuts boxes off at the picture's edges, and drops small ones.
+    """Sorts the corners of boxes, clips boxes to the image, and drops small boxes.
 
     Args:
         width: boxes of this width or less are dropped, in pixels.
-        height: likewise.
+        height: boxes of this height or less are dropped, in pixels.
     """
 
     def __init__(self, width: float, height: float) -> None:
@@ -127,11 +127,11 @@ class FilterBoxes(Transform):
     def __call__(
         self, dt_boxes: NDArray[Any] | Sequence[NDArray[Any]], image_shape: Sequence[int]
     ) -> NDArray[np.float32]:
-        """Boxes that are left.
+        """Return the remaining boxes.
 
         Args:
             dt_boxes: ``[boxes, 4, 2]``, corners in any order.
-            image_shape: height and width of the picture; more is ignored.
+            image_shape: height and width of the image; further items are ignored.
 
         Returns:
             ``[boxes, 4, 2]``, whole numbers, corners clockwise from the top left.
@@ -148,45 +148,45 @@ class FilterBoxes(Transform):
 
 
 class SortedBoxes(Transform):
-    """Boxes in reading order: rows from top to bottom, each from left to right.
+    """Sorts boxes in reading order: rows from top to bottom, each from left to right.
 
-    Each box changes places once at most with its neighbour in a row, as in the original: rows of
-    more than two boxes whose tops differ may stay out of order.
+    As in the original, each box is swapped with its neighbour at most once: a row of more than two
+    boxes whose tops differ may stay out of order.
     """
 
     def __call__(self, dt_boxes: NDArray[Any] | Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-        """``[boxes, 4, 2]``, of which the first corner counts, to a list of ``[4, 2]``."""
+        """Sort ``[boxes, 4, 2]`` by each box's first corner; return a list of ``[4, 2]``."""
         boxes = sorted(
             (_box("SortedBoxes", box) for box in dt_boxes), key=lambda box: (box[0, 1], box[0, 0])
         )
         for i in range(len(boxes) - 1):
             one, other = boxes[i], boxes[i + 1]
-            # As floats: unsigned corners would wrap around.
+            # As floats: differences of unsigned integers would wrap around.
             if abs(float(other[0, 1]) - float(one[0, 1])) < SAME_ROW and other[0, 0] < one[0, 0]:
                 boxes[i], boxes[i + 1] = other, one
         return boxes
 
 
 class GetRotateCropImage(Transform):
-    """The pixels under a box, straightened; a crop much higher than wide is laid on its side.
+    """Crops and straightens the pixels of a box; a crop much higher than wide is rotated.
 
     Raises:
-        TypeError: not arrays of numbers.
-        ValueError: another shape, or a box without pixels.
+        TypeError: an argument is not a numeric array.
+        ValueError: a shape does not fit, or the box has no pixels.
     """
 
     def __init__(self) -> None:
         opencv("GetRotateCropImage")
 
     def __call__(self, img: NDArray[Any], points: NDArray[Any]) -> NDArray[Any]:
-        """The crop, of the picture's dtype.
+        """Return the crop, with the image's dtype.
 
         Args:
             img: ``[height, width, channels]``.
             points: ``[4, 2]``, corners clockwise from the top left; not changed.
         """
         cv2 = opencv("GetRotateCropImage")
-        array = picture("GetRotateCropImage", img)
+        array = image_array("GetRotateCropImage", img)
         box = _box("GetRotateCropImage", points).astype(np.float32)
         left, top = (max(int(low), 0) for low in box.min(axis=0))
         right, bottom = (max(int(high), 0) for high in box.max(axis=0))
@@ -194,7 +194,7 @@ class GetRotateCropImage(Transform):
         around = array[top:bottom, left:right]
         if not around.size or width < 1 or height < 1:
             raise ValueError(
-                f"GetRotateCropImage: the box {box.tolist()} has no pixels of a picture"
+                f"GetRotateCropImage: the box {box.tolist()} has no pixels of an image"
                 f" of shape {array.shape}"
             )
         target = np.array([[0, 0], [width, 0], [width, height], [0, height]], dtype=np.float32)
@@ -212,14 +212,14 @@ class GetRotateCropImage(Transform):
 
 
 def _box(user: str, corners: object) -> NDArray[Any]:
-    box = numbers(user, corners, 2)
+    box = numeric_array(user, corners, 2)
     if box.shape != (4, 2):
         raise ValueError(f"{user} takes boxes of shape (4, 2), got {box.shape}")
     return box
 
 
 def _clockwise(corners: NDArray[Any]) -> NDArray[np.float32]:
-    """From the top left; the two leftmost corners are the left side."""
+    """Sort corners clockwise from the top left; the two leftmost corners are the left side."""
     by_x = corners[np.argsort(corners[:, 0], kind="stable")]
     top_left, bottom_left = by_x[:2][np.argsort(by_x[:2, 1], kind="stable")]
     top_right, bottom_right = by_x[2:][np.argsort(by_x[2:, 1], kind="stable")]
@@ -227,14 +227,14 @@ def _clockwise(corners: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def _enclosing_box(points: NDArray[np.int32]) -> tuple[NDArray[np.float32], float]:
-    """The smallest rotated rectangle around points ``[n, 1, 2]``, and its short side."""
+    """Return the smallest rotated rectangle around points ``[n, 1, 2]``, and its short side."""
     cv2 = opencv("DBPostProcess")
     rectangle = cv2.minAreaRect(points)
     return _clockwise(cv2.boxPoints(rectangle)), min(rectangle[1])
 
 
 def _mean_inside(probability: NDArray[Any], box: NDArray[np.float32]) -> float:
-    """Mean of the map inside a box, at whole pixels."""
+    """Return the mean of the map inside a box, at whole pixels."""
     cv2 = opencv("DBPostProcess")
     last = np.array(probability.shape[::-1]) - 1
     low = np.clip(np.floor(box.min(axis=0)).astype(np.int32), 0, last)

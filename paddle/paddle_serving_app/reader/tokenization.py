@@ -1,8 +1,8 @@
-"""Text to the word pieces of BERT's vocabularies.
+"""Splits text into the word pieces of BERT's vocabularies.
 
-Text is cut at white space, around punctuation and around Chinese characters; then each word is cut
-into the longest pieces that the vocabulary has, from its beginning. Pieces that continue a word
-begin with ``##`` there. Source: Devlin et al., "BERT", and the tokenizer published with it.
+Text is split at white space, punctuation and Chinese characters. Each word is split, from its
+beginning, into the longest pieces in the vocabulary; pieces that continue a word begin with ``##``.
+Source: Devlin et al., "BERT", and the tokenizer published with it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 
 UNKNOWN = "[UNK]"
-LONGEST_WORD = 100  # longer ones are unknown
+LONGEST_WORD = 100  # in characters; longer words are unknown
 CHINESE = (  # the blocks of CJK ideographs; kana and hangul are written with spaces, or as words
     (0x3400, 0x4DBF),
     (0x4E00, 0x9FFF),
@@ -26,15 +26,15 @@ CHINESE = (  # the blocks of CJK ideographs; kana and hangul are written with sp
 
 
 class FullTokenizer:
-    """A vocabulary and the two ways of cutting text.
+    """Splits text into word pieces, and converts pieces to ids and back.
 
     Args:
         vocab_file: see ``load_vocab``.
-        do_lower_case: turn letters small and take their accents away.
+        do_lower_case: lower-case text and remove accents.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is not a vocabulary.
+        ValueError: the file is not a vocabulary.
     """
 
     def __init__(self, vocab_file: str | os.PathLike[str], do_lower_case: bool = True) -> None:
@@ -43,7 +43,7 @@ class FullTokenizer:
         self.do_lower_case = do_lower_case
 
     def tokenize(self, text: str | bytes) -> list[str]:
-        """The pieces of a text."""
+        """Return the word pieces of a text."""
         return [
             piece
             for word in words(convert_to_unicode(text), self.do_lower_case)
@@ -51,7 +51,7 @@ class FullTokenizer:
         ]
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
-        """Numbers of pieces.
+        """Return the ids of word pieces.
 
         Raises:
             ValueError: a piece is not in the vocabulary.
@@ -62,10 +62,10 @@ class FullTokenizer:
             raise ValueError(f"the vocabulary has no token {error}") from error
 
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
-        """Pieces of numbers.
+        """Return the word pieces of ids.
 
         Raises:
-            ValueError: a number is not in the vocabulary.
+            ValueError: an id is not in the vocabulary.
         """
         try:
             return [self.inv_vocab[number] for number in ids]
@@ -74,10 +74,10 @@ class FullTokenizer:
 
 
 def convert_to_unicode(text: str | bytes) -> str:
-    """Text, or bytes of UTF-8, of which invalid ones are left out.
+    """Decode UTF-8 bytes, without invalid ones; text is returned as it is.
 
     Raises:
-        TypeError: neither.
+        TypeError: ``text`` is neither text nor bytes.
     """
     if isinstance(text, bytes):
         return text.decode("utf-8", "ignore")
@@ -87,14 +87,14 @@ def convert_to_unicode(text: str | bytes) -> str:
 
 
 def load_vocab(vocab_file: str | os.PathLike[str]) -> dict[str, int]:
-    """Tokens and their numbers, from a file of UTF-8.
+    """Read tokens and their ids from a UTF-8 file.
 
-    A line is a token, numbered by its line from 0, or a token and its number with a tab between
-    them. A line with more tabs ends the vocabulary.
+    A line is a token, whose id is the line's number from 0, or a token, a tab and its id. A line
+    with more tabs ends the vocabulary.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: what stands after a tab is not a number.
+        ValueError: the text after a tab is not a number.
     """
     vocabulary = {}
     with open(vocab_file, encoding="utf-8") as lines:
@@ -107,7 +107,7 @@ def load_vocab(vocab_file: str | os.PathLike[str]) -> dict[str, int]:
 
 
 def words(text: str, lower: bool = True) -> list[str]:
-    """A text cut at white space, and around punctuation and Chinese characters."""
+    """Split a text at white space, punctuation and Chinese characters."""
     found = "".join(_spaced(char) for char in text).split()
     if lower:
         found = [_without_accents(word.lower()) for word in found]
@@ -117,7 +117,7 @@ def words(text: str, lower: bool = True) -> list[str]:
 
 
 def pieces(word: str, vocabulary: Mapping[str, int]) -> list[str]:
-    """A word cut into pieces of the vocabulary, or ``[UNK]`` if it has none that fit."""
+    """Split a word into pieces of the vocabulary; ``[UNK]`` if that is not possible."""
     if len(word) > LONGEST_WORD:
         return [UNKNOWN]
     result = []
@@ -150,7 +150,7 @@ def _without_accents(word: str) -> str:
 
 
 def _is_punctuation(char: str) -> bool:
-    # Of ASCII all that is neither letter nor digit, such as ^ and $, which Unicode calls symbols.
+    # In ASCII, all but letters and digits: also ^ and $, which are symbols in Unicode.
     if char.isascii():
         return char.isprintable() and not char.isalnum() and char != " "
     return unicodedata.category(char).startswith("P")

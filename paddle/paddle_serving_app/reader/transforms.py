@@ -1,7 +1,7 @@
-"""Transforms of one picture, to be chained by ``Sequential``.
+"""Transforms of one image, to be chained by ``Sequential``.
 
-Unless said otherwise, a picture is ``[height, width, 3]``, as OpenCV reads it: uint8 from 0 to 255,
-blue first. No transform changes the array that it is given; some return a view of it.
+By default an image is as OpenCV reads it: uint8 ``[height, width, 3]`` in BGR order. No transform
+changes its argument; some return a view of it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paddle_serving_app.reader import functional
-from paddle_serving_app.reader.arrays import numbers, picture
+from paddle_serving_app.reader.arrays import image_array, numeric_array
 from paddle_serving_app.reader.libraries import opencv
 
 
 class Transform:
-    """A step with arguments; it shows them."""
+    """Base class of transforms; ``repr`` shows the arguments."""
 
     def __repr__(self) -> str:
         arguments = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
@@ -30,52 +30,52 @@ class Transform:
 
 
 class Sequential(Transform):
-    """Applies callables in turn, each to what the one before returned."""
+    """Applies callables one after another, each to the previous one's result."""
 
     def __init__(self, transforms: Sequence[Callable[[Any], Any]]) -> None:
         self.transforms = transforms
 
     def __call__(self, img: Any) -> Any:
-        """What the last callable returned."""
+        """Return the last callable's result."""
         for transform in self.transforms:
             img = transform(img)
         return img
 
 
 class String2Image(Transform):
-    """The bytes of a picture file, as a picture.
+    """Decodes the bytes of an image file.
 
     Raises:
-        TypeError: not bytes.
-        ValueError: OpenCV does not read them.
+        TypeError: the argument is not bytes.
+        ValueError: OpenCV cannot decode the bytes.
     """
 
     def __init__(self) -> None:
         opencv("String2Image")
 
     def __call__(self, img_buffer: bytes) -> NDArray[np.uint8]:
-        """The picture, ``[height, width, 3]`` uint8, blue first."""
+        """Return the image: uint8 ``[height, width, 3]`` in BGR order."""
         return decoded("String2Image", img_buffer)
 
 
 class File2Image(Transform):
-    """The path of a picture file, as a picture.
+    """Reads an image file.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: OpenCV does not read its bytes.
+        ValueError: OpenCV cannot decode the file.
     """
 
     def __init__(self) -> None:
         opencv("File2Image")
 
     def __call__(self, img_path: str | os.PathLike[str]) -> NDArray[np.uint8]:
-        """The picture, ``[height, width, 3]`` uint8, blue first."""
+        """Return the image: uint8 ``[height, width, 3]`` in BGR order."""
         return decoded("File2Image", Path(img_path).read_bytes())
 
 
 class URL2Image(Transform):
-    """Does not fetch: whoever calls a service must not choose what the service connects to.
+    """Not available: callers of a service must not choose the hosts to which it connects.
 
     Raises:
         NotImplementedError: always.
@@ -90,18 +90,18 @@ class URL2Image(Transform):
 
 
 class Base64ToImage(Transform):
-    """The bytes of a picture file in base64, text or bytes, as a picture.
+    """Decodes an image file in base64.
 
     Raises:
-        TypeError: neither text nor bytes.
-        ValueError: not base64, or OpenCV does not read the bytes.
+        TypeError: the argument is neither text nor bytes.
+        ValueError: the argument is not base64, or OpenCV cannot decode the image.
     """
 
     def __init__(self) -> None:
         opencv("Base64ToImage")
 
     def __call__(self, img_base64: str | bytes) -> NDArray[np.uint8]:
-        """The picture, ``[height, width, 3]`` uint8, blue first."""
+        """Return the image: uint8 ``[height, width, 3]`` in BGR order."""
         if not isinstance(img_base64, str | bytes):
             raise TypeError(f"Base64ToImage takes text or bytes, got {type(img_base64).__name__}")
         try:
@@ -112,28 +112,28 @@ class Base64ToImage(Transform):
 
 
 class RGB2BGR(Transform):
-    """Reverses the channels, which are on the last axis; a view."""
+    """Reverses the channels, which are on the last axis. The result is a view."""
 
     def __call__(self, img: NDArray[Any]) -> NDArray[Any]:
-        """``[height, width, channels]`` of any dtype, to the same."""
-        return numbers(type(self).__name__, img, 3)[:, :, ::-1]
+        """Convert ``[height, width, channels]`` of any dtype."""
+        return numeric_array(type(self).__name__, img, 3)[:, :, ::-1]
 
 
 class BGR2RGB(RGB2BGR):
-    """Reverses the channels, which are on the last axis; a view."""
+    """Reverses the channels, which are on the last axis. The result is a view."""
 
 
 class Resize(Transform):
-    """Scales a picture to a size, of the same dtype.
+    """Resizes an image; its dtype stays.
 
     Args:
-        size: a pair ``(width, height)``, or the length of the short side.
-        max_size: the longest that a side may become.
-        interpolation: one of OpenCV's, bilinear if ``None`` or 0.
+        size: ``(width, height)``, or the length of the short side.
+        max_size: the maximum length of a side.
+        interpolation: a flag of OpenCV; bilinear if ``None`` or 0.
 
     Raises:
-        TypeError: not an array of numbers.
-        ValueError: a size below one pixel, or a dtype that OpenCV does not resize.
+        TypeError: the image is not a numeric array.
+        ValueError: a side would have no pixel, or OpenCV does not resize the dtype.
     """
 
     def __init__(
@@ -150,21 +150,21 @@ class Resize(Transform):
         self.interpolation = interpolation
 
     def __call__(self, img: NDArray[Any]) -> NDArray[Any]:
-        """``[height, width, channels]`` or ``[height, width]``, to the same axes and dtype."""
+        """Resize ``[height, width, channels]`` or ``[height, width]``."""
         return functional.resize(img, self.size, self.max_size, self.interpolation)
 
 
 class ResizeByFactor(Transform):
-    """Scales a picture so that the network's strides divide its sides.
+    """Resizes an image so that its sides are multiples of the network's stride.
 
-    A picture whose long side is above ``max_side_len`` is scaled down to it. Then a side stays if
-    it is a multiple of ``factor``; one below two factors becomes ``factor``; every other becomes
-    one multiple less than fits into it. For the height that multiple is of 32 whatever ``factor``
-    is, as it was in the original.
+    An image whose long side exceeds ``max_side_len`` is scaled down to it. Then a side that is a
+    multiple of ``factor`` stays, a side below 2 * ``factor`` becomes ``factor``, and every other
+    side becomes (side // ``factor`` - 1) * ``factor``. In the last case the height is a multiple of
+    32 instead of ``factor``, as in the original.
 
     Raises:
-        TypeError: not an array of numbers.
-        ValueError: nothing would be left of a side, or OpenCV does not resize the dtype.
+        TypeError: the image is not a numeric array.
+        ValueError: a side would have no pixel, or OpenCV does not resize the dtype.
     """
 
     def __init__(self, factor: int = 32, max_side_len: int = 2400) -> None:
@@ -173,8 +173,8 @@ class ResizeByFactor(Transform):
         self.max_side_len = max_side_len
 
     def __call__(self, img: NDArray[Any]) -> NDArray[Any]:
-        """``[height, width, channels]`` or ``[height, width]``, to the same axes and dtype."""
-        array = picture("ResizeByFactor", img)
+        """Resize ``[height, width, channels]`` or ``[height, width]``."""
+        array = image_array("ResizeByFactor", img)
         height, width = array.shape[:2]
         longest = max(height, width)
         ratio = self.max_side_len / longest if longest > self.max_side_len else 1.0
@@ -191,10 +191,10 @@ class ResizeByFactor(Transform):
 
 
 class CenterCrop(Transform):
-    """Cuts a square of ``size`` pixels out of the centre; a view.
+    """Crops a square with sides of ``size`` pixels from the centre. The result is a view.
 
     Raises:
-        ValueError: the picture is smaller.
+        ValueError: the image is smaller.
     """
 
     def __init__(self, size: int) -> None:
@@ -203,22 +203,22 @@ class CenterCrop(Transform):
         self.size = size
 
     def __call__(self, img: NDArray[Any]) -> NDArray[Any]:
-        """``[height, width, channels]`` or ``[height, width]``, to ``size`` for both sides."""
+        """Crop ``[height, width, channels]`` or ``[height, width]``."""
         return functional.crop(img, self.size, True)
 
 
 class Transpose(Transform):
-    """Puts the axes into another order, such as ``(2, 0, 1)`` for channels first; a view.
+    """Reorders the axes: ``(2, 0, 1)`` puts channels first. The result is a view.
 
     Raises:
-        ValueError: the order does not name every axis once.
+        ValueError: ``transpose_target`` does not name every axis once.
     """
 
     def __init__(self, transpose_target: Sequence[int]) -> None:
         self.transpose_target = transpose_target
 
     def __call__(self, img: NDArray[Any]) -> NDArray[Any]:
-        """An array of as many axes as there are places, of any dtype, to the same."""
+        """Reorder the axes of an array of any dtype."""
         return functional.transpose(img, self.transpose_target)
 
 
@@ -231,21 +231,21 @@ class Div(Transform):
         self.value = value
 
     def __call__(self, img: NDArray[Any]) -> NDArray[np.float32]:
-        """An array of any shape and dtype, to float32 of the same shape."""
-        return numbers("Div", img).astype(np.float32) / np.float32(self.value)
+        """Convert an array of any shape and dtype to float32."""
+        return numeric_array("Div", img).astype(np.float32) / np.float32(self.value)
 
 
 class Normalize(Transform):
     """``(img - mean) / std`` for each channel, in float32.
 
     Args:
-        mean: one number for each channel, in the unit of the picture.
-        std: likewise, none of them 0.
+        mean: one number for each channel, in the unit of the image.
+        std: standard deviations, one for each channel, not 0.
         channel_first: the channels are on the first axis instead of the last.
 
     Raises:
-        TypeError: not an array of numbers.
-        ValueError: another number of channels than of means.
+        TypeError: the image is not a numeric array.
+        ValueError: the numbers of channels and means differ.
     """
 
     def __init__(
@@ -257,15 +257,14 @@ class Normalize(Transform):
         self.channel_first = channel_first
 
     def __call__(self, img: NDArray[Any]) -> NDArray[np.float32]:
-        """``[height, width, channels]`` or channels first, of any dtype, to float32."""
+        """Convert an image of any dtype to float32."""
         return functional.normalize(img, self.mean, self.std, self.channel_first)
 
 
 class PadStride(Transform):
-    """Pads ``[channels, height, width]`` with zeros, below and to the right, to multiples.
+    """Zero-pads height and width, at the bottom and right, to multiples of the stride.
 
-    Returns:
-        float32; with a stride of 0 the array itself.
+    The result is float32; with a stride of 0 it is the array itself.
     """
 
     def __init__(self, stride: int) -> None:
@@ -274,20 +273,20 @@ class PadStride(Transform):
         self.coarsest_stride = stride
 
     def __call__(self, img: NDArray[Any]) -> NDArray[Any]:
-        """``[channels, height, width]`` of any dtype."""
+        """Pad ``[channels, height, width]`` of any dtype."""
         return functional.padded("PadStride", img, self.coarsest_stride)
 
 
 class ImageReader:
-    """The bytes of a picture file to what classifiers take.
+    """Converts the bytes of an image file to the input of a classifier.
 
     Args:
-        image_shape: channels, height and width; a square of its height is cut out, unless it is 0.
-        image_mean: of red, green and blue, from 0 to 1.
-        image_std: likewise.
-        resize_short_size: to what length the short side is scaled before.
-        interpolation: one of OpenCV's, bilinear if ``None`` or 0.
-        crop_center: cut the centre out, instead of a random place.
+        image_shape: channels, height and width; a square of this height is cropped, unless it is 0.
+        image_mean: means of red, green and blue, from 0 to 1.
+        image_std: standard deviations of red, green and blue.
+        resize_short_size: length of the short side before cropping.
+        interpolation: a flag of OpenCV; bilinear if ``None`` or 0.
+        crop_center: crop the centre, not a random place.
     """
 
     def __init__(
@@ -309,7 +308,7 @@ class ImageReader:
         self.crop_center = crop_center
 
     def process_image(self, sample: bytes) -> NDArray[np.float32] | None:
-        """``[3, height, width]`` float32, red first; ``None`` if OpenCV does not read the bytes."""
+        """Return float32 ``[3, height, width]`` in RGB order; ``None`` if decoding fails."""
         img = _read("ImageReader", sample)
         if img is None:
             return None
@@ -322,15 +321,15 @@ class ImageReader:
 
 
 def decoded(user: str, data: bytes) -> NDArray[np.uint8]:
-    """The bytes of a picture file, as a picture; errors name the reader ``user``."""
+    """Decode the bytes of an image file. Errors name the reader ``user``."""
     img = _read(user, data)
     if img is None:
-        raise ValueError(f"{user}: OpenCV reads no picture from these {len(data)} bytes")
+        raise ValueError(f"{user}: OpenCV reads no image from these {len(data)} bytes")
     return img
 
 
 def check_deviations(user: str, mean: Sequence[float], std: Sequence[float]) -> None:
-    """Refuse means and deviations of unlike numbers, and deviations of 0."""
+    """Check that mean and std have the same length, and that no standard deviation is 0."""
     if len(mean) != len(std):
         raise ValueError(f"{user} got {len(mean)} means and {len(std)} deviations")
     if 0 in std:
@@ -340,7 +339,7 @@ def check_deviations(user: str, mean: Sequence[float], std: Sequence[float]) -> 
 def _read(user: str, data: bytes) -> NDArray[np.uint8] | None:
     if not isinstance(data, bytes | bytearray | memoryview):
         raise TypeError(f"{user} takes bytes, got {type(data).__name__}")
-    if not data:  # OpenCV raises for these, and returns nothing for all others
+    if not data:  # OpenCV raises for empty bytes; for other invalid bytes it returns None
         return None
     cv2 = opencv(user)
     img: NDArray[np.uint8] | None = cv2.imdecode(

@@ -1,4 +1,4 @@
-"""What the original's ``benchmark.py`` scripts are written with."""
+"""Functions for the original's ``benchmark.py`` scripts."""
 
 import argparse
 import multiprocessing
@@ -16,7 +16,7 @@ _PERCENTILES = (80, 90, 99)
 
 
 def benchmark_args() -> argparse.Namespace:
-    """Read the flags of a benchmark script from its command line."""
+    """Parse the command line of a benchmark script."""
     parser = argparse.ArgumentParser("benchmark")
     parser.add_argument("--thread", type=int, default=10, help="processes that send requests")
     parser.add_argument("--model", default="", help="the model's folder")
@@ -27,7 +27,7 @@ def benchmark_args() -> argparse.Namespace:
 
 
 def show_latency(latency_list: Sequence[float]) -> None:
-    """Write mean, median and percentiles of milliseconds to standard error."""
+    """Write mean, median and percentiles of latencies in milliseconds to standard error."""
     taken = np.array(latency_list)
     figures = {"mean": taken.mean(), "median": np.median(taken)}
     figures |= {f"{each} percent": np.percentile(taken, each) for each in _PERCENTILES}
@@ -35,7 +35,7 @@ def show_latency(latency_list: Sequence[float]) -> None:
 
 
 class MultiThreadRunner:
-    """Runs a function in several processes at once, and joins what they return."""
+    """Runs a function in several processes at once, and joins the results."""
 
     def run(
         self,
@@ -46,14 +46,14 @@ class MultiThreadRunner:
         """Call ``thread_func(index, global_resource)`` in each process; index is 1, 2, ...
 
         Args:
-            thread_func: returns lists, the same number of them in each process.
-            thread_num: how many processes.
-            global_resource: what each gets.
+            thread_func: returns lists, the same number in each process.
+            thread_num: number of processes.
+            global_resource: second argument of ``thread_func``.
 
         Returns:
-            For each list, that of the first process with those of the others behind it.
+            The lists of all processes, concatenated by position.
         """
-        # Forked, because scripts have no guard for __main__.
+        # Forked, because scripts do not guard __main__.
         context = multiprocessing.get_context("fork")
         tasks = [(index, global_resource) for index in range(1, thread_num + 1)]
         with context.Pool(thread_num, initializer=_without_proxies) as pool:
@@ -62,5 +62,5 @@ class MultiThreadRunner:
 
 
 def _without_proxies() -> None:
-    """A benchmark measures the server, not a proxy on the way to it."""
+    """Disable proxies: a benchmark measures the server."""
     os.environ.update(http_proxy="", https_proxy="")

@@ -1,4 +1,4 @@
-"""The names that pipelines of the original are written with."""
+"""The public names of the original's pipeline package."""
 
 from paddle_serving_server.pipeline.pipeline_server import PipelineServer
 from penstock import Analyst, LocalServiceHandler, Op, PipelineClient, RequestOp, ResponseOp

@@ -1,4 +1,4 @@
-"""``Analyst``: reads profile lines."""
+"""``Analyst``, under the original's module name."""
 
 from penstock.observe.analyst import Analyst, OpAnalyst
 

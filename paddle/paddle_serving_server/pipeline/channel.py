@@ -1,6 +1,6 @@
 """Error numbers, and the value or error of one request.
 
-The channels themselves are Penstock's queues, which no script sees.
+The original's channel classes are missing: Penstock's queues are not accessible to scripts.
 """
 
 from typing import Any

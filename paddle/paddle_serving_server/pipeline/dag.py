@@ -1,4 +1,4 @@
-"""The original's executor, of which Penstock has another one: no name is left for scripts."""
+"""Has none of the original's executor classes: importing one raises an error that says why."""
 
 from typing import Any
 

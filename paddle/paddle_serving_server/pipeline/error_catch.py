@@ -1,4 +1,4 @@
-"""Errors that an op declares."""
+"""Errors that ops raise on purpose."""
 
 from typing import Any
 

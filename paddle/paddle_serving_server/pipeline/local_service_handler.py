@@ -1,4 +1,4 @@
-"""``LocalServiceHandler``."""
+"""``LocalServiceHandler``, under the original's module name."""
 
 from penstock import LocalServiceHandler
 

@@ -1,4 +1,4 @@
-"""Importing it configured logging in the original. In Penstock a service does that when it starts.
+"""Empty. In the original, importing this module configured logging; in Penstock a service does.
 
-The log files of the original are written where the configuration asks for them.
+The original's log files are written if the configuration says so.
 """

@@ -1,4 +1,4 @@
-"""``Op``, ``RequestOp`` and ``ResponseOp``."""
+"""``Op``, ``RequestOp`` and ``ResponseOp``, under the original's module name."""
 
 from penstock import Op, RequestOp, ResponseOp
 

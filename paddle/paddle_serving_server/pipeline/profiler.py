@@ -1,4 +1,4 @@
-"""The original's profiler. Penstock measures each request without it: no name is left."""
+"""Has none of the original's profiler classes: Penstock measures each request without them."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Generators that the original's server was built with; Penstock is built without them."""
+"""Has none of the original's internal generators: importing one raises an error."""
 
 from typing import Any
 

@@ -57,7 +57,7 @@ def test_one_picture_is_prepared_at_its_own_width(reader: OCRReader) -> None:
     picture = np.random.default_rng(0).integers(0, 256, (20, 50, 3), dtype=np.uint8)
     assert np.array_equal(reader.preprocess([picture]), reader.resize_norm_img(picture, 2.5))
     for several in ([], [picture, picture]):
-        with pytest.raises(ValueError, match=r"OCRReader.preprocess takes one picture, got [02]"):
+        with pytest.raises(ValueError, match=r"OCRReader.preprocess takes one image, got [02]"):
             reader.preprocess(several)
 
 
@@ -146,7 +146,7 @@ def test_recognisers_that_decode_by_themselves(reader: OCRReader, plain: bool) -
         (
             lambda r: r.resize_norm_img(np.zeros((99, 1, 3), np.uint8), 0.01),
             ValueError,
-            "would make a picture of 0 x 32",
+            "would make an image of 0 x 32",
         ),
     ],
 )

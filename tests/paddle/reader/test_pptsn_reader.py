@@ -178,7 +178,7 @@ def test_ten_crops() -> None:
     for crops, (x, y) in zip(firsts, corners, strict=True):
         first, other, mirrored, _ = crops.tolist()
         assert (first, other, mirrored) == (11 * y + x, 11 * y + x + 100, 11 * y + x + 2)
-    with pytest.raises(ValueError, match=r"TenCrop\(8\) got pictures of shape \(7, 11, 1\)"):
+    with pytest.raises(ValueError, match=r"TenCrop\(8\) got images of shape \(7, 11, 1\)"):
         TenCrop(8)({"imgs": [picture]})
 
 
@@ -194,7 +194,7 @@ def test_pictures_become_an_array() -> None:
         assert array.sum() == 15 * 60
     with pytest.raises(ValueError, match="Image2Array takes 'tchw' or 'cthw', got 'nchw'"):
         Image2Array(data_format="nchw")
-    with pytest.raises(ValueError, match="Image2Array got pictures of shapes"):
+    with pytest.raises(ValueError, match="Image2Array got images of shapes"):
         Image2Array()({"imgs": [imgs[0], imgs[1][1:]]})
 
 

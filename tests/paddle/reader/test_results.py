@@ -146,7 +146,7 @@ def test_drawing_needs_a_picture(labels: Path, tmp_path: Path) -> None:
     [
         ({"mask": np.zeros((2, 2))}, "SegPostprocess takes 'filename'"),
         ({"filename": "p.png", "filename.lod": []}, "SegPostprocess takes 'filename' and"),
-        ({"filename": "none.png", "mask": np.zeros((2, 2))}, "reads no picture from .*none.png"),
+        ({"filename": "none.png", "mask": np.zeros((2, 2))}, "reads no image from .*none.png"),
         ({"filename": "p.png", "mask": np.full((2, 2), 4)}, r"SegPostprocess\(4\) got .* 4 to 4"),
         ({"filename": "p.png", "mask": np.full((2, 2), -1)}, r"SegPostprocess\(4\) got"),
         ({"filename": "p.png", "mask": np.zeros((2, 2, 2))}, r"got shape \(2, 2, 2\)"),

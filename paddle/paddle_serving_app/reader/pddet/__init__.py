@@ -1,4 +1,4 @@
-"""Detectors by the configuration that PaddleDetection exports beside a model."""
+"""Pre- and postprocessing of detectors, from the configuration that PaddleDetection exports."""
 
 from paddle_serving_app.reader.pddet.image_tool import Detection, Resize
 

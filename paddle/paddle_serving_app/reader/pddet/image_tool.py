@@ -1,6 +1,6 @@
-"""A picture to what a detector takes, and its answer to boxes, as ``infer_cfg.yml`` says.
+"""Converts an image to a detector's inputs, and its output to boxes, as ``infer_cfg.yml`` says.
 
-Pictures are ``[height, width, 3]``, red first. No step changes the array that it is given.
+Images are ``[height, width, 3]`` in RGB order. No step changes its arguments.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ruamel.yaml import YAML
 
 from paddle_serving_app.reader import functional
-from paddle_serving_app.reader.arrays import numbers, picture
+from paddle_serving_app.reader.arrays import image_array, numeric_array
 from paddle_serving_app.reader.libraries import opencv, pillow
 from paddle_serving_app.reader.results import (
     Detection as Box,
@@ -24,25 +24,25 @@ from paddle_serving_app.reader.results import (
     boxes_of,
     left_top_width_height,
     write_boxes,
-    write_picture,
+    write_image,
 )
 from paddle_serving_app.reader.transforms import PadStride, Transform, check_deviations, decoded
 
-LINEAR = 1  # OpenCV's number for bilinear interpolation
+LINEAR = 1  # bilinear interpolation in OpenCV
 
 
 class Resize(Transform):
-    """Scales a picture.
+    """Resizes an image.
 
     Args:
-        target_size: the short side; both sides, if there is no ``max_size``.
-        max_size: the longest that the other side may become; 0 for none.
-        interp: interpolation, a number of OpenCV's, or of Pillow's without ``use_cv2``.
-        use_cv2: by OpenCV; otherwise by Pillow, which goes without ``max_size`` only.
-        image_shape: anything but ``None`` pads to ``max_size`` on both sides, in float32.
+        target_size: length of the short side; of both sides if ``max_size`` is 0.
+        max_size: maximum length of the long side.
+        interp: interpolation flag of OpenCV, or of Pillow.
+        use_cv2: resize with OpenCV; otherwise with Pillow, which requires ``max_size`` 0.
+        image_shape: unless ``None``, pad both sides to ``max_size``, as float32.
 
     Raises:
-        ValueError: Pillow and ``max_size``.
+        ValueError: ``max_size`` is given without ``use_cv2``.
     """
 
     def __init__(
@@ -63,8 +63,8 @@ class Resize(Transform):
         self.image_shape = image_shape
 
     def __call__(self, im: NDArray[Any]) -> tuple[NDArray[Any], float]:
-        """The picture, and the factor of its width."""
-        array = picture("Resize", im)
+        """Return the resized image, and the scale factor of its width."""
+        array = image_array("Resize", im)
         height, width = array.shape[:2]
         y_scale, x_scale = self.target_size / height, self.target_size / width
         if self.max_size:
@@ -89,7 +89,7 @@ class Normalize(Transform):
 
     Args:
         mean: one number for each channel.
-        std: likewise, none of them 0.
+        std: standard deviations, one for each channel, not 0.
         is_scale: divide by 255 first.
         is_channel_first: the channels are on the first axis instead of the last.
     """
@@ -108,19 +108,19 @@ class Normalize(Transform):
         self.is_channel_first = is_channel_first
 
     def __call__(self, im: NDArray[Any]) -> NDArray[np.float32]:
-        """A picture of any dtype, to float32."""
-        array = numbers("Normalize", im, 3).astype(np.float32)
+        """Convert an image of any dtype to float32."""
+        array = numeric_array("Normalize", im, 3).astype(np.float32)
         if self.is_scale:
             array = array / np.float32(255)
         return functional.normalize(array, self.mean, self.std, self.is_channel_first)
 
 
 class Permute(Transform):
-    """Puts the channels first, and blue first.
+    """Moves the channels to the first axis, and reverses them.
 
     Args:
-        to_bgr: reverse the channels, which must be on the first axis then.
-        channel_first: move them there.
+        to_bgr: reverse the channels; requires channels on the first axis.
+        channel_first: move the channels to the first axis.
     """
 
     def __init__(self, to_bgr: bool = False, channel_first: bool = True) -> None:
@@ -128,8 +128,8 @@ class Permute(Transform):
         self.channel_first = channel_first
 
     def __call__(self, im: NDArray[Any]) -> NDArray[Any]:
-        """An array of three axes and any dtype, to the same dtype."""
-        array = numbers("Permute", im, 3)
+        """Convert an array of three axes; its dtype stays."""
+        array = numeric_array("Permute", im, 3)
         if self.channel_first:
             array = array.transpose(2, 0, 1)
         return array[::-1].copy() if self.to_bgr else array.copy()
@@ -139,17 +139,17 @@ STEPS = {"Resize": Resize, "Normalize": Normalize, "Permute": Permute, "PadStrid
 
 
 class Detection:
-    """Before and after a detector.
+    """Pre- and postprocessing of a detector.
 
     Args:
-        config_path: the configuration, of which ``arch``, ``Preprocess``, ``with_background`` and
-            ``label_list`` are read.
-        output_dir: where ``postprocess`` writes. It does not where the attributes ``if_visualize``
-            (the picture with its boxes) and ``if_dump_result`` (``bbox.json``) are false.
+        config_path: the configuration file; its keys ``arch``, ``Preprocess``, ``with_background``
+            and ``label_list`` are used.
+        output_dir: folder to which ``postprocess`` writes the image with its boxes, if the
+            attribute ``if_visualize`` is true, and ``bbox.json``, if ``if_dump_result`` is true.
 
     Raises:
         OSError: the configuration cannot be read.
-        ValueError: a key is missing, or an architecture or a step has another name.
+        ValueError: a key is missing, or an architecture or step is unknown.
     """
 
     def __init__(
@@ -174,17 +174,17 @@ class Detection:
     def preprocess(
         self, feed_var_names: Sequence[str], image_file: str | os.PathLike[str]
     ) -> dict[str, NDArray[Any]]:
-        """The inputs of one picture, without the axis of the batch.
+        """Return the inputs for one image, without a batch axis.
 
         Args:
-            feed_var_names: names of the inputs, of which the picture is the first. Then follow, for
-                YOLO, its height and width; for RetinaNet and R-CNN, height and width that the
-                network is given and the factor; for R-CNN also its own height and width and 1.
-            image_file: path of the picture.
+            feed_var_names: names of the inputs. The first is the image. YOLO adds the original
+                size. RetinaNet and R-CNN add the input size with the scale factor. R-CNN also adds
+                the original size with a factor of 1. A size is height and width.
+            image_file: path of the image.
 
         Raises:
-            OSError: the picture cannot be read.
-            ValueError: it is none, or the names are not as many.
+            OSError: the image cannot be read.
+            ValueError: the file is not an image, or the number of names does not fit.
         """
         self.infer_img = image_file
         blue_first = decoded("Detection", Path(image_file).read_bytes())
@@ -207,20 +207,20 @@ class Detection:
     def postprocess(
         self, fetch_map: Mapping[str, Any], fetch_var_names: Sequence[str]
     ) -> list[Box]:
-        """The boxes of the picture that ``preprocess`` was given last.
+        """Return the boxes of the image for which ``preprocess`` was called last.
 
         Args:
-            fetch_map: what the network answered, as ``RCNNPostprocess`` takes it.
-            fetch_var_names: the first is the name of the output.
+            fetch_map: the network's outputs, as for ``RCNNPostprocess``.
+            fetch_var_names: the first is the name of the output with boxes.
 
         Raises:
-            ValueError: there is no such output, or it names a class without a label.
+            ValueError: the output is missing, or a class has no label.
         """
         name = fetch_var_names[0]
         answer = {key: fetch_map[key] for key in (name, f"{name}.lod") if key in fetch_map}
         boxes = boxes_of("Detection", answer, self._labels, left_top_width_height)
         if self.if_visualize:
-            write_picture(self.output_dir, Path(self.infer_img), boxes, self._labels)
+            write_image(self.output_dir, Path(self.infer_img), boxes, self._labels)
         if self.if_dump_result:
             write_boxes(self.output_dir, boxes)
         return boxes

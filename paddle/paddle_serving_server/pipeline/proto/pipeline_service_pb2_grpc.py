@@ -1,6 +1,6 @@
-"""What grpcio calls the service with, for scripts that use grpcio themselves.
+"""Stub and servicer of the pipeline service, for scripts that use grpcio themselves.
 
-The script brings the channel or the server; grpcio is imported by nothing else here.
+The script creates grpcio's channel or server; this module does not import grpcio.
 """
 
 from typing import Any, Final
@@ -11,7 +11,7 @@ _SERVICE: Final = "baidu.paddle_serving.pipeline_serving.PipelineService"
 
 
 class PipelineServiceStub:
-    """Calls the service through a channel of grpcio's; ``inference`` takes and gives messages."""
+    """Calls the service through a channel of grpcio; ``inference`` takes and returns messages."""
 
     def __init__(self, channel: Any) -> None:
         self.inference = channel.unary_unary(
@@ -30,7 +30,7 @@ class PipelineServiceServicer:
 
 
 def add_PipelineServiceServicer_to_server(servicer: PipelineServiceServicer, server: Any) -> None:
-    """Have a server of grpcio's answer with this servicer."""
+    """Register the servicer with a server of grpcio."""
     import grpc
 
     method = grpc.unary_unary_rpc_method_handler(
