@@ -35,7 +35,9 @@ def main(arguments: Sequence[str]) -> int:
         return check()
     if command in _SIGNALS:
         parser = argparse.ArgumentParser(f"python -m paddle_serving_server.serve {command}")
-        parser.add_argument("--port", type=int, help="Port of the server to stop; without it, all servers.")
+        parser.add_argument(
+            "--port", type=int, help="Port of the server to stop; without it, all servers."
+        )
         given = parser.parse_args(arguments[1:])
         return end(_SIGNALS[command], given.port)
     os.environ.setdefault("PENSTOCK_HOST", "0.0.0.0")  # noqa: S104 (clients elsewhere rely on it)
