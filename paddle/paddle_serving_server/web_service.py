@@ -3,20 +3,31 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
-from paddle_serving_server.one_model import OneModelService
+import penstock
 from paddle_serving_server.process_info import recorded
 from penstock import Op
 from penstock_paddle import DEFAULTS
 
 __all__ = ["Op", "WebService"]
 
-_MISSING: Final = frozenset(
-    {"create_rpc_config", "default_rpc_service", "get_app_instance", "get_prediction"}
+_ONE_MODEL: Final = frozenset(
+    {
+        "create_rpc_config",
+        "default_rpc_service",
+        "get_app_instance",
+        "get_prediction",
+        "load_model_config",
+        "prepare_server",
+        "run_debugger_service",
+        "run_rpc_service",
+        "run_web_service",
+        "set_gpus",
+    }
 )
-"""Single-model methods of the original that belong to its two servers."""
+"""Methods of the original's older ``WebService``, which served one model without a graph."""
 
 
-class WebService(OneModelService):
+class WebService(penstock.WebService):
     """``penstock.WebService`` with the original's defaults, for scripts that rely on them."""
 
     defaults: ClassVar[Mapping[str, object]] = DEFAULTS
@@ -28,9 +39,10 @@ class WebService(OneModelService):
             super().run_service()
 
     def __getattr__(self, name: str) -> Any:
-        if name in _MISSING:
+        if name in _ONE_MODEL:
             raise AttributeError(
-                f"WebService.{name} is not available in penstock-paddle: call run_web_service, or"
-                f" serve the model with python -m paddle_serving_server.serve --model PATH"
+                f"WebService.{name} is not available in penstock-paddle: override"
+                f" get_pipeline_response, or serve the model with"
+                f" python -m paddle_serving_server.serve --model PATH"
             )
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")

@@ -358,7 +358,7 @@ def _configured(file: Path) -> ModelServer:
             entry = config.models[model]
             given = entry.model_extra or {}
             usual = {"concurrency": _THREADS}
-            options = {**(usual if "executor" in given else places(entry.path, _THREADS)), **given}
+            options = {**(usual if "executor" in given else _places(entry.path, _THREADS)), **given}
             before = None if reads == model_server.REQUEST else reads
             nodes.append(Node(name=model, path=entry.path, reads=before, options=options))
         workflows.append(Workflow(name=name, nodes=tuple(nodes)))
@@ -409,7 +409,7 @@ def _problems_of_ops(given: argparse.Namespace) -> Iterator[str]:
 def _op_options(given: argparse.Namespace, index: int, path: str) -> dict[str, Any]:
     batched = _is_async(given, index)
     return {
-        **places(path, _workers(given, index)),
+        **_places(path, _workers(given, index)),
         "use_encryption_model": given.use_encryption_model,
         "encryption_key": given.encryption_key,
         "batch_size": _nth(given.batch_infer_size or [_BATCH], index) if batched else 1,
@@ -419,7 +419,7 @@ def _op_options(given: argparse.Namespace, index: int, path: str) -> dict[str, A
     }
 
 
-def places(path: str, workers: int) -> dict[str, Any]:
+def _places(path: str, workers: int) -> dict[str, Any]:
     """The concurrency and executor: processes for a library that holds the GIL, at most one for
     each CPU, as each has its own copy of the library and the model.
     """

@@ -180,11 +180,11 @@ def test_an_unknown_name_is_an_ordinary_error() -> None:
     assert not hasattr(import_module("paddle_serving_server"), "Nothing")
 
 
-def test_missing_single_model_methods_name_their_replacement() -> None:
+def test_the_older_half_of_a_web_service_says_what_to_do_instead() -> None:
     from paddle_serving_server.web_service import WebService
 
     service = WebService(name="uci")
-    for name in ("get_app_instance", "default_rpc_service"):
+    for name in ("load_model_config", "run_rpc_service"):
         with pytest.raises(AttributeError, match=r"paddle_serving_server\.serve"):
             getattr(service, name)
     with pytest.raises(AttributeError, match="'WebService' object has no attribute 'nothing'"):
