@@ -1,9 +1,9 @@
-"""``ProcessInfo.json``: the servers that were started from a folder, and how they are ended.
+"""``ProcessInfo.json``: lists the servers that were started from a folder, and stops them.
 
 The file is in ``SERVING_HOME``, or else in the working directory. It has an object for each server:
 ``{"pid": 7, "port": [9393], "model": "['uci']", "start_time": 1700000000, "started": "…"}``. A pid
-alone does not say who has it by now: ``started`` is the boot and the moment at which the process
-began, and a process that began at another moment gets no signal.
+may be reused: ``started`` has the boot id and the start time of the process, and a process with
+another start time is never signalled.
 """
 
 import fcntl
@@ -27,19 +27,19 @@ Server: TypeAlias = dict[str, Any]
 _FILE: Final = "ProcessInfo.json"
 _STATE: Final = 0  # index of a field of /proc/<pid>/stat, after the process name
 _BEGAN: Final = 19
-_LONGEST: Final = 40.0  # seconds for a server to end: its usual drain_timeout, and a little more
+_STOP_TIMEOUT: Final = 40.0  # seconds until a server must have ended; longer than its usual drain
 
 
 def path() -> Path:
-    """Where the file is."""
+    """Return the path of the file."""
     return Path(os.environ.get("SERVING_HOME") or ".").absolute() / _FILE
 
 
 @contextmanager
 def recorded(ports: Iterable[int | None], model: str) -> Iterator[None]:
-    """Name this process in the file while the context runs, if it is about to serve.
+    """List this process in the file while the context is open, if it serves.
 
-    A file that cannot be written is logged: the server runs without it.
+    If the file cannot be written, a warning is logged.
     """
     from penstock.service.processes import spawned_role
 
@@ -57,7 +57,7 @@ def recorded(ports: Iterable[int | None], model: str) -> Iterator[None]:
     try:
         yield
     finally:
-        if os.getpid() == own["pid"]:  # no child of it
+        if os.getpid() == own["pid"]:  # not in a forked child
             _try_to_update(lambda servers: [each for each in servers if each != own])
 
 
@@ -65,7 +65,7 @@ def end(number: signal.Signals, port: int | None = None) -> int:
     """Send a signal to the servers in the file, or to those with a port, and wait for their end.
 
     Returns:
-        the exit status: 0 where all have ended, 1 where one has not, or none was running.
+        The exit status: 0 if all have ended, 1 if one has not, or none was running.
     """
     wanted: list[Server] = []
 
@@ -80,15 +80,15 @@ def end(number: signal.Signals, port: int | None = None) -> int:
     except (OSError, ValueError) as error:
         return _failed(f"{path()}: {error}")
     if not running:
-        told = "" if port is None else f" with port {port}"
-        return _failed(f"{path()} names no running server{told}")
-    deadline = time.monotonic() + _LONGEST
+        which = "" if port is None else f" with port {port}"
+        return _failed(f"{path()} names no running server{which}")
+    deadline = time.monotonic() + _STOP_TIMEOUT
     status = 0
     for each, pidfd in running:
         if _ends(pidfd, deadline - time.monotonic()):
             print(f"{_told(each)} has ended")
         else:
-            status = _failed(f"{_told(each)} has not ended within {_LONGEST:g} s")
+            status = _failed(f"{_told(each)} has not ended within {_STOP_TIMEOUT:g} s")
         os.close(pidfd)
     _try_to_update(lambda servers: [each for each in servers if _runs(each)])
     return status
@@ -114,11 +114,11 @@ def _update(change: Callable[[list[Server]], list[Server]]) -> None:
     """Replace the list in the file.
 
     Raises:
-        OSError: it cannot be opened or written.
-        ValueError: it has something else.
+        OSError: the file cannot be opened or written.
+        ValueError: the file has no such list.
     """
     with path().open("a+", encoding="utf-8") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed
+        fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed
         file.seek(0)
         servers = json.loads(file.read() or "[]")
         if not isinstance(servers, list) or not all(map(_is_server, servers)):
@@ -138,30 +138,30 @@ def _is_server(value: Any) -> bool:
 
 
 def _started(pid: int) -> str | None:
-    """The boot and the moment at which a process began; None if it does not run."""
+    """Return the boot id and the start time of a process; None if it does not run."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
         return None
-    if fields[_STATE] in (b"Z", b"X"):  # it has ended, and its parent has not asked how
+    if fields[_STATE] in (b"Z", b"X"):  # it has ended, and is not reaped yet
         return None
     return f"{boot} {fields[_BEGAN].decode()}"
 
 
 def _runs(server: Server) -> bool:
-    """Whether its process is there, and is the one that the file means."""
+    """Whether the server's process runs, with the start time in the file."""
     started = _started(server["pid"])
     return started is not None and server.get("started") == started
 
 
 def _signalled(server: Server, number: signal.Signals) -> int | None:
-    """A descriptor of its process, which has got the signal; None if it does not run."""
+    """Send a signal to a server. Returns a pidfd of its process; None if it does not run."""
     try:
         pidfd = os.pidfd_open(server["pid"])
     except ProcessLookupError:
         return None
-    # Asked while the descriptor is held: from here on it means this process and no other.
+    # Checked after opening the pidfd, which always refers to the same process.
     try:
         if _runs(server):
             signal.pidfd_send_signal(pidfd, number)

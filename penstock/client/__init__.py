@@ -1,4 +1,4 @@
-"""The SDK: calls a pipeline service."""
+"""The clients of pipeline services and model servers."""
 
 from penstock.client.client import AsyncPipelineClient, PipelineClient, PredictFuture
 from penstock.client.errors import CallFailed, NotConnected

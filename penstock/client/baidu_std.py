@@ -1,9 +1,9 @@
-"""Calls by baidu_std, the protocol of brpc's servers, over one connection for each endpoint.
+"""Calls by baidu_std, the protocol of brpc's servers, over one connection per endpoint.
 
-``over_baidu_std`` gives ``ModelClient`` its calls, for threads; ``baidu_std`` gives any channel its
-connections. Many calls are in flight on a connection, and answers may come in any order. The
-protocol has no cancellation: the answer to a call that was given up is dropped. The loop's thread
-only, but for ``over_baidu_std``.
+``over_baidu_std`` makes the calls of a ``ModelClient``, for threads; ``baidu_std`` makes the
+connections of any channel. Calls of a connection are multiplexed, and answers may come in any
+order. The protocol has no cancellation: the answer to a cancelled call is dropped. Use on the
+loop's thread only, except for ``over_baidu_std``.
 
 Source: brpc's description of the protocol and of its error codes.
 """
@@ -39,24 +39,24 @@ from penstock.protocols.baidu_std import (
 from penstock.protocols.status import GRPC_OF_BRPC, BrpcCode, GrpcCode
 
 IDLE: Final = 60.0
-"""Seconds without a call after which a connection is replaced: a server may close an idle one
-without notice, and the next call would be lost. A guess, below the idle timeouts of servers."""
+"""Seconds without a call after which a connection is replaced: a server may close an idle
+connection just when a call is sent. A guess, below the idle timeouts of servers."""
 
 _SILENT_MS: Final = 20_000
-"""Milliseconds after which a peer that acknowledges nothing is gone (TCP_USER_TIMEOUT)."""
+"""TCP_USER_TIMEOUT: milliseconds after which a peer that acknowledges no data counts as lost."""
 
 _JOINED: Final = 16 << 10
-"""Bytes of a request that are copied behind its header, to be written as one piece."""
+"""Maximum bytes of a request that is copied behind its header, for a single write."""
 
 
 class BaiduStdConnection(asyncio.Protocol):
-    """One connection; the attributes are those of ``endpoint_channel.Connection``.
+    """One connection; for its attributes see ``endpoint_channel.Connection``.
 
     Args:
-        compression: how requests are packed.
-        owner: the channel that it belongs to.
-        loop: of the channel.
-        name: the endpoint's, for messages.
+        compression: how requests are compressed.
+        owner: the connection's channel.
+        loop: the channel's loop.
+        name: the endpoint, for error texts.
     """
 
     def __init__(
@@ -74,24 +74,24 @@ class BaiduStdConnection(asyncio.Protocol):
         self._calls: dict[int, Call] = {}
         self._arriving: tuple[Meta, list[bytes]] | None = None
         self._transport: asyncio.Transport | None = None
-        self._pieces: list[bytes] = []  # written at the end of the turn
+        self._pieces: list[bytes] = []  # output, written at the end of the turn
         self._leaving = False
         self._used_at = time.monotonic()
         self.opened = 0
         self.problem = "the connection was closed"
-        self.dismissed = False
-        self.proved = False
+        self.server_drains = False
+        self.has_answered = False
         self.settled: asyncio.Future[None] = loop.create_future()
         self.gone: asyncio.Future[None] = loop.create_future()
 
     @property
     def usable(self) -> bool:
-        """Whether it takes calls; False before it is connected and as soon as it is to end."""
+        """Whether it accepts calls; False before it is connected and when it is about to close."""
         transport = self._transport
         return transport is not None and not (self._leaving or transport.is_closing())
 
     def open(self, call: Call) -> bool:
-        """Send one call; False when it is to go over another connection."""
+        """Send a call. Returns False if the call must use another connection."""
         now = time.monotonic()
         if self.opened and not self._calls and now - self._used_at > IDLE:
             self._leave()
@@ -99,9 +99,9 @@ class BaiduStdConnection(asyncio.Protocol):
         self._used_at = now
         self.opened += 1
         number = self.opened
-        told = _method_call(call.method, self._owner.left_ms(call) or 0)
+        method_call = _method_call(call.method, self._owner.left_ms(call) or 0)
         try:
-            head = encode_request(told, number, len(call.request), self._compression)
+            head = encode_request(method_call, number, len(call.request), self._compression)
         except ValueError as error:
             call.end(failure(GrpcCode.INVALID_ARGUMENT, str(error)))
             return True
@@ -118,13 +118,13 @@ class BaiduStdConnection(asyncio.Protocol):
         return True
 
     def leave(self, call: Call) -> None:
-        """Forget a call: its answer will be dropped."""
+        """Remove a call; its answer will be dropped."""
         self._calls.pop(call.stream, None)
         call.detach()
         self._after()
 
     def close(self, failed: CallFailed | None = None) -> None:
-        """Disconnect; calls end with ``failed``, or with UNAVAILABLE."""
+        """Disconnect; open calls end with ``failed``, or with UNAVAILABLE."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -139,15 +139,15 @@ class BaiduStdConnection(asyncio.Protocol):
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The protocol has no greeting: it takes calls from now on."""
+        """Accept calls from now on: the protocol has no handshake."""
         self._transport = cast(asyncio.Transport, transport)
         link = transport.get_extra_info("socket")
-        with suppress(OSError):  # not every system's sockets know it
+        with suppress(OSError):  # not supported by every system
             link.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENT_MS)
         self.settled.set_result(None)
 
     def data_received(self, data: bytes) -> None:
-        """Give each call whose answer is complete its outcome."""
+        """Decode answers, and end their calls."""
         reader = self._reader
         reader.receive(data)
         try:
@@ -173,7 +173,7 @@ class BaiduStdConnection(asyncio.Protocol):
         self._after()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The transport is closed: by the peer, by us, or by the network. Only once."""
+        """The transport was closed, by either side or by an error. Called once."""
         if self.gone.done():
             return
         if exc is not None:
@@ -186,23 +186,23 @@ class BaiduStdConnection(asyncio.Protocol):
         self.gone.set_result(None)
 
     def _answered(self, meta: Meta, payload: bytes) -> None:
-        self.proved = True
+        self.has_answered = True
         call = self._calls.pop(meta.correlation_id, None)
-        if call is None or call.ended:  # it was given up
+        if call is None or call.ended:  # it was cancelled
             return
         outcome = outcome_of(meta, payload)
         call.detach()
-        self._owner.heard(outcome)
+        self._owner.call_ended(outcome)
         if meta.result is not None and meta.result.error_code == BrpcCode.ELOGOFF:
-            # brpc says so before it has looked at the request.
+            # brpc sends this before it processes the request.
             self.problem = "the server is stopping"
             self._leave()
-            self._owner.untouched(call)
+            self._owner.retry_unprocessed(call)
             return
         call.end(outcome if isinstance(outcome, bytes) else outcome.at(self._name))
 
     def _leave(self) -> None:
-        """Take no more calls, and disconnect after the last one."""
+        """Accept no further calls, and disconnect after the last one."""
         if not self._leaving:
             self._leaving = True
             self._owner.leaving(self)
@@ -232,7 +232,7 @@ def _method_call(path: str, timeout_ms: int) -> MethodCall:
 
 
 def outcome_of(meta: Meta, payload: bytes) -> Outcome:
-    """What an answer means. Pure."""
+    """Return the outcome of a call from its answer. Pure."""
     result = meta.result
     if result is None:
         return failure(GrpcCode.INTERNAL, "the answer is none")
@@ -252,13 +252,13 @@ def outcome_of(meta: Meta, payload: bytes) -> Outcome:
 
 
 def baidu_std(compression: Compression = Compression.NONE) -> CallProtocol:
-    """Calls by baidu_std.
+    """Return the protocol of calls by baidu_std.
 
     Args:
-        compression: how requests are packed; answers may be packed in any way that is spoken here.
+        compression: how requests are compressed; answers may use any supported compression.
 
     Raises:
-        UnknownEncoding: it is not spoken here.
+        UnknownEncoding: the compression is not supported.
     """
     compress(compression, b"")
     return CallProtocol(partial(compress, compression), partial(BaiduStdConnection, compression))
@@ -267,16 +267,17 @@ def baidu_std(compression: Compression = Compression.NONE) -> CallProtocol:
 def over_baidu_std(
     endpoints: Sequence[Endpoint], compression: Compression = Compression.NONE
 ) -> Channel:
-    """Calls by baidu_std, in clear text, for ``ModelClient``::
+    """Make the calls of a ``ModelClient`` by baidu_std, without TLS::
 
         client = ModelClient(ModelFeeds(conf), variants, over_baidu_std)
         client.predict({"x": array}, ["price"], timeout=20.0)
 
     Args:
-        endpoints: of servers with the same model; calls take turns between those that work.
-        compression: how requests are packed; ``partial(over_baidu_std, compression=...)`` chooses.
+        endpoints: servers with the same model; calls are balanced over those that work.
+        compression: how requests are compressed; set it by
+            ``partial(over_baidu_std, compression=...)``.
 
     Raises:
-        UnknownEncoding: the compression is not spoken here.
+        UnknownEncoding: the compression is not supported.
     """
     return Channel(endpoints, None, baidu_std(compression))

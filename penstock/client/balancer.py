@@ -27,12 +27,12 @@ class Endpoints:
         loop: asyncio.AbstractEventLoop,
         security: Security | None,
         rounded: Callable[[float], int] = rounded_up_ms,
-        told: Callable[[Endpoint, str | None], object] | None = None,
+        on_health: Callable[[Endpoint, str | None], object] | None = None,
         protocol: CallProtocol = GRPC,
     ) -> None:
-        """Nothing is connected yet. The arguments are those of ``EndpointChannel``."""
+        """Connect nothing yet. The arguments are those of ``EndpointChannel``."""
         self._channels = [
-            EndpointChannel(endpoint, loop, security, rounded, told, protocol)
+            EndpointChannel(endpoint, loop, security, rounded, on_health, protocol)
             for endpoint in endpoints
         ]
         self._turn = 0

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from penstock.client.endpoint_channel import AnyConnection, EndpointChannel
 
 Outcome: TypeAlias = bytes | CallFailed
-"""A call's reply as the bytes of its message, or its failure."""
+"""The bytes of a call's reply message, or its failure."""
 
 METHOD = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
 
@@ -58,11 +58,12 @@ class Call:
         attempts: how often it was sent.
         method: the path of the called method.
         fields: a header block of further fields, such as a trace context.
-        encoding: the ``grpc-encoding`` that the answer's head names.
-        connection: where it is now; None while it waits, and once it has ended.
-        stream: what it is there: a stream of HTTP/2, or its number; None while it waits.
+        encoding: the ``grpc-encoding`` in the answer's head.
+        connection: the connection that it was sent on; None while it is queued, and once it has
+            ended.
+        stream: its HTTP/2 stream, or its correlation id; None while it is queued.
         untried: other endpoints, the next one last, for a call that no server can have processed.
-        ended: the outcome is known.
+        ended: whether the outcome is known.
     """
 
     __slots__ = (
@@ -101,7 +102,7 @@ class Call:
         self.untried: Sequence[EndpointChannel] = ()
         self.ended = False
         self.encoding = b"identity"
-        self._message: bytes | None = None  # the reply's message, when it is complete
+        self._message: bytes | None = None  # the reply's message, if complete
         self._reader: MessageReader | None = None  # for a message in several pieces
         self._on_outcome: Callable[[Outcome], object] | None = on_outcome
 
@@ -123,7 +124,7 @@ class Call:
         return None
 
     def outcome(self, trailers: Mapping[bytes, bytes]) -> Outcome:
-        """The outcome from these trailers and the received message."""
+        """Return the outcome from trailers and the received message."""
         if self._reader is not None:
             try:
                 self._reader.finish()
@@ -132,7 +133,7 @@ class Call:
         return of_end(trailers, self._message)
 
     def detach(self) -> None:
-        """Drop the connection and the received data: the call waits again."""
+        """Drop the connection and the received data, to queue the call again."""
         self.connection = self.stream = self._reader = self._message = None
 
     def end(self, outcome: Outcome) -> None:
@@ -153,7 +154,7 @@ class Call:
             following.start(self)
             return
         self.ended = True
-        # A cancelled timer or a late frame may keep this object; it must keep nothing else.
+        # A cancelled timer or a late frame may still refer to this call, so drop its references.
         self._on_outcome = None
         self.untried = ()
         self.request = b""
@@ -169,12 +170,12 @@ class Call:
 
 
 def failure(code: GrpcCode, text: str, *, sent: bool = True) -> CallFailed:
-    """A failure that is retryable if its code says so."""
+    """Make a failure; its code determines whether it is retryable."""
     return CallFailed(code, text, retryable=code in RETRYABLE, sent=sent)
 
 
 def of_head(head: ResponseHead) -> CallFailed | None:
-    """The failure of a response's head that cannot begin a reply, or None."""
+    """Return the failure of a response's head that is no valid head of a reply; else None."""
     if head.status == 200:
         kind = head.fields.get(b"content-type", b"")
         if kind.startswith(b"application/grpc"):
@@ -188,7 +189,7 @@ def of_head(head: ResponseHead) -> CallFailed | None:
 
 
 def of_whole_head(head: ResponseHead) -> CallFailed:
-    """The failure of a response that consists of a head only."""
+    """Return the failure of a response that consists of a head only."""
     if b"grpc-status" in head.fields:
         outcome = of_end(head.fields, None)
         assert isinstance(outcome, CallFailed)  # there is no message
@@ -197,13 +198,13 @@ def of_whole_head(head: ResponseHead) -> CallFailed:
 
 
 def of_end(fields: Mapping[bytes, bytes], message: bytes | None) -> Outcome:
-    """The outcome of a call that has received ``message`` and ends with these fields."""
+    """Return the outcome of a call that has received ``message`` and ends with these fields."""
     status = read_status(fields)
     if status is None:
         return failure(GrpcCode.UNKNOWN, "the answer has no grpc-status")
     code, text = status
     if code is not GrpcCode.OK:
-        # A retry push-back in digits allows a retry; any other value forbids it.
+        # grpc-retry-pushback-ms: a number allows a retry, any other value forbids it.
         retryable = code in RETRYABLE or fields.get(_PUSH_BACK, b"").isdigit()
         return CallFailed(code, text or "no reason given", retryable=retryable)
     if message is None:
@@ -212,7 +213,7 @@ def of_end(fields: Mapping[bytes, bytes], message: bytes | None) -> Outcome:
 
 
 def of_reset(code: int, text: str, *, by_peer: bool) -> CallFailed:
-    """The failure of a stream that was reset; ``text`` is the rule that the server broke."""
+    """Return the failure of a stream that was reset; ``text`` is the rule that the server broke."""
     if not by_peer:
         return failure(GrpcCode.INTERNAL, f"the server broke the protocol: {text}")
     meaning, more = _MEANING_OF_RESET.get(code, (GrpcCode.INTERNAL, ""))
@@ -221,7 +222,7 @@ def of_reset(code: int, text: str, *, by_peer: bool) -> CallFailed:
 
 
 def of_bad_message(error: GrpcError, encoding: bytes = b"identity") -> CallFailed:
-    """The failure of a reply that is malformed, too large, or compressed without negotiation."""
+    """Return the failure of a reply that is malformed, too large, or wrongly compressed."""
     if error.code is GrpcCode.RESOURCE_EXHAUSTED:
         return failure(GrpcCode.RESOURCE_EXHAUSTED, f"the reply is too large: {error}")
     if encoding != b"identity":

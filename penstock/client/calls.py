@@ -1,4 +1,4 @@
-"""One call from the shell: pairs in, a JSON-ready dict out."""
+"""One call for ``penstock client``: sends ``key=value`` pairs, returns a dict for JSON."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from penstock.errors import Undecodable
 from penstock.protocols.status import CustomExceptionCode, GrpcCode
 
 MAX_REPLY_BYTES = 256 << 20
-"""Of an HTTP reply; the largest that a server was ever configured to send, a guess."""
+"""Maximum bytes of an HTTP reply; a guess, above every configured server."""
 
 _MEMBERS = ("err_no", "err_msg", "key", "value", "tensors")
-"""Of a reply, in the order in which the HTTP port writes them."""
+"""Members of a reply, in the HTTP port's order."""
 
 
 def feed_of(pairs: list[str]) -> dict[str, str]:
-    """``key=value`` texts as a dict; ``key=@path`` reads a file and gives its base64 text.
+    """Convert ``key=value`` texts to a dict; ``key=@path`` is the file's contents as base64.
 
     Raises:
         Undecodable: a text has no ``=``, or a file cannot be read.
@@ -49,10 +49,10 @@ def feed_of(pairs: list[str]) -> dict[str, str]:
 def ask_grpc(
     target: str, feed: dict[str, str], *, name: str, method: str, log_id: int, timeout: float
 ) -> dict[str, Any]:
-    """Ask over gRPC.
+    """Make a call over gRPC.
 
     Raises:
-        CallFailed: no reply comes.
+        CallFailed: there was no reply.
         NotConnected: ``target`` is not host:port.
     """
     _check(target)
@@ -68,13 +68,13 @@ def ask_grpc(
 def ask_http(
     target: str, feed: dict[str, str], *, name: str, method: str, log_id: int, timeout: float
 ) -> dict[str, Any]:
-    """Ask over HTTP, where the URL needs a name.
+    """Make a call over HTTP, whose URL needs the service's name.
 
-    Without one it is ``-``, which a service without a name takes; one that refuses it is asked for
-    its name, and called by that if it is the only one there.
+    Without ``name`` it is ``-``, which a service without a name accepts. If a service refuses it,
+    its name is requested, and the call repeated if there is exactly one.
 
     Raises:
-        CallFailed: no reply comes, or it is not the JSON of a reply.
+        CallFailed: there was no reply, or it is not valid JSON.
         NotConnected: ``target`` is not host:port.
     """
     _check(target)
@@ -88,7 +88,7 @@ def ask_http(
 
 
 def _only_name(target: str, timeout: float) -> str | None:
-    """The name of the only service there; ``/status`` answers callers on the same machine only."""
+    """Return the name of the only service; ``/status`` answers callers on the same machine only."""
     try:
         names = {graph["name"] for graph in _ask(target, "status", timeout)["graphs"]}
     except (CallFailed, KeyError, TypeError):
@@ -97,11 +97,11 @@ def _only_name(target: str, timeout: float) -> str | None:
 
 
 def _ask(target: str, path: str, timeout: float, body: bytes | None = None) -> dict[str, Any]:
-    """The JSON object in an answer; see ``ask_http``."""
+    """Send a request; return the JSON object of its response. Errors as in ``ask_http``."""
     request = urllib.request.Request(
         f"http://{target}/{path}", body, {"Content-Type": "application/json"}
     )
-    # No proxy from the environment: the target is what was typed.
+    # Without the environment's proxy: call exactly the given target.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
     try:
         with opener.open(request, timeout=timeout) as reply:
@@ -124,12 +124,12 @@ def _ask(target: str, path: str, timeout: float, body: bytes | None = None) -> d
 
 
 def lacks_name(reply: dict[str, Any], name: str) -> bool:
-    """Whether a service refused a call for want of a name."""
+    """Whether a service refused a call because it had no name."""
     return not name and reply.get("err_no") == CustomExceptionCode.NO_SERVICE.value
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirect is an error: the target is what was typed."""
+    """Makes redirects errors: call exactly the given target."""
 
     def redirect_request(self, *args: Any, **kwargs: Any) -> None:
         return None

@@ -1,12 +1,12 @@
 """Channels: the endpoints of one client, for threads and for an event loop.
 
-A call takes the bytes of a request and ends with the bytes of a reply or ``CallFailed``. The first
-call opens a connection; a broken one is opened again by the next call. A compressed reply is
-refused, because its size is unknown until it is unpacked. Proxy settings are not used.
+A call sends the bytes of a request and ends with the bytes of a reply or ``CallFailed``. The first
+call connects; after a broken connection the next call reconnects. A compressed reply is refused,
+because its size is unknown until it is decompressed. Proxy settings are not used.
 
 All threaded channels of a process share one thread with an event loop. The first call starts it; it
-ends when the last channel is closed, or when the interpreter exits. A forked child does not use its
-parent's thread and starts its own.
+ends when the last channel is closed, or when the interpreter exits. A forked child starts a thread
+of its own.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from penstock.client.tls import Security, Tls, read_files
 from penstock.protocols.status import GrpcCode
 
 _CLOSE_TIMEOUT = 5.0
-"""Seconds that ``close`` waits for the thread: longer than disconnecting takes."""
+"""Timeout of ``close`` in seconds: longer than disconnecting takes."""
 
 
 class LoopThread:
-    """An event loop in a thread of its own. Any thread, but for what says otherwise."""
+    """An event loop in a thread of its own. Thread-safe."""
 
     def __init__(self) -> None:
-        import uvloop  # here, so that importing a client stays cheap
+        import uvloop  # here, to keep the import of a client fast
 
         self.loop = uvloop.new_event_loop()
         self.users: set[Endpoints] = set()
@@ -49,25 +49,25 @@ class LoopThread:
         self._thread.start()
 
     def hand_over(self, act: Callable[[Any], None], argument: object) -> None:
-        """Have the thread call ``act(argument)``, after all that was handed over before.
+        """Call ``act(argument)`` on the loop's thread, in the order of these calls.
 
-        Takes no lock, so that a finalizer may call it. After the thread's end the caller's own
-        thread runs it: the channels are closed by then, and say so.
+        Takes no lock, so that finalizers may call it. After the loop's thread has ended, it is
+        called on the caller's thread; all channels are closed then.
         """
         self._orders.append((act, argument))
         if not self._woken:
-            # One wake-up for all calls that are handed over before the thread runs.
+            # One wake-up for all calls that are queued before the thread runs.
             self._woken = True
             if not self._stopped:
                 try:
                     self.loop.call_soon_threadsafe(self._drain)
-                except RuntimeError:  # the loop was closed this very moment
+                except RuntimeError:  # the loop was closed meanwhile
                     self._stopped = True
         if self._stopped:
             self._drain()
 
     def close(self, endpoints: Endpoints) -> None:
-        """Close them and wait until they are; on the loop's own thread, do not wait."""
+        """Close endpoints and wait for it; on the loop's own thread, do not wait."""
         done = self.begin_close(endpoints)
         if threading.current_thread() is not self._thread:
             done.wait(_CLOSE_TIMEOUT)
@@ -75,7 +75,7 @@ class LoopThread:
                 self._thread.join(_CLOSE_TIMEOUT)
 
     def begin_close(self, endpoints: Endpoints) -> threading.Event:
-        """Close them without waiting, as finalizers must; the event is set when it is done."""
+        """Close endpoints without waiting, for finalizers; the event is set when it is done."""
         done = threading.Event()
         self.hand_over(self._close, (endpoints, done))
         return done
@@ -94,12 +94,12 @@ class LoopThread:
             self._drain()
 
     def _drain(self) -> None:
-        # Reset first, so that an order that is added from now on wakes the thread again.
+        # Reset first, so that an entry that is added from now on wakes the thread again.
         self._woken = False
         while self._orders:
             try:
                 act, argument = self._orders.popleft()
-            except IndexError:  # several threads may drain what came too late
+            except IndexError:  # after the loop's end several threads may drain the queue
                 return
             act(argument)
 
@@ -128,13 +128,13 @@ class LoopThread:
 
 _lock = threading.Lock()
 _running: LoopThread | None = None
-_forgotten: list[LoopThread] = []  # parents' threads: freeing one would disturb the parent
+_forgotten: list[LoopThread] = []  # of the parents of forks: freeing one would affect the parent
 
 
 def _open(
     endpoints: Sequence[Endpoint], security: Security | None, protocol: CallProtocol
 ) -> tuple[LoopThread, Endpoints]:
-    """Take this process's thread, which is started if it does not run, for these endpoints."""
+    """Open endpoints on this process's loop thread, which is started if needed."""
     global _running
     with _lock:
         if _running is None:
@@ -145,7 +145,7 @@ def _open(
 
 
 def _release(thread: LoopThread, endpoints: Endpoints) -> bool:
-    """Count one user less; True when it was the last one."""
+    """Release a use of the loop thread. Returns whether it was the last one."""
     global _running
     with _lock:
         thread.users.discard(endpoints)
@@ -160,7 +160,7 @@ def _at_exit() -> None:
 
 
 def _forget_the_parents() -> None:
-    """In a forked child: the parent's thread does not run here, and its lock may be held."""
+    """Drop the parent's thread in a forked child: it does not run, and its lock may be held."""
     global _lock, _running
     if _running is not None:
         _forgotten.append(_running)
@@ -173,32 +173,32 @@ os.register_at_fork(after_in_child=_forget_the_parents)
 
 
 class _Channel:
-    """What both kinds have: where to call, and the process that may."""
+    """The base class of both channels: the endpoints, and the process that may use them."""
 
     def __init__(
         self, endpoints: Sequence[Endpoint], tls: Tls | None, protocol: CallProtocol
     ) -> None:
-        """Nothing runs and nothing is connected before the first call.
+        """Start and connect nothing before the first call.
 
         Raises:
             OSError: a file of ``tls`` cannot be read.
         """
         self.endpoints = endpoints
-        # Once: asking costs more than a call, and what it is for is the server's log.
+        # Cached: finding it costs more than a call, and it is only for the server's log.
         self.own_address = cache(own_address)
         self._security = None if tls is None else read_files(tls)
         self._protocol = protocol
         self._process = os.getpid()
 
     def is_ours(self) -> bool:
-        """Whether this process made it. In a forked child the sockets are the parent's."""
+        """Whether this process created it. In a forked child the sockets belong to the parent."""
         return self._process == os.getpid()
 
 
 class Channel(_Channel):
-    """The endpoints of one client for threaded callers. Any thread, but not in a forked child.
+    """The endpoints of one client, for threads. Thread-safe; not usable in a forked child.
 
-    The last reference to a channel closes it, though later than ``close`` would.
+    A channel without references is closed by its finalizer.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class Channel(_Channel):
             request: the message.
             on_outcome: called once, from another thread; it must be quick.
             deadline: monotonic seconds; None means no limit.
-            method: the path of what is called.
+            method: the path of the method.
 
         Raises:
             CallFailed: CANCELLED; the channel is closed.
@@ -237,7 +237,7 @@ class Channel(_Channel):
         """Make one call and wait for it, on a bare lock: a future costs a fifth more CPU time.
 
         Raises:
-            CallFailed: no reply; CANCELLED when the channel is or was closed.
+            CallFailed: there was no reply; CANCELLED if the channel is or was closed.
         """
         outcomes: list[Outcome] = []
         gate = threading.Lock()
@@ -250,18 +250,18 @@ class Channel(_Channel):
         call = self.start(request, on_outcome, deadline=deadline, method=method)
         try:
             gate.acquire()
-        except BaseException:  # an interrupt: nobody waits any more
+        except BaseException:  # an interrupt: the caller no longer waits
             self.cancel(call)
             raise
         return _reply(outcomes.pop())
 
     def cancel(self, call: Call) -> None:
-        """Cancel the call on the server too; no effect if it has ended."""
+        """Cancel a call, also on the server; no effect if it has ended."""
         if self._open is not None:
             self._open[0].hand_over(cancel, call)
 
     def close(self) -> None:
-        """Disconnect and wait until it is done; calls under way end with CANCELLED."""
+        """Disconnect and wait for it; in-flight calls end with CANCELLED."""
         with self._lock:
             opened, self._open = self._open, None
             self._closed = True
@@ -291,9 +291,9 @@ def _drop(process: int, thread: LoopThread, endpoints: Endpoints) -> None:
 
 
 class AsyncChannel(_Channel):
-    """The endpoints of one client for the running event loop.
+    """The endpoints of one client, for the running event loop.
 
-    The last reference to a channel closes it, though later than ``close`` would.
+    A channel without references is closed by its finalizer.
     """
 
     def __init__(
@@ -301,26 +301,26 @@ class AsyncChannel(_Channel):
         endpoints: Sequence[Endpoint],
         tls: Tls | None,
         rounded: Callable[[float], int] = rounded_up_ms,
-        told: Callable[[Endpoint, str | None], object] | None = None,
+        on_health: Callable[[Endpoint, str | None], object] | None = None,
         protocol: CallProtocol = GRPC,
     ) -> None:
-        """Nothing is connected yet.
+        """Connect nothing yet.
 
         Args:
-            endpoints: where.
-            tls: None is clear text.
-            rounded: the milliseconds that a server is told for so many seconds.
-            told: hears of endpoints that stop working, and that work again.
-            protocol: which they speak.
+            endpoints: the endpoints.
+            tls: None for connections without TLS.
+            rounded: converts seconds to the milliseconds of ``grpc-timeout``.
+            on_health: see ``EndpointChannel``.
+            protocol: the protocol of the endpoints.
         """
         super().__init__(endpoints, tls, protocol)
         self._loop = asyncio.get_running_loop()
-        self._open = Endpoints(endpoints, self._loop, self._security, rounded, told, protocol)
+        self._open = Endpoints(endpoints, self._loop, self._security, rounded, on_health, protocol)
         drop = weakref.finalize(self, _drop_async, os.getpid(), self._loop, self._open)
         drop.atexit = False
 
     def is_ours(self) -> bool:
-        """Whether it was made in this process, on this loop."""
+        """Whether it was created in this process, on this loop."""
         return super().is_ours() and self._loop is asyncio.get_running_loop()
 
     def probe(self) -> None:
@@ -352,7 +352,7 @@ class AsyncChannel(_Channel):
         return _reply(outcome)
 
     async def close(self) -> None:
-        """Disconnect and wait until it is done; calls under way end with CANCELLED."""
+        """Disconnect and wait for it; in-flight calls end with CANCELLED."""
         self._open.close()
         await self._open.closed()
 

@@ -62,10 +62,10 @@ class PredictFuture(Future[bytes]):
             raise NotConnected("the call belongs to the process that this one was forked from")
         failed = self.exception(timeout)
         if isinstance(failed, CallFailed):
-            # Every raise writes its traceback into the exception that it raises.
+            # A copy, because raising an exception changes its traceback.
             raise copy(failed)
         if self._response is None:
-            # Here and not on arrival, so that the thread of all calls is not delayed.
+            # Decoded here, so that the loop's thread, which all calls share, is not delayed.
             self._response = decode_reply(super().result())
         return self._response
 
@@ -118,7 +118,7 @@ class _Client(Generic[AnyChannel]):
 
 
 class PipelineClient(_Client[Channel]):
-    """Calls a pipeline service over gRPC. Any thread.
+    """Calls a pipeline service over gRPC. Thread-safe.
 
         with PipelineClient() as client:
             client.connect(["127.0.0.1:9993"])
@@ -231,7 +231,7 @@ class PipelineClient(_Client[Channel]):
         return decode_reply(channel.call(request, deadline=deadline))
 
     def close(self) -> None:
-        """Disconnect; calls under way end with ``CallFailed``. Closing twice is allowed."""
+        """Disconnect; in-flight calls end with ``CallFailed``. Closing twice is allowed."""
         self._replace(None)
 
     def _replace(self, channel: Channel | None) -> None:
@@ -277,7 +277,7 @@ class AsyncPipelineClient(_Client[AsyncChannel]):
         return decode_reply(await channel.call(request, deadline=deadline))
 
     async def close(self) -> None:
-        """Disconnect; calls under way end with ``CallFailed``. Closing twice is allowed."""
+        """Disconnect; in-flight calls end with ``CallFailed``. Closing twice is allowed."""
         await self._replace(None)
 
     async def _replace(self, channel: AsyncChannel | None) -> None:

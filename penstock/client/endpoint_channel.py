@@ -1,11 +1,10 @@
-"""The calls to one endpoint: their connection, made when it is needed and made again when it broke.
+"""The calls to one endpoint, over a connection that is made on demand.
 
-An ``EndpointChannel`` decides when to connect and which call goes where: calls go onto the
-connection in the order in which they came; without room for them they wait within their deadlines;
-after a failure to connect the endpoint is left alone for a while and calls fail at once. A
-``Connection`` moves bytes between a transport and the HTTP/2 core and hands each call its outcome;
-other protocols have connections of their own (``CallProtocol``). The loop's thread only. Sources:
-RFC 9113, the gRPC HTTP/2 protocol.
+An ``EndpointChannel`` decides when to connect, and queues calls, first in first out, until the
+connection accepts them or their deadlines pass. After a failure to connect there is a pause, in
+which calls fail at once. A ``Connection`` moves bytes between a transport and the HTTP/2 core, and
+ends calls with their outcomes; other protocols have connections of their own (``CallProtocol``).
+Use on the loop's thread only. Sources: RFC 9113, the gRPC HTTP/2 protocol.
 """
 
 from __future__ import annotations
@@ -47,20 +46,20 @@ from penstock.protocols.http2 import (
 from penstock.protocols.status import GrpcCode
 
 CONNECT_SECONDS = 2.0
-"""How long one attempt to connect may take, until the server's SETTINGS; the original's default."""
+"""Timeout of an attempt to connect, until the server's SETTINGS arrive; the original's default."""
 
 MAX_ATTEMPTS = 3
-"""How often a call is sent that servers refuse unprocessed (REFUSED_STREAM, GOAWAY), and how often
-to connect to a server that is being replaced; a guess."""
+"""Maximum attempts of a call that servers refuse unprocessed (REFUSED_STREAM, GOAWAY), and of
+connecting to a server that is being replaced; a guess."""
 
 
-class _Dismissed(ConnectionError):
-    """The server sent GOAWAY before any call: it is being replaced."""
+class _ServerDraining(ConnectionError):
+    """The server sent GOAWAY before any call: it shuts down, and another may replace it."""
 
 
 _CLOSE_SECONDS = 0.25
-"""How long a connection may take to close. All calls have ended by then, so there is no reason to
-wait for a server that does not read or does not finish TLS."""
+"""Seconds until a closing connection is aborted. All calls have ended by then, so there is no
+reason to wait for a server that does not read or does not complete the TLS shutdown."""
 
 _CLOSED = "the client was closed"
 
@@ -72,48 +71,48 @@ _FIELDS = encode_block(
         (b"user-agent", b"penstock"),
     ]
 )
-"""Of every call, behind those that differ."""
+"""Header fields that are equal for all calls; they follow the others."""
 
 
 _FAULTS = frozenset({GrpcCode.UNAVAILABLE, GrpcCode.DEADLINE_EXCEEDED})
-"""How calls end at a server that does not work; with others it says what is wrong with a call."""
+"""Statuses that show that the server does not work; other statuses concern the call."""
 
 _LIMITS = Http2Limits(stream_window=4 << 20, connection_window=16 << 20, resets=1 << 31)
-"""Replies are taken as fast as they come, so the windows bound nothing but a round trip's worth. A
-server resets no more streams than we open: an overloaded one that refuses calls is no attacker."""
+"""Replies are read at once, so a window only has to cover one round trip. Resets are not limited:
+an overloaded server that refuses calls is no attacker."""
 
 MAX_CALLS = 2**29
-"""After so many a connection is replaced: the numbers of its streams end at 2**31."""
+"""Calls after which a connection is replaced: stream identifiers end at 2**31."""
 
 _FRAME_HEAD_BYTES = 9
 
 PING_AFTER = (30.0, 60.0, 120.0, 310.0)
-"""Seconds of silence before the first PING in a row, the second, and so on.
+"""Seconds without received bytes before the first PING, the second, and so on.
 
-A gRPC server of the default settings closes the connection at the third PING that comes less than
-five minutes after another, unless it has sent a part of an answer in between.
+With default settings, a gRPC server closes the connection at the third PING that arrives within
+five minutes of another, unless it has sent a part of an answer in between.
 """
 
 PING_TIMEOUT = 20.0
-"""How long the answer to a PING may take; the default of gRPC's clients."""
+"""Timeout of the answer to a PING in seconds; the default of gRPC's clients."""
 
 
 class KeepaliveStep(Enum):
-    """What to do beside waiting."""
+    """The next step of a keepalive, if it is not waiting."""
 
     PING = "ping"
     GIVE_UP = "give up"
 
 
 class Keepalive:
-    """Whether a silent connection is still alive. Pure: time is an argument.
+    """Detects dead connections. Pure: time is an argument.
 
-    While calls wait and nothing comes, the peer is asked with a PING; no byte from it within
-    ``PING_TIMEOUT`` means that it is dead. Source: RFC 9113 §6.7.
+    While calls are open and no bytes arrive, PINGs are sent; a peer that sends nothing within
+    ``PING_TIMEOUT`` is dead. Source: RFC 9113 §6.7.
 
     Attributes:
-        last_received: monotonic seconds at which bytes came last; the driver writes it.
-        pings: PINGs sent since the peer last sent a part of an answer; the driver clears it.
+        last_received: monotonic seconds when bytes last arrived; set by the driver.
+        pings: PINGs sent since the peer last sent a part of an answer; cleared by the driver.
     """
 
     def __init__(self, now: float) -> None:
@@ -122,12 +121,12 @@ class Keepalive:
         self._pinged_at: float | None = None
 
     def started(self, now: float) -> None:
-        """The first call after none: the silence begins now."""
+        """Start measuring: the first call is open."""
         self.last_received = max(self.last_received, now)
         self._pinged_at = None
 
     def poll(self, now: float) -> KeepaliveStep | float:
-        """What to do at ``now``, or in how many seconds to ask again."""
+        """Return the step to do at ``now``, or the seconds until the next poll."""
         if self._pinged_at is not None:
             if self.last_received < self._pinged_at:
                 left = self._pinged_at + PING_TIMEOUT - now
@@ -145,16 +144,16 @@ class Connection(asyncio.Protocol):
     """An HTTP/2 connection; a protocol for the loop's ``create_connection``.
 
     Attributes:
-        settled: done when the server has sent its settings, or has failed to.
+        settled: done when the server has sent its SETTINGS, or the connection has failed.
         gone: done when the transport is closed.
-        problem: why it ends, in words.
-        dismissed: the server has sent GOAWAY, and not because of an error.
-        opened: how many calls it has taken.
-        proved: the server has answered a call on it.
+        problem: why the connection ends.
+        server_drains: the server has sent GOAWAY without an error.
+        opened: number of calls sent.
+        has_answered: the server has answered a call.
     """
 
     def __init__(self, owner: EndpointChannel, loop: asyncio.AbstractEventLoop, name: str) -> None:
-        """``name`` is the endpoint's, for messages."""
+        """``name`` is the endpoint, for error texts."""
         self._owner = owner
         self._loop = loop
         self._name = name
@@ -167,22 +166,22 @@ class Connection(asyncio.Protocol):
         self._paused = False
         self._leaving = False
         self.problem = "the connection was closed"
-        self.dismissed = False
+        self.server_drains = False
         self._keepalive = Keepalive(time.monotonic())
         self._keepalive_timer: asyncio.TimerHandle | None = None
         self._refilled = 0.0
         self.settled: asyncio.Future[None] = loop.create_future()
         self.gone: asyncio.Future[None] = loop.create_future()
-        self.proved = False
+        self.has_answered = False
 
     @property
     def usable(self) -> bool:
-        """Whether it takes calls; False before it is connected and as soon as it is to end."""
+        """Whether it accepts calls; False before it is connected and when it is about to close."""
         transport = self._transport
         return transport is not None and not (self._leaving or transport.is_closing())
 
     def open(self, call: Call) -> bool:
-        """Send one call; False when there is no room for it now."""
+        """Send a call. Returns False if the connection has its maximum of open calls."""
         http2 = self._http2
         try:
             stream = http2.open(self._owner.block(call))
@@ -205,14 +204,14 @@ class Connection(asyncio.Protocol):
         return True
 
     def leave(self, call: Call) -> None:
-        """Cancel a call on this connection: send RST_STREAM and forget it."""
+        """Cancel a call on this connection with RST_STREAM."""
         assert call.stream is not None
         self._http2.reset(call.stream, ErrorCode.CANCEL)
         self._detach(call)
         self._after()
 
     def close(self, failed: CallFailed | None = None) -> None:
-        """Send GOAWAY and disconnect; calls end with ``failed``, or with UNAVAILABLE."""
+        """Send GOAWAY and disconnect; open calls end with ``failed``, or with UNAVAILABLE."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -236,7 +235,7 @@ class Connection(asyncio.Protocol):
         self._flush()
 
     def data_received(self, data: bytes) -> None:
-        """Handle all events in the data, then write the responses at once."""
+        """Process all events in the data, then write all output at once."""
         now = time.monotonic()
         self._keepalive.last_received = now
         http2 = self._http2
@@ -258,16 +257,16 @@ class Connection(asyncio.Protocol):
         self._after()
 
     def pause_writing(self) -> None:
-        """The socket takes no more; the core keeps what comes."""
+        """Leave output in the core: the transport's buffer is full."""
         self._paused = True
 
     def resume_writing(self) -> None:
-        """The socket takes more."""
+        """Continue writing."""
         self._paused = False
         self._flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The transport is closed: by the peer, by us, or by the network. Only once."""
+        """The transport was closed, by either side or by an error. Called once."""
         if self.gone.done():
             return
         if exc is not None:
@@ -283,14 +282,14 @@ class Connection(asyncio.Protocol):
         self.gone.set_result(None)
 
     def _is_greeted(self, data: bytes) -> bool:
-        """Whether the server's first frame is there; the core insists that it is SETTINGS."""
+        """Whether the server's first frame was received; the core requires that it is SETTINGS."""
         self._greeting += data
         size = int.from_bytes(self._greeting[:3], "big")
         return len(self._greeting) >= _FRAME_HEAD_BYTES + size
 
     def _head(self, event: HeadReceived) -> None:
         call: Call | None = event.stream.context
-        self.proved = True
+        self.has_answered = True
         self._keepalive.pings = 0
         if call is None or call.ended:
             return
@@ -328,8 +327,8 @@ class Connection(asyncio.Protocol):
         elif isinstance(event, GoawayReceived):
             debug = event.debug[:100].decode("ascii", "replace")
             self.problem = f"the server sent GOAWAY with code {event.code} {debug}".rstrip()
-            self.dismissed = event.code == ErrorCode.NO_ERROR
-            self._leave()  # the core resets the streams that the server will not look at
+            self.server_drains = event.code == ErrorCode.NO_ERROR
+            self._leave()  # the core resets the streams that the server will not process
         elif isinstance(event, ConnectionFailed):
             self._fail(f"the server broke the protocol: {event.text}")
 
@@ -339,7 +338,7 @@ class Connection(asyncio.Protocol):
             return
         if event.by_peer and event.code == ErrorCode.REFUSED_STREAM:
             self._detach(call)
-            self._owner.untouched(call)
+            self._owner.retry_unprocessed(call)
         else:
             self._ended(call, of_reset(event.code, event.text, by_peer=event.by_peer))
 
@@ -356,11 +355,11 @@ class Connection(asyncio.Protocol):
     def _ended(self, call: Call, outcome: Outcome) -> None:
         stream = call.stream
         if stream is not None and not stream.closed:
-            # The request may not be sent in full yet, or the rest of the answer is not needed.
+            # The request may be partly unsent, or the rest of the answer is not needed.
             whole = stream.remote_ended
             self._http2.reset(stream, ErrorCode.NO_ERROR if whole else ErrorCode.CANCEL)
         self._detach(call)
-        self._owner.heard(outcome)
+        self._owner.call_ended(outcome)
         call.end(outcome if isinstance(outcome, bytes) else outcome.at(self._name))
 
     def _detach(self, call: Call) -> None:
@@ -376,7 +375,7 @@ class Connection(asyncio.Protocol):
             call.end(failed or failure(GrpcCode.UNAVAILABLE, text))
 
     def _after(self) -> None:
-        """After calls may have ended, or the core may have something to send."""
+        """Continue after calls may have ended, or the core may have output."""
         if self._owner.waiting:
             self._owner.capacity_freed(self)
         if self._leaving and not self._calls:
@@ -399,7 +398,7 @@ class Connection(asyncio.Protocol):
             transport.write(output)
 
     def _keep_alive(self) -> None:
-        """Check that the server is alive, while there are calls."""
+        """Check that the server is alive, while calls are open."""
         self._keepalive_timer = None
         if not self._calls:
             return
@@ -417,14 +416,14 @@ class Connection(asyncio.Protocol):
 
 
 class AnyConnection(Protocol):
-    """What a channel needs of a connection; the attributes are those of ``Connection``."""
+    """The interface of connections to their channel; for attributes see ``Connection``."""
 
     settled: asyncio.Future[None]
     gone: asyncio.Future[None]
     problem: str
-    dismissed: bool
+    server_drains: bool
     opened: int
-    proved: bool
+    has_answered: bool
 
     @property
     def usable(self) -> bool:
@@ -434,10 +433,10 @@ class AnyConnection(Protocol):
         """See ``Connection``."""
 
     def leave(self, call: Call) -> None:
-        """Cancel a call on this connection and forget it."""
+        """Cancel a call on this connection."""
 
     def close(self, failed: CallFailed | None = None) -> None:
-        """Disconnect; calls end with ``failed``, or with UNAVAILABLE."""
+        """Disconnect; open calls end with ``failed``, or with UNAVAILABLE."""
 
     def abort(self) -> None:
         """Disconnect at once."""
@@ -447,12 +446,12 @@ class AnyConnection(Protocol):
 
 
 class CallProtocol(NamedTuple):
-    """How calls go over a connection.
+    """The protocol of calls.
 
     Attributes:
-        frame: a request as it waits to be sent.
-        connect: makes a connection of a channel, on a loop; the text names the endpoint. It is a
-            protocol for the loop's ``create_connection``.
+        frame: encodes a request for sending.
+        connect: makes a channel's connection on a loop, a protocol for ``create_connection``; the
+            text names the endpoint.
     """
 
     frame: Callable[[bytes], bytes]
@@ -466,7 +465,7 @@ class EndpointChannel:
     """The calls to one endpoint on one loop.
 
     Attributes:
-        waiting: calls that are on no connection, in order; ended ones may be among them.
+        waiting: queued calls, in order; some may have ended.
     """
 
     def __init__(
@@ -475,19 +474,19 @@ class EndpointChannel:
         loop: asyncio.AbstractEventLoop,
         security: Security | None,
         rounded: Callable[[float], int],
-        told: Callable[[Endpoint, str | None], object] | None = None,
+        on_health: Callable[[Endpoint, str | None], object] | None = None,
         protocol: CallProtocol = GRPC,
     ) -> None:
-        """Nothing is connected yet; the loop need not be running.
+        """Connect nothing yet; the loop need not be running.
 
         Args:
-            endpoint: which.
-            loop: it belongs to.
-            security: None means clear text.
-            rounded: the milliseconds that a server is told for so many seconds.
-            told: called with the problem when the endpoint stops working, and with None when it
-                works again.
-            protocol: which the endpoint speaks.
+            endpoint: the endpoint.
+            loop: the loop on which the channel is used.
+            security: None for a connection without TLS.
+            rounded: converts seconds to the milliseconds of ``grpc-timeout``.
+            on_health: called with the problem when the endpoint stops working, and with None when
+                it works again.
+            protocol: the protocol of the endpoint.
         """
         self._endpoint = endpoint
         self._loop = loop
@@ -504,7 +503,7 @@ class EndpointChannel:
         self._blocks: dict[tuple[str, int | None], bytes] = {}
         self._backoff = Backoff(FIRST_PAUSE)
         self._health = Health()
-        self._told = told
+        self._on_health = on_health
         self._protocol = protocol
         self._is_down = False
         self._problem = ""
@@ -515,7 +514,7 @@ class EndpointChannel:
         self.waiting: deque[Call] = deque()
 
     def start(self, call: Call) -> None:
-        """Send a call, now or as soon as there is a connection with room for it."""
+        """Send a call, or queue it until a connection accepts it."""
         if self._closed:
             call.abandon(failure(GrpcCode.CANCELLED, _CLOSED, sent=False))
             return
@@ -528,7 +527,7 @@ class EndpointChannel:
             self._wait(call)
 
     def close(self) -> None:
-        """Disconnect; calls end with CANCELLED. Closing twice is allowed."""
+        """Disconnect; open calls end with CANCELLED. Closing twice is allowed."""
         self._closed = True
         if self._connecting is not None:
             self._connecting.cancel()
@@ -538,7 +537,7 @@ class EndpointChannel:
             call.abandon(failure(GrpcCode.CANCELLED, _CLOSED, sent=False))
 
     async def closed(self) -> None:
-        """Wait until nothing of the channel is left on the loop, after ``close``."""
+        """After ``close``, wait until all tasks and transports have ended."""
         if self._connecting is not None:
             await asyncio.wait({self._connecting})
         ends = {connection.gone for connection in self._connections}
@@ -548,7 +547,7 @@ class EndpointChannel:
                 connection.abort()
 
     def state(self, now: float) -> State:
-        """Whether it is worth a call at ``now``."""
+        """Return the endpoint's state at ``now``."""
         if not self._health.takes(now):
             return State.OUT
         if self._connection is not None:
@@ -556,26 +555,26 @@ class EndpointChannel:
         return State.OUT if now < self._backoff.until else State.APART
 
     def chosen(self, now: float) -> None:
-        """A call goes to it first."""
+        """Count a call whose first choice is this endpoint."""
         self._health.chosen(now)
 
     def probe(self, now: float) -> None:
-        """Connect, unless it is connected, or is to be left alone."""
+        """Connect, unless it is connected or pauses after a failure."""
         if self._connection is None and now >= self._backoff.until:
             self._begin_to_connect()
 
-    # What its connections tell
+    # Called by connections
 
-    def heard(self, outcome: Outcome) -> None:
-        """A call on one of them has ended."""
+    def call_ended(self, outcome: Outcome) -> None:
+        """Update the health: a call has ended."""
         if not isinstance(outcome, CallFailed) or outcome.status not in _FAULTS:
             self._health.answered()
-            self._tell(None)
+            self._report_health(None)
         elif self._health.failed(time.monotonic(), _chance()):
-            self._tell(f"calls fail: {outcome}")
+            self._report_health(f"calls fail: {outcome}")
 
     def capacity_freed(self, connection: AnyConnection) -> None:
-        """Put waiting calls on the connection while it takes them."""
+        """Send queued calls while the connection accepts them."""
         waiting = self.waiting
         while waiting and connection is self._connection:
             call = waiting.popleft()
@@ -583,8 +582,8 @@ class EndpointChannel:
                 waiting.appendleft(call)
                 return
 
-    def untouched(self, call: Call) -> None:
-        """Send a call again that the server has certainly not looked at."""
+    def retry_unprocessed(self, call: Call) -> None:
+        """Send a call again that the server has certainly not processed."""
         if self._closed:
             call.abandon(failure(GrpcCode.CANCELLED, _CLOSED, sent=False))
         elif call.attempts >= MAX_ATTEMPTS:
@@ -594,15 +593,15 @@ class EndpointChannel:
             self._wait(call)
 
     def leaving(self, connection: AnyConnection) -> None:
-        """The connection takes no more calls; the next one is made when it is needed."""
+        """The connection accepts no further calls; the next one is made on demand."""
         if connection is self._connection:
             self._connection = None
             self._connect_for_waiting()
 
     def lost(self, connection: AnyConnection) -> None:
-        """The connection is gone. One that had calls and no answer counts as a failed attempt."""
+        """The connection was closed; if it had calls but no answer, the attempt has failed."""
         self._connections.discard(connection)
-        if connection.proved:
+        if connection.has_answered:
             self._backoff.succeeded()
         elif connection.opened and not self._closed:
             self._failed("the connection was lost before any answer")
@@ -664,21 +663,21 @@ class EndpointChannel:
         )
 
     async def _connect_to(self, host: str) -> AnyConnection:
-        """A connection that takes calls; where a process is being replaced, to its successor.
+        """Connect; if the server is being replaced, connect again, to its successor.
 
         Raises:
-            OSError: there is none.
+            OSError: no connection could be made.
         """
         for _ in range(MAX_ATTEMPTS - 1):
-            with suppress(_Dismissed):
+            with suppress(_ServerDraining):
                 return await self._attempt(host)
         return await self._attempt(host)
 
     async def _attempt(self, host: str) -> AnyConnection:
-        """A connection that can be used: over HTTP/2, whose server has sent its settings.
+        """Connect once; the returned connection is usable (over HTTP/2: has the server's SETTINGS).
 
         Raises:
-            OSError: there is none.
+            OSError: no connection could be made.
         """
         made = self._protocol.connect(self, self._loop, str(self._endpoint))
         connection: AnyConnection = made
@@ -697,12 +696,12 @@ class EndpointChannel:
                 connected = True
                 await asyncio.shield(connection.settled)
             if not connection.usable:
-                kind = _Dismissed if connection.dismissed else ConnectionError
+                kind = _ServerDraining if connection.server_drains else ConnectionError
                 raise kind(connection.problem)
         except BaseException:
             connection.abort()
             if not connected:
-                # A loop may take an unfinished transport away without a word to its protocol.
+                # A loop may drop an unfinished transport without calling its protocol.
                 connection.connection_lost(None)
             raise
         return connection
@@ -711,14 +710,14 @@ class EndpointChannel:
         self._problem = problem
         self._backoff.failed(time.monotonic(), _chance())
         if not self._closed:
-            self._tell(problem)
+            self._report_health(problem)
 
-    def _tell(self, problem: str | None) -> None:
-        """Tell of a change, once."""
+    def _report_health(self, problem: str | None) -> None:
+        """Call ``on_health`` if the health has changed."""
         if self._is_down != (problem is not None):
             self._is_down = problem is not None
-            if self._told is not None:
-                self._told(self._endpoint, problem)
+            if self._on_health is not None:
+                self._on_health(self._endpoint, problem)
 
     # Ending
 
@@ -732,28 +731,28 @@ class EndpointChannel:
             call.end(failure(GrpcCode.UNAVAILABLE, text, sent=False))
 
     def _expire(self, call: Call) -> None:
-        """End a call whose deadline has passed, else come back at its deadline."""
+        """End a call whose deadline has passed; else schedule this again."""
         assert call.deadline is not None
         left = call.deadline - time.monotonic()
-        if left > 0:  # also where the loop's clock, which may be coarse, came too early
+        if left > 0:  # the loop's clock may be coarse, and the timer too early
             call.timer = self._loop.call_later(left, self._expire, call)
         else:
             text = f"{self._endpoint}: the deadline passed"
             sent = call.stream is not None
             failed = failure(GrpcCode.DEADLINE_EXCEEDED, text, sent=sent)
             if sent:
-                self.heard(failed)
+                self.call_ended(failed)
             call.abandon(failed)
 
     def left_ms(self, call: Call) -> int | None:
-        """The milliseconds that the server is told, rounded; None without a deadline."""
+        """Return the milliseconds for ``grpc-timeout``, rounded; None without a deadline."""
         return None if call.deadline is None else self._rounded(call.deadline - time.monotonic())
 
     def block(self, call: Call) -> bytes:
-        """The call's header block. Calls of a method with about the same time left share one.
+        """Return the call's header block; calls of a method with about the same time left share it.
 
-        The ``grpc-timeout`` that is sent is rounded, because servers decode a value faster that
-        they have seen before. Our own timer is exact.
+        ``grpc-timeout`` is rounded, because servers decode repeated values faster. Our own timer is
+        exact.
         """
         left_ms = self.left_ms(call)
         key = (call.method, left_ms)
@@ -761,7 +760,7 @@ class EndpointChannel:
         if block is None:
             fields = [(b":path", call.method.encode())]
             if left_ms is not None:
-                # Right behind the reserved fields: servers may take its time from the first moment.
+                # Directly after the pseudo-headers, so that servers can start their timer early.
                 fields.append((b"grpc-timeout", encode_timeout(left_ms / 1000)))
             block = self._blocks[key] = self._reserved + encode_block(fields) + _FIELDS
         return block + call.fields
@@ -773,11 +772,11 @@ def cancel(call: Call) -> None:
 
 
 def _chance() -> float:
-    return random.random()  # noqa: S311 - it spreads clients, and guards nothing
+    return random.random()  # noqa: S311 - not for cryptography
 
 
 def rounded_up_ms(seconds: float) -> int:
-    """Milliseconds, at least one, of which the first three digits count."""
+    """Round up to milliseconds, at least 1, of three significant digits."""
     left = max(1, ceil(seconds * 1000))
     step = 1
     while left > 1000 * step:
@@ -786,8 +785,8 @@ def rounded_up_ms(seconds: float) -> int:
 
 
 def rounded_down_ms(seconds: float) -> int:
-    """Milliseconds, at least one, of which the first three digits count; what a server is told that
-    must not take longer than somebody else waits.
+    """Round down to milliseconds, at least 1, of three significant digits: for servers that must
+    not take longer than another caller's timeout.
     """
     left = max(1, int(seconds * 1000))
     step = 1

@@ -12,21 +12,21 @@ import socket
 from contextlib import suppress
 from dataclasses import dataclass
 
-# Underscores are no legal host name, but container networks are full of them.
+# Underscores are not allowed in host names, but container networks use them.
 _HOST_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,252})")
 _PORT = re.compile(r"[0-9]{1,5}")
 
-# Addresses reserved for documentation: routed like any other, and never answered by anyone.
+# Addresses reserved for documentation: routed like any other, and used by no host.
 _ELSEWHERE = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
 _DISCARD_PORT = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """One address to call.
+    """The address of a server.
 
     Attributes:
-        host: a name or a literal address; IPv6 without its brackets.
+        host: a name or a literal address; IPv6 without brackets.
         port: 1 to 65535.
     """
 
@@ -38,11 +38,11 @@ class Endpoint:
 
 
 def parse_endpoints(endpoints: object) -> tuple[Endpoint, ...]:
-    """Read a list of ``host:port`` texts.
+    """Parse a list of ``host:port`` texts.
 
     Raises:
-        TypeError: not a list or tuple of texts.
-        ValueError: empty, or an entry is not ``host:port``; IPv6 is written ``[::1]:9993``.
+        TypeError: the argument is not a list or tuple of texts.
+        ValueError: it is empty, or an entry is not ``host:port``; IPv6 is written ``[::1]:9993``.
     """
     if not isinstance(endpoints, list | tuple):
         raise TypeError(f"endpoints must be a list of host:port, got {type(endpoints)}")
@@ -68,10 +68,10 @@ def _parse(text: object) -> Endpoint:
 
 
 def own_address() -> str:
-    """The address the system would call from; ``127.0.0.1`` on a machine without a route.
+    """Return the local address of outgoing connections; ``127.0.0.1`` on a machine without a route.
 
-    It asks the routing table by connecting a datagram socket, which sends nothing. Resolving the
-    host's own name, as the original did, waits for a name server and fails where there is none.
+    It connects a datagram socket, which consults the routing table and sends nothing. The original
+    resolved the host's own name, which needs a name server.
     """
     for family, remote in _ELSEWHERE:
         with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:

@@ -2,10 +2,9 @@
 
     PenstockError
     ├── NotConnected    the caller: no connection to use; call ``connect`` first
-    └── CallFailed      whoever its status names: the call itself failed
+    └── CallFailed      depends on its status: the call itself failed
 
-A reply with an ``err_no`` is no failure of the call; ``raise_for_error`` turns it into the error
-that the server meant.
+A reply with an ``err_no`` is not a failed call; ``raise_for_error`` raises its error.
 """
 
 from __future__ import annotations
@@ -40,13 +39,13 @@ class CallFailed(PenstockError):
     def __init__(
         self, status: GrpcCode, text: str, *, retryable: bool = False, sent: bool = True
     ) -> None:
-        super().__init__(status, text)  # its arguments, so that it survives pickling
+        super().__init__(status, text)  # all arguments, so that it can be pickled
         self.status = status
         self.retryable = retryable
         self.sent = sent
 
     def at(self, endpoint: str) -> Self:
-        """The same failure, whose text names the endpoint."""
+        """Return the same failure with the endpoint in its text."""
         text = f"{endpoint}: {self.args[1]}"
         return type(self)(self.status, text, retryable=self.retryable, sent=self.sent)
 

@@ -1,8 +1,8 @@
-"""A feed dict to the bytes of a Request, and the bytes of a Response to what is in it. Pure.
+"""Encodes feed dicts to Request messages, and decodes Response messages. Pure.
 
-A request has one of two forms: texts (the default; arrays as the text numpy prints) and tensors.
-The caller's dict and arrays are only read. A server is not trusted more than a client: replies go
-through the decoders, and the limits, that guard the server, and nothing in them is evaluated.
+A request has texts (the default; arrays as numpy prints them) or tensors. The caller's dict and
+arrays are only read. Servers are not trusted: replies are decoded with the server's own decoders
+and limits, and nothing in them is evaluated.
 Source: ``docs/compatibility.md`` (pipeline client).
 """
 
@@ -28,7 +28,7 @@ CLIENT_IP_KEY = "clientip"
 PROFILE_KEY = "pipeline.profile"
 
 MAX_MESSAGE_BYTES = 512 * 2**20
-"""The original client's limit, for requests and for replies."""
+"""The original client's limit of requests and replies."""
 
 _INT64 = np.iinfo(np.int64)
 
@@ -47,14 +47,14 @@ def pack_request(
 ) -> pb.Request:
     """Make the message of one call; the options are those of ``PipelineClient.predict``.
 
-    In the tensor form ``x.lod`` (a flat list of offsets) is the lod of ``x``, and no key with
-    ``.lod`` in it is sent as a tensor. ``own_address`` is asked for the caller's address when the
-    feed has no ``clientip``; ``fetch`` has no effect: no reply is ever filtered.
+    With tensors, ``x.lod`` (a flat list of offsets) is the lod of ``x``, and no key with ``.lod``
+    in it is sent as a tensor. ``own_address`` is called if the feed has no ``clientip``. ``fetch``
+    has no effect: replies are not filtered.
 
     Raises:
-        TypeError: the feed is not a dict, fetch is not a list, or a value is neither text nor an
-            array of a type the wire can carry (the text form also takes lists).
-        ValueError: the log id is no int64, or a list is ragged.
+        TypeError: the feed is not a dict, fetch is not a list, or a value is neither a text nor an
+            array of a supported type (nor a list, if texts are sent).
+        ValueError: the log id is not an int64, or a list is ragged.
     """
     if not isinstance(feed_dict, dict):
         raise TypeError(f"feed_dict must be a dict of names to values, got {type(feed_dict)}")
@@ -86,10 +86,10 @@ def pack_request(
 
 
 def encode_request(request: pb.Request) -> bytes:
-    """The message's bytes.
+    """Encode a message.
 
     Raises:
-        TooLarge: over ``MAX_MESSAGE_BYTES``.
+        TooLarge: the message is over ``MAX_MESSAGE_BYTES``.
     """
     too_large = TooLarge(f"the request is over {MAX_MESSAGE_BYTES} bytes")
     try:
@@ -102,10 +102,10 @@ def encode_request(request: pb.Request) -> bytes:
 
 
 def decode_reply(reply: bytes) -> pb.Response:
-    """The message in the bytes.
+    """Decode a reply.
 
     Raises:
-        CallFailed: INTERNAL; the bytes are no Response. A retry hardly helps.
+        CallFailed: INTERNAL; the bytes are not a Response. A retry hardly helps.
     """
     try:
         return pb.Response.FromString(reply)
@@ -114,24 +114,24 @@ def decode_reply(reply: bytes) -> pb.Response:
 
 
 def raise_for_error(response: pb.Response) -> None:
-    """Do nothing when the reply is good, else raise what the server meant by its ``err_no``.
+    """Raise the error of a reply whose ``err_no`` is not 0.
 
     Raises:
-        RequestError: the subclass that the number stands for, with the reply's ``err_msg``; a
-            number of no known meaning is a ``ProductError``.
+        RequestError: the subclass of the number, with the reply's ``err_msg``; ``ProductError`` for
+            an unknown number.
     """
     if response.err_no != 0:
         raise error_for(response.err_no, response.err_msg)
 
 
 def response_arrays(response: pb.Response) -> dict[str, NDArray[Any] | str]:
-    """The typed results by name.
+    """Return the reply's tensors by name.
 
-    Servers send them when the request carried tensors. A result with a lod has its int32 offsets,
-    of shape ``(2, n)``, beside it under ``<name>.lod``. Of two results with one name the last wins.
+    Servers send tensors if the request had tensors. The lod of a tensor is under ``<name>.lod``:
+    int32 offsets of shape ``(2, n)``. Of two tensors with one name the last wins.
 
     Raises:
-        PackageError: a tensor contradicts itself or cannot be read.
+        PackageError: a tensor is inconsistent or cannot be decoded.
     """
     results: dict[str, NDArray[Any] | str] = {}
     for tensor in response.tensors:
@@ -145,7 +145,7 @@ def response_arrays(response: pb.Response) -> dict[str, NDArray[Any] | str]:
 def _log_id(value: object) -> int:
     if value is None:
         return 0
-    # Texts are taken because the original's first versions did.
+    # Texts are accepted as in the original's first versions.
     number = int(value) if isinstance(value, str) else index(value)  # type: ignore[arg-type]
     if not _INT64.min <= number <= _INT64.max:
         raise ValueError(f"a log id is an int64, got {number}")

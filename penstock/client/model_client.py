@@ -1,4 +1,4 @@
-"""The client of a model server by ``GeneralModelService``, for threads."""
+"""The client of model servers by ``GeneralModelService``, for threads."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ METHOD = f"/{GENERAL_MODEL}/inference"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """Servers that answer alike.
+    """Servers with the same model.
 
     Attributes:
-        tag: its name, of its own.
-        endpoints: where they are.
-        weight: its share of the calls, relative to the other variants'; 0 gets none.
+        tag: the variant's unique name.
+        endpoints: the servers.
+        weight: its share of the calls, relative to the other variants; 0 for none.
     """
 
     tag: str
@@ -35,24 +35,24 @@ class Variant:
 
 
 class Prediction(NamedTuple):
-    """What a call gave: the arrays by engine and alias, and the tag of the variant asked."""
+    """The result of a call: arrays by engine and alias, and the tag of the called variant."""
 
     outputs: dict[str, Feed]
     tag: str
 
 
 class Calls(Protocol):
-    """Makes calls at some endpoints; ``Channel`` for gRPC."""
+    """Makes calls to endpoints; ``Channel`` for gRPC."""
 
     def call(self, request: bytes, *, deadline: float | None, method: str) -> bytes:
-        """The reply's message.
+        """Make a call; return the reply's message.
 
         Raises:
-            CallFailed: there is none.
+            CallFailed: there was no reply.
         """
 
     def is_ours(self) -> bool:
-        """Whether this process made it."""
+        """Whether this process created it."""
 
     def close(self) -> None:
         """Disconnect."""
@@ -62,18 +62,17 @@ Connects: TypeAlias = Callable[[Sequence[Endpoint]], Calls]
 
 
 def over_grpc(endpoints: Sequence[Endpoint]) -> Calls:
-    """Calls by gRPC, in clear text."""
+    """Make calls by gRPC, without TLS."""
     return Channel(endpoints, None)
 
 
 class ModelClient:
-    """Calls a model server. Any thread; a forked child connects anew by itself.
+    """Calls a model server. Thread-safe; a forked child makes connections of its own.
 
     Args:
-        feeds: what the model takes and gives.
-        variants: who is asked: each call one of them, drawn by weight; within it, the endpoints
-            take turns.
-        connects: makes the calls.
+        feeds: the model's inputs and outputs.
+        variants: for each call one is chosen at random by weight; its endpoints take turns.
+        connects: makes the ``Calls`` of a variant.
 
     Raises:
         ValueError: no variant has a weight, or one has a negative one.
@@ -104,19 +103,19 @@ class ModelClient:
 
         Args:
             feed: see ``ModelFeeds.inputs``.
-            fetch: aliases of the wanted outputs; none is all.
-            batch: whether the values have a batch axis; see there.
+            fetch: aliases of the outputs; empty for all.
+            batch: whether the values have a batch axis; see ``ModelFeeds.inputs``.
             log_id: a uint64, for the server's log.
-            timeout: seconds for the whole call; None means no limit of the client's.
+            timeout: seconds for the whole call; None for no timeout.
 
         Raises:
-            InputMismatch, WrongType: the feed does not fit.
-            RequestError: the answer cannot be read, or says what is wrong.
-            CallFailed: there is no answer.
+            InputMismatch, WrongType: the feed does not fit the model.
+            RequestError: the answer cannot be decoded, or is an error.
+            CallFailed: there was no answer.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         request = encode_request(self.feeds.inputs(feed, batch=batch), fetch, log_id=log_id)
-        (variant,) = random.choices(self._variants, self._weights)  # noqa: S311 (no secret)
+        (variant,) = random.choices(self._variants, self._weights)  # noqa: S311 (not for cryptography)
         reply = self._calls(variant).call(request, deadline=deadline, method=METHOD)
         response = decode_response(reply)
         if response.err_no:
@@ -124,15 +123,15 @@ class ModelClient:
         return Prediction(self.feeds.outputs(response), variant.tag)
 
     def close(self) -> None:
-        """Disconnect; calls under way end with ``CallFailed``. A later call connects again."""
+        """Disconnect; in-flight calls end with ``CallFailed``. A later call connects again."""
         open_now, self._open = self._open, {}
         for each in open_now.values():
             if each.is_ours():
                 each.close()
 
     def _calls(self, variant: Variant) -> Calls:
-        # Without a lock, which a fork could leave held: of two threads that connect at once one
-        # wins, and what the other opened is closed when its call has ended.
+        # Without a lock, which a fork could leave locked: if two threads connect at once, one wins,
+        # and the other's connection is closed when its call has ended.
         found = self._open.get(variant.tag)
         if found is None or not found.is_ours():
             found = self._open[variant.tag] = self._connects(variant.endpoints)

@@ -1,7 +1,7 @@
-"""What a client of a model server sends and gets, by its configuration. Pure.
+"""Converts feeds to tensors and answers to arrays, by the client's configuration. Pure.
 
-A client knows a model from ``serving_client_conf.prototxt`` alone: aliases, element types, and the
-shape of one row as far as it is fixed. The caller's dict and arrays are only read.
+A client knows a model only from ``serving_client_conf.prototxt``: aliases, element types, and the
+fixed dimensions of one row. The caller's dict and arrays are only read.
 Source: ``docs/compatibility.md`` (the model server's protocol).
 """
 
@@ -24,14 +24,14 @@ from penstock.runtimes.prototxt import ModelConf, Variable
 from penstock.tensor import LOD_SUFFIX, TensorSpec, lod_offsets
 
 _GETS_BATCH_AXIS = frozenset({"INT64", "FP32", "INT32"})
-"""Datatypes of inputs that ``batch=False`` puts an axis in front of."""
+"""Datatypes of inputs to which ``batch=False`` adds a batch axis."""
 
 
 class ModelFeeds:
-    """The inputs and outputs of a model, as its clients call them. Immutable; any thread.
+    """The inputs and outputs of a model under their aliases. Immutable; thread-safe.
 
     Args:
-        conf: what the client's configuration says.
+        conf: the client's configuration.
     """
 
     def __init__(self, conf: ModelConf) -> None:
@@ -41,17 +41,17 @@ class ModelFeeds:
         self._aliases = {each.name: each.alias for each in conf.fetches}
 
     def inputs(self, feed: Mapping[str, Any], *, batch: bool) -> list[Output]:
-        """The tensors that a feed is.
+        """Convert a feed to tensors.
 
         Args:
-            feed: for every alias an array, a list, nested or flat, a number or texts; and for
-                sequences ``<alias>.lod``, a list of offsets.
-            batch: whether the values have a batch axis. If not, those of int64, float32 and int32
-                get one of one row.
+            feed: for every alias an array, a list, nested or flat, a number or texts; for sequences
+                also ``<alias>.lod``, a list of offsets.
+            batch: whether the values have a batch axis. If not, a batch axis of one row is added to
+                int64, float32 and int32 values.
 
         Raises:
             InputMismatch: an input is missing or unknown, or its values do not fit its type.
-            WrongType: a value is no array.
+            WrongType: a value cannot be converted to an array.
         """
         lods = {f"{alias}{LOD_SUFFIX}" for alias in self._inputs}
         for name in feed:
@@ -70,7 +70,7 @@ class ModelFeeds:
         ]
 
     def outputs(self, response: GeneralResponse) -> dict[str, Feed]:
-        """The arrays of an answer by engine, under their aliases, with ``<alias>.lod``."""
+        """Return the arrays of an answer by engine and alias, with ``<alias>.lod``."""
         return {engine: self._values(found) for engine, found in response.outputs.items()}
 
     def _values(self, tensors: Iterable[Output]) -> Feed:
@@ -84,12 +84,12 @@ class ModelFeeds:
 
 
 class _Input:
-    """One input, and how values become its tensor."""
+    """Converts the values of one input to its tensor."""
 
     def __init__(self, variable: Variable) -> None:
         self.variable = variable
         row = TYPES.get(variable.type)
-        # A file may say -1 where the type was not known: values go out as what they are.
+        # The configuration may have -1 for an unknown type: values then keep their own type.
         self._datatype = row.name if row is not None and row.name in DTYPES else None
         if self._datatype is not None:
             self._checked = ModelInput(
@@ -121,13 +121,13 @@ class _Input:
         try:
             array = np.array(listed)
             if not array.size and self._datatype is not None:
-                array = array.astype(DTYPES[self._datatype])  # no elements have no type
+                array = array.astype(DTYPES[self._datatype])  # an empty list has no type of its own
         except (ValueError, TypeError, OverflowError) as error:
             raise WrongType(f"input {self.variable.alias!r} is no array: {error}") from error
         return self._in_its_shape(array, rows=len(listed) if batch else None)
 
     def _in_its_shape(self, array: NDArray[Any], rows: int | None) -> NDArray[Any]:
-        """A list in the configured shape, if it has as many elements; else in its own."""
+        """Reshape a list to the configured shape if the number of elements fits."""
         shape: Sequence[int] = self.variable.shape
         if self.variable.is_lod or any(size < 0 for size in shape):
             return array

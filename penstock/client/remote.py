@@ -1,11 +1,12 @@
-"""A model, or a pipeline, in another server, as an op calls it.
+"""Calls a model or a pipeline in another server, for remote ops.
 
-A model is called by the Open Inference Protocol. What it takes is asked once and kept until the
-server refuses a feed: so a feed is checked and cast here as that of a model in this process is. A
-model server of Paddle Serving is called by its own protocol, over baidu_std, and a pipeline by its.
+A model is called by the Open Inference Protocol. Its metadata is requested once and cached until
+the server refuses a feed, so that feeds are checked and cast here, as for a local model. A model
+server of Paddle Serving is called by its own protocol over baidu_std, a pipeline by the pipeline
+protocol.
 
-Every failure becomes an error of ours that names the endpoint; ``Unreachable`` where a call may
-have run, or can run nowhere. The loop's thread only.
+Every failure becomes a ``RequestError`` that names the endpoint; ``Unreachable`` if the call may
+have run, or if no endpoint is available. Use on the loop's thread only.
 Source: ``docs/compatibility.md`` (remote ops).
 """
 
@@ -61,21 +62,22 @@ _ERRORS: Final[dict[GrpcCode, type[RequestError]]] = {
     GrpcCode.CANCELLED: Unreachable,
     GrpcCode.ABORTED: Unreachable,
 }
-"""By the status of a call; others are an ``InferenceFailed``."""
+"""Errors by the status of a call; any other status is an ``InferenceFailed``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteOptions:
-    """What an op calls.
+    """The options of a remote op.
 
     Attributes:
-        kind: which protocol the endpoints speak.
-        endpoints: where.
-        name: of the model or the pipeline there; None: the op's for a model, none for a pipeline.
+        kind: the protocol of the endpoints.
+        endpoints: the endpoints.
+        name: name of the remote model or pipeline; None: the op's name for a model, no name for a
+            pipeline.
         op: the op's name.
-        fetch_list: outputs that are wanted; None is all.
-        client_config: path of the file of aliases, or of its folder.
-        encryption_key: where the key of the encrypted model there is; None: it has none.
+        fetch_list: the outputs to return; None for all.
+        client_config: path of the file with aliases, or of its folder.
+        encryption_key: path of the key of an encrypted model; None if it is not encrypted.
     """
 
     kind: RemoteKind
@@ -92,30 +94,30 @@ class RemoteOptions:
 
 
 class CallsMethods(Protocol):
-    """Makes calls of any method at some of the endpoints: ``AsyncChannel``."""
+    """Calls methods of the endpoints: ``AsyncChannel``."""
 
     async def call(
         self, request: bytes, *, deadline: float | None, method: str = ..., fields: bytes = ...
     ) -> bytes:
-        """The reply's message.
+        """Make a call; return the reply's message.
 
         Raises:
-            CallFailed: there is none.
+            CallFailed: there was no reply.
         """
 
 
 def error_of(failed: CallFailed) -> RequestError:
-    """The error of a request whose call failed."""
+    """Return the error of a request whose remote call failed."""
     kind = _ERRORS.get(failed.status, InferenceFailed)
     return kind(str(failed))
 
 
 class Interface:
-    """What a model takes and gives, under the names that an op uses. Immutable; pure.
+    """The inputs and outputs of a remote model, under the names that an op uses. Immutable; pure.
 
     Args:
-        inputs, outputs: as the server tells.
-        conf: further names of them, from ``client_config``.
+        inputs, outputs: from the server's metadata.
+        conf: their aliases, from ``client_config``.
     """
 
     def __init__(
@@ -133,10 +135,10 @@ class Interface:
         self._all = tuple(each.alias for each in fetches)
 
     def fit(self, feed: Feed) -> list[OutTensor]:
-        """The feed as the server takes it; lods that it has no input for stay here.
+        """Check and cast a feed for the server; lods without an input are dropped.
 
         Raises:
-            InputMismatch, WrongType: it does not fit.
+            InputMismatch, WrongType: the feed does not fit the model.
         """
         fitted = {}
         for name, value in feed.items():
@@ -153,10 +155,10 @@ class Interface:
         return [*fitted.values()]
 
     def fetched(self, names: Sequence[str] | None) -> dict[str, str]:
-        """For each wanted output, as the op calls it, what the server calls it; empty is all.
+        """Return the server's names of the wanted outputs, by the op's names; empty for all.
 
         Raises:
-            InputMismatch: there is no such output.
+            InputMismatch: an output does not exist.
         """
         wanted = self._all if names is None else names
         unknown = [name for name in wanted if name not in self._outputs]
@@ -169,17 +171,17 @@ class Interface:
 
 
 def _names_of(name: str, variables: Sequence[Variable]) -> set[str]:
-    """All names of what the server calls so."""
+    """Return all names of the input or output that the server calls ``name``."""
     return {name}.union(*({v.name, v.alias} for v in variables if name in (v.name, v.alias)))
 
 
 class RemoteModel:
-    """A model behind the Open Inference Protocol.
+    """A remote model, by the Open Inference Protocol.
 
     Args:
-        options: which.
-        conf: what ``client_config`` says.
-        channel: to the endpoints.
+        options: the op's options.
+        conf: the contents of ``client_config``.
+        channel: calls the endpoints.
     """
 
     def __init__(
@@ -199,17 +201,17 @@ class RemoteModel:
         log_id: int,
         fields: bytes = b"",
     ) -> Feed:
-        """Call it once.
+        """Call the model once.
 
         Args:
-            feed: as ``Model.run`` takes it; not changed.
-            fetch: outputs; None is those of the options.
+            feed: as for ``Model.run``; not changed.
+            fetch: the outputs to return; None for those of the options.
             deadline: monotonic seconds.
             log_id: the request's trace id, sent as its id.
-            fields: further ones of the call's head, as a block.
+            fields: a header block of further fields.
 
         Raises:
-            RequestError: it failed; see ``error_of``.
+            RequestError: the call failed; see ``error_of``.
         """
         try:
             interface = self._interface or await self._ask(deadline)
@@ -222,12 +224,12 @@ class RemoteModel:
             reply = await self._call("ModelInfer", message, deadline, fields)
         except CallFailed as failed:
             if failed.status in (GrpcCode.INVALID_ARGUMENT, GrpcCode.NOT_FOUND):
-                self._interface = None  # another model may be there by now
+                self._interface = None  # the server may have another model now
             raise error_of(failed) from None
         return _outputs_of(reply, wanted)
 
     async def _ask(self, deadline: float | None) -> Interface:
-        """What the model takes and gives."""
+        """Return the model's inputs and outputs, requested if they are not cached."""
         try:
             return await self._metadata(deadline)
         except CallFailed as failed:
@@ -250,14 +252,14 @@ class RemoteModel:
         )
 
     async def _only_model(self, deadline: float | None) -> str | None:
-        """The name of the only model there."""
+        """Return the name of the server's only model; None if it has several."""
         request, response = inference_messages("ModelStatistics")
         asked = request().SerializeToString()
         try:
-            told = _parsed(response, await self._call("ModelStatistics", asked, deadline))
+            statistics = _parsed(response, await self._call("ModelStatistics", asked, deadline))
         except CallFailed:
             return None
-        names = {each.name for each in told.model_stats}
+        names = {each.name for each in statistics.model_stats}
         return names.pop() if len(names) == 1 else None
 
     async def _call(
@@ -268,13 +270,12 @@ class RemoteModel:
 
 
 class RemoteGeneralModel:
-    """A model behind ``GeneralModelService``, which tells nothing of its inputs: what is known of
-    them stands in ``client_config``.
+    """A remote model, by ``GeneralModelService``, which has no metadata of inputs.
 
     Args:
-        options: which.
-        conf: what ``client_config`` says; without it inputs go out under their own names and types.
-        channel: to the endpoints.
+        options: the op's options.
+        conf: the contents of ``client_config``; without it, inputs keep their own names and types.
+        channel: calls the endpoints.
     """
 
     def __init__(
@@ -292,9 +293,9 @@ class RemoteGeneralModel:
         log_id: int,
         fields: bytes = b"",
     ) -> Feed:
-        """Call it once. Where several engines answer, each has a dict under its name.
+        """Call the model once. If several engines answer, each has a dict under its name.
 
-        Arguments and errors are those of ``RemoteModel.run``; ``fields`` cannot be sent.
+        Arguments and errors as in ``RemoteModel.run``; ``fields`` has no effect.
         """
         options = self._options
         names = options.fetch_list if fetch is None else fetch
@@ -320,7 +321,7 @@ class RemoteGeneralModel:
 
 
 def _conf_of(feed: Feed) -> ModelConf:
-    """A feed as if a configuration named its inputs, and left their types open."""
+    """Make a configuration from a feed: its names, without types."""
     names = [name for name in feed if not name.endswith(LOD_SUFFIX)]
     feeds = tuple(Variable(name=name, alias=name, type=-1) for name in names)
     return ModelConf(feeds=feeds, fetches=(), source="the feed")
@@ -333,22 +334,22 @@ def _parsed(message: Any, reply: bytes) -> Any:
         raise CallFailed(GrpcCode.INTERNAL, "the reply's bytes are not its message") from error
 
 
-def _spec_of(told: Any) -> TensorSpec:
-    dtype = oip.DTYPES.get(told.datatype)
+def _spec_of(spec: Any) -> TensorSpec:
+    dtype = oip.DTYPES.get(spec.datatype)
     if dtype is None:
-        text = f"the model's input {told.name!r} has the datatype {told.datatype!r}, unknown here"
+        text = f"the model's input {spec.name!r} has the datatype {spec.datatype!r}, unknown here"
         raise CallFailed(GrpcCode.INTERNAL, text)
     return TensorSpec(
-        name=told.name,
-        alias=told.name,
+        name=spec.name,
+        alias=spec.name,
         dtype=dtype,
-        shape=tuple(None if size < 0 else int(size) for size in told.shape) or None,
-        bf16=told.datatype == BF16,
+        shape=tuple(None if size < 0 else int(size) for size in spec.shape) or None,
+        bf16=spec.datatype == BF16,
     )
 
 
 def _outputs_of(reply: bytes, wanted: Mapping[str, str]) -> Feed:
-    """The outputs in a reply, under the names that the op uses."""
+    """Decode the outputs of a reply, under the names that the op uses."""
     try:
         found = oip_message.decode_response(reply)
     except RequestError as error:
@@ -361,7 +362,7 @@ def _outputs_of(reply: bytes, wanted: Mapping[str, str]) -> Feed:
 
 
 def _texts(value: oip.Array) -> oip.Array:
-    """Elements of BYTES as texts where all of them are UTF-8; other arrays as they are."""
+    """Decode the elements of BYTES to texts if all are UTF-8; other arrays stay."""
     if value.dtype != object:
         return value
     texts = np.empty(value.size, object)
@@ -376,9 +377,9 @@ class RemotePipeline:
     """Another pipeline service.
 
     Args:
-        options: which.
-        channel: to the endpoints.
-        own_address: what it is told of who calls.
+        options: the op's options.
+        channel: calls the endpoints.
+        own_address: sent as ``clientip``.
         tensors: whether feeds are sent as tensors instead of texts.
     """
 
@@ -398,10 +399,10 @@ class RemotePipeline:
         log_id: int,
         fields: bytes = b"",
     ) -> Feed:
-        """Call it once. Its typed results are arrays; its texts stand in lists of one each.
+        """Call the pipeline once. Its tensors become arrays, each text a list of one text.
 
         Raises:
-            RequestError: the one that its ``err_no`` means, or see ``error_of``.
+            RequestError: the error of its ``err_no``, or see ``error_of``.
         """
         request = _packed(feed, self._options, self._own_address, log_id, tensors=self._tensors)
         try:

@@ -1,4 +1,4 @@
-"""How to trust a server, and how to be trusted by it."""
+"""TLS options of clients: trusted authorities and client certificates."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ File: TypeAlias = str | PathLike[str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
-    """Encrypt the connection and check the server's certificate; files are PEM.
+    """Encrypts connections and verifies the server's certificate; files are PEM.
 
     Attributes:
-        ca_file: certificates to trust instead of the well-known authorities.
-        cert_file: the client's own certificate chain, for servers that ask for one.
-        key_file: the private key to ``cert_file``.
+        ca_file: trusted certificates instead of the system's authorities.
+        cert_file: the client's certificate chain, for servers that require one.
+        key_file: the private key of ``cert_file``.
         server_name: the name to expect in the server's certificate instead of the endpoint's host.
     """
 
@@ -33,10 +33,10 @@ class Tls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Security:
-    """What connections need of a ``Tls``, its files read.
+    """A ``Tls`` whose files were read.
 
     Attributes:
-        context: with the certificates, for HTTP/2 only.
+        context: has the certificates; for HTTP/2 only.
         server_name: as in ``Tls``.
     """
 
@@ -48,11 +48,11 @@ def read_files(tls: Tls) -> Security:
     """Read the files.
 
     Raises:
-        OSError: one cannot be read, or is not what it should be.
+        OSError: a file cannot be read, or is invalid.
     """
     context = ssl.create_default_context(cafile=tls.ca_file)
     context.set_alpn_protocols(["h2"])
     if tls.cert_file is not None:
-        # A key under a password is refused; else OpenSSL would ask for it on the terminal.
+        # A key with a password is refused; otherwise OpenSSL would ask for it on the terminal.
         context.load_cert_chain(tls.cert_file, tls.key_file, password=lambda: "")
     return Security(context=context, server_name=tls.server_name)

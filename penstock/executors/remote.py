@@ -79,7 +79,7 @@ class RemoteExecutor(CoroutineExecutor):
             options.endpoints,
             None,
             rounded=rounded_down_ms,
-            told=self._tell,
+            on_health=self._log_health,
             protocol=baidu_std() if options.kind == "general_model" else GRPC,
         )
         self._called: RemoteModel | RemoteGeneralModel | RemotePipeline
@@ -100,7 +100,7 @@ class RemoteExecutor(CoroutineExecutor):
             await self._channel.close()
         return ended
 
-    def _tell(self, endpoint: Endpoint, problem: str | None) -> None:
+    def _log_health(self, endpoint: Endpoint, problem: str | None) -> None:
         if problem is None:
             _log.info("op %s: %s is available again", self._name, endpoint)
         else:

@@ -1,11 +1,9 @@
-"""baidu_std, the protocol that brpc speaks by default: bytes to messages and messages to bytes, for
-servers and clients.
+"""baidu_std, brpc's default protocol: encodes and decodes messages, for servers and clients.
 
-A message is a header of 12 bytes (``PRPC``, then two numbers: how much follows, and how much of
-that is meta), the meta, a protobuf message, and the payload. A caller numbers its requests, and the
-answers, in any order, have the same numbers. Behind the message in a payload may be an attachment.
-``Reader`` takes messages apart however their bytes are cut; it knows nothing of connections and
-time.
+A message is a header of 12 bytes (``PRPC``, the size of the rest, and the size of the meta), the
+meta, which is a protobuf message, and the payload, which may end with an attachment. An answer has
+the correlation id of its request; answers come in any order. ``Reader`` decodes a byte stream,
+whatever the boundaries of its reads.
 
 Source: brpc's description of the protocol and its ``baidu_rpc_meta.proto``. Pure.
 """
@@ -25,19 +23,19 @@ from penstock.protocols.protobuf import LENGTH, VARINT, Walker, read_varint, var
 
 MAGIC: Final = b"PRPC"
 MAX_META_BYTES: Final = 16 << 10
-"""Bytes of a meta; a guess, as much as the fields of an HTTP request may have."""
+"""Maximum bytes of a meta; a guess: the limit of the header fields of an HTTP request."""
 MAX_PAYLOAD_BYTES: Final = 2**31 - 1
-"""What other implementations can read."""
+"""Maximum bytes of a message that other implementations accept."""
 
 _HEADER: Final = struct.Struct(">4sII")
 _MOST_FIELDS: Final = 1_000
 _LEVEL: Final = 6
 _REQUESTS: Final = 256
-"""Methods that are remembered as they stand in a meta; with a log id each call is another."""
+"""Size of the cache of encoded method calls; a log id makes each call different."""
 
 
 class Compression(IntEnum):
-    """How a payload is packed; an attachment never is."""
+    """How a payload is compressed; an attachment never is."""
 
     NONE = 0
     SNAPPY = 1
@@ -47,17 +45,17 @@ class Compression(IntEnum):
 
 
 class ProtocolBroken(Exception):
-    """The bytes are no messages of this protocol; their connection can only be closed."""
+    """The bytes are not a message of this protocol; the connection must be closed."""
 
 
 class MethodCall(NamedTuple):
-    """What a request's meta says of the call.
+    """The part of a meta that makes it a request.
 
     Attributes:
-        service: its full name as a rule; without its package from some clients.
-        method: its name.
+        service: the service's full name; some clients leave out its package.
+        method: the method's name.
         log_id: the caller's trace id.
-        timeout_ms: milliseconds that the caller waits; 0 or less where it does not say.
+        timeout_ms: the caller's timeout in milliseconds; 0 or less for none.
     """
 
     service: str
@@ -67,11 +65,11 @@ class MethodCall(NamedTuple):
 
 
 class CallResult(NamedTuple):
-    """What an answer's meta says of the call.
+    """The part of a meta that makes it an answer.
 
     Attributes:
-        error_code: 0 where all is well.
-        error_text: why, where it is not.
+        error_code: 0 for success.
+        error_text: why the call failed.
     """
 
     error_code: int = 0
@@ -80,16 +78,16 @@ class CallResult(NamedTuple):
 
 @dataclass(slots=True)
 class Meta:
-    """What is known of a message before its payload.
+    """The meta of a message.
 
     Attributes:
-        call: of a request.
-        result: of an answer.
-        correlation_id: the number of the request; 64 bits, without a sign here.
-        compression: a ``Compression``, or a number that is none.
-        attachment_bytes: at the end of the payload, as announced; may be any number.
-        is_chunk: it is one of several messages that make one.
-        opens_stream: it asks for a stream, or takes part in one.
+        call: set in a request.
+        result: set in an answer.
+        correlation_id: the request's number, as an unsigned 64-bit integer.
+        compression: a ``Compression``, or an unknown number.
+        attachment_bytes: size of the attachment at the end of the payload; not validated.
+        is_chunk: the message is a part of a larger message.
+        opens_stream: the message opens a stream, or belongs to one.
     """
 
     call: MethodCall | None = None
@@ -102,10 +100,10 @@ class Meta:
 
 
 def decode_meta(data: bytes) -> Meta:
-    """Read a meta. Fields that are not known here are passed over.
+    """Decode a meta. Unknown fields are ignored.
 
     Raises:
-        ProtocolBroken: it is none.
+        ProtocolBroken: the meta is malformed.
     """
     meta = Meta()
     try:
@@ -162,7 +160,7 @@ def _call_result(data: bytes) -> CallResult:
 
 
 def _signed(number: int, bits: int = 32) -> int:
-    """A varint as the integer of so many bits that it is on the wire."""
+    """Convert a varint to the signed integer of this width that it encodes."""
     half = 1 << bits - 1
     return (number + half) % (2 * half) - half
 
@@ -173,10 +171,10 @@ def encode_request(
     payload_bytes: int,
     compression: Compression = Compression.NONE,
 ) -> bytes:
-    """Header and meta of a request, before its payload of so many bytes.
+    """Encode header and meta of a request whose payload has ``payload_bytes``.
 
     Raises:
-        ValueError: the payload is too large, or a name is.
+        ValueError: the payload or a name is too large.
     """
     inner = _names(call.service, call.method)
     if call.log_id:
@@ -200,7 +198,7 @@ _GOOD: Final = b"\x12\x02\x08\x00"
 
 
 def encode_response(correlation_id: int, payload_bytes: int) -> bytes:
-    """Header and meta of an answer, before its payload of so many bytes.
+    """Encode header and meta of an answer whose payload has ``payload_bytes``.
 
     Raises:
         ValueError: the payload is too large.
@@ -209,7 +207,7 @@ def encode_response(correlation_id: int, payload_bytes: int) -> bytes:
 
 
 def encode_failure(correlation_id: int, error_code: int, error_text: str) -> bytes:
-    """A whole answer that tells of an error."""
+    """Encode a whole answer with an error code."""
     text = error_text.encode(errors="replace")[: MAX_META_BYTES // 2]
     text = text.decode(errors="ignore").encode()
     inner = b"\x08" + varint(error_code % 2**64) + b"\x12" + varint(len(text)) + text
@@ -223,12 +221,13 @@ def _framed(meta: bytes, payload_bytes: int) -> bytes:
 
 
 class MessageBegun(NamedTuple):
-    """A message has begun.
+    """The meta of a message has arrived.
 
     Attributes:
-        meta: what it says.
-        size: bytes of its payload.
-        payload: all of it, where it is there and not large; None: ``PayloadPart`` bring it.
+        meta: the meta.
+        size: bytes of the payload.
+        payload: the whole payload, if it is small and has arrived; else None, and ``PayloadPart``
+            events follow.
     """
 
     meta: Meta
@@ -237,7 +236,7 @@ class MessageBegun(NamedTuple):
 
 
 class PayloadPart(NamedTuple):
-    """A part of the payload of the message that has begun; the last one has ``ended``."""
+    """A part of the current message's payload; the last one has ``ended``."""
 
     data: bytes
     ended: bool
@@ -247,15 +246,15 @@ Event: TypeAlias = MessageBegun | PayloadPart
 
 
 class Reader:
-    """Takes one direction of a connection apart, event by event.
+    """Decodes one direction of a connection to events.
 
-    Equal bytes give equal messages however they are cut. What has been given and not been asked for
-    is kept, and nothing else but the meta of a message that has begun.
+    The same bytes give the same messages, whatever the boundaries of reads. It holds only the
+    received bytes that no event has returned, and the current message's meta.
 
     Attributes:
-        kept: bytes that no event has brought yet.
-        missing: bytes of the payload that comes in parts which no event has brought yet.
-        begun: messages that have begun.
+        kept: received bytes that no event has returned.
+        missing: bytes of the current partial payload that no event has returned.
+        begun: number of messages that have begun.
     """
 
     __slots__ = ("_at", "_body_bytes", "_data", "_meta_bytes", "begun", "missing")
@@ -263,8 +262,8 @@ class Reader:
     def __init__(self) -> None:
         self._data = b""
         self._at = 0
-        self.missing = 0  # of the payload that comes in parts
-        self._body_bytes = -1  # of the message whose meta is still to come; -1 before its header
+        self.missing = 0
+        self._body_bytes = -1  # of the message whose meta is incomplete; -1 before its header
         self._meta_bytes = 0
         self.begun = 0
 
@@ -275,19 +274,19 @@ class Reader:
 
     @property
     def is_between(self) -> bool:
-        """Whether no message has begun that is not all there."""
+        """Whether no message is partly received."""
         return not self.missing and self._body_bytes < 0 and not self.kept
 
     def receive(self, data: bytes) -> None:
-        """Take what has come."""
+        """Add received bytes."""
         self._data = self._data[self._at :] + data if self._at < len(self._data) else data
         self._at = 0
 
     def next_event(self) -> Event | None:
-        """What comes next; None while more bytes are needed.
+        """Return the next event; None while more bytes are needed.
 
         Raises:
-            ProtocolBroken: the bytes are no message; nothing more may be asked.
+            ProtocolBroken: the bytes are not a message; the reader must not be used again.
         """
         data, at = self._data, self._at
         if self.missing:
@@ -323,10 +322,10 @@ class Reader:
 
 
 def compress(kind: Compression, data: bytes) -> bytes:
-    """Pack a payload.
+    """Compress a payload.
 
     Raises:
-        UnknownEncoding: we cannot.
+        UnknownEncoding: the compression is not supported.
     """
     if kind is Compression.NONE:
         return data
@@ -339,17 +338,17 @@ def compress(kind: Compression, data: bytes) -> bytes:
 
 
 def decompress(kind: int, data: bytes, most: int) -> bytes:
-    """A payload in plain.
+    """Decompress a payload.
 
     Args:
         kind: the number of a compression.
-        data: packed.
-        most: bytes that it may unpack to; the work is bounded by it.
+        data: the compressed bytes.
+        most: maximum bytes of the result; also bounds the work.
 
     Raises:
-        UnknownEncoding: we cannot.
-        Undecodable: it is corrupt.
-        TooLarge: it unpacks to more than ``most``, or too many times its size.
+        UnknownEncoding: the compression is not supported.
+        Undecodable: the data is corrupt.
+        TooLarge: the result is larger than ``most``, or too many times the size of ``data``.
     """
     if kind == Compression.NONE:
         return data
@@ -376,7 +375,7 @@ def _unpack_snappy(data: bytes, most: int) -> bytes:
         size, _ = read_varint(data, 0)
     except ValueError:
         raise Undecodable("the data is not snappy") from None
-    gzip.check_size(size, data, most)  # the library makes room for so many bytes at once
+    gzip.check_size(size, data, most)  # the library allocates this size at once
     try:
         return bytes(cramjam.snappy.decompress_raw(data))
     except cramjam.DecompressionError:

@@ -300,7 +300,7 @@ class Owner:
     def block(self, call: Call) -> bytes:
         return BLOCK
 
-    def untouched(self, call: Call) -> None:
+    def retry_unprocessed(self, call: Call) -> None:
         call.end(CallFailed(GrpcCode.UNAVAILABLE, "untouched"))
 
     def leaving(self, connection: Connection) -> None:
@@ -309,7 +309,7 @@ class Owner:
     def lost(self, connection: Connection) -> None:
         self.told.append("lost")
 
-    def heard(self, outcome: Outcome) -> None:
+    def call_ended(self, outcome: Outcome) -> None:
         """Each call's test looks at that itself."""
 
 

@@ -15,25 +15,25 @@ from penstock.protocols.status import GrpcCode
 IDENTITY: Final = b"identity"
 GZIP: Final = b"gzip"
 ENCODINGS: Final = (IDENTITY, GZIP)
-"""What we can read."""
+"""The supported encodings of messages."""
 
 _PREFIX = struct.Struct(">BI")
 _PREFIX_BYTES: Final = 5
 _PLAIN = b"\0"
 _MOST_ANNOUNCED: Final = 2**32 - 1
 _LEVEL: Final = 6
-_SMALL: Final = 1 << 10  # pieces below are put together at once: as objects they would cost more
+_SMALL: Final = 1 << 10  # smaller pieces are joined at once: separate objects would cost more
 
 
 def encode_message(data: bytes, compressed: bool = False) -> bytes:
-    """A message as it goes over the wire.
+    """Encode a message with its prefix.
 
     Args:
         data: the message.
-        compressed: pack it with gzip; the head must have said ``grpc-encoding: gzip``.
+        compressed: compress it with gzip; the head must have had ``grpc-encoding: gzip``.
 
     Raises:
-        GrpcError: it is longer than a prefix can say.
+        GrpcError: the message is longer than a prefix allows.
     """
     if compressed:
         packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, gzip.WINDOW)
@@ -44,10 +44,10 @@ def encode_message(data: bytes, compressed: bool = False) -> bytes:
 
 
 def message_prefix(size: int) -> bytes:
-    """What goes before a plain message of so many bytes.
+    """Encode the prefix of an uncompressed message of ``size`` bytes.
 
     Raises:
-        GrpcError: it is longer than a prefix can say.
+        GrpcError: the message is longer than a prefix allows.
     """
     if size > _MOST_ANNOUNCED:
         raise _too_large(size, _MOST_ANNOUNCED)
@@ -55,10 +55,10 @@ def message_prefix(size: int) -> bytes:
 
 
 class Deferred:
-    """A message that is complete, and neither put together nor unpacked yet.
+    """A complete message that is not joined or decompressed yet.
 
     Attributes:
-        packed: whether it is compressed.
+        packed: whether the message is compressed.
     """
 
     __slots__ = ("_most", "_parts", "packed")
@@ -72,19 +72,19 @@ class Deferred:
         return self._parts.size
 
     def take(self) -> bytes:
-        """The message, once; from any thread.
+        """Return the message. Call it once; from any thread.
 
         Raises:
-            GrpcError: it is not gzip, or unpacks to too much.
+            GrpcError: the message is not gzip, or too large when decompressed.
         """
         data = self._parts.join()
         return _unpack(data, self._most) if self.packed else data
 
 
 def unary_message(data: bytes, most: int = _MOST_ANNOUNCED) -> bytes | None:
-    """The message, when ``data`` is exactly one that is plain and within ``most`` bytes, else None.
+    """Return the message if ``data`` is exactly one, uncompressed, of at most ``most`` bytes.
 
-    None is not an error: give the same bytes to a ``MessageReader``, which says what they are.
+    Else None, which is not an error: pass the same bytes to a ``MessageReader``.
     """
     size = len(data)
     if size >= _PREFIX_BYTES:
@@ -95,23 +95,23 @@ def unary_message(data: bytes, most: int = _MOST_ANNOUNCED) -> bytes | None:
 
 
 class Store(Protocol):
-    """Keeps a message while it comes in.
+    """Holds the pieces of a message until it is complete.
 
     Attributes:
-        size: bytes.
+        size: bytes of the pieces.
     """
 
     size: int
 
     def add(self, piece: bytes) -> None:
-        """Keep one more piece."""
+        """Add a piece."""
 
     def join(self) -> bytes:
-        """All of it; nothing is asked of the store after that."""
+        """Return the joined pieces. The last call of a store."""
 
 
 class Pieces:
-    """Keeps the pieces themselves."""
+    """A store that holds the pieces themselves."""
 
     __slots__ = ("_pieces", "size")
 
@@ -136,17 +136,17 @@ class Pieces:
 
 
 class MessageReader:
-    """Takes one direction of a call apart.
+    """Decodes the messages of one direction of a call.
 
     Args:
-        most: bytes of a message, on the wire and unpacked.
-        encoding: what ``grpc-encoding`` said; None or identity when messages must be plain.
-        store: makes what keeps a message that comes in pieces.
-        defer: messages of more bytes, and compressed ones, come as a ``Deferred``.
+        most: maximum bytes of a message, as sent and decompressed.
+        encoding: value of ``grpc-encoding``; None or identity: messages must be uncompressed.
+        store: makes the store of a message that arrives in pieces.
+        defer: larger messages, and compressed ones, are returned as ``Deferred``.
 
-    Bound: a message is kept once while it comes in and joined once; what is announced is refused
-    before it is read. An error ends the call: messages that were complete in the same piece are
-    dropped with it, and nothing more may be fed.
+    Bound: a message is held once while it arrives, and joined once; one that is announced as too
+    large is refused at its prefix. An error ends the call: messages that were complete in the same
+    piece are dropped, and ``feed`` must not be called again.
     """
 
     __slots__ = (
@@ -171,26 +171,24 @@ class MessageReader:
         self._most = most
         self._encoding = encoding
         self._new_store = store
-        self._prefix = b""  # of the next message, as far as it is there
-        self._length = -1  # of the open message; -1 between messages
+        self._prefix = b""  # the received part of the next message's prefix
+        self._length = -1  # of the current message; -1 between messages
         self._packed = False
-        self._store: Store | None = None  # of the open message, when a part of it is there
+        self._store: Store | None = None  # of the current message, if a part of it was received
 
     @property
     def announced(self) -> tuple[int, int]:
-        """Bytes of the plain message that has begun to come, and how many of them are missing; both
-        0 when there is none.
-        """
+        """Size and missing bytes of the current uncompressed message; zeros if there is none."""
         length, store = self._length, self._store
         if self._packed or length < 0:
             return 0, 0
         return length, length if store is None else length - store.size
 
     def feed(self, piece: bytes) -> list[Any]:
-        """The messages that this piece completes.
+        """Process a piece; return the messages that it completes.
 
         Raises:
-            GrpcError: a message is too large, or not encoded as was said.
+            GrpcError: a message is too large, or not encoded as announced.
         """
         messages: list[bytes | Deferred] = []
         at = 0
@@ -216,10 +214,10 @@ class MessageReader:
             messages.append(self._finish_message(part))
 
     def finish(self) -> None:
-        """No more will come.
+        """Process the end of the stream.
 
         Raises:
-            GrpcError: a message is cut short.
+            GrpcError: the last message is incomplete.
         """
         if self._prefix or self._length >= 0:
             raise GrpcError(GrpcCode.INTERNAL, "the last message is cut short")
@@ -250,7 +248,7 @@ class MessageReader:
 
 
 def _unpack(data: bytes, most: int) -> bytes:
-    """Unpack gzip, with no more work than ``most`` bytes are worth."""
+    """Decompress gzip; ``most`` bytes of output also bound the work."""
     try:
         return gzip.unpack(data, most)
     except Undecodable as error:

@@ -12,7 +12,7 @@ from penstock.protocols.heads import Headers
 from penstock.protocols.status import GrpcCode
 
 Metadata: TypeAlias = tuple[tuple[str, str | bytes], ...]
-"""Pairs in their order, names in lower case; bytes where the name ends in ``-bin``."""
+"""Pairs in order, names in lower case; values are bytes if the name ends in ``-bin``."""
 
 _NAME = re.compile(r"[0-9a-z_.-]+")
 _TEXT = re.compile(r"[ -~]*")
@@ -22,16 +22,16 @@ _RESERVED = "grpc-"
 
 
 def encode_metadata(metadata: Iterable[tuple[str, str | bytes]]) -> Headers:
-    """The fields that carry it.
+    """Encode metadata as header fields.
 
     Raises:
-        ValueError: a name is reserved or malformed, or a value is not of the name's kind.
+        ValueError: a name is reserved or malformed, or a value has the wrong type for its name.
     """
     return tuple([_encode(name, value) for name, value in metadata])
 
 
 def decode_metadata(headers: Headers) -> Metadata:
-    """The application's part of a head or of trailers; the transport's fields are left out.
+    """Decode the metadata of a head or of trailers; reserved fields are left out.
 
     Raises:
         GrpcError: a binary value is not base64.
@@ -42,7 +42,7 @@ def decode_metadata(headers: Headers) -> Metadata:
         if name in _OURS or name.startswith((_RESERVED, ":")):
             continue
         if name.endswith(_BINARY):
-            # Equal names may have been joined by commas on the way.
+            # An intermediary may have joined fields of one name by commas.
             pairs += [(name, _from_base64(name, part)) for part in raw.split(b",")]
         else:
             pairs.append((name, raw.decode("latin-1")))
@@ -62,7 +62,7 @@ def _encode(name: str, value: str | bytes) -> tuple[bytes, bytes]:
 
 
 def _from_base64(name: str, raw: bytes) -> bytes:
-    """With padding or without."""
+    """Decode base64 with or without padding."""
     bare = raw.strip(b" \t").rstrip(b"=")
     try:
         return binascii.a2b_base64(bare + b"=" * (-len(bare) % 4), strict_mode=True)

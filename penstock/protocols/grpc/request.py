@@ -17,12 +17,13 @@ _BLANKS = b" \t"
 
 
 def check_request(head: RequestHead) -> tuple[float | None, bytes | None]:
-    """The seconds that a call's caller gives it, and the encoding of its compressed messages; None
-    for each that the head does not tell.
+    """Validate the head of a call; return its timeout in seconds, and the encoding of its messages.
+
+    Either is None if the head does not have it.
 
     Raises:
-        GrpcError: it is no call, or none that can be answered. ``http`` is 405 or 415 when it
-            cannot be gRPC; ``headers`` names what is accepted instead.
+        GrpcError: the request is not a valid call. ``http`` is 405 or 415 if it is not gRPC;
+            ``headers`` has what is accepted instead.
     """
     fields = head.fields
     if head.method != "POST":
@@ -35,7 +36,7 @@ def check_request(head: RequestHead) -> tuple[float | None, bytes | None]:
         raise GrpcError(GrpcCode.INVALID_ARGUMENT, text, http=415)
     te = fields.get(b"te", b"")
     if te != b"trailers" and te.lower() != b"trailers":
-        # A proxy that does not pass it on would not pass on the status behind the answer either.
+        # A proxy that drops this header would also drop the trailers, which have the status.
         raise GrpcError(GrpcCode.INTERNAL, "the header te: trailers is missing")
     if b"-bin" in b" ".join(fields):
         decode_metadata(head.headers)

@@ -1,4 +1,4 @@
-"""The status of a call: a code and a text, as exceptions here and as trailers on the wire."""
+"""The status of a call, a code and a text: as an exception, and encoded in trailers."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Final
 from penstock.protocols.heads import Headers
 from penstock.protocols.status import GrpcCode
 
-_MOST_TEXT = 4096  # encoded bytes; peers take 8 KiB of trailers, and other fields need room too
+_MOST_TEXT = 4096  # maximum encoded bytes; peers accept 8 KiB of trailers, for all fields
 _UNSAFE = re.compile(rb"[^ -$&-~]")
 _ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
 _CODES = {b"%d" % code: code for code in GrpcCode}
 
-# Of a server, or of a proxy before it, that answers without a gRPC status.
+# For answers of a server or proxy without a gRPC status.
 _CODE_OF_HTTP = {
     400: GrpcCode.INTERNAL,
     401: GrpcCode.UNAUTHENTICATED,
@@ -28,10 +28,10 @@ _CODE_OF_HTTP = {
 
 
 HEAD: Final[Headers] = ((b"content-type", b"application/grpc"),)
-"""Before the messages of an answer."""
+"""Header fields of an answer with messages."""
 
 OK_TRAILERS: Final[Headers] = ((b"grpc-status", b"0"),)
-"""Behind the messages of a call that succeeds."""
+"""Trailers of a successful call."""
 
 
 class GrpcError(Exception):
@@ -39,10 +39,10 @@ class GrpcError(Exception):
 
     Attributes:
         code: never OK.
-        text: may be told to the peer.
-        http: the status of the HTTP response. With another than 200 the caller does not speak gRPC,
-            and is to be answered as any client of HTTP.
-        headers: that go with the status.
+        text: the reason; may be sent to the peer.
+        http: the status of the HTTP response. Other than 200 if the caller does not speak gRPC, and
+            gets a plain HTTP response.
+        headers: further fields of the response.
     """
 
     def __init__(
@@ -56,12 +56,12 @@ class GrpcError(Exception):
 
 
 def trailers(code: GrpcCode, text: str, metadata: Headers = ()) -> Headers:
-    """The fields that tell how a call ended; without any message they stand in the head.
+    """Encode the trailers of a call. An answer without messages has them in its head.
 
     Args:
-        code: how it ended.
-        text: for the caller; left out when it is empty.
-        metadata: fields as they go over the wire; see ``encode_metadata``.
+        code: the status code.
+        text: the text for the caller; left out if empty.
+        metadata: encoded metadata; see ``encode_metadata``.
     """
     status = (b"grpc-status", b"%d" % code)
     if not text:
@@ -70,7 +70,7 @@ def trailers(code: GrpcCode, text: str, metadata: Headers = ()) -> Headers:
 
 
 def encode_status_message(text: str) -> bytes:
-    """A text as ``grpc-message``: UTF-8, percent-encoded, cut when it is very long."""
+    """Encode a text as ``grpc-message``: UTF-8, percent-encoded, truncated if very long."""
     text = text[:_MOST_TEXT]
     encoded = _percent_encoded(text)
     if len(encoded) <= _MOST_TEXT:
@@ -80,7 +80,7 @@ def encode_status_message(text: str) -> bytes:
     for letter in map(_percent_encoded, text):
         left -= len(letter)
         if left < 0:
-            break  # between letters, so that what is left can be read
+            break  # between characters, so that the rest is valid
         letters.append(letter)
     return b"".join(letters)
 
@@ -91,16 +91,16 @@ def _percent_encoded(text: str) -> bytes:
 
 
 def decode_status_message(raw: bytes) -> str:
-    """The text of a ``grpc-message``. Never fails: what is no escape or no UTF-8 stays visible."""
+    """Decode a ``grpc-message``. Never fails: invalid escapes and invalid UTF-8 stay visible."""
     plain = _ESCAPE.sub(lambda found: bytes((int(found[1], 16),)), raw)
     return plain.decode("utf-8", "replace")
 
 
 def read_status(fields: Mapping[bytes, bytes]) -> tuple[GrpcCode, str] | None:
-    """What trailers, or a head that is all there is, tell of a call's end.
+    """Read the status from trailers, or from the head of an answer without messages.
 
     Returns:
-        The code, UNKNOWN for one that nobody knows, and the text; None without a ``grpc-status``.
+        The code, UNKNOWN for an unknown number, and the text; None without a ``grpc-status``.
     """
     raw = fields.get(b"grpc-status")
     if raw is None:
@@ -110,5 +110,5 @@ def read_status(fields: Mapping[bytes, bytes]) -> tuple[GrpcCode, str] | None:
 
 
 def code_of_http(status: int) -> GrpcCode:
-    """What a client takes an HTTP status for when the answer has no ``grpc-status``."""
+    """Map the HTTP status of an answer without ``grpc-status`` to a code."""
     return _CODE_OF_HTTP.get(status, GrpcCode.UNKNOWN)

@@ -14,10 +14,10 @@ _SECONDS = {b"n": 1e-9, b"u": 1e-6, b"m": 1e-3, b"S": 1.0, b"M": 60.0, b"H": 360
 
 
 def parse_timeout(raw: bytes) -> float:
-    """Seconds.
+    """Decode a timeout to seconds.
 
     Raises:
-        GrpcError: it is malformed.
+        GrpcError: the timeout is malformed.
     """
     digits, unit = raw[:-1], _SECONDS.get(raw[-1:])
     if unit is None or not digits.isdigit() or len(digits) > _MOST_DIGITS:
@@ -26,7 +26,7 @@ def parse_timeout(raw: bytes) -> float:
 
 
 def encode_timeout(seconds: float) -> bytes:
-    """In the finest unit that has room, rounded up; one nanosecond when the time is over."""
+    """Encode seconds in the finest unit that fits, rounded up; at least one nanosecond."""
     for unit, length in _SECONDS.items():
         if seconds <= _MOST * length:
             # The tolerance keeps 0.1 s from becoming 100000001n by an error in the last bit.

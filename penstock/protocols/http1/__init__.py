@@ -1,4 +1,4 @@
-"""HTTP/1.1, the server's side: bytes in, events out; answers in, bytes out. Knows no socket."""
+"""HTTP/1.1, the server's side: received bytes to events, answers to bytes. No I/O."""
 
 from penstock.protocols.http1.connection import Http1Connection
 from penstock.protocols.http1.events import Event, Http1Data, Http1Failed, Http1Head

@@ -10,11 +10,11 @@ from penstock.protocols.heads import Headers, checked
 from penstock.protocols.http1.head import UNREAD, Http1RequestHead
 
 # The states of a connection. Plain numbers, because enum members cost too much here.
-HEAD: Final = 0  # a head is to come, or has come in part
-LENGTH: Final = 1  # a body of known length is coming
-CHUNKS: Final = 2  # a body in chunks is coming
-WHOLE: Final = 3  # the request is complete; its answer is awaited
-CLOSED: Final = 4  # nothing is read any more
+HEAD: Final = 0  # awaiting a head, or the rest of it
+LENGTH: Final = 1  # receiving a body of known length
+CHUNKS: Final = 2  # receiving a body in chunks
+WHOLE: Final = 3  # the request is complete; awaiting its answer
+CLOSED: Final = 4  # further input is ignored
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _CLOSE: Final = b"connection: close\r\n"
@@ -25,13 +25,13 @@ _NO_BODY: Final = (204, 304)
 
 
 class ReplyHead(NamedTuple):
-    """The part of a head that depends on the application alone.
+    """The part of a head that depends on the application only.
 
     Attributes:
         start: the status line and the fields.
-        is_usual: it has a body, and lets the connection stay.
-        closes: the application asks for the connection's end.
-        has_body: False for a status that never has one.
+        is_usual: the answer has a body, and keeps the connection open.
+        closes: the application asks to close the connection.
+        has_body: False for a status that never has a body.
     """
 
     start: bytes
@@ -42,10 +42,10 @@ class ReplyHead(NamedTuple):
 
 @lru_cache(maxsize=512)
 def reply_head(status: int, headers: Headers) -> ReplyHead:
-    """The head of a final answer; fields that frame it are left out, for they are the connection's.
+    """Encode the head of a final answer, without framing fields, which the connection adds.
 
     Raises:
-        ValueError: the status is not final, or a field would break the framing.
+        ValueError: the status is not final, or a field is invalid.
     """
     if not 200 <= status <= 999:
         raise ValueError(f"{status} is not the status of an answer")
@@ -57,51 +57,51 @@ def reply_head(status: int, headers: Headers) -> ReplyHead:
 
 
 def field_lines(headers: Headers) -> bytes:
-    """The fields as they are sent.
+    """Encode header fields.
 
     Raises:
-        ValueError: a name is no token in lower case, or a value has control characters in it.
+        ValueError: a name is not a lower-case token, or a value has control characters.
     """
     return b"".join([b"%b: %b\r\n" % pair for pair in checked(headers)])
 
 
 class Answering:
-    """What answers need to know of a connection and its request in turn.
+    """The state of a connection that its answers depend on.
 
     Attributes:
-        head: of the request in turn.
-        date: the line of a field that every answer has, set by the driver; RFC 9110, 6.6.1.
-        keep_alive: whether the connection stays when the current answer is out. False also when the
-            client has half-closed and nothing of it is left: close as soon as no answer is open.
+        head: head of the current request.
+        date: the ``date`` field's line, set by the driver; RFC 9110, 6.6.1.
+        keep_alive: whether the connection stays open after the current answer. Also False if the
+            client has half-closed and no further request was received.
     """
 
     def __init__(self) -> None:
         self._state: int = HEAD
         self.head: Http1RequestHead = UNREAD
         self.date = b""
-        self._awaits = False  # the client waits for a word before it sends the body
+        self._awaits = False  # the client may wait for 100 Continue
         self._replied = False
-        self._sends: bool | None = None  # pieces as chunks, as they are, or (None) not at all
+        self._sends: bool | None = None  # pieces: True as chunks, False as they are, None dropped
         self.keep_alive = True
 
     def respond(self, status: int, headers: Headers, body: bytes, close: bool = False) -> bytes:
-        """The whole answer to the request in turn; arguments and errors as ``respond_apart``."""
+        """Encode the whole answer to the current request; see ``respond_apart``."""
         return b"".join(self.respond_apart(status, headers, body, close))
 
     def respond_apart(
         self, status: int, headers: Headers, body: bytes, close: bool = False
     ) -> tuple[bytes, ...]:
-        """The whole answer to the request in turn, its body apart, so that it is not copied.
+        """Encode the whole answer to the current request, without copying its body.
 
         Args:
             status: 200 or more.
-            headers: names in lower case; those that frame the answer are added here. Of
-                ``connection`` only ``close`` is heeded.
-            body: left out for HEAD and for a status that has none.
-            close: end the connection after it.
+            headers: names in lower case. Framing fields are replaced; ``connection`` has an effect
+                only with ``close``.
+            body: omitted for HEAD and for a status without a body.
+            close: close the connection after the answer.
 
         Raises:
-            ValueError: the status or a header cannot be sent.
+            ValueError: the status or a header is invalid.
         """
         start, _, closes, has_body = reply_head(status, headers)
         connection = self._begin_reply(close or closes)
@@ -116,10 +116,10 @@ class Answering:
         return (head,) if self.head.method == "HEAD" else (head, body)
 
     def start(self, status: int, headers: Headers) -> bytes:
-        """The head of an answer of unknown length: in chunks, or up to the close for HTTP/1.0.
+        """Encode the head of an answer of unknown length: chunked, or until close for HTTP/1.0.
 
         Raises:
-            ValueError: the status or a header cannot be sent.
+            ValueError: the status or a header is invalid.
         """
         start, _, closes, has_body = reply_head(status, headers)
         is_1_0 = self.head.version == "1.0"
@@ -130,32 +130,32 @@ class Answering:
         return b"%b%b%b%b\r\n" % (start, self.date, connection, coding)
 
     def chunk(self, piece: bytes) -> bytes:
-        """A piece of an answer that was started."""
+        """Encode a piece of a started answer."""
         if self._sends is None or not piece:
             return b""
         return b"%x\r\n%b\r\n" % (len(piece), piece) if self._sends else piece
 
     def finish(self, trailers: Headers = ()) -> bytes:
-        """The end of an answer that was started.
+        """Encode the end of a started answer.
 
         Raises:
-            ValueError: a trailer cannot be sent.
+            ValueError: a trailer is invalid.
         """
         return b"0\r\n%b\r\n" % field_lines(trailers) if self._sends else b""
 
     def proceed(self) -> bytes:
-        """``100 Continue`` if the client waits for it, once; else nothing."""
+        """Return ``100 Continue`` if the client may wait for it, once; else nothing."""
         if not self._awaits or self._replied or self._state not in (LENGTH, CHUNKS):
             return b""
         self._awaits = False
         return CONTINUE
 
     def _begin_reply(self, close: bool) -> bytes:
-        """The connection field."""
+        """Return the line of the ``connection`` field."""
         self._replied = True
         if close or (self._awaits and self._state != WHOLE):
-            # Whether a client that still awaits the word sends its body after a final answer, we
-            # cannot know; so what came next could be a body or a request.
+            # After a final answer, a client that awaited 100 Continue may or may not send its body,
+            # so the next bytes could be a body or a request.
             self.keep_alive = False
         if not self.keep_alive:
             return _CLOSE

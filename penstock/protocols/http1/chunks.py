@@ -7,7 +7,7 @@ import re
 from penstock.protocols.http1.head import Lines
 from penstock.protocols.http1.limits import BrokenRule, Http1Limits
 
-_MOST_EXTENSION = 256  # no extension is in use; it only has to be passed over
+_MOST_EXTENSION = 256  # bytes; no extension is in use, and all are ignored
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;[\t -~]{0,%d})?\r\n" % (_MOST_EXTENSION - 1))
 _MOST_LINE = 16 + _MOST_EXTENSION + 2
 _CR, _LF = b"\r\n"
@@ -15,16 +15,16 @@ _DIGITS = b"0123456789abcdefABCDEF"
 
 
 class ChunkedBody:
-    """Where we are in one body.
+    """The state of decoding one body.
 
     Args:
-        limits: of the connection.
-        at_once: chunks that one call takes; None for all that are there.
+        limits: the connection's limits.
+        at_once: maximum chunks decoded by one call; None for no maximum.
 
     Attributes:
-        ended: the last chunk and the trailers have been taken. Trailers are checked for their form
-            and their size, then dropped: nothing of them may change how the request is understood.
-        unread: the last call stopped because it had taken enough, not for want of bytes.
+        ended: the last chunk and the trailers have been decoded. Trailers are validated, then
+            dropped, so that they cannot change the meaning of the request.
+        unread: the last call stopped at ``at_once`` chunks.
     """
 
     def __init__(self, limits: Http1Limits, at_once: int | None = None) -> None:
@@ -32,25 +32,25 @@ class ChunkedBody:
         self._at_once = limits.max_chunks + 1 if at_once is None else at_once
         self._chunks = 0
         self._left = 0
-        self._within = False  # a chunk's data, or the line end behind it
+        self._within = False  # inside a chunk's data or the line end behind it
         self._trailers: Lines | None = None
         self.ended = False
         self.unread = False
 
     def take(self, buffer: bytes | bytearray, at: int, pieces: list[bytes]) -> int:
-        """Go on through what has come, for at most ``at_once`` chunks.
+        """Decode at most ``at_once`` chunks.
 
         Args:
-            buffer: what has not been taken begins at ``at``.
-            at: as said.
-            pieces: the data found is added to it, also before an error.
+            buffer: received bytes.
+            at: where the undecoded bytes begin.
+            pieces: decoded data is appended to it, also before an error.
 
         Returns:
-            What has been taken ends there. The rest is to be given again, with more behind it
-            unless ``unread`` is set.
+            Where the decoded bytes end. Pass the rest again, with more bytes behind it unless
+            ``unread`` is set.
 
         Raises:
-            BrokenRule: the chunks or the trailers are malformed, or there are too many.
+            BrokenRule: the chunks or trailers are malformed, or there are too many chunks.
         """
         there = len(buffer)
         stop = self._chunks + self._at_once
@@ -78,13 +78,13 @@ class ChunkedBody:
         return at
 
     def _whole(self, buffer: bytes | bytearray, at: int, pieces: list[bytes], stop: int) -> int:
-        """The length of the chunks that follow each other whole and without fault."""
+        """Return the length of the complete and valid chunks that follow each other."""
         begin, chunks = at, self._chunks
         stop = min(stop, self._limits.max_chunks)
-        line: bytes | bytearray = b"\n"  # no chunk begins so
+        line: bytes | bytearray = b"\n"  # matches no chunk
         length = size = 0
         while chunks < stop:
-            if not buffer.startswith(line, at):  # mostly they are of one size
+            if not buffer.startswith(line, at):  # usually all chunks have one size
                 match = _SIZE.match(buffer, at)
                 if match is None:
                     break
@@ -100,7 +100,7 @@ class ChunkedBody:
         return at - begin
 
     def _line_end(self, buffer: bytes | bytearray, at: int) -> int:
-        """The length of the end of a chunk's data; 0 while it is not there."""
+        """Return the length of the line end behind a chunk's data; 0 if it is incomplete."""
         if buffer[at] != _CR or (len(buffer) > at + 1 and buffer[at + 1] != _LF):
             raise BrokenRule(400, "a chunk does not end where it should")
         if len(buffer) == at + 1:
@@ -109,7 +109,7 @@ class ChunkedBody:
         return 2
 
     def _size(self, buffer: bytes | bytearray, at: int) -> int:
-        """The length of the line that begins a chunk; 0 while it is not there."""
+        """Return the length of a chunk's first line; 0 if it is incomplete."""
         if buffer[at] not in _DIGITS:
             raise BrokenRule(400, "a chunk begins with its size in hexadecimal digits")
         end = buffer.find(b"\n", at, at + _MOST_LINE) + 1

@@ -1,12 +1,12 @@
 """The server's state machine of one HTTP/1.1 connection: requests in order, one at a time.
 
-Decides where a request begins and ends, what is refused, and whether the connection stays. Must not
-know sockets, time, routes or what a body means.
+Decides where a request begins and ends, what is refused, and whether the connection stays open. No
+sockets, time or routes; bodies are not interpreted.
 
-Guarantees: events do not depend on how the bytes were chopped (but for the number of a body's
-pieces); nothing of a later request is interpreted before ``next``; after a failure, and behind a
-request that closes the connection, nothing is interpreted at all; the cost is linear in the bytes,
-and can be bounded for a single call; the memory is bounded by the limits and one read.
+Guarantees: events do not depend on the boundaries of reads (except for the pieces of a body); a
+later request is not interpreted before ``next``; nothing is interpreted after a failure, or behind
+a request that closes the connection; the cost is linear in the bytes, and can be bounded for each
+call; memory is bounded by the limits and one read.
 Source: RFC 9112.
 """
 
@@ -37,7 +37,7 @@ from penstock.protocols.http1.limits import BrokenRule, Http1Limits
 
 _CR: Final = 13
 _LONGEST_KEPT: Final = 1024
-"""Bytes of a head that is kept behind its request, for a client that sends the same one again."""
+"""Maximum bytes of a head that is kept after its request, for a client that repeats its head."""
 
 
 class Http1Connection(Answering):
@@ -45,12 +45,12 @@ class Http1Connection(Answering):
 
     Args:
         limits: what a client may send.
-        cache: of lines, shared by the connections of a door.
-        at_once: chunks that one call takes, because one read may hold tens of thousands and others
-            wait meanwhile; None for all that have come.
+        cache: cache of lines, shared by the connections of a door.
+        at_once: maximum chunks decoded by one call, so that a read with tens of thousands does not
+            delay other connections; None for no maximum.
 
     Attributes:
-        unread: the last call took ``at_once`` chunks, and more have come: ``go_on`` tells of them.
+        unread: the last call stopped at ``at_once`` chunks: call ``go_on`` for more.
 
     Thread: one.
     """
@@ -60,38 +60,38 @@ class Http1Connection(Answering):
         self._limits = limits
         self._cache = cache
         self._at_once = at_once
-        self._buffer: bytes | bytearray = b""  # what has come and is not taken begins at _at
+        self._buffer: bytes | bytearray = b""  # unprocessed bytes begin at _at
         self._at = 0
-        self._blank = False  # the empty line that may precede a head has been passed over
-        self._lines: Lines | None = None  # how far a head that came in part was looked at
+        self._blank = False  # an empty line before the head was skipped
+        self._lines: Lines | None = None  # progress in a partial head
         self._left = 0
         self._chunks: ChunkedBody | None = None
-        self._discards = False  # the answer is out and the rest of the body is nobody's
+        self._discards = False  # the answer was sent: the rest of the body is dropped
         self._ended = False
         self.unread = False
 
     @property
     def idle(self) -> bool:
-        """No request is open and nothing of the next one has come."""
+        """Whether no request is open, and no byte of the next one was received."""
         return self._state == HEAD and not self._buffer
 
     @property
     def body_ended(self) -> bool:
-        """The request in turn has come as a whole."""
+        """Whether the current request was received completely."""
         return self._state == WHOLE
 
     @property
     def wants_data(self) -> bool:
-        """False when enough waits already: stop reading until ``next``, or ``go_on``."""
+        """Whether to read more; if False, call ``next`` or ``go_on`` first."""
         kept = len(self._buffer) - self._at
         return not self.unread and (self._state != WHOLE or kept < self._limits.max_kept_bytes)
 
     def whole(self, data: bytes) -> bytes | None:
-        """Receive a whole request at once, which is what nearly always comes.
+        """Fast path for exactly one whole request, as most reads are.
 
         Returns:
-            Its body; ``head`` is its head. None when anything else has come: then nothing has
-            happened, and it is for ``receive``.
+            The request's body; ``head`` is its head. None for any other data: then the state is
+            unchanged, and ``receive`` must be called.
         """
         if self._state != HEAD or self._buffer:
             return None
@@ -115,7 +115,7 @@ class Http1Connection(Answering):
         return body
 
     def receive(self, data: bytes) -> list[Event]:
-        """What these bytes say. Never raises; see ``Http1Failed``.
+        """Process received bytes to events. Never raises; see ``Http1Failed``.
 
         Bound: O(len(data)) and ``at_once`` chunks; at most one ``Http1Data`` per call and request.
         """
@@ -130,11 +130,11 @@ class Http1Connection(Answering):
         return [] if state == WHOLE else self._advance()
 
     def go_on(self) -> list[Event]:
-        """Look at more of what has come, while there is some ``unread``; bounded as ``receive``."""
+        """Process further buffered bytes if ``unread`` is set; bounded as ``receive``."""
         return self._advance() if self.unread else []
 
     def eof(self) -> list[Event]:
-        """The client will send no more. What is complete is answered still."""
+        """Process the end of input. A complete request is still answered."""
         self._ended = True
         if self._state == CLOSED or self.unread:
             return []
@@ -144,9 +144,9 @@ class Http1Connection(Answering):
         return self._cut_short()
 
     def next(self) -> list[Event]:
-        """The answer is out: the events of the next request, as far as it has come.
+        """Begin the next request; returns its events so far. The current answer is complete.
 
-        If the answer came before the end of its request, the rest of that is dropped as it comes.
+        If the current request is incomplete, the rest of it is dropped as it arrives.
         """
         if not self.keep_alive or self._state == CLOSED:
             self._close()
@@ -161,11 +161,11 @@ class Http1Connection(Answering):
         return self._advance()
 
     def conclude(self, status: int, headers: Headers, body: bytes) -> bytes | None:
-        """``respond`` and ``next`` in one, for a whole request with nothing behind it.
+        """Fast path of ``respond`` and ``next``: a usual answer, and no buffered input.
 
         Returns:
-            The answer, behind which the connection stays. None for any other, and where something
-            has come behind the request: then nothing has happened, and it is for the two.
+            The answer, after which the connection stays open. None in any other case: then the
+            state is unchanged, and ``respond`` and ``next`` must be called.
 
         Raises:
             ValueError: as ``respond``.
@@ -193,7 +193,7 @@ class Http1Connection(Answering):
         )
 
     def _keep(self, data: bytes) -> None:
-        """Put data behind what is there; what was taken goes away."""
+        """Append data to the buffer, and drop processed bytes."""
         if self._at >= len(self._buffer):
             self._buffer = data
         else:
@@ -205,7 +205,7 @@ class Http1Connection(Answering):
         self._at = 0
 
     def _advance(self) -> list[Event]:
-        """Read on until the request is complete or the bytes are used up."""
+        """Process buffered bytes until the request is complete."""
         events: list[Event] = []
         try:
             while self._step(events):
@@ -217,7 +217,7 @@ class Http1Connection(Answering):
             self._buffer = b""
             self._at = 0
         elif self._at and self._state != WHOLE and not self.unread:
-            # Not while requests or chunks wait in line: for each the others would be copied.
+            # Not while further requests or chunks are buffered: each would copy the rest again.
             self._buffer = bytearray(self._buffer[self._at :])
             self._at = 0
         if self._ended and self._state != WHOLE and not self.unread:
@@ -225,7 +225,7 @@ class Http1Connection(Answering):
         return events
 
     def _step(self, events: list[Event]) -> bool:
-        """Take what can be taken in this state; whether the state has changed and there is more."""
+        """Process bytes in the current state. Returns whether to process more in a new state."""
         before = self._state
         if before == HEAD:
             head = self._head()
@@ -250,7 +250,7 @@ class Http1Connection(Answering):
         return self._state not in (before, WHOLE) and self._at < len(self._buffer)
 
     def _head(self) -> Http1RequestHead | None:
-        """The head that begins here; None while it is not whole."""
+        """Parse the next head; None while it is incomplete."""
         buffer, at = self._buffer, self._at
         if self._lines is None:
             if not self._blank and buffer.startswith(b"\r\n", at):
@@ -299,7 +299,7 @@ class Http1Connection(Answering):
             self._complete()
 
     def _complete(self) -> None:
-        """The request has come as a whole."""
+        """Handle the end of a request."""
         self._chunks = None
         if self._discards:
             self._discards = self._replied = False
@@ -310,7 +310,7 @@ class Http1Connection(Answering):
             self._at = len(self._buffer)
 
     def _cut_short(self) -> list[Event]:
-        """The client has ended and the request is not complete, or not even begun."""
+        """Handle the end of input before the end of a request."""
         if self.idle:
             self._close()
             return []

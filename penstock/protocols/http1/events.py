@@ -10,11 +10,11 @@ from penstock.protocols.heads import RequestHead
 
 @dataclass(slots=True)
 class Http1Head:
-    """A request has begun.
+    """The head of a request.
 
     Attributes:
-        head: the request's.
-        ended: there is no body, and no ``Http1Data`` follows.
+        head: the head.
+        ended: the request has no body, and no ``Http1Data`` follows.
     """
 
     head: RequestHead
@@ -31,13 +31,13 @@ class Http1Data:
 
 @dataclass(slots=True)
 class Http1Failed:
-    """A rule of the protocol or a limit is broken: answer with this status, then close.
+    """The client broke the protocol or a limit: answer with this status, then close.
 
     Attributes:
-        status: the answer's.
-        text: says what is wrong; may be told to the client.
-        answered: an answer to this request has been begun already, so there is none to give: close.
-        abuse: what there was too much of, where that is why and the status does not say it.
+        status: the status of the answer.
+        text: the reason; may be sent to the client.
+        answered: an answer to this request has begun: close without another answer.
+        abuse: the kind of abuse, if the status does not tell it.
     """
 
     status: int

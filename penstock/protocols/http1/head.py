@@ -1,12 +1,12 @@
 """Parses a request's head, and determines how its body is framed.
 
-What could be framed or addressed in two ways is refused, because a proxy before us might read it
-the other way. Short lines are remembered with what they mean: of a client's requests most lines are
-the same. Of a line with an id of its own, such as a trace's, only the name is remembered.
+A request that could be framed or addressed in two ways is refused, because a proxy might choose the
+other one. Parsed lines are cached, because most lines of a client's requests repeat. For a field
+whose values differ, such as a trace id, only the name is cached.
 
-While a head comes in part, its lines are judged one by one, at their end or where a limit is
-passed, in the order of the bytes. So the verdict does not depend on how the bytes were chopped, and
-nothing is looked at twice. Source: RFC 9112, sections 2 to 6, without its leave to be lenient.
+The lines of a partial head are validated in order, each at its end or where it exceeds a limit. So
+the result does not depend on the boundaries of reads, and no byte is scanned twice. Source: RFC
+9112, sections 2 to 6, strictly.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _ONLY_ONCE: Final = (b"host", b"content-length", b"transfer-encoding")
 
 
 class _RequestLine(NamedTuple):
-    """What a first line says. ``authority``: None when its target names none."""
+    """A parsed request line. ``authority``: None if the target names none."""
 
     method: str
     path: bytes
@@ -69,17 +69,16 @@ class _RequestLines(dict[bytes, _RequestLine]):
 
 
 class LineCache:
-    """Lines with what they mean, shared by the connections of a door.
+    """A cache of parsed lines, shared by the connections of a door.
 
-    Of a field whose value differs from request to request, such as a trace id, only the name is
-    remembered: its lines would never be found again, and would push out those that are. When there
-    are too many lines all are forgotten: those in use come back with the next request, and nobody
-    can make us spend more than that.
+    For a field whose value differs between requests, such as a trace id, only the name is cached:
+    its lines would never be found again. A full cache is cleared: the lines in use return with the
+    next requests, and clearing bounds the cost that a client can cause.
 
     Attributes:
         requests: request lines.
-        fields: lines of fields.
-        varying: names as sent, in lower case, of which ``LINES`` different lines have come.
+        fields: field lines.
+        varying: names as sent, in lower case, for which ``LINES`` different lines were received.
     """
 
     MOST: Final = 1024
@@ -93,14 +92,14 @@ class LineCache:
         self._counts: dict[bytes, int] = {}
 
     def complete(self, pairs: list[tuple[bytes, bytes] | None], lines: list[bytes]) -> None:
-        """Read the lines that are not remembered.
+        """Parse the lines that are not cached.
 
         Args:
-            pairs: the fields of a head; None where a line is not remembered.
-            lines: of the head, the first line included.
+            pairs: the fields of a head; None is replaced by the parsed field.
+            lines: the head's lines, including the request line.
 
         Raises:
-            BrokenRule: a line is no field.
+            BrokenRule: a line is not a field.
         """
         varying = self.varying
         at = 0
@@ -137,14 +136,14 @@ class LineCache:
 
 
 class Http1RequestHead(RequestHead):
-    """A request's head and what follows from it for the connection.
+    """A request's head, and its effects on the connection.
 
     Attributes:
-        raw: the head as it was sent.
-        body_length: bytes; None for chunks.
-        keep_alive: whether the client lets the connection stay.
+        raw: the head as sent.
+        body_length: bytes of the body; None if it is chunked.
+        keep_alive: whether the client allows the connection to stay open.
         is_usual: neither HTTP/1.0 nor HEAD.
-        awaits_continue: the client may wait for a word before it sends the body.
+        awaits_continue: the client may wait for 100 Continue before it sends the body.
     """
 
     __slots__ = ("awaits_continue", "body_length", "is_usual", "keep_alive", "raw")
@@ -161,7 +160,7 @@ _new_head: Final = Http1RequestHead.__new__
 
 def _unread() -> Http1RequestHead:
     head = Http1RequestHead("", b"", (), version=HTTP_1_1, authority=b"", content_length=None)
-    head.raw = b"\0"  # no head begins so
+    head.raw = b"\0"  # matches no head
     head.body_length = None
     head.keep_alive = head.awaits_continue = False
     head.is_usual = True
@@ -169,19 +168,20 @@ def _unread() -> Http1RequestHead:
 
 
 UNREAD: Final = _unread()
-"""Stands for a head that has not come, or could not be read, while its refusal is written."""
+"""Stands for a head that was not received, or not understood, while its refusal is written."""
 
 
 def parse_head(raw: bytes, limits: Http1Limits, cache: LineCache) -> Http1RequestHead:
-    """Read a head.
+    """Parse a head.
 
     Args:
-        raw: from the first line to the empty one.
-        limits: of the connection.
-        cache: of lines.
+        raw: the head, from the request line to the empty line.
+        limits: the connection's limits.
+        cache: the cache of lines.
 
     Raises:
-        BrokenRule: it cannot be accepted; for malformed lines and limits the first in its order.
+        BrokenRule: the head is refused. Of several malformed lines or exceeded limits, the first
+            one is reported.
     """
     lines = raw.split(_END)
     try:
@@ -193,7 +193,7 @@ def parse_head(raw: bytes, limits: Http1Limits, cache: LineCache) -> Http1Reques
         pairs: Headers = tuple(found)  # type: ignore[arg-type]
         method, path, query, authority, version = cache.requests[lines[0]]
     except BrokenRule:
-        Lines(limits).advance(raw, 0)  # says what is wrong first
+        Lines(limits).advance(raw, 0)  # raises for the first malformed line
         raise
     if len(pairs) > limits.max_header_fields:
         raise BrokenRule(431, f"more than {limits.max_header_fields} header fields")
@@ -211,7 +211,7 @@ def parse_head(raw: bytes, limits: Http1Limits, cache: LineCache) -> Http1Reques
         length = parse_length(announced)
         if length is None:
             raise BrokenRule(400, "content-length is no number, or too large a one")
-    # As RequestHead.__init__ does it, in half the time.
+    # ``RequestHead.__init__``, inlined: half the time.
     head: Http1RequestHead = _new_head(Http1RequestHead)
     head.raw = raw
     head.method = method
@@ -247,7 +247,7 @@ def _refuse_repeated(headers: Headers) -> None:
 
 
 def _target(method: str, raw: bytes) -> tuple[bytes, bytes | None]:
-    """The target in origin form, and the authority if it names one."""
+    """Return the target in origin form, and the authority if the target names one."""
     if method == "CONNECT":
         raise BrokenRule(400, "CONNECT is for proxies")
     if b"#" in raw:
@@ -261,7 +261,7 @@ def _target(method: str, raw: bytes) -> tuple[bytes, bytes | None]:
     match = _absolute(raw)
     if match is None or is_host(match[1]) is None:
         raise BrokenRule(400, "malformed request target")
-    # It outranks the Host, which must be there and valid all the same (RFC 9112, 3.2.2).
+    # It overrides Host, which must still be present and valid (RFC 9112, 3.2.2).
     authority, rest = match.groups()
     if rest.startswith(b"/"):
         return rest, authority
@@ -275,7 +275,7 @@ def _check_coding(coding: bytes, announced: bytes | None, version: str) -> None:
         raise BrokenRule(400, "HTTP/1.0 knows no transfer-encoding")
     if coding.lower() == b"chunked":
         return
-    # A coding under the chunks is merely unknown; without the chunks the body has no end.
+    # An unknown coding below chunked is 501; a body without chunked has no defined end: 400.
     *others, last = [name.strip(BLANKS).lower() for name in coding.split(b",")]
     if last == b"chunked" and others and b"chunked" not in others and all(others):
         raise BrokenRule(501, "the only transfer-encoding known is chunked")
@@ -291,11 +291,11 @@ def _keep_alive(headers: Headers, version: str) -> bool:
 
 
 class Lines:
-    """The lines of a head, or of the trailers of a body, up to the empty one.
+    """Scans the lines of a head, or of trailers, up to the empty line.
 
     Args:
-        limits: of the connection.
-        trailers: there is no first line, and too many bytes are no more than a bad request.
+        limits: the connection's limits.
+        trailers: there is no request line, and exceeding a limit is status 400.
     """
 
     def __init__(self, limits: Http1Limits, *, trailers: bool = False) -> None:
@@ -304,23 +304,24 @@ class Lines:
         self._most_bytes = limits.max_trailer_bytes if trailers else limits.max_header_bytes
         self._most_field = limits.max_trailer_bytes if trailers else limits.max_header_field
         self._wants_request_line = not trailers
-        self._begin = 0  # of the fields;
-        self._line = 0  # of the open line, and
-        self._seen = 0  # how far its end was looked for: all from ``at``, because buffers move
+        # Offsets from ``at``, because buffers move:
+        self._begin = 0  # of the fields
+        self._line = 0  # of the incomplete line
+        self._seen = 0  # up to which the end of that line was searched
         self._fields = 0
 
     def advance(self, buffer: bytes | bytearray, at: int) -> int | None:
-        """Look at what has come since the last call.
+        """Scan the bytes that were added since the last call.
 
         Args:
-            buffer: holds the lines as far as they are there.
-            at: where they begin in it.
+            buffer: has the lines received so far.
+            at: where the lines begin in it.
 
         Returns:
-            Their length with the empty line; None while that has not come.
+            The length of all lines with the empty line; None while they are incomplete.
 
         Raises:
-            BrokenRule: the first line that is wrong, or the first limit that is passed.
+            BrokenRule: for the first malformed line or exceeded limit.
         """
         if self._wants_request_line:
             self._request_line(buffer, at)
@@ -347,7 +348,7 @@ class Lines:
                 raise BrokenRule(self._status, f"more than {most} header fields")
 
     def _request_line(self, buffer: bytes | bytearray, at: int) -> None:
-        # At once, because another protocol's greeting may never have an end of a line.
+        # At once, because the first bytes of another protocol may never contain a line end.
         if not self._seen and len(buffer) > at and _begins_token(buffer, at) is None:
             raise BrokenRule(400, "malformed request line")
         stop = at + self._limits.max_request_line + len(_END)

@@ -1,4 +1,4 @@
-"""Limits of what a client may send."""
+"""Limits of a client's requests."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Http1Limits:
-    """Bounds of one connection. What is beyond them is refused and the connection closed.
+    """Limits of one connection. Beyond them, a request is refused and the connection closed.
 
-    Keys of the configuration have the same names (``docs/configuration.md``, ``door``). The bytes
-    of a line are without its end, those of all headers with the ends and the empty line.
+    They are configuration keys of the same names (``docs/configuration.md``, ``door``). The size of
+    a line excludes its line end; the size of all headers includes line ends and the empty line.
 
     Attributes:
-        max_trailer_bytes: of the fields behind a chunked body.
-        max_chunks: in one body, the last empty one not counted.
-        max_kept_bytes: of requests that wait for their turn; with more than these the connection
-            asks for a pause in reading. One read may go beyond it.
-        smallest: bytes of a head that cannot be over any limit of bytes.
+        max_trailer_bytes: bytes of the trailers of a chunked body.
+        max_chunks: chunks of one body, without the last, empty one.
+        max_kept_bytes: bytes of buffered further requests above which reading pauses; one read may
+            exceed it.
+        smallest: a head of at most so many bytes exceeds no limit of bytes.
     """
 
     max_request_line: int = 8 << 10
@@ -35,12 +35,12 @@ class Http1Limits:
 
 
 class BrokenRule(Exception):
-    """The client broke a rule of the protocol or a limit; ends the connection.
+    """The client broke the protocol or a limit; ends the connection.
 
     Attributes:
-        status: the answer's.
-        text: may be told to the client.
-        abuse: what there was too much of, where that is why and the status does not say it.
+        status: the status of the answer.
+        text: the reason; may be sent to the client.
+        abuse: the kind of abuse, if the status does not tell it.
     """
 
     def __init__(self, status: int, text: str, abuse: str = "") -> None:

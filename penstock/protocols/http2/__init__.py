@@ -1,4 +1,4 @@
-"""HTTP/2 without input and output: one connection, either side of it."""
+"""HTTP/2 without I/O: the state of one connection, for servers and clients."""
 
 from penstock.protocols.http2.codes import ErrorCode, StreamLimit
 from penstock.protocols.http2.connection import Http2Connection

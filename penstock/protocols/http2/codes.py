@@ -1,7 +1,7 @@
 """The error codes of HTTP/2, and the core's internal exceptions for protocol errors.
 
-Faults are raised by the handlers of frames and caught by the connection; no caller sees one, except
-``StreamLimit``, which is the caller's own doing.
+The frame handlers raise these exceptions and the connection catches them. Only ``StreamLimit``
+reaches a caller.
 
 Source: RFC 9113, section 7.
 """
@@ -12,7 +12,7 @@ from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """Why a stream or a connection ended."""
+    """Why a stream or connection ended."""
 
     NO_ERROR = 0x0
     PROTOCOL_ERROR = 0x1
@@ -31,7 +31,7 @@ class ErrorCode(IntEnum):
 
 
 class ConnectionFault(Exception):
-    """The peer broke a rule that ends the connection."""
+    """A connection error: the peer broke a rule that ends the connection."""
 
     def __init__(self, code: ErrorCode, text: str, abuse: str = "") -> None:
         super().__init__(text)
@@ -41,15 +41,15 @@ class ConnectionFault(Exception):
 
 
 class MalformedMessage(Exception):
-    """A head or trailers break a rule of RFC 9113, section 8: an error of the stream."""
+    """A stream error: a head or trailers break RFC 9113, section 8."""
 
 
 class HeadersTooLarge(Exception):
-    """A header list is over a limit of ours, but was decoded: the stream alone is refused.
+    """A header list exceeds our limit, but was decoded: only the stream is refused.
 
     Attributes:
-        times: how many times as large as we allow it is, rounded down.
-        fields: those that are within the limits, as far as they were kept.
+        times: size of the list divided by the limit, rounded down.
+        fields: the fields within the limit that were kept.
     """
 
     def __init__(self, text: str, times: int, fields: list[tuple[bytes, bytes]]) -> None:

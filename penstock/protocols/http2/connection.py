@@ -1,20 +1,19 @@
-"""An HTTP/2 connection without input or output: bytes in, events out; calls in, bytes out.
+"""The state machine of an HTTP/2 connection, for servers and clients: bytes to events, no I/O.
 
-Decides everything that RFC 9113 lets a connection decide, for servers and clients. Knows no
-sockets, no clock and no application: the driver hands in what it has read, writes what
-``take_output`` gives, calls ``refill`` once a second, and closes after ``ConnectionFailed``.
+It has no sockets, clock or application. The driver passes received bytes to ``receive``, writes the
+result of ``take_output``, calls ``refill`` once a second, and closes after ``ConnectionFailed``.
 
-A read may hold tens of thousands of frames. A driver that serves others meanwhile says how many
-frames it wants at most; the rest of the read then waits for ``go_on``. Frames other than DATA wait
-until they are whole, at most one of them, and no longer than we announced to take; DATA that has
-come in part is passed on in part.
+A read may hold tens of thousands of frames. A driver with other connections limits the frames of
+one call; ``go_on`` continues with the rest of the read. Partial DATA frames are delivered in parts.
+Any other partial frame is buffered, at most one, of at most the announced maximum size.
 
-A violation is a ConnectionFault, which ends everything, or a fault of the stream, which is answered
-with RST_STREAM and counted: making us reset streams is as cheap an attack as resetting them.
+A violation of the protocol is a ConnectionFault, which ends the connection, or a stream error,
+which is answered with RST_STREAM and counted, because provoking resets is as cheap an attack as
+sending them.
 
-Guarantees: ``receive`` never raises; however the bytes are cut, the events are the same, but that
-data may come in other pieces; every stream that was told of ends with an event or a call of the
-driver's; memory is bounded by the limits and by what the driver itself has sent or not consumed.
+Guarantees: ``receive`` never raises; events do not depend on the boundaries of reads, except for
+the pieces of data; every stream that an event reported ends with an event or a call of the driver;
+memory is bounded by the limits and by the data that the driver has sent or not consumed.
 
 Source: RFC 9113 and RFC 7541.
 """
@@ -80,14 +79,14 @@ from penstock.protocols.http2.stream import (
 )
 
 EARNED_BY_TRAFFIC: Final = 4
-"""Window updates and priorities that each stream, message and kilobyte sent allows on top."""
+"""Additional window updates and priorities allowed per stream, message and kilobyte sent."""
 
 _FEW: Final = 16
-"""Frames of one call that are never too many, however small, unless it was to take no more."""
+"""Number of frames in one call that never count as too many small frames."""
 
 _SMALL: Final = 16
-"""Bytes of a frame, with its head, below which it counts as small: not even a message of gRPC with
-its prefix and two bytes needs so few."""
+"""Bytes of a frame, with its head, below which it counts as small; a gRPC message of two bytes with
+its prefix is larger."""
 
 _ALL: Final = 1 << 62
 _WHOLE_BLOCK: Final = END_HEADERS | END_STREAM
@@ -102,11 +101,11 @@ _unpack: Final = FRAME_HEAD.unpack_from
 class Http2Connection(Sending):
     """One side of a connection.
 
-    Its output holds what opens a connection from the beginning. Late calls are no errors: whatever
-    is sent on a stream that has ended goes nowhere.
+    A new connection has its preface and SETTINGS as pending output. Sending on an ended stream is
+    not an error: the data is dropped.
 
     Attributes:
-        behind: bytes that were received and wait for ``go_on``.
+        behind: received bytes that ``go_on`` must still process.
 
     Thread rule: one thread at a time.
     """
@@ -123,11 +122,11 @@ class Http2Connection(Sending):
         "_data_padding",
         "_data_stream",
         "_decoder",
-        "_fresh",
         "_last_fields",
         "_last_head",
         "_most_block",
         "_needed",
+        "_new_requests",
         "_opened_at_refill",
         "_partial",
         "_ping_mark",
@@ -147,34 +146,34 @@ class Http2Connection(Sending):
         super().__init__(role, limits)
         self._decoder = FieldDecoder(limits)
         self._last_fields: list[tuple[bytes, bytes]] | None = None
-        self._last_head: RequestHead  # of these fields
-        self._begun = False  # the peer's first SETTINGS have come
-        self._strict = True  # only one kind of frame may come next
-        self._within = self._server  # in the preface, in a frame that is not whole, or in data
+        self._last_head: RequestHead  # made from _last_fields
+        self._begun = False  # the peer's first SETTINGS were received
+        self._strict = True  # only one kind of frame is allowed next
+        self._within = self._server  # inside the preface, a partial frame, or partial data
         self._preface_left = PREFACE if self._server else b""
         self._too_long = limits.max_frame_size + 1 << 8
-        # Bytes of a frame that is not whole, and how many are needed to go on.
+        # The partial frame, and how many further bytes it needs.
         self._partial = bytearray()
         self._needed = 0
-        # What waits for go_on: a read, and where its next frame begins.
+        # The read that go_on continues, and where its next frame begins.
         self._rest = b""
         self._rest_at = 0
         self.behind = 0
-        # Requests whose heads have come in this call, without their bodies.
-        self._fresh: dict[int, HeadReceived] = {}
-        # The header block that is arriving: only its CONTINUATION may come next.
+        # Requests whose heads were received in this call, without their bodies.
+        self._new_requests: dict[int, HeadReceived] = {}
+        # The partial header block: only its CONTINUATION is allowed next.
         self._block_id = 0
         self._block_parts: list[bytes] = []
         self._block_size = 0
         self._block_count = 0
         self._block_end = False
         self._most_block = limits.max_header_bytes * HARD_FACTOR
-        # The DATA frame that is arriving: what is still to come of it.
+        # The partial DATA frame: its missing bytes.
         self._data_stream: Stream | None = None
         self._data_left = 0
         self._data_padding = 0
         self._data_end = False
-        # What the control frames of a peer are compared with.
+        # The traffic that the peer's control frames are compared with.
         self._opened_at_refill = 0
         self._ping_mark = (0, 0)
         self._pings_under_way = 0
@@ -183,10 +182,10 @@ class Http2Connection(Sending):
 
     @property
     def unfinished(self) -> object | None:
-        """What must be whole before anything else is understood: a frame, a block, the greeting.
+        """Identifies the partial frame, header block or preface that blocks all further input.
 
-        The same object as long as it is the same thing that is awaited; None for nothing. Data that
-        has come in part is not meant, because it is passed on in part.
+        The same object as long as the same item is incomplete; None if nothing is. Partial DATA
+        does not count, because it is delivered in parts.
         """
         if self._block_id:
             return self._block_parts
@@ -196,19 +195,19 @@ class Http2Connection(Sending):
 
     @property
     def is_abused(self) -> bool:
-        """Whether the peer abuses the protocol, which is borne until its allowance is used up."""
+        """Whether the peer abuses the protocol; tolerated until its allowance is used up."""
         return self._abuse.strained
 
     @property
     def has_output(self) -> bool:
-        """Whether there is something to write."""
+        """Whether there is pending output."""
         return bool(self._out)
 
     def take_output(self) -> bytes:
-        """What is to be written now; empty when nothing is.
+        """Return and clear the pending output.
 
-        While the transport is above its mark, leave the output here: a peer that asks for answers
-        and does not read them is then found out.
+        Do not call it while the transport's buffer is above its high mark: unread answers then pile
+        up here, which detects a peer that does not read.
         """
         out = self._out
         if not out:
@@ -219,13 +218,13 @@ class Http2Connection(Sending):
         return data
 
     def take_pieces(self) -> list[bytes | memoryview]:
-        """The same, not joined: for much of it, ``bulk``, a copy is dearer than many pieces."""
+        """The same without joining pieces, which is cheaper if ``bulk`` is large."""
         out, self._out = self._out, []
         self._answers = self.bulk = 0
         return out
 
     def ping(self, payload: bytes) -> None:
-        """Ask for a PingAcknowledged with the same eight bytes."""
+        """Send a PING with these eight bytes; its answer is the event PingAcknowledged."""
         if len(payload) != 8:
             raise ValueError("the payload of a ping is eight bytes")
         if self.failed:
@@ -234,14 +233,14 @@ class Http2Connection(Sending):
         self._out.append(frame(PING, 0, 0, payload))
 
     def go_away(self, *, final: bool, code: int = 0) -> None:
-        """Say that no more streams are taken, in two steps.
+        """Send GOAWAY, in two steps.
 
-        The first asks the peer to open no more and still takes those under way. The final one, a
-        round trip later, names the last stream that was taken; any behind it are passed over.
+        The first asks the peer to open no more streams; those in flight are still accepted. The
+        final one, a round trip later, names the last accepted stream; later ones are ignored.
 
         Args:
             final: which step.
-            code: why, as an error code.
+            code: the error code.
         """
         if self.failed or self._final:
             return
@@ -253,7 +252,7 @@ class Http2Connection(Sending):
         self._out.append(goaway_frame(last, code))
 
     def refill(self) -> None:
-        """Allow the peer its budgets anew; to be called once a second."""
+        """Reset the peer's allowances; to be called once a second."""
         self._abuse.refill()
         self._traffic_at_refill = self._traffic()
         self._opened_at_refill = (self._last_peer + self._next_own) // 2
@@ -261,16 +260,16 @@ class Http2Connection(Sending):
     # Bytes to frames.
 
     def receive(self, data: bytes, most: int = _ALL) -> list[Event]:
-        """What the peer's next bytes mean, in their order.
+        """Process received bytes to events.
 
         Args:
-            data: as read, cut anywhere.
-            most: stop after so many frames. What is left of the data is ``behind`` then: call
-                ``go_on``, and read no more before nothing is left.
+            data: the bytes of one read.
+            most: stop after so many frames. ``behind`` counts the rest of the data: call ``go_on``
+                until it is 0 before the next read.
 
         Returns:
-            Events. A broken rule is a StreamReset where it concerns one stream. Otherwise all open
-            streams are reset and ConnectionFailed is the last event ever.
+            Events. A stream error is a StreamReset. After a connection error all open streams are
+            reset, and ConnectionFailed is the last event.
         """
         events: list[Event] = []
         try:
@@ -287,7 +286,7 @@ class Http2Connection(Sending):
         return events
 
     def go_on(self, most: int = _ALL) -> list[Event]:
-        """What is behind, as ``receive`` gives it."""
+        """Process bytes that are ``behind``, as ``receive`` does."""
         events: list[Event] = []
         data, at = self._rest, self._rest_at
         self._rest = b""
@@ -300,14 +299,14 @@ class Http2Connection(Sending):
         return events
 
     def _read(self, data: bytes, at: int, events: list[Event], most: int) -> None:
-        """Frames from the beginning of one; what is left of the last is kept."""
+        """Process frames from the beginning of one; a partial last frame is buffered."""
         size = len(data)
         last = size - 9
         begin = at
         frames = 0
         needed = 9
         too_long = self._too_long
-        self._fresh = {}
+        self._new_requests = {}
         while at <= last:
             if frames == most:
                 self._rest = data
@@ -338,13 +337,13 @@ class Http2Connection(Sending):
             self._needed = needed
             self._within = True
         if (frames > _FEW or most <= _FEW) and self._server:
-            # Each frame costs us as much as a large one.
+            # A small frame costs as much time as a large one.
             small = frames - (min(at, size) - begin) // _SMALL
             if small > 0:
                 self._abuse.spend(Abuse.SMALL, count=small)
 
     def _resume(self, data: bytes, events: list[Event], most: int) -> None:
-        """Go on in the middle of the preface, of a frame, or of data."""
+        """Continue in the middle of the preface, of a frame, or of data."""
         if self._preface_left:
             data = self._read_preface(data)
         elif self._data_left or self._data_padding:
@@ -384,7 +383,7 @@ class Http2Connection(Sending):
         events.append(ConnectionFailed(fault.code, fault.text, fault.abuse))
 
     def _handle(self, kind: int, flags: int, id: int, payload: bytes, events: list[Event]) -> None:
-        """One whole frame other than DATA, and any that comes while the order is strict."""
+        """Process a whole frame: any but DATA, and DATA while ``_strict`` is set."""
         if not self._begun:
             if kind != SETTINGS or flags & ACK:
                 raise ConnectionFault(_PROTOCOL, "the first frame is not SETTINGS")
@@ -418,14 +417,14 @@ class Http2Connection(Sending):
     def _data(
         self, flags: int, id: int, data: bytes, start: int, end: int, events: list[Event]
     ) -> int:
-        """A DATA frame, as much as has come of it.
+        """Process a DATA frame, perhaps partial.
 
         Returns:
-            0, or how many bytes of the frame are needed to go on.
+            0, or how many further bytes are needed to continue.
         """
         length = end - start
         overhead = 0
-        head = self._fresh.pop(id, None)
+        head = self._new_requests.pop(id, None)
         if (
             head is not None
             and flags == END_STREAM
@@ -436,7 +435,7 @@ class Http2Connection(Sending):
             and length <= stream.receive_window
             and stream.expected in (LENGTH_UNKNOWN, length)
         ):
-            # The whole body of a request whose head came just before, as most are.
+            # The whole body of a request whose head came just before, the usual case.
             self._receive_window -= length
             stream.receive_window -= length
             stream.state |= REMOTE_ENDED
@@ -460,17 +459,17 @@ class Http2Connection(Sending):
             self._data_padding = max(overhead - 1, 0)
             self._data_stream = admitted
             if not self._data_left:
-                self._pass_on(b"", events)
+                self._deliver(b"", events)
             self._read_data(data, start, events)
             self._within = self._data_left > 0 or self._data_padding > 0
         elif admitted is not None and (length or ended):
-            self._tell_data(admitted, data[start:end], ended, events)
+            self._add_data(admitted, data[start:end], ended, events)
         return 0
 
     def _admit_data(
         self, id: int, length: int, overhead: int, ended: bool, events: list[Event]
     ) -> Stream | None:
-        """Check a DATA frame at its head, as a whole; None when its content is passed over."""
+        """Validate a DATA frame by its head. Returns None if its content is to be ignored."""
         content = length - overhead
         if length > self._receive_window:
             raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "more data than the window allows")
@@ -481,7 +480,7 @@ class Http2Connection(Sending):
         if stream is None:
             if not id:
                 raise ConnectionFault(_PROTOCOL, "DATA on stream 0")
-            self._pass_over(id, ended)
+            self._ignore_or_fail(id, ended)
             self._give_back(length)
             return None
         expected = stream.expected
@@ -505,28 +504,28 @@ class Http2Connection(Sending):
         return None
 
     def _read_data(self, data: bytes, start: int, events: list[Event]) -> int:
-        """Content and padding of the DATA frame that is arriving; gives where they end."""
+        """Process content and padding of the current DATA frame; returns where they end."""
         left = self._data_left
         if left:
             piece = data[start : start + left]
             start += len(piece)
             self._data_left = left - len(piece)
             if piece:
-                self._pass_on(piece, events)
+                self._deliver(piece, events)
         if not self._data_left and self._data_padding:
             skipped = min(self._data_padding, len(data) - start)
             self._data_padding -= skipped
             start += skipped
         return start
 
-    def _pass_on(self, piece: bytes, events: list[Event]) -> None:
+    def _deliver(self, piece: bytes, events: list[Event]) -> None:
         stream = self._data_stream
         ended = self._data_end and not self._data_left
-        # The driver may have reset it since its frame began; its window is given back by then.
+        # If the driver has reset the stream meanwhile, its window was returned then.
         if stream is not None and stream.state & CLOSED != CLOSED and (piece or ended):
-            self._tell_data(stream, piece, ended, events)
+            self._add_data(stream, piece, ended, events)
 
-    def _tell_data(self, stream: Stream, piece: bytes, ended: bool, events: list[Event]) -> None:
+    def _add_data(self, stream: Stream, piece: bytes, ended: bool, events: list[Event]) -> None:
         event = DataReceived()
         event.stream = stream
         event.data = piece
@@ -536,10 +535,10 @@ class Http2Connection(Sending):
         if ended:
             self._end_remote(stream)
 
-    # Header blocks. Whatever one belongs to, it is decoded, because the table depends on all.
+    # Header blocks. Even ignored ones are decoded, because the dynamic table depends on them.
 
     def _headers(self, flags: int, id: int, payload: bytes, events: list[Event]) -> None:
-        """HEADERS with padding, with a priority, or as the first part of a block."""
+        """Process HEADERS with padding, with a priority, or with the first part of a block."""
         start = 0
         stop = len(payload)
         if flags & PADDED:
@@ -592,14 +591,14 @@ class Http2Connection(Sending):
             self._block(id, self._block_end, block, events)
 
     def _block(self, id: int, end: int, block: bytes, events: list[Event]) -> None:
-        """A whole header block: it opens a stream, answers one, or ends one."""
+        """Process a whole header block: a request's head, a response's head, or trailers."""
         stream = self.streams.get(id)
         opens = stream is None
         if stream is None:
             if not id:
                 raise ConnectionFault(_PROTOCOL, "HEADERS on stream 0")
             if not self._server or not id & 1 or id <= self._last_peer or self._final:
-                self._pass_over(id, end != 0)
+                self._ignore_or_fail(id, end != 0)
                 self._decode_unread(block)
                 return
             self._last_peer = id
@@ -630,18 +629,18 @@ class Http2Connection(Sending):
         except MalformedMessage as error:
             self._fault(stream, _PROTOCOL, str(error), events)
         except HeadersTooLarge as error:
-            # It took so much longer to decode.
+            # Decoding it took that many times as long.
             self._abuse.spend(Abuse.RESET, self._finished(), max(error.times, 1) - 1)
             if not opens:
                 self._fault(stream, ErrorCode.ENHANCE_YOUR_CALM, str(error), events)
-            elif self._has_place(stream, events):
+            elif self._may_open(stream, events):
                 self._abuse.spend(Abuse.RESET, self._finished())
                 events.append(HeadTooLarge(stream, tuple(error.fields)))
         else:
-            # What _has_place does, without the call, where there is one.
+            # ``_may_open``, inlined for the usual case.
             if len(self.streams) < self.limits.max_streams:
                 self.streams[id] = stream
-            elif not self._has_place(stream, events):
+            elif not self._may_open(stream, events):
                 return
             event = HeadReceived()
             event.stream = stream
@@ -650,10 +649,10 @@ class Http2Connection(Sending):
             event.ended = end != 0
             events.append(event)
             if not end:
-                self._fresh[id] = event
+                self._new_requests[id] = event
 
-    def _has_place(self, stream: Stream, events: list[Event]) -> bool:
-        """Whether one stream more may be open; otherwise it is refused."""
+    def _may_open(self, stream: Stream, events: list[Event]) -> bool:
+        """Whether one more stream may be opened; if not, it is refused."""
         if len(self.streams) < self.limits.max_streams:
             self.streams[stream.id] = stream
             return True
@@ -662,11 +661,11 @@ class Http2Connection(Sending):
         return False
 
     def _decode_unread(self, block: bytes) -> None:
-        """Decode a block that nobody wants, for what it does to the dynamic table."""
+        """Decode a block that is ignored, for its effect on the dynamic table."""
         try:
             self._decoder.decode(block)
         except HeadersTooLarge:
-            return  # the table is right nevertheless
+            return  # the table is up to date nevertheless
 
     def _response(
         self, stream: Stream, end: int, fields: list[tuple[bytes, bytes]], events: list[Event]
@@ -708,7 +707,7 @@ class Http2Connection(Sending):
         self._end_remote(stream)
         events.append(TrailersReceived(stream, headers))
 
-    # Frames that carry no message.
+    # Frames without a part of a message.
 
     def _window_update(self, id: int, payload: bytes, events: list[Event]) -> None:
         if len(payload) != 4:
@@ -739,7 +738,7 @@ class Http2Connection(Sending):
     def _rst_stream(self, id: int, payload: bytes, events: list[Event]) -> None:
         if len(payload) != 4:
             raise ConnectionFault(_SIZE, "RST_STREAM of a wrong length")
-        if self._server:  # a client's calls are its own; that they are refused is no attack
+        if self._server:  # a client opens its streams itself; refusing them is no attack
             self._abuse.spend(Abuse.RESET, self._finished())
         stream = self.streams.get(id)
         if stream is None:
@@ -800,7 +799,7 @@ class Http2Connection(Sending):
             self._pings_under_way -= 1
             events.append(PingAcknowledged(payload))
             return
-        # gRPC clients measure the path with a ping for every round trip in which data moves.
+        # gRPC clients estimate the bandwidth with one PING per round trip while data is received.
         mark = (self._traffic(), self._receive_window)
         if mark == self._ping_mark or flags & ACK:
             self._abuse.spend(Abuse.PING)
@@ -836,7 +835,7 @@ class Http2Connection(Sending):
             code = ErrorCode.REFUSED_STREAM
             events.append(StreamReset(stream, code, "never looked at", by_peer=True))
 
-    # What several frames need.
+    # Shared by several kinds of frames.
 
     def _end_remote(self, stream: Stream) -> None:
         stream.state |= REMOTE_ENDED
@@ -851,7 +850,7 @@ class Http2Connection(Sending):
         events: list[Event],
         kind: Abuse = Abuse.RESET,
     ) -> None:
-        """The peer broke a rule of one stream."""
+        """Reset a stream whose rules the peer broke."""
         self._abuse.spend(kind, self._finished())
         self._answer(self._reset(stream, code))
         events.append(StreamReset(stream, code, text, by_peer=False))
@@ -860,9 +859,9 @@ class Http2Connection(Sending):
         return (self._traffic() - self._traffic_at_refill) * EARNED_BY_TRAFFIC
 
     def _finished(self) -> int:
-        """Streams that ended otherwise than by a reset since the last refill.
+        """Number of streams that ended without a reset since the last refill.
 
-        As many resets are borne on top: a client that gives up many calls has many answered.
+        As many resets are allowed additionally: a client that cancels many calls completes many.
         """
         opened = (self._last_peer + self._next_own) // 2 - self._opened_at_refill
         return max(opened - self._abuse.spent[Abuse.RESET] - len(self.streams), 0)
@@ -873,12 +872,12 @@ class Http2Connection(Sending):
         return id > self._last_peer if self._server else id >= self._next_own
 
     def _refuse_idle(self, id: int) -> None:
-        """A frame that may follow the end of a stream, but not come before its beginning."""
+        """Fail if the stream was never opened, for frames that may follow the end of a stream."""
         if self._is_idle(id) and not (self._final and id & 1):
             raise ConnectionFault(_PROTOCOL, "a frame for a stream that was never opened")
 
-    def _pass_over(self, id: int, end: bool) -> None:
-        """HEADERS or DATA on a stream that is not open: allowed only where we ended it, lately."""
+    def _ignore_or_fail(self, id: int, end: bool) -> None:
+        """Ignore HEADERS or DATA on a stream that we reset lately; on other closed ones, fail."""
         if self._is_idle(id):
             if self._final and id & 1:
                 return

@@ -12,18 +12,17 @@ if TYPE_CHECKING:
 
 
 class HeadReceived:
-    """A request's head (server) or a response's (client; interim ones are passed over).
+    """The head of a request (server) or of a response (client; interim responses are dropped).
 
     Attributes:
-        data: the whole body, where it is small and came with the head; no DataReceived follows
-            then, and the peer may send as many bytes more: nothing of it is to be ``consumed``.
-        ended: the stream's other side has: all of the body is in ``data``, if there is any.
+        data: the whole body, if it is small and came with the head. No DataReceived follows, and
+            ``consumed`` must not be called for it.
+        ended: the peer has ended the stream: ``data`` has the whole body, if there is one.
     """
 
     __slots__ = ("data", "ended", "head", "stream")
 
-    # No __init__ here and in DataReceived: there is one for each request, and setting the
-    # attributes in place takes half the time of a call.
+    # No __init__, also in DataReceived: setting the attributes takes half the time of a call.
     stream: Stream
     head: RequestHead | ResponseHead
     data: bytes
@@ -32,10 +31,10 @@ class HeadReceived:
 
 @dataclass(slots=True)
 class HeadTooLarge:
-    """A request whose head is over a limit: it is to be answered and its stream to be ended.
+    """A request whose head exceeds a limit: the driver must answer it and end the stream.
 
     Attributes:
-        fields: of the head, as far as they are within the limits; pseudo-headers among them.
+        fields: the head's fields within the limit, including pseudo-headers.
     """
 
     stream: Stream
@@ -43,7 +42,7 @@ class HeadTooLarge:
 
 
 class DataReceived:
-    """A piece of a body. ``counted`` bytes are to be handed to ``consumed`` in time."""
+    """A piece of a body. ``counted`` bytes must be passed to ``consumed`` in time."""
 
     __slots__ = ("counted", "data", "ended", "stream")
 
@@ -55,7 +54,7 @@ class DataReceived:
 
 @dataclass(slots=True)
 class TrailersReceived:
-    """The fields behind a body; the stream's other side has ended."""
+    """The trailers of a message; the peer has ended the stream."""
 
     stream: Stream
     headers: Headers
@@ -63,9 +62,9 @@ class TrailersReceived:
 
 @dataclass(slots=True)
 class StreamReset:
-    """A stream ended before its time: by the peer, or by us for a violation of the protocol.
+    """A stream was reset: by the peer, or by us for a violation of the protocol.
 
-    The driver does not know the stream where its head was refused: ``context`` is None then.
+    If the stream's head was refused, no event has reported it before: ``context`` is None.
     """
 
     stream: Stream
@@ -76,7 +75,7 @@ class StreamReset:
 
 @dataclass(slots=True)
 class GoawayReceived:
-    """The peer takes no new streams; those above ``last_stream`` were never looked at."""
+    """The peer accepts no new streams, and has not processed those above ``last_stream``."""
 
     last_stream: int
     code: int
@@ -85,19 +84,19 @@ class GoawayReceived:
 
 @dataclass(slots=True)
 class PingAcknowledged:
-    """The answer to a ping of ours."""
+    """The answer to our PING."""
 
     payload: bytes
 
 
 @dataclass(slots=True)
 class ConnectionFailed:
-    """The peer broke a rule that ends the connection: send the output (a GOAWAY), then close.
+    """A connection error: write the output, which has a GOAWAY, then close.
 
     Attributes:
-        code: of the GOAWAY.
-        text: why.
-        abuse: what there was too much of, where that is why.
+        code: the error code of the GOAWAY.
+        text: the reason.
+        abuse: the kind of abuse, if that is the reason.
     """
 
     code: int
@@ -118,9 +117,9 @@ Event: TypeAlias = (
 
 
 def with_data_joined(events: list[Event]) -> list[Event]:
-    """The same events with one piece of data where a stream has several.
+    """Join the DataReceived events of each stream.
 
-    A peer may cut its data as small as it likes, and whoever takes it pays for each piece.
+    A peer may send data in tiny frames, and applications have a cost for each piece.
     """
     result: list[Event] = []
     run: dict[Stream, tuple[DataReceived, list[bytes]]] = {}
@@ -134,7 +133,7 @@ def with_data_joined(events: list[Event]) -> list[Event]:
                 first.counted += event.counted
                 first.ended = event.ended
                 continue
-        elif type(event) is not HeadReceived:  # what may come behind data of its stream
+        elif type(event) is not HeadReceived:  # it may follow data of its stream
             _join(run)
         result.append(event)
     _join(run)

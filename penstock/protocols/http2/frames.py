@@ -13,7 +13,7 @@ from penstock.protocols.http2.codes import ConnectionFault, ErrorCode
 from penstock.protocols.http2.limits import Http2Limits, Role
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-"""What a client sends first."""
+"""The client's connection preface."""
 
 DATA: Final = 0x0
 HEADERS: Final = 0x1
@@ -33,7 +33,7 @@ PADDED: Final = 0x8
 PRIORITY_FLAG: Final = 0x20
 
 FRAME_HEAD: Final = Struct(">IBI")
-"""Length and type in one word (``length << 8 | type``), flags, reserved bit and stream."""
+"""A frame's head: ``length << 8 | type``, flags, and reserved bit with stream."""
 MAX_STREAM_ID: Final = 0x7FFFFFFF
 MAX_WINDOW: Final = 0x7FFFFFFF
 DEFAULT_WINDOW: Final = 65535
@@ -49,44 +49,44 @@ MAX_HEADER_LIST_SIZE: Final = 0x6
 
 DEFAULT_TABLE_SIZE: Final = 4096
 STREAMS_BEFORE_SETTINGS: Final = 100
-"""How many streams we open before the peer has told its limit; none may be smaller than this one by
-the RFC's advice, and those beyond a limit would be refused."""
+"""Maximum of streams that we open before the peer's limit is known: the RFC advises peers against a
+lower limit, and streams beyond it would be refused."""
 
 _SETTING = Struct(">HI")
 _WORD_FRAME = Struct(">IBII")
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    """One frame of at most 2**24 - 1 bytes of payload."""
+    """Encode a frame; the payload has at most 2**24 - 1 bytes."""
     return FRAME_HEAD.pack(len(payload) << 8 | kind, flags, stream) + payload
 
 
 def settings_frame(values: Iterable[tuple[int, int]]) -> bytes:
-    """SETTINGS with identifiers and values in this order."""
+    """Encode SETTINGS from pairs of identifier and value."""
     return frame(SETTINGS, 0, 0, b"".join(_SETTING.pack(*pair) for pair in values))
 
 
 def window_update_frame(stream: int, increment: int) -> bytes:
-    """WINDOW_UPDATE for a stream, or for the connection with stream 0."""
+    """Encode WINDOW_UPDATE for a stream; stream 0 is the connection."""
     return _WORD_FRAME.pack(4 << 8 | WINDOW_UPDATE, 0, stream, increment)
 
 
 def reset_frame(stream: int, code: int) -> bytes:
-    """RST_STREAM."""
+    """Encode RST_STREAM."""
     return _WORD_FRAME.pack(4 << 8 | RST_STREAM, 0, stream, code)
 
 
 def goaway_frame(last_stream: int, code: int, debug: bytes = b"") -> bytes:
-    """GOAWAY."""
+    """Encode GOAWAY."""
     payload = last_stream.to_bytes(4, "big") + code.to_bytes(4, "big") + debug
     return frame(GOAWAY, 0, 0, payload)
 
 
 def header_frames(stream: int, block: bytes, end: bool, most: int) -> list[bytes]:
-    """HEADERS and as many CONTINUATION frames as a block needs.
+    """Encode a header block as HEADERS and CONTINUATION frames.
 
     Args:
-        stream: its identifier.
+        stream: the stream's identifier.
         block: a whole header block.
         end: whether HEADERS ends the stream.
         most: the peer's SETTINGS_MAX_FRAME_SIZE.
@@ -105,10 +105,10 @@ class PeerSettings:
     """The peer's settings.
 
     Attributes:
-        header_table_size: bytes of dynamic table that its decoder has.
-        max_concurrent_streams: of ours; None when it has not limited them.
-        initial_window_size: bytes that we may send ahead on a new stream.
-        max_frame_size: bytes of payload that it takes.
+        header_table_size: bytes of its decoder's dynamic table.
+        max_concurrent_streams: how many streams we may have open; None for no limit.
+        initial_window_size: bytes of a new stream's send window.
+        max_frame_size: maximum bytes of a frame's payload.
     """
 
     def __init__(self) -> None:
@@ -118,17 +118,17 @@ class PeerSettings:
         self.max_frame_size = DEFAULT_FRAME_SIZE
 
     def apply(self, payload: bytes, role: Role) -> int:
-        """Take over the values of a SETTINGS frame; those that say nothing to us are passed over.
+        """Apply the values of a SETTINGS frame; unknown settings are ignored.
 
         Args:
-            payload: of the frame.
-            role: ours: a server must not set ENABLE_PUSH to 1.
+            payload: the frame's payload.
+            role: our role: a server must not set ENABLE_PUSH to 1.
 
         Returns:
-            The smallest HEADER_TABLE_SIZE named on the way, or the present one.
+            The smallest HEADER_TABLE_SIZE in the frame, or the current one.
 
         Raises:
-            ConnectionFault: a length or value that is not allowed.
+            ConnectionFault: the length or a value is not allowed.
         """
         if len(payload) % 6:
             raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS of a broken length")
@@ -154,7 +154,7 @@ class PeerSettings:
 
 
 def announced(role: Role, limits: Http2Limits) -> bytes:
-    """Our first SETTINGS frame; values that equal the defaults are left out."""
+    """Encode our first SETTINGS frame, without values that equal the defaults."""
     pairs = [
         (INITIAL_WINDOW_SIZE, limits.stream_window),
         (MAX_HEADER_LIST_SIZE, limits.max_header_bytes),

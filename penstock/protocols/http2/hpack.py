@@ -1,10 +1,9 @@
-"""HPACK: header fields to bytes, and bytes to checked fields, as RFC 7541 has it.
+"""HPACK (RFC 7541): encodes header fields, and decodes them to validated fields.
 
-Blocks that we send refer to the static table only, so that a block made once is valid on every
-connection. The decoder keeps the peer's dynamic table right even through a list that is larger than
-we take: what is too much is read and thrown away, and the connection can go on. Only what is beyond
-all bounds ends it. Entries of the table are checked when they are decoded: a field that is sent by
-its index costs one look into a list.
+Blocks that we send use the static table only, so that an encoded block is valid on every
+connection. The decoder keeps the peer's dynamic table consistent even if a header list exceeds our
+limit: the excess is decoded and dropped, and the connection stays open, up to a hard limit. Fields
+are validated when they enter the table: an indexed field costs one list access.
 
 The static table comes from the package ``hpack``, Huffman codes from ``pylsqpack``.
 """
@@ -25,22 +24,22 @@ from penstock.protocols.http2.limits import Http2Limits
 from penstock.protocols.http2.messages import Field, check_field, names
 
 FIELD_OVERHEAD: Final = 32
-"""Added to name and value, in the sizes of the table and of header lists."""
+"""Overhead of each field in the sizes of the table and of header lists."""
 
 HARD_FACTOR: Final = 8
-"""A list of this many times the allowed size, or a block of so many bytes, is no mistake, and
-decoding it for the table's sake is work for nothing. Smaller ones are refused on their stream."""
+"""A header list or block of more than this many times the allowed size ends the connection. Smaller
+ones only reset their stream."""
 
 _LONGEST_KEPT: Final = 1024
-"""Bytes of a block that is kept, for a client that sends the same one again and again."""
+"""Maximum bytes of a block that is cached, for a client that repeats its block."""
 
 _INDEX_OF: Final = HeaderTable.STATIC_TABLE_MAPPING
 _NEVER_INDEXED: Final = frozenset({b"authorization", b"proxy-authorization", b"cookie"})
 _LONGEST_INTEGER: Final = 4 * 7
 
 _LONGEST_CODED: Final = 40_000
-"""Octets of a Huffman-coded string. A symbol takes five bits or more, and pylsqpack gives no more
-than 65,534 of them."""
+"""Maximum octets of a Huffman-coded string: a symbol has at least five bits, and pylsqpack returns
+at most 65,534 symbols."""
 
 _VISIBLE: Final = bytes(range(0x21, 0x7F))
 
@@ -48,11 +47,11 @@ _INDEXED: Final = 0x80
 _STATIC: Final = [check_field(name, value) for name, value in HeaderTable.STATIC_TABLE]
 _FIRST_DYNAMIC: Final = _INDEXED + 1 + len(_STATIC)
 _INDEXED_OCTETS: Final = bytes(range(0x81, 0xFF))
-"""Each of them is a field that is indexed; 0xFF goes on in the next octet."""
+"""Octets that are a whole indexed field; 0xFF continues in the next octet."""
 
 
 class FieldDecoder:
-    """The peer's dynamic table, and what its blocks mean with it."""
+    """Decodes the peer's header blocks, with its dynamic table."""
 
     __slots__ = (
         "_allowed",
@@ -69,38 +68,38 @@ class FieldDecoder:
 
     def __init__(self, limits: Http2Limits) -> None:
         self._limits = limits
-        # Both tables as the first octet of an indexed field counts: the dynamic one, newest first,
-        # stands behind the static one, and what is before them is never looked at.
+        # Both tables, indexed by the first octet of an indexed field: padding, the static table,
+        # and the dynamic table, newest first.
         self._table: list[Field] = [(b"", b"")] * (_INDEXED + 1) + _STATIC
         self._costs: deque[int] = deque()  # bytes of the dynamic table's entries, oldest first
         self._most_fields = limits.max_header_bytes * HARD_FACTOR // FIELD_OVERHEAD
-        # The last block, unless the table has changed since, and its fields.
+        # The last block and its fields, unless the table has changed since.
         self._block: bytes | None = None
         self._fields: list[Field] = []
-        self._largest = 100  # bytes of an entry at most, since the dynamic table was empty
+        self._largest = 100  # maximum bytes of an entry since the dynamic table was empty
         self._most = self._free = DEFAULT_TABLE_SIZE
-        # The peer may use a larger table as soon as it has read our settings, but need not use a
-        # smaller one before it has acknowledged them.
+        # A larger table is valid as soon as the peer has read our settings; a smaller one only when
+        # it has acknowledged them.
         self._allowed = max(limits.header_table_size, DEFAULT_TABLE_SIZE)
 
     @property
     def entries(self) -> list[Field]:
-        """The dynamic table, newest first."""
+        """Return the dynamic table, newest first."""
         return self._table[_FIRST_DYNAMIC:]
 
     def settings_acknowledged(self) -> None:
-        """The peer knows our HEADER_TABLE_SIZE: from now on it must keep to it."""
+        """Enforce our HEADER_TABLE_SIZE: the peer has acknowledged it."""
         self._allowed = self._limits.header_table_size
         self._block = None
 
     def decode(self, block: bytes) -> list[Field]:
-        """The fields of a block in their order, each checked (see ``messages``).
+        """Decode a block to validated fields (see ``messages``), in order.
 
-        The list is the same object where the block is the last one again and means the same.
+        Returns the same list object if the block equals the last one and the table has not changed.
 
         Raises:
-            ConnectionFault: the block cannot be decoded, or is beyond all bounds.
-            HeadersTooLarge: over a limit of ours; the table is right nevertheless.
+            ConnectionFault: the block cannot be decoded, or exceeds the hard limit.
+            HeadersTooLarge: the list exceeds our limit; the table is consistent nevertheless.
         """
         if block == self._block:
             return self._fields
@@ -123,14 +122,14 @@ class FieldDecoder:
         most_fields = self._most_fields
         most_length = limits.max_header_field
         fields: list[Field] = []
-        dropped = 0  # bytes of fields that are too large to be kept
+        dropped = 0  # bytes of fields beyond the limit
         at = 0
         size = len(block)
         while at < size and block[at] & 0xE0 == 0x20:
             at = self._resize(block, at)
         free = self._free
         if not at and size <= most_fields:
-            # Most blocks begin with fields that are indexed: as below, in a fifth of the time.
+            # Most blocks begin with indexed fields: the loop below, in a fifth of the time.
             at = size - len(block.lstrip(_INDEXED_OCTETS))
             fields += map(table.__getitem__, block[:at])
         while at < size:
@@ -153,7 +152,7 @@ class FieldDecoder:
             first = block[at]
             end = at + first - 0x7F
             if 0x80 <= first < 0xFF and end <= size:
-                # As _read_string decodes a short string, without the call.
+                # ``_read_string`` of a short string, inlined.
                 value = _decode_fields(0, _ONE_LITERAL + block[at:end])[1][0][1]
                 at = end
             else:
@@ -161,12 +160,12 @@ class FieldDecoder:
             if names.get(name, True) is None and (
                 value.isalnum() or not value.translate(None, _VISIBLE)
             ):
-                field: Field = (name, value)  # most are so, and right
+                field: Field = (name, value)  # the usual case: no validation needed
             else:
                 field = check_field(name, value)
             length = len(name) + len(value)
             if octet >= 0x40:
-                # RFC 7541, section 4.4: room is made first; what does not fit empties the table.
+                # RFC 7541, section 4.4: evict first; an entry that is too large empties the table.
                 self._block = None
                 cost = length + FIELD_OVERHEAD
                 free -= cost
@@ -187,14 +186,14 @@ class FieldDecoder:
         self._free = free
         if self._most > self._allowed:
             raise HPACKError("the table was not made smaller")
-        # Mostly a look at the numbers shows that no limit is reached.
+        # Usually this upper bound shows that no limit is exceeded.
         bound = len(fields) * self._largest + 2 * size
         if dropped or bound > limits.max_header_bytes or len(fields) > limits.max_header_fields:
             self._check_size(fields, dropped)
         return fields
 
     def _read_name(self, octet: int, block: bytes, at: int) -> tuple[bytes, int]:
-        """The name of a field whose first octet is this one, and where it ends."""
+        """Read the name of a field with this first octet; return it and where it ends."""
         if octet == _INDEXED:
             raise HPACKError("an index of zero")
         if 0x20 <= octet < 0x40:
@@ -220,7 +219,7 @@ class FieldDecoder:
             raise HeadersTooLarge("header list too large", total // most, fields)
 
     def _resize(self, block: bytes, at: int) -> int:
-        """A change of the table's size, and where it ends."""
+        """Read a change of the table's size; return where it ends."""
         most = block[at] & 0x1F
         at += 1
         if most == 0x1F:
@@ -234,10 +233,10 @@ class FieldDecoder:
         return at
 
     def _evict(self, free: int) -> int:
-        """Drop the oldest entries until no byte is missing; a negative number says how many are.
+        """Evict the oldest entries while ``free``, the number of free bytes, is negative.
 
         Returns:
-            the bytes that are free then; negative when the table is empty and some are missing.
+            The free bytes; negative if the table is empty and still too small.
         """
         costs = self._costs
         while free < 0 and costs:
@@ -247,7 +246,7 @@ class FieldDecoder:
 
 
 def encode_block(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Fields as a block that is valid on every connection: no dynamic table, no Huffman codes.
+    """Encode fields as a block that is valid on every connection: no dynamic table, no Huffman.
 
     Args:
         headers: names in lower case, pseudo-headers first.
@@ -267,7 +266,7 @@ def encode_block(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 
 def _integer(first: int, prefix: int, value: int) -> bytes:
-    """An integer behind the upper bits of ``first``; RFC 7541, section 5.1."""
+    """Encode an integer after the upper bits of ``first``; RFC 7541, section 5.1."""
     if value < prefix:
         return bytes((first | value,))
     out = bytearray((first | prefix,))
@@ -280,7 +279,7 @@ def _integer(first: int, prefix: int, value: int) -> bytes:
 
 
 def _read_integer(block: bytes, at: int, value: int) -> tuple[int, int]:
-    """The rest of an integer whose prefix was full, and where it ends."""
+    """Read the rest of an integer whose prefix was full; return it and where it ends."""
     shift = 0
     while True:
         octet = block[at]
@@ -294,7 +293,7 @@ def _read_integer(block: bytes, at: int, value: int) -> tuple[int, int]:
 
 
 def _read_string(block: bytes, at: int) -> tuple[bytes, int]:
-    """A name or a value, and where it ends."""
+    """Read a string; return it and where it ends."""
     begin = at
     octet = block[at]
     at += 1
@@ -312,7 +311,7 @@ def _read_string(block: bytes, at: int) -> tuple[bytes, int]:
     return _decode_fields(0, _ONE_LITERAL + block[begin:end])[1][0][1], end
 
 
-# QPACK writes a string in the same way, with the same Huffman code: so it is decoded as the value
-# of a QPACK block of one field, whose name is in its static table. Nothing is kept between blocks.
+# QPACK encodes strings in the same way, with the same Huffman code: a string is decoded as the
+# value of a QPACK block of one field, whose name is in the static table. Blocks leave no state.
 _decode_fields: Final = Decoder(0, 0).feed_header
 _ONE_LITERAL: Final = b"\0\0\x50"

@@ -1,7 +1,7 @@
 """Limits of a peer, and the abuse counter.
 
-Each kind of frame that costs us more than it costs its sender has an allowance, full again after
-every refill. What a legal peer sends in proportion to the traffic earns its own allowance.
+Each kind of frame that costs us more than its sender has an allowance, which every refill restores.
+Traffic earns additional allowance for the frames that a well-behaved peer sends with it.
 
 Source: CVE-2023-44487 (rapid reset), CVE-2025-8671 (resets that the server is made to send),
 CVE-2019-9511 to 9518 (floods of small frames), CVE-2024-27316 (CONTINUATION).
@@ -27,32 +27,29 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Http2Limits:
-    """What we announce, and how much of each abuse a peer may send between two refills.
+    """The announced limits, and the peer's allowance of each kind of abuse per refill.
 
-    The budgets are guesses with a margin: what they bound costs microseconds each, and a browser, a
-    gRPC client or a load generator at full speed stays far below them. Window updates and
-    priorities are allowed beyond theirs in proportion to the streams opened and the data sent.
-
-    Keys of the configuration have the same names (``docs/configuration.md``, ``door``).
+    The allowances are guesses with a margin: each unit costs microseconds, and a browser, a gRPC
+    client or a load generator at full speed stays far below them. They are configuration keys of
+    the same names (``docs/configuration.md``, ``door``).
 
     Attributes:
-        max_frame_size: bytes of a frame's payload that we take; announced; at least 16,384.
-        connection_window: never below 65,535, with which every connection starts.
-        header_table_size: bytes of the dynamic table that the peer may use; announced.
-        resets: streams that a client resets, or a peer makes us reset, per refill; and one for each
-            stream that has ended in good order since.
-        pings: per refill; those with traffic between them are not counted.
+        max_frame_size: maximum bytes of a frame's payload; announced; at least 16,384.
+        connection_window: at least 65,535, the initial window of every connection.
+        header_table_size: maximum bytes of the peer's dynamic table; announced.
+        resets: streams that a client resets, or a peer makes us reset, per refill; plus one for
+            each stream that has ended without a reset.
+        pings: PING frames without traffic between them, per refill.
         settings: SETTINGS frames per refill.
-        empty_frames: DATA, HEADERS and CONTINUATION frames that bring nothing, per refill.
-        window_updates: per refill, and four for each stream opened or message sent.
-        priorities: per refill, and four for each stream opened.
-        small_frames: frames per refill beyond one for each 16 bytes that a read with many of them
-            has, their heads included; servers only. A message of gRPC with two bytes is above that,
-            at any pace; of DATA with one byte, 13,000 frames are allowed by the default.
+        empty_frames: DATA, HEADERS and CONTINUATION frames without content, per refill.
+        window_updates: per refill; plus four for each stream opened or message sent.
+        priorities: per refill; plus four for each stream opened.
+        small_frames: per refill, frames beyond one per 16 bytes of a read, heads included; servers
+            only. gRPC messages of two bytes never exceed it; the default allows 13,000 DATA frames
+            of one byte.
         others: unknown frames, GOAWAY frames and interim responses per refill.
         continuations: CONTINUATION frames of one header block.
-        queued_answers: bytes of answers (to PING, SETTINGS, bad streams) that wait while nobody
-            takes the output.
+        queued_answers: bytes of unsent answers to PING, SETTINGS and stream errors.
     """
 
     max_streams: int = 128
@@ -76,7 +73,7 @@ class Http2Limits:
 
 
 class Abuse(IntEnum):
-    """What is counted."""
+    """The kinds of frames that are counted."""
 
     RESET = 0
     REFUSED = 1
@@ -90,10 +87,10 @@ class Abuse(IntEnum):
 
 
 class AbuseCounter:
-    """Allowances of one connection.
+    """The allowances of one connection.
 
     Attributes:
-        spent: how often each kind has come since the last refill.
+        spent: count of each kind since the last refill.
     """
 
     __slots__ = ("_allowed", "spent")
@@ -101,8 +98,8 @@ class AbuseCounter:
     def __init__(self, limits: Http2Limits) -> None:
         self._allowed = (
             limits.resets,
-            # Before a client has read our limit it may open any number of streams: those that we
-            # refuse then are cheap and no sign of malice.
+            # Before a client knows our limit it may open any number of streams. Refusing them is
+            # cheap, and they are no sign of an attack.
             limits.resets * 10,
             limits.pings,
             limits.settings,
@@ -116,27 +113,27 @@ class AbuseCounter:
 
     @property
     def strained(self) -> bool:
-        """Whether there was more of it than a legal peer has reason for, if less than is allowed.
+        """Whether the counts are above normal use, though within the allowances.
 
-        Frames that belong to traffic are left out.
+        Frames that belong to traffic do not count.
         """
         spent = self.spent
         return sum(spent) - spent[Abuse.WINDOW_UPDATE] - spent[Abuse.PRIORITY] > _A_FEW
 
     def refill(self) -> None:
-        """Everything is allowed anew."""
+        """Restore all allowances."""
         self.spent = [0] * len(Abuse)
 
     def spend(self, kind: Abuse, earned: int = 0, count: int = 1) -> None:
-        """Count what came.
+        """Count frames.
 
         Args:
-            kind: of frame.
-            earned: how many the traffic since the last refill allows on top.
+            kind: their kind.
+            earned: additional allowance by the traffic since the last refill.
             count: how many.
 
         Raises:
-            ConnectionFault: ENHANCE_YOUR_CALM, the allowance is used up.
+            ConnectionFault: ENHANCE_YOUR_CALM; the allowance is exceeded.
         """
         self.spent[kind] += count
         if self.spent[kind] > self._allowed[kind] + earned:

@@ -1,8 +1,8 @@
 """Validates heads and trailers: header fields to heads, or a refusal.
 
-A field is checked once, when it is decoded: the type of the pair tells what it is, so that a field
-that comes again from the dynamic table is not checked again. Most requests are four pseudo-headers
-that came before and ordinary fields, which the types alone show.
+A field is validated once, when it is decoded: the type of the pair has the result, so that a field
+from the dynamic table is not validated again. Most requests are four pseudo-headers that were seen
+before and ordinary fields, which the types alone show.
 
 Source: RFC 9113, sections 8.1 to 8.3.
 """
@@ -31,19 +31,19 @@ Fields: TypeAlias = Sequence[Field]
 
 
 class Pseudo(tuple[bytes, bytes]):
-    """A valid pseudo-header of a request that needs no look at the others."""
+    """A valid pseudo-header of a request, independent of other fields."""
 
     __slots__ = ()
 
 
 class Special(tuple[bytes, bytes]):
-    """A valid field with a rule that depends on the others."""
+    """A valid field with a rule that depends on other fields."""
 
     __slots__ = ()
 
 
 class Malformed(tuple[bytes, bytes]):
-    """A field that makes its message malformed; it still has a place in the dynamic table."""
+    """A field that makes its message malformed; it still enters the dynamic table."""
 
     __slots__ = ()
 
@@ -68,7 +68,7 @@ _LONGEST_NAME: Final = 64
 
 
 class _Names(dict[bytes, bool | None]):
-    """Names that were seen: None for an ordinary one, True for one with rules, False for none."""
+    """Cache of names: None for ordinary, True for those with rules, False for invalid ones."""
 
     def __missing__(self, name: bytes) -> bool | None:
         kind: bool | None = None
@@ -87,7 +87,7 @@ names: Final = _Names()
 
 
 def check_field(name: bytes, value: bytes) -> Field:
-    """The field, as one of the types above or as a plain tuple."""
+    """Validate a field; return it as one of the types above or as a plain tuple."""
     kind = names[name]
     if kind is False or is_trimmed_value(value) is None:
         return Malformed((name, value))
@@ -121,18 +121,18 @@ def _check_value(field: Field) -> Field:
 _FOUR: Final = [Pseudo] * 4
 
 _targets: Final[dict[tuple[Field, ...], tuple[str, bytes, bytes, bytes]]] = {}
-"""What four valid pseudo-headers say: method, path, query and authority. Clients repeat them."""
+"""Method, path, query and authority, by four valid pseudo-headers; clients repeat them."""
 _MOST_TARGETS: Final = 512
-_LONGEST_TARGET: Final = 512  # bytes of their values
+_LONGEST_TARGET: Final = 512  # maximum bytes of their values
 
 _new_head: Final = RequestHead.__new__
 
 
 def request_head(fields: list[Field]) -> RequestHead:
-    """The head of a request.
+    """Validate the head of a request.
 
     Raises:
-        MalformedMessage: with what is wrong, in words that show none of the peer's bytes.
+        MalformedMessage: with the reason, without any of the peer's bytes.
     """
     four = tuple(fields[:4])
     rest = fields[4:]
@@ -146,7 +146,7 @@ def request_head(fields: list[Field]) -> RequestHead:
             if len(_targets) >= _MOST_TARGETS:
                 _targets.clear()
             _targets[four] = target
-    # As RequestHead.__init__ does it, in half the time.
+    # ``RequestHead.__init__``, inlined: half the time.
     head = _new_head(RequestHead)
     head.method, head.path, head.query, head.authority = target
     head.version = HTTP_2
@@ -159,7 +159,7 @@ def request_head(fields: list[Field]) -> RequestHead:
 def _judge_request(
     fields: list[Field],
 ) -> tuple[dict[bytes, bytes], list[Field], int | None]:
-    """Pseudo-headers, other fields and the length of any request."""
+    """Validate any request; return pseudo-headers, other fields and content-length."""
     pseudo, headers, special = _sorted(fields, _REQUEST_PSEUDO)
     if b":method" not in pseudo:
         raise MalformedMessage("no :method")
@@ -181,7 +181,7 @@ def _judge_request(
 
 
 def response_head(fields: Fields) -> ResponseHead:
-    """The head of a response, interim ones included.
+    """Validate the head of a response, interim ones included.
 
     Raises:
         MalformedMessage: as for requests.
@@ -195,7 +195,7 @@ def response_head(fields: Fields) -> ResponseHead:
 
 
 def trailers(fields: Fields) -> Headers:
-    """The fields behind a body.
+    """Validate trailers.
 
     Raises:
         MalformedMessage: as for requests.
@@ -206,7 +206,7 @@ def trailers(fields: Fields) -> Headers:
 def _sorted(
     fields: Fields, known: frozenset[bytes]
 ) -> tuple[dict[bytes, bytes], list[Field], dict[bytes, list[bytes]]]:
-    """Pseudo-headers, other fields, and of these the ones with rules that depend on others."""
+    """Return pseudo-headers, other fields, and the values of ``Special`` fields by name."""
     pseudo: dict[bytes, bytes] = {}
     headers: list[Field] = []
     special: dict[bytes, list[bytes]] = {}
@@ -227,7 +227,7 @@ def _sorted(
 
 
 def _authority(announced: bytes | None, hosts: list[bytes]) -> bytes:
-    """The one valid host that a request is for, as ``:authority`` or ``host`` or twice the same."""
+    """Return the valid host of a request: ``:authority``, ``host``, or both if they are equal."""
     if len(hosts) > 1:
         raise MalformedMessage("more than one host")
     if announced is None:
@@ -251,7 +251,7 @@ def _content_length(special: dict[bytes, list[bytes]]) -> int | None:
 
 
 def _joined_cookies(headers: list[Field]) -> list[Field]:
-    """One cookie field, where the first part was; RFC 9113, section 8.2.3."""
+    """Join cookie fields at the position of the first one; RFC 9113, section 8.2.3."""
     parts = b"; ".join(value for name, value in headers if name == b"cookie")
     joined: list[Field] = []
     for field in headers:

@@ -1,14 +1,12 @@
 """The state of a connection, and its sending half: heads, data, trailers, resets.
 
-Data that the peer's windows do not let out waits in its stream. A stream with waiting data is
-either *ready* (its own window is open; it waits its turn for the connection's window) or *parked*
-(only its own WINDOW_UPDATE helps). Turns are of one frame each, so that no stream waits for a large
-one.
+Data beyond the peer's windows is queued in its stream. A stream with queued data is *ready* (its
+own window is open; it waits for the connection's window) or *parked* (it waits for its own
+WINDOW_UPDATE). Ready streams send one frame each in turn, so that none delays the others.
 
-Guarantees: with every stream, ``receive_window + owed + unconsumed`` is the window that we
-announced, where *unconsumed* is what the driver has not used up; the same holds for the connection.
-Nothing grows with the number of streams that have been: what is remembered of closed ones is
-bounded.
+Guarantees: for each stream, ``receive_window + owed + unconsumed`` is the announced window, where
+*unconsumed* is the data that the driver has not passed to ``consumed``; the same holds for the
+connection. Memory does not grow with the number of closed streams.
 
 Source: RFC 9113, sections 4.3, 5.2, 6.1, 6.2, 6.4, 6.9.
 """
@@ -47,34 +45,34 @@ from penstock.protocols.http2.stream import (
 )
 
 RESETS_REMEMBERED: Final = 1024
-"""Streams that we reset lately: their frames may still be under way and are passed over. An older
-one counts as closed in good order. Eight times the streams that may be open by default."""
+"""How many streams that we reset are remembered: their frames in flight are ignored. An older one
+counts as closed normally. Eight times the default maximum of open streams."""
 
 _TABLE_SIZE_ZERO: Final = b"\x20"
 
 _LAST_BLOCK: Final = END_HEADERS | END_STREAM
 
 _MOST_BLOCK: Final = 16 << 10
-"""Bytes of a header block that every peer takes in one frame."""
+"""Maximum bytes of a header block that every peer accepts in one frame."""
 
 _pack: Final = FRAME_HEAD.pack
 
 
 class Sending:
-    """One side of a connection, as far as it speaks.
+    """The sending half of a connection.
 
     Attributes:
-        role: our side.
-        limits: what we announced.
-        streams: the open ones by identifier; half-closed ones are open.
-        peer_settings: as they are now.
-        queued: bytes of all streams that wait behind the peer's windows.
-        buffered: bytes that are kept for them.
-        bulk: bytes of long pieces in the output.
-        closing: no new streams are to be expected or opened: a GOAWAY was sent or received.
-        failed: the connection has ended by a fault of the peer's.
-        small: bytes of a body that may be left unconsumed until its stream is closed: as long as no
-            body that is kept so has more, all of them keep half of the connection's window.
+        role: our role.
+        limits: the announced limits.
+        streams: open and half-closed streams by identifier.
+        peer_settings: the peer's current settings.
+        queued: bytes of all streams that flow control blocks.
+        buffered: memory that this data holds, in bytes.
+        bulk: bytes of large pieces in the output.
+        closing: a GOAWAY was sent or received: no new streams.
+        failed: a connection error has ended the connection.
+        small: maximum bytes of a body that may stay unconsumed until its stream closes, so that all
+            such bodies together use at most half of the connection's window.
     """
 
     __slots__ = (
@@ -121,19 +119,21 @@ class Sending:
         self.failed = False
         self._server = role is Role.SERVER
         self._abuse = AbuseCounter(limits)
-        self._reset_lately: dict[int, bool] = {}  # identifier -> the peer has ended it since
-        self._last_peer = -1  # highest identifier that the peer opened; -1: the first is to be 1
+        self._reset_lately: dict[
+            int, bool
+        ] = {}  # identifier -> whether the peer has ended it since
+        self._last_peer = -1  # highest identifier that the peer opened; -1 before the first
         self._next_own = 1
-        self._final = False  # the last GOAWAY is out: streams behind _last_peer are passed over
-        # What we send.
+        self._final = False  # the final GOAWAY was sent: streams above _last_peer are ignored
+        # Sending.
         self._out: list[bytes | memoryview] = []
-        self._answers = 0  # bytes in _out that the peer made us say
+        self._answers = 0  # bytes in _out that answer the peer's control frames
         self._window = DEFAULT_WINDOW
         self._ready: deque[Stream] = deque()
-        self._table_notice = False  # the next block must begin with a change of table size
+        self._table_notice = False  # the next block must begin with a table size update
         self._encoder_table = DEFAULT_TABLE_SIZE
         self._sent = 0  # messages and kilobytes of data sent beside whole replies
-        # What we take. A window smaller than the default counts from the acknowledgement on.
+        # Receiving. A window below the default applies once our SETTINGS are acknowledged.
         self._stream_window = max(limits.stream_window, DEFAULT_WINDOW)
         self._settings_under_way = 1
         self._announced_window = max(limits.connection_window, DEFAULT_WINDOW)
@@ -155,10 +155,10 @@ class Sending:
         Args:
             block: made by ``encode_block``.
             end: the request has no body.
-            bodiless: the method is HEAD: content-length says nothing about the response's body.
+            bodiless: the method is HEAD: the response has no body, whatever its content-length.
 
         Raises:
-            StreamLimit: not now; with ``closing``, never again on this connection.
+            StreamLimit: not possible now; with ``closing``, never again on this connection.
         """
         most = self.peer_settings.max_concurrent_streams
         if self.closing or self.failed or self._next_own > MAX_STREAM_ID:
@@ -179,10 +179,10 @@ class Sending:
     def reply(
         self, stream: Stream, head_block: bytes, body: bytes, trailer_block: bytes | None = None
     ) -> None:
-        """Send a whole answer; without trailers the body ends it, or the head an empty one.
+        """Send a whole answer. Its trailers, its body, or else its head ends the stream.
 
-        Where the request has not ended yet the stream stays half-closed until it has, or until
-        ``reset(stream, ErrorCode.NO_ERROR)`` tells the peer to stop.
+        If the request has not ended, the stream stays half-closed until it has, or until
+        ``reset(stream, ErrorCode.NO_ERROR)`` asks the peer to stop.
         """
         size = len(body)
         if (
@@ -219,12 +219,12 @@ class Sending:
         self._end_local(stream)
 
     def send_head(self, stream: Stream, block: bytes, *, end: bool = False) -> None:
-        """Send a head; a server's interim ones too."""
+        """Send a head; interim responses included."""
         if not stream.state & LOCAL_ENDED:
             self._send_block(stream, block, end)
 
     def send_data(self, stream: Stream, data: bytes, *, end: bool = False) -> None:
-        """Send data, or queue what the windows do not allow; ``data`` is kept by reference."""
+        """Send data, or queue it beyond the peer's windows; ``data`` is kept by reference."""
         if stream.state & LOCAL_ENDED or not (data or end):
             return
         outbox = stream.outbox
@@ -246,7 +246,7 @@ class Sending:
         self._pump()
 
     def send_trailers(self, stream: Stream, block: bytes) -> None:
-        """Send trailers, which end the stream, behind whatever data waits."""
+        """Send trailers, which end the stream, after its queued data."""
         outbox = stream.outbox
         if stream.state & LOCAL_ENDED:
             return
@@ -256,15 +256,14 @@ class Sending:
             outbox.trailers = block
 
     def reset(self, stream: Stream, code: int) -> None:
-        """End a stream at once; what it has queued is dropped."""
+        """Reset a stream; its queued data is dropped."""
         if stream.state & CLOSED != CLOSED and not self.failed:
             self._out.append(self._reset(stream, code))
 
     def consumed(self, stream: Stream, count: int) -> None:
-        """Bytes of its events have been used up: the peer may send as many more.
+        """Return ``count`` bytes of received data to the peer's send windows.
 
-        A stream gives back what is unconsumed when it is closed, so that nothing needs to be
-        consumed then, and nothing can be consumed twice.
+        A closed stream has returned all unconsumed bytes, so that a call for it has no effect.
         """
         if stream.state & CLOSED == CLOSED:
             return
@@ -282,7 +281,7 @@ class Sending:
         self._give_back(count)
 
     def _answer(self, data: bytes) -> None:
-        """Queue what the peer makes us say; more than a bound of it unread is an attack."""
+        """Queue an answer to a control frame; too many unread bytes of answers are an attack."""
         self._answers += len(data)
         if self._answers > self.limits.queued_answers:
             text = "too many answers are not read"
@@ -290,7 +289,7 @@ class Sending:
         self._out.append(data)
 
     def _give_back(self, count: int) -> None:
-        """Bytes of the connection's window are free again; tell the peer now and then."""
+        """Return bytes to the connection's window; the peer is notified of larger amounts."""
         owed = self._owed + count
         if owed < self._half_window and (self._receive_window > 0 or not owed):
             self._owed = owed
@@ -300,7 +299,7 @@ class Sending:
             self._out.append(window_update_frame(0, owed))
 
     def _forget(self, stream: Stream) -> None:
-        """A stream is closed, whatever way: free what it has."""
+        """Free the state of a closed stream."""
         stream.state |= CLOSED
         self.streams.pop(stream.id, None)
         outbox = stream.outbox
@@ -314,7 +313,7 @@ class Sending:
             self._give_back(unconsumed)
 
     def _reset(self, stream: Stream, code: int) -> bytes:
-        """Close a stream with RST_STREAM, which is the answer."""
+        """Close a stream; return the RST_STREAM frame to send."""
         lately = self._reset_lately
         if len(lately) >= RESETS_REMEMBERED:
             del lately[next(iter(lately))]
@@ -323,13 +322,13 @@ class Sending:
         return reset_frame(stream.id, code)
 
     def _traffic(self) -> int:
-        """Grows with streams opened and data sent, without a counter on the hot path."""
+        """A measure of streams opened and data sent, without a counter on the hot path."""
         return (self._last_peer + self._next_own) // 2 + self._sent
 
     def _send_block(self, stream: Stream, block: bytes, end: bool) -> None:
         if self._table_notice:
-            # RFC 7541, section 4.2: a change is said at the start of the next block. With no table
-            # at all, which is what our blocks use, no later change needs saying.
+            # RFC 7541, section 4.2: a size update comes first in the next block. After setting the
+            # size to 0, since our blocks use no table, no later change needs an update.
             self._table_notice = False
             block = _TABLE_SIZE_ZERO + block
         if len(block) <= _MOST_BLOCK:
@@ -341,7 +340,7 @@ class Sending:
             self._end_local(stream)
 
     def _send_pieces(self, stream: Stream, data: bytes | memoryview, end: bool) -> None:
-        """Data that both windows allow, in frames that the peer takes."""
+        """Send data within both windows, in frames of the peer's maximum size."""
         size = len(data)
         most = self.peer_settings.max_frame_size
         out = self._out
@@ -369,19 +368,19 @@ class Sending:
             self._forget(stream)
 
     def _make_ready(self, stream: Stream) -> None:
-        """Let a stream that has something to send, and may, wait its turn."""
+        """Queue a stream that has data and an open window for its turn."""
         outbox = stream.outbox
         if outbox is not None and not outbox.ready and (stream.window > 0 or not outbox.size):
             outbox.ready = True
             self._ready.append(stream)
 
     def _pump(self) -> None:
-        """Send of the streams that are ready, frame by frame in turns, what the windows allow."""
+        """Send data of the ready streams, one frame in turn, within the windows."""
         ready = self._ready
         while ready:
             stream = ready[0]
             outbox = stream.outbox
-            if outbox is None:  # reset while it waited
+            if outbox is None:  # reset meanwhile
                 ready.popleft()
                 continue
             if outbox.size and self._window <= 0:
@@ -400,7 +399,7 @@ class Sending:
                 self.send_data(stream, b"", end=True)
 
     def _send_turn(self, stream: Stream, outbox: Outbox) -> None:
-        """One frame of a stream's queue."""
+        """Send one frame of a stream's queued data."""
         before, kept = outbox.size, outbox.buffered
         pieces = outbox.take(min(self.peer_settings.max_frame_size, self._window, stream.window))
         sent = before - outbox.size

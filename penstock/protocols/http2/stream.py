@@ -1,9 +1,9 @@
 """One stream: its state, its two flow-control windows, and its unsent output.
 
-States are bits of one integer, so that the hot path asks several questions with one comparison.
-``open`` is neither side ended; a reset sets both.
+The state is bits of one integer, so that the hot path can test several with one comparison. An open
+stream has neither side's bit set; a reset sets both. Server push is not supported.
 
-Source: RFC 9113, sections 5.1 and 5.2. Nobody pushes here, so that a stream is open or closed.
+Source: RFC 9113, sections 5.1 and 5.2.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ BODILESS: Final = 8
 LENGTH_UNKNOWN: Final = -1
 
 SMALL: Final = 4096
-"""Pieces are joined up to this size: each takes some 200 bytes more than it holds, and a stream of
-small messages would hold many times what it counts."""
+"""Pieces are joined up to this size: each has an overhead of some 200 bytes, which would exceed the
+counted bytes of small messages many times."""
 
 
 class Outbox:
-    """The rest of a message that the peer's windows do not let out.
+    """The queue of a stream's data that flow control blocks.
 
     Attributes:
-        size: bytes of data in it.
-        end: the stream ends behind the data.
-        trailers: a header block that ends the stream behind the data.
-        ready: whether its stream waits its turn.
-        taken: bytes that have gone out of it.
+        size: bytes of queued data.
+        end: the stream ends after the data.
+        trailers: a header block that ends the stream after the data.
+        ready: the stream is queued for its turn to send.
+        taken: bytes that were sent from the queue.
     """
 
     __slots__ = ("_gone", "_pieces", "end", "ready", "size", "taken", "trailers")
@@ -42,7 +42,7 @@ class Outbox:
     def __init__(self) -> None:
         self._pieces: deque[memoryview] = deque()
         self.size = 0
-        self._gone = 0  # bytes of the first piece
+        self._gone = 0  # sent bytes of the first piece
         self.taken = 0
         self.end = False
         self.trailers: bytes | None = None
@@ -50,11 +50,11 @@ class Outbox:
 
     @property
     def buffered(self) -> int:
-        """Bytes that are kept for them: of a long piece all, until all of it has gone."""
+        """Memory held by the queued data. A partly sent piece counts in full."""
         return self.size + self._gone
 
     def put(self, data: bytes) -> None:
-        """Add data behind what waits; long pieces are kept by reference."""
+        """Queue data; large pieces are kept by reference."""
         if not data:
             return
         self.size += len(data)
@@ -88,22 +88,22 @@ class Outbox:
 
 
 class Stream:
-    """A request and its response, as far as the protocol sees them.
+    """One stream: a request and its response.
 
     Attributes:
         id: odd; streams are opened by clients only.
-        context: the driver's own.
+        context: an object of the driver.
         state: bits of the constants above.
-        window: bytes that we may send; negative after the peer made its initial window smaller.
+        window: bytes that we may send; negative after the peer reduced its initial window.
         receive_window: bytes that the peer may send.
-        owed: bytes that were consumed and not yet given back to the peer.
-        expected: bytes of body still to come by its content-length; LENGTH_UNKNOWN without one.
-        outbox: what waits behind the peer's windows; None when nothing does.
+        owed: consumed bytes that were not yet returned to the peer's window.
+        expected: missing bytes of the body by content-length; LENGTH_UNKNOWN without one.
+        outbox: queued data; None if there is none.
     """
 
     __slots__ = ("context", "expected", "id", "outbox", "owed", "receive_window", "state", "window")
 
-    # Without an __init__, as setting attributes in place is what the hot path does.
+    # No __init__: the hot path sets the attributes itself.
     id: int
     context: Any
     state: int
@@ -115,22 +115,22 @@ class Stream:
 
     @property
     def queued(self) -> int:
-        """Bytes of body that wait behind the peer's windows."""
+        """Bytes of the body that flow control blocks."""
         return 0 if self.outbox is None else self.outbox.size
 
     @property
     def closed(self) -> bool:
-        """Whether both sides have ended, or one has reset the stream."""
+        """Whether both sides have ended the stream, or one has reset it."""
         return self.state & CLOSED == CLOSED
 
     @property
     def remote_ended(self) -> bool:
-        """Whether the peer sends no more on it; so already when its last event is handed out."""
+        """Whether the peer has ended its side; already true when its last event is returned."""
         return self.state & REMOTE_ENDED != 0
 
 
 def new_stream(id: int, state: int, window: int, receive_window: int) -> Stream:
-    """A stream with nothing queued and no length known, off the hot path."""
+    """Create a stream without queued data and without a known length; not for the hot path."""
     stream = Stream()
     stream.id = id
     stream.context = None
