@@ -70,7 +70,7 @@ class BaiduStdExchange(DoorExchange):
         super().__init__(head, shared.budget)
         self.shared = shared
         self.receiver = None
-        self.over = self.started = self.paused = False
+        self.started = self.paused = False
         self.over_limit = shared.calls > shared.max_calls
         self.meta = meta
         self.whole = payload

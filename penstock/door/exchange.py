@@ -127,6 +127,8 @@ class Exchange(Reservation, ABC):
             time an incomplete body is late.
         on_writable: set by a streaming application; called when ``unsent`` falls to 64 KiB or less.
         state: the receiver's state between pieces.
+        over: the answer is complete, or the client has disconnected.
+        record: the recorder's; see ``ExchangeInfo``.
     """
 
     __slots__ = (
@@ -136,7 +138,9 @@ class Exchange(Reservation, ABC):
         "head",
         "on_gone",
         "on_writable",
+        "over",
         "over_limit",
+        "record",
         "state",
         "status",
         "whole",
@@ -154,6 +158,8 @@ class Exchange(Reservation, ABC):
         self.on_gone: Callable[[], object] | None = None
         self.on_writable: Callable[[], object] | None = None
         self.state: Any = None
+        self.over = False
+        self.record: Any = None
 
     def count_refusal(self, limit: Limit) -> None:
         """Count a request that the application refuses because of this limit."""
@@ -218,17 +224,15 @@ class DoorExchange(Exchange):
 
     Attributes:
         shared: the door's state.
-        over: the answer is complete, or the client has left.
         started: a part of the answer has been sent.
         paused: the application has paused the sender.
         receiver: receives the body, or None.
     """
 
-    __slots__ = ("over", "paused", "receiver", "shared", "started")
+    __slots__ = ("paused", "receiver", "shared", "started")
 
     shared: DoorState
     receiver: Receiver | None
-    over: bool
     started: bool
     paused: bool
 

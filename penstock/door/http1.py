@@ -207,6 +207,7 @@ def begin_exchange(
     exchange.over_limit = shared.calls > shared.max_calls
     exchange.body_deadline = exchange.deadline = inf
     exchange.receiver = exchange.on_gone = exchange.on_writable = exchange.state = None
+    exchange.record = None
     exchange.over = exchange.started = exchange.paused = False
     exchange._session = session
     exchange.ended = ended

@@ -260,6 +260,7 @@ def begin_exchange(
     exchange.status = 0
     exchange.over_limit = shared.calls > shared.max_calls
     exchange.receiver = exchange.on_gone = exchange.on_writable = exchange.state = None
+    exchange.record = None
     exchange.over = exchange.started = exchange.paused = False
     exchange._session = session
     exchange._stream = stream

@@ -58,6 +58,7 @@ class Submission(Flight):
         due: the bucket of deadlines that has it; set when it is admitted.
         admitted_at: monotonic seconds; set when it is admitted.
         samples: its samples that are queued or running; set when it is admitted.
+        steps: for the recorder; see ``RequestInfo``.
     """
 
     __slots__ = (
@@ -75,6 +76,7 @@ class Submission(Flight):
         "over",
         "reservation",
         "samples",
+        "steps",
     )
 
     admitted_at: float
@@ -93,7 +95,7 @@ class Submission(Flight):
         # Without super(): this runs for every request.
         self.plan = graph.plan
         self.attempt = 1
-        self._feed = self._joins = self.call = self.reservation = None
+        self._feed = self._joins = self.call = self.reservation = self.steps = None
         self.ended = self.over = False
         self.graph = graph
         self.feed = feed
@@ -109,6 +111,7 @@ class Submission(Flight):
 
     call: Any
     reservation: Reserved | None
+    steps: Any
 
     @property
     def refused(self) -> bool:

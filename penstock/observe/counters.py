@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from itertools import islice
+from operator import itemgetter, sub
 from typing import Any, Final
 
 from penstock.errors import RequestError
@@ -16,134 +18,150 @@ SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 
 ROWS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 """The same for batch sizes."""
 
+MANY: Final = 200
+"""Number of values that are counted together, as that takes less time than one by one."""
+
+_REASON: Final = itemgetter(3)  # of the values of BatchTimes
+_ROWS: Final = itemgetter(4)
+_RAN: Final = itemgetter(10)
+
 PHASES: Final = ("preprocess", "process", "postprocess")
 
 
-class _Requests:
-    """The requests of one graph."""
+class Requests:
+    """The requests of one graph.
 
-    __slots__ = ("cancelled", "durations", "errors", "refusals", "seconds")
+    Attributes:
+        seconds: durations of answers, not counted yet.
+        errors: their error codes.
+    """
+
+    __slots__ = ("cancelled", "durations", "errors", "refusals", "seconds", "sum")
 
     def __init__(self) -> None:
+        self.seconds: list[float] = []
         self.errors: Counter[str] = Counter()
         self.refusals: Counter[str] = Counter()
         self.cancelled = 0
         self.durations = [0] * (len(SECONDS) + 1)
-        self.seconds = 0.0
+        self.sum = 0.0
 
-    def add(self, other: _Requests) -> None:
+    def count(self) -> None:
+        """Count the durations."""
+        self.sum += _count(self.seconds, SECONDS, self.durations)
+
+    def add(self, other: Requests) -> None:
         """Add the counts of another graph."""
+        other.count()
         self.errors.update(other.errors)
         self.refusals.update(other.refusals)
         self.durations = [sum(x) for x in zip(self.durations, other.durations, strict=True)]
-        self.seconds += other.seconds
+        self.sum += other.sum
 
     def plain(self) -> dict[str, Any]:
         """Answers and refusals by error code, and the durations of answers."""
+        self.count()
         return {
             "answers": {"ok": sum(self.durations) - self.errors.total(), **self.errors},
             "refusals": dict(self.refusals),
-            "seconds": _histogram(SECONDS, self.durations, self.seconds),
+            "seconds": _histogram(SECONDS, self.durations, self.sum),
         }
 
 
-class _Op:
+class Batches:
+    """The batches of one op.
+
+    Attributes:
+        values: of their BatchTimes, not counted yet.
+        waits: seconds in the queue of each of their samples, not counted yet.
+        events: counts of other events.
+        workers: the same of workers.
+    """
+
     __slots__ = (
         "events",
-        "phases",
+        "passed",
+        "prepared",
+        "processed",
         "queued",
+        "ran",
         "reasons",
         "rows",
         "sizes",
-        "transfer",
+        "values",
         "waited",
+        "waits",
         "workers",
     )
 
     def __init__(self) -> None:
+        self.values: list[tuple[Any, ...]] = []
+        self.waits: list[float] = []
         self.events: defaultdict[str, int] = defaultdict(int)
         self.workers: defaultdict[str, int] = defaultdict(int)
-        self.reasons: defaultdict[str, int] = defaultdict(int)
+        self.reasons: Counter[str] = Counter()
         self.queued = [0] * (len(SECONDS) + 1)
         self.waited = 0.0
         self.sizes = [0] * (len(ROWS) + 1)
         self.rows = 0
-        self.phases = [0.0, 0.0, 0.0]
-        self.transfer = 0.0
+        self.prepared = self.processed = self.ran = self.passed = 0.0
+
+    def count(self) -> None:
+        """Count the values and waits."""
+        self.waited += _count(self.waits, SECONDS, self.queued)
+        values, self.values = self.values, []
+        self.reasons.update(map(_REASON, values))
+        self.rows += _count([*map(_ROWS, values)], ROWS, self.sizes)
+        done = [*filter(_RAN, values)]  # not those that were lost with their workers
+        if done:
+            columns = zip(*done, strict=True)
+            *_, closed, _, prepared, processed, ran, returned = islice(columns, 12)
+            self.prepared += sum(prepared)
+            self.processed += sum(processed)
+            self.ran += sum(ran)
+            self.passed += sum(map(sub, returned, closed))
 
 
 class Counters(Instrument):
-    """An engine's numbers since its start."""
+    """An engine's numbers since its start. A recorder adds the batches and answers.
+
+    Attributes:
+        requests: by graph.
+        ops: by name.
+    """
 
     def __init__(self) -> None:
-        self._requests: defaultdict[GraphInfo, _Requests] = defaultdict(_Requests)
-        self._ops: defaultdict[str, _Op] = defaultdict(_Op)
+        self.requests: defaultdict[GraphInfo, Requests] = defaultdict(Requests)
+        self.ops: defaultdict[str, Batches] = defaultdict(Batches)
         self._opened = self._closed = 0
 
     def refused(self, request: RequestInfo, error: RequestError, now: float) -> None:
         """See Instrument."""
-        self._requests[request.graph].refusals[error.code] += 1
-
-    def replied(self, request: RequestInfo, error: RequestError | None, now: float) -> None:
-        """See Instrument."""
-        found = self._requests[request.graph]
-        seconds = now - request.admitted_at
-        found.seconds += seconds
-        found.durations[bisect_left(SECONDS, seconds)] += 1
-        if error is not None:
-            found.errors[error.code] += 1
+        self.requests[request.graph].refusals[error.code] += 1
 
     def cancelled(self, request: RequestInfo, now: float) -> None:
         """See Instrument."""
-        self._requests[request.graph].cancelled += 1
-
-    def returned(self, op: str, batch: Batch, errors: int, now: float) -> None:
-        """See Instrument."""
-        found = self._ops[op]
-        # Not by the member or its ``value``: hashing the one or looking up the other takes three
-        # times as long as this whole line.
-        found.reasons[batch.reason._value_] += 1
-        rows = batch.rows
-        found.rows += rows
-        found.sizes[bisect_left(ROWS, rows)] += 1
-        queued, closed = found.queued, batch.closed
-        for sample in batch.samples:
-            seconds = closed - sample.arrived
-            found.waited += seconds
-            queued[bisect_left(SECONDS, seconds)] += 1
-        ran = batch.ran
-        if ran:  # else it was lost with its worker
-            phases = found.phases
-            phases[0] += batch.prepared
-            phases[1] += batch.processed
-            phases[2] += ran - batch.prepared - batch.processed
-            found.transfer += now - closed - ran
-        if errors:
-            found.events["errors"] += errors
-
-    def given_up(self, op: str, batch: Batch, now: float) -> None:
-        """See Instrument."""
-        self.returned(op, batch, 0, now)
+        self.requests[request.graph].cancelled += 1
 
     def late(self, op: str, batch: Batch, now: float) -> None:
         """See Instrument."""
-        self._ops[op].events["late"] += 1
+        self.ops[op].events["late"] += 1
 
     def taken_back(self, op: str, batch: Batch, now: float) -> None:
         """See Instrument."""
-        self._ops[op].events["taken_back"] += 1
+        self.ops[op].events["taken_back"] += 1
 
     def worker_started(self, op: str, worker: int, now: float) -> None:
         """See Instrument."""
-        self._ops[op].workers["started"] += 1
+        self.ops[op].workers["started"] += 1
 
     def worker_died(self, op: str, worker: int, why: str, now: float) -> None:
         """See Instrument."""
-        self._ops[op].workers["died"] += 1
+        self.ops[op].workers["died"] += 1
 
     def worker_replaced(self, op: str, worker: int, why: str, now: float) -> None:
         """See Instrument."""
-        self._ops[op].workers["replaced"] += 1
+        self.ops[op].workers["replaced"] += 1
 
     def connection_opened(self, peer: object, now: float) -> None:
         """See Instrument."""
@@ -155,31 +173,48 @@ class Counters(Instrument):
 
     def of_requests(self) -> dict[str, Any]:
         """Of all graphs: answers and refusals by error code, durations; and connections."""
-        everything = _Requests()
-        for each in self._requests.values():
+        everything = Requests()
+        for each in self.requests.values():
             everything.add(each)
         connections = {"opened": self._opened, "closed": self._closed}
         return {**everything.plain(), "connections": connections}
 
     def of_graph(self, graph: GraphInfo) -> dict[str, Any]:
         """The same for one graph, with the number of cancelled requests."""
-        found = self._requests.get(graph) or _Requests()
+        found = self.requests.get(graph) or Requests()
         return {**found.plain(), "cancelled": found.cancelled}
 
     def of_op(self, op: str) -> dict[str, Any]:
         """An op's errors and workers, queue waits, and its batches: rows, close reasons, seconds of
         each phase, and seconds of transfer between the engine and the worker.
         """
-        found = self._ops.get(op) or _Op()
+        found = self.ops.get(op) or Batches()
+        found.count()
+        prepared, processed, ran = found.prepared, found.processed, found.ran
+        phases = prepared, processed, ran - prepared - processed
         return {
             **found.events,
-            "seconds": dict(zip(PHASES, found.phases, strict=True)),
-            "transfer": found.transfer,
+            "seconds": dict(zip(PHASES, phases, strict=True)),
+            "transfer": found.passed - found.ran,
             "queue": _histogram(SECONDS, found.queued, found.waited),
             "rows": _histogram(ROWS, found.sizes, found.rows),
             "reasons": dict(found.reasons),
             "worker_changes": dict(found.workers),
         }
+
+
+def _count(values: list[Any], bounds: Sequence[float], counts: list[int]) -> Any:
+    """Add the values to the counts of the buckets, and remove them; returns their sum."""
+    total = sum(values)
+    values.sort()
+    begin, most = 0, len(values)
+    while begin < most:
+        bucket = bisect_left(bounds, values[begin])
+        end = most if bucket == len(bounds) else bisect_right(values, bounds[bucket], begin)
+        counts[bucket] += end - begin
+        begin = end
+    values.clear()
+    return total
 
 
 def _histogram(bounds: Sequence[float], counts: Sequence[int], total: float) -> dict[str, Any]:

@@ -8,17 +8,18 @@ Belongs to the engine's loop.
 from __future__ import annotations
 
 import heapq
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from operator import attrgetter
 from time import monotonic
 from typing import Any, Final, TypeAlias
 
 from penstock.errors import RequestError, text_of
 from penstock.instrument import ExchangeInfo, Instrument, RequestInfo
+from penstock.observe.counters import MANY, Counters
 from penstock.observe.timeline import GRPC, BatchTimes, Step, Timeline
 from penstock.protocols.trace_context import TRACEPARENT, state_of
-from penstock.request import Batch, Sample
+from penstock.request import Batch
 
 KEPT: Final = 256
 """Number of timelines of the latest requests."""
@@ -39,6 +40,8 @@ CANCELLED: Final = "cancelled"
 NO_ID: Final = -1
 """The data id of a request that was not admitted."""
 
+_log: Final = logging.getLogger(__name__)
+
 _MOST_PATH: Final = 200  # most bytes of a path; a guess
 _MOST_TEXT: Final = 1000  # characters of what an error says; the same
 _TRACEPARENT: Final = 55  # bytes of version 00
@@ -48,14 +51,20 @@ _MOST_DIGITS: Final = 19  # of a number of 64 bits
 Listener: TypeAlias = Callable[[Timeline], object]
 
 
-_Step: TypeAlias = tuple[float, int, list[Any]]
-"""The time when a sample was queued, its attempt, and the values of its BatchTimes."""
-
 _Over: TypeAlias = list[Any]
-"""The values of a Timeline without its engine, in order, and its unfinished samples."""
+"""The values of a Timeline, except for its engine: graph, route, data id, log id, the request's
+head, whether it is a gRPC call, the four times, status, error code, steps, unfinished samples, and
+text.
 
+Steps are nested tuples, the last step first: when its sample was queued, its attempt, the values of
+its BatchTimes, and the steps before.
+"""
 
-_data_id: Final = attrgetter("data_id")
+_ID: Final = 2
+_BEGAN: Final = 6
+_ENDED: Final = 9
+_STATUS: Final = 10
+_CODE: Final = 11
 
 
 def method_of(call: Any) -> str:
@@ -72,13 +81,16 @@ class Recorder(Instrument):
 
     Args:
         engine: its number among the engines of the service.
+        counters: what counts the batches and answers.
     """
 
-    def __init__(self, engine: int = 0) -> None:
+    guarded = False
+
+    def __init__(self, engine: int = 0, counters: Counters | None = None) -> None:
         self._engine = engine
+        counters = counters or Counters()
+        self._ops, self._requests = counters.ops, counters.requests
         self._batches = 0
-        self._inside: dict[int, list[_Step]] = {}
-        self._unsent: dict[ExchangeInfo, _Over] = {}
         self._latest: deque[_Over] = deque(maxlen=KEPT)
         self._slowest: list[tuple[float, int, _Over]] = []  # a heap
         self._slowest_before: list[tuple[float, int, _Over]] = []
@@ -89,105 +101,103 @@ class Recorder(Instrument):
 
     # Events.
 
-    def refused(self, request: RequestInfo, error: RequestError, now: float) -> None:
+    def returned(
+        self, op: str, batch: Batch, errors: int, now: float, given_up: bool = False
+    ) -> None:
         """See Instrument."""
-        self._over(request, error, now, now, [], ())
-
-    def returned(self, op: str, batch: Batch, errors: int, now: float) -> None:
-        """See Instrument."""
-        self._ran(op, batch, now, errors, False)
+        found = self._ops[op]
+        number = self._batches = self._batches + 1
+        ids: list[int] = []
+        times = (
+            op, number, batch.worker, batch.reason._value_, batch.rows, ids, batch.closed,
+            batch.began, batch.prepared, batch.processed, batch.ran, now, errors, given_up,
+            batch.elements, batch.filled_in,
+        )  # fmt: skip
+        closed, waits = batch.closed, found.waits
+        for sample in batch.samples:
+            ids.append(sample.data_id)
+            request, arrived = sample.flight, sample.arrived
+            request.steps = (arrived, sample.attempt, times, request.steps)
+            waits.append(closed - arrived)
+        found.values.append(times)
+        if errors and not given_up:
+            found.events["errors"] += errors
+        if len(waits) > MANY:
+            found.count()
 
     def given_up(self, op: str, batch: Batch, now: float) -> None:
         """See Instrument."""
-        self._ran(op, batch, now, len(batch.samples), True)
+        self.returned(op, batch, len(batch.samples), now, True)
 
-    def _ran(self, op: str, batch: Batch, now: float, errors: int, given_up: bool) -> None:
-        self._batches += 1
-        samples = batch.samples
-        ids = [*map(_data_id, samples)]
-        times = [
-            op, self._batches, batch.worker, batch.reason._value_, batch.rows, ids, batch.closed,
-            batch.began, batch.prepared, batch.processed, batch.ran, now, errors, given_up,
-            batch.elements, batch.filled_in,
-        ]  # fmt: skip
-        inside = self._inside
-        for sample in samples:
-            step = sample.arrived, sample.attempt, times
-            steps = inside.get(sample.data_id)
-            if steps is not None:
-                steps.append(step)
-            elif not sample.gone:  # else its request has ended, and nothing would remove the entry
-                inside[sample.data_id] = [step]
-
-    def replied(self, request: RequestInfo, error: RequestError | None, now: float) -> None:
-        """See Instrument."""
-        steps = self._inside.pop(request.data_id, None) or []
-        self._over(request, error, request.admitted_at, now, steps, request.samples)
-
-    def cancelled(self, request: RequestInfo, now: float) -> None:
-        """See Instrument."""
-        steps = self._inside.pop(request.data_id, None) or []
-        self._over(request, None, request.admitted_at, now, steps, request.samples, gone=True)
-
-    def _over(
-        self,
-        request: RequestInfo,
-        error: RequestError | None,
-        admitted: float,
-        now: float,
-        steps: list[_Step],
-        samples: Sequence[Sample],
-        *,
-        gone: bool = False,
+    def replied(
+        self, request: RequestInfo, error: RequestError | None, now: float, gone: bool = False
     ) -> None:
+        """See Instrument."""
+        data_id = request.data_id
+        left: Sequence[tuple[str, float, int]] = ()
         code, text = (CANCELLED if gone else None), ""
         if error is not None:
             code, text = error.code, text_of(error)[:_MOST_TEXT]
-        left: list[tuple[str, float, int]] = []
-        if samples:
-            stages = request.graph.stages
-            left = [(stages[each.op].name, each.arrived, each.attempt) for each in samples]
+        if data_id == NO_ID:
+            admitted = now
+        else:
+            admitted = request.admitted_at
+            if not gone:
+                found = self._requests[request.graph]
+                seconds = found.seconds
+                seconds.append(now - admitted)
+                if code is not None:
+                    found.errors[code] += 1
+                if len(seconds) > MANY:
+                    found.count()
+            if request.samples:
+                stages = request.graph.stages
+                left = [(stages[x.op].name, x.arrived, x.attempt) for x in request.samples]
         call = request.call
-        exchange = getattr(call, "exchange", None)  # calls of an embedded service differ
+        try:
+            exchange = call.exchange
+        except AttributeError:  # it did not come over a connection
+            self._keep([
+                request.graph.name, "", data_id, request.log_id, None, False, admitted, admitted,
+                now, now, 0, code, request.steps, left, text,
+            ])  # fmt: skip
+            return
         over = [
-            request.graph.name or "", "", request.data_id, request.log_id, b"", admitted,
-            admitted, now, now, 0, code, "", b"", steps, left, text,
+            request.graph.name, call.label, data_id, request.log_id, exchange.head, call.is_grpc,
+            exchange.began, admitted, now, now, 0, code, request.steps, left, text,
         ]  # fmt: skip
-        if exchange is not None:
-            over[1] = call.label
-            over[5] = exchange.began
-            head = exchange.head
-            over[11] = GRPC if call.is_grpc else head.method
-            trace = head.fields.get(TRACEPARENT)
-            if trace is not None:
-                over[4] = trace
-                over[12] = state_of(head)
-            if not gone and not exchange.over:
-                self._unsent[exchange] = over
-                return
-        self._keep(over)
+        if gone or exchange.over:
+            self._keep(over)
+        else:
+            exchange.record = over
+
+    refused = replied
+
+    def cancelled(self, request: RequestInfo, now: float) -> None:
+        """See Instrument."""
+        self.replied(request, None, now, True)
 
     def exchange_ended(self, exchange: ExchangeInfo, status: int, now: float) -> None:
         """See Instrument."""
-        over = self._unsent.pop(exchange, None)
+        over = exchange.record
         if over is not None:
-            over[8] = now
-            over[9] = status
+            exchange.record = None
+            over[_ENDED] = now
+            over[_STATUS] = status
             self._keep(over)
         elif self._listeners:
             head = exchange.head
             route = f"{head.method} {head.path[:_MOST_PATH].decode('latin-1')}"
-            trace = head.fields.get(TRACEPARENT, b"")
             began = exchange.began
             self._tell([
-                "", route, NO_ID, 0, trace, began, now, now, now, status, None, head.method,
-                state_of(head), [], [], "",
+                "", route, NO_ID, 0, head, False, began, now, now, now, status, None, None, (),
+                "",
             ])  # fmt: skip
 
     def so_far(self, exchange: ExchangeInfo) -> Timeline | None:
         """The timeline of a request whose outcome is known, but not sent yet; from any thread."""
-        over = self._unsent.get(exchange)
-        return None if over is None else self._timeline([*over[:8], monotonic(), *over[9:]])
+        over = exchange.record
+        return None if over is None else self._timeline([*over[:9], monotonic(), *over[10:]])
 
     # Timelines.
 
@@ -197,7 +207,11 @@ class Recorder(Instrument):
         A request that reached no graph, such as a probe, also has a timeline, with NO_ID.
         """
         self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener)
+        return lambda: self._forget(listener)
+
+    def _forget(self, listener: Listener) -> None:
+        if listener in self._listeners:
+            self._listeners.remove(listener)
 
     def latest(self, most: int = KEPT) -> list[Timeline]:
         """The timelines of the latest requests, in the order of their ends."""
@@ -229,25 +243,23 @@ class Recorder(Instrument):
         trace id.
         """
         number = int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else None
-        trace = text.encode()
         slowest = (over for _, _, over in (*self._slowest, *self._slowest_before))
         failed = (over for same in self._failed.values() for over in same)
         kept = sorted((*self._latest, *slowest, *failed), key=_ended, reverse=True)
-        by_id = (over for over in kept if over[2] == number)
-        by_caller = (over for over in kept if over[3] == number or over[4][_TRACE_ID] == trace)
-        over = next(by_id, None) or next(by_caller, None)
-        return None if over is None else self._timeline(over)
+        found = [self._timeline(over) for over in kept]
+        by_id = (each for each in found if each.data_id == number)
+        by_caller = (x for x in found if x.log_id == number or x.trace[_TRACE_ID] == text)
+        return next(by_id, None) or next(by_caller, None)
 
     def _keep(self, over: _Over) -> None:
         self._latest.append(over)
-        code = over[10]
+        ended, code = over[_ENDED], over[_CODE]
         if code is not None:
             self._failed.setdefault(code, deque(maxlen=FAILED)).append(over)
-        ended = over[8]
-        seconds = ended - over[5]
+        seconds = ended - over[_BEGAN]
         if seconds > self._enough or ended > self._period_ends:
             self._turn_period(ended)
-            heapq.heappush(self._slowest, (seconds, over[2], over))
+            heapq.heappush(self._slowest, (seconds, over[_ID], over))
             if len(self._slowest) > SLOWEST:
                 heapq.heappop(self._slowest)
                 self._enough = self._slowest[0][0]
@@ -257,7 +269,11 @@ class Recorder(Instrument):
     def _tell(self, over: _Over) -> None:
         timeline = self._timeline(over)
         for listener in [*self._listeners]:
-            listener(timeline)
+            try:
+                listener(timeline)
+            except Exception:  # noqa: BLE001 - whatever it is, requests go on
+                _log.exception("%r raised, and gets no more timelines", listener)
+                self._forget(listener)
 
     def _turn_period(self, now: float) -> None:
         if now > self._period_ends:
@@ -268,16 +284,25 @@ class Recorder(Instrument):
             self._period_ends = now + PERIOD
 
     def _timeline(self, over: _Over) -> Timeline:
-        *values, steps, left, text = over
-        values[4] = values[4].decode("latin-1") if len(values[4]) == _TRACEPARENT else ""
-        values[12] = values[12].decode("latin-1")
-        ran = [
-            Step(times[0], queued, attempt, BatchTimes(*times)) for queued, attempt, times in steps
-        ]
-        unfinished = [Step(op, queued, attempt, None) for op, queued, attempt in left]
-        return Timeline(*[self._engine, *values, ran + unfinished, text])
+        graph, route, data_id, log_id, head, is_grpc, *times = over[:_STATUS]
+        status, code, steps, left, text = over[_STATUS:]
+        method = trace = state = ""
+        if head is not None:
+            method = GRPC if is_grpc else head.method
+            traceparent = head.fields.get(TRACEPARENT, b"").decode("latin-1")
+            if len(traceparent) == _TRACEPARENT:
+                trace = traceparent
+            state = state_of(head).decode("latin-1") if traceparent else ""
+        found = [Step(op, queued, attempt, None) for op, queued, attempt in reversed(left)]
+        while steps is not None:
+            queued, attempt, batch, steps = steps
+            found.append(Step(batch[0], queued, attempt, BatchTimes(*batch)))
+        return Timeline(*[
+            self._engine, graph or "", route, data_id, log_id, trace, *times, status, code, method,
+            state, found[::-1], text,
+        ])  # fmt: skip
 
 
 def _ended(over: _Over) -> float:
-    ended: float = over[8]
+    ended: float = over[_ENDED]
     return ended

@@ -154,13 +154,13 @@ def _head(scope: Scope) -> RequestHead:
 class _AsgiExchange(Exchange):
     """The exchange of a request of an ASGI server; its answer is ASGI messages."""
 
-    __slots__ = ("_feeds", "_over", "_scope", "_started", "_unsent", "messages")
+    __slots__ = ("_feeds", "_scope", "_started", "_unsent", "messages")
 
     def __init__(self, head: RequestHead, scope: Scope, budget: ByteBudget) -> None:
         super().__init__(head, budget)
         self.messages: asyncio.Queue[Message | None] = asyncio.Queue()
         self._scope = scope
-        self._over = self._started = False
+        self.over = self._started = False
         self._unsent = 0
         self._feeds = asyncio.Event()
         self._feeds.set()
@@ -169,7 +169,7 @@ class _AsgiExchange(Exchange):
         """Pass the body to the receiver; then wait for the client to disconnect."""
         while message["type"] == "http.request":
             ended = not message.get("more_body", False)
-            if receiver is not None and not self._over:
+            if receiver is not None and not self.over:
                 receiver.data(self, message.get("body", b""), ended)
             await self._feeds.wait()
             message = await receive()
@@ -177,7 +177,7 @@ class _AsgiExchange(Exchange):
 
     def leave(self) -> None:
         """The answer is complete, or the client has left: see ``on_gone``."""
-        over, self._over = self._over, True
+        over, self.over = self.over, True
         on_gone, self.on_gone = self.on_gone, None
         if not over:
             if on_gone is not None:
@@ -208,7 +208,7 @@ class _AsgiExchange(Exchange):
         close: bool = False,
     ) -> None:
         """See ``Exchange``. Trailers cannot be sent."""
-        if self._over:
+        if self.over:
             return
         length = (b"content-length", str(len(body)).encode())
         self.start(status, headers if status == 204 else (*headers, length))
@@ -216,25 +216,25 @@ class _AsgiExchange(Exchange):
 
     def start(self, status: int, headers: Headers) -> None:
         """See ``Exchange``."""
-        if not self._over and not self._started:
+        if not self.over and not self._started:
             self._started = True
             start = {"type": "http.response.start", "status": status, "headers": list(headers)}
             self.messages.put_nowait(start)
 
     def send(self, piece: bytes) -> None:
         """See ``Exchange``."""
-        if not self._over:
+        if not self.over:
             self._put(piece, more=True)
 
     def finish(self, trailers: Headers = ()) -> None:
         """See ``Exchange``."""
-        if not self._over:
+        if not self.over:
             self._put(b"", more=False)
 
     def abort(self) -> None:
         """See ``Exchange``: the server gets no end of the answer, and aborts it."""
-        if not self._over:
-            self._over = True
+        if not self.over:
+            self.over = True
             self.messages.put_nowait(None)
 
     @property
@@ -254,5 +254,5 @@ class _AsgiExchange(Exchange):
         self._unsent += len(body)
         self.messages.put_nowait({"type": "http.response.body", "body": body, "more_body": more})
         if not more:
-            self._over = True
+            self.over = True
             self.on_gone = None

@@ -18,6 +18,7 @@ from penstock.door.budget import ByteBudget
 from penstock.engine.engine import Engine
 from penstock.errors import StartupError
 from penstock.observe.counters import Counters
+from penstock.observe.recorder import Recorder
 from penstock.service.blueprint import Application, Deployment
 from penstock.service.build import Works
 from penstock.service.listening import bind_worker_sockets
@@ -78,7 +79,8 @@ class Embedded:
             _log.warning("%s", note)
         sockets = bind_worker_sockets(self._deployment, self._stack)
         counters = Counters()
-        engine = works.engine(loop, instruments=[counters], sockets=sockets)
+        instruments = [counters, Recorder(counters=counters)]
+        engine = works.engine(loop, instruments=instruments, sockets=sockets)
         writers = ThreadPoolExecutor(2, "replies")
         ends = ThreadPoolExecutor(8, "ends") if works.blocking_ends else None
         self._pools = [each for each in (writers, ends) if each is not None]

@@ -273,7 +273,7 @@ class _Service:
         if self._control is not None:
             self._supervisor = SupervisorClient(self._control, loop, self._obey)
         counters = Counters()
-        recorder = Recorder(self._works.deployment.engine_id.index)
+        recorder = Recorder(self._works.deployment.engine_id.index, counters)
         if self._config.log_requests:
             recorder.listen(log_request)
         profiles = ProfileWriter() if self._config.dag.use_profile else None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from types import SimpleNamespace
+from collections import deque
+from collections.abc import Iterator
+from types import NoneType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -95,17 +97,19 @@ async def test_the_latest_and_the_slowest_are_kept_and_no_more() -> None:
         assert len(slowest) == SLOWEST
         seconds = [each.seconds for each in slowest]
         assert seconds == sorted(seconds, reverse=True)
-        assert not kept._inside
-        assert not kept._unsent
+
+
+class Graph:
+    name = "g"
 
 
 def test_a_step_has_the_padding_of_its_batch() -> None:
     kept = Recorder()
     request = SimpleNamespace(
         data_id=1, log_id=0, call=None, admitted_at=1.0, samples=[],
-        graph=SimpleNamespace(name="g", stages=[]),
+        graph=Graph(), steps=None,
     )  # fmt: skip
-    sample = Sample(1, {}, 9.0)
+    sample = Sample(1, {}, 9.0, flight=request)
     sample.arrived = 1.0
     batch = Batch([sample], CloseReason.FULL, 2.0)
     batch.elements, batch.filled_in = 30, 4
@@ -181,10 +185,35 @@ async def test_the_log_of_a_request_has_its_ids_ops_and_times() -> None:
     assert total == pytest.approx(facts["ms"], rel=0.01)
 
 
-def test_a_batch_that_returns_after_its_request_has_ended_leaves_nothing() -> None:
-    kept = Recorder()
-    for data_id, gone in ((1, True), (2, False)):
-        sample = Sample(data_id, {}, 60.0)
-        sample.arrived, sample.gone = 1.0, gone
-        kept.returned("op", Batch([sample], CloseReason.IDLE_SLOT, 1.0), 0, 2.0)
-    assert [*kept._inside] == [2]
+def leaves(kept: Any) -> Iterator[Any]:
+    """What containers hold."""
+    if isinstance(kept, list | tuple | deque):
+        for each in kept:
+            yield from leaves(each)
+    else:
+        yield kept
+
+
+async def test_nothing_of_a_request_is_kept_but_numbers_and_texts() -> None:
+    async with inside(First("first", input_ops=[root()])) as service:
+        kept = recorder(service)
+        await asyncio.gather(service.ask(x="1"), service.ask(x="fail"))
+        held = [*leaves([kept._latest, kept._slowest, *kept._failed.values()])]
+    assert {type(each) for each in held} == {str, int, float, bool, NoneType}
+
+
+async def test_a_listener_that_raises_is_called_once_and_others_go_on() -> None:
+    told: list[str] = []
+
+    def raises(timeline: Timeline) -> None:
+        told.append("raises")
+        raise RuntimeError("cannot listen")
+
+    async with inside(First("first", input_ops=[root()])) as service:
+        kept = recorder(service)
+        forget = kept.listen(raises)
+        kept.listen(lambda timeline: told.append("other"))
+        for _ in range(2):
+            await service.ask(x="1")
+        forget()
+    assert told == ["raises", "other", "other"]

@@ -14,6 +14,7 @@ from penstock import Op
 from penstock.api.health import Health
 from penstock.executors.processes.control import MOST_TEXT
 from penstock.observe.counters import Counters
+from penstock.observe.recorder import Recorder
 from penstock.observe.status import shown
 from penstock.service.blueprint import deploy
 from penstock.service.build import Works
@@ -33,8 +34,7 @@ async def test_a_report_has_the_numbers_of_requests_and_ops() -> None:
     for each in engine.graphs:
         assert await each.close(5.0)
     async with inside(Op("work", input_ops=[root()])) as service:
-        service.engine.instruments.installed.append(counters)
-        service.engine.instruments._listen()
+        service.engine.instruments.install(Recorder(0, counters))
         assert pairs(await service.ask(x="1")) == {"x": "1"}
         await asyncio.sleep(0)
         report = Reporter(service.engine, health, counters, {})()
