@@ -1,7 +1,6 @@
 """The results as an SVG 1.1 chart: throughput and latency over the load. Pure.
 
-Steps stand side by side at equal distances, because they often double; both scales begin at zero,
-so that heights can be compared.
+Steps have equal distances, because their loads often double. Both scales begin at zero.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from penstock.bench.results import StepResult
 _WIDTH, _HEIGHT = 640, 560
 _LEFT, _RIGHT = 64, 616
 _PANELS: Final = ((56, 240), (310, 494))
-"""Where each panel begins and ends, from above."""
+"""Top and bottom of each panel."""
 _TICKS: Final = 5
 _STYLE: Final = (
     "text{font:12px sans-serif;fill:#333}.name{font-size:14px}path{fill:none;stroke-width:2}"
@@ -35,11 +34,11 @@ class _Line(NamedTuple):
 
 
 def as_svg(title: str, results: Sequence[StepResult]) -> str:
-    """The picture.
+    """Draw the chart.
 
     Args:
-        title: what was asked.
-        results: at least one, all of one kind of loop.
+        title: the chart's title.
+        results: at least one; all open loop or all closed loop.
     """
     rates = [each.step.rate for each in results if each.step.rate is not None]
     levels = rates or [float(each.step.concurrency) for each in results]
@@ -70,7 +69,7 @@ def as_svg(title: str, results: Sequence[StepResult]) -> str:
 
 
 def step_of(most: float) -> float:
-    """The distance of ticks of a scale up to ``most``: 1, 2 or 5 times a power of ten."""
+    """Return the distance of ticks on a scale up to ``most``: 1, 2 or 5 times a power of 10."""
     if most <= 0:
         return 1.0
     power = 10 ** floor(log10(most / _TICKS))

@@ -33,10 +33,10 @@ def load_of(
     timeout: str,
     **others: Any,
 ) -> Load:
-    """The load that the flags ask for; ``others`` are those of ``Load``.
+    """Make a load from flags; ``others`` are further arguments of ``Load``.
 
     Raises:
-        BadTarget: they are no numbers, or contradict each other.
+        BadTarget: a flag is not a number, or flags contradict each other.
     """
     try:
         return Load(
@@ -51,10 +51,10 @@ def load_of(
 
 
 def limits_of(*, max_p99: str | None, max_errors: int | None, min_rate: float | None) -> Limits:
-    """The limits that the flags ask for.
+    """Make limits from flags.
 
     Raises:
-        BadTarget: one is no duration.
+        BadTarget: a duration is malformed.
     """
     try:
         p99 = None if max_p99 is None else seconds_of(max_p99)
@@ -78,10 +78,10 @@ def _steps(concurrency: str | None, rate: str | None) -> tuple[Step, ...]:
 
 
 def load_and_report(target: Target, load: Load, limits: Limits, files: Sequence[Path]) -> bool:
-    """Run it, print and write what came out; whether all limits are kept.
+    """Run the load, print and write the results. Returns whether all limits are kept.
 
     Raises:
-        BadTarget: nobody answers, or a file's name ends in no known way.
+        BadTarget: the service does not answer, or a file has an unknown suffix.
     """
     for file in files:
         if file.suffix not in _WRITERS:
@@ -113,7 +113,7 @@ _WRITERS: Final = {".csv": _csv, ".json": report.as_json, ".svg": _svg}
 
 
 class _Progress:
-    """Shows finished steps as lines, and on a terminal the time of the step that runs as a bar."""
+    """Prints finished steps, and on a terminal a progress bar of the current step."""
 
     def __init__(self, target: Target, load: Load) -> None:
         self.stop = False
@@ -122,7 +122,7 @@ class _Progress:
         self._bar = sys.stderr.isatty()
 
     def tick(self, number: int, seconds: float) -> bool:
-        """The run is here; whether it is to end."""
+        """Update the progress bar. Returns whether the run must end."""
         if self._heading:
             typer.echo(self._heading)
             self._heading = ""
@@ -135,7 +135,7 @@ class _Progress:
         return self.stop
 
     def show(self, result: StepResult) -> None:
-        """A step is over."""
+        """Print a finished step."""
         self._clear()
         for line in report.lines_of(result):
             typer.echo(line)
@@ -154,7 +154,7 @@ class _Progress:
 
 @contextmanager
 def _interrupts(progress: _Progress) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end the run with the report of what there is."""
+    """Make Ctrl-C and SIGTERM end the run with a report of the results so far."""
 
     def stop(number: int, frame: object) -> None:
         progress.stop = True

@@ -1,7 +1,7 @@
 """Sends the requests of one step when they are due, and records the outcome of each.
 
 Every request that is sent ends once: with an answer, a failure, its timeout, or the end of the run.
-The loop's thread only. Times are monotonic seconds.
+Use on the loop's thread only. Times are monotonic seconds.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from penstock.bench.schedule import Load, Step, arrivals
 from penstock.bench.timer import PreciseTimer
 
 _PAUSE: Final = 0.1
-"""Seconds that a caller of a closed loop waits after it reached no server; a guess."""
+"""Seconds that a caller of a closed loop waits after a failure to reach the server; a guess."""
 _GRACE: Final = 1.0
-"""Seconds that answers may still take when the run is interrupted."""
+"""Seconds to wait for answers when the run is interrupted."""
 _POLL: Final = 0.1
 
 
 def _busy_seconds() -> float:
-    """For how long this thread has computed, or has waited for a core that others had.
+    """Return the seconds in which this thread has run, or has waited for a busy core.
 
     Source: Linux, Documentation/scheduler/sched-stats.rst.
     """
     try:
         ran, waited, _ = Path("/proc/thread-self/schedstat").read_text().split()
-    except OSError:  # a kernel without it: only the computing
+    except OSError:  # not supported by the kernel: CPU time only
         return time.thread_time()
     return (int(ran) + int(waited)) / 1e9
 
 
 class Attempt:
-    """One request on its way.
+    """One request in flight.
 
     Attributes:
-        due: when it was to be sent.
-        sent: when it was.
+        due: when it was due to be sent.
+        sent: when it was sent.
     """
 
     __slots__ = ("due", "sent")
@@ -53,12 +53,12 @@ class Attempt:
 
 
 class Failure(NamedTuple):
-    """Why there is no good answer.
+    """Why a request has no good answer.
 
     Attributes:
-        kind: few different ones; they are counted.
-        text: more of it.
-        reached: a server has answered.
+        kind: one of a few kinds, which are counted.
+        text: details.
+        reached: whether a server has answered.
     """
 
     kind: str
@@ -77,17 +77,17 @@ class Sender(Protocol):
         """Send the next request."""
 
     async def close(self) -> None:
-        """Disconnect; attempts under way end with a failure."""
+        """Disconnect; in-flight attempts end with a failure."""
 
 
 class Generator:
-    """One step of one process.
+    """Runs one step in one process.
 
     Args:
-        step: this process's part of it.
-        load: the rest of what is asked for.
+        step: this process's part of the step.
+        load: the options of the run.
         begin: when the warm-up begins.
-        stopped: asked now and then whether to end early.
+        stopped: polled; returns whether to end early.
     """
 
     def __init__(self, step: Step, load: Load, begin: float, stopped: Callable[[], bool]) -> None:
@@ -105,7 +105,7 @@ class Generator:
         self._idle = asyncio.Event()
 
     async def run(self, connect: Callable[[Ended], Sender]) -> Measured:
-        """Send, wait for the answers, and give what was measured."""
+        """Send the requests, wait for the answers, and return the measurements."""
         loop = asyncio.get_running_loop()
         self._loop = loop
         self._sender = connect(self._ended)
@@ -131,7 +131,7 @@ class Generator:
         return self._measured
 
     async def _until(self, when: float) -> None:
-        """Wait; less when told to stop, which moves the end of the step to now."""
+        """Wait until a time, or until ``stopped``, which ends the step now."""
         while (left := min(when, self._end) - time.monotonic()) > 0:
             if self._stopped():
                 self._end = time.monotonic()
@@ -140,7 +140,7 @@ class Generator:
             await asyncio.sleep(min(left + 0.001, _POLL))  # the loop rounds to milliseconds
 
     async def _drain(self) -> None:
-        """Send what is due still, and wait for the answers; their timeouts bound it."""
+        """Send requests that are due, and wait for all answers, at most for their timeouts."""
         left = _GRACE
         while self._in_flight and (left > 0 or not self._stopped()):
             if self._stopped() or time.monotonic() > self._end + self._load.timeout:
@@ -168,7 +168,7 @@ class Generator:
         self._timer.set(self._next)
 
     def _send_due(self) -> None:
-        """Send all that is due in an open loop, and set the timer for the next."""
+        """Send all due requests of an open loop, and set the timer for the next one."""
         now = time.monotonic()
         while self._next <= now:
             due = self._next
@@ -184,7 +184,7 @@ class Generator:
         self._timer.set(self._next)
 
     def _send(self, due: float | None = None) -> None:
-        """Send a request that was due then; None is now."""
+        """Send a request that was due at ``due``; None is now."""
         now = time.monotonic()
         self._in_flight += 1
         self._sender.send(Attempt(now if due is None else due, now))

@@ -1,8 +1,8 @@
 """gRPC calls on shared connections.
 
-Each call has a trace context and an id of its own: the pipeline protocol's ``logid``, or the Open
-Inference Protocol's ``id``. A field may stand anywhere in a message, so the id is put beside what
-was encoded beforehand. Sources: the gRPC HTTP/2 protocol; the protobuf encoding.
+Each call has its own trace context and id: the pipeline protocol's ``logid``, or the Open Inference
+Protocol's ``id``. Messages are encoded once, and the id, which may be at any position in a message,
+is appended. Sources: the gRPC HTTP/2 protocol; the protobuf encoding.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from penstock.protocols.status import GrpcCode
 _LOG_ID: Final = b"\x30"  # the tag of field 6 of a pipeline's Request
 _ID: Final = b"\x1a"  # the tag of field 3 of a ModelInferRequest
 _ERR_NO: Final = (
-    b"\x08"  # the tag of field 1 of a pipeline's Response, which is left out where it is 0
+    b"\x08"  # the tag of field 1 of a pipeline's Response, which is left out if it is 0
 )
 _CONTEXT_BYTES: Final = 55
 
@@ -41,10 +41,10 @@ class GrpcSender:
     """The connections to one service.
 
     Args:
-        target: what is asked.
-        timeout: seconds for a reply, connecting included; the server is told.
-        connections: how many.
-        ended: told of every attempt.
+        target: the service and its requests.
+        timeout: seconds for a reply, including connecting; sent as the call's timeout.
+        connections: number of connections.
+        ended: called for every attempt.
 
     Raises:
         OSError: the file of certificates cannot be read.
@@ -88,20 +88,20 @@ class GrpcSender:
         self._sending = False
 
     async def close(self) -> None:
-        """Disconnect; what is under way ends."""
+        """Disconnect; in-flight calls end."""
         for channel in self._channels:
             channel.close()
         await asyncio.gather(*(channel.closed() for channel in self._channels))
 
     def _outcome(self, attempt: Attempt, outcome: Outcome) -> None:
         failure = self._failure(outcome)
-        if self._sending:  # it failed at once
+        if self._sending:  # the call failed at once
             self._loop.call_soon(self._ended, attempt, failure)
         else:
             self._ended(attempt, failure)
 
     def _failure(self, outcome: Outcome) -> Failure | None:
-        """Why the outcome is no good reply; also a pipeline's, whose errors are replies."""
+        """Return the failure of a call; a pipeline's errors are replies. None for a good reply."""
         if isinstance(outcome, CallFailed):
             text = str(outcome.args[1])
             if outcome.status is GrpcCode.DEADLINE_EXCEEDED:

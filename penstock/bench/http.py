@@ -1,7 +1,7 @@
-"""Requests over HTTP/1.1: one connection for each request in flight, which is reused.
+"""Requests over HTTP/1.1: each request in flight has a connection, which is reused.
 
-Each request has a trace context and an id of its own, as those of real clients have; the context
-says that it is not recorded, so that no collector is flooded. Sources: RFC 9112, W3C Trace Context.
+Like those of real clients, each request has its own trace context and id; the context is not
+sampled, so that collectors are not flooded. Sources: RFC 9112, W3C Trace Context.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class HttpSender:
     """The connections to one service.
 
     Args:
-        target: what is asked.
-        timeout: seconds for an answer, connecting included.
-        ended: told of every attempt.
+        target: the service and its requests.
+        timeout: seconds for an answer, including connecting.
+        ended: called for every attempt.
     """
 
     def __init__(self, target: Target, timeout: float, ended: Ended) -> None:
@@ -77,7 +77,7 @@ class HttpSender:
             task.add_done_callback(self._connecting.pop)
 
     async def close(self) -> None:
-        """Disconnect; what is under way ends."""
+        """Disconnect; in-flight requests end."""
         connecting = dict(self._connecting)
         for task, attempt in connecting.items():
             task.cancel()
@@ -108,7 +108,7 @@ class HttpSender:
 
 
 class HttpConnection(asyncio.Protocol):
-    """One connection, one request in turn."""
+    """One connection, with one request at a time."""
 
     def __init__(self, owner: HttpSender) -> None:
         self._owner = owner
@@ -117,25 +117,25 @@ class HttpConnection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def send(self, attempt: Attempt, request: bytes) -> None:
-        """Send a request; none is under way."""
+        """Send a request; none must be in flight."""
         self._attempt = attempt
         self._timer = self._owner.loop.call_later(self._owner.timeout, self._give_up)
         self._transport.write(request)
 
     def abort(self) -> None:
-        """Disconnect at once; what is under way ends."""
+        """Disconnect at once; an in-flight request ends."""
         self._end(Failure(_BROKEN_OFF, reached=False))
         self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """It is there."""
+        """See ``asyncio.Protocol``."""
         self._transport = cast(asyncio.Transport, transport)
         self._owner.connections.add(self)
 
     def data_received(self, data: bytes) -> None:
-        """A part of an answer has come."""
+        """See ``asyncio.Protocol``."""
         if self._attempt is None:
-            self._transport.abort()  # nothing was asked
+            self._transport.abort()  # no request is in flight
             return
         try:
             response = self._reader.receive(data)
@@ -147,13 +147,13 @@ class HttpConnection(asyncio.Protocol):
             self._answered(response)
 
     def eof_received(self) -> None:
-        """The server sends no more."""
+        """See ``asyncio.Protocol``."""
         response = self._reader.eof()
         if response is not None and self._attempt is not None:
             self._answered(response)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is gone."""
+        """See ``asyncio.Protocol``."""
         self._owner.connections.discard(self)
         if self in self._owner.idle:
             self._owner.idle.remove(self)
@@ -181,7 +181,7 @@ class HttpConnection(asyncio.Protocol):
 
 
 def failure_of(response: Response) -> Failure | None:
-    """Why the answer is no good one; also a pipeline's, whose errors come with status 200."""
+    """Return the failure of an answer; a pipeline's errors have status 200. None for a good one."""
     status, body = response.status, response.body
     if not 200 <= status < 300:
         return Failure(f"HTTP {status}", body[:_MOST_TEXT].decode("utf-8", "replace").strip())

@@ -1,7 +1,7 @@
 """Requests of the Open Inference Protocol: given as JSON, or random from the model's metadata.
 
-Made-up numbers are small, so that they are legal where a model looks something up; they differ from
-request to request, because equal ones would flatter every cache.
+Random numbers are small, so that they are valid indices for models with lookups. They differ
+between requests, because equal requests would hit every cache.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from penstock.protocols.standard_messages import INFERENCE, inference_messages
 
 _PATH: Final = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?(?:/infer)?/?")
 _REQUESTS: Final = 16
-"""Different ones that are made up, if they fit into ``_MOST_BYTES``; a guess."""
+"""Number of different random requests, if they fit into ``_MOST_BYTES``; a guess."""
 _MOST_BYTES: Final = 64 << 20
 _TIMEOUT: Final = 10.0
 _JSON: Final[Field] = ("content-type", "application/json")
@@ -43,20 +43,20 @@ _BINARY: Final[Field] = ("content-type", "application/octet-stream")
 
 
 class Model(NamedTuple):
-    """Which model; the version may be empty."""
+    """A model's name and version; the version may be empty."""
 
     name: str
     version: str
 
     @property
     def path(self) -> str:
-        """Its route."""
+        """The path of the model's metadata."""
         version = f"/versions/{quote(self.version, safe='')}" if self.version else ""
         return f"/v2/models/{quote(self.name, safe='')}{version}"
 
 
 class Input(NamedTuple):
-    """What a model says of an input; sizes that vary are negative."""
+    """The metadata of an input; variable sizes are negative."""
 
     name: str
     datatype: str
@@ -64,7 +64,7 @@ class Input(NamedTuple):
 
 
 def model_of(path: str) -> Model | None:
-    """The model that the path of a URL names."""
+    """Return the model in the path of a URL; None if there is none."""
     match = _PATH.fullmatch(path)
     return match and Model(unquote(match[1]), unquote(match[2] or ""))
 
@@ -78,18 +78,18 @@ def target_of(
     grpc: bool,
     binary: bool,
 ) -> Target:
-    """The requests to a model.
+    """Make the target of requests to a model.
 
     Args:
-        place: where it is.
-        model: which.
-        values: requests as JSON; none: they are made up.
-        shapes: ``INPUT:1,3,224,224`` each, of those.
-        grpc: over gRPC.
-        binary: raw bytes over HTTP.
+        place: the service.
+        model: the model.
+        values: requests as JSON; random requests if empty.
+        shapes: shapes of random inputs, such as ``INPUT:1,3,224,224``.
+        grpc: send over gRPC.
+        binary: send raw bytes over HTTP.
 
     Raises:
-        BadTarget: the model cannot be asked what it takes, or the requests are none.
+        BadTarget: the model's metadata cannot be requested, or the requests are invalid.
     """
     if values and not (grpc or binary):
         bodies = [Body(orjson.dumps(value), (_JSON,)) for value in values]
@@ -106,10 +106,10 @@ def target_of(
 
 
 def inputs_of(found: Mapping[str, Any]) -> list[Input]:
-    """The inputs in what a model says of itself.
+    """Return the inputs in a model's metadata.
 
     Raises:
-        BadTarget: they cannot be read.
+        BadTarget: the metadata is invalid.
     """
     try:
         inputs = [
@@ -117,7 +117,7 @@ def inputs_of(found: Mapping[str, Any]) -> list[Input]:
             for each in found["inputs"]
         ]
     except (KeyError, TypeError, ValueError) as error:
-        raise BadTarget("what the model says of its inputs cannot be read") from error
+        raise BadTarget("the model's metadata has no readable inputs") from error
     for each in inputs:
         if each.datatype not in oip.DTYPES:
             raise BadTarget(f"input {each.name!r} has the datatype {each.datatype!r}: give --data")
@@ -125,10 +125,10 @@ def inputs_of(found: Mapping[str, Any]) -> list[Input]:
 
 
 def shapes_of(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """``INPUT:1,3,224,224`` each.
+    """Parse shapes such as ``INPUT:1,3,224,224``.
 
     Raises:
-        BadTarget: one is no shape.
+        BadTarget: a text is not a shape.
     """
     found = {}
     for text in texts:
@@ -145,14 +145,14 @@ def shapes_of(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
 def made_up(
     inputs: Sequence[Input], shapes: Mapping[str, tuple[int, ...]]
 ) -> list[list[OutTensor]]:
-    """Several requests of random values.
+    """Make several requests with random values.
 
     Args:
-        inputs: of the model. The first axis has size 1 where it varies.
-        shapes: of inputs, by name.
+        inputs: the model's inputs. A variable first axis has size 1.
+        shapes: shapes of inputs, by name.
 
     Raises:
-        BadTarget: another axis varies, or a shape is of no input.
+        BadTarget: another axis is variable, or a shape's input does not exist.
     """
     if unknown := shapes.keys() - {each.name for each in inputs}:
         known = ", ".join(each.name for each in inputs)
@@ -205,12 +205,12 @@ def _body(tensors: Sequence[OutTensor], binary: bool) -> Body:
 def _message(model: Model, tensors: Sequence[OutTensor]) -> bytes:
     message = oip_message.encode_request("", model.name, tensors, ())
     version = model.version.encode()
-    # The field model_version; of a field that comes twice the last one counts.
+    # The field model_version; the last one of repeated fields counts.
     return message + b"\x12" + varint(len(version)) + version if version else message
 
 
 def _get(place: Target, model: Model) -> dict[str, Any]:
-    """What the model says of itself over HTTP."""
+    """Request the model's metadata over HTTP."""
     url = f"{place.status_url}{model.path}"
     handlers: list[Any] = [urllib.request.ProxyHandler({})]
     if place.ca_file is not None:
@@ -222,14 +222,14 @@ def _get(place: Target, model: Model) -> dict[str, Any]:
         with opener.open(url, timeout=_TIMEOUT) as answer:
             found: dict[str, Any] = json.load(answer)
     except urllib.error.HTTPError as error:
-        raise BadTarget(f"{url} says nothing of the model: HTTP {error.code}") from error
+        raise BadTarget(f"{url} has no metadata of the model: HTTP {error.code}") from error
     except (OSError, ValueError, http.client.HTTPException) as error:
-        raise BadTarget(f"{url} says nothing of the model: {error}") from error
+        raise BadTarget(f"{url} has no metadata of the model: {error}") from error
     return found
 
 
 async def _metadata(place: Target, model: Model) -> dict[str, Any]:
-    """What the model says of itself over gRPC."""
+    """Request the model's metadata over gRPC."""
     request, response = inference_messages("ModelMetadata")
     asked = request(name=model.name, version=model.version).SerializeToString()
     endpoint = Endpoint(host=place.host, port=place.port)
@@ -238,7 +238,7 @@ async def _metadata(place: Target, model: Model) -> dict[str, Any]:
     try:
         reply = await channel.call(asked, deadline=deadline, method=f"/{INFERENCE}/ModelMetadata")
     except CallFailed as error:
-        raise BadTarget(f"{place.url} says nothing of the model: {error}") from error
+        raise BadTarget(f"{place.url} has no metadata of the model: {error}") from error
     finally:
         await channel.close()
     found = response.FromString(reply)

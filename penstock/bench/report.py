@@ -22,7 +22,7 @@ _TIMES: Final = ("mean", "p50", "p90", "p95", "p99", "p999", "max")
 
 
 def heading(target: Target, load: Load) -> str:
-    """What is done, and the columns of the table."""
+    """Return the description of the load, and the header of the table."""
     rate = load.steps[0].rate
     kind = f"open loop, {load.arrivals} arrivals" if rate is not None else "closed loop"
     first = "rate" if rate is not None else "in flight"
@@ -34,7 +34,7 @@ def heading(target: Target, load: Load) -> str:
 
 
 def lines_of(result: StepResult) -> list[str]:
-    """A step: its row, what failed, what the server says, and what to know about it."""
+    """Return the lines of a step: its row, failures, op times and remarks."""
     latency = result.latency
     times = (latency.p50, latency.p90, latency.p99, latency.p999, latency.max)
     lines = [
@@ -57,18 +57,18 @@ def lines_of(result: StepResult) -> list[str]:
 
 
 def level_of(result: StepResult) -> float:
-    """What the step was asked for: its rate, or in a closed loop its concurrency."""
+    """Return the step's load: its rate, or in a closed loop its concurrency."""
     return result.step.concurrency if result.step.rate is None else result.step.rate
 
 
 def level(result: StepResult) -> str:
-    """The same in words."""
+    """Return the step's load with its unit."""
     what = "in flight" if result.step.rate is None else "a second"
     return f"{level_of(result):g} {what}"
 
 
 def footing(results: Sequence[StepResult]) -> list[str]:
-    """What holds for all steps, once."""
+    """Return the lines that concern all steps."""
     lines = []
     if any(result.step.rate is None for result in results):
         lines.append(_UNCORRECTED)
@@ -77,7 +77,7 @@ def footing(results: Sequence[StepResult]) -> list[str]:
 
 
 def as_csv(results: Sequence[StepResult]) -> str:
-    """A row for each step; times in seconds."""
+    """Return a CSV table with a row for each step; times in seconds."""
     out = io.StringIO()
     rows = [_row(result) for result in results]
     writer = csv.DictWriter(out, list(rows[0]) if rows else [], lineterminator="\n")
@@ -87,7 +87,7 @@ def as_csv(results: Sequence[StepResult]) -> str:
 
 
 def as_json(target: Target, load: Load, results: Sequence[StepResult]) -> bytes:
-    """Everything; times in seconds."""
+    """Return all results as JSON; times in seconds."""
     found = {
         "target": target.url,
         "load": {name: value for name, value in asdict(load).items() if name != "steps"},

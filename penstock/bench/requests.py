@@ -1,8 +1,8 @@
 """Makes a target from a URL and data. The URL selects the protocol:
 
-- ``http://HOST:PORT/PATH``: a POST of JSON to any route, or a GET where there is nothing to send;
-- ``http://HOST:PORT/v2/models/NAME``: the Open Inference Protocol, whose inputs are made up from
-  what the model says of them where none are given;
+- ``http://HOST:PORT/PATH``: a POST of JSON to any route, or a GET if there is no data;
+- ``http://HOST:PORT/v2/models/NAME``: the Open Inference Protocol; without data, inputs are random,
+  by the model's metadata;
 - ``grpc://HOST:PORT/NAME/METHOD``: the pipeline protocol, with the same JSON as over HTTP;
 - ``grpc://HOST:PORT/v2/models/NAME``: the Open Inference Protocol.
 
@@ -52,19 +52,19 @@ def target_of(
     headers: Sequence[str] = (),
     ca_file: str | None = None,
 ) -> Target:
-    """Read what is to be asked; a model is asked what it takes.
+    """Make a target. For random inputs, the model's metadata is requested.
 
     Args:
-        url: where; see the module.
-        data: JSON, or the path of a file of JSON; the elements of a list are sent in turn.
-        pairs: a request of the pipeline protocol, as ``penstock client`` takes it.
-        shapes: ``INPUT:1,3,224,224`` each, of a model's inputs that are made up.
-        binary: send a model's inputs as raw bytes over HTTP too; over gRPC they always are.
-        headers: ``name: value`` each; of HTTP.
-        ca_file: certificates to trust instead of the well-known authorities.
+        url: see the module.
+        data: JSON, or the path of a JSON file; the elements of a list are sent in turn.
+        pairs: a request of the pipeline protocol as ``KEY=VALUE`` texts.
+        shapes: shapes of random inputs, such as ``INPUT:1,3,224,224``.
+        binary: send a model's inputs as raw bytes also over HTTP; over gRPC they always are.
+        headers: HTTP header fields, ``name: value`` each.
+        ca_file: trusted certificates instead of the system's authorities.
 
     Raises:
-        BadTarget: something of it cannot be read, or the model cannot be asked.
+        BadTarget: an argument is invalid, or the model's metadata cannot be requested.
     """
     try:
         parts = urlsplit(url)
@@ -98,10 +98,10 @@ def target_of(
 
 
 def requests_of(data: str | None, pairs: Sequence[str]) -> list[Any]:
-    """The values of the requests; none where nothing is given.
+    """Return the values of the requests; empty if none are given.
 
     Raises:
-        BadTarget: the data is no JSON, or both are given.
+        BadTarget: the data is not JSON, or both arguments are given.
     """
     if pairs:
         if data is not None:
@@ -123,7 +123,7 @@ def requests_of(data: str | None, pairs: Sequence[str]) -> list[Any]:
 
 
 def _messages(path: str, values: Sequence[Any]) -> list[Body]:
-    """Messages of the pipeline protocol, under the names in the path."""
+    """Encode messages of the pipeline protocol, with the names in the path."""
     if not values:
         raise BadTarget("the pipeline protocol needs a request: --data, or KEY=VALUE")
     name, _, method = unquote(path.strip("/")).partition("/")
@@ -134,7 +134,7 @@ def _messages(path: str, values: Sequence[Any]) -> list[Body]:
             message = ParseDict(value, pb.Request(name=name, method=method, clientip=address))
         except (ParseError, AttributeError, TypeError) as error:
             raise BadTarget(f"the data is no request of the pipeline protocol: {error}") from None
-        message.ClearField("logid")  # each call gets one of its own
+        message.ClearField("logid")  # each call adds its own
         found.append(Body(message.SerializeToString()))
     return found
 

@@ -1,6 +1,6 @@
 """Parses HTTP/1.1 responses on one connection, one at a time. Pure.
 
-A server under test is believed: what cannot be read is a failure of its request, and no more.
+The server under test is trusted: an invalid response is only a failure of its request.
 Source: RFC 9112.
 """
 
@@ -22,11 +22,11 @@ _LIMITS: Final = Http1Limits(max_chunks=1 << 40)
 
 
 class BrokenAnswer(Exception):
-    """What came is no HTTP/1.1 answer."""
+    """The received bytes are not an HTTP/1.1 answer."""
 
 
 class Response(NamedTuple):
-    """A whole answer; ``reusable`` says whether the connection takes another request."""
+    """A whole answer; ``reusable``: the connection stays open for another request."""
 
     status: int
     body: bytes
@@ -34,7 +34,7 @@ class Response(NamedTuple):
 
 
 class ResponseReader:
-    """Where we are in the answer in turn."""
+    """Decodes the answers of one connection."""
 
     def __init__(self) -> None:
         self._clear()
@@ -42,17 +42,17 @@ class ResponseReader:
     def _clear(self) -> None:
         self._buffer: bytes | bytearray = b""
         self._status = 0
-        self._size: int | None = None  # of head and body together
+        self._size: int | None = None  # bytes of head and body
         self._begin = 0
         self._reusable = True
         self._chunks: ChunkedBody | None = None
         self._pieces: list[bytes] = []
 
     def receive(self, data: bytes) -> Response | None:
-        """Take what has come; the answer when it is whole.
+        """Process received bytes; return the answer when it is complete.
 
         Raises:
-            BrokenAnswer: it is none.
+            BrokenAnswer: the bytes are not an answer.
         """
         if not self._buffer:
             self._buffer = data
@@ -70,14 +70,14 @@ class ResponseReader:
         return self._whole(self._reusable and len(self._buffer) == self._size)
 
     def eof(self) -> Response | None:
-        """The server sends no more: the answer, if that is its end."""
+        """Process the end of input; return the answer, if it ends by that."""
         if self._status and self._size is None and self._chunks is None:
             self._size = len(self._buffer)
             return self._whole(reusable=False)
         return None
 
     def _head(self) -> bool:
-        """Read a head; False while it is not whole. One of 1xx comes before the answer's."""
+        """Parse a head; False while it is incomplete. Interim responses are skipped."""
         end = self._buffer.find(b"\r\n\r\n") + 4
         if end < 4:
             if len(self._buffer) > _MOST_HEAD:

@@ -1,8 +1,8 @@
 """Results of a step: percentiles, failures, and limits. Pure.
 
-Percentiles are of the nearest rank over all values; nothing is sampled or put into classes.
-Requests that were given up count with the time that was waited for them, because leaving out the
-slowest would flatter the service; answers that are errors do not count, because a refusal is fast.
+Percentiles use the nearest rank over all values, without sampling or buckets. Requests that timed
+out count with their timeout, because omitting the slowest requests would improve the figures.
+Error answers do not count, because a refusal is fast.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from penstock.bench.schedule import Step
 
 TIMEOUT: Final = "timeout"
 UNSENT: Final = "not sent"
-"""Due, but too many others were in flight until the timeout behind the end of the step."""
+"""A due request that was never sent: the maximum was in flight until the end of the step."""
 UNFINISHED: Final = "not finished"
-"""In flight when the run was interrupted."""
+"""A request in flight when the run was interrupted."""
 
 WAITED_FOR: Final = (TIMEOUT, UNSENT)
-"""The failures whose time counts among the latencies."""
+"""Failures that count in the latencies."""
 
 _BUSY: Final = 0.9
-"""The share of the time from which on the client is the limit; a guess."""
+"""Share of time in which a client may be busy before it counts as the bottleneck; a guess."""
 _LAG: Final = 0.1
-"""The share of the latency's p99 that the client's own delay may have; a guess."""
+"""Share of the p99 latency that the client's own delay may have; a guess."""
 _KEPT_UP: Final = 0.95
 _SHARES: Final = (50, 90, 95, 99, 99.9, 100)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Percentiles:
-    """Of times, in seconds; all zero without any."""
+    """Percentiles in seconds; all 0 without values."""
 
     mean: float = 0.0
     p50: float = 0.0
@@ -48,7 +48,7 @@ class Percentiles:
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> Percentiles:
-        """Those of these values."""
+        """Compute the percentiles of these values."""
         if not seconds:
             return cls()
         values = np.asarray(seconds)
@@ -61,17 +61,17 @@ class Percentiles:
 
 @dataclass(slots=True)
 class Measured:
-    """What one process measured in one step.
+    """The measurements of one process in one step.
 
     Attributes:
-        latencies: seconds from when a request was due until its answer, of requests that were due
+        latencies: seconds from a request's due time to its answer, for requests that were due
             within the measured time.
-        from_sending: the same from when it was sent.
-        lags: seconds by which the client woke too late for a request.
-        answered: good answers that came within the measured time.
-        errors: how many requests failed, by kind; ``texts`` has the first text of each kind.
-        seconds: measured; less than wished when interrupted.
-        busy: seconds of that time in which this process computed, or waited for a core.
+        from_sending: the same, from the time of sending.
+        lags: seconds by which requests were sent too late.
+        answered: good answers within the measured time.
+        errors: number of failed requests by kind; ``texts`` has the first text of each kind.
+        seconds: measured time; shorter than planned if interrupted.
+        busy: seconds of it in which this process ran, or waited for a core.
     """
 
     latencies: array[float] = field(default_factory=lambda: array("d"))
@@ -88,11 +88,11 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpTimes:
-    """What the server says of an op in a step; times in seconds, those of stages means of a batch.
+    """An op's times in a step, from the server's status; in seconds, stages as means per batch.
 
     Attributes:
-        batches: that returned.
-        samples: in them.
+        batches: batches that returned.
+        samples: samples in these batches.
         queue: mean time of a sample in the queue.
         waiting: samples in the queue at the end of the step.
     """
@@ -108,7 +108,7 @@ class OpTimes:
 
     @property
     def batch_size(self) -> float:
-        """The mean."""
+        """The mean batch size."""
         return self.samples / self.batches if self.batches else 0.0
 
 
@@ -117,20 +117,19 @@ class StepResult:
     """One step; each request that was due within its measured time has one outcome.
 
     Attributes:
-        step: what was asked for.
-        seconds: measured.
-        requests: due within that time; ``good`` of them were answered well, the others are in
-            ``errors`` by kind, with the first text of each kind in ``texts``.
-        rate: good answers a second, of those that came within the measured time.
-        latency: from when a request was due, so that waiting for a service that stalls counts; in a
-            closed loop, where a request is due when the one before it has ended, the same as
-            ``from_sending``, and not corrected for coordinated omission.
-        from_sending: from when it was sent: what a client sees that waits for its turn.
-        lag_p99: by how much the client itself sent too late.
-        client_busy: the share of the time in which the busiest client process computed, or waited
-            for a core.
-        ops: what the server says; empty when it says nothing.
-        server_says: why ``ops`` is empty, or what about the server matters to the figures.
+        step: the step's load.
+        seconds: measured time.
+        requests: requests that were due within that time; ``good`` had good answers, the others are
+            in ``errors`` by kind, with the first text of each kind in ``texts``.
+        rate: good answers per second within the measured time.
+        latency: from a request's due time, so that the delays of a stalled service count. In a
+            closed loop a request is due when the one before has ended: the same as
+            ``from_sending``, not corrected for coordinated omission.
+        from_sending: latency from the time of sending.
+        lag_p99: p99 of the client's own delay in sending.
+        client_busy: share of time in which the busiest client process ran, or waited for a core.
+        ops: op times from the server's status; empty without a status.
+        server_says: why ``ops`` is empty, or a remark about the server.
         interrupted: the step was ended early.
     """
 
@@ -156,7 +155,7 @@ class StepResult:
 
     @property
     def remarks(self) -> list[str]:
-        """What a reader must know to believe the figures."""
+        """Return warnings about the validity of the figures."""
         found = []
         if self.client_busy > _BUSY:
             share = 100 * min(1.0, self.client_busy)
@@ -177,7 +176,7 @@ class StepResult:
 def result_of(
     step: Step, parts: Sequence[Measured], ops: tuple[OpTimes, ...] = (), server_says: str = ""
 ) -> StepResult:
-    """Several processes' measurements of one step as one."""
+    """Combine the measurements of several processes in one step."""
     latencies, sendings, lags = array("d"), array("d"), array("d")
     errors: Counter[str] = Counter()
     texts: dict[str, str] = {}
@@ -208,7 +207,7 @@ def result_of(
 
 
 def ops_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[OpTimes, ...]:
-    """What the ops did between two answers of ``GET /status``; without those that did nothing."""
+    """Compute op times between two answers of ``GET /status``; idle ops are left out."""
     then = dict(_ops(before))
     found = []
     for key, op in _ops(after):
@@ -245,14 +244,14 @@ def _ops(report: Mapping[str, Any]) -> list[tuple[tuple[Any, ...], Mapping[str, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What every step must keep; None is no limit."""
+    """Limits for every step; None is no limit."""
 
     max_p99: float | None = None
     max_errors: int | None = None
     min_rate: float | None = None
 
     def broken(self, result: StepResult) -> list[str]:
-        """What the step does not keep, in words."""
+        """Return a text for each limit that the step exceeds."""
         found = []
         if not result.good:
             found.append("no good answer")

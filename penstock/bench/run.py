@@ -26,12 +26,12 @@ from penstock.bench.target import BadTarget, Target
 from penstock.observe.status import NoStatus, ask_status
 
 Tick = Callable[[int, float], bool]
-"""Called about ten times a second with the number of the step and its seconds so far; true ends the
-run early."""
+"""Called about ten times a second with the step's index and its elapsed seconds; returning true
+ends the run early."""
 
 _POLL: Final = 0.1
 _HEAD_START: Final = 0.1
-"""Seconds before a step in which all processes get to know of it; a guess."""
+"""Seconds before a step for notifying all processes; a guess."""
 
 
 def run(
@@ -41,13 +41,13 @@ def run(
     on_tick: Tick = lambda number, seconds: False,
     on_result: Callable[[StepResult], object] = lambda result: None,
 ) -> list[StepResult]:
-    """Put the load on the target; one result for each step, in order.
+    """Run the load on the target; return the results of the steps, in order.
 
-    The run ends early when ``on_tick`` says so, and after a step without any good answer. With
+    The run ends early if ``on_tick`` returns true, and after a step without good answers. With
     several processes the caller's main module must be importable, as for ``multiprocessing``.
 
     Raises:
-        BadTarget: a first request, sent alone, gets no good answer.
+        BadTarget: the first request, sent alone, has no good answer.
         OSError: a file of certificates cannot be read.
     """
     failure = uvloop.run(_ask_once(target, load))
@@ -104,7 +104,7 @@ _Measure = Callable[[Step, float, Callable[[], bool]], list[Measured]]
 
 @contextmanager
 def _measuring(target: Target, load: Load) -> Iterator[_Measure]:
-    """What measures a step: this process, or several."""
+    """Yield the function that measures a step, in this process or in several."""
     if load.processes == 1:
         yield lambda *step: [_measure(target, load, *step)]
         return
@@ -121,7 +121,7 @@ def _measuring(target: Target, load: Load) -> Iterator[_Measure]:
             pipes.append(ours)
             processes.append(process)
         for pipe in pipes:
-            _received(pipe)  # it has imported what it needs
+            _received(pipe)  # the process has started
         yield partial(_measure_in_all, pipes, told)
     finally:
         for pipe in pipes:
@@ -159,8 +159,8 @@ def _received(pipe: Connection[Any, Any]) -> Any:
 
 
 def _work(pipe: Connection[Any, Any], told: Event, target: Target, load: Load) -> None:
-    """A process of several: measures its parts until its pipe is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process hears it and tells us
+    """Main function of a client process: measures its part of steps until its pipe is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process handles it and sets the event
     pipe.send(None)
     with suppress(EOFError):
         while True:
@@ -169,11 +169,11 @@ def _work(pipe: Connection[Any, Any], told: Event, target: Target, load: Load) -
 
 
 class _ServerStatus:
-    """What the server says of its ops over the measured time; asked beside the load.
+    """Requests the server's status at the begin and end of the measured time, in a thread.
 
     Args:
-        target: whose.
-        load: that it has.
+        target: the service.
+        load: the load.
         first: when the measured time begins.
         end: when it ends, if nothing ends it earlier.
     """
@@ -197,7 +197,7 @@ class _ServerStatus:
             self._problem = str(error)
 
     def between(self) -> tuple[tuple[OpTimes, ...], str]:
-        """The ops' times, or why there are none. The step is over."""
+        """Return the op times, and why there are none. Call it after the step."""
         self._over.set()
         self._thread.join()
         if self._problem:
@@ -208,5 +208,5 @@ class _ServerStatus:
             if self._shared is not None and engines > self._shared:
                 says = f"{engines} engines share fewer gRPC connections: raise --connections"
             return ops_between(*self._reports), says
-        except (KeyError, TypeError, AttributeError):  # /status is something else there
+        except (KeyError, TypeError, AttributeError):  # /status is another application's
             return (), "the server gives no status that can be read"

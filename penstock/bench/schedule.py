@@ -1,10 +1,10 @@
 """Rates, durations, and arrival times of requests. Pure.
 
-In a closed loop so many callers each wait for an answer before they send again, so a service that
-stalls is sent less, and the requests that would have met the stall are missing from the figures. In
-an open loop requests are due at times that do not depend on the answers, and latency counts from
-then: nothing is missing. Sources: Schroeder, Wierman, Harchol-Balter, "Open Versus Closed: A
-Cautionary Tale" (NSDI 2006); G. Tene's coordinated omission, as corrected in wrk2.
+In a closed loop each caller waits for its answer before it sends again, so a stalled service gets
+fewer requests, and the figures lack those that the stall would have delayed (coordinated omission).
+In an open loop the due times of requests do not depend on answers, and latency counts from the due
+time. Sources: Schroeder, Wierman, Harchol-Balter, "Open Versus Closed: A Cautionary Tale" (NSDI
+2006); G. Tene's coordinated omission, as corrected in wrk2.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final, Literal, TypeAlias
 Arrivals: TypeAlias = Literal["poisson", "constant"]
 
 MOST_IN_FLIGHT: Final = 256
-"""Of an open loop that names no other number; a guess, and within a process's usual 1,024 files."""
+"""Default concurrency of an open loop; a guess, within the usual limit of 1,024 open files."""
 
 _DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(us|ms|s|m|h|)")
 _SECONDS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
@@ -29,9 +29,9 @@ class Step:
     """One level of load.
 
     Attributes:
-        rate: requests a second of an open loop; None is a closed loop.
-        concurrency: requests in flight: so many in a closed loop, at most so many in an open one,
-            where those beyond wait in the client and their latency counts on.
+        rate: requests per second of an open loop; None for a closed loop.
+        concurrency: number of requests in flight; in an open loop the maximum, beyond which due
+            requests wait in the client while their latency counts.
     """
 
     rate: float | None = None
@@ -42,7 +42,7 @@ class Step:
             raise ValueError("a step has a positive rate, and a concurrency of at least 1")
 
     def part(self, number: int, of: int) -> Step:
-        """The share of one process among several."""
+        """Return the part of one process."""
         whole, rest = divmod(self.concurrency, of)
         rate = None if self.rate is None else self.rate / of
         return replace(self, rate=rate, concurrency=whole + (number < rest))
@@ -50,17 +50,18 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What a run consists of; times in seconds.
+    """The options of a run; times in seconds.
 
     Attributes:
-        steps: one after another.
-        duration: of each step, measured.
-        warm_up: before that, under the same load, not measured.
-        arrivals: of an open loop: at random times, as of many callers that know nothing of each
-            other, or evenly spaced.
-        timeout: after which a request is given up, from its sending.
-        connections: that gRPC calls share; over HTTP each request in flight has its own.
-        processes: that share the load.
+        steps: the steps, run one after another.
+        duration: measured time of each step.
+        warm_up: time before it, under the same load, that is not measured.
+        arrivals: arrivals of an open loop: a Poisson process, as from many independent callers, or
+            evenly spaced.
+        timeout: timeout of a request, from its sending.
+        connections: number of connections that gRPC calls share; over HTTP each request in flight
+            has its own.
+        processes: number of processes that share the load.
     """
 
     steps: tuple[Step, ...]
@@ -79,7 +80,7 @@ class Load:
 
 
 def arrivals(rate: float, kind: Arrivals, random: Random) -> Iterator[float]:
-    """The seconds after the start at which requests are due, without end."""
+    """Yield the due times of requests in seconds after the start, without end."""
     at = random.random() / rate if kind == "constant" else random.expovariate(rate)
     while True:
         yield at
@@ -87,10 +88,10 @@ def arrivals(rate: float, kind: Arrivals, random: Random) -> Iterator[float]:
 
 
 def seconds_of(text: str) -> float:
-    """``10s``, ``50ms``, ``2m`` or a plain number of seconds.
+    """Parse a duration: ``10s``, ``50ms``, ``2m`` or a number of seconds.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is not a duration.
     """
     match = _DURATION.fullmatch(text.strip())
     if match is None:

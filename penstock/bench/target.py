@@ -14,11 +14,11 @@ Calls: TypeAlias = Literal["pipeline", "inference"]
 
 
 class BadTarget(PenstockError):
-    """There is nothing to send, or nobody who answers."""
+    """There are no valid requests, or the service does not answer."""
 
 
 class Body(NamedTuple):
-    """One request's content, and the fields of its head that belong to it; of gRPC the message."""
+    """One request's body and its header fields; for gRPC the message."""
 
     content: bytes
     fields: tuple[Field, ...] = ()
@@ -26,16 +26,16 @@ class Body(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Where requests go, and which.
+    """A service and the requests to send to it.
 
     Attributes:
-        url: as it was given.
-        tls: whether the connection is encrypted; ``ca_file`` has certificates to trust.
-        calls: the gRPC service; None is HTTP.
-        method: of HTTP.
-        path: with the query; of gRPC the method's.
-        headers: of every request.
-        bodies: sent in turn.
+        url: the URL as given.
+        tls: whether connections are encrypted; ``ca_file`` has trusted certificates.
+        calls: the gRPC service; None for HTTP.
+        method: the HTTP method.
+        path: path with query; for gRPC the method's path.
+        headers: header fields of every request.
+        bodies: the bodies, sent in turn.
     """
 
     url: str
@@ -51,17 +51,17 @@ class Target:
 
     @property
     def authority(self) -> str:
-        """The host and the port, as URLs write them."""
+        """Host and port as in URLs."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
     @property
     def status_url(self) -> str:
-        """The server, as its status is asked for."""
+        """The server's address for requests of its status."""
         return f"{'https' if self.tls else 'http'}://{self.authority}"
 
     def asked(self, calls: Calls | None, path: str, bodies: Sequence[Body]) -> Target:
-        """The same service, asked this; without a body by GET."""
+        """Return a target of the same service with other requests; without a body by GET."""
         method = "POST" if bodies else "GET"
         sent = (*bodies,) or (Body(b""),)
         return replace(self, calls=calls, method=method, path=path, bodies=sent)

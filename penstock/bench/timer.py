@@ -1,7 +1,7 @@
 """A timer that wakes an event loop with microsecond precision.
 
 The loop's own timers are rounded to milliseconds, which would be counted as latency.
-Source: Linux timerfd_create(2); from 3.13 on Python has it itself.
+Source: Linux timerfd_create(2); Python has it from 3.13 on.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-_CLOCK_MONOTONIC: Final = 1  # that of time.monotonic
+_CLOCK_MONOTONIC: Final = 1  # the clock of time.monotonic
 _FLAGS: Final = os.O_CLOEXEC | os.O_NONBLOCK
 _ABSOLUTE: Final = 1
 _libc: Final = ctypes.CDLL(None, use_errno=True)
@@ -31,10 +31,10 @@ class _Times(ctypes.Structure):
 
 
 class PreciseTimer:
-    """Calls ``act`` on the running loop at the time that was set last. The loop's thread only.
+    """Calls ``act`` on the running loop at the time set last. Use on the loop's thread only.
 
     Raises:
-        OSError: the system gives no timer.
+        OSError: the timer cannot be created.
     """
 
     def __init__(self, act: Callable[[], object]) -> None:
@@ -46,7 +46,7 @@ class PreciseTimer:
         self._loop.add_reader(self._fd, self._wake)
 
     def set(self, at: float) -> None:
-        """Wake at these monotonic seconds, or at once if they are past."""
+        """Set the time in monotonic seconds; a past time means at once."""
         seconds = max(0, int(at))
         # Zero would switch it off.
         times = _Times(0, 0, seconds, max(1, int((at - seconds) * 1e9)))
@@ -54,11 +54,11 @@ class PreciseTimer:
             raise OSError(ctypes.get_errno(), "timerfd_settime")
 
     def close(self) -> None:
-        """Never wake again."""
+        """Close the timer."""
         self._loop.remove_reader(self._fd)
         os.close(self._fd)
 
     def _wake(self) -> None:
-        with suppress(BlockingIOError):  # it was set anew meanwhile
+        with suppress(BlockingIOError):  # the timer was set again meanwhile
             os.read(self._fd, 8)
             self._act()

@@ -11,10 +11,10 @@ from penstock.plan.costs import Costs, OpCosts
 from penstock.plan.prediction import Bound, Forecast, bounds, needed
 
 SPARE: Final = 0.8
-"""The share of a limit that a wished rate should stay below; a rule of thumb."""
+"""Maximum utilization of a limit at the planned rate; a rule of thumb."""
 
 _CHANNEL: Final = 5
-"""The length of a queue from which on, in the document's words, In/Out is the bottleneck."""
+"""Length of a queue above which, in the document's words, In/Out is the bottleneck."""
 _MOST_CHANGES: Final = 32
 _STAGES: Final = ("preprocess", "process", "postprocess")
 _MORE: Final = "more concurrency"
@@ -27,8 +27,8 @@ _REMEDIES: Final = {
 
 
 def improved(costs: Costs, rate: float) -> tuple[Costs, list[str]]:
-    """The settings with which every limit is wide enough for so many requests a second, as far as
-    settings can do it; and why each is changed.
+    """Return costs with settings that sustain ``rate`` requests per second, if settings can, and
+    the reason of each change.
     """
     why: list[str] = []
     for _ in range(_MOST_CHANGES):
@@ -75,7 +75,7 @@ def _change(
 
 
 def advice(costs: Costs, forecast: Forecast) -> list[str]:
-    """What can be done about the bottleneck beyond settings."""
+    """Return advice about the bottleneck beyond settings."""
     narrow = bounds(costs)[0]
     found = []
     if narrow.kind == "op":

@@ -1,9 +1,9 @@
 """Estimates costs from observations. Pure.
 
-CPU times, which hardly change when cores are short, are taken from all steps; times that a batch
-waits from the step with the fewest requests in flight, where nothing else delays it. The engine's
-and the client's cost of a request falls with the load, because one wake-up serves several; in
-between it is interpolated.
+CPU times, which hardly depend on the load, are taken from all steps; waiting times of a batch from
+the step with the fewest requests in flight, where nothing else delays it. The engine's and the
+client's cost per request falls with the load, because one wake-up serves several requests; it is
+interpolated between steps.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from penstock.plan.simulation import Simulated, simulate
 
 RATE_LIMIT: Final = 0.10
 P95_LIMIT: Final = 0.25
-"""By which shares predicted throughput and p95 may miss what is measured."""
+"""Maximum relative errors of predicted throughput and p95."""
 
 _DIFFERENT: Final = 0.05
-"""By how much closer one of two models must come to be known as the right one; a guess."""
+"""Factor by which the better of two models must be closer to be chosen; a guess."""
 
 _VARIED: Final = 1.2
-"""The ratio of mean batches from which on a line can be drawn through their costs; a guess."""
+"""Ratio of mean batch sizes above which a line can be fitted to their costs; a guess."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """A step of the measuring run, simulated again: what the model makes of what it knows."""
+    """A step of the measuring run with its simulation, to check the model."""
 
     observation: Observation
     simulated: Simulated
 
     @property
     def errors(self) -> tuple[float, float]:
-        """By which shares the rate and the p95 are missed."""
+        """Relative errors of rate and p95."""
         load = self.observation.load
         assert load is not None
         return (
@@ -55,18 +55,18 @@ class Check:
 
 
 class Calibration:
-    """The costs of a service, as far as a recording tells them.
+    """Estimates the costs of a service from a recording.
 
     Args:
-        recording: of one step or several.
+        recording: has one or more steps.
 
     Attributes:
-        observations: its steps, the lightest first.
-        checks: those steps, simulated; none without a client.
-        lock_known: whether the throughput told if ops in threads hold Python's lock.
+        observations: the steps, lightest load first.
+        checks: the steps with their simulations; empty without a client.
+        lock_known: whether the throughput showed if ops in threads hold the GIL.
 
     Raises:
-        NoRecording: nothing was asked while it was made.
+        NoRecording: there were no requests during the recording.
     """
 
     def __init__(self, recording: Report) -> None:
@@ -98,17 +98,17 @@ class Calibration:
 
     @property
     def full(self) -> Observation:
-        """The step with the most answers a second."""
+        """The step with the most answers per second."""
         return max(self.observations, key=lambda each: each.rate)
 
     @property
     def others(self) -> float:
-        """Cores that other programs kept busy, on average over the steps."""
+        """Mean number of cores that other programs used."""
         seconds = sum(each.seconds for each in self.observations)
         return sum(each.others * each.seconds for each in self.observations) / seconds
 
     def _check(self) -> list[Check]:
-        """The steps, simulated, with what one request alone took longer than its parts."""
+        """Simulate the steps, and determine the overhead of a single request."""
         light = self.light
         assert light.load is not None
         self._overhead = 0.0
@@ -125,7 +125,7 @@ class Calibration:
         ]
 
     def costs(self, rate: float) -> Costs:
-        """What a request costs while so many are answered a second."""
+        """Return the costs at a rate of answers per second."""
         between = self._at(rate)
         known = all(each.load for each in self.observations)
         return Costs(
@@ -178,7 +178,7 @@ class Calibration:
             cpu = Line(0.0, between(of) / size)
         else:
             cpu = line(sizes, [_cpu(step, seen) for step, seen in steps], weights)
-        # What an op that computes waits under load, it waits for a core, which is simulated.
+        # An op that computes waits under load for a core; the simulation models that.
         waiting = waits[0] > 0.5 * now.wall
         return OpCosts(
             name=name,
@@ -201,9 +201,7 @@ class Calibration:
 
 
 def _cpu(step: Observation, seen: OpSeen) -> float:
-    """CPU time of a batch, with its share of what the library of its model did in threads of its
-    own.
-    """
+    """Return the CPU time of a batch, including its share of the model library's threads."""
     if seen.cpu is None:
         return 0.0
     own = seen.cpu
@@ -215,8 +213,9 @@ def _cpu(step: Observation, seen: OpSeen) -> float:
 
 
 def line(sizes: Sequence[float], seconds: Sequence[float], weights: Sequence[float]) -> Line:
-    """The line that is closest to the seconds of batches of these sizes; it never falls and begins
-    at 0 or above. Where the sizes hardly differ, time is in proportion to them.
+    """Fit a line to the seconds of batches of these sizes, with slope and intercept of at least 0.
+
+    If the sizes hardly differ, time is proportional to size.
     """
     n, t, w = np.asarray(sizes), np.asarray(seconds), np.asarray(weights, dtype=float)
     proportional = float((w * t).sum() / (w * n).sum())
@@ -234,11 +233,11 @@ Changes = Mapping[str, object]
 
 
 def changed(costs: Costs, changes: Mapping[str, Mapping[str, object]]) -> Costs:
-    """The same service with other settings.
+    """Return the costs with other settings.
 
     Args:
-        costs: of the service as it is.
-        changes: fields of ``OpCosts`` by the op's name; those of ``Costs`` under an empty name.
+        costs: the current costs.
+        changes: fields of ``OpCosts`` by op name; fields of ``Costs`` under an empty name.
     """
     ops = tuple(replace(op, **changes.get(op.name, {})) for op in costs.ops)  # type: ignore[arg-type]
     return replace(costs, ops=ops, **changes.get("", {}))  # type: ignore[arg-type]

@@ -24,14 +24,14 @@ _REQUESTS: Final = 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where costs come from: a measuring run, a service's own load, or a file.
+    """The source of costs: a measuring run, a service's own load, or a file.
 
     Attributes:
-        name: as it was given.
-        target: who is measured, and what is asked.
-        file: of a recording, or a trace by ``penstock trace``.
-        seconds: of each step of a measuring run; the longest time to watch.
-        levels: requests in flight in each step; empty for those that fit the service.
+        name: the source as given.
+        target: the service to measure, and its requests.
+        file: a recording, or a trace by ``penstock trace``.
+        seconds: duration of each step of a measuring run; maximum time to watch.
+        levels: requests in flight in each step; empty: chosen for the service.
     """
 
     name: str
@@ -41,10 +41,10 @@ class Source:
     levels: tuple[int, ...] = ()
 
     def recording(self) -> dict[str, Any]:
-        """What was seen.
+        """Make or read the recording.
 
         Raises:
-            PenstockError: there is nothing to be seen.
+            PenstockError: there is no recording.
         """
         if self.file is not None:
             try:
@@ -68,19 +68,19 @@ def plan_and_report(
     verify: float | None,
     as_json: bool,
 ) -> bool:
-    """Make the plan and print it; whether it holds, where it is verified.
+    """Make the plan and print it. Returns whether verification, if requested, confirms it.
 
     Args:
-        source: of the costs.
-        rate: requests a second that are wished.
-        settings: ``KEY=VALUE`` each, of a service that is not so yet.
-        output: where to keep the recording.
-        verify: seconds of load for it; None is not to.
+        source: the source of costs.
+        rate: planned requests per second.
+        settings: planned settings, ``KEY=VALUE`` each.
+        output: file for the recording.
+        verify: seconds of load for verification; None for no verification.
         as_json: print JSON.
 
     Raises:
-        PenstockError: nothing can be measured, a setting is unknown, or the plan is of settings
-            that the service does not have.
+        PenstockError: nothing can be measured, a setting is unknown, or a service to verify does
+            not have the planned settings.
     """
     recording = source.recording()
     if output is not None:
@@ -134,7 +134,7 @@ def _plan(name: str, planner: Planner, rate: float | None) -> report.Plan:
 def _verified(
     target: Target, forecast: Forecast, seconds: float
 ) -> tuple[tuple[report.Comparison, ...], float]:
-    """The forecast beside what is measured now, and how many cores other programs kept busy."""
+    """Measure the forecast's load; return the comparisons, and the cores other programs used."""
     rate = forecast.wished
     step = Step(concurrency=forecast.in_flight) if rate is None else Step(rate=rate)
     _tell(f"verifying for {seconds:g} s")
@@ -146,10 +146,10 @@ def _verified(
 
 
 def _check_settings(source: Source, planner: Planner) -> None:
-    """The service that is to be measured has the settings that the plan is of.
+    """Check that the service to verify has the planned settings.
 
     Raises:
-        BadTarget: it has others, or there is nobody to ask.
+        BadTarget: it has other settings, or no target is given.
     """
     if source.target is None:
         raise BadTarget("to verify a plan, give the URL that is to be asked")

@@ -9,31 +9,31 @@ from penstock.plan.recording import Place
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Seconds of a batch: ``base``, and ``each`` for every request in it."""
+    """Seconds of a batch: ``base``, plus ``each`` per request."""
 
     base: float
     each: float
 
     def of(self, size: float) -> float:
-        """For a batch of so many."""
+        """Return the seconds of a batch of ``size`` requests."""
         return self.base + self.each * size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpCosts:
-    """An op: how it is set up, and what its batches cost.
+    """An op's settings and the costs of its batches.
 
     Attributes:
         inputs: the ops before it.
-        workers: of one engine.
-        batch_size: the most requests in a batch.
-        window: seconds that the oldest of a batch waits for others.
+        workers: number of workers of one engine.
+        batch_size: maximum requests in a batch.
+        window: seconds that the oldest request of a batch waits for others.
         cpu: CPU time of a batch.
         wait: time in which a batch neither computes nor waits for a core.
-        threads: that compute a batch together.
+        threads: number of threads that compute a batch.
         stages: preprocess, process and postprocess of a batch, under the lightest load.
-        largest: the largest mean batch that was seen.
-        batches: that were seen.
+        largest: largest observed mean batch size.
+        batches: number of observed batches.
     """
 
     name: str
@@ -50,29 +50,29 @@ class OpCosts:
     batches: int = 0
 
     def cost(self, size: float = 1.0) -> float:
-        """op_cost: seconds of a batch that need not wait for a core."""
+        """op_cost: seconds of a batch, without waiting for a core."""
         return self.cpu.of(size) / self.threads + self.wait.of(size)
 
     @property
     def fullest(self) -> float:
-        """The batch in which it is quickest: a full one."""
+        """The batch size with the least cost per request: a full batch."""
         return float(self.batch_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """A service and its client; times in seconds.
+    """The costs of a service and its client; times in seconds.
 
     Attributes:
-        ops: every one behind its inputs.
-        engine: CPU time of an engine's loop for a request.
-        client: of the client.
-        overhead: of a request alone, what is in none of the other times: wake-ups, the network.
-        cores: that are there for all of it.
-        engines: of the service.
-        most_running: requests inside one engine's graphs; None is no limit.
-        locked: whether ops in threads hold Python's lock while they compute.
-        requests: of each request that was seen, its time at the ops as a multiple of the mean.
+        ops: the ops, each after its inputs.
+        engine: CPU time of an engine's loop per request.
+        client: CPU time of the client per request.
+        overhead: time of a single request that no other cost covers: wake-ups, the network.
+        cores: number of cores that all of it shares.
+        engines: number of engines.
+        most_running: maximum requests inside one engine's graphs; None for no limit.
+        locked: whether ops in threads hold the GIL while they compute.
+        requests: for each observed request, its time at each op as a multiple of the mean.
     """
 
     ops: tuple[OpCosts, ...]
@@ -86,5 +86,5 @@ class Costs:
     requests: tuple[dict[str, float], ...] = ()
 
     def op(self, name: str) -> OpCosts:
-        """The op of that name."""
+        """Return the op with this name."""
         return next(each for each in self.ops if each.name == name)

@@ -23,17 +23,17 @@ _TICK: Final = os.sysconf("SC_CLK_TCK")
 def measured(
     target: Target, levels: Sequence[int], seconds: float, tell: Callable[[str], object]
 ) -> dict[str, Any]:
-    """A recording of a closed loop with so many callers, in steps.
+    """Record a closed loop in steps.
 
     Args:
-        target: who is asked, and what.
-        levels: requests in flight.
-        seconds: of each step.
-        tell: told what is being done.
+        target: the service and its requests.
+        levels: requests in flight in each step.
+        seconds: duration of each step.
+        tell: called with progress texts.
 
     Raises:
-        BadTarget: nobody gives a good answer.
-        NoStatus: the service does not tell how it stands, or is not on this machine.
+        BadTarget: there is no good answer.
+        NoStatus: the service has no status, or is not on this machine.
     """
     found: dict[str, Any] = {}
     steps = []
@@ -50,10 +50,10 @@ def measured(
 
 
 def loaded(target: Target, step: Step, seconds: float) -> tuple[dict[str, Any], StepResult]:
-    """One step of load, as it stands in a recording, and what came of it.
+    """Run one step of load; return it as part of a recording, and its result.
 
     Raises:
-        BadTarget, NoStatus: as ``measured`` does.
+        BadTarget, NoStatus: as in ``measured``.
     """
     before, began = ask_status(target.status_url, ca_file=target.ca_file), _Usage()
     (result,) = run(target, Load(steps=(step,), duration=seconds, warm_up=_WARM_UP))
@@ -75,7 +75,7 @@ def loaded(target: Target, step: Step, seconds: float) -> tuple[dict[str, Any], 
 
 
 def watched(address: str, requests: int, seconds: float) -> dict[str, Any]:
-    """A recording of the next requests of a service that has load already.
+    """Record the next requests of a service under its own load.
 
     Raises:
         NoStatus: there is no such service on this machine.
@@ -88,7 +88,7 @@ def watched(address: str, requests: int, seconds: float) -> dict[str, Any]:
 
 
 class _Tracing:
-    """Asks for a trace beside a load."""
+    """Requests a trace while a load runs."""
 
     def __init__(self, target: Target, seconds: float) -> None:
         self._found: dict[str, Any] = {}
@@ -99,23 +99,23 @@ class _Tracing:
     def _run(self) -> None:
         try:
             self._found = ask_trace(*self._ask)
-        except NoStatus:  # without it, all requests are taken to cost the same
+        except NoStatus:  # without a trace, all requests are assumed to cost the same
             self._found = {}
 
     def trace(self) -> dict[str, Any]:
-        """The trace; the load is over."""
+        """Return the trace. Call it after the load."""
         self._thread.join()
         return self._found
 
 
 class _Usage:
-    """Time, CPU time of this process, and of the cores that it may use."""
+    """Clock time, CPU time of this process, and busy time of the cores that it may use."""
 
     def __init__(self) -> None:
         self.at, self.own, self.busy = time.monotonic(), time.process_time(), _busy()
 
     def since(self, former: _Usage) -> _Usage:
-        """The difference, in seconds."""
+        """Return the difference, in seconds."""
         found = object.__new__(_Usage)
         found.at = self.at - former.at
         found.own = self.own - former.own
@@ -128,7 +128,7 @@ def _cores() -> int:
 
 
 def _busy() -> float:
-    """Seconds that these cores have computed since the machine's start, for whomever."""
+    """Return the busy seconds of these cores since boot, for all processes."""
     names = {f"cpu{number}" for number in os.sched_getaffinity(0)}
     ticks = 0
     for line in Path("/proc/stat").read_text().splitlines():
@@ -139,7 +139,7 @@ def _busy() -> float:
 
 
 def levels_of(status: dict[str, Any]) -> tuple[int, ...]:
-    """Requests in flight: one alone, as many as keep every worker busy, and some in between."""
+    """Return numbers of requests in flight: from 1 to enough to keep all workers busy."""
     slots = [
         op["workers"] * op["batching"]["batch_size"]
         for graph in status["graphs"]

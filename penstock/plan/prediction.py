@@ -1,15 +1,15 @@
 """Predicts throughput and latency from costs, with doubts. Pure.
 
-The formulas are those of the pipeline's document, with its two slips put right: a critical path is
-a sum of costs, not of concurrencies, and a queue grows by what comes in less what goes out.
+The formulas are those of the pipeline's document, with two corrections: a critical path is a sum of
+costs, not of concurrencies, and a queue grows by the arrival rate minus the throughput.
 
     op_cost             preprocess + process + postprocess of a batch, divided by its requests
     op_concurrency      op_cost in seconds x requests a second
     service_throughput  1 / op_cost x concurrency of the slowest op
     service_avg_cost    the sum of op_cost over the critical path
 
-To the slowest op come the other things that can be the slowest: the cores, Python's lock, the loop
-of the engine, and ``worker_num``.
+Besides the slowest op, the throughput may be limited by the cores, the GIL, the engine's loop, and
+``worker_num``.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ Kind: TypeAlias = Literal["op", "cores", "lock", "loop", "worker_num"]
 Changes: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 FILLED: Final = 0.9
-"""The share of a limit from which on waiting depends on it so much that it cannot be predicted."""
+"""Utilization of a limit above which waiting times are too sensitive to be predicted."""
 
 _SHARE: Final = 0.7
-"""Of the throughput: the rate that is planned for where none is wished."""
+"""The default planned rate, as a share of the throughput."""
 _FEW: Final = 100
 OTHERS: Final = 0.1
-"""Cores of other programs that are worth a word; a guess."""
+"""Cores used by other programs above which a doubt is reported; a guess."""
 _MOST_REQUESTS: Final = 6000
 _SEEDS: Final = (1, 2, 3, 4, 5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """Something that a service cannot do more often than so many times a second."""
+    """An upper limit of the throughput, in requests per second."""
 
     kind: Kind
     op: str
@@ -59,7 +59,7 @@ class Bound:
 
 
 def bounds(costs: Costs) -> list[Bound]:
-    """What limits the throughput, the narrowest first, with batches as full as they can be."""
+    """Return the limits of the throughput with full batches, lowest first."""
     found = [
         Bound(kind="op", op=op.name, rate=costs.engines * op.workers * op.batch_size / cost)
         for op in costs.ops
@@ -81,7 +81,7 @@ def bounds(costs: Costs) -> list[Bound]:
 
 
 def critical_path(costs: Costs) -> list[OpCosts]:
-    """The ops whose costs, one after the other, take longest."""
+    """Return the path through the graph with the largest sum of costs."""
     longest: dict[str, tuple[float, list[OpCosts]]] = {}
     for op in costs.ops:
         before = max((longest[each] for each in op.inputs), key=lambda each: each[0], default=None)
@@ -91,22 +91,22 @@ def critical_path(costs: Costs) -> list[OpCosts]:
 
 
 def needed(op: OpCosts, rate: float, size: float) -> float:
-    """op_concurrency: workers busy with so many requests a second in batches of this size."""
+    """op_concurrency: workers that a rate of requests per second keeps busy, at this batch size."""
     return op.cost(size) / size * rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What a load will meet; times in seconds.
+    """The predicted figures of a load; times in seconds.
 
     Attributes:
-        wished: requests a second of an open loop; None is a closed loop.
+        wished: requests per second of an open loop; None for a closed loop.
         in_flight: callers of a closed loop.
-        rate: answers a second.
-        p95_by_chance: the least and the greatest p95 of several runs as long as the one that is
-            planned; times at random have no better answer.
-        simulated: one of the runs; None where overload, the rate is above the throughput.
-        costs: that were assumed.
+        rate: answers per second.
+        p95_by_chance: minimum and maximum p95 of several simulated runs of the planned duration:
+            the variation by random arrivals.
+        simulated: one of the runs; None if the rate exceeds the throughput.
+        costs: the assumed costs.
     """
 
     wished: float | None
@@ -121,12 +121,12 @@ class Forecast:
 
 
 class Planner:
-    """Answers what a service would do.
+    """Predicts the figures of a service.
 
     Args:
-        calibration: what it costs.
-        changes: settings that it does not have yet, as ``changed`` takes them.
-        seconds: how long the runs are that are predicted.
+        calibration: the service's costs.
+        changes: planned settings, as for ``changed``.
+        seconds: duration of the predicted runs.
     """
 
     def __init__(
@@ -137,30 +137,30 @@ class Planner:
         self._seconds = seconds
 
     def costs(self, rate: float) -> Costs:
-        """While so many are answered a second."""
+        """Return the costs at a rate of answers per second."""
         return changed(self.calibration.costs(rate), self.changes)
 
     @cached_property
     def in_flight(self) -> int:
-        """Callers that keep every worker busy, with another batch in the queue."""
+        """Number of callers that keeps every worker busy, with another batch in the queue."""
         costs = self.costs(self.calibration.full.rate)
         slots = sum(op.workers * op.batch_size for op in costs.ops) * costs.engines
         return max(8, min(256, 2 * slots))
 
     @cached_property
     def most(self) -> Forecast:
-        """The throughput: with so many callers as keep everything busy."""
+        """The forecast of the throughput, with ``in_flight`` callers."""
         return self.closed(self.in_flight)
 
     @property
     def usual(self) -> float:
-        """The rate that is planned for where none is wished."""
+        """The default planned rate."""
         return float(f"{_SHARE * self.most.rate:.2g}")
 
     def closed(self, in_flight: int) -> Forecast:
-        """With so many callers, each of whom waits for its answer."""
+        """Forecast a closed loop."""
         rate = self.calibration.full.rate
-        for _ in range(3):  # what a request costs depends on the rate, and the rate on that
+        for _ in range(3):  # costs depend on the rate, and the rate on the costs
             costs = self.costs(rate)
             rate = simulate(costs, in_flight=in_flight, requests=1000).rate
         requests = min(_MOST_REQUESTS, max(500, int(rate * self._seconds)))
@@ -170,7 +170,7 @@ class Planner:
         return _forecast(costs, runs, None, in_flight)
 
     def open(self, rate: float) -> Forecast:
-        """With so many requests a second, at random times."""
+        """Forecast an open loop with ``rate`` requests per second at random times."""
         most = self.most
         costs = self.costs(min(rate, most.rate))
         if rate >= most.rate:
@@ -184,7 +184,7 @@ class Planner:
         return _forecast(costs, runs, rate, 0)
 
     def doubts(self, forecast: Forecast) -> list[str]:
-        """Why the forecast may be wrong; said before anything is verified."""
+        """Return the reasons why the forecast may be wrong."""
         return [*self._doubts_of_load(forecast), *_doubts_of_costs(self.calibration, self.changes)]
 
     def _doubts_of_load(self, forecast: Forecast) -> list[str]:

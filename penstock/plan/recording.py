@@ -1,8 +1,7 @@
 """A recording of a service under load: its status before and after, and a trace. Pure.
 
-A recording is a trace as ``penstock.observe.chrome`` writes it, with one more key, ``penstock``:
-the steps of a measuring run, or the one of a trace that ``penstock trace`` took. So it opens in
-Perfetto.
+A recording is a trace in the format of ``penstock.observe.chrome``, which Perfetto opens, with an
+additional key ``penstock``: the steps of a measuring run, or the one step of ``penstock trace``.
 """
 
 from __future__ import annotations
@@ -15,26 +14,26 @@ from penstock.errors import PenstockError
 
 Report: TypeAlias = Mapping[str, Any]
 Place: TypeAlias = Literal["thread", "process", "loop"]
-"""Where an op's batches run. ``loop`` is whatever only waits as far as this machine is concerned:
-coroutines and other servers; ops on the loop itself are among them."""
+"""Where an op's batches run. ``loop``: on the event loop, as coroutines or remote calls, which use
+little CPU time of this machine."""
 
 KEY: Final = "penstock"
-_REQUESTS: Final = 1  # the number that stands for the process of requests in a trace
+_REQUESTS: Final = 1  # the process id of requests in a trace
 
 
 class NoRecording(PenstockError):
-    """There is nothing that a plan could be made of."""
+    """There is no usable recording."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """A step as its client saw it; times in seconds.
+    """A step as measured by the client; times in seconds.
 
     Attributes:
-        in_flight: the callers of a closed loop.
-        rate: good answers a second.
-        mean, p95: of the latency.
-        client: CPU time of the client for a request.
+        in_flight: callers of a closed loop.
+        rate: good answers per second.
+        mean, p95: mean and p95 of the latency.
+        client: CPU time of the client per request.
         failed: requests without a good answer.
     """
 
@@ -48,17 +47,17 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpSeen:
-    """What an op did in a step; times in seconds.
+    """An op's figures in a step; times in seconds.
 
     Attributes:
         inputs: the ops before it.
-        workers: of one engine.
-        batch_size: the most requests in a batch.
-        window: that the oldest of a batch waits for others.
-        cpu: of all its batches; None where its workers' CPU time is not known.
-        stages: preprocess, process and postprocess of all its batches.
-        queue: of all its samples.
-        waiting: samples in its queue at the end.
+        workers: number of workers of one engine.
+        batch_size: maximum requests in a batch.
+        window: time that the oldest request of a batch waits for others.
+        cpu: CPU time of all batches; None if the workers' CPU time is unknown.
+        stages: preprocess, process and postprocess of all batches.
+        queue: time in the queue of all samples.
+        waiting: samples in the queue at the end.
     """
 
     name: str
@@ -76,12 +75,12 @@ class OpSeen:
 
     @property
     def mean_batch(self) -> float:
-        """Samples in a batch."""
+        """Mean samples in a batch."""
         return self.samples / self.batches
 
     @property
     def wall(self) -> float:
-        """Seconds that a batch ran, on average."""
+        """Mean seconds of a batch."""
         return sum(self.stages) / self.batches
 
 
@@ -90,18 +89,19 @@ class Observation:
     """One step; times in seconds.
 
     Attributes:
-        seconds: that it lasted.
-        cores: that the service and its client may use.
-        others: cores that other programs kept busy meanwhile.
-        engines: of the service.
-        most_running: requests inside an engine's graphs (``worker_num``); None is no limit.
-        answered: requests.
-        loop: CPU time of the engines' loops for a request.
-        rest: the same of other threads of the engines that are no workers of ops, such as those
-            that a model's library starts.
-        ops: of the graph with the most requests, in its order.
-        graphs: that were asked.
-        load: None where the client is unknown.
+        seconds: duration of the step.
+        cores: number of cores that the service and its client may use.
+        others: cores that other programs used.
+        engines: number of engines.
+        most_running: maximum requests inside an engine's graphs (``worker_num``); None for no
+            limit.
+        answered: number of answered requests.
+        loop: CPU time of the engines' loops per request.
+        rest: the same of the engines' other threads that are not workers of ops, such as the
+            threads of a model's library.
+        ops: the ops of the graph with the most requests, in its order.
+        graphs: number of graphs with requests.
+        load: the client's measurements; None if the client is unknown.
     """
 
     seconds: float
@@ -118,7 +118,7 @@ class Observation:
 
     @property
     def rate(self) -> float:
-        """Answers a second."""
+        """Answers per second."""
         return self.load.rate if self.load else self.answered / self.seconds
 
 
@@ -131,15 +131,15 @@ def step_of(
     busy: float,
     load: Load | None = None,
 ) -> dict[str, Any]:
-    """A step as it stands in a recording.
+    """Make a step of a recording.
 
     Args:
-        before: the service's status.
-        after: the same at the end.
-        seconds: between them.
-        cores: of this machine.
-        busy: seconds that its cores computed meanwhile, whatever for.
-        load: what the client saw.
+        before: the service's status at the begin.
+        after: the status at the end.
+        seconds: time between them.
+        cores: number of cores of this machine.
+        busy: busy seconds of these cores, for all processes.
+        load: the client's measurements.
     """
     return {
         "before": before,
@@ -152,10 +152,10 @@ def step_of(
 
 
 def observations_of(recording: Report) -> list[Observation]:
-    """The steps of a recording, those with fewer requests in flight first.
+    """Return the steps of a recording, those with fewer requests in flight first.
 
     Raises:
-        NoRecording: it is none, or nothing was asked meanwhile.
+        NoRecording: it is not a recording, or has no requests.
     """
     try:
         found = [observation_of(step) for step in recording[KEY]["steps"]]
@@ -169,10 +169,10 @@ def observations_of(recording: Report) -> list[Observation]:
 
 
 def observation_of(step: Report) -> Observation:
-    """What a step of a recording says.
+    """Return a step of a recording as an Observation.
 
     Raises:
-        NoRecording: nothing was asked meanwhile.
+        NoRecording: there were no requests.
     """
     before, after = step["before"], step["after"]
     graphs = [(each, _same(before["graphs"], each)) for each in after["graphs"]]
@@ -213,7 +213,7 @@ def observation_of(step: Report) -> Observation:
 
 
 def _same(graphs: Sequence[Report], graph: Report) -> Report:
-    """The graph as it was; one without counts if it was not there."""
+    """Return the same graph in an earlier status; one without counts if it is missing."""
     keys = ("name", "version")
     found = (each for each in graphs if all(each[key] == graph[key] for key in keys))
     return next(found, {"ops": []})
@@ -250,7 +250,7 @@ def _op(now: Report, was: Report, engines: int) -> OpSeen:
 
 
 def requests_of(recording: Report) -> list[dict[str, float]]:
-    """Of each request in the trace, how long the batches that it was in ran, by op."""
+    """Return for each request in the trace the seconds of its batches, by op."""
     found: list[dict[str, float]] = []
     op = ""
     for event in _slices(recording):
@@ -266,7 +266,7 @@ def requests_of(recording: Report) -> list[dict[str, float]]:
 
 
 def latencies_of(recording: Report) -> list[float]:
-    """Seconds of each request in the trace, as the service saw it."""
+    """Return the seconds of each request in the trace, as measured by the service."""
     return [each["dur"] / 1e6 for each in _slices(recording) if "route" in each.get("args", {})]
 
 

@@ -21,16 +21,16 @@ from penstock.plan.prediction import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All that is to be said.
+    """The contents of a plan.
 
     Attributes:
-        source: of the costs.
-        rate: requests a second that are planned for.
-        most: the throughput.
-        at_rate: what waits at that rate.
-        doubts: why it may be wrong.
-        advice: what to change, and why.
-        diff: the same as configuration.
+        source: the source of costs.
+        rate: planned requests per second.
+        most: the forecast of the throughput.
+        at_rate: the forecast at the planned rate.
+        doubts: reasons why the plan may be wrong.
+        advice: recommended changes with reasons.
+        diff: the recommended changes of the configuration.
     """
 
     source: str
@@ -53,26 +53,26 @@ class Comparison:
 
     @property
     def error(self) -> float:
-        """The share by which the prediction misses."""
+        """The relative error of the prediction."""
         return self.predicted / self.measured - 1.0 if self.measured else math.inf
 
     @property
     def kept(self) -> bool:
-        """Whether it is within the limit."""
+        """Whether the error is within the limit."""
         return abs(self.error) <= self.limit
 
 
 def comparisons(
     forecast: Forecast, came: float, rate: float, p50: float, p95: float
 ) -> tuple[Comparison, ...]:
-    """The forecast beside what was measured under its load.
+    """Compare a forecast with measurements.
 
     Args:
-        forecast: of a load.
-        came: requests a second that were due; by chance, not quite those that were wished.
-        rate: answers a second.
-        p50: of the latency, in seconds.
-        p95: the same.
+        forecast: the forecast.
+        came: measured requests per second; random arrivals differ from the planned rate.
+        rate: measured answers per second.
+        p50: measured p50 of the latency, in seconds.
+        p95: measured p95 of the latency, in seconds.
     """
     load = (
         f"{forecast.in_flight} in flight" if forecast.wished is None else f"{forecast.wished:g}/s"
@@ -96,7 +96,7 @@ def comparisons(
 
 
 def lines_of(plan: Plan) -> list[str]:
-    """The plan as text."""
+    """Return the plan as lines of text."""
     costs, most, at_rate = plan.at_rate.costs, plan.most, plan.at_rate
     engines = f"{costs.engines} engine{'s' if costs.engines > 1 else ''}"
     lines = [
@@ -158,7 +158,7 @@ def _op(costs: Costs, forecast: Forecast, name: str) -> str:
 
 
 def lines_of_comparisons(found: Sequence[Comparison], others: float) -> list[str]:
-    """Predicted against measured, while other programs kept so many cores busy."""
+    """Return predicted and measured figures as text; ``others`` is cores used by other programs."""
     lines = [f"{'':<28}{'predicted':>11}{'measured':>11}{'error':>8}{'limit':>8}"]
     for each in found:
         limit = f"{100 * each.limit:.0f} %" if math.isfinite(each.limit) else ""
@@ -174,7 +174,7 @@ def lines_of_comparisons(found: Sequence[Comparison], others: float) -> list[str
 
 
 def plain(plan: Plan, found: Sequence[Comparison] = (), others: float = 0.0) -> dict[str, Any]:
-    """The plan as plain values; times in seconds."""
+    """Return the plan as plain values; times in seconds."""
     return {
         "source": plan.source,
         "rate": plan.rate,

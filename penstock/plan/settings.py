@@ -14,17 +14,17 @@ _TOP_KEYS: Final = "worker_num, build_dag_each_worker, dag.is_thread_op"
 
 
 class UnknownSetting(PenstockError):
-    """A setting that no plan can be made for."""
+    """A setting that plans do not support."""
 
 
 def changes_of(texts: Iterable[str], costs: Costs) -> dict[str, dict[str, Any]]:
-    """What ``KEY=VALUE`` texts change of the costs; see ``calibration.changed``.
+    """Convert ``KEY=VALUE`` texts to changes of costs; see ``calibration.changed``.
 
     Raises:
-        UnknownSetting: a key or value is not among those that can be planned.
+        UnknownSetting: plans do not support a key or value.
     """
     found: dict[str, dict[str, Any]] = {}
-    # First whether ``worker_num`` counts engines.
+    # First build_dag_each_worker, which decides whether ``worker_num`` counts engines.
     for text in sorted(texts, key=lambda each: not each.startswith("build_dag")):
         key, given, value = text.partition("=")
         parts = key.strip().split(".")
@@ -77,7 +77,7 @@ def _add(found: dict[str, dict[str, Any]], parts: list[str], value: str, costs: 
 
 
 def _public(op: OpCosts) -> str:
-    """The op's name as configurations have it; several graphs put theirs before it."""
+    """Return the op's name in configurations; with several graphs, names have a prefix."""
     return op.name.rpartition("/")[2]
 
 
@@ -95,14 +95,14 @@ def _truth(text: str) -> bool:
 
 
 def config_diff(before: Costs, after: Costs) -> str:
-    """What has to change in the configuration, as a unified diff; empty when nothing."""
+    """Return the changes of the configuration as a unified diff; empty if there are none."""
     old, new = _yaml(before, before, after), _yaml(after, before, after)
     lines = unified_diff(old, new, "config.yml", "config.yml", lineterm="", n=9)
     return "\n".join(lines)
 
 
 def _yaml(costs: Costs, before: Costs, after: Costs) -> list[str]:
-    """The keys that differ, with the ops that they belong to, as this one has them."""
+    """Return the differing keys as YAML, with the values of ``costs``."""
     lines = []
     if before.engines != after.engines:
         lines.append(f"build_dag_each_worker: {str(costs.engines > 1).lower()}")

@@ -1,16 +1,15 @@
 """A discrete-event simulation of a service under load. Pure: the same seed gives the same figures.
 
-The model. Requests come at random times (Poisson) or from callers that each wait for their answer.
-Each passes the client, the engine and the ops of its graph. An op is a queue with workers, which
-take batches from it as ``penstock.batching`` does. A batch waits for a time (disks, other servers)
-and computes for a time. What computes shares the cores evenly, which is processor sharing
-(Kleinrock 1967); the loop of an engine, the client, and threads that hold Python's lock have one
-core together each. How long a request takes at each op is drawn from the requests that were seen,
-for all ops of one request together, so that a large picture is slow everywhere.
+The model. Requests arrive at random times (Poisson) or from callers that each wait for an answer.
+Each passes the client, the engine and the ops of its graph. An op is a queue with workers; batches
+are formed as in ``penstock.batching``. A batch waits for a time (disks, other servers) and computes
+for a time. Computing tasks share the cores evenly (processor sharing, Kleinrock 1967). An engine's
+loop, the client, and threads that hold the GIL are limited to one core each. The times of a request
+at all ops are drawn together from one observed request, so that a large image is slow at every op.
 
-With one op, Poisson arrivals and exponential times this is M/M/c, and the tests compare it with
-Erlang's and Pollaczek's and Khinchine's formulas. Formulas alone would not do: batches, forks and
-shared cores have none that is exact.
+With one op, Poisson arrivals and exponential times this is M/M/c; the tests compare it with the
+formulas of Erlang and of Pollaczek and Khinchine. Batches, forks and shared cores have no exact
+formulas.
 """
 
 from __future__ import annotations
@@ -30,18 +29,18 @@ Then: TypeAlias = Callable[[], None]
 
 _FREE: Final = 0
 _CLIENT: Final = 1
-_ENGINES: Final = 2  # those of the engines follow
+_ENGINES: Final = 2  # the first group of an engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpLoad:
-    """How an op fared; times in seconds.
+    """An op's simulated figures; times in seconds.
 
     Attributes:
         queue: mean time of a request in its queue.
         waiting: mean number of requests in its queue; by Little's law.
         batch: mean requests in a batch.
-        busy: share of its workers that were taken.
+        busy: mean share of busy workers.
     """
 
     queue: float
@@ -52,15 +51,15 @@ class OpLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulated:
-    """What came out; times in seconds.
+    """The results of a simulation; times in seconds.
 
     Attributes:
-        rate: answers a second.
-        latencies: of the requests, sorted.
-        cores: that computed, on average.
-        loop: share of the time in which an engine's loop, or a thread with its lock, had work.
-        client: the same of the client.
-        ops: by name.
+        rate: answers per second.
+        latencies: sorted latencies of the requests.
+        cores: mean number of busy cores.
+        loop: share of time in which an engine's loop, or a thread with the GIL, was busy.
+        client: share of time in which the client was busy.
+        ops: figures of ops, by name.
     """
 
     rate: float
@@ -72,11 +71,11 @@ class Simulated:
 
     @property
     def mean(self) -> float:
-        """Of the latencies."""
+        """Mean latency."""
         return sum(self.latencies) / len(self.latencies)
 
     def quantile(self, share: float) -> float:
-        """Of the latencies, by the nearest rank."""
+        """Return a quantile of the latencies, by the nearest rank."""
         return self.latencies[min(len(self.latencies) - 1, int(share * len(self.latencies)))]
 
 
@@ -88,27 +87,27 @@ def simulate(
     requests: int = 5000,
     seed: int = 1,
 ) -> Simulated:
-    """Let so many requests come, and see.
+    """Simulate a load.
 
     Args:
-        costs: what they cost.
-        rate: that come in a second, at random times; None is a closed loop.
+        costs: the costs of requests.
+        rate: requests per second of an open loop; None for a closed loop.
         in_flight: callers of a closed loop.
-        requests: that are measured, behind a fifth as many that are not.
-        seed: of all that is random.
+        requests: number of measured requests, after a warm-up of a fifth as many.
+        seed: the random seed.
     """
-    service = _Service(costs, Random(seed))  # noqa: S311 - nothing is to be kept secret
+    service = _Service(costs, Random(seed))  # noqa: S311 - not for cryptography
     return service.run(rate, in_flight, requests)
 
 
 @dataclass(slots=True)
 class _Group:
-    """Tasks that compute side by side, each at the same speed.
+    """Tasks that compute concurrently at the same speed.
 
     Attributes:
-        done: seconds that each task, had it been there all the time, would have computed.
-        tasks: a heap of (``done`` at its end, number, what then).
-        busy: seconds in which there were any.
+        done: virtual time: seconds that a task present since the start would have computed.
+        tasks: a heap of (``done`` at the task's end, number, callback).
+        busy: seconds in which there were tasks.
     """
 
     done: float = 0.0
@@ -117,27 +116,27 @@ class _Group:
 
 
 class _Machine:
-    """Time, and who computes."""
+    """The virtual clock, and the tasks that share the cores."""
 
     def __init__(self, cores: float, groups: int) -> None:
         self.now = 0.0
-        self.used = 0.0  # seconds of cores
+        self.used = 0.0  # core seconds
         self.groups = [_Group() for _ in range(groups)]
         self._cores = cores
         self._timers: list[tuple[float, int, Then]] = []
         self._numbers = count()
 
     def after(self, seconds: float, then: Then) -> None:
-        """Call it later."""
+        """Call ``then`` after ``seconds``."""
         heappush(self._timers, (self.now + seconds, next(self._numbers), then))
 
     def compute(self, group: int, seconds: float, then: Then) -> None:
-        """Call it when the group has computed for so long for it."""
+        """Call ``then`` when the group has computed a new task of ``seconds``."""
         found = self.groups[group]
         heappush(found.tasks, (found.done + seconds, next(self._numbers), then))
 
     def step(self) -> None:
-        """Go on to whatever is next."""
+        """Advance to the next event."""
         free, *others = self.groups
         running = len(free.tasks) + sum(1 for each in others if each.tasks)
         speed = min(1.0, self._cores / running) if running else 0.0
@@ -188,7 +187,7 @@ class _Station:
         self.reset()
 
     def reset(self) -> None:
-        """Forget what was counted."""
+        """Reset the counts."""
         self.queued = self.busy = 0.0
         self.samples = self.batches = 0
 
@@ -266,7 +265,7 @@ class _Service:
         self._machine.after(self._random.expovariate(rate), partial(self._arrive, rate))
 
     def _start(self) -> None:
-        """A request is due."""
+        """Start a request that is due."""
         machine, costs = self._machine, self._costs
         factors = self._random.choice(costs.requests) if costs.requests else {}
         engine = self._engines[0]
@@ -289,7 +288,7 @@ class _Service:
 
     def _after_loop(self, engine: _Engine, then: Then) -> None:
         then()
-        if not self._machine.groups[engine.group].tasks:  # it would sleep: what waits may go
+        if not self._machine.groups[engine.group].tasks:  # the loop is idle
             for station in engine.stations.values():
                 if station.queue and station.op.batch_size > 1:
                     self._dispatch(engine, station)
@@ -320,7 +319,7 @@ class _Service:
                         machine.after(left, partial(self._dispatch, engine, station))
                         return
                 elif machine.groups[engine.group].tasks:
-                    return  # the loop looks first who else comes
+                    return  # deferred until the loop has processed other arrivals
             members = [queue.popleft() for _ in range(size)]
             station.idle -= 1
             station.batches += 1

@@ -1,6 +1,6 @@
-"""``LocalServiceHandler``: the model that an op runs in its own process.
+"""``LocalServiceHandler``: opens the model that an op runs in its own process.
 
-Names and parameters are those that deployed code uses. Source: ``docs/compatibility.md``.
+Names and parameters are those of existing user code. Source: ``docs/compatibility.md``.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from penstock.runtimes.model import CONF_FILES, Model
 from penstock.runtimes.runtime import ModelOptions, OptionProblem, model_problems
 
 _THREADS: Final = 2
-"""Of a model whose ``thread_num`` is not given, on two CPUs or more; the original's default."""
+"""Default ``thread_num`` of a model on two CPUs or more; the original's default."""
 
 
 def default_threads() -> int:
-    """Threads of a model for which nobody gave a number: 2, or 1 on a single CPU."""
+    """Return the default number of threads of a model: 2, or 1 on a single CPU."""
     return min(_THREADS, len(os.sched_getaffinity(0)))
 
 
 class LocalPredictor:
-    """A Model with the calling convention of deployed ops.
+    """A Model with the calling convention of existing ops.
 
     Attributes:
-        model: what runs.
+        model: the model.
         feed_names_: aliases of the inputs.
         fetch_names_: aliases of the outputs.
 
@@ -49,22 +49,22 @@ class LocalPredictor:
         batch: bool = False,
         log_id: int = 0,
     ) -> Feed:
-        """Run once.
+        """Run the model.
 
         Args:
             feed: input name -> array, list of texts, or list of numbers; or a list of one such
                 dict. Not changed.
-            fetch: one name or several; None is the ``fetch_list`` of the model.
-            batch: whether the values have a batch axis; if not, they get one of one row.
-            log_id: accepted and unused here.
+            fetch: one name or several; None for the ``fetch_list`` of the model.
+            batch: whether the values have a batch axis; if not, one of one row is added.
+            log_id: no effect.
 
         Returns:
-            Output name -> array, under the names asked for, always with a batch axis.
+            Output name -> array, under the requested names, always with a batch axis.
 
         Raises:
-            WrongType: ``feed`` is no dict, or a value is no array.
-            InputMismatch: names, dtypes, shapes or an unknown output.
-            InferenceFailed: the library gave up.
+            WrongType: ``feed`` is not a dict, or a value is not an array.
+            InputMismatch: names, dtypes or shapes do not fit, or an output is unknown.
+            InferenceFailed: the library failed.
         """
         if isinstance(feed, list | tuple) and len(feed) == 1:
             feed = feed[0]
@@ -84,18 +84,18 @@ def _kind(feed: Any) -> str:
 
 
 class LocalServiceHandler:
-    """Opens an op's model on first use and hands out predictors.
+    """Opens an op's model on first use, and makes predictors.
 
-    The parameters are the keys of ``local_service_conf``; ``model_config`` is the model's folder
-    or file, ``devices`` a text such as ``"0,1"``, ``fetch_names`` the outputs wanted (None is all).
+    The parameters are the keys of ``local_service_conf``; ``model_config`` is the model's folder or
+    file, ``devices`` a text such as ``"0,1"``, ``fetch_names`` the outputs (None for all).
     ``workdir``, ``available_port_generator`` and ``use_profile`` concern started model servers and
-    have no effect on a model in process. ``thread_num`` is ``default_threads()`` unless
-    it is given, or ``share_cpus`` says otherwise.
+    have no effect on a model in process. ``thread_num`` defaults to ``default_threads()``, or to
+    the number that ``share_cpus`` sets.
 
     Raises:
         ModelError: ``client_type`` asks for a model server.
 
-    Thread rule: any thread; each must use a predictor of its own.
+    Thread rule: thread-safe; each thread must use its own predictor.
     """
 
     def __init__(
@@ -152,40 +152,40 @@ class LocalServiceHandler:
         self._opening = Lock()
 
     def share_cpus(self, thread_num: int) -> None:
-        """Take so many threads, if the constructor was given no number; before a model is open."""
+        """Set the number of threads if the constructor got none; call it before a model is open."""
         if self._takes_share:
             self.options = replace(self.options, thread_num=thread_num)
 
     def problems(self) -> list[OptionProblem]:
-        """Why the model cannot be opened, as far as that shows without opening it."""
+        """Return the problems of the options that can be found without opening the model."""
         return model_problems(self.options)
 
     def get_fetch_list(self) -> list[str]:
-        """The outputs asked for; opens the model to name all of them when none were given."""
+        """Return the outputs; opens the model if none were given."""
         if self.options.fetch_list is not None:
             return list(self.options.fetch_list)
         return list(self._model(0).fetch_names)
 
     def get_port_list(self) -> list[int]:
-        """The ports of started model servers: none."""
+        """Return no ports: no model server is started."""
         return []
 
     def get_client(self, concurrency_idx: int = 0) -> LocalPredictor:
-        """A predictor for one worker.
+        """Make a predictor for one worker.
 
-        The model is opened once for each card; worker i lives on card i modulo their number.
+        The model is opened once per GPU; worker i uses GPU i modulo the number of GPUs.
         """
         return LocalPredictor(self._model(concurrency_idx).clone())
 
     def get_client_config(self) -> str:
-        """Where the aliases stand (the file need not exist)."""
+        """Return the path of the file with aliases; it need not exist."""
         return str(Path(self.options.path) / CONF_FILES[0])
 
     def prepare_server(self) -> None:
-        """Nothing to prepare: the model runs in this process."""
+        """Do nothing: the model runs in this process."""
 
     def start_server(self) -> None:
-        """Nothing to start: the model runs in this process."""
+        """Do nothing: the model runs in this process."""
 
     def _model(self, concurrency_idx: int) -> Model:
         devices = self.options.devices

@@ -1,24 +1,22 @@
-"""An open model under its public names, as run by an op.
+"""An open model under its public names.
 
 Checks that a feed fits the model before the library sees it, at the cost of one dict lookup and one
 comparison of dtype and shape for each input.
 
-Names: each input and output has a name inside the model and an alias (the same, unless the
-folder's ``serving_server_conf.prototxt`` says otherwise). Both are accepted everywhere, and an
-output is answered under the name it was asked by. Should one variable's alias be another's real
-name, the alias wins.
+Names: each input and output has a name inside the model and an alias (the same, unless the folder's
+``serving_server_conf.prototxt`` has another). Both are accepted everywhere, and an output is
+returned under the requested name. If one variable's alias is another's real name, the alias wins.
 
-Lods: ``x.lod`` beside an input ``x`` reaches the model if the model has an input of that name (one
-dimension, the offsets as integers), or if ``x`` is lod in the model itself, as with Paddle;
-otherwise it is not passed on. Outputs that are lod in the model are answered with theirs, as
-``output.lod``. Another that the configuration marks as lod, and that has one row for each row of
-the input, is answered with that input's offsets. One that is marked and is fed no lods, such as the
-boxes found in pictures, is answered with offsets made of the model's one-dimensional output of
-integers that is not marked, if there is exactly one and it adds up to the rows: how many rows each
-picture has.
+Lods: ``x.lod`` of an input ``x`` is passed to the model if the model has an input of that name (one
+dimension, offsets as integers), or if ``x`` is lod in the model itself, as with Paddle; otherwise
+it is dropped. Lods of outputs are returned as ``output.lod``. An output that is lod in the model
+has its own lod. An output that the configuration marks as lod has the offsets of a fed lod, if it
+has one row for each row of that input. Without a fed lod, such as for the boxes in images, its
+offsets are made from the counts in the model's only unmarked one-dimensional integer output, if
+their sum is the number of rows.
 
-Of libraries in ``UNCHECKED``, a configuration or ``fetch_list`` that names none of the model's
-outputs names them by position.
+With the libraries in ``UNCHECKED``, if no name in a configuration or ``fetch_list`` is an output of
+the model, the names are assigned to outputs by position.
 
 Source: ``docs/compatibility.md`` (what ``process`` checks, names).
 """
@@ -48,9 +46,9 @@ from penstock.runtimes.runtime import (
 from penstock.tensor import LOD_SUFFIX, TensorSpec, lod_offsets
 
 CONF_FILES = ("serving_server_conf.prototxt", "serving_client_conf.prototxt")
-"""Where aliases stand, the first that exists. Only a model *folder* is searched."""
+"""Files with aliases; the first one in the model's folder is used."""
 
-_SHOWN = 16  # names listed in an error, which a caller may have made up
+_SHOWN = 16  # maximum names in an error: a caller may have sent any number
 _SHOWN_LENGTH = 64
 
 
@@ -58,16 +56,15 @@ class Model:
     """An opened model under its public names.
 
     Args:
-        session: runs it.
-        fetch_list: what ``run`` answers with, aliases or real names; None is every output (with a
-            ``conf``, those it lists), empty is none.
+        session: runs the model.
+        fetch_list: default outputs of ``run``, aliases or real names; None for all (with a
+            ``conf``, those it lists), empty for none.
         conf: aliases and lod marks.
         runtime: the name of the session's library.
-        fallback: why the model does not run on the card that its options asked for; None if it
-            does.
+        fallback: why the model does not run on the requested GPU; None if it does.
 
     Raises:
-        ModelError: ``fetch_list`` or ``conf`` names what the model does not have.
+        ModelError: ``fetch_list`` or ``conf`` has names that the model does not have.
 
     Thread rule: the session's; use one ``clone`` for each thread.
     """
@@ -121,7 +118,7 @@ class Model:
         """Open a model file or folder, with the aliases of the folder's configuration.
 
         Raises:
-            ModelError: the files, the configuration or the options are wrong; says which.
+            ModelError: the files, the configuration or the options are invalid.
         """
         fallback = None
         try:
@@ -142,7 +139,7 @@ class Model:
 
     @property
     def rows(self) -> int | None:
-        """How many rows every input has, where the model takes no other number of them."""
+        """The number of rows of every input, if the model has a fixed batch size; else None."""
         sizes = {spec.shape[0] if spec.shape else None for spec in self.inputs}
         return sizes.pop() if len(sizes) == 1 else None
 
@@ -152,13 +149,13 @@ class Model:
         return (*self._notes, *self.session.notes)
 
     def clone(self) -> Model:
-        """A model for another thread."""
+        """Make a model for another thread."""
         twin = copy(self)
         twin.session = self.session.clone()
         return twin
 
     def input(self, name: str) -> ModelInput | None:
-        """The input with this alias or real name."""
+        """Return the input with this alias or real name; None if there is none."""
         return self._inputs.get(name)
 
     def run(self, feed: Feed, fetch: Sequence[str] | None = None) -> Feed:
@@ -166,17 +163,17 @@ class Model:
 
         Args:
             feed: exactly the model's inputs, each an ndarray or a list that starts with a text,
-                beside any ``x.lod``; batch axis included. Neither changed nor kept.
-            fetch: names of outputs; None is the ``fetch_list`` given on opening.
+                and any ``x.lod``; with batch axis. Neither changed nor kept.
+            fetch: names of outputs; None for the ``fetch_list`` given on opening.
 
         Returns:
-            One array for each name asked, under that name.
+            One array for each requested name, under that name.
 
         Raises:
-            InputMismatch: names (``invalid arg list``), dtypes, ranks, fixed dimensions, or an
-                unknown output; a retry does not help.
-            WrongType: a value that is no array (``feed_batch must be npdata``).
-            InferenceFailed: the library gave up; a retry may help.
+            InputMismatch: names (``invalid arg list``), dtypes, ranks or fixed dimensions do not
+                fit, or an output is unknown; a retry does not help.
+            WrongType: a value is not an array (``feed_batch must be npdata``).
+            InferenceFailed: the library failed; a retry may help.
         """
         result: Feed
         inputs = self._inputs
@@ -297,10 +294,10 @@ class Model:
 
 
 def read_model_conf(folder: Path) -> ModelConf | None:
-    """The configuration in a model folder, None without one (or when the path is a file).
+    """Read the configuration in a model folder; None without one, or if the path is a file.
 
     Raises:
-        ModelError: it cannot be read; names file and line.
+        ModelError: it cannot be read; the text names file and line.
     """
     for name in CONF_FILES:
         file = folder / name
@@ -310,10 +307,10 @@ def read_model_conf(folder: Path) -> ModelConf | None:
 
 
 def read_client_conf(path: Path) -> ModelConf:
-    """The configuration of a client: a file, or a folder that holds it.
+    """Read the configuration of a client from its file or folder.
 
     Raises:
-        ModelError: it is not there or cannot be read; names file and line.
+        ModelError: it is missing or cannot be read; the text names file and line.
     """
     return _read_conf(path / CONF_FILES[1] if path.is_dir() else path)
 
@@ -329,7 +326,7 @@ def _read_conf(file: Path) -> ModelConf:
 def _with_aliases(
     specs: Sequence[TensorSpec], variables: Sequence[Variable], where: str, kind: str
 ) -> tuple[TensorSpec, ...]:
-    """The specs with the variables' aliases and lod marks; shapes and types stay the model's."""
+    """Add the variables' aliases and lod marks to specs; shapes and types stay the model's."""
     by_name = {one.name: one for one in variables}
     real = {spec.name for spec in specs}
     unknown = [name for name in by_name if name not in real]
@@ -348,7 +345,7 @@ def _with_aliases(
 
 
 def _names_none(outputs: Sequence[TensorSpec], names: Sequence[str]) -> bool:
-    """Whether there are names, none is of an output, and there are outputs enough for them."""
+    """Whether there are names, none is an output's, and there are at least as many outputs."""
     known = {name for spec in outputs for name in (spec.name, spec.alias)}
     return 0 < len(names) <= len(outputs) and known.isdisjoint(names)
 
@@ -360,7 +357,7 @@ def _by_position(names: Sequence[str], variables: Sequence[Variable]) -> str:
 
 
 def _counts_of(outputs: Sequence[TensorSpec]) -> str | None:
-    """The output that says how many rows of another belong together."""
+    """Return the output that has the row counts of another output."""
     found = [
         spec.name
         for spec in outputs

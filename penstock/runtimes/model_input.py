@@ -1,15 +1,15 @@
 """One input of a model: checks and casts its values.
 
-Pure checks, done before a library sees anything, so that whoever must act reads one clear sentence:
-names belong to the Model, types, ranks and fixed dimensions are decided here.
+Values are checked before a library gets them, so that errors are clear: dtypes, ranks and fixed
+dimensions here, names in ``Model``. Pure.
 
-Casts: exact dtype passes untouched. Otherwise
+Casts: a value of the input's dtype passes unchanged. Otherwise
 
-* float64, float16 and every integer and bool go into any float (deployed ops feed float64 arrays,
-  numpy's default); a value beyond the float's range is refused, rounding is not;
-* integers and bools go into any integer that holds every value, and are refused otherwise;
-* real goes into complex;
-* everything else is refused: float into integer, number into bool, text into number and back.
+* float64, float16, integers and bool are cast to any float (existing ops feed float64 arrays,
+  numpy's default); values beyond the float's range are refused, rounding is allowed;
+* integers and bool are cast to any integer dtype that can hold every value;
+* real numbers are cast to complex;
+* everything else is refused: float to integer, number to bool, text to number and back.
 
 A text input takes arrays of ``str``, or of ``bytes`` in UTF-8, or lists that start with a text.
 """
@@ -25,15 +25,15 @@ from penstock.errors import InputMismatch, WrongType
 from penstock.tensor import LOD_SUFFIX, TensorSpec, lod_offsets
 
 NOT_NPDATA = "feed_batch must be npdata"
-"""How the answer to a value that is no array begins; deployed clients know this text."""
+"""Begin of the error text for a value that is not an array; existing clients test it."""
 
 
 class ModelInput:
-    """What one input takes. Immutable; any thread.
+    """Checks and casts the values of one input. Immutable; thread-safe.
 
     Args:
-        spec: what the model says of it.
-        any_rank: its arrays may have another rank than that; then no dimension is checked.
+        spec: the input's spec in the model.
+        any_rank: arrays of another rank are accepted; then dimensions are not checked.
     """
 
     def __init__(self, spec: TensorSpec, *, any_rank: bool = False) -> None:
@@ -51,11 +51,11 @@ class ModelInput:
         self._takes_offsets = spec.name.endswith(LOD_SUFFIX) and self._rank == 1
 
     def fit(self, value: Any) -> NDArray[Any]:
-        """The value as the session wants it; the very same array where nothing has to change.
+        """Return the value for the session; the same array object if nothing has to change.
 
         Raises:
-            WrongType: neither an array nor a list that starts with a text.
-            InputMismatch: dtype, rank or a fixed dimension; says what was expected and what came.
+            WrongType: the value is neither an array nor a list that starts with a text.
+            InputMismatch: the dtype, rank or a fixed dimension does not fit.
         """
         if type(value) is not np.ndarray:
             value = self._as_array(value)
@@ -75,9 +75,9 @@ class ModelInput:
         return array
 
     def as_batch(self, value: Any, *, batch: bool) -> Any:
-        """What ``LocalPredictor.predict`` makes of a value before it is checked.
+        """Convert a value of ``LocalPredictor.predict`` before it is checked.
 
-        Lists of numbers become arrays; without ``batch``, an axis of one row is put in front.
+        Lists of numbers become arrays; without ``batch``, a batch axis of one row is added.
         """
         if isinstance(value, list):
             texts = self._is_text or (value and isinstance(value[0], str))
@@ -92,7 +92,7 @@ class ModelInput:
         return value
 
     def _as_array(self, value: Any) -> NDArray[Any]:
-        if isinstance(value, np.ndarray):  # a subclass: its own ideas about shape stay outside
+        if isinstance(value, np.ndarray):  # a subclass, which may redefine shapes
             return np.asarray(value)
         if isinstance(value, list):
             if value and self._takes_offsets:
@@ -154,7 +154,7 @@ class ModelInput:
         return decoded.reshape(value.shape)
 
     def _wrong_shape(self, shape: tuple[int, ...]) -> InputMismatch:
-        """Says nothing of the dtype, which may well be one that is cast."""
+        """Make the error of a shape, without the dtype, which may be one that is cast."""
         return InputMismatch(
             f"invalid arg list: input {self.alias!r} expected the shape"
             f" {_dimensions(self.spec.shape or ())}, got {_dimensions(shape)}"
@@ -174,7 +174,7 @@ def _dimensions(shape: tuple[int | None, ...]) -> str:
 
 
 def described(dtype: np.dtype[Any], shape: tuple[int | None, ...] | None) -> str:
-    """A dtype and shape for people: ``float32[?, 13]``."""
+    """Format a dtype and shape: ``float32[?, 13]``."""
     name = {"U": "str", "S": "bytes"}.get(dtype.kind, dtype.name)
     if shape is None:
         return f"{name} of any rank"

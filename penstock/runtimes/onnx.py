@@ -1,21 +1,19 @@
 """The runtime of ONNX Runtime.
 
-Threads: one session serves every thread. ONNX Runtime promises that ``Run`` may be called on one
-session by several threads at once (its documentation, reference, high-level design); the GIL is
-released meanwhile.
+Threads: one session serves all threads. ONNX Runtime guarantees that several threads may call
+``Run`` on one session at once (its documentation, reference, high-level design); the GIL is
+released during a run.
 
-Which option does what here:
+Options:
 
 * ``thread_num`` is the size of the pool inside one operator; operators run one after another.
-* ``ir_optim`` is the level of the graph's optimisation: all of it, or none where the key says
-  false. Without the key it is all, although the original's default was off, from times when its
-  passes were young: ONNX Runtime's rewrites keep the meaning (only the last bits of a sum may
-  differ, as between two processors), and leaving them out for everybody who never wrote the key
-  would cost speed and buy nothing.
+* ``ir_optim`` switches all graph optimisations on or off. The default is on, although the
+  original's is off: ONNX Runtime's optimisations keep the results (only the last bits of a sum may
+  differ, as between two processors).
 * ``mem_optim`` reuses the memory of intermediate values.
-* The keys of oneDNN and TensorRT only affect speed elsewhere and nothing here: a note says so.
-* ``precision``, ``use_calib``, ``device_type`` and ``devices`` change results or placement, so what
-  cannot be obeyed is an error.
+* The keys of oneDNN and TensorRT have no effect; a note is logged.
+* ``precision``, ``use_calib``, ``device_type`` and ``devices`` change results or placement: values
+  that are not supported are errors.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ _CPU = "CPUExecutionProvider"
 _CUDA = "CUDAExecutionProvider"
 
 _NO_SUCH_CARD = "invalid device ordinal"
-"""CUDA's text for a card beyond those that there are."""
+"""CUDA's error text for a GPU that does not exist."""
 
 _NO_EFFECT = (*ONEDNN, *TENSORRT_ONLY)
 
@@ -79,13 +77,13 @@ class OnnxRuntime:
     name = "onnx"
 
     def can_open(self, path: Path) -> bool:
-        """Whether there is a ``.onnx`` file; two of them are ours too, and refused on opening."""
+        """Whether there is an ``.onnx`` file; a folder with several is refused by ``open``."""
         if path.is_dir():
             return any(path.glob("*" + SUFFIX))
         return path.suffix == SUFFIX
 
     def problems(self, path: Path, options: ModelOptions) -> list[OptionProblem]:
-        """What the port asks for; the installed library tells which cards it can use."""
+        """See ``Runtime``; the installed library tells which devices it supports."""
         found: list[OptionProblem] = []
         available: Sequence[str] = (_CPU, _CUDA)
         try:
@@ -99,10 +97,10 @@ class OnnxRuntime:
         return [*found, *option_problems(options, available)]
 
     def open(self, path: Path, options: ModelOptions) -> OnnxSession:
-        """Open the model on the device that the options ask for.
+        """Open the model on the device in the options.
 
         Raises:
-            ModelError: as the port says.
+            ModelError: see ``Runtime``.
         """
         file = model_file(path)
         library = _library()
@@ -116,14 +114,14 @@ class OnnxRuntime:
                 str(file),
                 theirs,
                 providers=providers,
-                enable_fallback=0,  # it would print, and answer from another device than asked
+                enable_fallback=0,  # a fallback would print, and run on another device
             )
         except Exception as error:
-            # The library raises classes of its own, RuntimeError and ValueError for a bad file.
+            # For an invalid file the library raises its own classes, RuntimeError or ValueError.
             kind = MissingDevice if _NO_SUCH_CARD in str(error) else ModelError
             raise kind(f"ONNX Runtime cannot open {str(file)!r}: {error}") from error
         wanted = providers[0][0]
-        # A library of the card's that does not load is only logged, and the CPU takes over.
+        # If a GPU library cannot be loaded, ONNX Runtime only logs it, and uses the CPU.
         if wanted not in session.get_providers():
             text = f"ONNX Runtime could not start {wanted} for {file}"
             raise MissingDevice(str(OptionProblem(key="devices", text=text)))
@@ -131,7 +129,7 @@ class OnnxRuntime:
 
 
 class OnnxSession:
-    """One opened ONNX model. Thread rule: any number of threads at once."""
+    """An open ONNX model. Thread-safe."""
 
     thread_safe = True
     holds_gil = False
@@ -141,7 +139,7 @@ class OnnxSession:
         self._file = file
         from onnxruntime.capi import onnxruntime_pybind11_state as state
 
-        # A dtype, rank or value that the model refuses; a missing name.
+        # Raised for a dtype, rank or value that the model refuses, and for a missing name.
         self._refusals = (state.InvalidArgument, ValueError)
         self.inputs = tuple(_spec(node, file) for node in session.get_inputs())
         tensors = [node for node in session.get_outputs() if _TENSOR.fullmatch(node.type)]
@@ -154,7 +152,7 @@ class OnnxSession:
         )
 
     def run(self, feeds: Mapping[str, NDArray[Any]], fetch: Sequence[str]) -> list[NDArray[Any]]:
-        """Run once, without copying the inputs; see the port."""
+        """Run the model, without copying the inputs; see ``Session``."""
         try:
             results: list[NDArray[Any]] = self._session.run(fetch, feeds)
         except self._refusals as error:
@@ -164,7 +162,7 @@ class OnnxSession:
         return results
 
     def clone(self) -> OnnxSession:
-        """Itself: sessions are thread-safe."""
+        """Return this session: it is thread-safe."""
         return self
 
     def __repr__(self) -> str:
@@ -172,10 +170,10 @@ class OnnxSession:
 
 
 def model_file(path: Path) -> Path:
-    """The file to open: the path itself, the folder's ``model.onnx``, else its only ``*.onnx``.
+    """Return the file to open: the path, the folder's ``model.onnx``, or its only ``*.onnx``.
 
     Raises:
-        ModelError: none, or several.
+        ModelError: there is no such file, or there are several.
     """
     if not path.is_dir():
         return path
@@ -192,11 +190,11 @@ def model_file(path: Path) -> Path:
 
 
 def option_problems(options: ModelOptions, available: Sequence[str]) -> list[OptionProblem]:
-    """Every option that changes results or placement and cannot be obeyed.
+    """Return the options that change results or placement and are not supported.
 
     Args:
-        options: what is asked for.
-        available: the names of the providers in the installed library.
+        options: the options.
+        available: the names of the installed library's providers.
     """
     found = thread_problems(options)
     if options.precision.lower() != "fp32":
@@ -218,10 +216,10 @@ def option_problems(options: ModelOptions, available: Sequence[str]) -> list[Opt
 
 
 def providers_for(options: ModelOptions) -> list[tuple[str, dict[str, Any]]]:
-    """What ONNX Runtime calls providers: the device to run on, then the CPU for what it lacks.
+    """Return ONNX Runtime's providers: the device, then the CPU for operators it lacks.
 
     Args:
-        options: without ``option_problems``; ``device_type`` and ``devices`` are read.
+        options: without ``option_problems``; ``device_type`` and ``devices`` are used.
     """
     if on_cpu(options):
         return [(_CPU, {})]
@@ -248,11 +246,11 @@ def _session_options(library: Any, options: ModelOptions) -> Any:
     )
     theirs.enable_mem_pattern = options.mem_optim
     theirs.enable_mem_reuse = options.mem_optim
-    # Idle pool threads would spin on cores that the engine and other workers need. Measured on two
+    # By default, idle pool threads spin on cores that the engine and workers need. Measured on two
     # busy cores, 12 convolutions of 64 channels, a run every 20 ms: 27 ms of CPU a run spinning,
     # 7 ms not spinning, and 8-9 ms instead of 11-15 ms a run back to back.
     theirs.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    # Whatever fails is raised as well; its log line per failed run would go to stderr past us.
+    # Failures are raised too; the library's log lines about them would go directly to stderr.
     theirs.log_severity_level = 4
     return theirs
 
@@ -262,8 +260,7 @@ def _spec(node: Any, file: Path) -> TensorSpec:
     dtype = _DTYPES.get(match.group(1)) if match else None
     if dtype is None:
         raise ModelError(f"{file}: {node.name!r} is {node.type}, which numpy cannot hold")
-    # An unknown rank and a scalar both come as []; leaving both unchecked errs on the safe side,
-    # since the library checks again.
+    # An unknown rank and a scalar are both []; neither is checked here, the library checks both.
     shape = tuple(dim if isinstance(dim, int) and dim >= 0 else None for dim in node.shape) or None
     axes = tuple(dim if isinstance(dim, str) and dim else None for dim in node.shape)
     return TensorSpec(name=node.name, alias=node.name, dtype=dtype, shape=shape, axes=axes)

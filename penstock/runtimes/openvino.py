@@ -1,17 +1,17 @@
 """The runtime of OpenVINO.
 
-Threads: a session serves one thread, and a clone compiles the model for itself. Requests of one
-compiled model would need less memory, but a run that fails, for one of inputs that do not fit each
-other, leaves it unfit for the next: OpenVINO 2026.4 then refuses good inputs too. So a model is
-compiled anew after a run that failed, and nobody else's is touched.
+Threads: a session serves one thread, and each clone compiles the model again. Infer requests of one
+compiled model would need less memory, but after a failed run, such as with inputs that do not fit
+each other, OpenVINO 2026.4 refuses valid inputs too. So a model is compiled again after a failed
+run, without effect on other sessions.
 
-Which option does what here:
+Options:
 
 * ``thread_num`` is the number of threads of one run.
-* ``precision`` ``bf16`` or ``fp16`` is that of the kernels, where the CPU has such. OpenVINO would
-  choose bf16 by itself where it can; without the key it is told fp32.
+* ``precision`` ``bf16`` or ``fp16`` is the kernels' precision, if the CPU supports it. OpenVINO's
+  own default may be bf16; here it is fp32.
 * A quantised model runs as it is, with ``precision: fp32``; ``int8`` is an error.
-* Graphs are always optimised, memory is always reused, and oneDNN is always what runs them.
+* Graphs are always optimised, memory is always reused, and oneDNN's kernels are always used.
 
 Source: OpenVINO's documentation of the CPU device.
 """
@@ -44,14 +44,14 @@ MODEL_FILE: Final = "model.xml"
 
 _SUFFIX: Final = ".xml"
 _BEGINS: Final = b"<net "
-_WITHIN: Final = 4096  # bytes in which it begins, after a comment perhaps
+_WITHIN: Final = 4096  # bytes of a file that are searched for it; comments may precede it
 
 _NO_EFFECT: Final = ("ir_optim", "mem_optim", *ONEDNN, *TENSORRT_ONLY)
 
 _HINTS: Final = {"fp32": "f32", "bf16": "bf16", "fp16": "f16"}
 _CAPABILITIES: Final = {"bf16": "BF16", "fp16": "FP16"}
 
-_MOST_SAID: Final = 400  # characters of what the library says
+_MAX_ERROR_TEXT: Final = 400  # maximum characters of the library's error text
 
 
 class OpenvinoRuntime:
@@ -60,13 +60,13 @@ class OpenvinoRuntime:
     name = "openvino"
 
     def can_open(self, path: Path) -> bool:
-        """Whether there is an ``.xml`` file that begins as OpenVINO's do."""
+        """Whether there is an ``.xml`` file that begins like OpenVINO's."""
         if path.is_dir():
             return any(_models(path))
         return path.suffix == _SUFFIX and _is_model(path)
 
     def problems(self, path: Path, options: ModelOptions) -> list[OptionProblem]:
-        """What the port asks for; the installed library tells what the CPU can do."""
+        """See ``Runtime``; the installed library tells what the CPU supports."""
         found: list[OptionProblem] = []
         library = None
         try:
@@ -90,7 +90,7 @@ class OpenvinoRuntime:
         """Open the model.
 
         Raises:
-            ModelError: as the port says.
+            ModelError: see ``Runtime``.
         """
         file = model_file(path)
         library = _library()
@@ -104,8 +104,8 @@ class OpenvinoRuntime:
             compile_model = partial(core.compile_model, model, "CPU", properties_for(options))
             compiled = compile_model()
         except Exception as error:
-            # The library raises RuntimeError for whatever it cannot read.
-            raise ModelError(f"{NAME} cannot open {str(file)!r}: {_said(error)}") from error
+            # The library raises RuntimeError for any invalid file.
+            raise ModelError(f"{NAME} cannot open {str(file)!r}: {_error_text(error)}") from error
         axes = _named_axes(compiled.inputs)
         inputs, outputs = (
             tuple(_spec(port, f"{kind}_{at}", axes, file) for at, port in enumerate(ports))
@@ -116,7 +116,7 @@ class OpenvinoRuntime:
 
 
 class OpenvinoSession:
-    """One opened model. Thread rule: one thread at a time; each needs its own ``clone``."""
+    """An open model. Not thread-safe: each thread needs its own ``clone``."""
 
     thread_safe = False
     holds_gil = False
@@ -141,9 +141,9 @@ class OpenvinoSession:
         self.notes = notes
 
     def run(self, feeds: Mapping[str, NDArray[Any]], fetch: Sequence[str]) -> list[NDArray[Any]]:
-        """Run once, without copying what is writable and contiguous; see the port."""
+        """Run the model; writable contiguous inputs are not copied. See ``Session``."""
         request = self._request
-        copies = []  # the request does not keep what it shares
+        copies = []  # kept alive: the request holds no references to shared arrays
         try:
             for at, spec in enumerate(self.inputs):
                 value = feeds[spec.name]
@@ -155,19 +155,19 @@ class OpenvinoSession:
         except KeyError as error:
             raise InputMismatch(f"{self._file.name}: nothing is fed to {error}") from None
         except Exception as error:
-            raise InputMismatch(_said(error)) from error
+            raise InputMismatch(_error_text(error)) from error
         try:
-            # By infer() a failure is lost with one thread: the outputs of the run before stay.
+            # With one thread, infer() loses failures: the outputs of the previous run stay.
             request.start_async()
             request.wait()
-            # The request writes to the same memory again.
+            # Copied, because the request's next run writes to the same memory.
             return [request.get_output_tensor(self._places[name]).data.copy() for name in fetch]
         except Exception as error:
             self._request = self._compile().create_infer_request()
-            raise InferenceFailed(_said(error)) from error
+            raise InferenceFailed(_error_text(error)) from error
 
     def clone(self) -> OpenvinoSession:
-        """The same model, compiled once more."""
+        """Compile the model again."""
         return OpenvinoSession(
             self._library,
             self._compile,
@@ -183,11 +183,11 @@ class OpenvinoSession:
 
 
 def model_file(path: Path) -> Path:
-    """The file to open: the path itself, the folder's ``model.xml``, else its only model.
+    """Return the file to open: the path, the folder's ``model.xml``, or its only model.
 
     Raises:
-        ModelError: several, or one without its weights.
-        OSError: they cannot be read.
+        ModelError: there are several, or the weights are missing.
+        OSError: the files cannot be read.
     """
     file = path
     if path.is_dir():
@@ -208,11 +208,11 @@ def model_file(path: Path) -> Path:
 def option_problems(
     options: ModelOptions, capabilities: Sequence[str] | None
 ) -> list[OptionProblem]:
-    """Every option that changes results or placement and cannot be obeyed.
+    """Return the options that change results or placement and are not supported.
 
     Args:
-        options: what is asked for.
-        capabilities: what the library says of this CPU; None if it was not asked.
+        options: the options.
+        capabilities: the library's capabilities on this CPU; None if unknown.
     """
     found = thread_problems(options)
     precision = options.precision.lower()
@@ -231,7 +231,7 @@ def option_problems(
 
 
 def properties_for(options: ModelOptions) -> dict[str, Any]:
-    """What OpenVINO calls properties.
+    """Return OpenVINO's properties.
 
     Args:
         options: without ``option_problems``.
@@ -240,7 +240,7 @@ def properties_for(options: ModelOptions) -> dict[str, Any]:
         "INFERENCE_NUM_THREADS": options.thread_num,
         "NUM_STREAMS": 1,
         "INFERENCE_PRECISION_HINT": _HINTS[options.precision.lower()],
-        # Threads bound to CPUs would all be bound to the same ones in each worker process.
+        # Pinned threads of all worker processes would be pinned to the same CPUs.
         "ENABLE_CPU_PINNING": False,
     }
 
@@ -266,7 +266,7 @@ def _models(folder: Path) -> list[Path]:
 
 
 def _is_model(file: Path) -> bool:
-    """Whether the XML begins as a model does; other files end in ``.xml`` as well."""
+    """Whether the XML begins like a model; other files may be ``.xml`` too."""
     if not file.is_file():
         return False
     with file.open("rb") as opened:
@@ -295,7 +295,7 @@ def _spec(port: Any, otherwise: str, axes: Sequence[tuple[str, Any]], file: Path
 
 
 def _mark_axes(library: Any, model: Any) -> None:
-    """Tell the sizes that vary apart, by symbols that OpenVINO then finds in the outputs."""
+    """Mark variable dimensions with symbols, which OpenVINO propagates to the outputs."""
     for parameter in model.get_parameters():
         shape = parameter.get_partial_shape()
         if shape.rank.is_dynamic:
@@ -309,7 +309,7 @@ def _mark_axes(library: Any, model: Any) -> None:
 
 
 def _named_axes(inputs: Sequence[Any]) -> list[tuple[str, Any]]:
-    """A name for each axis of an input that varies, and its symbol; equal ones are one axis."""
+    """Return a name and the symbol of each variable axis; axes with equal symbols are equal."""
     return [
         (f"{number}.{index}", dim.get_symbol())
         for number, port in enumerate(inputs)
@@ -319,7 +319,7 @@ def _named_axes(inputs: Sequence[Any]) -> list[tuple[str, Any]]:
     ]
 
 
-def _said(error: Exception) -> str:
-    """What the library says, without the places in its sources."""
+def _error_text(error: Exception) -> str:
+    """Return the library's error text, without source locations."""
     lines = [line for line in str(error).splitlines() if not line.startswith("Exception from ")]
-    return " ".join(" ".join(lines).split())[:_MOST_SAID] or type(error).__name__
+    return " ".join(" ".join(lines).split())[:_MAX_ERROR_TEXT] or type(error).__name__

@@ -1,5 +1,5 @@
-"""Checks of ModelOptions that several runtimes make: threads, devices, keys without effect; and
-what becomes of options that cannot be obeyed on this machine.
+"""Checks of ModelOptions that several runtimes share: threads, devices, keys without effect; and
+the fallback of options that this machine does not support.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ ONEDNN: Final = (
     "mkldnn_op_list",
     "mkldnn_bf16_op_list",
 )
-"""Keys that only a library with oneDNN as one of its choices can obey."""
+"""Keys that only libraries with optional oneDNN support."""
 
 TENSORRT_ONLY: Final = ("min_subgraph_size", "dynamic_shape_info")
-"""Keys that only TensorRT obeys."""
+"""Keys that only TensorRT supports."""
 
 
 def on_cpu(options: ModelOptions) -> bool:
-    """Whether the model shall run on the CPU."""
+    """Whether the options are for the CPU."""
     return options.device_type == CPU or (options.device_type == -1 and not options.devices)
 
 
 def thread_problems(options: ModelOptions) -> list[OptionProblem]:
-    """What is wrong with ``thread_num``."""
+    """Return the problem of ``thread_num``, if any."""
     if options.thread_num >= 1:
         return []
     return [OptionProblem(key="thread_num", text=f"{options.thread_num} is below 1")]
@@ -52,13 +52,13 @@ def thread_problems(options: ModelOptions) -> list[OptionProblem]:
 def device_problems(
     options: ModelOptions, library: str, kinds: Collection[int], no_cards: str | None
 ) -> list[OptionProblem]:
-    """What is wrong with ``device_type`` and ``devices``.
+    """Return the problems of ``device_type`` and ``devices``.
 
     Args:
-        options: what is asked for.
-        library: its name for people.
-        kinds: the types of devices that the runtime can drive.
-        no_cards: why the installed library reaches no card, to be read after "but"; None if it may.
+        options: the options.
+        library: the library's name.
+        kinds: the supported device types.
+        no_cards: why the installed library cannot use a GPU, as text after "but"; None if it can.
     """
     kind = options.device_type
     if kind != -1 and kind not in kinds:
@@ -82,15 +82,15 @@ def device_problems(
 
 
 def check_card(options: ModelOptions, cards: int, library: str) -> None:
-    """Make sure of the card before the library looks for it.
+    """Check that the GPU exists.
 
     Args:
-        options: for a card, and without ``device_problems``.
-        cards: how many this process sees.
-        library: its name for people.
+        options: for a GPU, without ``device_problems``.
+        cards: number of GPUs that this process sees.
+        library: the library's name.
 
     Raises:
-        MissingDevice: it is not one of them.
+        MissingDevice: the GPU does not exist.
     """
     if int(options.devices[0]) >= cards:
         text = f"card {options.devices[0]} was asked for, but {library} sees {cards} here"
@@ -98,18 +98,18 @@ def check_card(options: ModelOptions, cards: int, library: str) -> None:
 
 
 def settled(options: ModelOptions, missing: str | None = None) -> tuple[ModelOptions, str | None]:
-    """What remains of the options on this machine, where ``missing_device`` is ``cpu``.
+    """Apply the fallbacks of ``missing_device: cpu`` on this machine.
 
-    TensorRT that is not there gives way to the card, a card or other hardware to the CPU; a
-    precision that cannot be had there to fp32.
+    Missing TensorRT falls back to the GPU, a missing GPU or other device to the CPU, an unsupported
+    precision to fp32.
 
     Args:
-        options: as they are written.
-        missing: why the card cannot be used, if that is known already.
+        options: the configured options.
+        missing: why the GPU cannot be used, if known.
 
     Returns:
-        The options, and a sentence without its subject on what gave way and why; None if nothing
-        did.
+        The options, and a sentence without subject about the fallback and its reason; None without
+        a fallback.
     """
     if options.missing_device != "cpu":
         return options, None
@@ -144,7 +144,7 @@ def _places(options: ModelOptions, *, at_once_cpu: bool) -> Iterator[ModelOption
 
 
 def without_effect(options: ModelOptions, keys: Iterable[str], library: str) -> tuple[str, ...]:
-    """A note for each of the keys that somebody has written down."""
+    """Return a note for each of these keys that is set."""
     default = ModelOptions(path="")
     return tuple(
         f"local_service_conf.{key} has no effect with {library}"

@@ -1,24 +1,25 @@
 """The runtime of Paddle Inference.
 
-Threads: a predictor serves one thread; a clone shares its weights. The library keeps Python's
-global lock through a whole run, so a run in a thread holds up every other thread of its process,
-the event loop too. An op whose model takes more than a moment belongs into a process.
+Threads: a predictor serves one thread; a clone shares its weights. The library holds the GIL during
+a whole run, so a run in a thread blocks all other threads of its process, including the event loop.
+Use process workers for ops whose model takes more than a moment.
 
-Which option does what here:
+Options:
 
 * ``thread_num`` is the number of threads of the CPU's mathematical libraries.
 * ``ir_optim`` switches the optimisation of the graph; without the key it is on, as in the library.
 * ``mem_optim`` reuses the memory of intermediate values.
-* ``use_mkldnn`` runs oneDNN's kernels, and ``mkldnn_cache_capacity`` bounds their cache. Without
-  the key they are off, as in the original, though Paddle 3 itself switches them on.
-* ``mkldnn_op_list`` and ``mkldnn_bf16_op_list`` narrow them to some operators. Paddle 3 obeys both
-  for programs of earlier versions only: for ``*.json`` the first, which affects speed only, is
-  noted, and the second, which changes results, is an error.
-* ``precision: bf16`` on the CPU is oneDNN's, which it switches on; fp16 and int8 need a card.
+* ``use_mkldnn`` uses oneDNN's kernels, and ``mkldnn_cache_capacity`` bounds their cache. The
+default
+  is off, as in the original, although Paddle 3's default is on.
+* ``mkldnn_op_list`` and ``mkldnn_bf16_op_list`` restrict them to some operators. Paddle 3 supports
+  both only for programs of earlier versions: for ``*.json`` the first, which affects only speed, is
+  a note, and the second, which changes results, is an error.
+* ``precision: bf16`` on the CPU switches oneDNN on; fp16 and int8 need a GPU.
 * ``device_type`` 1 and 2 need a library that is compiled with CUDA, and with TensorRT.
 
-Lod: what an input that is lod in the program has as ``x.lod`` is handed to the library, and outputs
-that are lod there are answered with theirs.
+Lod: ``x.lod`` of an input that is lod in the program is passed to the library, and outputs that are
+lod in the program are returned with their lods.
 
 Source: Paddle's documentation of ``paddle.inference``; ``docs/compatibility.md``.
 """
@@ -68,8 +69,8 @@ from penstock.tensor import LOD_SUFFIX, TensorSpec, lod_offsets
 
 NAME: Final = "Paddle Inference"
 
-_GPU_POOL_MB: Final = 100  # of the card's memory, taken at first; it grows
-_TENSORRT_WORKSPACE: Final = 1 << 30  # bytes that one operator may use while it runs
+_GPU_POOL_MB: Final = 100  # initial GPU memory; it grows
+_TENSORRT_WORKSPACE: Final = 1 << 30  # maximum bytes of one operator's workspace
 _TENSORRT_MAX_BATCH: Final = 32  # the original's
 
 _DTYPES: Final[dict[str, np.dtype[Any]]] = {
@@ -83,10 +84,10 @@ _DTYPES: Final[dict[str, np.dtype[Any]]] = {
     "fp32": np.dtype(np.float32),
     "fp64": np.dtype(np.float64),
 }
-"""By their names in programs before Paddle 3; those of Paddle 3 are numpy's."""
+"""Dtypes by their names in programs before Paddle 3; Paddle 3 uses numpy's names."""
 _DTYPES.update((dtype.name, dtype) for dtype in tuple(_DTYPES.values()))
 
-_MOST_SAID: Final = 400  # characters of what the library says, which may be pages
+_MAX_ERROR_TEXT: Final = 400  # maximum characters of the library's error text, which may be pages
 
 
 class PaddleRuntime:
@@ -95,11 +96,11 @@ class PaddleRuntime:
     name = "paddle"
 
     def can_open(self, path: Path) -> bool:
-        """Whether there is a program or a file of parameters; of the latter only to refuse it."""
+        """Whether there is a program, or a parameter file, which ``open`` refuses clearly."""
         return is_paddle(path)
 
     def problems(self, path: Path, options: ModelOptions) -> list[OptionProblem]:
-        """What the port asks for; the installed library tells what it is compiled with."""
+        """See ``Runtime``; the installed library tells what it is compiled with."""
         found: list[OptionProblem] = []
         library = has_cuda = None
         is_json = False
@@ -122,10 +123,10 @@ class PaddleRuntime:
         return [*found, *option_problems(options, library, is_json=is_json, has_cuda=has_cuda)]
 
     def open(self, path: Path, options: ModelOptions) -> PaddleSession:
-        """Open the model on the device that the options ask for.
+        """Open the model on the device in the options.
 
         Raises:
-            ModelError: as the port says.
+            ModelError: see ``Runtime``.
         """
         files = paddle_files(path)
         library = _library()
@@ -142,7 +143,7 @@ class PaddleRuntime:
         try:
             predictor = library.inference.create_predictor(config)
         except Exception as error:
-            # The library raises ValueError, RuntimeError and others for what it cannot read.
+            # For an invalid file the library raises ValueError, RuntimeError and others.
             raise ModelError(_cannot_open(files, error)) from error
         keys = [*_idle_keys(options, is_json=files.is_json)]
         what = f"{NAME} and a program in JSON" if files.is_json else NAME
@@ -154,11 +155,11 @@ class PaddleRuntime:
 
 
 class PaddleSession:
-    """One opened Paddle model. Thread rule: one thread at a time; each needs its own ``clone``.
+    """An open Paddle model. Not thread-safe: each thread needs its own ``clone``.
 
     Paddle 3.3 frees the weights that a predictor shares with its clones as soon as one of them is
-    destroyed, if the program is of an earlier Paddle; the others then fail. So none is destroyed
-    before all sessions of the model are gone: until then it is idle, and the next clone takes it.
+    destroyed, if the program is of an earlier Paddle; the others then fail. So a predictor is not
+    destroyed before all sessions of the model: it is kept idle, and the next clone reuses it.
     """
 
     thread_safe = False
@@ -184,15 +185,15 @@ class PaddleSession:
         self.inputs = inputs
         self.outputs = outputs
         self.notes = notes
-        # Only the CPU reads our arrays where they are.
+        # Arrays are used without a copy on the CPU only.
         self._place = library.base.core.CPUPlace() if on_cpu(options) else None
         self._handles = {spec.name: predictor.get_input_handle(spec.name) for spec in inputs}
         self._results = {spec.name: predictor.get_output_handle(spec.name) for spec in outputs}
         self._lods = tuple(spec.name for spec in inputs if spec.is_lod)
 
     def run(self, feeds: Mapping[str, NDArray[Any]], fetch: Sequence[str]) -> list[NDArray[Any]]:
-        """Run once, on the CPU without copying the inputs; see the port."""
-        kept = []  # what the library reads while it runs
+        """Run the model, on the CPU without copying the inputs; see ``Session``."""
+        kept = []  # references to arrays that the library reads during the run
         try:
             for name, handle in self._handles.items():
                 value = feeds[name]
@@ -205,20 +206,20 @@ class PaddleSession:
                 kept.append(tensor)
             for name in self._lods:
                 given = feeds.get(name + LOD_SUFFIX)
-                # One from before would stay.
+                # Always set: otherwise the previous run's lod would stay.
                 self._handles[name].set_lod([] if given is None else [lod_offsets(given)])
             self._predictor.run()
             return [self._result(name) for name in fetch]
         except KeyError as error:
             raise InputMismatch(f"{self._program.name}: nothing is fed or called {error}") from None
         except (ValueError, TypeError, IndexError) as error:
-            # Of Paddle's classes InvalidArgument and OutOfRange, and values of foreign types.
-            raise InputMismatch(_said(error)) from error
+            # Paddle's InvalidArgument and OutOfRange, and values of unsupported types.
+            raise InputMismatch(_error_text(error)) from error
         except Exception as error:
-            raise InferenceFailed(_said(error)) from error
+            raise InferenceFailed(_error_text(error)) from error
 
     def clone(self) -> PaddleSession:
-        """A session of another predictor with the same weights."""
+        """Make a session with another predictor that shares the weights."""
         return PaddleSession(
             self._library,
             self._idle.pop() if self._idle else self._predictor.clone(),
@@ -243,7 +244,7 @@ class PaddleSession:
 
 
 def key_problems(options: ModelOptions) -> list[OptionProblem]:
-    """Why an encrypted model has no key."""
+    """Return the problem of a missing key of an encrypted model."""
     if options.encryption_key is None:
         text = "must name the key, as the model is encrypted; and use_encryption_model be true"
         return [OptionProblem(key="encryption_key", text=text)]
@@ -257,13 +258,13 @@ def key_problems(options: ModelOptions) -> list[OptionProblem]:
 def option_problems(
     options: ModelOptions, library: Any, *, is_json: bool, has_cuda: bool | None = None
 ) -> list[OptionProblem]:
-    """Every option that changes results or placement and cannot be obeyed.
+    """Return the options that change results or placement and are not supported.
 
     Args:
-        options: what is asked for.
-        library: the installed Paddle; None if there is none, or if it is not needed to answer.
-        is_json: whether the program is one of Paddle 3.
-        has_cuda: whether Paddle is compiled with CUDA; None: the library is asked.
+        options: the options.
+        library: the installed Paddle; None if there is none, or if it is not needed.
+        is_json: whether the program is of Paddle 3.
+        has_cuda: whether Paddle is compiled with CUDA; None: ask the library.
     """
     if has_cuda is None and library is not None:
         has_cuda = library.is_compiled_with_cuda()
@@ -317,7 +318,7 @@ def _placement_problems(
 
 
 def _idle_keys(options: ModelOptions, *, is_json: bool) -> Iterator[str]:
-    """Keys that affect speed only, and do not even that with these options."""
+    """Yield the keys that have no effect with these options."""
     if not on_cpu(options):
         yield from ONEDNN
     else:
@@ -333,19 +334,19 @@ def _idle_keys(options: ModelOptions, *, is_json: bool) -> Iterator[str]:
 
 
 _Plain = tuple[bytes, bytes]
-"""Program and parameters of an encrypted model."""
+"""Decrypted program and parameters."""
 
 
 def config_for(
     library: Any, files: PaddleFiles, options: ModelOptions, plain: _Plain | None = None
 ) -> Any:
-    """What Paddle calls a Config.
+    """Make a Paddle Config.
 
     Args:
         library: Paddle.
-        files: the model's.
+        files: the model's files.
         options: without ``option_problems``.
-        plain: what the files hold, if they are encrypted.
+        plain: the decrypted files, if they are encrypted.
     """
     inference = library.inference
     if plain is not None:
@@ -358,7 +359,7 @@ def config_for(
         config = inference.Config(str(files.program), str(files.params or ""))
     config.disable_glog_info()
     if files.is_json:
-        # The library does so itself, but too late for enable_memory_optim, which then fails.
+        # The library would do this later, but enable_memory_optim fails without it.
         config.enable_new_executor(True)
         config.enable_new_ir(True)
     if on_cpu(options):
@@ -411,16 +412,14 @@ def _use_card(inference: Any, config: Any, options: ModelOptions) -> None:
 
 def _library() -> Any:
     with _needing_paddle(), _without_side_effects():
-        check_installed("paddle")  # a mere folder can be imported, even one in it
+        check_installed("paddle")  # a mere folder of that name can be imported too
         import paddle
         import paddle.inference
     return paddle
 
 
 def _is_for_cuda() -> bool | None:
-    """Whether the installed Paddle says in its files that it is compiled with CUDA; None if they
-    say nothing.
-    """
+    """Whether the installed Paddle's files say that it is compiled with CUDA; None if unknown."""
     spec = find_spec("paddle")
     if spec is None or spec.origin is None:
         return None
@@ -443,13 +442,12 @@ def _needing_paddle() -> Iterator[None]:
 
 @contextmanager
 def _without_side_effects() -> Iterator[None]:
-    """Put back what an import of Paddle changes for the whole process: what signals do, where logs
-    go, and the environment, OMP_NUM_THREADS for one. It also warns of a compiler's cache that is
-    missing.
+    """Undo the side effects of importing Paddle: signal handlers, logging, environment variables
+    such as OMP_NUM_THREADS. Also suppresses its warning about a missing compiler cache.
     """
     signals = [*(valid_signals() - {SIGKILL, SIGSTOP})]
     libc = ctypes.CDLL(None)
-    # By the C function: Python lets only the main thread set handlers, and cannot read others'.
+    # By sigaction(): Python sets handlers only in the main thread, and cannot read C handlers.
     before = [ctypes.create_string_buffer(1024) for _ in signals]  # six times a struct sigaction
     for number, action in zip(signals, before, strict=True):
         libc.sigaction(number, None, action)
@@ -471,11 +469,11 @@ def _without_side_effects() -> Iterator[None]:
 
 
 def _decrypted(library: Any, files: PaddleFiles, options: ModelOptions) -> _Plain | None:
-    """What the files of an encrypted model hold; it is not written anywhere.
+    """Decrypt the files of an encrypted model in memory.
 
     Raises:
-        ModelError: the key is another one.
-        OSError: they cannot be read.
+        ModelError: the key is wrong.
+        OSError: the files cannot be read.
     """
     if not files.is_encrypted or options.encryption_key is None:
         return None
@@ -487,8 +485,8 @@ def _decrypted(library: Any, files: PaddleFiles, options: ModelOptions) -> _Plai
         program, params = (
             cipher.decrypt(file.read_bytes(), key) for file in (files.program, files.params)
         )
-    except (RuntimeError, IndexError) as error:  # files that are shorter than what stands first
-        raise ModelError(f"{files.program} cannot be decrypted: {_said(error)}") from error
+    except (RuntimeError, IndexError) as error:  # files that are shorter than their header
+        raise ModelError(f"{files.program} cannot be decrypted: {_error_text(error)}") from error
     check_program(program, files.program)
     return program, params
 
@@ -496,10 +494,10 @@ def _decrypted(library: Any, files: PaddleFiles, options: ModelOptions) -> _Plai
 def _signature(
     library: Any, files: PaddleFiles, plain: _Plain | None
 ) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-    """Inputs and outputs, as the program says; the parameters are measured on the way.
+    """Return inputs and outputs of the program; also checks the sizes of the parameter files.
 
     Raises:
-        ModelError: a file is bad.
+        ModelError: a file is invalid.
     """
     try:
         if files.is_json:
@@ -510,7 +508,7 @@ def _signature(
             data = files.program.read_bytes() if plain is None else plain[0]
             description = library.base.core.ProgramDesc(data)
             if not description.num_blocks():
-                raise ModelError(f"{files.program} is empty")  # the library would not bear it
+                raise ModelError(f"{files.program} is empty")  # the library would crash
             inputs, outputs, parameters = _of_program(description, files.program)
     except (ModelError, OSError):
         raise
@@ -587,11 +585,11 @@ def _spec(
 
 
 def _cannot_open(files: PaddleFiles, error: Exception) -> str:
-    return f"{NAME} cannot open {str(files.program)!r}: {_said(error)}"
+    return f"{NAME} cannot open {str(files.program)!r}: {_error_text(error)}"
 
 
-def _said(error: Exception) -> str:
-    """What the library says, without its call stacks; it tells most at the end."""
+def _error_text(error: Exception) -> str:
+    """Return the library's error text, without call stacks; the cause is at its end."""
     text = str(error)
     found = re.search(r"\w+Error: .*|\(\w+\) .*", text, re.DOTALL)
-    return " ".join((found.group() if found else text).split())[:_MOST_SAID]
+    return " ".join((found.group() if found else text).split())[:_MAX_ERROR_TEXT]

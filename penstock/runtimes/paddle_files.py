@@ -1,6 +1,6 @@
 """Finds a Paddle model's files, and checks that its parameters are complete.
 
-Three generations of Paddle save a model in four forms:
+Paddle's versions save models in four formats:
 
 * ``__model__`` and ``__params__``;
 * ``__model__`` and one file for each parameter;
@@ -9,8 +9,8 @@ Three generations of Paddle save a model in four forms:
 
 The first may be encrypted, as ``encrypt_model`` and ``encrypt_params``.
 
-Knows no library. Parameters are measured here because the library does not: it fills what a file
-that was cut off lacks with whatever is in memory, and answers from that.
+Does not import Paddle. The sizes of parameters are checked here because the library does not check
+them: with a truncated file it computes with uninitialized memory.
 
 Source: Paddle's ``dense_tensor_serialize.cc`` for the files; ``docs/compatibility.md`` for which of
 them is taken.
@@ -37,14 +37,14 @@ ENCRYPTED_PROGRAM: Final = "encrypt_model"
 ENCRYPTED_PARAMS: Final = "encrypt_params"
 
 _KEY_SIZES: Final = (16, 24, 32)  # bytes, of AES
-_MOST_FIELDS: Final = 100_000  # of a program's outermost message: blocks, and operators' versions
+_MOST_FIELDS: Final = 100_000  # of a program's outermost message: blocks, operators' versions
 
 _PDMODEL: Final = ".pdmodel"
 _JSON: Final = ".json"
 _PDIPARAMS: Final = ".pdiparams"
 
 _PIR: Final = b'"magic":"pir"'
-"""Near the start of a program in JSON; other files of models end in ``.json`` as well."""
+"""Text near the start of a program in JSON; other files of models may be ``.json`` too."""
 _PIR_WITHIN: Final = 256
 
 _WIDTHS: Final = {
@@ -55,12 +55,12 @@ _WIDTHS: Final = {
     16: (24,),
 }
 _SIZES: Final = {kind: width for width, kinds in _WIDTHS.items() for kind in kinds}
-"""Bytes of one number, by the numbers that types have in Paddle's ``VarType``."""
+"""Bytes of an element, by the type's number in Paddle's ``VarType``."""
 
 _LAST_OF_PROGRAM: Final = 5
-"""Highest number of a field of Paddle's ``ProgramDesc``."""
+"""Highest field number of Paddle's ``ProgramDesc``."""
 
-_MOST_DESCRIBED: Final = 1024  # bytes that describe one tensor: its type and its dimensions
+_MOST_DESCRIBED: Final = 1024  # maximum bytes of a tensor's description: its type and dimensions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,9 +68,9 @@ class PaddleFiles:
     """The files of one model.
 
     Attributes:
-        program: what is computed.
-        params: every parameter in one file; None if there is none, or if they are separate.
-        separate: whether each parameter has a file of its own beside the program.
+        program: the program.
+        params: the file with all parameters; None if there is none, or if they are separate.
+        separate: whether each parameter has its own file beside the program.
     """
 
     program: Path
@@ -79,12 +79,12 @@ class PaddleFiles:
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether a key is needed."""
+        """Whether the model is encrypted."""
         return self.program.name == ENCRYPTED_PROGRAM
 
     @property
     def is_json(self) -> bool:
-        """Whether the program is one of Paddle 3, which knows no lod."""
+        """Whether the program is of Paddle 3, which has no lod."""
         return self.program.suffix == _JSON
 
 
@@ -102,11 +102,11 @@ def is_paddle(path: Path) -> bool:
 
 
 def paddle_files(path: Path) -> PaddleFiles:
-    """The files of the model.
+    """Find the files of the model.
 
     Raises:
-        ModelError: several programs, or parameters without one.
-        OSError: they cannot be read.
+        ModelError: there are several programs, or parameters without a program.
+        OSError: the files cannot be read.
     """
     program = _program_in(path) if path.is_dir() else path
     folder = program.parent
@@ -134,14 +134,14 @@ def paddle_files(path: Path) -> PaddleFiles:
 
 @cache
 def read_key(source: str) -> bytes:
-    """The key of an encrypted model. Read once: the source may be a pipe, and processes that are
-    forked later have it from here.
+    """Read the key of an encrypted model. Cached: the source may be a pipe, and processes that are
+    forked later inherit the key.
 
     Args:
-        source: a file, or ``env:`` and the name of a variable that holds it in base64.
+        source: a file, or ``env:`` and the name of a variable with the key in base64.
 
     Raises:
-        ModelError: there is none; the text does not show it.
+        ModelError: there is no valid key; the text does not contain it.
     """
     kind, _, name = source.partition(":")
     try:
@@ -161,11 +161,11 @@ def read_key(source: str) -> bytes:
 
 
 def check_program(data: bytes, file: Path) -> None:
-    """Make sure that a program was decrypted with its key: the cipher does not tell, and the
-    library may not bear what another key makes of it.
+    """Check that a program was decrypted with the right key: the cipher does not detect a wrong
+    one, and the library may crash on the result.
 
     Raises:
-        ModelError: it was not.
+        ModelError: the key is wrong.
     """
     try:
         fields = [*Walker(data, _MOST_FIELDS).fields(0, len(data))]
@@ -176,15 +176,15 @@ def check_program(data: bytes, file: Path) -> None:
 
 
 def check_params(file: Path, count: int | None = None, data: bytes | None = None) -> None:
-    """Measure a file of parameters.
+    """Check the size of a parameter file.
 
     Args:
-        file: where they are.
-        count: how many there must be, if that is known.
-        data: what is in it, where the file itself is encrypted.
+        file: the file.
+        count: the number of parameters, if known.
+        data: the decrypted contents, if the file is encrypted.
 
     Raises:
-        ModelError: the file is cut off, has more than it should, or is no such file.
+        ModelError: the file is truncated, has too many parameters, or is not a parameter file.
         OSError: it cannot be read.
     """
     broken = f"{file} is no complete file of Paddle's parameters"
@@ -225,7 +225,7 @@ def _json(folder: Path) -> list[Path]:
 
 
 def _is_pir(file: Path) -> bool:
-    """Whether the JSON begins as a program does; a file that is yet to come may."""
+    """Whether the JSON begins like a program; true for a file that does not exist yet."""
     try:
         with file.open("rb") as opened:
             return _PIR in opened.read(_PIR_WITHIN).replace(b" ", b"")
@@ -234,10 +234,10 @@ def _is_pir(file: Path) -> bool:
 
 
 def _tensors(file: BinaryIO, size: int) -> Iterator[int]:
-    """Where each tensor ends, as its head says.
+    """Yield where each tensor ends, by its header.
 
-    A head is: a version (0), the levels of its lod, each with its size in bytes and so many bytes,
-    another version (0), and type and dimensions as a protobuf message behind its size.
+    A header is: a version (0), the lod levels, each with its size in bytes, another version (0),
+    and type and dimensions as a protobuf message with its size.
     """
     at = 0
     while at < size:

@@ -1,11 +1,9 @@
-"""Reads ``serving_server_conf.prototxt``: a model's inputs and outputs with their aliases; and
-writes it.
+"""Reads and writes ``serving_server_conf.prototxt``: a model's inputs and outputs with aliases.
 
 The file is the protobuf text form of one message, ``GeneralModelConfig``: ``feed_var`` and
 ``fetch_var``, repeated, each with name, alias_name, is_lod_tensor, feed_type or fetch_type, shape.
-Where there is a model, it tells the real types and shapes; clients have those of the file alone.
-protobuf's own reader reads the file and names the line of whatever it refuses, such as a field of
-another name.
+Servers use the types and shapes of the model itself; clients only have those in this file. protobuf
+parses the file, and its errors name the line, such as of an unknown field.
 
 Source: ``docs/compatibility.md`` (model folders); the Protocol Buffers text format specification.
 """
@@ -26,21 +24,21 @@ from google.protobuf.message_factory import GetMessageClass
 
 from penstock.errors import ModelError
 
-_MOST_SAID: Final = 300  # characters of what protobuf says, which may repeat the whole line
+_MAX_ERROR_TEXT: Final = 300  # characters; protobuf may repeat the whole line
 
 _OPTIONAL: Final = FieldDescriptorProto.LABEL_OPTIONAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variable:
-    """One input or output as the file describes it.
+    """One input or output in the file.
 
     Attributes:
         name: the name inside the model.
-        alias: the public name; ``name`` where the file gives none.
-        is_lod: whether its rows are cut into sequences.
+        alias: the public name; by default ``name``.
+        is_lod: whether its rows are split into sequences.
         type: the number of an element type (``protocols.general_model``).
-        shape: of one row; dimensions that vary are left out.
+        shape: the shape of one row, without variable dimensions.
     """
 
     name: str
@@ -52,7 +50,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConf:
-    """The whole file, in its order; ``source`` is what errors call it."""
+    """The contents of the file, in order; ``source`` is its name in errors."""
 
     feeds: tuple[Variable, ...]
     fetches: tuple[Variable, ...]
@@ -60,26 +58,26 @@ class ModelConf:
 
 
 _FIELDS: Final = (("name", 9), ("alias_name", 9), ("is_lod_tensor", 8), ("TYPE", 5), ("shape", 5))
-"""Of a variable, by number from 1; with the kinds of FieldDescriptorProto: text, bool, int32."""
+"""Fields of a variable, by number from 1, with types of FieldDescriptorProto."""
 
 
 def parse_model_conf(text: str, source: str = "prototxt") -> ModelConf:
-    """Read the text form of ``GeneralModelConfig``.
+    """Parse the text form of ``GeneralModelConfig``.
 
     Raises:
-        ModelError: names ``source`` and, where there is one, the line.
+        ModelError: the text names ``source`` and, if known, the line.
     """
     message: Any = _message_class()()
     try:
         with catch_warnings():
-            simplefilter("ignore", DeprecationWarning)  # of escapes that Python does not know
+            simplefilter("ignore", DeprecationWarning)  # about invalid escapes
             text_format.Parse(text, message)
     except text_format.ParseError as error:
         line = error.GetLine()
         where = source if line is None else f"{source}, line {line}"
         what = str(error).partition(" : ")[2] or str(error)
-        raise ModelError(f"{where}: {what[:_MOST_SAID]}") from None
-    except (ValueError, RecursionError) as error:  # of texts that are no text, or nested for ever
+        raise ModelError(f"{where}: {what[:_MAX_ERROR_TEXT]}") from None
+    except (ValueError, RecursionError) as error:  # invalid text, or too deeply nested
         raise ModelError(f"{source}: cannot be read: {error}") from None
     return ModelConf(
         feeds=_variables("feed", message.feed_var, source),
@@ -89,7 +87,7 @@ def parse_model_conf(text: str, source: str = "prototxt") -> ModelConf:
 
 
 def format_model_conf(conf: ModelConf) -> tuple[str, bytes]:
-    """The file's text, and its content in binary (``serving_server_conf.stream.prototxt``)."""
+    """Encode the file as text, and in binary form (``serving_server_conf.stream.prototxt``)."""
     message: Any = _message_class()()
     for kind, variables in (("feed", conf.feeds), ("fetch", conf.fetches)):
         for each in variables:
@@ -120,7 +118,7 @@ def _variables(kind: str, given: Sequence[Any], source: str) -> tuple[Variable, 
 
 @cache
 def _message_class() -> type[Message]:
-    """``GeneralModelConfig``, in a pool of its own: another package may bring the original's."""
+    """Make ``GeneralModelConfig`` in a separate pool: another package may have the original's."""
     file = FileDescriptorProto(name="penstock_model_conf.proto", package="penstock")
     for kind in ("feed", "fetch"):
         variable = file.message_type.add(name=f"{kind}_var")

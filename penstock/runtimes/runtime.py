@@ -1,8 +1,8 @@
 """The interface of runtimes and their sessions, and the registry of runtimes.
 
-Decides which runtime opens a model; knows no library and imports none. A runtime is found by name,
-among the built-in ones or among the entry points of the group ``penstock.runtimes``, and imported
-only when a model needs it, so that an absent library costs nothing until then.
+Decides which runtime opens a model; imports no inference library. A runtime is found by name, among
+the built-in ones or the entry points of the group ``penstock.runtimes``, and imported only when a
+model needs it, so that its library may be missing until then.
 """
 
 from __future__ import annotations
@@ -34,27 +34,28 @@ BUILT_IN = {
         ("openvino", "OpenvinoRuntime"),
     )
 }
-"""By name; asked first, in this order."""
+"""Built-in runtimes by name; they are tried first, in this order."""
 
 HOLD_GIL = frozenset({"paddle"})
-"""Those whose runs keep Python's global lock, so that threads are no faster than one of them."""
+"""Runtimes that hold the GIL during a run, so that several threads are no faster than one."""
 
 UNCHECKED = frozenset({"paddle"})
-"""Those that take inputs of another rank than the model declares, and whose older models call their
-outputs otherwise than the configuration beside them does."""
+"""Runtimes that accept inputs of another rank than the model declares, and whose older models name
+outputs differently from their configuration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:
-    """How to open one model: keys of ``local_service_conf``, told of in ``docs/configuration.md``.
+    """The options of a model: keys of ``local_service_conf``, see ``docs/configuration.md``.
 
     Attributes:
-        path: a model file or a model folder.
-        fetch_list: output names (alias or real) to answer with; None is all, empty is none.
-        dynamic_shape_info: of TensorRT: for each of ``SHAPE_KEYS`` the sizes of variables, by name.
-        devices: card ids, such as ``("0", "1")``. A session lives on the first of them.
-        encryption_key: where the key of an encrypted model is; not the key itself.
-        missing_device: ``error``, or ``cpu`` where the CPU is to do for a card that is not there.
+        path: a model file or folder.
+        fetch_list: default outputs (alias or real name); None for all, empty for none.
+        dynamic_shape_info: for TensorRT: for each of ``SHAPE_KEYS`` the sizes of variables, by
+            name.
+        devices: GPU ids, such as ``("0", "1")``. A session uses the first one.
+        encryption_key: path or variable of an encrypted model's key; not the key itself.
+        missing_device: ``error``, or ``cpu`` to use the CPU if the GPU is missing.
     """
 
     path: str
@@ -78,11 +79,11 @@ class ModelOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionProblem:
-    """An option with which the model cannot be opened; found without opening it.
+    """An option with which the model cannot be opened, found without opening it.
 
     Attributes:
         key: the key of ``local_service_conf`` to correct.
-        text: what is wrong, to be read after the key.
+        text: the problem, as text after the key.
     """
 
     key: str
@@ -93,14 +94,14 @@ class OptionProblem:
 
 
 class Session(Protocol):
-    """An opened model. It knows the names inside the model only; aliases are the Model's concern.
+    """An open model, under the names inside the model; ``Model`` adds aliases.
 
-    An input that ``is_lod`` may come with its lod: ``run`` then has its offsets beside it, as
-    ``name.lod``. Where there is such an input, the offsets of an output that ``is_lod`` may be
-    fetched as ``name.lod``: int32, with one dimension, empty if this run gave none.
+    ``run`` may get offsets of an input that ``is_lod`` as ``name.lod``. If there is such an input,
+    the offsets of an output that ``is_lod`` may be fetched as ``name.lod``: int32, one dimension,
+    empty if the run has none.
 
-    Thread rule: ``run`` may be called by several threads at once only if ``thread_safe``; otherwise
-    each thread needs its own ``clone``.
+    Thread rule: several threads may call ``run`` at once only if ``thread_safe``; otherwise each
+    thread needs its own ``clone``.
     """
 
     @property
@@ -121,26 +122,26 @@ class Session(Protocol):
 
     @property
     def holds_gil(self) -> bool:
-        """Whether ``run`` keeps Python's global lock, so that all other threads wait for it."""
+        """Whether ``run`` holds the GIL, so that all other threads are blocked."""
 
     def run(self, feeds: Mapping[str, NDArray[Any]], fetch: Sequence[str]) -> list[NDArray[Any]]:
-        """Run once.
+        """Run the model.
 
         Args:
-            feeds: one array for each input, by name, dtype and rank as ``inputs`` says, and lods.
-                Read only.
+            feeds: one array for each input, with name, dtype and rank as in ``inputs``, and lods.
+                Only read.
             fetch: names of outputs, at least one.
 
         Returns:
             One array for each name in ``fetch``, in that order. The caller owns them.
 
         Raises:
-            InputMismatch: the values do not suit the model; a retry does not help.
-            InferenceFailed: the library gave up; a retry may help.
+            InputMismatch: the values do not fit the model; a retry does not help.
+            InferenceFailed: the library failed; a retry may help.
         """
 
     def clone(self) -> Session:
-        """A session that another thread may use; the same object if that is safe."""
+        """Return a session for another thread; the same object if that is safe."""
 
 
 class Runtime(Protocol):
@@ -154,26 +155,26 @@ class Runtime(Protocol):
         """Whether the file or folder looks like a model of this library. Cheap; imports nothing."""
 
     def problems(self, path: Path, options: ModelOptions) -> Sequence[OptionProblem]:
-        """Everything that stands in the way of ``open`` and shows without it.
+        """Return the reasons why ``open`` would fail that can be found without opening the model.
 
         Args:
-            path: where the model is, or should be: it need not exist.
-            options: how it shall be opened.
+            path: the model's path, which need not exist.
+            options: the model's options.
 
-        Opens no model and keeps nothing; it may import the library.
+        Opens no model; may import the library.
         """
 
     def open(self, path: Path, options: ModelOptions) -> Session:
         """Open a model for which ``can_open`` was true.
 
         Raises:
-            MissingDevice: the card is not there, which only opening the model tells.
-            ModelError: the library is missing, the files are bad, or an option cannot be obeyed.
+            MissingDevice: the GPU is missing, which is only detected by opening the model.
+            ModelError: the library is missing, a file is invalid, or an option is not supported.
         """
 
 
 def runtime_names() -> tuple[str, ...]:
-    """Every known runtime: the built-in ones, then those of entry points by name."""
+    """Return the names of all runtimes: built-in ones, then those of entry points by name."""
     added = {entry.name for entry in metadata.entry_points(group=ENTRY_POINTS)}
     return (*BUILT_IN, *sorted(added - BUILT_IN.keys()))
 
@@ -182,7 +183,7 @@ def load_runtime(name: str) -> Runtime:
     """Import a runtime and make it.
 
     Raises:
-        ModelError: nobody offers that name, or its module cannot be imported.
+        ModelError: the name is unknown, or its module cannot be imported.
     """
     entry = BUILT_IN.get(name) or next(
         iter(metadata.entry_points(group=ENTRY_POINTS, name=name)), None
@@ -200,7 +201,7 @@ def open_session(options: ModelOptions) -> Session:
     """Open a model with the first runtime that recognises its files.
 
     Raises:
-        ModelError: says what was looked for and what was found.
+        ModelError: no runtime can open the files; the text names what was found.
     """
     path = Path(options.path)
     try:
@@ -221,25 +222,25 @@ def check_installed(package: str) -> None:
     import of a library that starts threads.
     """
     spec = find_spec(package)
-    if spec is None or spec.origin is None:  # or a mere folder of that name
+    if spec is None or spec.origin is None:  # a mere folder of that name has no origin
         raise ModuleNotFoundError(f"No module named {package!r}", name=package)
 
 
 def runtime_of(path: Path) -> str:
-    """The name of the first runtime that recognises the files; empty if none does."""
+    """Return the name of the first runtime that recognises the files; empty if none does."""
     runtime = _runtime_for(path)
     return "" if runtime is None else runtime.name
 
 
 def model_problems(options: ModelOptions) -> list[OptionProblem]:
-    """Everything that stands in the way of ``open_session`` and shows without opening the model."""
+    """Return the reasons why ``open_session`` would fail, found without opening the model."""
     path = Path(options.path)
     found: list[OptionProblem] = []
     try:
         if not path.exists():
             found.append(OptionProblem(key="model_config", text=_missing(options)))
         runtime = _runtime_for(path)
-        if runtime is not None:  # of a file that is missing, its suffix tells
+        if runtime is not None:  # a missing file is recognised by its suffix
             found.extend(runtime.problems(path, options))
         elif not found:
             text = _unrecognised(path, runtime_names())
@@ -267,7 +268,7 @@ def _unreadable(options: ModelOptions, error: OSError) -> str:
     return f"model {options.path!r} cannot be read: {error}"
 
 
-_LISTED = 8  # file names shown in an error: enough to see what the folder is
+_LISTED = 8  # maximum file names in an error
 
 
 def _unrecognised(path: Path, names: Sequence[str]) -> str:

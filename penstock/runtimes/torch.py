@@ -1,20 +1,20 @@
 """The runtime of PyTorch: TorchScript and exported programs.
 
-Threads: one module serves every thread; the global lock is released inside of operators.
+Threads: one module serves all threads; the GIL is released inside operators.
 
-Which option does what here:
+Options:
 
 * ``thread_num`` is the number of threads inside of one operator. PyTorch has one number for the
   whole process: that of the model opened last.
 * ``ir_optim`` freezes a TorchScript module: its weights become constants of the graph. Without the
   key it is frozen; exported programs run as they are.
-* ``precision`` ``bf16`` or ``fp16`` is that of the operators that PyTorch deems fit (autocast).
+* ``precision`` ``bf16`` or ``fp16`` uses autocast.
 * ``device_type: 1`` needs a PyTorch with CUDA.
 
-What a model does not say: an exported program knows everything. TorchScript knows the names of its
-inputs and the number of its outputs; dtypes and shapes stand in ``signature.json`` beside it, and
-without that file inputs are taken for float32 of any shape. Outputs are called ``output_0`` and so
-on, or by the keys of a dict.
+Signature: an exported program has all names, dtypes and shapes. TorchScript has the names of its
+inputs and the number of its outputs; dtypes and shapes are in ``signature.json`` beside it, and
+without that file inputs are assumed to be float32 of any shape. Outputs are named ``output_0`` and
+so on, or by the keys of a dict.
 
 Source: PyTorch's documentation of ``torch.jit`` and ``torch.export``.
 """
@@ -64,7 +64,7 @@ _DTYPES: Final = (
     *("float16", "float32", "float64", "complex64", "complex128"),
 )
 
-_MOST_SAID: Final = 400  # characters of what the library says, which may be pages
+_MAX_ERROR_TEXT: Final = 400  # maximum characters of the library's error text, which may be pages
 
 
 class TorchRuntime:
@@ -73,11 +73,11 @@ class TorchRuntime:
     name = "torch"
 
     def can_open(self, path: Path) -> bool:
-        """Whether there is a file of PyTorch; one with a pickle only to refuse it."""
+        """Whether there is a PyTorch file; ``open`` refuses pickles."""
         return is_torch(path)
 
     def problems(self, path: Path, options: ModelOptions) -> list[OptionProblem]:
-        """What the port asks for; the installed library tells which cards it can use."""
+        """See ``Runtime``; the installed library tells whether it can use GPUs."""
         found: list[OptionProblem] = []
         library = None
         try:
@@ -96,10 +96,10 @@ class TorchRuntime:
         return [*found, *option_problems(options, library)]
 
     def open(self, path: Path, options: ModelOptions) -> TorchSession:
-        """Open the model on the device that the options ask for.
+        """Open the model on the device in the options.
 
         Raises:
-            ModelError: as the port says.
+            ModelError: see ``Runtime``.
         """
         file = torch_file(path)
         kind = kind_of(file)
@@ -118,8 +118,8 @@ class TorchRuntime:
         except (ModelError, OSError):
             raise
         except Exception as error:
-            # The library raises RuntimeError and many others for what it cannot read.
-            raise ModelError(f"{NAME} cannot open {str(file)!r}: {_said(error)}") from error
+            # For an invalid file the library raises RuntimeError and many others.
+            raise ModelError(f"{NAME} cannot open {str(file)!r}: {_error_text(error)}") from error
         keys = _NO_EFFECT if kind == "script" else ("ir_optim", *_NO_EFFECT)
         notes = (*program.notes, *without_effect(options, keys, NAME))
         return TorchSession(library, replace(program, notes=notes), file, device, options)
@@ -127,15 +127,15 @@ class TorchRuntime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A module, and how it is called.
+    """A module and its signature.
 
     Attributes:
-        call: takes one tensor for each input and gives a tensor, a sequence or a dict of them.
-        inputs: what it takes, in order.
-        outputs: what it gives, in order; of a dict by key.
-        kept: tensors that are the module's own, and stay so.
+        call: takes one tensor for each input; returns a tensor, or a sequence or dict of tensors.
+        inputs: the inputs, in order.
+        outputs: the outputs, in order; for a dict by key.
+        kept: the module's own tensors.
         in_place: whether it may write to its inputs.
-        notes: for the operator.
+        notes: warnings for the operator.
     """
 
     call: Callable[..., Any]
@@ -147,7 +147,7 @@ class Program:
 
 
 class TorchSession:
-    """One opened model. Thread rule: any number of threads at once."""
+    """An open model. Thread-safe."""
 
     thread_safe = True
     holds_gil = False
@@ -166,14 +166,14 @@ class TorchSession:
         self.notes = program.notes
 
     def run(self, feeds: Mapping[str, NDArray[Any]], fetch: Sequence[str]) -> list[NDArray[Any]]:
-        """Run once, without copying what is writable and contiguous; see the port."""
+        """Run the model; writable contiguous inputs are not copied. See ``Session``."""
         library = self._library
         try:
             given = [self._tensor(feeds[spec.name]) for spec in self.inputs]
         except KeyError as error:
             raise InputMismatch(f"{self._file.name}: nothing is fed to {error}") from None
         except (TypeError, ValueError) as error:
-            raise InputMismatch(_said(error)) from error
+            raise InputMismatch(_error_text(error)) from error
         try:
             with library.inference_mode(), self._autocast():
                 got = self._program.call(*given)
@@ -183,20 +183,20 @@ class TorchSession:
         except KeyError as error:
             raise InferenceFailed(f"{self._file.name} gave no output {error}") from None
         except MemoryError as error:
-            raise InferenceFailed(_said(error)) from error
+            raise InferenceFailed(_error_text(error)) from error
         except library.OutOfMemoryError as error:
-            raise InferenceFailed(_said(error)) from error
+            raise InferenceFailed(_error_text(error)) from error
         except Exception as error:
-            # An operator that refuses its operands raises RuntimeError as everything does.
-            raise InputMismatch(_said(error)) from error
+            # Operators raise RuntimeError for invalid operands, as for all other errors.
+            raise InputMismatch(_error_text(error)) from error
 
     def clone(self) -> TorchSession:
-        """Itself: modules without state are thread-safe."""
+        """Return this session: modules without state are thread-safe."""
         return self
 
     def _tensor(self, value: NDArray[Any]) -> Any:
         if self._program.in_place or not value.flags.writeable:
-            value = value.copy()  # PyTorch warns of arrays that are read-only
+            value = value.copy()  # PyTorch warns about read-only arrays
         return self._library.from_numpy(np.ascontiguousarray(value)).to(self._device)
 
     def _autocast(self) -> AbstractContextManager[Any]:
@@ -218,7 +218,7 @@ class TorchSession:
         if tensor.dtype == library.bfloat16:  # numpy has no such type
             tensor = tensor.float()
         array: NDArray[Any] = tensor.detach().cpu().resolve_conj().resolve_neg().numpy()
-        # An output may be an input or a weight, or a part of one.
+        # An output may share memory with an input or a weight.
         return array.copy() if _address(tensor) in ours else array
 
     def __repr__(self) -> str:
@@ -226,11 +226,11 @@ class TorchSession:
 
 
 def option_problems(options: ModelOptions, library: Any) -> list[OptionProblem]:
-    """Every option that changes results or placement and cannot be obeyed.
+    """Return the options that change results or placement and are not supported.
 
     Args:
-        options: what is asked for.
-        library: the installed PyTorch; None if there is none, or if it is not needed to answer.
+        options: the options.
+        library: the installed PyTorch; None if there is none, or if it is not needed.
     """
     found = thread_problems(options)
     if options.precision.lower() not in ("fp32", "fp16", "bf16"):
@@ -324,13 +324,13 @@ def _unknown(name: str) -> TensorSpec:
 
 def _exported(library: Any, file: Path, device: str, options: ModelOptions) -> Program:
     for data in pickled_samples(file):
-        # What this refuses, torch.export.load would open with Python's pickle.
+        # torch.export.load would open these with Python's pickle.
         library.load(BytesIO(data), weights_only=True)
     program = library.export.load(str(file))
     signature = program.graph_signature
     changed = signature
     if any(_writes(node.target) for node in program.graph.nodes):
-        # Without operators that write to their operands, the signature says what is written.
+        # After decomposition of in-place operators, the signature names what is written.
         changed = program.run_decompositions({}).graph_signature
     if changed.buffers_to_mutate or changed.parameters_to_mutate:
         raise ModelError(f"{file} changes its own state while it runs")
@@ -340,7 +340,7 @@ def _exported(library: Any, file: Path, device: str, options: ModelOptions) -> P
     if not all(part.is_leaf() for part in (*args.children(), *kwargs.children())):
         raise ModelError(f"{file}: its forward takes lists or dicts of tensors")
     values = {node.name: node.meta.get("val") for node in program.graph.nodes}
-    # Keywords by the names that callers wrote, the rest by those of the graph.
+    # Keyword inputs have the names that callers wrote, the others those of the graph.
     public = [*names[: len(names) - len(by_name)], *by_name]
     inputs = tuple(
         _of_value(values[name], own, file) for name, own in zip(names, public, strict=True)
@@ -388,9 +388,9 @@ def _address(tensor: Any) -> int:
     return address
 
 
-def _said(error: Exception) -> str:
-    """What the library says; of TorchScript's call stacks, the last line."""
+def _error_text(error: Exception) -> str:
+    """Return the library's error text; of TorchScript's call stacks, the last line."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     if lines and "TorchScript" in lines[0]:
         lines = lines[-1:]
-    return " ".join(" ".join(lines).split())[:_MOST_SAID] or type(error).__name__
+    return " ".join(" ".join(lines).split())[:_MAX_ERROR_TEXT] or type(error).__name__

@@ -1,8 +1,8 @@
 """Finds a PyTorch model's file and its kind, and reads its inputs.
 
-Knows no library. What only Python's pickle can open, modules and weights of ``torch.save``, is
-refused before PyTorch sees it, and so are parts of an exported program that are stored as pickles.
-TorchScript's own records look alike, but PyTorch reads them without Python's pickle.
+Does not import PyTorch. Files that need Python's pickle, modules and weights of ``torch.save``, are
+refused before PyTorch opens them, and so are pickled parts of an exported program. TorchScript's
+records have the same format, but PyTorch reads them without Python's pickle.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.errors import ModelError
 from penstock.tensor import TensorSpec
 
 SUFFIXES: Final = (".pt2", ".pt", ".pth", ".ts")
-"""In the order in which a folder is searched."""
+"""Suffixes, in the order in which a folder is searched."""
 
 SIGNATURE: Final = "signature.json"
 
@@ -30,17 +30,17 @@ Signature = tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]
 
 
 def is_torch(path: Path) -> bool:
-    """Whether the file or folder looks like a model of PyTorch, or like weights."""
+    """Whether the file or folder looks like a PyTorch model, or like weights."""
     if path.is_dir():
         return any(_models(path))
     return path.suffix in SUFFIXES
 
 
 def torch_file(path: Path) -> Path:
-    """The file to open: the path itself, or the folder's only one.
+    """Return the file to open: the path, or the folder's only model.
 
     Raises:
-        ModelError: several.
+        ModelError: there are several.
         OSError: the folder cannot be read.
     """
     if not path.is_dir():
@@ -56,10 +56,10 @@ def torch_file(path: Path) -> Path:
 
 
 def kind_of(file: Path) -> Kind:
-    """What was saved.
+    """Return the kind of model in a file.
 
     Raises:
-        ModelError: nothing that can be opened without Python's pickle.
+        ModelError: the file cannot be opened without Python's pickle.
         OSError: the file cannot be read.
     """
     try:
@@ -86,7 +86,7 @@ def kind_of(file: Path) -> Kind:
 
 
 def pickled_samples(file: Path) -> Iterator[bytes]:
-    """The example inputs of an exported program, which are always stored as pickles."""
+    """Yield the example inputs of an exported program, which are always pickled."""
     with ZipFile(file) as archive:
         for name in archive.namelist():
             if _SAMPLES in name:
@@ -94,10 +94,10 @@ def pickled_samples(file: Path) -> Iterator[bytes]:
 
 
 def read_signature(file: Path) -> Signature | None:
-    """What the file ``signature.json`` beside the model says; None without one.
+    """Read the file ``signature.json`` beside the model; None without one.
 
     Raises:
-        ModelError: it cannot be read.
+        ModelError: the file cannot be read.
     """
     path = file.with_name(SIGNATURE)
     if not path.is_file():

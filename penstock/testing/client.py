@@ -5,8 +5,8 @@
     with client(app) as http:
         assert http.post("/predict", json={"x": 1.5}).json() == 3.0
 
-The engine, its batching and its workers are those of a running service, on a loop in a thread of
-their own. Ops that run in processes run in threads here. Needs the package ``httpx``.
+Engine, batching and workers are those of a running service, on an event loop in a separate thread.
+Ops with process workers run in threads here. Needs the package ``httpx``.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def client(app: App) -> Iterator[httpx.Client]:
-    """A started service, and an ``httpx.Client`` whose requests reach it.
+    """Start a service; yields an ``httpx.Client`` that sends requests to it.
 
     Args:
-        app: any service: an App, or one that has ``asgi``.
+        app: an App, or another service with ``asgi``.
 
     Raises:
         StartupError: the service cannot start.

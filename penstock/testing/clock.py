@@ -10,18 +10,18 @@ from typing import Any
 
 
 class ManualAlarm:
-    """An entry of a ManualClock."""
+    """A scheduled action of a ManualClock."""
 
     def __init__(self, action: Callable[[], Any]) -> None:
         self.action: Callable[[], Any] | None = action
 
     def cancel(self) -> None:
-        """Do not ring."""
+        """Cancel the action."""
         self.action = None
 
 
 class ManualClock:
-    """A Clock under a test's control. Actions run in ``advance`` and ``run``, in order of time."""
+    """A Clock that the test controls. Actions run in ``advance`` and ``run``, in order of time."""
 
     def __init__(self, now: float = 1000.0) -> None:
         self._now = now
@@ -38,13 +38,13 @@ class ManualClock:
         self._soon.append(action)
 
     def at(self, when: float, action: Callable[[], Any]) -> ManualAlarm:
-        """Run the action when time has come that far."""
+        """Run the action at a time."""
         alarm = ManualAlarm(action)
         heapq.heappush(self._alarms, (when, next(self._order), alarm))
         return alarm
 
     def run(self) -> None:
-        """Run everything that is due now, and what that brings about."""
+        """Run all due actions, including those that they schedule."""
         while True:
             if self._soon:
                 self._soon.popleft()()
@@ -56,7 +56,7 @@ class ManualClock:
                 return
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, stopping at each alarm on the way."""
+        """Advance the time, running each action at its time."""
         self.run()
         end = self._now + seconds
         while self._alarms and self._alarms[0][0] <= end:
@@ -66,11 +66,11 @@ class ManualClock:
         self.run()
 
     def spend(self, seconds: float) -> None:
-        """Let time pass inside the action that is running: nothing else runs meanwhile."""
+        """Advance the time without running actions: the duration of the current action."""
         self._now += seconds
 
     def next_event(self) -> float | None:
-        """When the next alarm rings; None when nothing is planned."""
+        """Return the time of the next action; None if there is none."""
         while self._alarms and self._alarms[0][2].action is None:
             heapq.heappop(self._alarms)
         if self._soon:

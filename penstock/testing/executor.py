@@ -1,4 +1,4 @@
-"""FakeExecutor: an executor whose results, and deaths of workers, the test controls."""
+"""FakeExecutor: an executor whose results and worker deaths the test controls."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ class FakeExecutor(LocalExecutor):
         self.abandoned: list[Work] = []
 
     def submit(self, work: Work, finished: Finished) -> None:
-        """Take the Work; its first batch begins."""
+        """Accept a Work; its first batch begins."""
         assert len(self.running) < self.workers, "more Works than workers"
         work.begin_next()
         self.running.append((work, finished))
 
     def abandon(self, work: Work) -> None:
-        """Note that the running batch was given up."""
+        """Record that the running batch was abandoned."""
         self.abandoned.append(work)
 
     def batches(self) -> list[Batch]:
-        """The batches that run now."""
+        """The running batches."""
         return [work.current for work, _ in self.running if work.current is not None]
 
     def finish(self, index: int = 0, outcomes: list[Outcome] | None = None) -> None:
-        """Let a Work end: every batch with these outcomes, or with each sample's own inputs."""
+        """Finish a Work: every batch with these outcomes, or with its samples' own inputs."""
         work, finished = self.running.pop(index)
         results: list[Result] = []
         batch = work.current
@@ -48,7 +48,7 @@ class FakeExecutor(LocalExecutor):
         finished(work, results)
 
     def die(self, index: int = 0) -> None:
-        """Let the worker of a Work die with the batch that runs; the others have not begun."""
+        """Make a Work's worker die with the running batch; the other batches have not begun."""
         work, finished = self.running.pop(index)
         batch, work.current = work.current, None
         assert batch is not None

@@ -1,18 +1,18 @@
 """Records the events of clients and an engine, and checks them afterwards.
 
-The client side writes ``Invoke`` before it asks and exactly one of ``Ok``, ``Refused``, ``Failed``
-and ``Info`` afterwards (``ClientHistory`` does it from any thread); the server side is a
-``Recorder`` among the engine's instruments. ``check`` is a function over the two lists, so that the
-simulation, the fault tests, a soak and a benchmark are all judged by the same rules:
+A client records ``Invoke`` before it sends a request and exactly one of ``Ok``, ``Refused``,
+``Failed`` and ``Info`` afterwards (``ClientHistory`` is thread-safe); on the server's side a
+``Recorder`` is one of the engine's instruments. ``check`` compares both lists, so that simulation,
+fault tests, soak tests and benchmarks use the same rules:
 
-    - every request ends exactly once, and an answer is the answer to that request (nonces);
+    - every request ends exactly once, and its answer has its nonce;
     - admitted = replied + cancelled, and nothing happens to a request that has ended;
     - no op gets a request more often than its retries allow, nor past the request's deadline;
-    - at no moment more Works run than the op has workers, given-up ones included;
-    - where an engine has several graphs, no op gets a request of another graph than its own, and
-      each graph's answers and failures are counted by themselves.
+    - an op never has more running Works than workers, abandoned ones included;
+    - in an engine with several graphs, no op gets a request of another graph, and answers and
+      failures are counted for each graph.
 
-Cost: 200,000 requests take about 150 MB to remember and under a second to judge.
+Cost: 200,000 requests take about 150 MB, and under a second to check.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from penstock.request import Batch
 
 
 class Invoke(NamedTuple):
-    """A client is about to ask; ``id`` is its own number, ``nonce`` what it expects back.
+    """A client is about to send a request with its own ``id``; ``nonce`` is the expected answer.
 
-    ``graph`` is the name of the graph that it asks; None where it does not matter which.
+    ``graph`` is the name of the called graph; None if it does not matter.
     """
 
     id: int
@@ -41,7 +41,7 @@ class Invoke(NamedTuple):
 
 
 class Ok(NamedTuple):
-    """The answer carried this nonce."""
+    """The answer had this nonce."""
 
     id: int
     nonce: object
@@ -49,7 +49,7 @@ class Ok(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """The server took nothing on; a later retry would be a new request."""
+    """The server did not admit the request; a retry would be a new request."""
 
     id: int
     code: object
@@ -65,7 +65,7 @@ class Failed(NamedTuple):
 
 
 class Info(NamedTuple):
-    """The client does not know: it left, its connection broke, or its own patience ended."""
+    """The outcome is unknown: the client left, its connection broke, or its timeout passed."""
 
     id: int
     reason: str
@@ -76,7 +76,7 @@ ClientEvent: TypeAlias = Invoke | Ok | Refused | Failed | Info
 
 
 class Admitted(NamedTuple):
-    """The engine gave a request its id."""
+    """The engine admitted a request under an id."""
 
     data_id: int
     log_id: int
@@ -85,16 +85,16 @@ class Admitted(NamedTuple):
 
 
 class TurnedAway(NamedTuple):
-    """The engine refused a request at the entrance."""
+    """The engine did not admit a request."""
 
     code: str
     t: float
 
 
 class Dispatched(NamedTuple):
-    """A batch was handed over; ``batch`` is its number, the same when it is handed over again.
+    """A batch was dispatched; ``batch`` is its number, which stays if it is dispatched again.
 
-    ``deadline`` is the earliest of its samples'. Batches of one Work have the same ``t``.
+    ``deadline`` is the earliest of its samples. Batches of one Work have the same ``t``.
     """
 
     op: str
@@ -114,7 +114,7 @@ class TakenBack(NamedTuple):
 
 
 class Returned(NamedTuple):
-    """A batch came back."""
+    """A batch returned."""
 
     op: str
     batch: int
@@ -123,7 +123,7 @@ class Returned(NamedTuple):
 
 
 class Late(NamedTuple):
-    """A batch that had been given up came back."""
+    """An abandoned batch returned."""
 
     op: str
     data_ids: tuple[int, ...]
@@ -139,7 +139,7 @@ class Replied(NamedTuple):
 
 
 class Cancelled(NamedTuple):
-    """The caller went away first."""
+    """The caller left before the answer."""
 
     data_id: int
     t: float
@@ -151,7 +151,7 @@ ServerEvent: TypeAlias = (
 
 
 class ClientHistory:
-    """The client side's list. Every method may be called from any thread; times are monotonic."""
+    """The list of client events. Thread-safe; times are monotonic seconds."""
 
     def __init__(self) -> None:
         self.events: list[ClientEvent] = []  # appending is atomic
@@ -164,32 +164,32 @@ class ClientHistory:
         deadline: float | None = None,
         graph: str | None = None,
     ) -> None:
-        """Write this before the request is sent."""
+        """Record a request, before it is sent."""
         self.events.append(Invoke(id, nonce, t, deadline, graph))
 
     def ok(self, id: int, nonce: object, t: float) -> None:
-        """A good answer, and the nonce in it."""
+        """Record a good answer with its nonce."""
         self.events.append(Ok(id, nonce, t))
 
     def refused(self, id: int, code: object, t: float) -> None:
-        """The server said that it did not start."""
+        """Record that the server did not admit the request."""
         self.events.append(Refused(id, code, t))
 
     def failed(self, id: int, code: object, t: float) -> None:
-        """An error for an answer."""
+        """Record an error answer."""
         self.events.append(Failed(id, code, t))
 
     def info(self, id: int, reason: str, t: float) -> None:
-        """No answer will be known: the client left, or its connection did."""
+        """Record that the outcome stays unknown: the client or its connection is gone."""
         self.events.append(Info(id, reason, t))
 
 
 class Recorder(Instrument):
-    """The server side's list: an instrument that writes down what one engine tells it."""
+    """The list of server events: an instrument that records the events of one engine."""
 
     def __init__(self) -> None:
         self.events: list[ServerEvent] = []
-        # Holds the batches that are out, so that no new one can be mistaken for them.
+        # Holds references to dispatched batches, so that no new batch can have the same identity.
         self._numbers: dict[Batch, int] = {}
         self._next_number = 0
 
@@ -234,20 +234,19 @@ class Recorder(Instrument):
 
 
 MOST_OF_A_KIND = 10
-"""Violations told in full for each rule; of the others only the number."""
+"""Violations reported in full for each rule; the others are only counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a good history keeps to; what is None, or an op that is not named, is not judged.
+    """The limits of a correct history; None, and ops that are not named, are not checked.
 
     Attributes:
-        workers: op -> how many Works may run at once.
-        dispatches: op -> how often one request may reach it in batches of its own: the op's
-            attempts times the graph's.
-        grace: seconds that an answer may come after the deadline its client gave to ``Invoke``.
-        failures: the most requests that may fail, such as batch size times kills; or so many of
-            each graph that is named.
+        workers: op -> maximum number of running Works.
+        dispatches: op -> maximum dispatches of one request: the op's attempts times the graph's.
+        grace: seconds that an answer may arrive after the deadline in ``Invoke``.
+        failures: maximum number of failed requests, such as batch size times kills; or a maximum
+            for each named graph.
     """
 
     workers: Mapping[str, int] = field(default_factory=dict)
@@ -261,12 +260,12 @@ def check(
     server_events: Iterable[ServerEvent] | None = None,
     limits: Limits | None = None,
 ) -> list[str]:
-    """What is wrong with a finished history, as sentences; an empty list when nothing is.
+    """Return the violations of a finished history as sentences.
 
     Args:
-        client_events: what all clients wrote. Those of one request must be in order.
-        server_events: what one engine's Recorder wrote, from its start until it came to rest; None
-            when the server cannot be asked.
+        client_events: the events of all clients. Those of one request must be in order.
+        server_events: the events of one engine's Recorder, from its start until it is idle; None if
+            they are not available.
         limits: see Limits.
     """
     limits = limits or Limits()
@@ -288,7 +287,7 @@ def check(
 
 
 class _Violations:
-    """Sentences by rule; a rule broken a thousand times must not fill the screen."""
+    """Collects sentences by rule, only a few for each rule."""
 
     def __init__(self) -> None:
         self._sentences: dict[str, list[str]] = {}
@@ -311,7 +310,7 @@ class _Violations:
 
 
 class _Clients:
-    """One completion for each request, and the right one."""
+    """Checks that each request has one completion, and the right one."""
 
     def __init__(self, found: _Violations, limits: Limits) -> None:
         self._found = found
@@ -375,16 +374,16 @@ _Out: TypeAlias = tuple[tuple[int, ...], float | None]
 
 
 class _Server:
-    """Every admitted request ends once; dispatches, deadlines and workers in between."""
+    """Checks that every admitted request ends once, and its dispatches, deadlines and workers."""
 
     def __init__(self, found: _Violations, limits: Limits) -> None:
         self._found = found
         self._limits = limits
-        self._inside: dict[int, dict[str, int]] = {}  # data id -> op -> batches it was in
+        self._inside: dict[int, dict[str, int]] = {}  # data id -> op -> number of its batches
         self._ended: dict[int, str] = {}
         self._graphs: dict[int, str | None] = {}
-        # op -> batches that are out -> (their ids, when they were handed over; None once their
-        # Work has ended without them)
+        # op -> dispatched batches -> (their ids, time of dispatch; None once their Work has ended
+        # without them)
         self._out: dict[str, dict[int, _Out]] = {}
         self._late: set[int] = set()
         self._back: set[int] = set()
@@ -464,7 +463,7 @@ class _Server:
         self._count_running(op, out, t)
 
     def _taken_back(self, event: TakenBack) -> None:
-        """It did not run there; and its members may be handed over again in other company."""
+        """Forget the dispatch: the batch did not run, and its samples may be batched anew."""
         data_ids, _ = self._out.get(event.op, {}).pop(event.batch, ((), None))
         for data_id in data_ids:
             counts = self._inside.get(data_id)
@@ -472,8 +471,8 @@ class _Server:
                 counts[event.op] -= 1
 
     def _count_running(self, op: str, out: dict[int, _Out], t: float) -> None:
-        # The batches of one Work have the moment of their hand-over in common, those of two Works
-        # on a real clock never do; so this counts Works, or on a manual clock fewer.
+        # Batches of one Work have the same dispatch time, those of two Works on a real clock never
+        # do; so this counts Works, or on a manual clock fewer.
         workers = self._limits.workers.get(op)
         if workers is not None and len(out) > workers:
             works = len({moment for _, moment in out.values()} - {None})
@@ -495,7 +494,7 @@ class _Server:
         self._back.add(batch)
 
     def _late_batch(self, event: Late) -> None:
-        # A report that came twice looks the same, so the batch found here may yet return.
+        # A duplicate report looks the same, so the batch found here may still return.
         out = self._out.get(event.op, {})
         for batch, (data_ids, _) in out.items():
             if data_ids == event.data_ids:
@@ -505,7 +504,7 @@ class _Server:
 
     @staticmethod
     def _work_ended(out: dict[int, _Out], batch: int) -> None:
-        """A Work reports all that it ran at once; what was taken back from it runs no more."""
+        """A Work reports all its batches at once, except those that were taken back from it."""
         _, moment = out.pop(batch)
         if moment is not None:
             for other, (data_ids, theirs) in out.items():

@@ -3,9 +3,9 @@
     x: Annotated[np.ndarray, Array("float32", (None, 3))]
     picture: Annotated[np.ndarray, Image()]
 
-An array comes as nested lists of numbers, or as the bytes of an ``.npy`` file; it goes out as
-nested lists, or to msgpack likewise. An image comes as the bytes of a file (JPEG, PNG, whatever
-Pillow reads), which stand in JSON as Base64.
+A request has an array as nested lists of numbers, or as the bytes of an ``.npy`` file; an answer
+has nested lists. A request has an image as the bytes of a file (JPEG, PNG, any format of Pillow),
+which are Base64 in JSON.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from penstock.protocols import npy
 from penstock.protocols.array_text import parse_array
 
 _MOST_PIXELS = 64_000_000
-"""Of an image, unless its annotation says otherwise: it takes 192 MB as RGB."""
+"""Default maximum of an image's pixels: 192 MB as RGB."""
 
 _CHANNELS = {"RGB": 3, "RGBA": 4, "L": None}
 
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """Annotates a numpy array with what it may hold.
+    """Annotates a numpy array with its dtype and shape.
 
     Args:
-        dtype: of numpy; numbers that it cannot hold are refused.
-        shape: its dimensions; None, or a name, for any size. No shape: any.
-        answered: it is part of an answer, in which NaN and infinities are null.
+        dtype: the numpy dtype; numbers outside its range are refused.
+        shape: the dimensions; None or a name for any size. Without a shape: any shape.
+        answered: the array is part of an answer: NaN and infinities are null in JSON.
     """
 
     takes_file: ClassVar = True
@@ -66,7 +66,7 @@ class Array:
                 array = np.asarray(value)
             elif isinstance(value, bytes):
                 array = npy.read(value)
-            elif isinstance(value, str):  # as clients of the pipeline protocol write arrays
+            elif isinstance(value, str):  # arrays as text, from clients of the pipeline protocol
                 array = parse_array(value)
             else:
                 array = np.asarray(value)
@@ -98,12 +98,12 @@ def nested(
     *,
     answered: bool = False,
 ) -> dict[str, Any]:
-    """The JSON Schema of an array as nested lists.
+    """Return the JSON Schema of an array as nested lists.
 
     Args:
-        dtype: of numpy; ``object`` for texts.
-        shape: its dimensions; None, or a name, for any size. No shape: any.
-        answered: it is part of an answer, in which NaN and infinities are null.
+        dtype: the numpy dtype; ``object`` for texts.
+        shape: the dimensions; None or a name for any size. Without a shape: any shape.
+        answered: the array is part of an answer: NaN and infinities are null in JSON.
     """
     if shape is None:
         return {"description": f"array of {dtype}, of any shape"}
@@ -119,14 +119,14 @@ def nested(
     return {**found, "description": f"array of {dtype}, {sizes}"}
 
 
-_DOUBLE = 8  # bytes of a float that holds any number of JSON's
+_DOUBLE = 8  # bytes of a float that can hold every JSON number
 _FEW = 1024
 _MOST_SQUARED = float(np.finfo(np.float32).max) ** 2
 _dtype = lru_cache(maxsize=64)(np.dtype)
 
 
 def _cast(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """The same numbers in another dtype; those that do not fit are refused."""
+    """Cast an array; numbers outside the dtype's range are refused."""
     theirs, ours = array.dtype.kind, dtype.kind
     if array.size == 0:
         return array.astype(dtype)
@@ -150,10 +150,10 @@ def _cast(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, 
 
 
 def _surely_fits(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> bool:
-    """Whether no number is too large, as far as a cheap look tells.
+    """Whether a cheap test shows that all numbers are in range.
 
-    For a few numbers numpy's own check costs four times the cast. The sum of squares is over what
-    any of them is, squared; NaN and what overflows make it no number that is below.
+    For small arrays numpy's own check costs four times the cast. The sum of squares is an upper
+    bound of each square; with NaN or overflow, the comparison is false.
     """
     return (
         array.size <= _FEW
@@ -169,12 +169,12 @@ def _brief(error: Exception) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """Annotates a numpy array that is made of an image file: height × width × channels of uint8.
+    """Annotates a numpy array that is decoded from an image file: uint8, height × width × channels.
 
     Args:
-        mode: ``RGB``, ``RGBA`` or ``L`` (grey: height × width). The image is turned upright, as its
-            EXIF data says, and converted.
-        max_pixels: larger ones are refused before they are decoded.
+        mode: ``RGB``, ``RGBA`` or ``L`` (grey: height × width). The image is rotated by its EXIF
+            data, and converted.
+        max_pixels: larger images are refused before they are decoded.
 
     Needs the package Pillow (``pip install 'penstock[images]'``).
     """
@@ -203,10 +203,10 @@ class Image:
         }
 
     def decode(self, value: Any) -> np.ndarray[Any, Any]:
-        """The array of a file's bytes, or of their Base64; an array as it is.
+        """Decode a file's bytes, or their Base64; an array is returned unchanged.
 
         Raises:
-            ValueError: it is no image that can be read, or a larger one than is taken.
+            ValueError: the bytes are not a readable image, or it is too large.
         """
         if isinstance(value, np.ndarray):
             return value
@@ -229,16 +229,16 @@ class Image:
 
 
 def binary(value: Any) -> bytes:
-    """Bytes as they are; a text is Base64.
+    """Return bytes unchanged; decode a text as Base64.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: the value is neither.
     """
     if isinstance(value, bytes):
         return value
     if not isinstance(value, str):
         raise ValueError("the bytes of one file are wanted, which stand in JSON as Base64")
-    if value.startswith("data:"):  # as browsers give the content of a file
+    if value.startswith("data:"):  # a data URL, as browsers encode files
         value = value.partition(",")[2]
     try:
         return base64.b64decode(value, validate=True)

@@ -13,7 +13,7 @@ from typing_extensions import is_typeddict
 
 _FRAMEWORKS: Final = ("fastapi", "starlette")
 _OF_BODIES: Final = ("Body", "File", "Form")
-"""Defaults of FastAPI's that pydantic reads as its own, and that say what is so here anyway."""
+"""FastAPI's default markers that pydantic accepts, and that have no other meaning here."""
 _INSTEAD: Final = (
     'a pydantic model, bytes, Annotated[np.ndarray, Array("float32", (None, 3))] for an array, or'
     " Annotated[np.ndarray, Image()] for a picture"
@@ -21,7 +21,7 @@ _INSTEAD: Final = (
 
 
 def foreign_class(annotation: Any) -> str | None:
-    """What is wrong with an annotation that names a class of a web framework."""
+    """Return the problem of an annotation with a class of a web framework; else None."""
     for each in _classes(annotation, []):
         home = _framework(each)
         if home is not None:
@@ -33,7 +33,7 @@ def foreign_class(annotation: Any) -> str | None:
 
 
 def foreign_default(default: Any) -> str | None:
-    """What is wrong with a parameter's default that asks a web framework for a value."""
+    """Return the problem of a default that is a marker of a web framework; else None."""
     kind = type(default)
     home = _framework(kind)
     if home is None or kind.__name__ in _OF_BODIES:
@@ -42,7 +42,7 @@ def foreign_default(default: Any) -> str | None:
 
 
 def without_schema(annotation: Any) -> str | None:
-    """Which class in an annotation pydantic knows no schema for, and what to write instead."""
+    """Return the problem of an annotation with a class without a pydantic schema; else None."""
     problem = foreign_class(annotation)
     if problem is not None:
         return problem
@@ -60,7 +60,7 @@ def _framework(kind: type) -> str | None:
 
 
 def _classes(annotation: Any, seen: list[Any]) -> Iterator[type]:
-    """The classes that values of an annotation are made of, but for those with a schema beside."""
+    """Yield the classes in an annotation, except those annotated with a schema."""
     if annotation in seen:
         return
     seen.append(annotation)
@@ -80,7 +80,7 @@ def _classes(annotation: Any, seen: list[Any]) -> Iterator[type]:
 
 
 def _members(kind: type) -> list[Any] | None:
-    """The annotations of a model's members; None for another class."""
+    """Return the annotations of a model's members; None for other classes."""
     if issubclass(kind, BaseModel):
         fields = kind.model_fields.values()
         return [Annotated[each.annotation, *each.metadata, None] for each in fields]

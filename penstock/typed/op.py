@@ -19,34 +19,33 @@ from penstock.request import Feed
 from penstock.typed.signature import Signature, response_of
 
 BODY: Final = "@body"
-"""In the op's input the request's body, in its output the answer's."""
+"""Key of the request's body in the op's input, and of the answer's body in its output."""
 KIND: Final = "@kind"
-"""The media type of the request's body."""
+"""Key of the media type of the request's body."""
 ANSWER: Final = "@answer"
-"""The media type that the answer is to have."""
+"""Key of the media type of the answer."""
 
 _ITEM = "item"
 _RESULT = "result"
 
 
 class TypedOp(Op):
-    """See the module.
+    """A typed function or class as an op.
 
     Args:
-        target: a function, or a class. A class has ``predict``, or ``inference`` (of batches also
-            called ``batch_inference``) with any of
-            ``preprocess`` (of one request, before it) and ``postprocess`` (after it); an object of
-            it is made once per worker, and its ``load`` is called once, where it has one.
+        target: a function, or a class. A class has ``predict``, or ``inference`` (for batches also
+            ``batch_inference``), and may have ``preprocess`` and ``postprocess`` of one request.
+            Each worker makes one object, and calls its ``load`` once, if it has one.
         batched: see Signature.
         name: the op's name; the function's by default.
         inputs: the op before it; None means the request.
         options: any other parameter of ``Op``.
 
     Attributes:
-        signature: what a request and an answer look like.
+        signature: the schemas of requests and answers.
 
     Raises:
-        HookError: the annotations make no schema, or the class lacks a method.
+        HookError: the annotations have no schema, or the class lacks a method.
     """
 
     joins_feeds = False
@@ -80,7 +79,7 @@ class TypedOp(Op):
             self.process = self._process_async  # type: ignore[method-assign, assignment]
 
     def __copy__(self) -> Self:
-        """A worker's own copy, with an object of its own where the target is a class."""
+        """Copy the op for a worker; if the target is a class, with an object of its own."""
         twin = super().__copy__()
         if self._fresh:
             self._fresh = twin._fresh = False
@@ -89,7 +88,7 @@ class TypedOp(Op):
         return twin
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function, or make an object, as if it were no op."""
+        """Call the function or class directly."""
         return self._target(*args, **kwargs)
 
     def hook_name(self, hook: str) -> str:
@@ -134,7 +133,7 @@ class TypedOp(Op):
         self._after = getattr(made, "postprocess", None)
 
     def preprocess(self, input_dicts: dict[str, Feed], data_id: int = 0, log_id: int = 0) -> Feed:
-        """One request's value."""
+        """Decode and check one request."""
         (feed,) = input_dicts.values()
         signature = self.signature
         body = feed.get(BODY)
@@ -158,7 +157,7 @@ class TypedOp(Op):
     def postprocess(
         self, input_data: dict[str, Feed], fetch_data: Any, data_id: int = 0, log_id: int = 0
     ) -> Feed:
-        """One request's answer."""
+        """Check and encode one request's answer."""
         (feed,) = input_data.values()
         (result,) = fetch_data[_RESULT]
         if self._after is not None:
@@ -197,11 +196,11 @@ def _has_init(target: Any) -> bool:
 
 
 class _Steps:
-    """The methods of a class that is served.
+    """The methods of a served class.
 
     Attributes:
-        run: what is called with a batch, or with one request.
-        has_before: ``preprocess`` makes the input of it.
+        run: name of the method that is called with a batch, or with one request.
+        has_before: whether ``preprocess`` makes its input.
     """
 
     def __init__(self, target: type, batched: bool) -> None:
@@ -219,7 +218,7 @@ class _Steps:
 
 
 def _signature(target: Any, steps: _Steps | None, batched: bool) -> Signature:
-    """What one request and one answer look like: of a class, from its first and last step."""
+    """Return the schemas of one request and answer; for a class, of its first and last step."""
     if steps is None:
         return Signature(target, batched=batched)
     last = response_of(steps.after or steps.run, batched=batched and not steps.after)

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 _LONGEST: Final = 100
-"""Characters of a line; a guess at what a terminal shows beside a path."""
+"""Maximum characters of a line; a guess at the width of a terminal, less a path."""
 
 
 def outline(schema: Mapping[str, Any]) -> str:
-    """The members of an object with their types, or a type; types of members by their names.
+    """Format a schema: the members of an object with their types, or a type.
 
     Args:
-        schema: as ``Schema.describe`` gives it, with names alone as references.
+        schema: from ``Schema.describe``, with plain names as references.
     """
     top = schema.get("$defs", {}).get(schema.get("$ref"), schema)
     members = top.get("properties")
@@ -38,7 +38,7 @@ def _type(schema: Mapping[str, Any]) -> str:
         return str(schema["contentMediaType"])
     kind = schema.get("type")
     described = str(schema.get("description", ""))
-    if described.startswith("array of "):  # ours says more than its nested lists
+    if described.startswith("array of "):  # our description is clearer than nested lists
         return described
     if kind == "array":
         return f"[{_type(schema.get('items', {}))}]"

@@ -35,19 +35,19 @@ _PLAIN = ConfigDict(
 
 
 _LARGE = 64 << 10
-"""Bytes of a body from which on a list or a dict names its first fault only."""
+"""Bytes of a body above which only the first fault of a list or dict is reported."""
 
 _MOST_FAULTS = 100
-"""Most locations in an error answer."""
+"""Maximum locations in an error answer."""
 
 _PREFIXES = {"value_error": "Value error, ", "assertion_error": "Assertion failed, "}
-"""What pydantic puts before the text of a validator."""
+"""Prefixes that pydantic adds to the text of a validator."""
 
 _COLLECTIONS = frozenset(("list", "tuple", "set", "frozenset", "dict"))
 
 
 def _failing_fast(schema: Any) -> Any:
-    """A core schema whose collections stop at their first fault."""
+    """Return a core schema whose collections stop at their first fault."""
     if isinstance(schema, (list, tuple)):
         return type(schema)(map(_failing_fast, schema))
     if not isinstance(schema, dict):
@@ -62,22 +62,22 @@ class Validator(Protocol):
     """Pydantic's validator, or a plugin's wrapper."""
 
     def validate_json(self, body: bytes, /) -> Any:
-        """The value of JSON, checked."""
+        """Parse and validate JSON."""
 
     def validate_python(self, value: Any, /) -> Any:
-        """A plain value, checked."""
+        """Validate a plain value."""
 
 
 class Schema:
-    """One type: reads bodies, checks values and writes them.
+    """Reads, validates and writes the values of one type.
 
     Args:
-        annotation: of Python.
-        name: what messages call it.
-        of_answers: described as it is written, not as it is read.
+        annotation: the type's annotation.
+        name: its name in messages.
+        of_answers: describe values as written, not as read.
 
     Raises:
-        HookError: no body can hold such a value.
+        HookError: the type cannot be decoded from a body.
     """
 
     __slots__ = ("_adapter", "_first_faults", "_of_answers", "annotation")
@@ -106,19 +106,19 @@ class Schema:
         return f"<Schema {self.annotation!r}>"
 
     def read(self, body: bytes, kind: str, raw: str | None = None) -> Any:
-        """The value of a body.
+        """Decode and validate a body.
 
         Args:
-            body: as sent, unpacked.
+            body: the decompressed body.
             kind: its media type.
-            raw: the member that a body is when it is neither JSON nor msgpack nor a form, such as
-                an image; None where such bodies are refused.
+            raw: the member whose value is a body that is not JSON, msgpack or a form, such as an
+                image; None if such bodies are refused.
 
         Raises:
-            InvalidInput: it does not fit; says where.
-            Undecodable: it is not of its type, or of none that is known.
+            InvalidInput: the value is invalid; the text names the places.
+            Undecodable: the body does not match its media type, or the type is unknown.
         """
-        # Not through the adapter's methods, whose many options take as long as a small body.
+        # The validator directly: the options of the adapter's methods cost as much as a small body.
         validator = self._brief() if len(body) > _LARGE else self._adapter.validator
         try:
             if media.is_json(kind):
@@ -146,18 +146,18 @@ class Schema:
         return self._first_faults
 
     def check(self, value: Any) -> Any:
-        """A value, converted where pydantic converts it.
+        """Validate a value, with pydantic's conversions.
 
         Raises:
-            ValidationError: it does not fit.
+            ValidationError: the value is invalid.
         """
         return self._adapter.validator.validate_python(value)
 
     def accept(self, value: Any) -> Any:
-        """A plain value that a caller sent otherwise than as a body.
+        """Validate a plain value that a caller sent in another protocol.
 
         Raises:
-            InvalidInput: it does not fit; says where.
+            InvalidInput: the value is invalid; the text names the places.
         """
         try:
             return self._adapter.validate_python(value)
@@ -165,10 +165,10 @@ class Schema:
             raise invalid(error, "body") from None
 
     def write(self, value: Any, kind: str) -> bytes:
-        """A checked value as a body.
+        """Encode a validated value as a body.
 
         Args:
-            value: as ``check`` gave it.
+            value: the result of ``check``.
             kind: ``media.JSON`` or ``media.MSGPACK``.
         """
         if kind == media.JSON:
@@ -176,14 +176,14 @@ class Schema:
         return media.encode(self._adapter.serializer.to_python(value), kind)
 
     def plain(self, value: Any) -> Any:
-        """A checked value as dicts, lists, numbers, texts and arrays."""
+        """Convert a validated value to dicts, lists, numbers, texts and arrays."""
         return self._adapter.dump_python(value)
 
     def describe(self, *, refs: str) -> dict[str, Any]:
-        """Its JSON Schema (draft 2020-12).
+        """Return the JSON Schema (draft 2020-12).
 
         Args:
-            refs: where definitions will stand, such as ``#/components/schemas/{model}``.
+            refs: template of references, such as ``#/components/schemas/{model}``.
         """
         if self._of_answers:
             return self._adapter.json_schema(mode="serialization", ref_template=refs)
@@ -191,11 +191,11 @@ class Schema:
 
 
 def _read_form(validator: Validator, body: bytes, kind: str) -> Any:
-    """The value of a form, whose fields are lists where they came several times, or are to be.
+    """Decode and validate a form; repeated fields, and members that are lists, become lists.
 
     Raises:
-        ValidationError: it does not fit.
-        InvalidInput: a field came several times and is no list.
+        ValidationError: the value is invalid.
+        InvalidInput: a field that is not a list was sent several times.
     """
     value, repeated = media.read_form(body, kind)
     try:
@@ -220,7 +220,7 @@ def _no_schema(name: str, annotations: Iterable[Any], error: Exception) -> HookE
 
 
 def invalid(error: ValidationError, *where: str) -> InvalidInput | Undecodable:
-    """What pydantic found wrong with a caller's value."""
+    """Convert pydantic's error about a caller's value."""
     if error.error_count() > _MOST_FAULTS:
         text = f"{error.error_count()} places do not fit, too many to be listed"
         return InvalidInput([{"loc": [*where], "msg": text, "type": "too_many_errors"}])
@@ -235,7 +235,7 @@ def invalid(error: ValidationError, *where: str) -> InvalidInput | Undecodable:
 
 
 def _message(found: ErrorDetails) -> str:
-    """What is wrong in one place; what a validator of the user's says stands alone."""
+    """Return the text of one fault; a user's validator's text without pydantic's prefix."""
     prefix = _PREFIXES.get(found["type"])
     return found["msg"] if prefix is None else found["msg"].removeprefix(prefix)
 
@@ -244,20 +244,20 @@ class Signature:
     """The request and answer types of a function.
 
     Args:
-        function: typed.
-        batched: each of its parameters is a list with an element for each request, and its result.
-        skip: parameters that are not the caller's, such as ``self``.
-        response: of the answers; by default that of the function's result.
-        name: what messages call it; the function's by default.
+        function: a typed function.
+        batched: parameters and result are lists with an element for each request.
+        skip: number of leading parameters that are not the caller's, such as ``self``.
+        response: the schema of answers; by default that of the function's result.
+        name: its name in messages; the function's by default.
 
     Attributes:
         request, response: the schemas of one request.
         files: parameters, or members, whose values may be the bytes of files.
-        raw: the one of them that a body is which is neither JSON nor msgpack nor a form; None where
-            such bodies are refused.
+        raw: the member whose value is a body that is not JSON, msgpack or a form; None if such
+            bodies are refused.
 
     Raises:
-        HookError: a parameter has no type, or is no list where the function is batched.
+        HookError: a parameter has no type, or is not a list although the function is batched.
     """
 
     def __init__(
@@ -307,16 +307,16 @@ class Signature:
         return hints[parameter.name]
 
     def arguments(self, value: Any) -> dict[str, Any]:
-        """The arguments of one call, of a value that ``request`` has read."""
+        """Return the arguments of one call, from a value of ``request``."""
         if self.whole:
             return {self.names[0]: value}
         return {name: getattr(value, name) for name in self.names}
 
     def call(self, function: Callable[..., Any], values: Sequence[Any]) -> Any:
-        """Call the function for these requests, one where it is not batched.
+        """Call the function for these requests; exactly one if it is not batched.
 
         Returns:
-            what it returned: of a batched one a list, of any other its result, or a coroutine.
+            The function's result: a list if it is batched; or a coroutine.
         """
         if not self.batched:
             (value,) = values
@@ -327,7 +327,7 @@ class Signature:
 
 
 def response_of(function: Callable[..., Any], *, batched: bool) -> Schema:
-    """The schema of what a function gives for one request; anything, where it does not say.
+    """Return the schema of a function's result for one request; any value without an annotation.
 
     Raises:
         HookError: see Signature.
@@ -349,7 +349,7 @@ def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
 def _members(
     name: str, parameters: Sequence[inspect.Parameter], taken: Mapping[str, Any]
 ) -> type[BaseModel]:
-    """A model whose members are the parameters."""
+    """Make a model whose members are the parameters."""
     fields: dict[str, Any] = {
         each.name: (taken[each.name], ... if each.default is each.empty else each.default)
         for each in parameters
@@ -362,7 +362,7 @@ def _members(
 
 
 def _element(kind: Any, function: str, what: str) -> Any:
-    """The T of ``list[T]``."""
+    """Return the T of ``list[T]``."""
     if get_origin(kind) in (list, Sequence, types.GenericAlias) and get_args(kind):
         return get_args(kind)[0]
     raise HookError(
@@ -382,7 +382,7 @@ def _is_model(kind: Any) -> bool:
 
 
 def file_members(kind: Any) -> tuple[str, ...]:
-    """The members of a model that may be the bytes of files, such as an image."""
+    """Return the members of a model that may be the bytes of files, such as an image."""
     if not isinstance(kind, type) or not issubclass(kind, BaseModel):
         return ()
     return _files(
@@ -398,7 +398,7 @@ def _files(members: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _takes_bytes(kind: Any) -> bool:
-    """Whether the bytes of a file can be its value."""
+    """Whether a value of this type can be the bytes of a file."""
     if kind is bytes:
         return True
     if get_origin(kind) is not Annotated:

@@ -45,8 +45,8 @@ def test_the_pipeline_over_grpc_takes_the_json_of_http():
         ("http://127.0.0.1:1/x", {"shapes": ["x:1"]}, "for models"),
         ("http://127.0.0.1:1/x", {"binary": True}, "for models"),
         ("grpc://127.0.0.1:1/v2/models/m", {"data": "{}"}, "no request of the Open Inference"),
-        ("http://127.0.0.1:1/v2/models/m", {}, "says nothing of the model"),
-        ("grpc://127.0.0.1:1/v2/models/m", {}, "says nothing of the model"),
+        ("http://127.0.0.1:1/v2/models/m", {}, "has no metadata of the model"),
+        ("grpc://127.0.0.1:1/v2/models/m", {}, "has no metadata of the model"),
     ],
 )
 def test_what_cannot_be_sent_is_said(url: str, given: dict[str, Any], says: str):
@@ -100,7 +100,7 @@ def test_a_shape_must_be_known_and_of_an_input():
         made_up([Input("x", "FP32", (-1, -1))], {})
     with pytest.raises(BadTarget, match="no input y, but x"):
         made_up([Input("x", "FP32", (1,))], {"y": (1,)})
-    with pytest.raises(BadTarget, match="cannot be read"):
+    with pytest.raises(BadTarget, match="no readable inputs"):
         inputs_of({"inputs": [{}]})
     with pytest.raises(BadTarget, match="has the datatype 'FP8'"):
         inputs_of({"inputs": [{"name": "x", "datatype": "FP8", "shape": [1]}]})
