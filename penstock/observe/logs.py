@@ -17,8 +17,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from queue import Full, Queue
+from queue import SimpleQueue
 from typing import Final, Literal, TextIO, TypeAlias
+
+import orjson
 
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error", "critical"]
 LogFormat: TypeAlias = Literal["text", "json"]
@@ -96,7 +98,11 @@ class JsonLines(logging.Formatter):
             event["exception"] = self.formatException(record.exc_info)
         if record.stack_info:
             event["stack"] = record.stack_info
-        return json.dumps(event)
+        try:
+            line = orjson.dumps(event)
+        except TypeError:  # an integer of more than 64 bits
+            return json.dumps(event)
+        return line.decode() if line.isascii() else json.dumps(event)
 
 
 def _escaped(text: str) -> str:
@@ -126,7 +132,8 @@ class Unhurried(logging.Handler):
         self._unwritten = 0
         self._told = 0
         self._stream = stream
-        self._lines: Queue[str | None] = Queue(most)
+        self._most = most
+        self._lines: SimpleQueue[str | None] = SimpleQueue()
         # A daemon, because a blocked reader must not keep the process from ending.
         self._writer = threading.Thread(target=self._write, name="log", daemon=True)
         self._writer.start()
@@ -138,20 +145,18 @@ class Unhurried(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Queue the record's line; never blocks."""
-        try:
-            self._lines.put_nowait(self.format(record))
-        except Full:
+        if self._lines.qsize() >= self._most:
             self._refused += 1
+            return
+        try:
+            self._lines.put(self.format(record))
         except Exception:  # noqa: BLE001 - a record that cannot be formatted harms nobody
             self.handleError(record)
 
     def close(self) -> None:
         """Write the queued lines, within a time limit."""
         super().close()
-        try:
-            self._lines.put(None, timeout=LAST_LINES)
-        except Full:
-            return
+        self._lines.put(None)
         self._writer.join(LAST_LINES)
 
     def _write(self) -> None:
