@@ -18,6 +18,11 @@ SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 
 ROWS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 """The same for batch sizes."""
 
+_NAMES: Final[dict[tuple[float, ...], list[str]]] = {
+    bounds: [*(f"<= {bound:g}" for bound in bounds), f"> {bounds[-1]:g}"]
+    for bounds in (SECONDS, ROWS)
+}
+
 MANY: Final = 200
 """Number of values that are counted together, as that takes less time than one by one."""
 
@@ -217,8 +222,7 @@ def _count(values: list[Any], bounds: Sequence[float], counts: list[int]) -> Any
     return total
 
 
-def _histogram(bounds: Sequence[float], counts: Sequence[int], total: float) -> dict[str, Any]:
+def _histogram(bounds: tuple[float, ...], counts: Sequence[int], total: float) -> dict[str, Any]:
     """The sum of all values, and the count of each bucket."""
-    names = [*(f"<= {bound:g}" for bound in bounds), f"> {bounds[-1]:g}"]
-    classes = {name: count for name, count in zip(names, counts, strict=True) if count}
+    classes = {name: count for name, count in zip(_NAMES[bounds], counts, strict=True) if count}
     return {"sum": total, "classes": classes}

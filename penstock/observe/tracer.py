@@ -55,11 +55,13 @@ class Window(Instrument):
         if sums is None:
             sums = self._ops[op] = [0.0] * (1 + len(STAGES))
         sums[0] += 1
-        sums[1] += max(0.0, began - free)
+        if began > free:  # ``max`` would take longer
+            sums[1] += began - free
         sums[2] += batch.prepared
         sums[3] += batch.processed
         sums[4] += ran - batch.prepared - batch.processed
-        sums[5] += max(0.0, now - began - ran)
+        if now > began + ran:
+            sums[5] += now - began - ran
 
     def given_up(self, op: str, batch: Batch, now: float) -> None:
         """See Instrument."""

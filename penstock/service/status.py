@@ -13,16 +13,17 @@ counts of a killed engine since its last report are lost.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import time
 import zlib
 from base64 import b85decode, b85encode
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from functools import partial
 from typing import Any, Final, TypeAlias
+
+import orjson
 
 from penstock.api.access import is_passed_on, is_this_machine
 from penstock.api.calls import Answer, Http, HttpCall
@@ -33,8 +34,9 @@ from penstock.api.health import Health
 from penstock.api.replies import run_aside
 from penstock.door.door import Door
 from penstock.engine.engine import Engine
-from penstock.engine.graph import ServedGraph
+from penstock.engine.graph import GraphStatistics, ServedGraph
 from penstock.engine.stage import Stage
+from penstock.engine.statistics import StageStatistics
 from penstock.errors import StartupError
 from penstock.executors.processes.control import MOST_TEXT
 from penstock.graph.dag import REQUEST
@@ -49,6 +51,7 @@ Report: TypeAlias = dict[str, Any]
 SUM_TIMEOUT: Final = 1.0
 """Seconds that the supervisor waits for the engines' reports."""
 
+_OF_STAGE: Final = [each.name for each in fields(StageStatistics)]
 _NO_STORE: Final = ((b"cache-control", b"no-store"),)
 _JSON: Final = ((b"content-type", b"application/json"), *_NO_STORE)
 
@@ -102,11 +105,11 @@ class Reporter:
                 **self._processes.of("", [os.getpid()]),
                 "loop": time.thread_time(),
             },
-            "graphs": [self._graph(graph) for graph in self._engine.graphs],
+            "graphs": [*map(self._graph, self._engine.graphs, seen.graphs)],
         }
 
-    def _graph(self, graph: ServedGraph) -> Report:
-        seen, signature = graph.statistics(), graph.signature
+    def _graph(self, graph: ServedGraph, seen: GraphStatistics) -> Report:
+        signature = graph.signature
         return {
             "name": seen.name,
             "version": seen.version,
@@ -116,7 +119,7 @@ class Reporter:
             "requests": self._counters.of_graph(graph),
             "ops": [
                 {
-                    **asdict(each),
+                    **{name: getattr(each, name) for name in _OF_STAGE},
                     **self._op(stage),
                     "inputs": [graph.stages[i].name for i in inputs if i != REQUEST],
                 }
@@ -143,13 +146,13 @@ class Reporter:
 
 def packed(report: Report) -> str:
     """A report as text that fits into a message; without its graphs if it would be too long."""
-    text = b85encode(zlib.compress(json.dumps(report).encode(), 1)).decode()
+    text = b85encode(zlib.compress(orjson.dumps(report), 1)).decode()
     return text if len(text) <= MOST_TEXT else packed({**report, "graphs": []})
 
 
 def unpacked(text: str) -> Report:
     """The report from text of ``packed``."""
-    report: Report = json.loads(zlib.decompress(b85decode(text)))
+    report: Report = orjson.loads(zlib.decompress(b85decode(text)))
     return report
 
 
@@ -270,7 +273,7 @@ class StatusPage:
             report = await self._reports.total()
         except (TimeoutError, StartupError):  # the supervisor is gone or busy: use only our own
             report = self._reports.own()
-        call.reply(200, _JSON, json.dumps(report).encode())
+        call.reply(200, _JSON, orjson.dumps(report))
 
 
 def is_local(call: HttpCall, what: str) -> bool:
