@@ -14,6 +14,7 @@ import re
 import select
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,6 +31,9 @@ MOST_LINES: Final = 10_000
 
 LAST_LINES: Final = 1.0
 """Seconds to write the last lines at the end."""
+
+_TOGETHER: Final = 0.005
+"""Seconds whose lines are written together: waking the writer costs more than a line."""
 
 # Control characters, Unicode line ends, and characters that change the writing direction.
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
@@ -133,6 +137,7 @@ class Unhurried(logging.Handler):
         self._told = 0
         self._stream = stream
         self._most = most
+        self._taken = 0  # by the writer, and not yet written
         self._lines: SimpleQueue[str | None] = SimpleQueue()
         # A daemon, because a blocked reader must not keep the process from ending.
         self._writer = threading.Thread(target=self._write, name="log", daemon=True)
@@ -145,7 +150,7 @@ class Unhurried(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Queue the record's line; never blocks."""
-        if self._lines.qsize() >= self._most:
+        if self._lines.qsize() + self._taken >= self._most:
             self._refused += 1
             return
         try:
@@ -160,14 +165,21 @@ class Unhurried(logging.Handler):
         self._writer.join(LAST_LINES)
 
     def _write(self) -> None:
-        while (line := self._lines.get()) is not None:
+        lines: list[str | None] = []
+        while None not in lines:
+            lines = [self._lines.get()]
+            time.sleep(_TOGETHER)
+            more = self._taken = self._lines.qsize()
+            lines += [self._lines.get() for _ in range(more)]
+            text = [f"{line}\n" for line in lines if line is not None]
             try:
-                self._stream.write(line + "\n")
-                if self._lines.empty():
-                    self._stream.flush()
+                self._stream.write("".join(text))
+                self._stream.flush()
             except (OSError, ValueError):  # the disk is full; the stream is closed
-                self._unwritten += 1
+                self._unwritten += len(text)
                 continue
+            finally:
+                self._taken = 0
             self._tell_dropped()
 
     def _tell_dropped(self) -> None:
