@@ -3,15 +3,15 @@
 A text reply carries ``repr`` of each array without summarising, such as
 ``array([[18.901152]], dtype=float32)``. ``format_array`` gives the same bytes whatever numpy is
 installed and whatever its print options say. Its rules are those of ``numpy.core.arrayprint`` 1.26
-under default options (precision 8, ``floatmode='maxprec'``), found out by comparing; the method is
-our own. An element's text is a *word*. All words of a numeric array are padded to one width, and
-how a float is written depends on the others around it: fixed or scientific notation, how many
-digits. Shortest round-trip digits come from orjson (float32) and Python (float64), correctly
-rounded ones from ``%e`` and ``%f``: several times faster than numpy itself.
+under default options (precision 8, ``floatmode='maxprec'``), determined by comparison; the method
+is our own. An element's text is a *word*. All words of a numeric array are padded to one width, and
+all floats of an array together determine the notation and the number of digits. Shortest round-trip
+digits come from orjson (float32) and Python (float64), correctly rounded ones from ``%e`` and
+``%f``: several times faster than numpy itself.
 
-``parse_array`` reads such a text. Old clients send arrays so, and old ops evaluated it; evaluating
-what a stranger sends runs his code, so this reader knows numbers, brackets and dtype names, nothing
-else. Its time grows with the length of the text, its memory with ``max_elements`` at most.
+``parse_array`` reads such a text, which old clients send. Old ops evaluated it, which runs a
+caller's code; this parser knows only numbers, brackets and dtype names. Its time is linear in the
+length of the text, its memory bounded by ``max_elements``.
 
 Pure; safe from any thread. Source: ``docs/compatibility.md`` (text replies).
 """
@@ -39,17 +39,17 @@ _LINE_WIDTH = 75
 _CLASS = "array("
 _INDENT = len(_CLASS) + 1
 _ROW_WIDTH = _LINE_WIDTH - _INDENT - 2
-"""Columns of the words of a row in one bracket, which it closes, as it does the class."""
+"""Columns of a line for the words of a row."""
 _AT_ONCE = 4096
-"""Numbers that are written in one step, in a few milliseconds."""
+"""Numbers that are formatted in one step, in a few milliseconds."""
 
-# Python's own types hold these, so their arrays are written without a dtype.
+# Arrays of these dtypes, which Python's own types have, are written without a dtype.
 _IMPLIED = (np.dtype(np.int64), np.dtype(np.float64), np.dtype(np.complex128), np.dtype(np.bool_))
 
 _PRECISION = 8
 _FIXED = f"%.{_PRECISION}f"
 _FEW = 64
-"""Numbers up to which a Python loop is quicker than numpy."""
+"""Maximum numbers for which a Python loop is faster than numpy."""
 
 MAX_AXES = 16
 MAX_ELEMENTS = 1_000_000
@@ -71,14 +71,14 @@ _TAIL = re.compile(
 )
 _BRACKET = re.compile(r"[\[\]]")
 _OPENING = re.compile(r"(?:\[\s*+)+")
-_MAX_DIGITS = 400  # every float64 fits, and no number takes long to read
+_MAX_DIGITS = 400  # enough for every float64; bounds the time of parsing a number
 
 
 def format_array(array: Array | np.generic) -> str:
-    """``repr`` of numpy 1.26 with the print threshold removed.
+    """Format an array as ``repr`` of numpy 1.26 does, without a print threshold.
 
     Args:
-        array: any dtype and shape; read, never kept. A numpy scalar gives its bare number.
+        array: any dtype and shape; only read. A numpy scalar gives its bare number.
     """
     if isinstance(array, np.generic):
         return _scalar_text(array)
@@ -107,7 +107,7 @@ def _array_pieces(array: Array) -> Iterator[str]:
 
 
 def text_width(dtype: np.dtype[Any]) -> int:
-    """Characters that the text of one element takes at most, roughly."""
+    """Return the approximate maximum characters of one element."""
     if dtype.kind in "iub":
         return 5 if dtype.kind == "b" else (4, 6, 11, 20)[dtype.itemsize.bit_length() - 1]
     if dtype.kind in "fc":
@@ -116,7 +116,7 @@ def text_width(dtype: np.dtype[Any]) -> int:
 
 
 def format_value(value: Any) -> str:
-    """``repr`` of a value as a text reply carries it; arrays inside of lists included."""
+    """Format a value of a text reply as ``repr`` does, including arrays inside lists."""
     if isinstance(value, np.ndarray | np.generic):
         return format_array(value)
     if type(value) is list:
@@ -125,15 +125,15 @@ def format_value(value: Any) -> str:
 
 
 def _body(array: Array) -> Iterator[str]:
-    """The brackets and their contents, in pieces."""
+    """Yield the brackets and their contents in pieces."""
     if array.dtype.kind == "O":
         words = [
             f"list({format_value(item)})" if isinstance(item, list) else format_value(item)
             for item in array.reshape(-1).tolist()
         ]
     elif (write := _word_writer(array)) is None:
-        # Dates, records and long doubles: rare in replies, so numpy may write them; every
-        # option that a global setting could change is given.
+        # Dates, records and long doubles are rare in replies, so numpy formats them, with all
+        # options, so that global settings have no effect.
         yield np.array2string(
             array,
             max_line_width=_LINE_WIDTH,
@@ -159,11 +159,11 @@ def _body(array: Array) -> Iterator[str]:
 
 
 def _numbers(flat: Array, write: Writer, shape: tuple[int, ...]) -> Iterator[str]:
-    """Words that are equally wide, some thousands at a time."""
+    """Yield lines of words of equal width, some thousands at a time."""
     few = flat.size <= _AT_ONCE
     words = write(flat if few else flat[:1])
     count, last = shape[-1], len(shape) - 1
-    # Every line takes the same count of them, one at least.
+    # Every line has the same number of words, at least one.
     wide = len(words[0])
     per_line = min(count, max(_ROW_WIDTH - 2 * last - wide, 0) // (wide + 2) + 1)
     lines = -(-count // per_line)  # of a row
@@ -199,7 +199,7 @@ def _numbers(flat: Array, write: Writer, shape: tuple[int, ...]) -> Iterator[str
 
 
 def _texts(words: Sequence[str], shape: tuple[int, ...]) -> Iterator[str]:
-    """Words of any widths: a line takes as many as fit."""
+    """Yield lines of words of any width, as many as fit."""
     count, last = shape[-1], len(shape) - 1
     width = _ROW_WIDTH - 2 * last
     line_break = _line_break(last)
@@ -210,7 +210,7 @@ def _texts(words: Sequence[str], shape: tuple[int, ...]) -> Iterator[str]:
             yield row_break(first // count)
         begin, column = first, 0
         for index in range(first, first + count):
-            # The first word of a line stays where it is: moving it would not help.
+            # The first word of a line is never wrapped.
             if column + len(words[index]) > width and index > begin:
                 yield ", ".join(words[begin:index]) + line_break
                 begin, column = index, 0
@@ -220,12 +220,12 @@ def _texts(words: Sequence[str], shape: tuple[int, ...]) -> Iterator[str]:
 
 
 def _line_break(last: int) -> str:
-    """What stands between two lines of a row, which has ``last`` brackets around its own."""
+    """Return the separator of two lines of a row, which is nested in ``last`` brackets."""
     return ",\n" + " " * (_INDENT + last)
 
 
 def _row_breaks(shape: tuple[int, ...]) -> Callable[[int], str]:
-    """What stands before each row but the first: it closes and opens the axes that end there."""
+    """Return the function that makes the separator before a row: closing and opening brackets."""
     last = len(shape) - 1
     sizes = [prod(shape[axis:last]) for axis in range(1, last)]
     breaks = [
@@ -243,17 +243,16 @@ def _dtype_text(dtype: np.dtype[Any]) -> str:
         return str(dtype)
     if dtype.kind in "USV" or not dtype.isnative:
         return repr(dtype.str if dtype.kind in "US" else str(dtype))
-    # numpy 1.x and 2.x agree on these names, but for the flag of truth.
+    # numpy 1.x and 2.x have the same names, except for bool.
     name = "bool" if dtype.kind == "b" else dtype.name
     return name if name.isalnum() else repr(name)
 
 
 def _word_writer(array: Array) -> Writer | None:
-    """What writes the words of an array, some of its elements at a time; None for a dtype that is
-    not ours to write.
+    """Return the function that formats elements of an array; None for an unsupported dtype.
 
-    How one is written depends on all: they are looked at first, in blocks, so that other threads
-    get their turns. All words but texts are equally wide.
+    The format depends on all elements: they are scanned first, in blocks, so that other threads can
+    run. All words except texts have equal width.
 
     Args:
         array: any shape with at least one element.
@@ -277,7 +276,7 @@ def _word_writer(array: Array) -> Writer | None:
 
 
 def _scalar_text(value: np.generic) -> str:
-    """``repr`` of a numpy scalar as numpy 1.x writes it: without its type."""
+    """Format a numpy scalar as in numpy 1.x: without its type."""
     if isinstance(value, np.float32 | np.float16):
         return _short_float(value)
     if isinstance(value, np.complex64):
@@ -358,13 +357,13 @@ def _float_writer(flat: Array, *, plus: bool = False) -> Writer:
 
 
 class _FloatStats:
-    """What decides how the floats of an array are written.
+    """The properties of an array that determine the format of its floats.
 
     Attributes:
-        numbers: whether there is any that is finite.
-        has_nonfinite: whether there is any that is not.
-        has_negative: whether a finite one has a sign.
-        largest, smallest: magnitudes of the finite numbers, zeros left out.
+        numbers: whether there are finite numbers.
+        has_nonfinite: whether there are NaN or infinities.
+        has_negative: whether a finite number is negative.
+        largest, smallest: magnitudes of the finite numbers, without zeros.
     """
 
     def __init__(self, flat: Array) -> None:
@@ -392,7 +391,7 @@ class _FloatStats:
             self.smallest = 0.0
 
     def _scan_few(self, values: list[float]) -> None:
-        """The same for a few numbers, without numpy."""
+        """Scan a few numbers, without numpy."""
         numbers = [value for value in values if isfinite(value)]
         self.numbers = bool(numbers)
         self.has_nonfinite = len(numbers) < len(values)
@@ -417,17 +416,17 @@ def _needs_exponent(stats: _FloatStats, dtype: np.dtype[Any]) -> bool:
     largest, smallest = stats.largest, stats.smallest
     if not largest:
         return False
-    # Compared as doubles: float32(0.0001) lies below 0.0001, and numpy 1.x saw it so.
+    # Compared as doubles, as in numpy 1.x: float32(0.0001) is below 0.0001.
     if largest >= 1e8 or smallest < 1e-4:
         return True
-    # The quotient, however, was rounded to the array's own type before it was compared.
+    # The quotient, as in numpy 1.x, is rounded to the array's dtype before it is compared.
     ratio = largest / smallest
     return ratio > 1001.0 or (ratio > 999.0 and float(dtype.type(ratio)) > 1000.0)
 
 
 def _shortest(numbers: list[float], dtype: np.dtype[Any]) -> list[str]:
-    """The shortest digits that tell each number from its neighbours, in any notation."""
-    kind = dtype.char  # comparing types takes longer than writing a few numbers
+    """Return the shortest round-trip digits of each number, in any notation."""
+    kind = dtype.char  # comparing dtypes takes longer than formatting a few numbers
     if kind not in "df":
         array = np.array(numbers, dtype)
         return [np.format_float_positional(number, unique=True, trim="0") for number in array]
@@ -438,7 +437,7 @@ def _shortest(numbers: list[float], dtype: np.dtype[Any]) -> list[str]:
 
 
 def _split_at_point(numbers: list[float], shortest: list[str], plus: bool) -> list[tuple[str, str]]:
-    """The digits before and after the point, in fixed notation."""
+    """Return the digits before and after the point, in fixed notation."""
     parts = []
     for text, number in zip(shortest, numbers, strict=True):
         whole, _, fraction = text.partition(".")
@@ -454,7 +453,7 @@ def _scientific(
     numbers: list[float], digits: int, longest: int, width: int, plus: bool
 ) -> list[str]:
     word = f"%{'+' if plus else ''}#.{digits}e"
-    # One formatting call for all numbers takes half the time of one call each.
+    # One formatting call for all numbers takes half the time of separate calls.
     words = (f"{word} " * len(numbers) % tuple(numbers)).split()
     if longest > 2:
         words = [
@@ -470,7 +469,7 @@ def _exponent(text: str) -> str:
 
 
 def _fraction_digits(numbers: list[float], shortest: list[str]) -> int:
-    """How many digits after the point the neediest number asks for, at most the precision."""
+    """Return the maximum number of digits after the point, at most the precision."""
     most = 0
     for text, number in zip(shortest, numbers, strict=True):
         digits = text.partition("e")[0].lstrip("-").replace(".", "").strip("0")
@@ -503,20 +502,20 @@ def _with_nonfinite(
 
 
 def parse_array(text: str, *, max_elements: int = MAX_ELEMENTS) -> Array:
-    """The array that a text stands for.
+    """Parse the text of an array.
 
-    Without a dtype, whole numbers give int64, truth values bool and everything else float64.
+    Without a dtype, whole numbers are int64, truth values bool and other numbers float64.
 
     Args:
         text: such as ``array([[1., nan]], dtype=float32)``, ``array(3)`` or ``[[1, 2], [3, 4]]``.
-        max_elements: more than so many elements are refused.
+        max_elements: maximum number of elements.
 
     Returns:
         A new writable array.
 
     Raises:
-        ValueError: for anything else: other names, ``...``, rows of unequal length, more than 16
-            axes, numbers outside of the dtype.
+        ValueError: the text has anything else: other names, ``...``, rows of unequal length, more
+            than 16 axes, numbers outside the dtype's range.
     """
     text = text.strip()
     dtype, shape = None, None
@@ -540,7 +539,7 @@ def parse_array(text: str, *, max_elements: int = MAX_ELEMENTS) -> Array:
 
 
 def _unwrap(text: str) -> tuple[str, np.dtype[Any] | None, list[int] | None]:
-    """Body, dtype and shape of ``array(body, shape=(...), dtype=...)``."""
+    """Return body, dtype and shape of ``array(body, shape=(...), dtype=...)``."""
     start = len("array(")
     end = text.rfind("]") + 1
     if not end:
@@ -558,7 +557,7 @@ def _unwrap(text: str) -> tuple[str, np.dtype[Any] | None, list[int] | None]:
 
 
 def _parse_nested(text: str) -> tuple[list[int], list[str]]:
-    """Sizes of the axes, and the numbers as they are written, of evenly nested brackets."""
+    """Return the sizes of the axes, and the texts of the numbers, of evenly nested brackets."""
     opening = _OPENING.match(text)
     depth = opening[0].count("[") if opening else 0
     if depth > MAX_AXES:
@@ -567,7 +566,7 @@ def _parse_nested(text: str) -> tuple[list[int], list[str]]:
     sizes = [-1] * depth  # -1: not known yet
     counts = [0] * depth
     level = end = 0
-    after_row = False  # something was closed inside of the bracket that is open now
+    after_row = False  # a bracket was closed inside the current one
     for bracket in _BRACKET.finditer(text):
         between = text[end : bracket.start()]
         end = bracket.end()
@@ -608,7 +607,7 @@ def _parse_row(text: str) -> list[str]:
 
 
 def _convert(words: list[str], dtype: np.dtype[Any] | None) -> Array:
-    """The numbers in the dtype, without wrapping, overflow or cutting of fractions."""
+    """Convert numbers to the dtype; overflow and lost fractions are refused."""
     truths = words.count("True") + words.count("False")
     if truths and truths != len(words):
         raise ValueError("numbers and truth values are mixed")

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
 
 MOST_PARTS: Final = 1000
-_MOST_HEAD: Final = 4096  # bytes of a part's head; a guess at the longest honest file name
+_MOST_HEAD: Final = 4096  # maximum bytes of a part's head; a guess: long file names fit
 
 
 class _Parts:
-    """Collects what the parser finds."""
+    """Collects the parts that the parser finds."""
 
     def __init__(self) -> None:
         self.found: list[tuple[dict[bytes, bytes], bytearray]] = []
@@ -64,17 +64,17 @@ class _Parts:
 
 
 def read(body: bytes, kind: str) -> list[tuple[str, str | bytes, str]]:
-    """The fields of a form in their order: name, value, and the media type that the part gives.
+    """Return the fields of a form in order: name, value, and the part's media type.
 
     Args:
         body: the whole form.
         kind: the value of Content-Type, with the boundary.
 
     Returns:
-        texts as ``str``; as ``bytes`` what is a file, or of a type other than text.
+        Texts are ``str``; files, and parts of other media types than text, are ``bytes``.
 
     Raises:
-        Undecodable: it is no such form.
+        Undecodable: the body is not a valid form.
     """
     _, options = parse_options_header(kind)
     boundary = options.get(b"boundary")

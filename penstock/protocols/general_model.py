@@ -1,8 +1,9 @@
 """The protocol of the original's model server (``GeneralModelService``), independent of the
 encoding: requests, their tensors as arrays, and answers.
 
-A tensor names its element type by number. Each type has one field for its data: a list of numbers,
-a list of texts, or raw bytes (little-endian, row by row). What contradicts itself is refused.
+A tensor has the number of its element type. Each type has one field for its data: a list of
+numbers, a list of texts, or raw bytes (little-endian, row by row). Inconsistent tensors are
+refused.
 
 Source: ``docs/compatibility.md`` (the model server's protocol). Pure; safe from any thread.
 """
@@ -25,19 +26,17 @@ from penstock.tensor import LOD_SUFFIX, Signature, TensorSpec, lod_offsets
 SERVICE: Final = "GeneralModelService"
 METHODS: Final = ("inference", "debug")
 MAX_TENSORS: Final = 1_000
-"""Tensors, or wanted outputs, of one request."""
+"""Maximum tensors, or requested outputs, of one request."""
 
 MAX_LOD: Final = 100_000
-"""Offsets of one tensor."""
+"""Maximum offsets of one tensor."""
 
 TEXTS: Final = "data"
 RAW: Final = "tensor_content"
 
 
 class ElementType(NamedTuple):
-    """An element type: its name, which is a datatype of ``oip`` but for complex numbers, and the
-    field of its data.
-    """
+    """An element type: its name (a datatype of ``oip``, or a complex type), and its data field."""
 
     name: str
     field: str
@@ -69,20 +68,20 @@ NUMBERS: Final[dict[str, np.dtype[Any]]] = {
     "complex64_data": np.dtype("<f4"),
     "complex128_data": np.dtype("<f8"),
 }
-"""The fields of numbers, and what one of theirs is in memory."""
+"""The fields of numbers, and their dtypes in memory."""
 
 
 @dataclass(slots=True)
 class InTensor:
-    """A tensor as it came; whether it makes sense is not asked here.
+    """A received tensor, not validated.
 
     Attributes:
-        name: of the input, inside the model.
+        name: the input's name inside the model.
         alias: its public name.
-        elem_type: the number of an element type.
+        elem_type: the number of its element type.
         shape: dimensions.
         lod: offsets.
-        data: the fields of data that are not empty: arrays, lists of texts or bytes.
+        data: the data fields that are not empty: arrays, lists of texts or bytes.
     """
 
     name: str = ""
@@ -95,14 +94,14 @@ class InTensor:
 
 @dataclass(slots=True)
 class GeneralRequest:
-    """What a caller asks for.
+    """A request.
 
     Attributes:
         tensors: the inputs.
-        fetch: aliases of the wanted outputs; empty for all.
-        profile: whether the answer tells when what was done.
-        log_id: the caller's trace id, which comes back.
-        model: which one answers, where there are several.
+        fetch: aliases of the requested outputs; empty for all.
+        profile: whether the answer has profile times.
+        log_id: the caller's trace id, which the answer repeats.
+        model: the model's name, if the service has several.
     """
 
     tensors: list[InTensor] = field(default_factory=list)
@@ -114,11 +113,11 @@ class GeneralRequest:
 
 @dataclass(slots=True, kw_only=True)
 class Output:
-    """One tensor of an answer; for callers, one of a request as well.
+    """One tensor of an answer, or of a client's request.
 
     Attributes:
-        name: inside the model.
-        tensor: under its alias.
+        name: the name inside the model.
+        tensor: the tensor, under its alias.
         lod: offsets; empty for none.
     """
 
@@ -133,11 +132,11 @@ class GeneralResponse:
 
     Attributes:
         outputs: the tensors of each engine, by its name.
-        profile: microseconds of one clock: begin and end of the reading, and of the inference; None
-            where they were not asked for.
-        log_id: the request's.
-        err_no: 0 where all is well.
-        err_msg: says what is not.
+        profile: begin and end of decoding and of inference, in microseconds of one clock; None if
+            not requested.
+        log_id: the request's trace id.
+        err_no: 0 for success.
+        err_msg: the error's text.
     """
 
     outputs: Mapping[str, Sequence[Output]] = field(default_factory=dict)
@@ -148,10 +147,10 @@ class GeneralResponse:
 
 
 def listed(what: str, numbers: oip.Array) -> list[int]:
-    """A shape's or a lod's numbers; many would take far more memory than their array.
+    """Convert a shape or lod to a list, which needs far more memory than its array.
 
     Raises:
-        PackageError: there are too many.
+        PackageError: there are too many numbers.
     """
     most = MAX_AXES if what == "shape" else MAX_LOD
     if numbers.size > most:
@@ -160,14 +159,13 @@ def listed(what: str, numbers: oip.Array) -> list[int]:
 
 
 def feed_of(request: GeneralRequest, signature: Signature, budget: DecodeBudget) -> Feed:
-    """The feed that a request's tensors are.
+    """Convert a request's tensors to a feed.
 
-    An input is found by the tensor's name, or by its alias. Texts for an input of bytes (uint8) are
-    one array of theirs, each with a NUL byte behind it, as the original has them.
+    An input is found by the tensor's name or its alias. Texts for an input of bytes (uint8) become
+    one array, with a NUL byte after each text, as in the original.
 
     Raises:
-        PackageError: there is no tensor, or one contradicts itself or is of a type that is not
-            supported.
+        PackageError: there is no tensor, or one is inconsistent or of an unsupported type.
         InputMismatch: the tensors are not the model's inputs.
         TooLarge: the arrays would take too much memory.
     """
@@ -188,10 +186,10 @@ def feed_of(request: GeneralRequest, signature: Signature, budget: DecodeBudget)
 
 
 def output_of(tensor: InTensor, budget: DecodeBudget) -> Output:
-    """A tensor of an answer, for the caller who got it.
+    """Decode a tensor of an answer, for clients.
 
     Raises:
-        PackageError: it contradicts itself, or is of a type that is not supported.
+        PackageError: the tensor is inconsistent, or of an unsupported type.
         TooLarge: its array would take too much memory.
     """
     alias = tensor.alias or tensor.name
@@ -250,18 +248,18 @@ def _lod(where: str, lod: list[int], array: oip.Array) -> oip.Array:
 def outputs_of(
     request: GeneralRequest, signature: Signature, engine: str, value: Feed
 ) -> dict[str, list[Output]]:
-    """The tensors of an answer, in the order asked for, or declared.
+    """Return the tensors of an answer, in the requested or declared order.
 
     Args:
-        request: what was asked.
-        signature: the graph's.
-        engine: what answered; empty where several did, each of which has its name before a slash
-            in the names of its outputs.
-        value: what the graph gave.
+        request: the request.
+        signature: the graph's signature.
+        engine: the answering engine; empty for several, whose names with a slash precede the names
+            of their outputs.
+        value: the graph's result.
 
     Raises:
-        InputMismatch: an output was asked for that is not there, or twice.
-        WrongType: a value is no tensor of a type that can be sent.
+        InputMismatch: a requested output does not exist, or is requested twice.
+        WrongType: a value is not a tensor of a supported type.
     """
     specs = signature.outputs or [_spec(name) for name in value if not name.endswith(LOD_SUFFIX)]
     by_engine: dict[str, list[tuple[str, TensorSpec]]] = {}
@@ -279,7 +277,7 @@ def _spec(name: str) -> TensorSpec:
 
 
 def _inside(spec: TensorSpec, owner: str) -> TensorSpec:
-    """An output under the names that it has in its own engine."""
+    """Return an output's spec under its names in its own engine."""
     if not owner:
         return spec
     return replace(spec, alias=spec.alias.removeprefix(f"{owner}/"))

@@ -1,8 +1,7 @@
-"""The JSON encoding of the model server's protocol: bodies to requests, answers to bodies; and
-requests to bodies, for clients.
+"""The JSON encoding of the model server's protocol, for servers; and of requests, for clients.
 
-Members have the names of the message's fields; raw bytes are base64. NaN and infinities, which JSON
-lacks, come as texts (``"NaN"``) and leave as null. Members that mean nothing are passed over.
+Members have the names of the message's fields; raw bytes are base64. NaN and infinities are texts
+(``"NaN"``) in requests and null in answers. Unknown members are ignored.
 
 Source: ``docs/compatibility.md`` (the model server's protocol). Pure; safe from any thread.
 """
@@ -39,14 +38,14 @@ from penstock.protocols.tensors import MAX_TEXTS, DecodeBudget
 _BLOCK: Final = 64 << 10
 _INT32: Final = np.dtype(np.int32)
 _DEEP: Final = 3
-"""Levels of the body around a member of a tensor."""
+"""Nesting levels around a member of a tensor."""
 
 
 def decode(body: bytes, budget: DecodeBudget) -> GeneralRequest:
-    """The request in a body.
+    """Decode the request in a body.
 
     Raises:
-        Undecodable: the body is no JSON, or a member has the wrong type.
+        Undecodable: the body is not JSON, or a member has the wrong type.
         PackageError: a shape or a lod is too long.
         TooLarge: the numbers would take too much memory.
     """
@@ -120,10 +119,10 @@ def _tensor(value: Any, where: str, budget: DecodeBudget) -> InTensor:
 
 
 def encode(response: GeneralResponse) -> bytes:
-    """The body of an answer.
+    """Encode an answer.
 
     Raises:
-        TypeError: a text is no Unicode.
+        TypeError: a text is not valid Unicode.
     """
     pieces = [b'{"outputs":[']
     for engine, outputs in response.outputs.items():
@@ -145,10 +144,10 @@ def encode(response: GeneralResponse) -> bytes:
 def encode_request(
     inputs: Sequence[Output], fetch: Sequence[str] = (), *, log_id: int = 0, model: str = ""
 ) -> bytes:
-    """The body of a caller's request; the arguments are those of the protobuf form.
+    """Encode a client's request; arguments as in ``general_model_message``.
 
     Raises:
-        TypeError: a text is no Unicode.
+        TypeError: a text is not valid Unicode.
     """
     pieces = [b'{"tensor":[']
     for each in inputs:
@@ -173,7 +172,7 @@ def _output(output: Output) -> list[bytes]:
 
 
 def _data(field: str, output: Output) -> list[bytes]:
-    """The value of a data field, in pieces that take little time each."""
+    """Encode the value of a data field, in pieces that take little time each."""
     if field == RAW:
         return [b'"', b64encode(oip.to_raw(output.tensor)), b'"']
     flat = output.tensor.array.reshape(-1)

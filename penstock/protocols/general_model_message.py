@@ -1,5 +1,4 @@
-"""The protobuf encoding of the model server's protocol: messages to requests, answers to messages;
-and the reverse, for clients.
+"""The protobuf encoding of the model server's protocol, for servers and clients.
 
 Source: ``docs/compatibility.md`` (the model server's protocol). Pure; safe from any thread.
 """
@@ -45,7 +44,7 @@ _FIELDS: Final = {
     11: "shape",
     12: "lod",
 }
-"""The repeated numbers of a tensor; those of its data come first, in the table's order."""
+"""The repeated number fields of a tensor; data fields first, in the table's order."""
 _NUMBER_OF: Final = {name: number for number, name in _FIELDS.items()} | {TEXTS: 9, RAW: 15}
 _INT32: Final = np.dtype("<i4")
 _INT64: Final = np.dtype("<i8")
@@ -53,10 +52,10 @@ _MODEL: Final = 100
 
 
 def decode(data: bytes, budget: DecodeBudget) -> GeneralRequest:
-    """The request in a ``Request`` message.
+    """Decode a ``Request`` message.
 
     Raises:
-        Undecodable: the bytes are no such message, or it has too many fields.
+        Undecodable: the bytes are not such a message, or it has too many fields.
         PackageError: a shape or a lod is too long.
         TooLarge: the numbers would take too much memory.
     """
@@ -125,10 +124,10 @@ def _tensor(walker: Walker, start: int, stop: int, budget: DecodeBudget) -> InTe
 
 
 def encode(response: GeneralResponse) -> bytes:
-    """The ``Response`` message.
+    """Encode a ``Response`` message.
 
     Raises:
-        UnicodeEncodeError: a text is no Unicode.
+        UnicodeEncodeError: a text is not valid Unicode.
     """
     pieces: list[bytes] = []
     for engine, outputs in response.outputs.items():
@@ -154,14 +153,14 @@ def encode_request(
     profile: bool = False,
     model: str = "",
 ) -> bytes:
-    """The ``Request`` message of a caller.
+    """Encode a client's ``Request`` message.
 
     Args:
         inputs: the tensors.
-        fetch: aliases of the wanted outputs; none is all.
-        log_id: a uint64, which comes back.
-        profile: whether the answer is to tell when what was done.
-        model: which one is asked, where there are several.
+        fetch: aliases of the requested outputs; empty for all.
+        log_id: a uint64, which the answer repeats.
+        profile: whether to request profile times.
+        model: the model's name, if the service has several.
     """
     pieces: list[bytes] = []
     for each in inputs:
@@ -176,11 +175,11 @@ def encode_request(
 
 
 def decode_response(data: bytes) -> GeneralResponse:
-    """The answer in a ``Response`` message.
+    """Decode a ``Response`` message.
 
     Raises:
-        Undecodable: the bytes are no such message, or it has too many fields.
-        PackageError: a tensor contradicts itself, or is of a type that is not supported.
+        Undecodable: the bytes are not such a message, or it has too many fields.
+        PackageError: a tensor is inconsistent, or of an unsupported type.
         TooLarge: the numbers would take too much memory.
     """
     outputs: dict[str, list[Output]] = {}
@@ -244,7 +243,7 @@ def _numbers(field: str, output: Output) -> Sequence[bytes]:
     if field == RAW:
         return [oip.to_raw(output.tensor)]
     array, dtype = output.tensor.array.reshape(-1), NUMBERS[field]
-    if dtype.kind in "fb":  # the packed form is the array's own memory
+    if dtype.kind in "fb":  # packed floats and bools equal the array's memory
         return [np.ascontiguousarray(array, dtype).tobytes()]
     return pack_varints(array)
 

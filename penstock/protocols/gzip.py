@@ -1,4 +1,4 @@
-"""Bounded gzip and zlib decompression. Pure; any thread; releases the GIL."""
+"""Bounded gzip and zlib decompression. Pure; thread-safe; releases the GIL."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from typing import Final
 from penstock.errors import TooLarge, Undecodable
 
 WINDOW: Final = 16 + zlib.MAX_WBITS
-"""With gzip's header and checksum."""
+"""Window parameter for gzip's header and checksum."""
 ZLIB_WINDOW: Final = zlib.MAX_WBITS
-"""With those of zlib."""
+"""Window parameter for zlib's header and checksum."""
 FREE: Final = 1 << 20
 MOST_RATIO: Final = 200
-"""How many times its size a packed body may unpack to, beyond ``FREE`` bytes. Texts and numbers
-that mean something are packed 2 to 20 times."""
+"""Maximum ratio of decompressed to compressed size, beyond ``FREE`` bytes. Real texts and numbers
+have ratios of 2 to 20."""
 
 
 def unpack(data: bytes, most: int, window: int = WINDOW) -> bytes:
-    """The bytes in one gzip member, or one zlib stream.
+    """Decompress one gzip member, or one zlib stream.
 
     Args:
-        data: packed.
-        most: bytes that they may unpack to; the work is bounded by it.
+        data: the compressed bytes.
+        most: maximum bytes of the result; also bounds the work.
         window: ``ZLIB_WINDOW`` for zlib.
 
     Raises:
-        Undecodable: corrupt, cut short, or with bytes behind its end.
-        TooLarge: they are more than ``most``, or too many times the packed ones.
+        Undecodable: the data is corrupt, truncated, or has bytes behind its end.
+        TooLarge: the result is larger than ``most``, or too many times the size of ``data``.
     """
     stream = zlib.decompressobj(window)
     name = "gzip" if window == WINDOW else "zlib"
@@ -44,12 +44,12 @@ def unpack(data: bytes, most: int, window: int = WINDOW) -> bytes:
 
 
 def most_of(data: bytes, most: int) -> int:
-    """Bytes that packed data may unpack to, where no body may have more than ``most``."""
+    """Return the maximum decompressed size of data, if bodies are limited to ``most`` bytes."""
     return min(most, max(FREE, MOST_RATIO * len(data)))
 
 
 def check_size(size: int, data: bytes, most: int) -> None:
-    """Refuse what has unpacked to more bytes than that."""
+    """Raise TooLarge if ``size`` exceeds the limit or the maximum ratio."""
     bound = most_of(data, most)
     if size > bound:
         if bound == most:

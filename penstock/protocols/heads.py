@@ -9,18 +9,18 @@ import re
 from typing import Final, TypeAlias
 
 Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
-"""Pairs in their order; names in lower case, values without blanks around them."""
+"""Pairs in order; names in lower case, values without surrounding blanks."""
 
 HTTP_1_0: Final = "1.0"
 HTTP_1_1: Final = "1.1"
 HTTP_2: Final = "2"
 BAIDU_STD: Final = "baidu_std"
-"""Stands for the version of a call by that protocol, which has no head of HTTP."""
+"""The ``version`` of a baidu_std call, which has no HTTP head."""
 
 BLANKS: Final = b" \t"
 TOKEN: Final = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]"
 VALUE: Final = rb"[\t -~\x80-\xff]"
-"""Bytes of a field's value, "obs-text" among them: names and file names come in UTF-8."""
+"""Allowed bytes of a field's value, including "obs-text": clients send names in UTF-8."""
 
 is_token: Final = re.compile(rb"%b++" % TOKEN).fullmatch
 is_lower_token: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9a-z-]++").fullmatch
@@ -28,27 +28,27 @@ is_value: Final = re.compile(rb"%b*+" % VALUE).fullmatch
 is_trimmed_value: Final = re.compile(
     rb"(?:[!-~\x80-\xff](?:%b*[!-~\x80-\xff])?)?" % VALUE
 ).fullmatch
-"""A value without blanks around it."""
+"""A value without surrounding blanks."""
 is_host: Final = re.compile(
     rb"(?:\[[0-9A-Fa-f:.]+\]|(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})+)(?::[0-9]{0,5})?"
 ).fullmatch
-"""The authority that a request may name: no user, no more than five digits of a port."""
+"""A valid authority of a request: no user, at most five digits of a port."""
 
 _LONGEST_LENGTH: Final = 18
-"""Digits of a content-length: with more it is no length of a body."""
+"""Maximum digits of a content-length."""
 
 
 def parse_length(digits: bytes) -> int | None:
-    """A content-length; None where it is none."""
-    # isdigit() of bytes knows the ten ASCII digits only.
+    """Parse a content-length; None if it is invalid."""
+    # isdigit() of bytes accepts ASCII digits only.
     return int(digits) if digits.isdigit() and len(digits) <= _LONGEST_LENGTH else None
 
 
 def checked(headers: Headers) -> Headers:
-    """The fields of an answer of ours.
+    """Validate the fields of an answer.
 
     Raises:
-        ValueError: a name is no token in lower case, or a value has control characters in it.
+        ValueError: a name is not a lower-case token, or a value has control characters.
     """
     for name, value in headers:
         if is_lower_token(name) is None or is_value(value) is None:
@@ -57,17 +57,17 @@ def checked(headers: Headers) -> Headers:
 
 
 class RequestHead:
-    """What a request says before its body; never changed.
+    """The head of a request; immutable.
 
     Attributes:
         method: as sent, such as ``POST``.
-        path: raw, before the ``?``; ``*`` for the asterisk form.
-        query: raw, behind the ``?``; empty when there is none.
-        authority: the one valid Host or ``:authority``; empty when HTTP/1.0 gave none.
-        version: ``1.0``, ``1.1`` or ``2``; ``baidu_std`` of a call by that protocol.
-        headers: without pseudo-headers.
+        path: the raw path before the ``?``; ``*`` for the asterisk form.
+        query: the raw query after the ``?``; empty if there is none.
+        authority: the valid Host or ``:authority``; may be empty with HTTP/1.0.
+        version: ``1.0``, ``1.1`` or ``2``; ``baidu_std`` for a call by that protocol.
+        headers: the fields without pseudo-headers.
         fields: the same as a dict; of repeated names the last one.
-        content_length: as announced; None when it is not.
+        content_length: the announced content-length; None without one.
     """
 
     __slots__ = (
@@ -104,11 +104,11 @@ class RequestHead:
 
 
 class ResponseHead:
-    """What a response says before its body.
+    """The head of a response.
 
     Attributes:
-        status: 200 to 599; interim responses are not shown.
-        headers: without pseudo-headers.
+        status: 200 to 599; interim responses are dropped.
+        headers: the fields without pseudo-headers.
         fields: the same as a dict; of repeated names the last one.
     """
 

@@ -1,13 +1,12 @@
-"""Checked readings of JSON values by the rules of proto3 JSON, in two forms: parsed, and not yet.
+"""Validated access to JSON values by the rules of proto3 JSON, parsed or not parsed yet.
 
 A parsed document takes up to thirty times the memory of its bytes, and the parser holds the GIL
-until it is done. So a large body is split before it is parsed: a ``Span`` is the place of a value
-in the body. Lists and objects are split at their commas by numpy, block by block, so that other
-threads can run. A value that nobody asks for is never parsed; only its brackets and quotes are
-checked.
+until it has finished. So a large body is split before it is parsed: a ``Span`` is the position of a
+value in the body. Lists and objects are split at their commas by numpy, block by block, so that
+other threads can run. Unused values are never parsed; only their brackets and quotes are checked.
 
-Each reader takes a parsed value or a ``Span``, and where the value stands (``tensors[0].shape``);
-it names that place when it refuses.
+Each function takes a parsed value or a ``Span``, and the value's place (``tensors[0].shape``) for
+errors.
 
 Source: RFC 8259; the protocol buffers language guide, "JSON mapping"; ``docs/compatibility.md``.
 Pure; safe from any thread.
@@ -32,9 +31,9 @@ from penstock.protocols.tensors import DecodeBudget
 
 MAX_DEPTH: Final = 64
 MAX_NUMBER: Final = 1000
-"""Characters of a number."""
+"""Maximum characters of a number."""
 LARGE: Final = 256 << 10
-"""Bytes of a body from which on it is not parsed as a whole."""
+"""Bytes of a body above which it is not parsed as a whole."""
 
 _BLOCK = 64 << 10
 _EDGE = 256
@@ -45,7 +44,7 @@ _TEXT = re.compile(
     rb'(?:[^"\\]++|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[0-9a-fA-F]{4}'
     rb"|\\u(?![dD][89abAB])[0-9a-fA-F]{4}|\\[^u])*+"
 )
-"""Whole characters of a text: never part of an escape, nor half of a surrogate pair."""
+"""Whole characters of a text: no parts of escapes or surrogate pairs."""
 _FLAT = b"0123456789+-.eE, \t\r\n"
 
 _STEPS = np.zeros(256, np.int8)
@@ -53,7 +52,7 @@ _STEPS[[ord("["), ord("{")]] = 1
 _STEPS[[ord("]"), ord("}")]] = -1
 _QUOTE, _COMMA = ord('"'), ord(",")
 
-_MAX_EXACT = 2**53  # whole numbers up to here survived being parsed as a float64
+_MAX_EXACT = 2**53  # whole numbers up to this are exact in a float64
 
 _KINDS = {
     bool: "a truth value",
@@ -65,7 +64,7 @@ _KINDS = {
     type(None): "null",
 }
 _TYPES: dict[str, type] = {"t": bool, "f": bool, "n": type(None), "{": dict, "[": list, '"': str}
-"""Of a JSON value, by its first character; any other is that of a number."""
+"""JSON type of a value by its first character; any other character begins a number."""
 _SPECIAL_FLOATS = {
     "NaN": float("nan"),
     "Infinity": float("inf"),
@@ -81,12 +80,12 @@ class Span:
 
     Args:
         body: the document.
-        start: where it begins, or blanks before it.
-        end: where it ends, or blanks behind it.
-        depth: lists and objects around it.
+        start: where the value, or blanks before it, begins.
+        end: where the value, or blanks behind it, ends.
+        depth: number of lists and objects around it.
 
     Raises:
-        Undecodable: there is nothing but blanks.
+        Undecodable: there are only blanks.
     """
 
     __slots__ = ("_body", "_depth", "_end", "_start")
@@ -102,12 +101,12 @@ class Span:
 
     @property
     def kind(self) -> str:
-        """Its JSON type, judged by the first byte."""
+        """The JSON type, by the first byte."""
         return _KINDS[_TYPES.get(chr(self._body[self._start]), int)]
 
     @property
     def holds_lists(self) -> bool:
-        """Whether it is a list whose first element is a list, judged by their first bytes."""
+        """Whether it is a list whose first element is a list, by their first bytes."""
         body, start = self._body, self._start
         if body[start] != ord("["):
             return False
@@ -125,7 +124,7 @@ class Span:
         """Parse a value that is neither a list nor an object; a long text in pieces.
 
         Raises:
-            Undecodable: it is no JSON value, or a number that is too long.
+            Undecodable: it is not a JSON value, or a number is too long.
         """
         size = self._end - self._start
         if self._body[self._start] != _QUOTE:
@@ -142,7 +141,7 @@ class Span:
         while at < end:
             found = _TEXT.match(body, at, min(end, at + _BLOCK))
             stop = at if found is None else found.end()
-            while stop > at and body[stop] & 0xC0 == 0x80:  # within the bytes of one character
+            while stop > at and body[stop] & 0xC0 == 0x80:  # inside a UTF-8 character
                 stop -= 1
             if stop == at:
                 raise _malformed(at)
@@ -150,7 +149,7 @@ class Span:
             at = stop
 
     def items(self, most: int, where: str) -> list[Span]:
-        """The elements of a list.
+        """Split a list into its elements.
 
         Raises:
             Undecodable: there are more than ``most``, or brackets or quotes do not match.
@@ -160,7 +159,7 @@ class Span:
         ]
 
     def members(self, most: int, where: str) -> list[tuple[str, Span]]:
-        """The members of an object, which may have equal names; raises as ``items`` does."""
+        """Split an object into its members, which may have equal names; errors as in ``items``."""
         body = self._body
         members = []
         for start, end in self._element_bounds(most, where):
@@ -181,10 +180,10 @@ class Span:
         )
 
     def pieces(self, where: str) -> Iterator[list[Any]]:
-        """The elements of a list without lists or objects in it, some thousands at a time.
+        """Parse the elements of a flat list, some thousands at a time.
 
         Raises:
-            Undecodable: it is no list, or has texts with commas, or numbers that are too long.
+            Undecodable: it is not a list, or has texts with commas, or numbers that are too long.
         """
         body, at, end = self._body, self._start + 1, self._end - 1
         if body[end] != ord("]"):
@@ -208,9 +207,9 @@ class Span:
             at = stop + 1
 
     def _element_bounds(self, most: int, where: str) -> Iterator[tuple[int, int]]:
-        """Start and end of each element of this list, or member of this object."""
+        """Yield start and end of each element of this list, or member of this object."""
         body, start, end = self._body, self._start, self._end
-        if body[end - 1] != body[start] + 2:  # "]" and "}" stand two places behind their opening
+        if body[end - 1] != body[start] + 2:  # "]" is "[" + 2, "}" is "{" + 2
             raise _malformed(end)
         if _is_blank(body, start + 1, end - 1):
             return
@@ -223,7 +222,7 @@ class Span:
         yield begin, end - 1
 
     def _commas(self) -> Iterator[int]:
-        """The positions of the commas between its elements."""
+        """Yield the positions of the commas between its elements."""
         body, at, end = self._body, self._start, self._end
         level, quoted = 0, False
         while at < end:
@@ -261,13 +260,13 @@ class Span:
 
 
 def wrong_type(where: str, wanted: str, got: Any) -> Undecodable:
-    """The error for a value of the wrong JSON type."""
+    """Make the error for a value of the wrong JSON type."""
     kind = got.kind if type(got) is Span else _KINDS[type(got)]
     return Undecodable(f"{where} must be {wanted}, got {kind}")
 
 
 def scalar_of(value: Any, where: str, wanted: str) -> Any:
-    """The value, parsed if it is a span; lists and objects are refused."""
+    """Return a scalar value, parsed if it is a span; lists and objects are refused."""
     if type(value) is Span:
         if value.kind in ("a list", "an object"):
             raise wrong_type(where, wanted, value)
@@ -276,12 +275,12 @@ def scalar_of(value: Any, where: str, wanted: str) -> Any:
 
 
 def is_null(value: Any) -> bool:
-    """Whether it is ``null``, which means absent."""
+    """Whether a value is ``null``, which means absent."""
     return value is None or (type(value) is Span and value.kind == "null" and value.load() is None)
 
 
 def as_list(value: Any, where: str, most: int) -> list[Any]:
-    """The value, which must be a list of no more than ``most`` elements."""
+    """Return the elements of a list of at most ``most`` elements."""
     if type(value) is Span and value.kind == "a list":
         return value.items(most, where)
     if type(value) is not list:
@@ -292,9 +291,7 @@ def as_list(value: Any, where: str, most: int) -> list[Any]:
 
 
 def members_of(value: Any, where: str, most: int) -> list[tuple[str, Any]]:
-    """The members of the value, which must be an object with no more than ``most`` of them; of
-    equal names the last counts.
-    """
+    """Return the members of an object, at most ``most``; of equal names the last one counts."""
     if type(value) is Span and value.kind == "an object":
         return [*dict(value.members(most, where)).items()]
     if type(value) is not dict:
@@ -305,7 +302,7 @@ def members_of(value: Any, where: str, most: int) -> list[tuple[str, Any]]:
 
 
 def as_text(value: Any, where: str) -> str:
-    """The value, which must be a text; numbers are not coerced."""
+    """Return a text; numbers are not coerced."""
     text = scalar_of(value, where, "a text")
     if type(text) is not str:
         raise wrong_type(where, "a text", text)
@@ -313,7 +310,7 @@ def as_text(value: Any, where: str) -> str:
 
 
 def as_texts(value: Any, where: str, most: int) -> list[str]:
-    """The value, which must be a list of texts."""
+    """Return a list of texts."""
     texts = as_list(value, where, most)
     return [as_text(item, f"{where}[{index}]") for index, item in enumerate(texts)]
 
@@ -340,7 +337,7 @@ def as_array(value: Any, where: str, dtype: np.dtype[Any], budget: DecodeBudget)
 
 
 def as_integer(value: Any, where: str, low: int, high: int) -> int:
-    """A whole number from ``low`` to ``high``, given as number or decimal text."""
+    """Return a whole number from ``low`` to ``high``, given as number or decimal text."""
     value = number = scalar_of(value, where, "a whole number")
     if type(value) is str:
         if _WHOLE.fullmatch(value) is None:
@@ -372,7 +369,7 @@ def _integers(piece: list[Any], where: str, first: int, dtype: np.dtype[Any]) ->
 
 
 def _floats(piece: list[Any], where: str, first: int, dtype: np.dtype[Any]) -> Any:
-    """Each may be a text, also ``NaN``, ``Infinity`` or ``-Infinity``."""
+    """Convert numbers; each may be a text, also ``NaN``, ``Infinity`` or ``-Infinity``."""
     if not set(map(type, piece)) <= {float, int}:
         piece = [_as_float(item, f"{where}[{first + i}]") for i, item in enumerate(piece)]
     wide = np.array(piece, np.float64)
@@ -407,7 +404,7 @@ def _as_float(value: Any, where: str) -> float:
 
 
 def as_bytes(value: Any, where: str) -> bytes:
-    """The bytes of a base64 text, of either alphabet, with or without padding."""
+    """Decode a base64 text, of either alphabet, with or without padding."""
     text = as_text(value, where)
     if "-" in text or "_" in text:
         text = text.translate(_URL_SAFE)
@@ -449,7 +446,7 @@ _STRING_OR_NUMBER = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[-+.0-9eE]++', re.
 
 
 def _strip_blanks(body: bytes, start: int, end: int) -> tuple[int, int]:
-    """Start and end without blanks at either side; equal if there are only blanks."""
+    """Return start and end without surrounding blanks; equal if there are only blanks."""
     while start < end and body[start] in BLANK:
         block = body[start : min(end, start + _EDGE)]
         start += len(block) - len(block.lstrip(BLANK))

@@ -23,14 +23,14 @@ MSGPACK: Final = "application/msgpack"
 FORM: Final = "multipart/form-data"
 
 MOST_STRUCTURED: Final = 4 << 20
-"""Bytes of JSON or msgpack: of the shortest numbers they take a fifth of a second to decode, during
-which no other thread of the process runs."""
+"""Maximum bytes of JSON or msgpack: decoding so many bytes of the shortest numbers takes a fifth
+of a second, during which no other thread of the process runs."""
 
 _CURLS: Final = "application/x-www-form-urlencoded"
-"""The type that curl gives a body which is not given any."""
+"""curl's default type of a body."""
 _OCTETS: Final = "application/octet-stream"
 _FILES: Final = {b"\xff\xd8": "image/jpeg", b"\x89PNG": "image/png"}
-"""First bytes of files, and their types."""
+"""Media types of files by their first bytes."""
 _JSON_BEGINS: Final = re.compile(rb'\s*(?:[\[{"]|-?[0-9]|(?:true|false|null)\s*$)')
 
 _MSGPACK = frozenset((MSGPACK, "application/x-msgpack", "application/vnd.msgpack"))
@@ -38,16 +38,16 @@ _ORJSON = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 _ORMSGPACK = ormsgpack.OPT_SERIALIZE_NUMPY | ormsgpack.OPT_NON_STR_KEYS
 
 
-# Nearly all requests come with one of the same few types.
+# Nearly all requests have one of the same few types.
 @lru_cache(maxsize=64)
 def essence(kind: str) -> str:
-    """``type/subtype`` of a Content-Type's value, in lower case."""
+    """Return ``type/subtype`` of a Content-Type, in lower case."""
     return kind.partition(";")[0].strip().lower()
 
 
 @lru_cache(maxsize=64)
 def is_json(kind: str) -> bool:
-    """Whether a body of this type is JSON; so is one without a type, and what curl sends."""
+    """Whether a body of this type is JSON; true also without a type, and for curl's default."""
     if kind == JSON or not kind:
         return True
     name = essence(kind)
@@ -62,7 +62,7 @@ def is_msgpack(kind: str) -> bool:
 
 @lru_cache(maxsize=64)
 def answer_kind(accept: str | None, kind: str) -> str:
-    """In which form to answer: as the caller accepts it, or else as it sent its request.
+    """Return the media type of the answer: an accepted one, or else that of the request.
 
     Args:
         accept: the value of Accept.
@@ -77,19 +77,19 @@ def answer_kind(accept: str | None, kind: str) -> str:
 
 
 def decode(body: bytes, kind: str, raw: str | None = None) -> Any:
-    """The plain value of a body.
+    """Decode a body to a plain value.
 
-    A form is a dict of its fields; a field that comes several times is a list. Texts stay texts,
-    unless the part says that it is JSON.
+    A form becomes a dict of its fields; repeated fields become lists. Texts stay texts, unless the
+    part's media type is JSON.
 
     Args:
-        body: unpacked.
+        body: the decompressed body.
         kind: the value of Content-Type.
-        raw: the name under which the bytes of a file stand; None where no file is taken.
+        raw: the member for the bytes of a file; None if files are refused.
 
     Raises:
-        Undecodable: the body is not of its type.
-        UnknownMediaType: it is of a type that is not read.
+        Undecodable: the body does not match its type.
+        UnknownMediaType: the type is not supported.
     """
     if is_json(kind):
         if kind != JSON:
@@ -115,10 +115,10 @@ def decode(body: bytes, kind: str, raw: str | None = None) -> Any:
 
 
 def check_size(size: int) -> None:
-    """Refuse what would hold up all other threads while it is decoded.
+    """Refuse bodies whose decoding would block all other threads for too long.
 
     Raises:
-        TooLarge: it is over ``MOST_STRUCTURED`` bytes.
+        TooLarge: the size is over ``MOST_STRUCTURED`` bytes.
     """
     if size > MOST_STRUCTURED:
         raise TooLarge(
@@ -128,15 +128,15 @@ def check_size(size: int) -> None:
 
 
 def refuse_urlencoded(body: bytes, kind: str, raw: str | None) -> None:
-    """Refuse what curl calls a form because nobody told it better; JSON is taken all the same.
+    """Refuse a body with curl's default type, unless it is JSON, with a helpful error.
 
     Args:
-        body: which its type says to be JSON, see ``is_json``.
-        kind: the type.
+        body: a body for which ``is_json`` is true.
+        kind: its type.
         raw: see ``decode``.
 
     Raises:
-        Undecodable: it is no JSON, with how to send it.
+        Undecodable: the body is not JSON; the text says how to send it.
     """
     if essence(kind) != _CURLS or _JSON_BEGINS.match(body) or not body:
         return
@@ -149,10 +149,10 @@ def refuse_urlencoded(body: bytes, kind: str, raw: str | None) -> None:
 
 
 def read_form(body: bytes, kind: str) -> tuple[dict[str, Any], set[str]]:
-    """A form's fields, and which of them came several times; see ``decode``.
+    """Decode a form; return its fields, and the names of repeated ones; see ``decode``.
 
     Raises:
-        Undecodable: it is no form.
+        Undecodable: the body is not a form.
     """
     found: dict[str, Any] = {}
     several: set[str] = set()
@@ -174,14 +174,14 @@ def read_form(body: bytes, kind: str) -> tuple[dict[str, Any], set[str]]:
 
 
 def encode(value: Any, kind: str) -> bytes:
-    """A plain value as a body.
+    """Encode a plain value as a body.
 
     Args:
-        value: plain.
+        value: a plain value.
         kind: JSON or MSGPACK.
 
     Raises:
-        TypeError: it holds something that is no plain value.
+        TypeError: the value contains something that is not a plain value.
     """
     if kind == JSON:
         return orjson.dumps(value, plain, _ORJSON)
@@ -189,10 +189,10 @@ def encode(value: Any, kind: str) -> bytes:
 
 
 def plain(value: Any) -> Any:
-    """An array, a scalar of numpy's or bytes as JSON has them.
+    """Convert an array, a numpy scalar or bytes for JSON.
 
     Raises:
-        TypeError: it is something else.
+        TypeError: the value is something else.
     """
     if isinstance(value, (bytes, bytearray, memoryview)):
         return base64.b64encode(value).decode()

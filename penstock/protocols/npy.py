@@ -1,8 +1,8 @@
-"""One array as the bytes of a ``.npy`` file.
+"""Reads and writes one array as the bytes of a ``.npy`` file.
 
-numpy is not asked to read what strangers send: it would hand the header to Python's parser. One
-pattern knows the whole of a legal header, and nothing is allocated before the header's promise has
-been compared with the bytes that are there.
+numpy's reader is not used for callers' bytes: it passes the header to Python's parser. Here a
+regular expression matches the whole header, and nothing is allocated before the size in the header
+has been compared with the size of the data.
 
 Format: ``numpy.lib.format``, versions 1.0 to 3.0. Pure; safe from any thread.
 """
@@ -33,22 +33,22 @@ _HEADER = re.compile(
     rb"""|(["'])shape\6\s*:\s*\((?P<shape>(?:\s*%b\s*,)*(?:(?<=,)\s*%b)?\s*)\)"""
     rb")\s*(?:,|(?=\}))){3}\s*\}\s*" % (_SIZE.encode(), _SIZE.encode())
 )
-"""Three members and no group left out: each of them once, in any order."""
+"""Matches a header of three members, each once, in any order."""
 
 
 def read(data: bytes | memoryview) -> Array:
-    """The array in a ``.npy`` file's bytes.
+    """Read the array in the bytes of a ``.npy`` file.
 
     Args:
-        data: the whole file and nothing more.
+        data: exactly the file's bytes.
 
     Returns:
-        A read-only view of ``data`` where its alignment and byte order allow, else a copy. In
-        either case in native byte order. Truth values, numbers, complex numbers and texts.
+        An array in native byte order: a read-only view of ``data`` if its alignment and byte order
+        allow, else a copy. Supported are bool, numbers, complex numbers and texts.
 
     Raises:
-        ValueError: the bytes are anything else, such as an archive, pickled objects, records, or
-            an array of another size than its header says.
+        ValueError: the bytes are anything else, such as an archive, pickled objects, records, or an
+            array whose size differs from its header.
     """
     view = memoryview(data)
     if bytes(view[:7]) not in (b"\x93NUMPY\x01", b"\x93NUMPY\x02", b"\x93NUMPY\x03"):
@@ -62,7 +62,7 @@ def read(data: bytes | memoryview) -> Array:
     if needed != len(view) - start:
         raise ValueError(f"the header promises {needed} bytes, but {len(view) - start} follow")
     array: Array = np.frombuffer(data, dtype, prod(shape), start) if needed else np.empty(0, dtype)
-    # Bit patterns that numpy itself would stumble over later:
+    # Bit patterns that would make numpy fail later:
     if array.size and dtype.kind == "b" and array.view(np.uint8).max() > 1:
         raise ValueError("a truth value is neither 0 nor 1")
     if array.size and dtype.kind == "U":
@@ -77,10 +77,10 @@ def read(data: bytes | memoryview) -> Array:
 
 
 def write(array: Array) -> bytes:
-    """The bytes of a version 1.0 file; an array that is not contiguous is copied first.
+    """Encode an array as a version 1.0 file; an array that is not contiguous is copied first.
 
     Raises:
-        TypeError: objects, records, dates and other types that ``read`` would refuse.
+        TypeError: the dtype is one that ``read`` refuses, such as objects, records or dates.
     """
     if not _is_known(array.dtype.kind, array.dtype.itemsize):
         raise TypeError(f"an array of {array.dtype} cannot be sent as .npy bytes")
@@ -98,7 +98,7 @@ def _is_known(kind: str, size: int) -> bool:
     return size in sizes if sizes else kind in "SU" and 0 < size < 2**28
 
 
-# Arrays of one client are alike, and reading this takes longer than the rest.
+# Cached: arrays of one client have similar headers, and parsing one takes longer than the rest.
 @lru_cache(maxsize=64)
 def _promise(header: bytes) -> tuple[np.dtype[Any], bool, tuple[int, ...]]:
     found = _HEADER.fullmatch(header)

@@ -1,7 +1,7 @@
 """The Open Inference Protocol's tensors and requests, independent of the encoding: datatypes,
 arrays, bytes.
 
-A tensor is a name, a datatype, a shape and its data. The data is numbers or texts
+A tensor has a name, a datatype, a shape and data. The data is numbers or texts
 (``oip_json``, ``oip_message``), or raw bytes: little-endian, row by row. A BYTES tensor's raw bytes
 are a length of four bytes before each element.
 
@@ -33,11 +33,11 @@ Array: TypeAlias = NDArray[Any]
 BF16: Final = "BF16"
 BYTES: Final = "BYTES"
 MAX_TENSORS: Final = 1_000
-"""Inputs, or requested outputs, of one request."""
+"""Maximum inputs, or requested outputs, of one request."""
 _ELEMENT: Final = np.dtype("V96")
-"""As large as an element of a BYTES tensor is in memory, apart from its own bytes."""
+"""Memory overhead of an element of a BYTES tensor, in bytes."""
 _LENGTH: Final = 4
-"""Bytes before an element of a BYTES tensor."""
+"""Bytes of the length before an element of a BYTES tensor."""
 _LITTLE: Final = sys.byteorder == "little"
 NOT_HERE: Final = {
     "classification": "classification",
@@ -48,7 +48,7 @@ NOT_HERE: Final = {
     "shared_memory_byte_size": "shared memory",
     "shared_memory_offset": "shared memory",
 }
-"""Parameters that change what is asked for, and the extensions that they are of."""
+"""Parameters of unsupported extensions that change a request's meaning, with their extensions."""
 
 DTYPES: Final[dict[str, np.dtype[Any]]] = {
     "BOOL": np.dtype(np.bool_),
@@ -66,13 +66,13 @@ DTYPES: Final[dict[str, np.dtype[Any]]] = {
     "FP64": np.dtype(np.float64),
     BYTES: np.dtype(object),
 }
-"""By datatype, what its arrays are here."""
+"""Dtypes of arrays by datatype."""
 
 _NAMES: Final = {dtype: name for name, dtype in DTYPES.items() if name != BF16}
 
 
 class OutTensor(NamedTuple):
-    """A tensor on its way out."""
+    """A tensor to send."""
 
     name: str
     datatype: str
@@ -81,16 +81,17 @@ class OutTensor(NamedTuple):
 
 @dataclass(slots=True)
 class InferRequest:
-    """What a caller asks for.
+    """A request.
 
     Attributes:
-        id: the caller's, which comes back.
+        id: the caller's id, which the answer repeats.
         feed: the inputs.
-        datatypes: of the inputs, by name.
-        outputs: names of the wanted ones; None for all.
-        binary: names of outputs that go out as raw bytes, in the JSON form.
-        all_binary: whether those go out as raw bytes of which the request says nothing.
-        model, version: which model; the form that names it elsewhere leaves them empty.
+        datatypes: datatypes of the inputs, by name.
+        outputs: names of the requested outputs; None for all.
+        binary: names of outputs that are sent as raw bytes, in the JSON encoding.
+        all_binary: whether outputs without a parameter are sent as raw bytes.
+        model, version: the model's name and version; empty in the encoding that has them in the
+            URL.
     """
 
     id: str = ""
@@ -103,10 +104,10 @@ class InferRequest:
     version: str = ""
 
     def add(self, name: str, datatype: str, array: Array) -> None:
-        """Take one more input.
+        """Add an input.
 
         Raises:
-            PackageError: there is one of this name.
+            PackageError: an input of this name exists.
         """
         if name in self.feed:
             raise PackageError(f"two inputs are called {name[:64]!r}")
@@ -115,10 +116,10 @@ class InferRequest:
 
 
 def dtype_of(where: str, datatype: str) -> np.dtype[Any]:
-    """What arrays of a datatype are here.
+    """Return the dtype of a datatype's arrays.
 
     Raises:
-        PackageError: there is no such datatype.
+        PackageError: the datatype is unknown.
     """
     dtype = DTYPES.get(datatype)
     if dtype is None:
@@ -130,10 +131,10 @@ _KNOWN: Final = ", ".join(DTYPES)
 
 
 def elements(where: str, shape: Sequence[int]) -> int:
-    """How many elements a tensor of a shape has.
+    """Return the number of elements of a shape.
 
     Raises:
-        PackageError: it is no shape.
+        PackageError: the shape is invalid.
     """
     if len(shape) > MAX_AXES:
         raise PackageError(f"{where}: {len(shape)} axes are more than {MAX_AXES}")
@@ -143,10 +144,10 @@ def elements(where: str, shape: Sequence[int]) -> int:
 
 
 def shaped(where: str, array: Array, shape: Sequence[int]) -> Array:
-    """The array in its shape.
+    """Reshape an array.
 
     Raises:
-        PackageError: it has another number of elements.
+        PackageError: the number of elements does not fit.
     """
     count = elements(where, shape)
     if count != array.size:
@@ -162,11 +163,11 @@ def shaped(where: str, array: Array, shape: Sequence[int]) -> Array:
 def from_raw(
     where: str, datatype: str, shape: Sequence[int], raw: bytes | memoryview, budget: DecodeBudget
 ) -> Array:
-    """The array that raw bytes are; read-only, and without a copy but for BF16 and BYTES.
+    """Decode raw bytes to a read-only array; only BF16 and BYTES are copied.
 
     Raises:
-        PackageError: datatype, shape and bytes do not fit each other.
-        TooLarge: there is no room for it.
+        PackageError: datatype, shape and number of bytes do not fit.
+        TooLarge: the array exceeds the budget.
     """
     dtype = dtype_of(where, datatype)
     count = elements(where, shape)
@@ -215,7 +216,7 @@ def to_raw(tensor: OutTensor) -> bytes:
         return rounded(array).tobytes()
     if not (array.dtype.isnative and _LITTLE):
         array = array.astype(array.dtype.newbyteorder("<"))
-    return array.tobytes()  # row by row, whatever its memory is like
+    return array.tobytes()  # row by row, whatever its memory layout
 
 
 def _counted(element: Any) -> bytes:
@@ -224,7 +225,7 @@ def _counted(element: Any) -> bytes:
 
 
 def rounded(array: Array) -> NDArray[np.uint16]:
-    """The bits of BF16 numbers nearest to those of an array; of two, the even one."""
+    """Round an array to BF16, ties to even; return the bits."""
     bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
     up = 0x7FFF + ((bits >> 16) & 1)
     halves: NDArray[np.uint16] = ((bits + up.astype(np.uint32)) >> 16).astype("<u2")
@@ -235,16 +236,16 @@ def rounded(array: Array) -> NDArray[np.uint16]:
 
 
 def fit(request: InferRequest, signature: Signature | None) -> None:
-    """Check a request's inputs and outputs against what a model declares, and make texts of the
-    elements of BYTES tensors that it does not declare as bytes.
+    """Check a request's inputs and outputs against a model's signature, and decode BYTES tensors to
+    texts, unless the signature declares bytes.
 
     Args:
         request: its feed is changed in place.
-        signature: the model's; None where it is not known.
+        signature: the model's signature; None if unknown.
 
     Raises:
         InputMismatch: an input is missing or unknown, or has another datatype or shape; an output
-            is unknown, or asked for twice.
+            is unknown, or requested twice.
     """
     specs = {} if signature is None else signature.input_specs
     feed = request.feed
@@ -301,28 +302,28 @@ def _as_texts(name: str, array: Array) -> Array:
 
 
 def datatype_of(spec: TensorSpec) -> str:
-    """The datatype of a declared tensor."""
+    """Return the datatype of a declared tensor."""
     if spec.bf16:
         return BF16
     return BYTES if spec.dtype.kind in "OSU" else _NAMES.get(spec.dtype, "")
 
 
 def dimensions(spec: TensorSpec) -> list[int]:
-    """Its shape as the protocol tells it: -1 where it varies."""
+    """Return its shape for the protocol: -1 for variable dimensions."""
     return [-1 if size is None else size for size in spec.shape or ()]
 
 
 def answered(request: InferRequest, signature: Signature | None, value: Feed) -> list[OutTensor]:
-    """The tensors of an answer, in the order asked for, or declared.
+    """Return the tensors of an answer, in the requested or declared order.
 
     Args:
-        request: what was asked.
-        signature: the model's; None where it is not known.
-        value: what the graph gave.
+        request: the request.
+        signature: the model's signature; None if unknown.
+        value: the graph's result.
 
     Raises:
-        InputMismatch: an output was asked for that is not there.
-        WrongType: a value is no tensor.
+        InputMismatch: a requested output does not exist.
+        WrongType: a value is not a tensor.
     """
     specs = {} if signature is None else signature.output_specs
     names: Iterable[str] = request.outputs or specs or value
@@ -330,7 +331,7 @@ def answered(request: InferRequest, signature: Signature | None, value: Feed) ->
 
 
 def out_tensor(name: str, value: Feed, spec: TensorSpec | None) -> OutTensor:
-    """One output; raises as ``answered`` does."""
+    """Make one output; errors as in ``answered``."""
     if name not in value:
         if spec is not None:
             raise WrongType(f"the answer lacks the output {name!r}, which the service declares")
@@ -342,10 +343,10 @@ def out_tensor(name: str, value: Feed, spec: TensorSpec | None) -> OutTensor:
 
 
 def sent(name: str, value: Array) -> OutTensor:
-    """An array as a tensor to send.
+    """Make a tensor to send from an array.
 
     Raises:
-        WrongType: no datatype is like its dtype.
+        WrongType: the dtype has no datatype.
     """
     return _typed("input", name, value)
 
@@ -361,7 +362,7 @@ def _typed(what: str, name: str, array: Array) -> OutTensor:
 
 
 def _tensor(name: str, value: Any) -> Array:
-    """A value as an array of at least one axis."""
+    """Convert a value to an array of at least one axis."""
     if not isinstance(value, np.ndarray):
         if isinstance(value, (str, bytes)) or (
             isinstance(value, list) and value and isinstance(value[0], (str, bytes))
@@ -385,7 +386,7 @@ def _tensor(name: str, value: Any) -> Array:
 
 
 def blocks(array: Array, size: int) -> Iterator[Array]:
-    """A flat array in pieces of so many elements."""
+    """Split a flat array into pieces of ``size`` elements."""
     return (array[at : at + size] for at in range(0, array.size, size))
 
 

@@ -1,10 +1,9 @@
 """The Open Inference Protocol over HTTP: JSON, followed by raw bytes.
 
-A body is a JSON object. With the header ``Inference-Header-Content-Length`` only so many of its
-bytes are, and behind them stand the raw bytes of those tensors whose parameter ``binary_data_size``
-says how many are theirs, in their order. A tensor's data in JSON is a list, flat or nested as the
-shape is. FP16 and BF16 are numbers in JSON like any others; NaN and infinities, which JSON lacks,
-come as texts (``"NaN"``) and leave as null.
+A body is a JSON object. The header ``Inference-Header-Content-Length`` is the size of the JSON if
+raw bytes follow: those of the tensors with a parameter ``binary_data_size``, in order. A tensor's
+data in JSON is a list, flat or nested like the shape. FP16 and BF16 are JSON numbers; NaN and
+infinities are texts (``"NaN"``) in requests and null in answers.
 
 Source: the Open Inference Protocol (REST); Triton's binary tensor data extension. Pure; safe from
 any thread.
@@ -31,19 +30,19 @@ _SIZE: Final = "binary_data_size"
 _BLOCK: Final = 64 << 10
 _FLOAT32: Final = np.dtype(np.float32)
 _DEEPEST: Final = 3
-"""Levels of the body around a tensor's data."""
+"""Nesting levels around a tensor's data."""
 
 
 def decode(body: bytes, header: int | None = None) -> InferRequest:
-    """The request in a body.
+    """Decode the request in a body.
 
     Args:
-        body: unpacked.
-        header: how many of its bytes are JSON; None for all.
+        body: the decompressed body.
+        header: size of the JSON in bytes; None for all of the body.
 
     Raises:
-        Undecodable: the body is no JSON, or a member has the wrong type.
-        PackageError: a tensor contradicts itself, or something is asked for that is not there.
+        Undecodable: the body is not JSON, or a member has the wrong type.
+        PackageError: a tensor is inconsistent, or an unsupported extension is requested.
         TooLarge: the numbers would take too much memory.
     """
     if header is None and len(body) <= _USUAL:
@@ -57,9 +56,9 @@ def decode(body: bytes, header: int | None = None) -> InferRequest:
 
 
 def _read_usual(body: bytes) -> InferRequest | None:
-    """The request of a small body with nothing but numbers; None for any other to be judged.
+    """Fast path for a small body of numbers only; None for any other body.
 
-    It takes a third of the time of the general way.
+    It takes a third of the general decoder's time.
     """
     found = InferRequest()
     try:
@@ -90,7 +89,7 @@ def _read_usual(body: bytes) -> InferRequest | None:
 
 
 class _Range(NamedTuple):
-    """What numbers of a datatype may be."""
+    """The range of a datatype's numbers."""
 
     dtype: np.dtype[Any]
     types: frozenset[type]
@@ -115,11 +114,11 @@ _RANGES: Final[dict[str, _Range]] = {
     },
 }
 _USUAL: Final = 1_000
-"""Bytes; no number in so few is too long."""
+"""Bytes of a body below which no number can be too long."""
 
 
 class _Reader:
-    """Reads one body."""
+    """Decodes one body."""
 
     def __init__(self, body: bytes, size: int) -> None:
         self._raw = memoryview(body)[size:]
@@ -264,7 +263,7 @@ class _Reader:
         return oip.shaped(where, array, shape)
 
     def _numbers(self, where: str, data: Any, into: oip.Array, done: int, level: int = 1) -> int:
-        """Put a list of numbers, or of such lists, into an array; how many there are then."""
+        """Copy numbers of a nested list into an array; return the number of elements so far."""
         inner = _inner(data, where, level)
         if inner is None:
             part = values.as_array(data, where, into.dtype, self._budget)
@@ -291,7 +290,7 @@ class _Reader:
 
 
 def _inner(data: Any, where: str, level: int) -> list[Any] | None:
-    """The lists in a list; None for a list of anything else."""
+    """Return the elements of a list of lists; None for other lists."""
     if type(data) is Span:
         inner = data.items(_MOST_LISTS, where) if data.holds_lists else None
     else:
@@ -307,20 +306,20 @@ _MOST_LISTS: Final = 1_000_000
 def encode(
     request: InferRequest, model: str, version: str, outputs: Sequence[OutTensor]
 ) -> tuple[bytes, int | None]:
-    """The body of an answer; and how many of its bytes are JSON where not all are.
+    """Encode an answer; return the body, and the size of its JSON if raw bytes follow.
 
     Raises:
-        TypeError: a text is no Unicode.
+        TypeError: a text is not valid Unicode.
     """
     binary = {each.name: request.binary.get(each.name, request.all_binary) for each in outputs}
     return _encode(_head(request, model, version), outputs, binary)
 
 
 def encode_request(inputs: Sequence[OutTensor], *, binary: bool) -> tuple[bytes, int | None]:
-    """The body of a caller's request, as ``encode`` gives one; ``binary`` also for the outputs.
+    """Encode a client's request; returns as ``encode``. ``binary`` also concerns the outputs.
 
     Raises:
-        TypeError: a text is no Unicode.
+        TypeError: a text is not valid Unicode.
     """
     head = b'{"parameters":{"binary_data_output":true},"inputs":[' if binary else b'{"inputs":['
     return _encode(head, inputs, dict.fromkeys((each.name for each in inputs), binary))
@@ -329,7 +328,7 @@ def encode_request(inputs: Sequence[OutTensor], *, binary: bool) -> tuple[bytes,
 def _encode(
     head: bytes, tensors: Sequence[OutTensor], binary: Mapping[str, bool]
 ) -> tuple[bytes, int | None]:
-    """A body that begins with this head; ``binary`` says which tensors are raw bytes behind it."""
+    """Encode a body that begins with ``head``; ``binary`` selects tensors that are raw bytes."""
     raws: list[bytes] = []
     pieces = [head]
     for index, each in enumerate(tensors):
@@ -348,7 +347,7 @@ def _encode(
 
 @lru_cache(maxsize=1024)
 def _about(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
-    """What a body says of a tensor, and no end of it."""
+    """Encode the description of a tensor, without the end of its object."""
     return orjson.dumps({"name": name, "datatype": datatype, "shape": shape})[:-1]
 
 
@@ -363,7 +362,7 @@ def _of_model(model: str, version: str) -> bytes:
 
 
 def _data(tensor: OutTensor) -> list[bytes]:
-    """A flat list, without its brackets, in pieces that take little time each."""
+    """Encode a flat list, without its brackets, in pieces that take little time each."""
     flat = tensor.array.reshape(-1)
     if tensor.datatype == BYTES:
         texts = [

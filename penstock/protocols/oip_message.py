@@ -1,8 +1,7 @@
-"""The Open Inference Protocol over gRPC: messages to requests, answers to messages; and the
-reverse, for clients.
+"""The Open Inference Protocol over gRPC, for servers and clients.
 
-An answer has raw bytes where the request has, and typed contents where the request has those,
-unless an output is FP16 or BF16, which only raw bytes can carry.
+An answer has raw bytes or typed contents like its request, except that FP16 and BF16 are always raw
+bytes.
 
 Source: the Open Inference Protocol (gRPC). Pure; safe from any thread.
 """
@@ -38,17 +37,17 @@ from penstock.request import Feed
 _MOST_FIELDS: Final = 100_000
 _SMALL: Final = 16 << 10
 _LONGEST_KEPT: Final = 256
-"""Bytes of an input's or output's message that is remembered."""
+"""Maximum bytes of an input's or output's message that is cached."""
 _FIXED: Final = {
     name: dtype.newbyteorder("<")
     for name, dtype in oip.DTYPES.items()
     if name not in ("BOOL", BF16, BYTES)
 }
-"""Datatypes any bytes of which are numbers."""
+"""Datatypes for which all bytes are valid."""
 
 
 class _Contents(NamedTuple):
-    """The field of typed contents that a datatype's data stands in."""
+    """The field of typed contents for a datatype."""
 
     number: int
     dtype: np.dtype[Any]
@@ -71,7 +70,7 @@ _MODEL, _VERSION, _ID, _INPUT, _OUTPUT, _RAW_INPUT = (
 
 
 class _Tensor:
-    """One input, as it came."""
+    """One received input, not validated."""
 
     __slots__ = ("contents", "datatype", "name", "shape", "texts")
 
@@ -83,11 +82,11 @@ class _Tensor:
 
 
 def decode(data: bytes) -> tuple[InferRequest, bool]:
-    """The request in a ``ModelInferRequest``, and whether it has raw bytes.
+    """Decode a ``ModelInferRequest``; return the request, and whether it has raw bytes.
 
     Raises:
-        Undecodable: the bytes are no such message, or it has too many fields.
-        PackageError: a tensor contradicts itself, or something is asked for that is not there.
+        Undecodable: the bytes are not such a message, or it has too many fields.
+        PackageError: a tensor is inconsistent, or an unsupported extension is requested.
         TooLarge: the numbers would take too much memory.
     """
     try:
@@ -106,10 +105,10 @@ def decode(data: bytes) -> tuple[InferRequest, bool]:
 
 
 def _read_raw(data: bytes) -> InferRequest | None:
-    """The request of a small message with raw bytes; None for any other to be judged.
+    """Fast path for a small message with raw bytes; None for any other message.
 
-    A caller's requests differ in their raw bytes, and perhaps their ids: what it says of a tensor
-    is read once, and remembered.
+    A caller's requests usually differ only in raw bytes and ids: descriptions of tensors are
+    cached.
     """
     model = version = request_id = ""
     inputs: list[_Described] = []
@@ -159,7 +158,7 @@ def _read_raw(data: bytes) -> InferRequest | None:
 
 
 class _Described(NamedTuple):
-    """What the message of an input with raw bytes says."""
+    """The description of an input with raw bytes."""
 
     name: str
     datatype: str
@@ -170,7 +169,7 @@ class _Described(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _described(message: bytes) -> _Described | None:
-    """An input of which any raw bytes of the right length are numbers; None for any other."""
+    """Decode an input whose datatype has only valid bytes; None for any other."""
     try:
         tensor = _tensor(Walker(message, _MOST_FIELDS), 0, len(message))
         numbers = numbers_of(message, np.dtype("<i8"), tensor.shape, DecodeBudget(0))
@@ -191,7 +190,7 @@ def _described(message: bytes) -> _Described | None:
 
 @lru_cache(maxsize=1024)
 def _wanted(message: bytes) -> str | None:
-    """The name of a requested output; None where its message is to be judged."""
+    """Decode the name of a requested output; None if its message needs validation."""
     try:
         return _output(Walker(message, _MOST_FIELDS), 0, len(message))
     except (PackageError, ValueError, IndexError):
@@ -238,7 +237,7 @@ def _add_arrays(
     raws: Sequence[memoryview],
     budget: DecodeBudget,
 ) -> None:
-    """Add the arrays that these tensors are."""
+    """Add the arrays of these tensors to the request."""
     if raws and len(raws) != len(tensors):
         raise PackageError(f"there are {len(tensors)} {kind}s, and raw bytes of {len(raws)}")
     for index, tensor in enumerate(tensors):
@@ -287,7 +286,7 @@ def _output(walker: Walker, start: int, stop: int) -> str:
 
 
 def _refuse_parameter(walker: Walker, start: int, stop: int) -> None:
-    """Refuse the parameters of extensions that are not here, whatever their values."""
+    """Refuse the parameters of unsupported extensions, whatever their values."""
     for number, wire_type, begin, end in walker.fields(start, stop):
         if number == 1 and wire_type == LENGTH:
             what = oip.NOT_HERE.get(decode_text(walker.data, begin, end))
@@ -296,7 +295,7 @@ def _refuse_parameter(walker: Walker, start: int, stop: int) -> None:
 
 
 def _typed(data: bytes, where: str, tensor: _Tensor, budget: DecodeBudget) -> oip.Array:
-    """The flat array of typed contents."""
+    """Decode typed contents to a flat array."""
     dtype = oip.dtype_of(where, tensor.datatype)
     if tensor.datatype == BYTES:
         if tensor.contents:
@@ -320,14 +319,14 @@ def _typed(data: bytes, where: str, tensor: _Tensor, budget: DecodeBudget) -> oi
 def encode(
     request: InferRequest, raw: bool, model: str, version: str, outputs: Sequence[OutTensor]
 ) -> bytes:
-    """The ``ModelInferResponse``.
+    """Encode a ``ModelInferResponse``.
 
     Args:
-        request: what it answers.
+        request: the request.
         raw: whether the request had raw bytes.
-        model: which answered.
-        version: of it.
-        outputs: its tensors.
+        model: the model's name.
+        version: the model's version.
+        outputs: the tensors.
     """
     return _message(request.id, raw, model, version, outputs, raws=6)
 
@@ -335,24 +334,24 @@ def encode(
 def encode_request(
     request_id: str, model: str, inputs: Sequence[OutTensor], outputs: Sequence[str]
 ) -> bytes:
-    """The ``ModelInferRequest`` of a caller, with raw bytes.
+    """Encode a client's ``ModelInferRequest`` with raw bytes.
 
     Args:
-        request_id: comes back with the answer; may be empty.
-        model: which is asked.
-        inputs: its feed.
-        outputs: names of the wanted ones; none is all.
+        request_id: repeated by the answer; may be empty.
+        model: the model's name.
+        inputs: the tensors.
+        outputs: names of the requested outputs; empty for all.
     """
     wanted = [_octets(6, _text(1, name)) for name in outputs]
     return _message(request_id, True, model, "", inputs, wanted, raws=7)
 
 
 def decode_response(data: bytes) -> dict[str, oip.Array]:
-    """The outputs in a ``ModelInferResponse``; elements of BYTES are bytes.
+    """Decode the outputs of a ``ModelInferResponse``; elements of BYTES are bytes.
 
     Raises:
-        Undecodable: the bytes are no such message, or it has too many fields.
-        PackageError: a tensor contradicts itself.
+        Undecodable: the bytes are not such a message, or it has too many fields.
+        PackageError: a tensor is inconsistent.
         TooLarge: the numbers would take too much memory.
     """
     found = InferRequest()
@@ -382,7 +381,7 @@ def _message(
     *,
     raws: int,
 ) -> bytes:
-    """A request or a response, which differ in the number of the field of raw bytes."""
+    """Encode a request or a response, which differ in the field number of raw bytes."""
     raw = raw or any(each.datatype == BF16 or each.datatype == "FP16" for each in tensors)
     pieces = [_of_model(model, version)]
     if request_id:
@@ -409,7 +408,7 @@ def _of_model(model: str, version: str) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _about(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
-    """What the message of a tensor says of it."""
+    """Encode the description of a tensor."""
     return _text(1, name) + _text(2, datatype) + _packed(3, shape)
 
 
@@ -421,10 +420,10 @@ def _contents(tensor: OutTensor) -> list[bytes]:
             for each in flat.tolist()
         ]
     row = _CONTENTS[tensor.datatype]
-    if row.dtype.kind in "fb":  # the packed form is the array's own memory
+    if row.dtype.kind in "fb":  # packed floats and bools equal the array's memory
         packed = [np.ascontiguousarray(flat, row.dtype).tobytes()]
     else:
-        # The 64 bits of a varint are the same, whether a sign is meant or not.
+        # A varint's 64 bits are the same for signed and unsigned integers.
         wide = np.int64 if flat.dtype.kind == "i" else np.uint64
         packed = pack_varints(flat.astype(wide).view(np.int64))
     return [_tag(row.number), varint(sum(map(len, packed))), *packed]

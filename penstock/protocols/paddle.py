@@ -1,9 +1,9 @@
 """The Paddle pipeline protocol: requests and replies, independent of the encoding.
 
-``paddle_message`` and ``paddle_json`` turn bytes into a ``Call`` and a ``Reply`` into bytes. Here a
-call becomes a feed dict, and an op's result becomes a reply. Calls and replies are light records
-with the fields of ``pb.Request`` and ``pb.Response``: to build those costs several times more, and
-most requests never need them. Nothing a caller sends is ever evaluated.
+``paddle_message`` and ``paddle_json`` decode bytes to a ``Call`` and encode a ``Reply``. This
+module converts a call to a feed dict, and an op's result to a reply. Calls and replies have the
+fields of ``pb.Request`` and ``pb.Response``, whose creation costs several times more and is rarely
+needed. Nothing that a caller sends is ever evaluated.
 
 Source: ``docs/compatibility.md``. Pure; safe from any thread.
 """
@@ -28,37 +28,37 @@ from penstock.request import Feed
 from penstock.tensor import LOD_SUFFIX
 
 PROFILE_KEY = "pipeline.profile"
-"""The name of a pair that is no input."""
+"""The name of the pair that requests a profile."""
 _ASKS = (PROFILE_KEY, "1")
 MAX_MEMBERS = 10_000
-"""How many pairs or tensors one request may have."""
+"""Maximum pairs or tensors of one request."""
 MAX_CLIENT_IP = 64
-"""Characters of ``clientip`` that are kept: it is only logged, and callers may claim anything."""
+"""Maximum characters of ``clientip``: it is only logged, and callers can send anything."""
 
 _AT_ONCE = 4096
-"""Numbers that are written in a few milliseconds."""
+"""Number of elements that are formatted in a few milliseconds."""
 _MAX_NAME = 256
 _NUMBERED = "iuf"
-"""Kinds of dtypes that most tensors have: one of them that no tensor can carry is a mistake."""
+"""Kinds of numeric dtypes; an array of one that tensors do not support is an error."""
 
 
 class TakesLong(Exception):
-    """A request takes longer to decode than others should wait for."""
+    """Decoding the request would block other requests for too long."""
 
 
 class Call:
-    """One decoded request; its attributes are those of ``pb.Request``.
+    """One decoded request, with the attributes of ``pb.Request``.
 
     Attributes:
-        tensors: typed inputs as they came, not yet checked.
-        name: the service that is meant; empty means any.
-        method: never looked at by default.
+        tensors: received tensors, not validated.
+        name: the service's name; empty means any.
+        method: unused by default.
         logid: the caller's trace id (int64).
-        clientip: the caller's address as it claims it, at most 64 characters.
+        clientip: the caller's address as sent, at most 64 characters.
         nbytes: the size of the encoded request.
-        feed: what it feeds the graph, if that was made along with it: for whoever answers the call
-            to take, and to edit.
-        problem: why no feed could be made, if that was tried.
+        feed: the feed of the graph, if it was made during decoding; the handler of the call may
+            take and change it.
+        problem: the error of making a feed, if that failed.
     """
 
     __slots__ = (
@@ -100,16 +100,16 @@ class Call:
 
     @property
     def typed(self) -> bool:
-        """Whether it carried tensors, so that its reply carries them too."""
+        """Whether it has tensors; its reply then has tensors too."""
         return bool(self.tensors)
 
     def decoded_bytes(self) -> int:
-        """Bytes that its texts and the numbers of its tensors take in memory."""
+        """Memory of its texts and of its tensors' elements, in bytes."""
         texts = sum(map(getsizeof, chain(self.key, self.value)))
         return texts + sum(tensor.decoded_bytes for tensor in self.tensors)
 
     def message(self) -> Request:
-        """A new ``pb.Request`` with the same fields, for user code that wants the real message."""
+        """Make a ``pb.Request`` with the same fields, for user code."""
         return Request(
             key=self.key,
             value=self.value,
@@ -128,10 +128,10 @@ class Call:
 
 
 class OnePair(Call):
-    """A call of one pair of texts and nothing else, as most are; its feed is that pair.
+    """A call of one pair of texts only, as most are; its feed is that pair.
 
     The decoder sets every attribute: that takes half the time of calling ``Call``, and the lists
-    are hardly ever asked for.
+    are rarely used.
     """
 
     __slots__ = ()
@@ -143,18 +143,18 @@ class OnePair(Call):
 
     @property
     def key(self) -> list[str]:
-        """The pair's name, as long as the feed was not taken."""
+        """The pair's name, until the feed is taken."""
         return [*self.feed]
 
     @property
     def value(self) -> list[str]:
-        """The pair's text, as long as the feed was not taken."""
+        """The pair's text, until the feed is taken."""
         return [*self.feed.values()]
 
 
 @dataclass(slots=True)
 class Reply:
-    """One reply; its attributes are those of ``pb.Response``.
+    """One reply, with the attributes of ``pb.Response``.
 
     Attributes:
         err_no: 0 or an error number (int32).
@@ -178,13 +178,13 @@ class Reply:
 
 
 def unpack(request: Call | Request) -> tuple[Feed, bool]:
-    """The feed that a request's pairs and tensors make, and whether it asked for a profile.
+    """Convert a request's pairs and tensors to a feed; also return whether it requests a profile.
 
-    Texts stay texts. A tensor's lod stands beside it as ``<name>.lod``. Of two entries with one
-    name the last wins, and a tensor wins over a text.
+    Texts stay texts. A tensor's lod is under ``<name>.lod``. Of two entries with one name the last
+    wins, and a tensor wins over a text.
 
     Raises:
-        PackageError: fewer values than keys, or a tensor that contradicts itself.
+        PackageError: there are fewer values than keys, or a tensor is inconsistent.
         InputMismatch: a tensor's name is empty or over 256 characters.
     """
     if isinstance(request, Call) and request.problem is not None:
@@ -193,7 +193,7 @@ def unpack(request: Call | Request) -> tuple[Feed, bool]:
     if len(value) < len(key):
         raise PackageError(f"there are {len(key)} keys, but only {len(value)} values")
     feed: Feed
-    if len(key) == 1:  # as most have; the general way takes four times as long
+    if len(key) == 1:  # the usual case; the general code takes four times as long
         feed = {key[0]: value[0]}
     else:
         feed = dict(zip(key, value))  # noqa: B905 - there may be more values
@@ -206,14 +206,14 @@ def unpack(request: Call | Request) -> tuple[Feed, bool]:
 
 
 def wants_profile(call: Call) -> bool:
-    """Whether a call asks for its profile, beside its inputs."""
+    """Whether a call requests its profile."""
     if isinstance(call, OnePair):
         return False
     return any(pair == _ASKS for pair in zip(call.key, call.value, strict=False))
 
 
 def prepare(call: Call) -> None:
-    """Make the feed of a call ahead, in the thread that decoded it."""
+    """Make the feed of a call in advance, in the thread that decoded it."""
     try:
         call.feed, _ = unpack(call)
     except RequestError as error:
@@ -235,18 +235,18 @@ def _add_tensors(feed: Feed, given: Iterable[Tensor | WireTensor]) -> None:
 
 
 def pack(value: Feed, *, typed: bool, keep_text: bool, op: str = "") -> Reply:
-    """The reply that carries an op's result.
+    """Convert an op's result to a reply.
 
-    A result of arrays and of lists of texts is written as numpy's ``repr``. In any other, every
-    value must be a text; the first that is not makes the reply an error 7000 that keeps the pairs
+    If all values are arrays or lists of texts, they are formatted by numpy's ``repr``. Otherwise
+    every value must be a text; the first other value makes the reply an error 7000, with the pairs
     before it.
 
     Args:
-        value: names to values; read, never kept.
-        typed: send arrays as tensors. Texts stay pairs, and so do arrays that no tensor carries;
-            of those, integers and floats are an error 7000 where there is no text beside them.
-        keep_text: of arrays that went into tensors, send the text as well.
-        op: whose result it is, for the texts of errors.
+        value: names to values; only read.
+        typed: send arrays as tensors. Texts stay pairs, and so do arrays of unsupported dtypes;
+            unsupported integers and floats are an error 7000 if no text is sent.
+        keep_text: also send the text of arrays that are sent as tensors.
+        op: the op's name, for error texts.
 
     Raises:
         PackageError: a name is not a text.
@@ -301,7 +301,7 @@ def takes_long(value: Feed | None) -> bool:
 
 
 def reply_size(value: Feed, *, typed: bool, keep_text: bool) -> int:
-    """About how many bytes the reply that carries this takes; more rather than fewer."""
+    """Estimate the bytes of the reply with this result; rather too many than too few."""
     size = 0
     for item in value.values():
         if isinstance(item, str):
@@ -313,9 +313,9 @@ def reply_size(value: Feed, *, typed: bool, keep_text: bool) -> int:
 
 
 def replace_surrogates(text: str) -> str:
-    """The text with lone surrogates replaced, which no encoding of the wire can carry.
+    """Replace lone surrogates, which cannot be encoded.
 
-    User code makes such texts, mostly from file names; a reply must go out even so.
+    User code makes such texts, mostly from file names; a reply must be sent nevertheless.
     """
     return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
 
@@ -327,9 +327,10 @@ def _is_array(item: Any) -> bool:
 
 
 def _refusal(name: str, item: Any, value: Feed) -> tuple[str, str]:
-    """Why ``item`` cannot be sent, and the name of what is wrong with the result.
+    """Return the error text for ``item``, and the name of the faulty value.
 
-    Clients know the first sentence. An array that could be sent among arrays is not what is wrong.
+    Clients know the first sentence. If ``item`` is an array that could be sent with other arrays,
+    another value is at fault.
     """
     text = f"@DAGExecutor fetch var type must be str({type(item)})."
     if _is_array(item):

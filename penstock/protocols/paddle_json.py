@@ -1,9 +1,9 @@
-"""The pipeline's JSON: bodies to calls, replies to bodies.
+"""The JSON encoding of the pipeline protocol: decodes calls, encodes replies.
 
 The form is that of the original's HTTP gateway, proto3 JSON. Members of tensors are accepted under
 their proto names (``float_data``) and their lower camel names (``floatData``); replies use the
-proto's own names, always have every member, and write 64-bit numbers as texts. The usual body,
-texts only, takes a path of its own. Source: ``docs/compatibility.md`` (HTTP).
+proto's own names, always have every member, and write 64-bit numbers as texts. Bodies of texts
+only, the usual ones, have a fast path. Source: ``docs/compatibility.md`` (HTTP).
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from penstock.protocols.tensors import (
 )
 
 _COSTS = {b",": 70, b'"': 300, b"{": 3000, b"[": 2000}
-"""Nanoseconds that decoding takes for each of these in a body, down to the feed: for a number, half
-a text, an object and a list; measured with bodies of nothing else."""
+"""Nanoseconds of decoding a number, half a text, an object and a list, up to the feed; measured
+with bodies of nothing else."""
 _BRIEF = 2_000_000
 """Nanoseconds."""
-_SHOWN = 40  # names, and characters of each
+_SHOWN = 40  # maximum names in an error, and characters of each
 _BLOCK = 64 << 10
-"""Numbers, or characters, that are written in one step."""
+"""Numbers, or characters, that are encoded in one step."""
 _LEVELS_AROUND_MEMBER = 3  # the body, its list of tensors, the tensor
 
 
@@ -65,17 +65,17 @@ _FIELDS = {
 
 
 def decode(body: bytes | bytearray, *, name: str, method: str, briefly: bool = False) -> Call:
-    """The call in an HTTP body.
+    """Decode the call in an HTTP body.
 
     Args:
-        body: one JSON object in UTF-8; nothing at all and ``null`` mean an empty one.
+        body: one JSON object in UTF-8; an empty body and ``null`` are an empty object.
         name: the service's name from the URL, which wins over the body's.
-        method: the method's name from the URL, likewise.
-        briefly: raise ``TakesLong`` instead of working on it for more than a few milliseconds.
+        method: the method's name from the URL, which wins over the body's.
+        briefly: raise ``TakesLong`` if decoding would take more than a few milliseconds.
 
     Raises:
         Undecodable: the body is not JSON, is nested deeper than 64 levels, has more than 10,000
-            pairs or tensors, or a member has the wrong JSON type; the text names the element.
+            pairs or tensors, or a member has the wrong JSON type; the text names the member.
     """
     if briefly and (
         len(body) > LARGE or sum(body.count(mark) * cost for mark, cost in _COSTS.items()) > _BRIEF
@@ -113,7 +113,7 @@ def _decode_members(document: Any, body: bytes | bytearray, name: str, method: s
         document = {}
     call = Call([], [], [], name, method, 0, "", len(body))
     budget = DecodeBudget(len(body))
-    numbers = False  # whether any number may stand in the body
+    numbers = False  # whether the body may contain numbers
     unknown: list[str] = []
     present: set[str] = set()
     for member, content in values.members_of(document, "the body", MAX_MEMBERS):
@@ -149,7 +149,7 @@ def _decode_members(document: Any, body: bytes | bytearray, name: str, method: s
 
 
 def _not_a_request(present: set[str], unknown: list[str]) -> str:
-    """The error text for a body whose members have other names."""
+    """Return the error text for a body without the expected members."""
     missing = " and ".join(repr(name) for name in ("key", "value") if name not in present)
     names = ", ".join(repr(name[:_SHOWN]) for name in unknown[:_SHOWN])
     return (
@@ -159,16 +159,16 @@ def _not_a_request(present: set[str], unknown: list[str]) -> str:
 
 
 def _decode_tensor(value: Any, where: str, budget: DecodeBudget) -> WireTensor:
-    """The tensor of one JSON object; whether it makes sense as a tensor is not asked here.
+    """Decode a tensor from a JSON object, without validating the tensor.
 
     Args:
         value: the object, parsed or not.
-        where: its place, for error texts, such as ``tensors[0]``.
-        budget: for its numbers.
+        where: its place for error texts, such as ``tensors[0]``.
+        budget: the budget for its numbers.
 
     Raises:
-        Undecodable: a member has the wrong JSON type or a number outside of its field's range.
-        TooLarge: it has more numbers than there is budget for.
+        Undecodable: a member has the wrong JSON type, or a number outside its field's range.
+        TooLarge: its numbers exceed the budget.
     """
     tensor = WireTensor()
     for member, content in values.members_of(value, where, MAX_MEMBERS):
@@ -177,7 +177,7 @@ def _decode_tensor(value: Any, where: str, budget: DecodeBudget) -> WireTensor:
             values.check_depth(content, _LEVELS_AROUND_MEMBER)
             tensor.unknown = (*tensor.unknown[:_SHOWN], member)
         elif not values.is_null(content):
-            # If it comes under both spellings, the last one counts.
+            # If it is given under both spellings, the last one counts.
             _read(tensor, field, content, f"{where}.{member}", budget)
     return tensor
 
@@ -209,9 +209,9 @@ def _keep(tensor: WireTensor, field: str, content: Any, size: int) -> None:
 
 
 def encode(reply: Reply | Response) -> bytes:
-    """The HTTP body of a reply: all five members, in the order of the message's fields.
+    """Encode a reply: all five members, in the order of the message's fields.
 
-    Texts that are not Unicode (lone surrogates) go out with replacement characters.
+    Lone surrogates in texts are replaced.
     """
     if isinstance(reply, Reply):
         key, value, tensors = reply.key, reply.value, reply.tensors
@@ -236,12 +236,11 @@ def encode(reply: Reply | Response) -> bytes:
 
 
 def write_texts(names: Iterable[Any], texts: Iterable[Any]) -> bytes | None:
-    """The HTTP body of a good reply that carries texts only, and no long one; None for any other to
-    be encoded.
+    """Fast path for a successful reply of short texts only; None for any other reply.
 
     Args:
-        names: of the texts, in the same order.
-        texts: what an op gave under these names.
+        names: the names of the texts, in the same order.
+        texts: an op's results.
     """
     key, value = [*names], [*texts]
     for text in key:
@@ -257,13 +256,13 @@ def write_texts(names: Iterable[Any], texts: Iterable[Any]) -> bytes | None:
 
 
 def gateway_error(code: GrpcCode, text: str) -> bytes:
-    """The HTTP body of a failed call, in the form of the original's gateway."""
+    """Encode the error of a failed call, as the original's gateway does."""
     text = replace_surrogates(text)
     return orjson.dumps({"error": text, "code": int(code), "message": text, "details": []})
 
 
 def _tensor_object(tensor: WireTensor) -> dict[str, Any]:
-    """The JSON object of a tensor, for ``orjson.dumps``."""
+    """Return the JSON object of a tensor, for ``orjson.dumps``."""
     data = tensor.data
     return {
         **{field: _numbers(field, data[field]) if field in data else [] for field in _DATA},
@@ -277,17 +276,17 @@ def _tensor_object(tensor: WireTensor) -> dict[str, Any]:
 
 
 def _numbers(field: str, array: Array) -> orjson.Fragment | tuple[str, Array]:
-    """The list of them; a long one is left for ``json_pieces`` to write."""
+    """Encode a list of numbers; a long one is left to ``json_pieces``."""
     if array.size > _BLOCK:
         return field, array
     return orjson.Fragment(b"[%b]" % _numbers_text(field, array) if array.size else b"[]")
 
 
 def json_pieces(value: Any) -> Iterator[bytes]:
-    """The JSON of a value as ``orjson.dumps`` writes it, in pieces that take little time each.
+    """Encode a value as ``orjson.dumps`` does, in pieces that take little time each.
 
     Raises:
-        orjson.JSONEncodeError: a text in it is no Unicode.
+        orjson.JSONEncodeError: a text is not valid Unicode.
     """
     if type(value) is dict:
         for index, (name, member) in enumerate(value.items()):
@@ -314,7 +313,7 @@ def json_pieces(value: Any) -> Iterator[bytes]:
 
 
 def _numbers_text(field: str, array: Array) -> bytes:
-    """Numbers between commas: 64-bit integers as texts, floats in their own shortest digits."""
+    """Encode comma-separated numbers: 64-bit integers as texts, floats with shortest digits."""
     dtype = NUMBERS[field]
     array = np.ascontiguousarray(array, dtype)
     text = orjson.dumps(array, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]

@@ -1,14 +1,14 @@
-"""The pipeline's protobuf messages: bytes to calls, replies to bytes.
+"""The protobuf encoding of the pipeline protocol: decodes calls, encodes replies.
 
-Two numberings of ``Request`` are served. Clients of v0.7 to v0.9 send the one in the ``.proto``
-file; older ones send name 3, method 4, logid 5, clientip 6 and no tensors. The wire types tell
-them apart: field 5 is a text today and was a number, field 6 is a number today and was a text, and
-field 7 is new. Where none of the three is present, an old request shows by field 3 being the
-service's name, followed by a method.
+Two numberings of ``Request`` are supported. Clients of v0.7 to v0.9 send the one in the ``.proto``
+file; older ones send name 3, method 4, logid 5, clientip 6 and no tensors. The wire types differ:
+field 5 is now a text and was a number, field 6 is now a number and was a text, and field 7 is new.
+If none of the three is present, the numbering is old if field 3 is the service's name, followed by
+a method.
 
-Messages of texts only, as most are, are read and written in place: a message object of the library
-would cost more than everything else that happens to a small request in its decoder. What that way
-does not know, or finds wrong, is left to the general one.
+Messages of texts only, the usual ones, have a fast path without protobuf's message objects, which
+would cost more than the rest of decoding. Messages that it does not support, or finds invalid, are
+left to the general decoder.
 
 Source: ``docs/compatibility.md`` (history of the messages), the protobuf encoding.
 """
@@ -45,40 +45,40 @@ from penstock.protocols.protobuf import (
 )
 
 MOST_FIELDS: Final = 100_000
-"""Of a message with all that is in it; numbers that are not packed count one by one."""
+"""Maximum fields of a message with its inner messages; each unpacked number counts."""
 _FEW_FIELDS: Final = 800
-"""Of a message that is decoded in a few milliseconds: a field takes 1 to 3 microseconds, down to
-the feed."""
+"""Maximum fields of a message that is decoded in a few milliseconds: a field takes 1 to 3
+microseconds, up to the feed."""
 _BRIEF: Final = 256 << 10
-"""Bytes of such a message: packed numbers of that size take 2 milliseconds at most."""
+"""Maximum bytes of such a message: packed numbers of that size take at most 2 milliseconds."""
 _MOST_TOP: Final = 3 * MAX_MEMBERS + 100
-"""Keys, values, tensors, and what comes once."""
+"""Maximum fields of ``Request``: keys, values, tensors, and single fields."""
 _LONGEST_NAME = 4096
 
 _TODAY = {4: "name", 5: "method", 7: "clientip"}
 _OLD = {3: "name", 4: "method", 6: "clientip"}
 
-# Of messages that are read and written in place:
+# Limits of the fast path:
 _MOST: Final = 64  # keys, or values
-_MOST_TRAILING: Final = 16  # fields behind them
-_LARGE: Final = 64 << 10  # bytes from which on a copy costs more than a view
-_LONG: Final = 256 << 10  # characters of a text that is not written with others waiting
-_MOST_TRAILING_BYTES: Final = 512  # bytes after the pairs that are worth being remembered
+_MOST_TRAILING: Final = 16  # fields after them
+_LARGE: Final = 64 << 10  # bytes above which a copy costs more than a view
+_LONG: Final = 256 << 10  # characters of a text that would block other requests
+_MOST_TRAILING_BYTES: Final = 512  # bytes after the pairs that are cached
 _KEY, _VALUE, _TENSOR, _NAME, _METHOD, _LOGID, _CLIENTIP = b"\x0a\x12\x1a\x22\x2a\x30\x3a"
 _REPLY_KEY: Final = [bytes((0x1A, size)) for size in range(128)]
 _REPLY_VALUE: Final = [bytes((0x22, size)) for size in range(128)]
 
 
 def decode(data: bytes, service_names: Container[str], briefly: bool = False) -> Call:
-    """The call in a message of either numbering.
+    """Decode a message of either numbering.
 
     Args:
         data: the encoded ``Request``.
-        service_names: of the services here.
-        briefly: raise ``TakesLong`` instead of working on it for more than a few milliseconds.
+        service_names: the names of the services.
+        briefly: raise ``TakesLong`` if decoding would take more than a few milliseconds.
 
     Raises:
-        Undecodable: the bytes are no such message, a text is not UTF-8, or there are more than
+        Undecodable: the bytes are not such a message, a text is not UTF-8, or there are more than
             10,000 pairs or tensors, or 100,000 fields.
         TooLarge: the numbers of its tensors would take too much memory.
     """
@@ -155,12 +155,12 @@ def _is_old(
 
 
 def read_texts(data: bytes) -> Call | None:
-    """The call in a ``Request`` of today's numbering; None for the general way to judge.
+    """Fast path for a ``Request`` in the current numbering; None for any other message.
 
-    Only a method or a ``clientip`` shows the numbering for certain, so one of them must be there.
+    Only a method or ``clientip`` identifies the numbering, so one of them must be present.
     """
     try:
-        # One pair, as most have, and all of it small: read in place it takes half the time.
+        # One small pair, the usual case: decoding it here takes half the time.
         if data[0] == _KEY and (size := data[1]) < 128 and data[at := size + 2] == _VALUE:
             begin = at + 2
             size = data[at + 1]
@@ -185,7 +185,7 @@ def read_texts(data: bytes) -> Call | None:
         values, at = _read_run(data, at, _VALUE)
         if data[at] == _TENSOR:
             return None  # before it is copied
-        # What is cut off, or goes on with more texts, is no end, and for the general way too.
+        # A truncated message, or one with further texts, is left to the general decoder too.
         rest = data[at:]
         if len(rest) <= _MOST_TRAILING_BYTES:
             trailing = _read_trailing_fields(rest)
@@ -200,10 +200,10 @@ def read_texts(data: bytes) -> Call | None:
 
 
 def _read_run(data: bytes, at: int, tag: int) -> tuple[list[str], int]:
-    """The texts with this tag that stand there one after the other, and where they end.
+    """Read consecutive texts with this tag; return them and where they end.
 
     Raises:
-        IndexError, ValueError: the bytes are no fields.
+        IndexError, ValueError: the bytes are not valid fields.
     """
     texts: list[str] = []
     while data[at] == tag and len(texts) < _MOST:
@@ -221,10 +221,10 @@ def _read_run(data: bytes, at: int, tag: int) -> tuple[list[str], int]:
 
 @lru_cache(maxsize=256)
 def _read_trailing_fields(data: bytes) -> tuple[str, str, int, str] | None:
-    """Name, method, log id and ``clientip``, which one client says again and again.
+    """Read name, method, log id and ``clientip``. Cached: a client repeats them.
 
     Raises:
-        IndexError, ValueError: the bytes are no fields.
+        IndexError, ValueError: the bytes are not valid fields.
     """
     trailing: dict[int, str] = {}
     logid = at = 0
@@ -249,14 +249,14 @@ def _read_trailing_fields(data: bytes) -> tuple[str, str, int, str] | None:
 
 
 def encode(reply: Reply | Response) -> bytes:
-    """The bytes of a reply; they are the same in both numberings.
+    """Encode a reply; both numberings have the same bytes.
 
-    Texts that are not Unicode (lone surrogates) go out with replacement characters.
+    Lone surrogates in texts are replaced.
 
     Raises:
-        ValueError: ``err_no`` is no int32.
+        ValueError: ``err_no`` is not an int32.
     """
-    if not isinstance(reply, Reply):  # in this order: asking for the library's class takes longer
+    if not isinstance(reply, Reply):  # in this order: testing for the library's class takes longer
         return reply.SerializeToString()
     texts = None
     if not reply.err_no and not reply.err_msg:
@@ -289,14 +289,13 @@ def _texts(reply: Reply, legal: Callable[[str], str]) -> Iterator[bytes]:
 
 
 def write_texts(names: Iterable[Any], texts: Iterable[Any]) -> bytes | None:
-    """The bytes of a good ``Response`` that carries texts only, and no long one; None for any other
-    to be encoded.
+    """Fast path for a successful ``Response`` of short texts only; None for any other reply.
 
-    They are the library's: fields in the order of their numbers, defaults left out.
+    The bytes equal protobuf's: fields in the order of their numbers, without defaults.
 
     Args:
-        names: of the texts, in the same order.
-        texts: what an op gave under these names.
+        names: the names of the texts, in the same order.
+        texts: an op's results.
     """
     parts: list[bytes] = []
     try:

@@ -1,8 +1,8 @@
 """The protobuf wire format, read and written without message objects.
 
 A message object takes up to a hundred times the memory of its bytes, and the library holds the GIL
-while it parses. The walker here builds no objects: it yields the position of each field. Packed
-numbers become numpy arrays block by block, so that other threads can run.
+while it parses. ``Walker`` creates no objects: it yields the position of each field. Packed numbers
+are decoded to numpy arrays block by block, so that other threads can run.
 
 Source: the protocol buffers encoding guide. Pure; safe from any thread.
 """
@@ -27,14 +27,14 @@ _GROUP, _END_GROUP = 3, 4
 _FIXED_SIZES = {FIXED64: 8, FIXED32: 4}
 _MOST_GROUPS = 100
 _MOST_BYTES = 10
-"""Of a varint."""
+"""Maximum bytes of a varint."""
 _FEW = 256
-"""Bytes of packed varints, or numbers, up to which Python is quicker than numpy."""
+"""Maximum bytes of packed varints, or numbers, for which Python is faster than numpy."""
 _MOST_FEW = 2**31 - 1
 _UTF_8 = codecs.getincrementaldecoder("utf-8")
 _COPIED = 1 << 20
 _BLOCK = 64 << 10
-"""Bytes, or numbers, that are handled in one step, in about a millisecond."""
+"""Bytes, or numbers, that are processed in one step, in about a millisecond."""
 
 
 class TooManyFields(ValueError):
@@ -42,11 +42,11 @@ class TooManyFields(ValueError):
 
 
 class Walker:
-    """Walks through the fields of one message, and of messages inside of it.
+    """Iterates over the fields of one message and of its inner messages.
 
     Args:
         data: the bytes of the outermost message.
-        most: fields, those of inner messages and of unknown numbers included.
+        most: maximum fields, including those of inner messages and unknown fields.
     """
 
     __slots__ = ("_left", "data")
@@ -56,14 +56,14 @@ class Walker:
         self._left = most
 
     def fields(self, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-        """Number, wire type and content of each field between two positions.
+        """Yield number, wire type and content of each field between two positions.
 
-        The content of a varint is its value, and where it ends; that of any other field is where it
-        starts and ends. Groups, which no client of ours sends, are passed over.
+        The content of a varint is its value and where it ends; that of any other field is where it
+        starts and ends. Groups, which no known client sends, are skipped.
 
         Raises:
-            ValueError: the bytes are no message.
-            TooManyFields: there are too many.
+            ValueError: the bytes are not a message.
+            TooManyFields: there are too many fields.
         """
         data = self.data
         groups: list[int] = []
@@ -105,10 +105,10 @@ class Walker:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number below 2**64, and where it ends.
+    """Read a varint below 2**64; return it and where it ends.
 
     Raises:
-        ValueError: it is cut off, or longer than ten bytes.
+        ValueError: it is truncated, or longer than ten bytes.
     """
     number = 0
     for shift in range(0, 7 * _MOST_BYTES, 7):
@@ -141,7 +141,7 @@ def encode_text(text: str) -> Iterator[bytes]:
     """Encode a text as UTF-8, in pieces.
 
     Raises:
-        UnicodeEncodeError: it is no Unicode.
+        UnicodeEncodeError: the text is not valid Unicode.
     """
     return (text[at : at + _BLOCK].encode() for at in range(0, len(text), _BLOCK))
 
@@ -150,8 +150,8 @@ def decode_text(data: bytes, start: int, end: int) -> str:
     """Decode the UTF-8 text between two positions, a long one in pieces.
 
     Raises:
-        UnicodeDecodeError: it is not UTF-8.
-        ValueError: it ends behind the end of the data.
+        UnicodeDecodeError: the text is not UTF-8.
+        ValueError: it extends past the end of the data.
     """
     if end > len(data):
         raise ValueError("the message is cut off")
@@ -165,7 +165,7 @@ def decode_text(data: bytes, start: int, end: int) -> str:
 
 
 def join_text(pieces: Iterable[str]) -> str:
-    """Join pieces by appending in place, which copies nothing unless wider characters come late."""
+    """Join pieces by appending in place; copies only if a later piece has wider characters."""
     whole = ""
     # CPython 3.11 appends in place only in specialised code, and specialises only `for` loops.
     for piece in pieces:
@@ -174,7 +174,7 @@ def join_text(pieces: Iterable[str]) -> str:
 
 
 def varint(number: int) -> bytes:
-    """The bytes of a number from 0 to 2**64 - 1."""
+    """Encode a number from 0 to 2**64 - 1."""
     if number < 0x80:
         return bytes((number,))
     if number < 1 << 14:
@@ -188,7 +188,7 @@ def varint(number: int) -> bytes:
 
 
 def few_varints(data: bytes, start: int, end: int) -> list[int] | None:
-    """A few packed varints below 2**31, such as a shape's; None for any others."""
+    """Decode a few packed varints below 2**31, such as a shape's; None for any others."""
     if end - start > _FEW:
         return None
     numbers: list[int] = []
@@ -207,7 +207,7 @@ def few_varints(data: bytes, start: int, end: int) -> list[int] | None:
 
 
 def count_varints(data: bytes, start: int, end: int) -> int:
-    """How many packed varints there are between two positions."""
+    """Count the packed varints between two positions."""
     return sum(
         int(np.count_nonzero(np.frombuffer(data, np.int8, min(_BLOCK, end - at), at) >= 0))
         for at in range(start, end, _BLOCK)
@@ -215,16 +215,16 @@ def count_varints(data: bytes, start: int, end: int) -> int:
 
 
 def read_varints(data: bytes, start: int, end: int, into: Array) -> None:
-    """Packed varints, cut to the width of the integers that they become.
+    """Decode packed varints, truncated to the width of the array's integers.
 
     Args:
         data: the message.
-        start: of the packed numbers.
-        end: of them.
-        into: takes them; as many as ``count_varints`` says.
+        start: where the packed numbers start.
+        end: where they end.
+        into: the array to fill; its size is ``count_varints``.
 
     Raises:
-        ValueError: the last one is cut off, or one is longer than ten bytes.
+        ValueError: the last one is truncated, or one is longer than ten bytes.
     """
     done = 0
     while start < end:
@@ -233,7 +233,7 @@ def read_varints(data: bytes, start: int, end: int, into: Array) -> None:
         if not lasts.size:
             raise ValueError("a packed number is cut off, or longer than ten bytes")
         size = int(lasts[-1]) + 1
-        if lasts.size == size:  # small numbers, one byte each
+        if lasts.size == size:  # numbers of one byte each
             into[done : done + size] = block[:size]
             done += size
             start += size
@@ -255,7 +255,7 @@ def read_varints(data: bytes, start: int, end: int, into: Array) -> None:
 
 
 def pack_varints(array: Array) -> list[bytes]:
-    """The varints of integers or truth values, in pieces; negative ones take ten bytes."""
+    """Encode integers or truth values as varints, in pieces; negative ones take ten bytes."""
     pieces: list[bytes] = []
     flat = array.reshape(-1)
     if flat.size <= _FEW:

@@ -1,8 +1,8 @@
-"""The messages of services that others define: gRPC's health, and its reflection in both versions;
-inference by the Open Inference Protocol, and by that of the original's model server.
+"""The messages of gRPC's health and reflection services, of the Open Inference Protocol, and of the
+original's model server.
 
-They live in a descriptor pool of their own. In the common pool they would collide with the
-generated modules of grpcio's packages, which users' code may import into the same process.
+They are in a separate descriptor pool. In the default pool they would collide with the generated
+modules of grpcio's packages, which users' code may import in the same process.
 
 Source: the protocols ``grpc.health.v1``, ``grpc.reflection.v1`` and ``grpc.reflection.v1alpha``, in
 ``pb/grpc/``, the Open Inference Protocol, in ``pb/inference/``, and ``docs/compatibility.md``, in
@@ -28,10 +28,10 @@ SERVICE_UNKNOWN: Final = 3
 NOT_SERVING: Final = 2
 SERVING: Final = 1
 
-_Message: TypeAlias = type[Any]  # made at run time, so no checker knows its fields
+_Message: TypeAlias = type[Any]  # made at run time, so type checkers do not know its fields
 
 FILES: Final = FileDescriptorSet.FromString(get_data(__package__, "pb/standard.binpb") or b"").file
-"""Their descriptions, for reflection to answer with."""
+"""Their file descriptors, for reflection."""
 
 _POOL = DescriptorPool()
 for _file in FILES:
@@ -48,17 +48,17 @@ HealthCheckResponse = _class("grpc.health.v1.HealthCheckResponse")
 
 
 def reflection_messages(service: str) -> tuple[_Message, _Message]:
-    """Request and response of one version of reflection, named by its service."""
+    """Return request and response of one version of reflection, by its service's name."""
     return _class(f"{service}Request"), _class(f"{service}Response")
 
 
 def inference_messages(method: str) -> tuple[_Message, _Message]:
-    """Request and response of a method of the Open Inference Protocol."""
+    """Return request and response of a method of the Open Inference Protocol."""
     return _messages(INFERENCE, method)
 
 
 def general_model_messages() -> tuple[_Message, _Message]:
-    """Request and response of the model server's methods, which are the same for both."""
+    """Return request and response of the model server's two methods."""
     return _messages(GENERAL_MODEL, "inference")
 
 

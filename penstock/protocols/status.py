@@ -15,7 +15,7 @@ from penstock.errors import RequestError
 
 
 class CustomExceptionCode(Enum):
-    """The numbers that deployed clients test. Names and numbers are wire format."""
+    """The error numbers that existing clients test. Names and numbers are wire format."""
 
     OK = 0
     PRODUCT_ERROR = 50
@@ -56,8 +56,8 @@ class GrpcCode(IntEnum):
 
 
 class BrpcCode(IntEnum):
-    """Error codes of brpc, those that we give or know. After ELIMIT, ELOGOFF and EOVERCROWDED its
-    clients call another server.
+    """The error codes of brpc that we send or recognise. After ELIMIT, ELOGOFF and EOVERCROWDED
+    brpc's clients call another server.
     """
 
     ENOSERVICE = 1001
@@ -74,15 +74,15 @@ class BrpcCode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How one class of error looks on each surface.
+    """The numbers of one class of error in each protocol.
 
     Attributes:
         err_no: the number on the Paddle routes.
-        http: the status on routes of our own, and on the Paddle routes for transport failures.
-        grpc: likewise for gRPC.
-        transport: True when the Paddle routes fail the call itself instead of answering ``err_no``.
+        http: the HTTP status on other routes, and on the Paddle routes for transport failures.
+        grpc: the same for gRPC.
+        transport: whether the Paddle routes fail the call instead of answering with ``err_no``.
         retryable: whether the same request may succeed later, unchanged.
-        brpc: the error code of baidu_std; None: what ``BRPC_OF_GRPC`` says.
+        brpc: the error code of baidu_std; None for that of ``BRPC_OF_GRPC``.
     """
 
     err_no: CustomExceptionCode
@@ -141,7 +141,7 @@ STATUS: dict[type[RequestError], Status] = {
 }
 
 INTERNAL = Status(_Code.UNKNOW, 500, GrpcCode.INTERNAL)
-"""For a RequestError without a row of its own."""
+"""The row of a RequestError without one of its own."""
 
 GRPC_OF_HTTP: dict[int, GrpcCode] = {
     400: GrpcCode.INVALID_ARGUMENT,
@@ -170,7 +170,7 @@ BRPC_OF_GRPC: dict[GrpcCode, BrpcCode] = {
     GrpcCode.PERMISSION_DENIED: BrpcCode.ERPCAUTH,
     GrpcCode.UNAUTHENTICATED: BrpcCode.ERPCAUTH,
 }
-"""What a caller of baidu_std reads for a gRPC status; EINTERNAL for any other."""
+"""brpc's error codes by gRPC status; EINTERNAL for any other."""
 
 GRPC_OF_BRPC: dict[int, GrpcCode] = {
     BrpcCode.ENOSERVICE: GrpcCode.UNIMPLEMENTED,
@@ -182,11 +182,11 @@ GRPC_OF_BRPC: dict[int, GrpcCode] = {
     BrpcCode.ELOGOFF: GrpcCode.UNAVAILABLE,
     BrpcCode.ELIMIT: GrpcCode.RESOURCE_EXHAUSTED,
 }
-"""What a client of ours makes of a server's error code; INTERNAL of any other."""
+"""gRPC statuses by brpc's error code, for our clients; INTERNAL for any other."""
 
 
 def status_of(error: RequestError) -> Status:
-    """The row of the error's nearest ancestor in the table."""
+    """Return the row of the error's nearest ancestor in the table."""
     for cls in type(error).__mro__:
         row = STATUS.get(cls)
         if row is not None:
@@ -195,27 +195,27 @@ def status_of(error: RequestError) -> Status:
 
 
 def brpc_code_of(error: RequestError) -> BrpcCode:
-    """The error code that a caller of baidu_std reads."""
+    """Return brpc's error code of an error."""
     row = status_of(error)
     return row.brpc or brpc_code_of_grpc(row.grpc)
 
 
 def brpc_code_of_grpc(code: GrpcCode) -> BrpcCode:
-    """The same where there is only a gRPC status."""
+    """Return brpc's error code of a gRPC status."""
     return BRPC_OF_GRPC.get(code, BrpcCode.EINTERNAL)
 
 
 def err_no_of(error: RequestError) -> int:
-    """The ``err_no`` a Paddle client reads; product and declared errors carry their own."""
+    """Return the ``err_no`` of an error; product and declared errors have their own."""
     if isinstance(error, errors.NumberedError):
         return error.number
     return status_of(error).err_no.value
 
 
 def error_for(err_no: int, text: str) -> RequestError:
-    """The error class a client should see for ``err_no`` (the table read backwards).
+    """Return the error of an ``err_no`` for clients (the table read backwards).
 
-    A number outside the enum is a product's own.
+    A number outside the enum is a product error.
     """
     for cls, row in STATUS.items():
         if row.err_no.value == err_no and not row.transport and cls is not errors.DeclaredError:

@@ -1,8 +1,8 @@
 """Wire tensors to numpy values and back, with the validation of each tensor.
 
-A tensor names its element type by number, and each type has one field that may hold its data:
-``TYPES`` is that table. Sizes are compared as Python ints, which never wrap, before anything of
-that size is allocated. Source: ``docs/compatibility.md`` (tensors).
+A tensor has the number of its element type, and each type has one data field: see ``TYPES``. Sizes
+are compared as Python ints, which never overflow, before anything of that size is allocated.
+Source: ``docs/compatibility.md`` (tensors).
 
 Pure; safe from any thread.
 """
@@ -37,17 +37,17 @@ Buffer: TypeAlias = bytes | memoryview
 
 MAX_AXES = 16
 MAX_TEXTS: Final = 10_000
-"""Parts of a text tensor."""
+"""Maximum texts of a text tensor."""
 MOST_DECODED: Final = 256 << 20
-"""Bytes that the elements of one request may take, or twice the request's own if that is more: a
-number of one byte on the wire is one of eight bytes in memory."""
+"""Maximum memory of the elements of one request, or twice the request's size if that is more: a
+number of one byte in a message takes eight bytes in memory."""
 
 FP16, BF16, STRING, BYTES = 5, 6, 12, 13
 
 
 class ElementType(NamedTuple):
-    """One element type of the wire: its name, the field of its data, and the value's dtype, which
-    is None for types that are no arrays or not supported.
+    """One element type: its name, its data field, and the array's dtype; None for types that are
+    not arrays or not supported.
     """
 
     name: str
@@ -86,7 +86,7 @@ NUMBERS: dict[str, np.dtype[Any]] = {
     "shape": np.dtype("<i4"),
     "lod": np.dtype("<i4"),
 }
-"""The repeated fields of numbers, and what one of theirs is in memory."""
+"""The repeated fields of numbers, and their dtypes in memory."""
 
 _NAMES = {field.number: field.name for field in Tensor.DESCRIPTOR.fields}
 _TAGS = {
@@ -94,22 +94,21 @@ _TAGS = {
     for field in Tensor.DESCRIPTOR.fields
 }
 _INSTEAD = {"u": "int64", "f": "float64", "c": "two arrays of floats", "O": "one type of numbers"}
-"""What to convert an array to that no tensor carries, by the kind of its dtype."""
-_SHOWN = 8  # unknown members, and 40 characters of each
+"""The supported type to which an unsupported array can be converted, by the kind of its dtype."""
+_SHOWN = 8  # maximum unknown members in an error, with 40 characters of each
 _NO_NUMBERS = np.empty(0, np.int32)
 
 
 class WireTensor:
-    """A tensor as it came, or as it goes out; whether it makes sense is not asked here.
+    """A received tensor, or one to send; not validated.
 
     Attributes:
-        name: as sent.
-        elem_type: the number of an element type.
+        name: the tensor's name.
+        elem_type: the number of its element type.
         shape: dimensions; a flat array of int32.
         lod: offsets; a flat array of int32.
-        data: the contents of those data fields that are not empty, by the field's name: a flat
-            array, a list of texts, or bytes.
-        unknown: members that mean nothing, of a tensor that had some.
+        data: the data fields that are not empty, by name: a flat array, a list of texts, or bytes.
+        unknown: names of unknown members.
     """
 
     __slots__ = ("data", "elem_type", "lod", "name", "shape", "unknown")
@@ -127,7 +126,7 @@ class WireTensor:
 
     @property
     def decoded_bytes(self) -> int:
-        """Bytes of its arrays and texts."""
+        """Memory of its arrays and texts in bytes."""
         return sum(
             each.nbytes if isinstance(each, np.ndarray) else sum(map(getsizeof, each))
             for each in self.data.values()
@@ -135,7 +134,7 @@ class WireTensor:
         )
 
     def encode(self) -> list[Buffer]:
-        """The bytes of the protobuf message, in pieces."""
+        """Encode the protobuf message, in pieces."""
         pieces: list[Buffer] = []
         for field, content in self.data.items():
             if field == "str_data":
@@ -153,7 +152,7 @@ class WireTensor:
         return pieces
 
     def message(self) -> Tensor:
-        """A new ``pb.Tensor`` with the same fields."""
+        """Make a ``pb.Tensor`` with the same fields."""
         return Tensor.FromString(b"".join(self.encode()))
 
 
@@ -163,22 +162,22 @@ def _put(pieces: list[Buffer], field: str, content: Sequence[Buffer]) -> None:
 
 def _packed(field: str, numbers: Array) -> Sequence[Buffer]:
     dtype = NUMBERS[field]
-    if dtype.kind in "fb":  # the packed form is the array's own memory
+    if dtype.kind in "fb":  # packed floats and bools equal the array's memory
         return [np.ascontiguousarray(numbers, dtype).view(np.uint8).data]
     return pack_varints(numbers)
 
 
 class DecodeBudget:
-    """How many bytes the elements of one request may still take."""
+    """The remaining memory for the elements of one request."""
 
     def __init__(self, size: int) -> None:
         self._left = max(MOST_DECODED, 2 * size)
 
     def array(self, count: int, dtype: np.dtype[Any]) -> Array:
-        """A new array of so many elements.
+        """Allocate an array of ``count`` elements.
 
         Raises:
-            TooLarge: there is no room for it.
+            TooLarge: the array exceeds the budget.
         """
         self._left -= count * dtype.itemsize
         if self._left < 0:
@@ -187,12 +186,12 @@ class DecodeBudget:
 
 
 def read(walker: Walker, start: int, end: int, budget: DecodeBudget) -> WireTensor:
-    """The tensor whose protobuf message stands between two positions.
+    """Decode the protobuf message of a tensor between two positions.
 
     Raises:
-        ValueError: it is no such message; UnicodeDecodeError among them.
-        Undecodable: it has too many texts.
-        TooLarge: it has more elements than there is room for.
+        ValueError: the bytes are not such a message; includes UnicodeDecodeError.
+        Undecodable: the tensor has too many texts.
+        TooLarge: its elements exceed the budget.
     """
     tensor = WireTensor()
     data = walker.data
@@ -227,7 +226,7 @@ def read(walker: Walker, start: int, end: int, budget: DecodeBudget) -> WireTens
 
 
 def of_message(message: Tensor) -> WireTensor:
-    """The same tensor as a ``pb.Tensor`` of a user's own."""
+    """Convert a ``pb.Tensor`` of a user."""
     data = message.SerializeToString()
     return read(Walker(data, len(data)), 0, len(data), DecodeBudget(8 * len(data)))
 
@@ -235,17 +234,17 @@ def of_message(message: Tensor) -> WireTensor:
 def numbers_of(
     data: bytes, dtype: np.dtype[Any], pieces: list[tuple[int, int, int]], budget: DecodeBudget
 ) -> Array:
-    """The numbers of one field, which may stand in several pieces, packed or one by one.
+    """Decode the numbers of one field, which may be in several pieces, packed or single.
 
     Args:
         data: the message.
-        dtype: of the numbers in memory; a float's size is that on the wire.
-        pieces: wire type, start and end of each, as a Walker tells them.
-        budget: for the array.
+        dtype: dtype of the numbers in memory; floats have the same size in the message.
+        pieces: wire type, start and end of each piece, from a Walker.
+        budget: the budget for the array.
 
     Raises:
-        ValueError: a number is cut off.
-        TooLarge: there is no room for them.
+        ValueError: a number is truncated.
+        TooLarge: the array exceeds the budget.
     """
     fixed = dtype.itemsize if dtype.kind == "f" else 0
     if len(pieces) == 1 and not fixed and pieces[0][0] == LENGTH:
@@ -262,7 +261,7 @@ def numbers_of(
                 raise ValueError("a packed number is cut off")
             counts.append((stop - begin) // fixed if fixed else count_varints(data, begin, stop))
         else:
-            counts.append(wire_type == single)  # of another type it is an unknown field
+            counts.append(wire_type == single)  # another wire type makes it an unknown field
     numbers = budget.array(sum(counts), dtype)
     done = 0
     for count, (wire_type, begin, stop) in zip(counts, pieces, strict=True):
@@ -283,17 +282,17 @@ def numbers_of(
 
 
 def encode(name: str, value: Array | str, *, lod: Any = None, as_bytes: bool = False) -> WireTensor:
-    """The wire form of a value.
+    """Convert a value to a tensor.
 
     Args:
         name: the tensor's name.
         value: a text, or an array of int64, float32, int32, float64, int16, float16, uint16, uint8,
-            int8 or bool. It may be kept until the tensor is written, and is never changed.
-        lod: offsets, as a list or an array of whole numbers of any shape; carried unchecked.
+            int8 or bool. It is kept by reference until the tensor is encoded, and never changed.
+        lod: offsets, as a list or an array of whole numbers of any shape; not validated.
         as_bytes: send the array as ``.npy`` bytes instead of a typed field.
 
     Raises:
-        TypeError: the wire cannot carry such a value.
+        TypeError: tensors do not support the value.
     """
     tensor = WireTensor(name)
     if isinstance(value, str):
@@ -322,7 +321,7 @@ def _fill(tensor: WireTensor, value: Array) -> None:
         text = f"tensor {tensor.name!r}: an array of {value.dtype} cannot be sent"
         instead = _INSTEAD.get(value.dtype.kind)
         raise TypeError(f"{text}: convert it to {instead}" if instead else text)
-    flat = value.reshape(-1)  # an empty array may have dimensions that no wider type allows
+    flat = value.reshape(-1)  # an empty array's dimensions may be too large for a wider dtype
     tensor.elem_type = code
     if flat.size:
         tensor.data[TYPES[code].field] = flat.astype(np.float32) if code == FP16 else flat
@@ -339,17 +338,17 @@ def _offsets(name: str, lod: Any) -> Array:
 
 
 def decode(tensor: WireTensor | Tensor) -> tuple[Array | str, NDArray[np.int32] | None]:
-    """The value of a wire tensor, and its lod.
+    """Return the value of a tensor, and its lod.
 
     Args:
-        tensor: as it came; its array becomes the value where that has the same type.
+        tensor: a received tensor; its array is not copied if it has the right dtype.
 
     Returns:
-        A text for STRING (all its parts joined), else an array; those read from ``.npy`` bytes are
-        read-only. The lod is an int32 array of shape ``(2, n)``, or None.
+        A text for STRING (its parts joined), else an array; one from ``.npy`` bytes is read-only.
+        The lod is an int32 array of shape ``(2, n)``, or None.
 
     Raises:
-        PackageError: the tensor contradicts itself, or its type is not supported.
+        PackageError: the tensor is inconsistent, or its type is not supported.
     """
     if isinstance(tensor, Tensor):
         tensor = of_message(tensor)
@@ -394,7 +393,7 @@ def _from_field(tensor: WireTensor, data: Any, dtype: np.dtype[Any]) -> Array:
 
 
 def _narrowed(tensor: WireTensor, wide: Array, dtype: np.dtype[Any]) -> Array:
-    """The array in the element type, whose values must all fit."""
+    """Cast an array to the element type; all values must be in its range."""
     if dtype == np.float16:
         with np.errstate(over="ignore"):
             half = wide.astype(dtype)
@@ -420,7 +419,7 @@ def _lod(tensor: WireTensor, value: Array | str) -> NDArray[np.int32]:
 
 
 def unknown_members(tensor: WireTensor | Tensor) -> str:
-    """For an error about a member that is missing: what the tensor has instead, if anything."""
+    """Return a text about unknown members for errors about missing ones; may be empty."""
     unknown = () if isinstance(tensor, Tensor) else tensor.unknown
     names = ", ".join(repr(name[:40]) for name in unknown[:_SHOWN])
     return f" (unknown members: {names})" if names else ""

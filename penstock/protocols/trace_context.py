@@ -13,13 +13,13 @@ from penstock.protocols.heads import Headers, RequestHead
 TRACEPARENT: Final = b"traceparent"
 TRACESTATE: Final = b"tracestate"
 SAMPLED: Final = 1
-"""The flag of a trace that is kept."""
+"""The flag of a sampled trace."""
 
 _match: Final = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})").fullmatch
 
 
 def parse(traceparent: str) -> tuple[int, int, int] | None:
-    """The id of the trace, that of the caller's span, and the flags; None of what is no context."""
+    """Return trace id, the caller's span id, and flags; None if the context is invalid."""
     found = _match(traceparent)
     if found is None:
         return None
@@ -28,13 +28,13 @@ def parse(traceparent: str) -> tuple[int, int, int] | None:
 
 
 def state_of(head: RequestHead) -> bytes:
-    """All ``tracestate`` fields as one."""
+    """Join all ``tracestate`` fields."""
     if TRACESTATE not in head.fields:
         return b""
     return b",".join(value for name, value in head.headers if name == TRACESTATE)
 
 
 def fields(traceparent: bytes, tracestate: bytes) -> Headers:
-    """What is sent."""
+    """Return the header fields of a trace context."""
     sent = ((TRACEPARENT, traceparent), (TRACESTATE, tracestate))
     return sent if tracestate else sent[:1]

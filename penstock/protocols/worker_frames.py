@@ -5,16 +5,16 @@
     batch    service to worker: a map of ids (texts of 36 characters) to requests' bodies
     answer   worker to service: a map of the same ids to answers' bodies
 
-An answer names the requests that the worker refuses under ``error_ids``: their ids, one after the
-other without anything between them. The value of such an id says why. Some workers write
-``error_id`` instead, or give a list of ids, which are read as well.
+An answer has the ids of refused requests under ``error_ids``, concatenated without separators. The
+value of such an id is the reason. Some workers send ``error_id`` instead, or a list of ids; both
+are accepted.
 
-Two further keys are ours, and a service that does not know them ignores them: ``failed_ids`` names
-those of ``error_ids`` for which the worker is to blame; ``leaving`` says that the worker ends as
-soon as it has answered what it was sent.
+Two further keys are extensions of ours, which other services ignore: ``failed_ids`` are those of
+``error_ids`` that failed because of the worker; ``leaving`` says that the worker exits when it has
+answered its batches.
 
-Guarantees: however the bytes are cut, the same frames come out; no more is kept than one frame that
-is not yet whole; a payload over the limit is refused when its length is there.
+Guarantees: frames do not depend on the boundaries of reads; at most one partial frame is buffered;
+a payload over the limit is refused as soon as its length is known.
 Source: the socket protocol of kemingy's ``batching`` and ``ventu``.
 """
 
@@ -29,7 +29,7 @@ import ormsgpack
 ID_LENGTH: Final = 36
 READY: Final = b"\0\0\0\0"
 MOST_BYTES: Final = (1 << 31) - 1
-"""Of a payload: some workers read its length as a signed number."""
+"""Maximum bytes of a payload: some workers read its length as a signed number."""
 
 _LENGTH: Final = Struct(">I")
 _ERRORS: Final = ("error_ids", "error_id")
@@ -38,38 +38,38 @@ _LEAVING: Final = "leaving"
 
 
 class FrameError(Exception):
-    """Bytes that break the protocol; whoever sent them is cut off. Names no content."""
+    """The peer broke the protocol; its connection is closed. The text contains no payload."""
 
 
 class FrameReader:
-    """Bytes to payloads.
+    """Decodes received bytes to payloads.
 
     Args:
-        limit: the largest payload that is taken, in bytes; may be changed between frames.
+        limit: maximum bytes of a payload; may be changed between frames.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._buffer = bytearray()  # of the frame that is not whole
+        self._buffer = bytearray()  # the partial frame
 
     def __repr__(self) -> str:
         return f"<FrameReader {len(self._buffer)} bytes>"
 
     def __bool__(self) -> bool:
-        """Whether a frame has begun and is not whole."""
+        """Whether a partial frame is buffered."""
         return bool(self._buffer)
 
     def receive(self, data: bytes) -> list[bytes]:
-        """Take the next bytes, cut anywhere.
+        """Process received bytes.
 
         Returns:
-            The payloads of the frames that are whole now.
+            The payloads of the frames that are complete now.
 
         Raises:
-            FrameError: a payload is too large. Nothing more can be read from this sender.
+            FrameError: a payload is too large. The reader must not be used again.
         """
         buffer = self._buffer
-        buffer += data  # grows with what arrives: to promise many bytes is no use
+        buffer += data  # grows with received bytes, not with announced lengths
         payloads: list[bytes] = []
         at = 0
         while len(buffer) - at >= _LENGTH.size:
@@ -91,27 +91,27 @@ class FrameReader:
 
 
 def batch_frame(jobs: Mapping[str, bytes]) -> list[bytes]:
-    """A batch's frame in two pieces: ids to bodies, all of them below ``MOST_BYTES`` together."""
+    """Encode a batch as two pieces: ids to bodies, together at most ``MOST_BYTES``."""
     return _frame(jobs)
 
 
 def read_batch(payload: bytes) -> dict[str, bytes]:
-    """The worker's side: ids to requests' bodies.
+    """Decode a batch, for workers: ids to requests' bodies.
 
     Raises:
-        FrameError: the payload is no batch.
+        FrameError: the payload is not a batch.
     """
     return _bodies(_map(payload))
 
 
 class Answer(NamedTuple):
-    """What a worker says of a batch.
+    """A worker's answer to a batch.
 
     Attributes:
-        bodies: by id, of answers and of refusals.
-        refused: ids of requests that it refuses, or failed with.
-        failed: those of them for which it is to blame.
-        leaving: whether it wants no further batch.
+        bodies: bodies of answers and refusals, by id.
+        refused: ids of requests that it refused or failed.
+        failed: those of them that failed because of the worker.
+        leaving: whether the worker accepts no further batch.
     """
 
     bodies: dict[str, bytes]
@@ -121,7 +121,7 @@ class Answer(NamedTuple):
 
 
 def answer_frame(answer: Answer) -> list[bytes]:
-    """An answer's frame in two pieces.
+    """Encode an answer as two pieces.
 
     Raises:
         FrameError: it is over ``MOST_BYTES``.
@@ -137,10 +137,10 @@ def answer_frame(answer: Answer) -> list[bytes]:
 
 
 def read_answer(payload: bytes) -> Answer:
-    """The service's side.
+    """Decode an answer, for the service.
 
     Raises:
-        FrameError: the payload is no answer.
+        FrameError: the payload is not an answer.
     """
     found = _map(payload)
     leaving = found.pop(_LEAVING, None) is not None
@@ -167,7 +167,7 @@ def _map(payload: bytes) -> dict[str, Any]:
 
 
 def _bodies(found: dict[str, Any]) -> dict[str, bytes]:
-    """Texts are bytes as well: old msgpack has one type for both."""
+    """Convert texts to bytes too: old msgpack has one type for both."""
     kinds = set(map(type, found.values()))
     if kinds <= {bytes}:
         return found

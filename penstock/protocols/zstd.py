@@ -1,4 +1,4 @@
-"""Bounded Zstandard decompression. Pure; any thread; releases the GIL.
+"""Bounded Zstandard decompression. Pure; thread-safe; releases the GIL.
 
 Source: RFC 8878; RFC 9659, which limits the window of HTTP bodies to 8 MiB.
 """
@@ -16,21 +16,22 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-_LARGEST_WINDOW: Final = 23  # its logarithm
+_LARGEST_WINDOW: Final = 23  # log2 of 8 MiB
 _OPTIONS: Final[dict[int, int]] = {int(zstd.DecompressionParameter.window_log_max): _LARGEST_WINDOW}
 _LEVEL: Final = 1
 
 
 def unpack(data: bytes, most: int) -> bytes:
-    """The bytes in one frame.
+    """Decompress one frame.
 
     Args:
-        data: packed.
-        most: bytes that they may unpack to; the work is bounded by it.
+        data: the compressed bytes.
+        most: maximum bytes of the result; also bounds the work.
 
     Raises:
-        Undecodable: corrupt, cut short, with bytes behind its end, or with too large a window.
-        TooLarge: they are more than ``most``, or too many times the packed ones.
+        Undecodable: the data is corrupt, truncated, has bytes behind its end, or too large a
+            window.
+        TooLarge: the result is larger than ``most``, or too many times the size of ``data``.
     """
     stream = zstd.ZstdDecompressor(options=_OPTIONS)
     try:
@@ -46,5 +47,5 @@ def unpack(data: bytes, most: int) -> bytes:
 
 
 def pack(data: bytes) -> bytes:
-    """The bytes as one frame."""
+    """Compress bytes to one frame."""
     return zstd.compress(data, _LEVEL)
