@@ -82,7 +82,7 @@ def seconds(span: ReadableSpan) -> float:
 async def test_the_spans_of_a_request_are_its_parts_and_leave_no_gap() -> None:
     class Slow(Op):
         def process(self, feed_batch: Any, typical_logid: int) -> Any:
-            time.sleep(0.01)
+            time.sleep(0.05)
             return feed_batch[0]
 
     kept = InMemorySpanExporter()
