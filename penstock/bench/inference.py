@@ -161,9 +161,9 @@ def made_up(
     for each in inputs:
         shape = shapes.get(each.name, (*(abs(size) for size in each.shape[:1]), *each.shape[1:]))
         if min(shape, default=0) < 0:
-            told = ",".join(map(str, each.shape))
+            sizes = ",".join(map(str, each.shape))
             raise BadTarget(
-                f"input {each.name!r} has the shape {told}: give --shape {each.name}:1,…"
+                f"input {each.name!r} has the shape {sizes}: give --shape {each.name}:1,…"
             )
         sized.append(each._replace(shape=shape))
     size = sum(8 * prod(each.shape) for each in sized)

@@ -109,20 +109,20 @@ def _measuring(target: Target, load: Load) -> Iterator[_Measure]:
         yield lambda *step: [_measure(target, load, *step)]
         return
     context = multiprocessing.get_context("spawn")
-    told = context.Event()
+    stop = context.Event()
     pipes: list[Connection[Any, Any]] = []
     processes = []
     try:
         for _ in range(load.processes):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(theirs, told, target, load), daemon=True)
+            process = context.Process(target=_work, args=(theirs, stop, target, load), daemon=True)
             process.start()
             theirs.close()
             pipes.append(ours)
             processes.append(process)
         for pipe in pipes:
             _received(pipe)  # the process has started
-        yield partial(_measure_in_all, pipes, told)
+        yield partial(_measure_in_all, pipes, stop)
     finally:
         for pipe in pipes:
             pipe.close()
@@ -132,7 +132,7 @@ def _measuring(target: Target, load: Load) -> Iterator[_Measure]:
 
 def _measure_in_all(
     pipes: list[Connection[Any, Any]],
-    told: Event,
+    stop: Event,
     step: Step,
     begin: float,
     stopped: Callable[[], bool],
@@ -147,7 +147,7 @@ def _measure_in_all(
             found.append(_received(pipe))
             busy.remove(pipe)
         if stopped():
-            told.set()
+            stop.set()
     return found
 
 
@@ -158,14 +158,14 @@ def _received(pipe: Connection[Any, Any]) -> Any:
         raise BadTarget("a client process has died") from None
 
 
-def _work(pipe: Connection[Any, Any], told: Event, target: Target, load: Load) -> None:
+def _work(pipe: Connection[Any, Any], stop: Event, target: Target, load: Load) -> None:
     """Main function of a client process: measures its part of steps until its pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process handles it and sets the event
     pipe.send(None)
     with suppress(EOFError):
         while True:
             step, begin = pipe.recv()
-            pipe.send(_measure(target, load, step, begin, told.is_set))
+            pipe.send(_measure(target, load, step, begin, stop.is_set))
 
 
 class _ServerStatus:

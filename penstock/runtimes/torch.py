@@ -268,20 +268,20 @@ def _script(library: Any, file: Path, device: str, options: ModelOptions) -> Pro
     needed = [each.name for each in arguments if str(each.type) == "Tensor"]
     if any(not each.has_default_value() for each in arguments if each.name in odd):
         raise ModelError(f"{file}: its forward takes {', '.join(odd)}, which are no tensors")
-    told = read_signature(file)
+    declared = read_signature(file)
     notes: tuple[str, ...] = ()
-    if told is None:
+    if declared is None:
         inputs = tuple(_unknown(name) for name in needed)
         notes = (
             f"{file} says nothing of types: its inputs are taken for float32 of any shape;"
             f" {SIGNATURE} beside it can say otherwise",
         )
     else:
-        inputs = told[0]
+        inputs = declared[0]
         if [spec.name for spec in inputs] != needed:
             names = [spec.name for spec in inputs]
             raise ModelError(f"{file.with_name(SIGNATURE)}: inputs {names}, the model's: {needed}")
-    outputs = told[1] if told and told[1] else _outputs_of(module.forward.schema, file)
+    outputs = declared[1] if declared and declared[1] else _outputs_of(module.forward.schema, file)
     graph = module.inlined_graph
     in_place = any(node.kind().rstrip("_") != node.kind() for node in _nodes(graph))
     kept = (*module.parameters(), *module.buffers())

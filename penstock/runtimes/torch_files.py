@@ -103,9 +103,9 @@ def read_signature(file: Path) -> Signature | None:
     if not path.is_file():
         return None
     try:
-        told = json.loads(path.read_bytes())
+        described = json.loads(path.read_bytes())
         inputs, outputs = (
-            tuple(_spec(each) for each in told.get(side, [])) for side in ("inputs", "outputs")
+            tuple(_spec(each) for each in described.get(side, [])) for side in ("inputs", "outputs")
         )
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ModelError(f"{path}: cannot be read: {error!r}") from error
@@ -132,10 +132,10 @@ def _check_exported(file: Path, archive: ZipFile) -> None:
             )
 
 
-def _spec(told: dict[str, Any]) -> TensorSpec:
-    name = str(told["name"])
-    dtype = np.dtype(told.get("dtype", "float32"))
-    dims = told.get("shape")
+def _spec(described: dict[str, Any]) -> TensorSpec:
+    name = str(described["name"])
+    dtype = np.dtype(described.get("dtype", "float32"))
+    dims = described.get("shape")
     if dims is None:
         return TensorSpec(name=name, alias=name, dtype=dtype, shape=None)
     axes = tuple(dim if isinstance(dim, str) else None for dim in dims)

@@ -294,16 +294,16 @@ class _Violations:
         self._more: Counter[str] = Counter()
 
     def add(self, rule: str, sentence: str) -> None:
-        told = self._sentences.setdefault(rule, [])
-        if len(told) < MOST_OF_A_KIND:
-            told.append(sentence)
+        sentences = self._sentences.setdefault(rule, [])
+        if len(sentences) < MOST_OF_A_KIND:
+            sentences.append(sentence)
         else:
             self._more[rule] += 1
 
     def sentences(self) -> list[str]:
         lines: list[str] = []
-        for rule, told in self._sentences.items():
-            lines += told
+        for rule, sentences in self._sentences.items():
+            lines += sentences
             if self._more[rule]:
                 lines.append(f"... and {self._more[rule]} more like it: {rule}")
         return lines

@@ -213,10 +213,10 @@ def _read_form(validator: Validator, body: bytes, kind: str) -> Any:
 
 
 def _no_schema(name: str, annotations: Iterable[Any], error: Exception) -> HookError:
-    told = next(filter(None, map(without_schema, annotations)), None)
-    if told is None:
-        told = f"no schema can be made of its types: {str(error).splitlines()[0]}"
-    return HookError(f"{name}: {told}")
+    problem = next(filter(None, map(without_schema, annotations)), None)
+    if problem is None:
+        problem = f"no schema can be made of its types: {str(error).splitlines()[0]}"
+    return HookError(f"{name}: {problem}")
 
 
 def invalid(error: ValidationError, *where: str) -> InvalidInput | Undecodable:

@@ -25,7 +25,7 @@ from tests.kit.http2 import METHOD
 from tests.kit.pipeline import decode, encode
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 20.0
+TIMEOUT = 20.0
 PAUSE = 0.001
 """Seconds between an answer and the next call: the client itself must not fill the machine."""
 
@@ -86,7 +86,7 @@ def good(kind: str, port: int) -> Iterator[Good]:
 def http(port: int) -> Iterator[Callable[[str], bool]]:
     """One call on a connection that is kept."""
     connection = Connection(port, patience=1e6)
-    connection.socket.settimeout(PATIENCE)
+    connection.socket.settimeout(TIMEOUT)
 
     def call(nonce: str) -> bool:
         connection.send(request(pairs(x=nonce), target=b"/attacked/prediction"))
@@ -107,7 +107,7 @@ def by_grpc(port: int) -> Iterator[Callable[[str], bool]]:
         ask = channel.unary_unary(METHOD)  # type: ignore[call-arg]
 
         def call(nonce: str) -> bool:
-            message = ask(encode({"key": ["x"], "value": [nonce]}), timeout=PATIENCE)
+            message = ask(encode({"key": ["x"], "value": [nonce]}), timeout=TIMEOUT)
             return bool(decode(message)["value"] == [nonce])
 
         yield call

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.protocols import pb
 
-PATIENCE = 10.0  # seconds; what an event that must come may take on a busy machine
+TIMEOUT = 10.0  # seconds; what an event that must come may take on a busy machine
 
 Answer = Callable[[bytes, grpc.ServicerContext], bytes]
 
@@ -47,10 +47,10 @@ class Service(grpc.GenericRpcHandler):
         return grpc.unary_unary_rpc_method_handler(handle)
 
     def next_request(self) -> pb.Request:
-        return pb.Request.FromString(self.received.get(timeout=PATIENCE))
+        return pb.Request.FromString(self.received.get(timeout=TIMEOUT))
 
     def stop(self) -> None:
-        assert self._server.stop(0).wait(PATIENCE)
+        assert self._server.stop(0).wait(TIMEOUT)
 
 
 def good(request: bytes, context: grpc.ServicerContext) -> bytes:
@@ -75,7 +75,7 @@ class Stuck:
     def __call__(self, request: bytes, context: grpc.ServicerContext) -> bytes:
         context.add_callback(self.abandoned.set)
         self.entered.set()
-        self.released.wait(PATIENCE)
+        self.released.wait(TIMEOUT)
         return good(request, context)
 
 

@@ -8,7 +8,7 @@ from penstock.client import AsyncPipelineClient, CallFailed, NotConnected, respo
 from penstock.protocols import pb
 from penstock.protocols.status import GrpcCode
 
-from .conftest import PATIENCE, Service, Stuck, echo
+from .conftest import TIMEOUT, Service, Stuck, echo
 
 Serve = Callable[..., Service]
 
@@ -20,11 +20,11 @@ async def client() -> AsyncIterator[AsyncPipelineClient]:
 
 
 async def reached(stuck: Stuck) -> bool:
-    return await asyncio.to_thread(stuck.entered.wait, PATIENCE)
+    return await asyncio.to_thread(stuck.entered.wait, TIMEOUT)
 
 
 async def abandoned(stuck: Stuck) -> bool:
-    return await asyncio.to_thread(stuck.abandoned.wait, PATIENCE)
+    return await asyncio.to_thread(stuck.abandoned.wait, TIMEOUT)
 
 
 async def test_it_sends_what_its_twin_sends(serve: Serve, client: AsyncPipelineClient) -> None:
@@ -41,7 +41,7 @@ async def test_it_sends_what_its_twin_sends(serve: Serve, client: AsyncPipelineC
 
 async def test_many_calls_run_at_once(serve: Serve, client: AsyncPipelineClient) -> None:
     await client.connect([serve(echo).endpoint, serve(echo).endpoint])
-    calls = [client.predict({"x": str(i)}, timeout=PATIENCE) for i in range(50)]
+    calls = [client.predict({"x": str(i)}, timeout=TIMEOUT) for i in range(50)]
     assert [reply.value[0] for reply in await asyncio.gather(*calls)] == [str(i) for i in range(50)]
 
 
@@ -65,7 +65,7 @@ async def test_closing_ends_a_call_under_way(
     assert await reached(stuck)
     await client.close()
     with pytest.raises(CallFailed) as caught:
-        await asyncio.wait_for(task, PATIENCE)
+        await asyncio.wait_for(task, TIMEOUT)
     assert caught.value.status is GrpcCode.CANCELLED
     assert await abandoned(stuck)
 
@@ -94,4 +94,4 @@ async def test_a_client_stays_on_the_loop_that_connected_it(
 
     with pytest.raises(NotConnected, match="another event loop"):
         await asyncio.to_thread(elsewhere)
-    assert (await client.predict({"x": "1"}, timeout=PATIENCE)).err_no == 0
+    assert (await client.predict({"x": "1"}, timeout=TIMEOUT)).err_no == 0

@@ -28,7 +28,7 @@ from penstock.protocols import standard_messages as messages
 from penstock.protocols.baidu_std import Compression
 from penstock.protocols.status import GrpcCode
 from penstock.runtimes.prototxt import parse_model_conf
-from tests.kit.baidu_std import GENERAL, PATIENCE, Closed, Connection, answer, field, frame
+from tests.kit.baidu_std import GENERAL, TIMEOUT, Closed, Connection, answer, field, frame
 
 REQUEST, RESPONSE = messages.general_model_messages()
 
@@ -38,7 +38,7 @@ class Server:
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self._listener.settimeout(PATIENCE)
+        self._listener.settimeout(TIMEOUT)
         self._accepted: list[socket.socket] = []
         self.endpoint = Endpoint(host="127.0.0.1", port=self._listener.getsockname()[1])
 
@@ -71,14 +71,14 @@ class Asked:
     """A call under way."""
 
     def __init__(
-        self, channel: Channel, body: bytes = b"ask", seconds: float | None = PATIENCE
+        self, channel: Channel, body: bytes = b"ask", seconds: float | None = TIMEOUT
     ) -> None:
         self._outcomes: queue.Queue[Outcome] = queue.Queue()
         deadline = None if seconds is None else time.monotonic() + seconds
         self.call = channel.start(body, self._outcomes.put, deadline=deadline, method=METHOD)
 
     def outcome(self) -> Outcome:
-        return self._outcomes.get(timeout=PATIENCE)
+        return self._outcomes.get(timeout=TIMEOUT)
 
     def failure(self) -> CallFailed:
         outcome = self.outcome()
@@ -257,7 +257,7 @@ def test_a_server_that_stops_is_left_for_another_one() -> None:
     for each in servers:
         each.close()
     for thread in threads:
-        thread.join(2 * PATIENCE)
+        thread.join(2 * TIMEOUT)
 
 
 def test_nobody_there_is_no_call_sent() -> None:
@@ -343,7 +343,7 @@ def test_a_model_client_over_it(server: Server) -> None:
     link.send(answer(asked.id, response.SerializeToString()))
     again = link.read()
     link.send(answer(again.id, RESPONSE(err_no=5000, err_msg="no").SerializeToString()))
-    thread.join(PATIENCE)
+    thread.join(TIMEOUT)
     prediction, error = found
     np.testing.assert_array_equal(prediction.outputs[""]["doubled"], [[2, 4, 6]])  # type: ignore[attr-defined]
     assert str(error) == "no"

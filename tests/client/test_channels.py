@@ -17,7 +17,7 @@ from penstock.client.tls import Tls
 from penstock.protocols.status import GrpcCode
 from tests.peers.programs import program
 
-from .conftest import PATIENCE, Service, Stuck
+from .conftest import TIMEOUT, Service, Stuck
 from .test_client import run_script
 
 Serve = Callable[..., Service]
@@ -31,8 +31,8 @@ def outcome(endpoint: str, tls: Tls | None = None) -> bytes | CallFailed:
     heard: queue.Queue[bytes | CallFailed] = queue.Queue()
     channel = Channel([endpoint_of(endpoint)], tls)
     try:
-        channel.start(b"ask", heard.put, deadline=time.monotonic() + PATIENCE)
-        return heard.get(timeout=2 * PATIENCE)
+        channel.start(b"ask", heard.put, deadline=time.monotonic() + TIMEOUT)
+        return heard.get(timeout=2 * TIMEOUT)
     finally:
         channel.close()
 
@@ -87,7 +87,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         [openssl, *ask.split(), *name, "-keyout", key, "-out", cert],
         check=True,
         capture_output=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
     )
     return cert, key
 
@@ -156,14 +156,14 @@ def alone() -> Iterator[None]:
     assert threads() == []
     yield
     for thread in threads():
-        thread.join(PATIENCE)
+        thread.join(TIMEOUT)
     assert threads() == []
 
 
 def asked(service: Service) -> PipelineClient:
     client = PipelineClient()
     client.connect([service.endpoint])
-    client.predict({"x": "1"}, timeout=PATIENCE)
+    client.predict({"x": "1"}, timeout=TIMEOUT)
     return client
 
 
@@ -183,18 +183,18 @@ def test_a_client_that_is_dropped_is_closed(serve: Serve) -> None:
     client = asked(serve())
     (thread,) = threads()
     del client
-    thread.join(PATIENCE)
+    thread.join(TIMEOUT)
     assert not thread.is_alive()
 
 
 def test_a_future_outlives_the_client_that_was_dropped(serve: Serve, stuck: Stuck) -> None:
     client = PipelineClient()
     client.connect([serve(stuck).endpoint])
-    future = client.predict({"x": "1"}, asyn=True, timeout=PATIENCE)
-    assert stuck.entered.wait(PATIENCE)
+    future = client.predict({"x": "1"}, asyn=True, timeout=TIMEOUT)
+    assert stuck.entered.wait(TIMEOUT)
     del client
     stuck.released.set()
-    assert future.result(PATIENCE).err_no == 0
+    assert future.result(TIMEOUT).err_no == 0
     del future
 
 
@@ -209,11 +209,11 @@ def test_whenever_it_is_closed_every_call_ends_exactly_once(serve: Serve) -> Non
             channel: Channel = channel, begun: threading.Barrier = begun
         ) -> list[list[Outcome]]:
             own: list[list[Outcome]] = []
-            begun.wait(PATIENCE)
+            begun.wait(TIMEOUT)
             for _ in range(20):
                 outcomes: list[Outcome] = []
                 try:
-                    channel.start(b"", outcomes.append, deadline=time.monotonic() + PATIENCE)
+                    channel.start(b"", outcomes.append, deadline=time.monotonic() + TIMEOUT)
                 except CallFailed as error:
                     outcomes.append(error)
                 own.append(outcomes)
@@ -221,12 +221,12 @@ def test_whenever_it_is_closed_every_call_ends_exactly_once(serve: Serve) -> Non
 
         with ThreadPoolExecutor(3) as callers:
             started = [callers.submit(call) for _ in range(3)]
-            begun.wait(PATIENCE)
+            begun.wait(TIMEOUT)
             time.sleep(turn * 0.0003)  # another moment each time
             channel.close()
             for each in started:
-                heard += each.result(PATIENCE)
-        patience = time.monotonic() + PATIENCE
+                heard += each.result(TIMEOUT)
+        patience = time.monotonic() + TIMEOUT
         while not all(heard) and time.monotonic() < patience:
             time.sleep(0.001)
         assert [len(outcomes) for outcomes in heard] == [1] * 60
@@ -252,4 +252,4 @@ def test_a_program_that_closes_nothing_ends_its_calls_and_soon(serve: Serve, stu
     done = run_script(LEFT_OPEN, serve().endpoint, serve(stuck).endpoint)
     told = "True CANCELLED: the client was closed\n"
     assert (done.returncode, done.stdout, done.stderr) == (0, told, "")
-    assert time.monotonic() - began < PATIENCE
+    assert time.monotonic() - began < TIMEOUT

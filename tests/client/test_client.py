@@ -15,7 +15,7 @@ from penstock.errors import TooLarge
 from penstock.protocols import pb
 from penstock.protocols.status import GrpcCode
 
-from .conftest import PATIENCE, Service, Stuck, echo
+from .conftest import TIMEOUT, Service, Stuck, echo
 
 Serve = Callable[..., Service]
 
@@ -45,14 +45,14 @@ def test_arguments_keep_their_positions(serve: Serve, client: PipelineClient) ->
 
 def test_a_reply_with_an_error_number_is_returned(serve: Serve, client: PipelineClient) -> None:
     client.connect([serve(refusing).endpoint])
-    response = client.predict({"x": "1"}, timeout=PATIENCE)
+    response = client.predict({"x": "1"}, timeout=TIMEOUT)
     assert (response.err_no, response.err_msg) == (3004, "busy")
 
 
 def test_a_reply_that_is_none_fails_the_call(serve: Serve, client: PipelineClient) -> None:
     client.connect([serve(lambda request, context: b"\xff" * 9).endpoint])
     with pytest.raises(CallFailed, match="not a Response") as caught:
-        client.predict({"x": "1"}, timeout=PATIENCE)
+        client.predict({"x": "1"}, timeout=TIMEOUT)
     assert caught.value.status is GrpcCode.INTERNAL
 
 
@@ -64,7 +64,7 @@ def test_six_mebibytes_go_both_ways(serve: Serve, client: PipelineClient) -> Non
             {"x": array},
             pack_tensor_format=True,
             use_tensor_bytes=as_bytes,
-            timeout=3 * PATIENCE,
+            timeout=3 * TIMEOUT,
         )
         assert np.array_equal(response_arrays(response)["x"], array)
 
@@ -84,7 +84,7 @@ def test_two_endpoints_take_turns(serve: Serve, client: PipelineClient) -> None:
     services = [serve(), serve()]
     client.connect([service.endpoint for service in services])
     for turn in range(4):
-        client.predict({"x": str(turn)}, timeout=PATIENCE)
+        client.predict({"x": str(turn)}, timeout=TIMEOUT)
     values = [[service.next_request().value[0] for _ in range(2)] for service in services]
     assert values == [["0", "2"], ["1", "3"]]
 
@@ -95,7 +95,7 @@ def test_an_endpoint_that_refuses_is_passed_over(
     service = serve()
     client.connect([dead_endpoint, service.endpoint])
     for _ in range(3):
-        assert client.predict({"x": "1"}, timeout=PATIENCE).err_no == 0
+        assert client.predict({"x": "1"}, timeout=TIMEOUT).err_no == 0
     assert service.received.qsize() == 3
 
 
@@ -108,7 +108,7 @@ def test_a_call_that_a_server_saw_is_not_sent_to_another(
     first, second = serve(unavailable), serve()
     client.connect([first.endpoint, second.endpoint])
     with pytest.raises(CallFailed, match="draining"):
-        client.predict({"x": "1"}, timeout=PATIENCE)
+        client.predict({"x": "1"}, timeout=TIMEOUT)
     assert second.received.empty()
 
 
@@ -120,7 +120,7 @@ def test_a_call_ends_when_its_time_is_over(
         client.predict({"x": "1"}, timeout=0.2)
     assert caught.value.status is GrpcCode.DEADLINE_EXCEEDED
     assert caught.value.retryable
-    assert stuck.abandoned.wait(PATIENCE)
+    assert stuck.abandoned.wait(TIMEOUT)
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf")])
@@ -133,10 +133,10 @@ def test_a_future_gives_the_reply_to_every_thread_that_asks(
     serve: Serve, client: PipelineClient
 ) -> None:
     client.connect([serve(echo).endpoint])
-    futures = [client.predict({"x": str(i)}, asyn=True, timeout=PATIENCE) for i in range(20)]
+    futures = [client.predict({"x": str(i)}, asyn=True, timeout=TIMEOUT) for i in range(20)]
     with ThreadPoolExecutor(4) as threads:
         for _ in range(2):
-            replies = threads.map(lambda future: future.result(PATIENCE).value[0], futures)
+            replies = threads.map(lambda future: future.result(TIMEOUT).value[0], futures)
             assert list(replies) == [str(i) for i in range(20)]
     assert all(future.done() for future in futures)
 
@@ -150,7 +150,7 @@ def test_a_future_waits_no_longer_than_asked(
         future.result(timeout=0.05)
     assert not future.done()
     stuck.released.set()
-    assert future.result(PATIENCE).err_no == 0
+    assert future.result(TIMEOUT).err_no == 0
     assert not future.cancel()
 
 
@@ -159,9 +159,9 @@ def test_cancelling_a_future_reaches_the_server(
 ) -> None:
     client.connect([serve(stuck).endpoint])
     future = client.predict({"x": "1"}, asyn=True)
-    assert stuck.entered.wait(PATIENCE)
+    assert stuck.entered.wait(TIMEOUT)
     assert future.cancel()
-    assert stuck.abandoned.wait(PATIENCE)
+    assert stuck.abandoned.wait(TIMEOUT)
     assert future.done()
     for _ in range(2):
         with pytest.raises(CallFailed) as caught:
@@ -174,17 +174,17 @@ def test_closing_ends_a_call_under_way(serve: Serve, client: PipelineClient, stu
     with ThreadPoolExecutor(1) as threads:
         blocked = threads.submit(client.predict, {"x": "1"})
         future = client.predict({"x": "1"}, asyn=True)
-        assert stuck.entered.wait(PATIENCE)
+        assert stuck.entered.wait(TIMEOUT)
         client.close()
-        for failure in (blocked.exception(PATIENCE), future_failure(future)):
+        for failure in (blocked.exception(TIMEOUT), future_failure(future)):
             assert isinstance(failure, CallFailed)
             assert failure.status is GrpcCode.CANCELLED
-    assert stuck.abandoned.wait(PATIENCE)
+    assert stuck.abandoned.wait(TIMEOUT)
 
 
 def future_failure(future: Any) -> BaseException:
     with pytest.raises(CallFailed) as caught:
-        future.result(PATIENCE)
+        future.result(TIMEOUT)
     return caught.value
 
 
@@ -206,7 +206,7 @@ def test_connecting_again_moves_to_the_new_endpoints(serve: Serve, client: Pipel
     former, latter = serve(), serve()
     client.connect([former.endpoint])
     client.connect([latter.endpoint])
-    client.predict({"x": "1"}, timeout=PATIENCE)
+    client.predict({"x": "1"}, timeout=TIMEOUT)
     assert (former.received.qsize(), latter.received.qsize()) == (0, 1)
 
 
@@ -216,14 +216,14 @@ def test_endpoints_that_are_none_leave_the_connection_as_it_was(
     client.connect([serve().endpoint])
     with pytest.raises(ValueError, match="host:port"):
         client.connect(["nonsense"])
-    assert client.predict({"x": "1"}, timeout=PATIENCE).err_no == 0
+    assert client.predict({"x": "1"}, timeout=TIMEOUT).err_no == 0
 
 
 def test_many_threads_share_one_client(serve: Serve, client: PipelineClient) -> None:
     client.connect([serve(echo).endpoint, serve(echo).endpoint])
 
     def call(i: int) -> str:
-        return str(client.predict({"x": str(i)}, timeout=PATIENCE).value[0])
+        return str(client.predict({"x": str(i)}, timeout=TIMEOUT).value[0])
 
     with ThreadPoolExecutor(8) as threads:
         assert list(threads.map(call, range(160))) == [str(i) for i in range(160)]
@@ -234,7 +234,7 @@ def run_script(script: str, *arguments: str) -> subprocess.CompletedProcess[str]
         [sys.executable, "-X", "dev", "-W", "error", "-c", script, *arguments],
         capture_output=True,
         text=True,
-        timeout=3 * PATIENCE,
+        timeout=3 * TIMEOUT,
         cwd=Path(__file__).parents[2],
         check=False,
     )
@@ -336,15 +336,15 @@ except KeyboardInterrupt:
 def test_interrupting_a_call_reaches_the_server(serve: Serve, stuck: Stuck) -> None:
     command = [sys.executable, "-c", INTERRUPT, serve(stuck).endpoint]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert stuck.entered.wait(PATIENCE)
+        assert stuck.entered.wait(TIMEOUT)
         process.send_signal(signal.SIGINT)
         assert process.stdout is not None
         assert process.stdout.readline() == b"interrupted\n"
-        assert stuck.abandoned.wait(PATIENCE)  # though the client lives on
+        assert stuck.abandoned.wait(TIMEOUT)  # though the client lives on
 
 
 def test_futures_are_those_of_the_standard_library(serve: Serve, client: PipelineClient) -> None:
     client.connect([serve(echo).endpoint])
-    futures = [client.predict({"x": str(i)}, asyn=True, timeout=PATIENCE) for i in range(3)]
-    done, waiting = wait(futures, PATIENCE)
+    futures = [client.predict({"x": str(i)}, asyn=True, timeout=TIMEOUT) for i in range(3)]
+    done, waiting = wait(futures, TIMEOUT)
     assert (done, waiting) == (set(futures), set())

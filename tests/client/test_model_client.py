@@ -19,7 +19,7 @@ from penstock.protocols.standard_messages import general_model_messages
 from penstock.protocols.status import GrpcCode
 from penstock.runtimes.prototxt import parse_model_conf
 
-from .conftest import PATIENCE, Service, Stuck
+from .conftest import TIMEOUT, Service, Stuck
 
 Serve = Callable[..., Service]
 REQUEST, RESPONSE = general_model_messages()
@@ -52,7 +52,7 @@ def variant(service: Service | str, tag: str = "v", weight: int = 1) -> Variant:
 def test_a_call_has_what_was_asked_and_gives_arrays(serve: Serve) -> None:
     service = serve(twice)
     with ModelClient(FEEDS, [variant(service)]) as client:
-        found = client.predict(FEED, ["twice"], log_id=2**63, timeout=PATIENCE)
+        found = client.predict(FEED, ["twice"], log_id=2**63, timeout=TIMEOUT)
     assert found.tag == "v"
     np.testing.assert_array_equal(found.outputs["m"]["twice"], np.float32([[2, 4]]))
     assert service.paths == {METHOD}
@@ -65,7 +65,7 @@ def test_many_threads_share_a_client(serve: Serve) -> None:
 
         def ask(value: int) -> float:
             feed = {"x": np.float32([[value, 0]])}
-            return float(client.predict(feed, timeout=PATIENCE).outputs["m"]["twice"][0, 0])
+            return float(client.predict(feed, timeout=TIMEOUT).outputs["m"]["twice"][0, 0])
 
         assert list(pool.map(ask, range(64))) == [2.0 * value for value in range(64)]
 
@@ -75,7 +75,7 @@ def test_variants_get_their_shares(serve: Serve) -> None:
         variant(serve(twice), tag, weight) for tag, weight in (("a", 1), ("b", 3), ("none", 0))
     ]
     with ModelClient(FEEDS, variants) as client:
-        tags = [client.predict(FEED, timeout=PATIENCE).tag for _ in range(200)]
+        tags = [client.predict(FEED, timeout=TIMEOUT).tag for _ in range(200)]
     # Of 200 draws, 150 are expected; five standard deviations of 6.1.
     assert 119 < tags.count("b") < 181
     assert "none" not in tags
@@ -89,23 +89,23 @@ def test_weights_that_choose_nobody_are_refused(weights: list[int]) -> None:
 
 def test_a_forked_child_and_its_parent_both_go_on(serve: Serve) -> None:
     with ModelClient(FEEDS, [variant(serve(twice))]) as client:
-        client.predict(FEED, timeout=PATIENCE)
+        client.predict(FEED, timeout=TIMEOUT)
         child = os.fork()
         if not child:
             status = 1
             try:
-                found = client.predict(FEED, timeout=PATIENCE)
+                found = client.predict(FEED, timeout=TIMEOUT)
                 status = 0 if found.outputs["m"]["twice"].tolist() == [[2, 4]] else 2
             finally:
                 os._exit(status)
         assert os.waitpid(child, 0)[1] == 0
-        assert client.predict(FEED, timeout=PATIENCE).outputs["m"]["twice"].tolist() == [[2, 4]]
+        assert client.predict(FEED, timeout=TIMEOUT).outputs["m"]["twice"].tolist() == [[2, 4]]
 
 
 def test_failures_are_typed(serve: Serve, stuck: Stuck, dead_endpoint: str) -> None:
     client = ModelClient(FEEDS, [variant(dead_endpoint)])
     with pytest.raises(CallFailed) as refused:
-        client.predict(FEED, timeout=PATIENCE)
+        client.predict(FEED, timeout=TIMEOUT)
     assert refused.value.status is GrpcCode.UNAVAILABLE
     client.close()
     with ModelClient(FEEDS, [variant(serve(stuck))]) as client:
@@ -116,15 +116,15 @@ def test_failures_are_typed(serve: Serve, stuck: Stuck, dead_endpoint: str) -> N
             client.predict({"z": 1})
     with ModelClient(FEEDS, [variant(serve(lambda *_: b"\xff"))]) as client:
         with pytest.raises(Undecodable):
-            client.predict(FEED, timeout=PATIENCE)
+            client.predict(FEED, timeout=TIMEOUT)
     bad = RESPONSE(err_no=5000, err_msg="no such input").SerializeToString()
     with ModelClient(FEEDS, [variant(serve(lambda *_: bad))]) as client:
         with pytest.raises(RequestError, match="no such input"):
-            client.predict(FEED, timeout=PATIENCE)
+            client.predict(FEED, timeout=TIMEOUT)
 
 
 def test_a_closed_client_connects_again(serve: Serve) -> None:
     client = ModelClient(FEEDS, [variant(serve(twice))])
     for _ in range(2):
-        assert client.predict(FEED, timeout=PATIENCE).tag == "v"
+        assert client.predict(FEED, timeout=TIMEOUT).tag == "v"
         client.close()

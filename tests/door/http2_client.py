@@ -14,7 +14,7 @@ import h2.connection
 import h2.events
 import h2.settings
 
-from tests.door.site import PATIENCE
+from tests.door.site import TIMEOUT
 
 
 class Tolerant(h2.connection.H2Connection):
@@ -46,7 +46,7 @@ class Client:
 
     def __init__(self, link: socket.socket, *, window: int = 65_535) -> None:
         self.socket = link
-        link.settimeout(PATIENCE)
+        link.settimeout(TIMEOUT)
         config = h2.config.H2Configuration(header_encoding="utf-8")
         self.h2 = Tolerant(config)
         self.h2.local_settings = h2.settings.Settings(
@@ -132,7 +132,7 @@ class Client:
             answer.reset = int(event.error_code)
 
     def until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while not condition():
             assert time.monotonic() < deadline, self.answers
             assert not self.closed, self.answers
@@ -145,7 +145,7 @@ class Client:
         return answer
 
     def wait_closed(self) -> None:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while not self.closed:
             assert time.monotonic() < deadline
             self.step()

@@ -21,7 +21,7 @@ from tests.door.applications import Parrot
 
 T = TypeVar("T")
 
-PATIENCE = 5.0
+TIMEOUT = 5.0
 """Seconds within which everything that a test waits for has happened."""
 
 QUICK = 0.2
@@ -73,7 +73,7 @@ class Site:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the door's loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(TIMEOUT)
 
     def call(self, function: Callable[[], T]) -> T:
         """Call something on the door's loop."""
@@ -88,7 +88,7 @@ class Site:
 
     def until(self, condition: Callable[[DoorStatistics], bool]) -> DoorStatistics:
         """Ask again and again until the statistics say so."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while True:
             seen = self.statistics()
             if condition(seen):
@@ -102,7 +102,7 @@ class Site:
             left = self.statistics()
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(PATIENCE)
+            self._thread.join(TIMEOUT)
             self._loop.close()
         assert not self._thread.is_alive()
         assert (left.open, left.calls) == (0, 0)

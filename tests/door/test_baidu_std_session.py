@@ -10,7 +10,7 @@ import pytest
 
 from penstock.door.baidu_std import BaiduStdSession
 from penstock.protocols.http2 import Http2Limits
-from tests.door.site import PATIENCE, QUICK, Site
+from tests.door.site import QUICK, TIMEOUT, Site
 from tests.kit.baidu_std import Closed, connected, field, frame, request, request_meta
 from tests.kit.http1 import connected as http1
 
@@ -131,7 +131,7 @@ def test_a_client_that_does_not_read_is_not_read_either(opened: Opened) -> None:
         with pytest.raises(TimeoutError):
             client.send(ask("echo", bytes(60_000)) * 300)
         assert site.statistics().requests == began
-        client.socket.settimeout(PATIENCE)
+        client.socket.settimeout(TIMEOUT)
         assert [len(client.read().payload) for _ in range(4)] == [3_000_000] * 4
 
 
@@ -240,7 +240,7 @@ def test_what_is_no_request_ends_the_connection(opened: Opened, data: bytes) -> 
         assert client.ends()
     seen = site.until(lambda seen: seen.open == 0)
     assert (seen.malformed, seen.gone, seen.errors) == (1, 1, 0)
-    assert site.parrot.gone.acquire(timeout=PATIENCE)
+    assert site.parrot.gone.acquire(timeout=TIMEOUT)
 
 
 def test_the_calls_of_a_client_that_leaves_are_cancelled(opened: Opened) -> None:
@@ -251,7 +251,7 @@ def test_the_calls_of_a_client_that_leaves_are_cancelled(opened: Opened) -> None
     seen = site.until(lambda seen: seen.open == 0)
     assert (seen.gone, seen.calls) == (3, 0)
     for _ in range(3):
-        assert site.parrot.gone.acquire(timeout=PATIENCE)
+        assert site.parrot.gone.acquire(timeout=TIMEOUT)
 
 
 def test_a_large_message_that_is_refused_ends_the_connection_in_order(opened: Opened) -> None:
@@ -293,7 +293,7 @@ def test_a_draining_door_tells_who_calls_and_closes_what_idles(opened: Opened) -
         # Who connects now is served until the connection is looked at.
         with connected(site.port) as late:
             assert late.ask(ask("echo", b"in time")).payload == b"in time"
-            until = time.monotonic() + PATIENCE
+            until = time.monotonic() + TIMEOUT
             while late.ask(ask("echo")).code != ELOGOFF:
                 assert time.monotonic() < until
         site.call(site.parrot.let_go)
@@ -331,7 +331,7 @@ def test_over_a_unix_socket_and_in_half(opened: Opened, tmp_path: object) -> Non
     site = opened(site={"folder": tmp_path})
     with socket.socket(socket.AF_UNIX) as link:
         link.connect(site.unix)
-        link.settimeout(PATIENCE)
+        link.settimeout(TIMEOUT)
         link.sendall(ask("hold"))
         site.until(lambda seen: seen.calls == 1)
         link.shutdown(socket.SHUT_WR)  # which a client of brpc never does unless it leaves

@@ -18,7 +18,7 @@ from penstock.door import door
 from penstock.door.listeners import bind, port_of
 from penstock.instrument import Instrument, Instruments
 from tests.door.http2_client import Client, joined
-from tests.door.site import PATIENCE, QUICK, Site
+from tests.door.site import QUICK, TIMEOUT, Site
 from tests.door.test_http1_session import check_refusal, chunks, head_of, request
 from tests.kit import baidu_std
 from tests.kit.http1 import Connection, connected
@@ -56,7 +56,7 @@ def secured(
     context = ssl.create_default_context(cafile=str(certificate[0]))
     if protocols:
         context.set_alpn_protocols(list(protocols))
-    plain = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+    plain = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT)
     link = context.wrap_socket(plain, server_hostname="localhost")
     return link, link.selected_alpn_protocol()
 
@@ -74,7 +74,7 @@ def test_one_listener_speaks_both_versions_of_http(opened: Opened) -> None:
 def test_a_unix_socket_is_listened_on(opened: Opened, tmp_path: Path) -> None:
     site = opened(site={"folder": tmp_path})
     with socket.socket(socket.AF_UNIX) as link:
-        link.settimeout(PATIENCE)
+        link.settimeout(TIMEOUT)
         link.connect(site.unix)
         link.sendall(request("/echo", b"one"))
         assert link.recv(1000).endswith(b"\r\n\r\none")
@@ -154,7 +154,7 @@ def test_handshakes_are_bounded_in_time_and_number(
     opened: Opened, server_tls: ssl.SSLContext, certificate: tuple[Path, Path]
 ) -> None:
     site = opened(site={"tls": server_tls}, tls_timeout=1.0, max_connections=4)
-    silent = [socket.create_connection(("127.0.0.1", site.port), timeout=PATIENCE) for _ in "1234"]
+    silent = [socket.create_connection(("127.0.0.1", site.port), timeout=TIMEOUT) for _ in "1234"]
     site.until(lambda seen: seen.open == 4)
     with Connection(site.port).socket as fifth:
         assert closed(fifth)
@@ -170,7 +170,7 @@ def test_handshakes_are_bounded_in_time_and_number(
 
 
 def closed(link: socket.socket) -> bool:
-    link.settimeout(PATIENCE)
+    link.settimeout(TIMEOUT)
     try:
         return link.recv(1) == b""
     except ConnectionResetError:
@@ -251,7 +251,7 @@ def test_a_draining_door_ends_each_connection_with_its_next_answer(opened: Opene
         held = streams.open("/hold", end=True)
         idle.send(request("/echo"))
         assert idle.reply().header("connection") is None
-        assert site.parrot.began.acquire(timeout=PATIENCE)
+        assert site.parrot.began.acquire(timeout=TIMEOUT)
         site.until(lambda seen: len(site.parrot.holding) == 2)
         site.call(site.door.drain)
         streams.until(lambda: bool(streams.goaways))
@@ -307,14 +307,14 @@ def test_closing_waits_for_open_exchanges_and_closes_the_others_at_once(opened: 
         idle.send(request("/echo"))
         idle.reply()
         site.until(lambda seen: seen.open == 4 and len(site.parrot.holding) == 2)
-        closing = threading.Thread(target=site.run, args=(site.door.close(PATIENCE),))
+        closing = threading.Thread(target=site.run, args=(site.door.close(TIMEOUT),))
         closing.start()
         assert idle.is_closed()
         assert silent.is_closed()
         streams.until(lambda: bool(streams.goaways))
         assert closing.is_alive()
         with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.1", site.port), timeout=PATIENCE)
+            socket.create_connection(("127.0.0.1", site.port), timeout=TIMEOUT)
         site.call(site.parrot.let_go)
         assert busy.reply().body == b"held"
         assert busy.is_closed()
@@ -322,7 +322,7 @@ def test_closing_waits_for_open_exchanges_and_closes_the_others_at_once(opened: 
         streams.wait_closed()
         streams.socket.close()
         busy.socket.close()
-        closing.join(PATIENCE)
+        closing.join(TIMEOUT)
         assert not closing.is_alive()
     assert site.statistics().cut == 0
 
@@ -378,7 +378,7 @@ def test_closing_does_not_wait_for_the_rest_of_a_request(opened: Opened) -> None
         assert half.reply().status == 503
         streams.wait(part)
         assert streams.answers[part].status == 503
-        closing.result(PATIENCE)
+        closing.result(TIMEOUT)
     assert site.statistics().cut == 0
 
 
@@ -403,11 +403,11 @@ def closing(site: Site, connected: threading.Event) -> Future[None]:
 
     async def close() -> None:
         stands_still.set()
-        assert connected.wait(PATIENCE)
+        assert connected.wait(TIMEOUT)
         await site.door.close(60.0, for_good=True)
 
     future = asyncio.run_coroutine_threadsafe(close(), site.parrot.loop)
-    assert stands_still.wait(PATIENCE)
+    assert stands_still.wait(TIMEOUT)
     return future
 
 
@@ -440,7 +440,7 @@ def test_whoever_has_connected_when_the_door_closes_for_good_is_answered(
         assert streams.wait(asked).status == 200
         streams.wait_closed()
         streams.socket.close()
-    closed.result(PATIENCE)
+    closed.result(TIMEOUT)
     assert site.statistics().cut == 0
 
 
@@ -455,7 +455,7 @@ def test_who_has_connected_with_tls_may_shake_hands_when_the_door_closes_for_goo
     context = ssl.create_default_context(cafile=str(certificate[0]))
     everybody = threading.Event()
     closed = closing(site, everybody)
-    plain = [socket.create_connection(("127.0.0.1", site.port), timeout=PATIENCE) for _ in range(4)]
+    plain = [socket.create_connection(("127.0.0.1", site.port), timeout=TIMEOUT) for _ in range(4)]
     everybody.set()
     for each in plain:
         with context.wrap_socket(each, server_hostname="localhost") as link:
@@ -465,7 +465,7 @@ def test_who_has_connected_with_tls_may_shake_hands_when_the_door_closes_for_goo
                 answer += link.recv(4096)
             assert answer.startswith(b"HTTP/1.1 200 ")
             assert b"connection: close" in answer
-    closed.result(PATIENCE)
+    closed.result(TIMEOUT)
 
 
 @pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
@@ -482,14 +482,14 @@ def test_who_says_nothing_does_not_hold_a_closing_door_up(
         if not secure:
             assert part.reply().status == 408
         part.socket.close()
-        closed.result(PATIENCE)
+        closed.result(TIMEOUT)
     assert site.statistics().cut == 0
 
 
 def test_a_closing_door_leaves_a_socket_alone_that_others_accept_on(opened: Opened) -> None:
     site = opened()
     with site.listening[0].dup() as heir:
-        site.run(site.door.close(PATIENCE))
+        site.run(site.door.close(TIMEOUT))
         with connected(site.port) as link:
             accepted, _ = heir.accept()
             with accepted:
@@ -525,10 +525,10 @@ def test_a_door_that_hands_over_serves_its_connections_and_accepts_no_other(open
         idle.reply()
         streams.ask("/echo")
         site.until(lambda seen: seen.open == 3 and len(site.parrot.holding) == 1)
-        handing = Later(lambda: site.run(site.door.hand_over(PATIENCE)))
+        handing = Later(lambda: site.run(site.door.hand_over(TIMEOUT)))
         streams.until(lambda: bool(streams.goaways))
         with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.1", site.port), timeout=PATIENCE)
+            socket.create_connection(("127.0.0.1", site.port), timeout=TIMEOUT)
         idle.send(request("/echo", b"late"))
         late = idle.reply()
         assert late.body == b"late"
@@ -557,8 +557,8 @@ def test_handing_over_has_an_end(opened: Opened) -> None:
 def test_a_socket_that_is_handed_over_stays_with_who_else_has_it(opened: Opened) -> None:
     site = opened()
     heirs = [each.dup() for each in site.listening]
-    assert site.run(site.door.hand_over(PATIENCE)) is True
-    with socket.create_connection(("127.0.0.1", site.port), timeout=PATIENCE) as link:
+    assert site.run(site.door.hand_over(TIMEOUT)) is True
+    with socket.create_connection(("127.0.0.1", site.port), timeout=TIMEOUT) as link:
         accepted, _ = heirs[0].accept()
         with accepted:
             accepted.sendall(b"!")
@@ -571,9 +571,9 @@ def test_handshakes_under_way_are_not_broken_off_by_handing_over(
 ) -> None:
     site = opened(site={"tls": server_tls})
     context = ssl.create_default_context(cafile=str(certificate[0]))
-    plain = socket.create_connection(("127.0.0.1", site.port), timeout=PATIENCE)
+    plain = socket.create_connection(("127.0.0.1", site.port), timeout=TIMEOUT)
     site.until(lambda seen: seen.open == 1)
-    handing = Later(lambda: site.run(site.door.hand_over(PATIENCE)))
+    handing = Later(lambda: site.run(site.door.hand_over(TIMEOUT)))
     until(lambda: not can_connect(site.port), "it accepts no more")
     with context.wrap_socket(plain, server_hostname="localhost") as link:
         link.sendall(request("/echo", b"one"))
@@ -583,7 +583,7 @@ def test_handshakes_under_way_are_not_broken_off_by_handing_over(
 
 def can_connect(port: int) -> bool:
     try:
-        socket.create_connection(("127.0.0.1", port), timeout=PATIENCE).close()
+        socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT).close()
     except (ConnectionRefusedError, ConnectionResetError):  # it closed, or closes this moment
         return False
     return True

@@ -13,7 +13,7 @@ from email.utils import parsedate_to_datetime
 import pytest
 
 from penstock.door.budget import Reservation
-from tests.door.site import PATIENCE, QUICK, Site
+from tests.door.site import QUICK, TIMEOUT, Site
 from tests.kit.http1 import Connection, Reply, connected
 
 Opened = Callable[..., Site]
@@ -73,7 +73,7 @@ def test_pipelined_requests_are_answered_in_order_and_one_at_a_time(opened: Open
         paths = ["/later", "/echo", "/hold", "/echo"]
         connection.send(b"".join(request(path, b"%d" % n) for n, path in enumerate(paths)))
         assert [connection.reply().body for _ in range(2)] == [b"0", b"1"]
-        assert all(site.parrot.began.acquire(timeout=PATIENCE) for _ in range(3))
+        assert all(site.parrot.began.acquire(timeout=TIMEOUT) for _ in range(3))
         assert site.parrot.begun == paths[:3]
         site.call(site.parrot.let_go)
         assert [connection.reply().body for _ in range(2)] == [b"held", b"3"]
@@ -183,7 +183,7 @@ def test_a_sender_that_was_stopped_goes_on_later(opened: Opened) -> None:
                 continue
         assert sent < size
         site.until(lambda seen: bool(site.parrot.holding))
-        connection.socket.settimeout(PATIENCE)
+        connection.socket.settimeout(TIMEOUT)
         site.call(site.parrot.let_go)
         connection.socket.sendall(data[sent:])
         assert connection.reply().body == b"%d" % size
@@ -219,7 +219,7 @@ def test_a_refusal_waits_for_the_answer_before_it(opened: Opened) -> None:
     site = opened()
     with connected(site.port) as connection:
         connection.send(request("/hold") + b"nonsense\r\n\r\n")
-        site.parrot.arrived.acquire(timeout=PATIENCE)
+        site.parrot.arrived.acquire(timeout=TIMEOUT)
         site.call(site.parrot.let_go)
         assert connection.reply().body == b"held"
         check_refusal(connection.reply(), 400)
@@ -279,7 +279,7 @@ def test_a_body_that_stops_half_way_gets_408_and_the_application_hears_of_it(
         assert connection.is_closed()
     assert site.statistics().bodies_late == 1
     assert site.parrot.late_ones == 1
-    assert site.parrot.gone.acquire(timeout=PATIENCE)
+    assert site.parrot.gone.acquire(timeout=TIMEOUT)
 
 
 def test_the_application_may_give_a_body_any_time(opened: Opened) -> None:
@@ -287,7 +287,7 @@ def test_the_application_may_give_a_body_any_time(opened: Opened) -> None:
     data = request("/patient", b"whole")
     with connected(site.port) as silent, connected(site.port) as connection:
         connection.send(data[:-1])
-        assert site.parrot.began.acquire(timeout=PATIENCE)
+        assert site.parrot.began.acquire(timeout=TIMEOUT)
         assert silent.is_closed()
         connection.send(data[-1:])
         assert connection.reply().body == b"whole"
@@ -319,7 +319,7 @@ def test_a_connection_that_waits_for_its_answer_is_not_idle(opened: Opened) -> N
         for _ in range(2):
             with connected(site.port) as silent:
                 connection.send(request("/hold", b"x"))
-                assert site.parrot.arrived.acquire(timeout=PATIENCE)
+                assert site.parrot.arrived.acquire(timeout=TIMEOUT)
                 assert silent.is_closed()
             site.call(site.parrot.let_go)
             assert connection.reply().body == b"held"
@@ -329,7 +329,7 @@ def small(port: int) -> socket.socket:
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     client.connect(("127.0.0.1", port))
-    client.settimeout(PATIENCE)
+    client.settimeout(TIMEOUT)
     return client
 
 
@@ -341,7 +341,7 @@ def test_a_client_that_reads_nothing_is_cut_off(opened: Opened, path: str) -> No
         site.until(lambda seen: seen.stalled == 1)
         assert site.until(lambda seen: seen.open == 0).unsent == 0
     if path.startswith("/stream"):
-        assert site.parrot.gone.acquire(timeout=PATIENCE)
+        assert site.parrot.gone.acquire(timeout=TIMEOUT)
 
 
 @pytest.mark.parametrize("fields", [(), (b"Connection: close",)], ids=["kept", "closing"])
@@ -354,7 +354,7 @@ def test_whoever_is_cut_off_sees_a_reset_and_leaves_nothing_with_the_system(
         site.until(lambda seen: seen.stalled == 1)
         reset = select.poll()
         reset.register(link, 0)  # errors need not be asked for
-        assert reset.poll(1000 * PATIENCE) == [(link.fileno(), select.POLLERR | select.POLLHUP)]
+        assert reset.poll(1000 * TIMEOUT) == [(link.fileno(), select.POLLERR | select.POLLHUP)]
 
 
 def test_a_client_that_reads_a_little_now_and_then_is_cut_off(opened: Opened) -> None:
@@ -362,7 +362,7 @@ def test_a_client_that_reads_a_little_now_and_then_is_cut_off(opened: Opened) ->
     with small(site.port) as client:
         client.sendall(request("/large/20000000"))
         began = time.monotonic()
-        while not site.statistics().stalled and time.monotonic() < began + PATIENCE:
+        while not site.statistics().stalled and time.monotonic() < began + TIMEOUT:
             assert client.recv(10)
             time.sleep(0.01)  # the pace is what this client is
         seen = site.until(lambda seen: seen.open == 0)
@@ -417,7 +417,7 @@ def test_an_answer_that_runs_away_from_its_reader_is_broken_off(opened: Opened) 
         assert seen.overrun == 1
         assert seen.unsent < 8 << 20
         site.until(lambda seen: seen.open == 0)
-    assert site.parrot.gone.acquire(timeout=PATIENCE)
+    assert site.parrot.gone.acquire(timeout=TIMEOUT)
 
 
 @pytest.mark.parametrize("end", ["reset", "close"])
@@ -425,7 +425,7 @@ def test_the_application_hears_once_that_its_client_left(opened: Opened, end: st
     site = opened(half_close_probe=end == "close")
     connection = Connection(site.port)
     connection.send(request("/hold"))
-    assert site.parrot.arrived.acquire(timeout=PATIENCE)
+    assert site.parrot.arrived.acquire(timeout=TIMEOUT)
     if end == "reset":
         connection.reset()
     else:
@@ -458,10 +458,10 @@ def test_a_client_that_stops_in_the_middle_of_a_request_is_let_go(opened: Opened
     site = opened()
     with connected(site.port) as connection:
         connection.send(request("/echo", b"whole")[:-1])
-        assert site.parrot.began.acquire(timeout=PATIENCE)
+        assert site.parrot.began.acquire(timeout=TIMEOUT)
         connection.half_close()
         assert connection.is_closed()
-    assert site.parrot.gone.acquire(timeout=PATIENCE)
+    assert site.parrot.gone.acquire(timeout=TIMEOUT)
 
 
 @pytest.mark.parametrize("path", ["/raise", "/raise/body"])
@@ -471,7 +471,7 @@ def test_a_fault_of_the_application_is_one_request_s(
     site = opened()
     with connected(site.port) as other, connected(site.port) as connection:
         other.send(request("/hold"))
-        assert site.parrot.arrived.acquire(timeout=PATIENCE)
+        assert site.parrot.arrived.acquire(timeout=TIMEOUT)
         connection.send(request(path, b"x"))
         check_refusal(connection.reply(), 500)
         assert connection.is_closed()
@@ -515,8 +515,8 @@ def test_many_chunks_wait_while_the_application_has_stopped_the_sender(opened: O
         site.until(lambda seen: bool(site.parrot.holding))
         silent.send(request("/echo", b"whole")[:-1])
         check_refusal(silent.reply(), 408)
-        assert site.parrot.arrived.acquire(timeout=PATIENCE)
-        assert site.parrot.arrived.acquire(timeout=PATIENCE)  # the silent one's
+        assert site.parrot.arrived.acquire(timeout=TIMEOUT)
+        assert site.parrot.arrived.acquire(timeout=TIMEOUT)  # the silent one's
         assert not site.parrot.arrived.acquire(blocking=False)
         site.call(site.parrot.let_go)
         assert connection.reply().body == b"5000"
@@ -541,7 +541,7 @@ def test_pipelined_requests_are_begun_a_few_in_each_turn(opened: Opened) -> None
         connection.send(b"".join(request(f"/{n}", b"%d" % n) for n in range(3000)))
         for n in range(3000):
             assert connection.reply().body == b"%d" % n
-        watching.result(PATIENCE)
+        watching.result(TIMEOUT)
     assert most <= 32
     assert site.statistics().requests == 3000
 
@@ -550,12 +550,12 @@ def test_the_door_closes_in_the_middle_of_pipelined_requests(opened: Opened) -> 
     site = opened()
     with connected(site.port) as connection:
         connection.send(request("/hold") + request("/echo", b"x") * 1000)
-        assert site.parrot.arrived.acquire(timeout=PATIENCE)
-        closing = asyncio.run_coroutine_threadsafe(site.door.close(PATIENCE), site.parrot.loop)
+        assert site.parrot.arrived.acquire(timeout=TIMEOUT)
+        closing = asyncio.run_coroutine_threadsafe(site.door.close(TIMEOUT), site.parrot.loop)
         site.call(site.parrot.let_go)
         assert connection.reply().header("connection") == "close"
         assert connection.is_closed()
-        closing.result(PATIENCE)
+        closing.result(TIMEOUT)
     assert site.parrot.begun == ["/hold"]
 
 
@@ -564,7 +564,7 @@ def test_only_a_client_that_must_bear_it_is_asked_whether_it_listens(opened: Ope
     for line, asked in ((b"POST /hold HTTP/1.0", False), (b"POST /hold HTTP/1.1", True)):
         with connected(site.port) as connection:
             connection.send(line + b"\r\nHost: x\r\nContent-Length: 1\r\n\r\nx")
-            assert site.parrot.arrived.acquire(timeout=PATIENCE)
+            assert site.parrot.arrived.acquire(timeout=TIMEOUT)
             connection.half_close()
             connection.socket.settimeout(0.2)
             try:

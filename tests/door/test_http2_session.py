@@ -14,7 +14,7 @@ import pytest
 
 from penstock.protocols.http2 import Http2Limits
 from tests.door.http2_client import Client, joined
-from tests.door.site import PATIENCE, QUICK, Site
+from tests.door.site import QUICK, TIMEOUT, Site
 
 Opened = Callable[..., Site]
 
@@ -107,7 +107,7 @@ def test_an_answer_that_runs_away_from_its_reader_is_broken_off(opened: Opened) 
         assert answer.reset == INTERNAL_ERROR
         assert site.statistics().overrun == 1
         assert client.ask("/echo").status == 200
-    assert site.parrot.gone.acquire(timeout=PATIENCE)
+    assert site.parrot.gone.acquire(timeout=TIMEOUT)
 
 
 def test_a_client_that_opens_no_window_is_cut_off(opened: Opened) -> None:
@@ -118,7 +118,7 @@ def test_a_client_that_opens_no_window_is_cut_off(opened: Opened) -> None:
         assert answer.reset == CANCEL
         answer = client.wait(client.open("/stream/100", end=True))
         assert answer.reset == CANCEL
-        assert site.parrot.gone.acquire(timeout=PATIENCE)
+        assert site.parrot.gone.acquire(timeout=TIMEOUT)
         seen = site.until(lambda seen: seen.unsent == 0)
         assert (seen.stalled, seen.open) == (2, 1)
 
@@ -132,7 +132,7 @@ def test_a_client_that_reads_nothing_is_cut_off(opened: Opened) -> None:
         client.open("/large/20000000", end=True)
         assert site.until(lambda seen: seen.stalled == 1)
         assert site.until(lambda seen: seen.open == 0).unsent == 0
-    assert site.parrot.gone.acquire(timeout=PATIENCE)
+    assert site.parrot.gone.acquire(timeout=TIMEOUT)
 
 
 def test_a_sender_that_was_stopped_goes_on_later(opened: Opened) -> None:
@@ -186,7 +186,7 @@ def test_a_body_that_stops_half_way_gets_408(opened: Opened) -> None:
         assert client.ask("/echo").status == 200
     assert site.statistics().bodies_late == 1
     assert site.parrot.late_ones == 1
-    assert site.parrot.gone.acquire(timeout=PATIENCE)
+    assert site.parrot.gone.acquire(timeout=TIMEOUT)
 
 
 def test_the_application_may_answer_a_late_body_in_its_own_form(opened: Opened) -> None:
@@ -222,7 +222,7 @@ def test_the_application_hears_once_that_its_client_left(opened: Opened, way: st
     site = opened()
     with joined(site.port) as client:
         streams = [client.open("/hold", end=True) for _ in range(3)]
-        assert all(site.parrot.arrived.acquire(timeout=PATIENCE) for _ in streams)
+        assert all(site.parrot.arrived.acquire(timeout=TIMEOUT) for _ in streams)
         if way == "reset":
             for stream in streams:
                 client.h2.reset_stream(stream)
@@ -231,7 +231,7 @@ def test_the_application_hears_once_that_its_client_left(opened: Opened, way: st
             client.socket.close()
         else:  # a broken frame
             client.socket.sendall(b"\0\0\0\4\0\0\0\0\1")
-        assert all(site.parrot.gone.acquire(timeout=PATIENCE) for _ in streams)
+        assert all(site.parrot.gone.acquire(timeout=TIMEOUT) for _ in streams)
         assert site.until(lambda seen: seen.gone == 3).errors == 0
         site.call(site.parrot.let_go)  # goes nowhere
         assert not site.parrot.gone.acquire(blocking=False)
@@ -263,7 +263,7 @@ def test_a_fault_in_a_call_is_a_status_of_grpc(opened: Opened) -> None:
     site = opened()
     with grpc.insecure_channel(f"127.0.0.1:{site.port}") as channel:
         with pytest.raises(grpc.RpcError) as caught:
-            channel.unary_unary("/raise")(b"x", timeout=PATIENCE)
+            channel.unary_unary("/raise")(b"x", timeout=TIMEOUT)
         assert caught.value.code() is grpc.StatusCode.INTERNAL
 
 
@@ -285,7 +285,7 @@ def wait_for_the_next_second(site: Site) -> None:
     """A silent connection is closed after some periods."""
     began = time.monotonic()
     while time.monotonic() < began + 1.5:
-        with socket.create_connection(("127.0.0.1", site.port), timeout=PATIENCE) as silent:
+        with socket.create_connection(("127.0.0.1", site.port), timeout=TIMEOUT) as silent:
             assert silent.recv(1) == b""
 
 
@@ -294,7 +294,7 @@ def test_a_connection_without_streams_is_closed_after_a_while(opened: Opened) ->
     with joined(site.port) as client:
         held = client.open("/hold", end=True)
         wait = client.open("/patient")
-        assert site.parrot.began.acquire(timeout=PATIENCE)
+        assert site.parrot.began.acquire(timeout=TIMEOUT)
         with joined(site.port) as other:
             other.wait_closed()
             assert other.goaways[-1] == (0, NO_ERROR)
@@ -316,7 +316,7 @@ def test_a_header_block_that_does_not_end_ends_the_connection(opened: Opened) ->
         client.socket.sendall(b"\0\0\1\1\0\0\0\0\5\x82")  # HEADERS without its end
         client.wait_closed()
         assert client.goaways[-1] == (held, CALM)
-    assert site.parrot.gone.acquire(timeout=PATIENCE)
+    assert site.parrot.gone.acquire(timeout=TIMEOUT)
     assert site.statistics().heads_late == 1
 
 
@@ -326,7 +326,7 @@ def test_a_frame_that_comes_byte_by_byte_ends_the_connection(opened: Opened) -> 
         client.ask("/echo")
         client.socket.sendall(b"\0\x40\0\1\5\0\0\0\3")  # HEADERS of 16,384 bytes
         began = time.monotonic()
-        while not client.goaways and time.monotonic() < began + PATIENCE:
+        while not client.goaways and time.monotonic() < began + TIMEOUT:
             client.socket.sendall(b"\x82")
             client.socket.settimeout(0.01)
             try:
@@ -334,14 +334,14 @@ def test_a_frame_that_comes_byte_by_byte_ends_the_connection(opened: Opened) -> 
             except TimeoutError:
                 continue
         assert client.goaways == [(1, CALM)]
-        client.socket.settimeout(PATIENCE)
+        client.socket.settimeout(TIMEOUT)
         client.wait_closed()
     assert site.statistics().heads_late == 1
 
 
 def test_a_client_that_greets_and_falls_silent_is_hung_up_on(opened: Opened) -> None:
     site = opened(header_timeout=QUICK)
-    with socket.create_connection(("127.0.0.1", site.port), timeout=PATIENCE) as link:
+    with socket.create_connection(("127.0.0.1", site.port), timeout=TIMEOUT) as link:
         link.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
         data = b""
         while more := link.recv(4096):

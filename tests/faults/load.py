@@ -17,7 +17,7 @@ from tests.services.process import ServiceProcess
 SERVICE = "faults"
 """The name of a service that is alone."""
 
-PATIENCE = 20.0
+TIMEOUT = 20.0
 """Seconds after which a client gives an answer up; far above what any of these tests takes."""
 
 BUSY, TIMED_OUT = 3004, 6000
@@ -111,7 +111,7 @@ class Clients:
         self.history.invoke(number, (service, pairs["n"]), now, deadline, service)
         way = self._over_grpc if grpc else self._over_http
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 status, err_no, text, value = await way(number, service, limit, pairs)
         except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
             self.history.info(number, repr(error), time.monotonic())

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.kit.http1 import PATIENCE
+from tests.kit.http1 import TIMEOUT
 
 _READERS = 64
 """Each reads one byte; more than ever wait at a time."""
@@ -19,7 +19,7 @@ _READERS = 64
 @contextmanager
 def held(pipe: Path) -> Iterator[None]:
     """Inside of the block, the op that was sent ``do=hold`` before is waiting in ``process``."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while True:
         try:
             end = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
@@ -42,7 +42,7 @@ def _let_go(end: int) -> None:
         # Until it has closed the pipe, or whoever holds next would take it for his own.
         poll = select.poll()
         poll.register(end, 0)
-        if not poll.poll(PATIENCE * 1000):
+        if not poll.poll(TIMEOUT * 1000):
             raise TimeoutError("the op still waits")
     finally:
         os.close(end)

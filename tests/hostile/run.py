@@ -42,7 +42,7 @@ GRAPHS = ("uci", "other")
 TARGETS = {graph: b"/%s/prediction" % graph.encode() for graph in GRAPHS}
 OPS = ("*/batched", "*/plain", "*/joined", "other/batched", "other/plain")
 """As the engine calls them: the first graph has no name of its own, and takes every other."""
-PATIENCE = 20.0
+TIMEOUT = 20.0
 WARM_UP = 0.5  # of all requests; then the memory is measured the first time
 FROM_HOW_MANY = 50_000  # requests on memory is judged: before that it still grows to its size
 GROWTH = 1.05
@@ -225,7 +225,7 @@ class Load:
             x = self._random.choice(("raise", "break")) if kind == "op error" else str(number)
             message = encode({"key": ["x"], "value": [x], "name": graph})
         try:
-            document = decode(await call(message, timeout=PATIENCE))
+            document = decode(await call(message, timeout=TIMEOUT))
             answer = document["err_no"]
         except grpc.aio.AioRpcError as error:
             document, answer = {}, error.code().value[0]
@@ -252,7 +252,7 @@ class Load:
     ) -> None:
         values = {"x": str(number), **self._slow()}
         message = encode({"key": list(values), "value": list(values.values()), "name": graph})
-        going = call(message, timeout=PATIENCE)
+        going = call(message, timeout=TIMEOUT)
         await asyncio.sleep(self._random.uniform(0, 0.004))
         going.cancel()
         self.history.info(number, "left", time.monotonic())
@@ -292,7 +292,7 @@ class HttpStream:
 
     @classmethod
     async def open(cls, port: int) -> HttpStream:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             return cls(*await asyncio.open_connection("127.0.0.1", port))
 
     def send(self, data: bytes) -> None:
@@ -301,7 +301,7 @@ class HttpStream:
     async def exchange(self, data: bytes) -> tuple[int, bytes]:
         """The status and the body of the answer."""
         self.send(data)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             head = await self._reader.readuntil(b"\r\n\r\n")
             length = re.search(rb"content-length: (\d+)", head)
             assert length is not None

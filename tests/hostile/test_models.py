@@ -40,7 +40,7 @@ from tests.hostile.holding import held
 from tests.kit import baidu_std
 from tests.kit import frames as f
 from tests.kit.frames import Heard, message
-from tests.kit.http1 import PATIENCE, Closed, Reply, connected
+from tests.kit.http1 import TIMEOUT, Closed, Reply, connected
 from tests.kit.http2 import call, linked
 from tests.services.process import ServiceProcess, running
 
@@ -257,11 +257,11 @@ def test_requests_of_a_stream_are_counted_until_they_are_answered(
                     yield held_message(0, size)
                 sent.set()
 
-            answers = stream(requests(1, many, over), timeout=4 * PATIENCE)
+            answers = stream(requests(1, many, over), timeout=4 * TIMEOUT)
             answers.add_callback(over.set)
             texts: list[str] = []
             with held(pipe):
-                assert over.wait(PATIENCE)
+                assert over.wait(TIMEOUT)
             try:
                 texts += (STREAMED.FromString(each).error_message for each in answers)
             except grpc.RpcError as error:
@@ -270,6 +270,6 @@ def test_requests_of_a_stream_are_counted_until_they_are_answered(
             assert texts[-1] == busy or len(texts) == 1 + many
             assert texts.count(busy) >= 1
             assert texts.count("") <= 1 + most
-            good = [*stream(requests(0, most // 3, over), timeout=PATIENCE)]
+            good = [*stream(requests(0, most // 3, over), timeout=TIMEOUT)]
             assert [STREAMED.FromString(each).error_message for each in good] == [""] * len(good)
             assert len(good) == 1 + most // 3

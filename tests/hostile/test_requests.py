@@ -25,7 +25,7 @@ from tests.hostile.bad_values import cases as bad_values
 from tests.hostile.conftest import check_good
 from tests.kit import frames as f
 from tests.kit.frames import message
-from tests.kit.http1 import PATIENCE, Closed, Reply, connected, pairs, request
+from tests.kit.http1 import TIMEOUT, Closed, Reply, connected, pairs, request
 from tests.kit.http2 import Link, call, linked
 from tests.kit.pipeline import decode
 from tests.rfc.peer import FINE, Verdict, conn, strm
@@ -94,7 +94,7 @@ def test_every_bad_request_over_http_2_gets_its_answer(service: ServiceProcess) 
     wrong, count = [], 0
     for case, sent in http2_rules():
         count += 1
-        with socket.create_connection(("127.0.0.1", service.http_port), PATIENCE) as connection:
+        with socket.create_connection(("127.0.0.1", service.http_port), TIMEOUT) as connection:
             link = Link(connection)
             link.send(f.PREFACE, f.settings(), f.settings_ack(), sent)
             got = verdict(link)

@@ -212,7 +212,7 @@ def test_a_draining_service_refuses_and_finishes_what_it_has(tmp_path: Path) -> 
             first.send(request(HOLD))
             with held(pipe):
                 server.send_signal(signal.SIGTERM)
-                until(server, http1.PATIENCE, lambda reply: reply.status == 503)
+                until(server, http1.TIMEOUT, lambda reply: reply.status == 503)
                 idle.send(request(pairs(x="1")))
                 for reply in (idle.reply(), ask(server.http_port, pairs(x="1"))):
                     check_failed(reply, 503, UNAVAILABLE)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-PATIENCE = 5.0
+TIMEOUT = 5.0
 """Seconds within which every answer of these tests is there; far above what any takes."""
 
 GENERAL = "baidu.paddle_serving.predictor.general_model.GeneralModelService"
@@ -152,7 +152,7 @@ class Closed(AssertionError):
 class Connection:
     """One end of a connection; made by ``connected``, or of an accepted socket."""
 
-    def __init__(self, link: socket.socket, patience: float = PATIENCE) -> None:
+    def __init__(self, link: socket.socket, patience: float = TIMEOUT) -> None:
         self.socket = link
         link.settimeout(patience)
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -204,7 +204,7 @@ class Connection:
 
 
 @contextmanager
-def connected(port: int, patience: float = PATIENCE, *, room: int = 0) -> Iterator[Connection]:
+def connected(port: int, patience: float = TIMEOUT, *, room: int = 0) -> Iterator[Connection]:
     """A client's end; ``room``: bytes that its system takes ahead."""
     with socket.socket() as link:
         if room:

@@ -16,7 +16,7 @@ from penstock.client.errors import CallFailed
 from penstock.protocols.status import GrpcCode
 from tests.kit import frames as f
 from tests.kit.frames import Heard, message
-from tests.kit.http1 import PATIENCE
+from tests.kit.http1 import TIMEOUT
 from tests.kit.http2 import GRPC, Link
 
 HEAD: tuple[f.Field, ...] = ((b":status", b"200"), GRPC)
@@ -55,7 +55,7 @@ class Asked:
     outcomes: queue.Queue[Outcome]
 
     def outcome(self) -> Outcome:
-        return self.outcomes.get(timeout=PATIENCE)
+        return self.outcomes.get(timeout=TIMEOUT)
 
     def reply(self) -> bytes:
         outcome = self.outcome()
@@ -83,12 +83,12 @@ class Called:
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self._listener.settimeout(PATIENCE)
+        self._listener.settimeout(TIMEOUT)
         self._links: list[Link] = []
         port = self._listener.getsockname()[1]
         self.channel = Channel([Endpoint(host="127.0.0.1", port=port)], None)
 
-    def start(self, body: bytes = b"ask", seconds: float | None = PATIENCE) -> Asked:
+    def start(self, body: bytes = b"ask", seconds: float | None = TIMEOUT) -> Asked:
         """Begin a call."""
         outcomes: queue.Queue[Outcome] = queue.Queue()
         deadline = None if seconds is None else time.monotonic() + seconds
@@ -115,14 +115,14 @@ class Called:
         except BlockingIOError:
             return True
         finally:
-            self._listener.settimeout(PATIENCE)
+            self._listener.settimeout(TIMEOUT)
         return False
 
     def asked(self, stream: int = 1) -> Heard:
         """The whole request on a stream."""
         return self.link.answer(stream)
 
-    def first(self, body: bytes = b"ask", seconds: float | None = PATIENCE) -> Asked:
+    def first(self, body: bytes = b"ask", seconds: float | None = TIMEOUT) -> Asked:
         """The first call, on a new connection, whole at the server's end."""
         asked = self.start(body, seconds)
         self.accept()

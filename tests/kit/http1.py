@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-PATIENCE = 5.0
+TIMEOUT = 5.0
 """Seconds within which every answer of these tests is there; far above what any takes."""
 
 
@@ -37,7 +37,7 @@ class Closed(AssertionError):
 class Connection:
     """One connection; made by ``connected``."""
 
-    def __init__(self, port: int, patience: float = PATIENCE) -> None:
+    def __init__(self, port: int, patience: float = TIMEOUT) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=patience)
         # So that pieces leave as they are written.
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -114,7 +114,7 @@ class Connection:
 
 
 @contextmanager
-def connected(port: int, patience: float = PATIENCE) -> Iterator[Connection]:
+def connected(port: int, patience: float = TIMEOUT) -> Iterator[Connection]:
     connection = Connection(port, patience)
     try:
         yield connection

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from tests.kit import frames as f
 from tests.kit.frames import Frame, Heard, Transcript, message
-from tests.kit.http1 import PATIENCE
+from tests.kit.http1 import TIMEOUT
 from tests.kit.pipeline import decode, encode
 
 METHOD = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
@@ -28,7 +28,7 @@ class Link:
     def __init__(self, link: socket.socket, *, serves: bool = False) -> None:
         """``serves``: we are the server's end of it."""
         self.socket = link
-        link.settimeout(PATIENCE)
+        link.settimeout(TIMEOUT)
         self.heard = Transcript(client=serves)
         self.closed = False
         self._serves = serves
@@ -77,7 +77,7 @@ class Link:
         return self.heard.heard(stream)
 
     def until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while not condition():
             assert time.monotonic() < deadline, self.streams
             assert not self.closed, self.streams
@@ -121,7 +121,7 @@ class Link:
 @contextmanager
 def linked(port: int) -> Iterator[Link]:
     """A client's end that has greeted."""
-    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         link = Link(connection)
         link.greet()

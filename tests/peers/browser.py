@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.peers.programs import program, without_proxies
 
-PATIENCE = 30.0
+TIMEOUT = 30.0
 _FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -78,7 +78,7 @@ class Page:
 
     def until(self, script: str) -> Any:
         """The value of an expression, as soon as it is one that counts as true."""
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT
         while not (found := self.evaluate(script)):
             assert time.monotonic() < end, f"{script} is still {found!r}; {self.complaints}"
         return found

@@ -17,7 +17,7 @@ from tests.peers.site import INFERENCE, Site
 
 NO_LIMIT = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
-PATIENCE = 20.0
+TIMEOUT = 20.0
 HOLD = [("hold-ms", "30000")]
 
 
@@ -34,10 +34,10 @@ class Client:
 
     def counted(self, what: str, least: int = 0) -> int:
         """How many calls were held, or cancelled, so far; waits until there are so many."""
-        return int(self._counted(f"{what} {least}".encode(), timeout=PATIENCE))
+        return int(self._counted(f"{what} {least}".encode(), timeout=TIMEOUT))
 
     def nothing(self) -> None:
-        self._nothing(b"", timeout=PATIENCE)
+        self._nothing(b"", timeout=TIMEOUT)
 
 
 @pytest.fixture(scope="module")
@@ -53,21 +53,21 @@ def failure(call: Callable[[], Any]) -> Any:
 
 
 def test_a_unary_call(client: Client) -> None:
-    assert client.unary(b"hello", timeout=PATIENCE) == b"hello"
-    assert client.unary(b"", timeout=PATIENCE) == b""
+    assert client.unary(b"hello", timeout=TIMEOUT) == b"hello"
+    assert client.unary(b"", timeout=TIMEOUT) == b""
 
 
 def test_a_stream_of_requests(client: Client) -> None:
     pieces = [b"%d," % number for number in range(1000)]
-    assert client.client_stream(iter(pieces), timeout=PATIENCE) == b"".join(pieces)
-    assert client.client_stream(iter(()), timeout=PATIENCE) == b""
+    assert client.client_stream(iter(pieces), timeout=TIMEOUT) == b"".join(pieces)
+    assert client.client_stream(iter(()), timeout=TIMEOUT) == b""
 
 
 def test_a_stream_of_answers(client: Client) -> None:
-    found = list(client.server_stream(b"500 2000", timeout=PATIENCE))
+    found = list(client.server_stream(b"500 2000", timeout=TIMEOUT))
     assert [int(message.rstrip(b".")) for message in found] == list(range(500))
     assert {len(message) for message in found} == {2000}
-    assert list(client.server_stream(b"0 0", timeout=PATIENCE)) == []
+    assert list(client.server_stream(b"0 0", timeout=TIMEOUT)) == []
 
 
 def test_both_streams_in_turn(client: Client) -> None:
@@ -76,11 +76,11 @@ def test_both_streams_in_turn(client: Client) -> None:
     def ask() -> Iterator[bytes]:
         for number in range(200):
             # The next question only after the answer to the last one.
-            assert more.acquire(timeout=PATIENCE)
+            assert more.acquire(timeout=TIMEOUT)
             yield b"%d" % number
 
     found = []
-    for message in client.bidi(ask(), timeout=PATIENCE):
+    for message in client.bidi(ask(), timeout=TIMEOUT):
         found.append(int(message))
         more.release()
     assert found == list(range(200))
@@ -90,7 +90,7 @@ def test_metadata_goes_both_ways(client: Client) -> None:
     raw = bytes(range(256))
     sent = [("lead-text", "first"), ("lead-raw-bin", raw), ("lead-raw-bin", b"")]
     sent += [("trail-text", "a, b"), ("trail-raw-bin", raw[::-1])]
-    _, call = client.unary.with_call(b"x", metadata=sent, timeout=PATIENCE)
+    _, call = client.unary.with_call(b"x", metadata=sent, timeout=TIMEOUT)
     lead = [pair for pair in call.initial_metadata() if pair[0].startswith("lead-")]
     trail = [pair for pair in call.trailing_metadata() if pair[0].startswith("trail-")]
     assert [tuple(pair) for pair in lead] == sent[:3]
@@ -112,7 +112,7 @@ def test_a_cancelled_call_ends_on_both_sides(client: Client, kind: str) -> None:
     message = {"unary": b"x", "server_stream": b"3 10"}.get(kind) or iter([b"x"])
     invoke = getattr(client, kind)
     begin = invoke if kind in ("server_stream", "bidi") else invoke.future
-    call = begin(message, metadata=HOLD, timeout=PATIENCE)
+    call = begin(message, metadata=HOLD, timeout=TIMEOUT)
     client.counted("held", held + 1)
     assert client.counted("cancelled") == cancelled
     call.cancel()
@@ -122,7 +122,7 @@ def test_a_cancelled_call_ends_on_both_sides(client: Client, kind: str) -> None:
 
 def test_a_message_of_100_mib_goes_both_ways(client: Client) -> None:
     message = b"0123456789abcdef" * (100 << 16)
-    assert client.unary(message, timeout=PATIENCE) == message
+    assert client.unary(message, timeout=TIMEOUT) == message
 
 
 def test_pings_keep_a_quiet_connection(site: Site) -> None:
@@ -136,9 +136,9 @@ def test_pings_keep_a_quiet_connection(site: Site) -> None:
     with grpc.insecure_channel(f"127.0.0.1:{site.kinds}", options=options) as channel:
         client = Client(channel)
         hold = [("hold-ms", "1500")]
-        assert client.unary(b"x", metadata=hold, timeout=PATIENCE) == b"x"
+        assert client.unary(b"x", metadata=hold, timeout=TIMEOUT) == b"x"
         line = connections_to(site.kinds)
-        assert client.unary(b"x", metadata=hold, timeout=PATIENCE) == b"x"
+        assert client.unary(b"x", metadata=hold, timeout=TIMEOUT) == b"x"
         assert connections_to(site.kinds) == line
 
 
@@ -160,7 +160,7 @@ async def test_ten_thousand_streams_on_one_connection(site: Site) -> None:
             answered = 0
             for number in numbers:
                 nonce = b"nonce %d" % number
-                assert await unary(nonce, timeout=PATIENCE) == nonce
+                assert await unary(nonce, timeout=TIMEOUT) == nonce
                 answered += 1
             return answered
 
@@ -178,6 +178,6 @@ def test_the_pipeline_answers_over_tls_as_in_clear(site: Site) -> None:
     ):
         for channel in (clear, sealed):
             call = channel.unary_unary(INFERENCE)
-            answers.append(Response.FromString(call(message, timeout=PATIENCE)))
+            answers.append(Response.FromString(call(message, timeout=TIMEOUT)))
     assert answers[0].value == ["hello"]
     assert answers[0] == answers[1]

@@ -21,7 +21,7 @@ from tests.peers.front import haproxy, nginx, nginx_site, passed
 from tests.peers.site import INFERENCE, Site
 from tests.services.process import free_port
 
-PATIENCE = 5.0
+TIMEOUT = 5.0
 ROUTE = "/echo/prediction"
 HAPROXY = """
 frontend routes
@@ -92,7 +92,7 @@ def seen_by(site: Site) -> dict[str, int]:
 
 def until_equal(passed: Callable[[], int], expected: int) -> int:
     """The proxy's count, which it may write a moment after the answer."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while (count := passed()) != expected and time.monotonic() < deadline:
         time.sleep(0.01)
     return count

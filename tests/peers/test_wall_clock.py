@@ -24,7 +24,7 @@ JUMPS = {"an hour ahead": HOUR, "an hour back": -HOUR}
 PATH = b"/wait/prediction"
 OP_TIMEOUT = 2.0  # as the script's configuration says
 SLACK = 1.5  # seconds that a busy machine may add
-PATIENCE = 20.0
+TIMEOUT = 20.0
 
 numbers = itertools.count()
 
@@ -52,14 +52,14 @@ class Clocked:
     def line(self, words: str) -> datetime:
         """The time of a line in the log, as soon as it is there."""
         stamp = re.compile(rf"^INFO ([\d-]+ [\d:]+),\d+ \[users\.own\] {words}$", re.MULTILINE)
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while (found := stamp.search(self.server.log())) is None:
             assert time.monotonic() < deadline, self.server.log()[-2000:]
         return datetime.fromisoformat(found[1])
 
     def ask(self, number: int, seconds: float, limit: float | None) -> int:
         fields = () if limit is None else (b"Penstock-Timeout: %f" % limit,)
-        with connected(self.server.http_port, PATIENCE) as link:
+        with connected(self.server.http_port, TIMEOUT) as link:
             body = pairs(n=str(number), do=str(seconds))
             link.send(request(body, *fields, target=PATH))
             return link.reply().status
@@ -104,7 +104,7 @@ class Asked:
         clocked.line(f"begun {self.number}")
 
     def answer(self) -> Answer:
-        status = self._done.result(PATIENCE)
+        status = self._done.result(TIMEOUT)
         self._pool.shutdown()
         return Answer(status, time.monotonic() - self._began)
 

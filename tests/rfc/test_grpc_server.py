@@ -11,7 +11,7 @@ import time
 from penstock.protocols import grpc
 from tests.kit import frames as f
 from tests.kit.frames import Heard, message
-from tests.kit.http1 import PATIENCE
+from tests.kit.http1 import TIMEOUT
 from tests.kit.http2 import call
 from tests.rfc.grpc_service import MOST, TEXT, Served, served
 from tests.rfc.sentences import NO_TIME, Sentences, Step
@@ -90,7 +90,7 @@ def opened(door: Served, path: bytes, *more: f.Field) -> tuple[int, Heard]:
 def asleep(door: Served) -> tuple[int, Heard]:
     """A call whose handler waits for ever."""
     one = opened(door, b"/a.B/Sleeps")
-    assert door.service.entered.acquire(timeout=PATIENCE)
+    assert door.service.entered.acquire(timeout=TIMEOUT)
     return one
 
 
@@ -392,7 +392,7 @@ def _(door: Served) -> None:
     for code in (f.NO_ERROR, f.PROTOCOL_ERROR, f.INTERNAL_ERROR, f.CANCEL, 99):
         stream, heard = asleep(door)
         door.link.send(f.reset(stream, code))
-        assert door.service.cancelled.acquire(timeout=PATIENCE)
+        assert door.service.cancelled.acquire(timeout=TIMEOUT)
         door.link.alive(b"%08d" % code)
         assert heard.order == []
 
@@ -403,7 +403,7 @@ def _(door: Served) -> None:
     stream, heard = opened(door, b"/a.B/Sleeps", (b"grpc-timeout", b"100m"))
     door.link.answer(stream)
     assert time.monotonic() - began >= 0.1
-    assert door.service.cancelled.acquire(timeout=PATIENCE)
+    assert door.service.cancelled.acquire(timeout=TIMEOUT)
     assert heard.status == DEADLINE_EXCEEDED
     assert heard.code in (None, f.NO_ERROR)
 
@@ -419,7 +419,7 @@ def goaways(door: Served) -> list[int]:
 @add("GOAWAY: a server that leaves says which streams it has taken")
 def _(door: Served) -> None:
     stream, heard = asleep(door)
-    closing = threading.Thread(target=door.site.run, args=(door.site.door.close(PATIENCE),))
+    closing = threading.Thread(target=door.site.run, args=(door.site.door.close(TIMEOUT),))
     closing.start()
     door.link.until(lambda: len(goaways(door)) == 2 or goaways(door)[-1:] == [1])
     assert goaways(door)[-1] == 1
@@ -427,7 +427,7 @@ def _(door: Served) -> None:
     door.link.answer(stream)
     assert heard.status == UNAVAILABLE
     door.link.until_closed()
-    closing.join(PATIENCE)
+    closing.join(TIMEOUT)
 
 
 @add("GOAWAY: calls that were taken go on, and later ones are not begun")
@@ -461,7 +461,7 @@ def _(door: Served) -> None:
         asleep(door)
     door.link.socket.close()
     for _ in range(2):
-        assert door.service.cancelled.acquire(timeout=PATIENCE)
+        assert door.service.cancelled.acquire(timeout=TIMEOUT)
     assert not door.service.cancelled.acquire(timeout=NO_TIME)
 
 

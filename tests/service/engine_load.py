@@ -22,7 +22,7 @@ from penstock.testing.history import ClientHistory, check
 from tests.services.process import ServiceProcess
 
 INFERENCE = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
-PATIENCE = 30.0
+TIMEOUT = 30.0
 
 Ask = Callable[[str, str], Awaitable[dict[str, str]]]
 """Sends a service a nonce, gives the answer's pairs; raises when there is none."""
@@ -59,7 +59,7 @@ class Load:
         service = self._random.choice(self._services)
         self.history.invoke(number, (service, nonce), time.monotonic(), graph=service)
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 answer = await ask(service, nonce)
         except Refused as error:
             self.history.failed(number, str(error), time.monotonic())
@@ -103,7 +103,7 @@ class Load:
 async def clients(server: ServiceProcess) -> AsyncIterator[dict[str, Ask]]:
     """Our client, grpcio, HTTP on connections that are kept, and on a new one each time."""
     async with AsyncExitStack() as stack:
-        kept = await stack.enter_async_context(httpx.AsyncClient(timeout=PATIENCE, trust_env=False))
+        kept = await stack.enter_async_context(httpx.AsyncClient(timeout=TIMEOUT, trust_env=False))
         ours = await stack.enter_async_context(AsyncPipelineClient())
         await ours.connect([server.rpc_endpoint])
         options = [("grpc.enable_http_proxy", 0)]
@@ -126,7 +126,7 @@ async def clients(server: ServiceProcess) -> AsyncIterator[dict[str, Ask]]:
         async def over_new(service: str, nonce: str) -> dict[str, str]:
             # With no certificates to read, which would take 30 ms of CPU each time.
             more = {"trust_env": False, "verify": False}
-            async with httpx.AsyncClient(timeout=PATIENCE, **more) as client:
+            async with httpx.AsyncClient(timeout=TIMEOUT, **more) as client:
                 return await post(client, service, nonce)
 
         async def over_ours(service: str, nonce: str) -> dict[str, str]:
@@ -134,7 +134,7 @@ async def clients(server: ServiceProcess) -> AsyncIterator[dict[str, Ask]]:
 
         async def over_grpcio(service: str, nonce: str) -> dict[str, str]:
             request = Request(key=["n"], value=[nonce], name=service)
-            return pairs_of(await call(request, timeout=PATIENCE))
+            return pairs_of(await call(request, timeout=TIMEOUT))
 
         yield {"kept": over_kept, "new": over_new, "ours": over_ours, "grpcio": over_grpcio}
 

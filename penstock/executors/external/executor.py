@@ -3,8 +3,8 @@
 The worker that has been idle for longest gets the next batch, so that fast workers get more.
 Workers are not started, ended or restarted here. There are as many slots as connected workers:
 without one, requests wait in the op's queue, within their deadlines. If no worker has been
-connected for ``PATIENCE``, since the start or since the last one left, requests are refused at
-once, until one connects.
+connected for ``CONNECT_TIMEOUT``, since the start or since the last one left, requests are refused
+at once, until one connects.
 
 A worker whose connection ends with a batch counts as dead, like a worker process: the batch fails
 or, with ``retry_on_crash``, runs again. A worker that breaks the protocol is disconnected and
@@ -28,7 +28,7 @@ from penstock.request import Outcome, Sample
 
 _log = logging.getLogger(__name__)
 
-PATIENCE: Final = 30.0
+CONNECT_TIMEOUT: Final = 30.0
 """Seconds that requests wait for a worker to connect. A guess: loading a model takes less, and
 callers rarely wait longer."""
 MOST_WORKERS: Final = 256
@@ -45,7 +45,7 @@ class ExternalExecutor(LocalExecutor):
     Args:
         listener: bound to the op's socket; the caller closes it.
         kind: the media type that the workers read and write.
-        patience: seconds that requests wait for a worker.
+        connect_timeout: seconds that requests wait for a worker.
 
     Attributes:
         media: the media type of the bodies that its workers read and write.
@@ -61,7 +61,7 @@ class ExternalExecutor(LocalExecutor):
         kind: str,
         loop: asyncio.AbstractEventLoop,
         *,
-        patience: float = PATIENCE,
+        connect_timeout: float = CONNECT_TIMEOUT,
     ) -> None:
         self.workers = 0
         self.instruments = Instruments()
@@ -70,7 +70,7 @@ class ExternalExecutor(LocalExecutor):
         self._name = name
         self._listener = listener
         self._loop = loop
-        self._patience = patience
+        self._connect_timeout = connect_timeout
         self._connections: dict[int, Connection] = {}  # by number
         self._idle: deque[Connection] = deque()
         self._busy: dict[Work, Connection] = {}
@@ -208,7 +208,7 @@ class ExternalExecutor(LocalExecutor):
 
     def _count(self) -> None:
         """Update the number of slots: that of the workers, or one, whose Works are refused, after
-        ``PATIENCE`` without any.
+        ``CONNECT_TIMEOUT`` without any.
         """
         if self._closing:
             return
@@ -222,14 +222,14 @@ class ExternalExecutor(LocalExecutor):
                 self.grown()
         elif self._alone is None:
             self.workers = 0
-            self._alone = self._loop.call_later(self._patience, self._refuse_all)
+            self._alone = self._loop.call_later(self._connect_timeout, self._refuse_all)
 
     def _refuse_all(self) -> None:
         """No worker has connected: refuse waiting and new requests until one does."""
         _log.warning(
             "op %s: no worker has been connected for %g s: requests are refused until one connects",
             self._name,
-            self._patience,
+            self._connect_timeout,
         )
         self.workers = 1
         self.grown()

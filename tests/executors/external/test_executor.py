@@ -70,12 +70,14 @@ async def site(
     *,
     batch: int = 1,
     kind: str = media.JSON,
-    patience: float = 30.0,
+    connect_timeout: float = 30.0,
     **options: Any,
 ) -> AsyncIterator[Site]:
     path = folder / "workers.sock"
     listener = bind_unix(path, "test")
-    executor = ExternalExecutor("op", listener, kind, asyncio.get_running_loop(), patience=patience)
+    executor = ExternalExecutor(
+        "op", listener, kind, asyncio.get_running_loop(), connect_timeout=connect_timeout
+    )
     house = House(
         "external",
         None,
@@ -143,7 +145,7 @@ async def test_requests_wait_for_a_worker_within_their_deadlines(tmp_path: Path)
 async def test_where_no_worker_has_been_for_long_requests_are_refused_until_one_comes(
     tmp_path: Path,
 ) -> None:
-    async with site(tmp_path, patience=0.05) as at:
+    async with site(tmp_path, connect_timeout=0.05) as at:
         assert isinstance((await at.ask()).error, NoWorker)  # it waited so long
         assert isinstance((await at.ask()).error, NoWorker)
         worker = (await at.worker()).echo()
