@@ -32,8 +32,9 @@ MOST_LINES: Final = 10_000
 LAST_LINES: Final = 1.0
 """Seconds to write the last lines at the end."""
 
-_TOGETHER: Final = 0.005
-"""Seconds whose lines are written together: waking the writer costs more than a line."""
+_PAUSE: Final = 0.005
+"""Seconds between two writes, whose lines are written together: waking the writer costs more than a
+line. The first line after a pause is written at once."""
 
 # Control characters, Unicode line ends, and characters that change the writing direction.
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
@@ -168,7 +169,6 @@ class Unhurried(logging.Handler):
         lines: list[str | None] = []
         while None not in lines:
             lines = [self._lines.get()]
-            time.sleep(_TOGETHER)
             more = self._taken = self._lines.qsize()
             lines += [self._lines.get() for _ in range(more)]
             text = [f"{line}\n" for line in lines if line is not None]
@@ -181,6 +181,8 @@ class Unhurried(logging.Handler):
             finally:
                 self._taken = 0
             self._tell_dropped()
+            if None not in lines:
+                time.sleep(_PAUSE)
 
     def _tell_dropped(self) -> None:
         dropped = self.dropped
