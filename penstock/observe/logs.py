@@ -21,8 +21,6 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Final, Literal, TextIO, TypeAlias
 
-import orjson
-
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error", "critical"]
 LogFormat: TypeAlias = Literal["text", "json"]
 
@@ -84,6 +82,9 @@ class JsonLines(logging.Formatter):
 
     def __init__(self, writer: str | None = None) -> None:
         super().__init__()
+        import orjson  # not for the help of the command
+
+        self._dumps = orjson.dumps
         self._writer = writer
 
     def format(self, record: logging.LogRecord) -> str:
@@ -104,7 +105,7 @@ class JsonLines(logging.Formatter):
         if record.stack_info:
             event["stack"] = record.stack_info
         try:
-            line = orjson.dumps(event)
+            line = self._dumps(event)
         except TypeError:  # an integer of more than 64 bits
             return json.dumps(event)
         return line.decode() if line.isascii() else json.dumps(event)
