@@ -14,7 +14,7 @@ An event without listeners costs one test. The code that notifies writes::
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from penstock.errors import RequestError
 from penstock.request import Batch, Sample
@@ -80,13 +80,7 @@ class Instrument:
 
     ``op`` is an op's name, with its graph's before it (``ocr/detect``) where an engine has several
     graphs. ``worker`` is a worker's number within its op.
-
-    Attributes:
-        guarded: whether exceptions of its hooks are caught; False only for our own hooks of every
-            request, which are a tenth faster without.
     """
-
-    guarded: ClassVar[bool] = True
 
     def admitted(self, request: RequestInfo, now: float) -> None:
         """A request was admitted; it will be answered exactly once or cancelled."""
@@ -143,7 +137,7 @@ class Instrument:
         """A connection has ended."""
 
 
-MOMENTS: Final = tuple(name for name in vars(Instrument) if name[0] != "_" and name != "guarded")
+MOMENTS: Final = tuple(name for name in vars(Instrument) if name[0] != "_")
 
 Dropped: TypeAlias = Callable[[Instrument, Exception], object]
 
@@ -202,8 +196,6 @@ class Instruments:
         if not hooks:
             return None
         hook, rest = hooks[0], self._teller(hooks[1:], facts)
-        if rest is None and not hook.__self__.guarded:
-            return hook
 
         # One for each number, as passing on ``*facts`` takes longer than what most hooks do.
         def tell_2(a: Any, b: Any) -> None:

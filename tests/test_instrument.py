@@ -43,18 +43,3 @@ def test_when_the_last_one_is_dropped_nobody_listens() -> None:
     assert told.late is not None
     told.late("op", None, 1.0)  # type: ignore[arg-type]
     assert told.late is None
-
-
-def test_an_unguarded_one_is_called_directly_while_it_is_alone() -> None:
-    class Unguarded(Listening):
-        guarded = False
-
-    alone = Unguarded()
-    told = Instruments([alone])
-    assert told.late == alone.late
-    told.install(Broken())
-    for now in (1.0, 2.0):
-        assert told.late is not None
-        told.late("op", None, now)  # type: ignore[arg-type]
-    assert alone.told == [("op", 1.0), ("op", 2.0)]
-    assert told.late == alone.late

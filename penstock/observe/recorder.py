@@ -8,6 +8,7 @@ Belongs to the engine's loop.
 from __future__ import annotations
 
 import heapq
+import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -60,7 +61,6 @@ Steps are nested tuples, the last step first: when its sample was queued, its at
 its BatchTimes, and the steps before.
 """
 
-_ID: Final = 2
 _BEGAN: Final = 6
 _ENDED: Final = 9
 _STATUS: Final = 10
@@ -84,15 +84,14 @@ class Recorder(Instrument):
         counters: what counts the batches and answers.
     """
 
-    guarded = False
-
     def __init__(self, engine: int = 0, counters: Counters | None = None) -> None:
         self._engine = engine
         counters = counters or Counters()
         self._ops, self._requests = counters.ops, counters.requests
         self._batches = 0
         self._latest: deque[_Over] = deque(maxlen=KEPT)
-        self._slowest: list[tuple[float, int, _Over]] = []  # a heap
+        self._slowest: list[tuple[float, int, _Over]] = []  # a heap, with a number for equal times
+        self._numbers = itertools.count()
         self._slowest_before: list[tuple[float, int, _Over]] = []
         self._failed: dict[str, deque[_Over]] = {}
         self._enough = -1.0  # seconds beyond which a request is one of the slowest
@@ -259,7 +258,7 @@ class Recorder(Instrument):
         seconds = ended - over[_BEGAN]
         if seconds > self._enough or ended > self._period_ends:
             self._turn_period(ended)
-            heapq.heappush(self._slowest, (seconds, over[_ID], over))
+            heapq.heappush(self._slowest, (seconds, next(self._numbers), over))
             if len(self._slowest) > SLOWEST:
                 heapq.heappop(self._slowest)
                 self._enough = self._slowest[0][0]

@@ -217,3 +217,16 @@ async def test_a_listener_that_raises_is_called_once_and_others_go_on() -> None:
             await service.ask(x="1")
         forget()
     assert told == ["raises", "other", "other"]
+
+
+def test_refused_requests_of_the_same_moment_are_kept() -> None:
+    kept = Recorder()
+    for _ in range(3):
+        exchange = SimpleNamespace(head=object(), began=1.0, over=False, record=None)
+        call = SimpleNamespace(exchange=exchange, label="POST /a", is_grpc=False)
+        request = SimpleNamespace(
+            data_id=-1, log_id=0, graph=SimpleNamespace(name="a"), call=call, samples=[], steps=None
+        )
+        kept.refused(request, ServiceClosed(), 1.5)
+        kept.exchange_ended(exchange, 503, 2.0)
+    assert len(kept._latest) == len(kept._slowest) == 3
