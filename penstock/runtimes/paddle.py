@@ -104,12 +104,16 @@ class PaddleRuntime:
         found: list[OptionProblem] = []
         library = has_cuda = None
         is_json = False
-        bf16 = options.precision.lower() == "bf16"
         try:
             with _needing_paddle():
                 check_installed("paddle")
             has_cuda = _is_for_cuda()
-            if bf16 if on_cpu(options) else has_cuda is None or options.device_type == TENSORRT:
+            # Its files do not say what an import tells about bf16 and TensorRT.
+            if on_cpu(options):
+                needs_import = options.precision.lower() == "bf16"
+            else:
+                needs_import = has_cuda is None or options.device_type == TENSORRT
+            if needs_import:
                 library = _library()
         except ModelError as error:
             found.append(OptionProblem(key="model_config", text=str(error)))
