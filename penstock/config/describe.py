@@ -42,7 +42,8 @@ A service is configured by one YAML file, usually `config.yml`, or by the same d
 
 - **Precedence:** a flag, then the environment, then what the constructor of an op was given, then
   YAML, then `defaults` of the service's class (dotted key to value), then the default below.
-- **Flags:** `-o key.inner=value` sets any key. Lists are written `-o op.uci.fetch_list=a,b`.
+- **Flags:** `-o key.inner=value` sets any key. Lists are written `-o op.uci.fetch_list=a,b`, and
+  `local_service_conf` may be left out: `-o op.uci.devices=0`.
 - **Environment:** `PENSTOCK_<KEY>` sets a key at the top of the file, and
   `PENSTOCK_SET="key.inner=value;op.uci.concurrency=4"` any keys; the former wins. A value with a
   `;` in it cannot be set there.

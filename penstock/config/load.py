@@ -31,7 +31,14 @@ from penstock.config.problems import (
     in_words,
     shown,
 )
-from penstock.config.schema import ENVIRONMENT, ServiceConfig, keys_of, section_at
+from penstock.config.schema import (
+    ENVIRONMENT,
+    LocalServiceConfig,
+    OpConfig,
+    ServiceConfig,
+    keys_of,
+    section_at,
+)
 from penstock.config.yaml import Document, read_file, read_text, resolved
 from penstock.errors import ConfigError
 
@@ -221,7 +228,8 @@ _KUBERNETES_URL = re.compile(r"(tcp|udp|sctp)://")
 def parse_override(text: str) -> tuple[str, Any]:
     """``"op.uci.concurrency=4"`` -> ``("op.uci.concurrency", 4)``.
 
-    The key is not checked here; ``load`` names an unknown one like any other.
+    ``local_service_conf`` may be left out of the key: ``op.det.devices``. The key is not checked
+    here; ``load`` names an unknown one like any other.
 
     Raises:
         ConfigError: there is no ``=``, or a part of the key is empty.
@@ -232,7 +240,13 @@ def parse_override(text: str) -> tuple[str, Any]:
     key = key.strip()
     if not equals or not all(key.split(".")):
         raise ConfigError([f"{clipped(text)}: an override is written key=value or key.inner=value"])
-    return key, typed(key.split("."), value.strip())
+    keys = key.split(".")
+    match keys:
+        case ["op", _, inner] if inner not in keys_of(OpConfig) and inner in keys_of(
+            LocalServiceConfig
+        ):
+            keys.insert(2, "local_service_conf")
+    return ".".join(keys), typed(keys, value.strip())
 
 
 def from_environment(environ: Mapping[str, str]) -> dict[str, tuple[str, Any]]:

@@ -134,9 +134,8 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(data: Any, hint: s
 
 
 def test_an_unknown_key_is_refused_even_when_it_is_blank() -> None:
-    variable = {"PENSTOCK_SET": "op.det.devices="}
-    assert problems_of(yml_dict={"rpc_port": 0}, environ=variable) == [
-        "environment PENSTOCK_SET: op.det.devices: is not a known key;"
+    assert problems_of(yml_dict={"rpc_port": 0, "op": {"det": {"devices": None}}}) == [
+        "yml_dict: op.det.devices: is not a known key;"
         " devices belongs under op.<name>.local_service_conf"
     ]
 
@@ -411,6 +410,7 @@ def test_a_problem_that_shows_later_is_told_with_the_place_of_its_key(tmp_path: 
         ("op.uci.local_service_conf.devices='0,1'", "op.uci.local_service_conf.devices", "0,1"),
         ("op.uci.local_service_conf.devices=", "op.uci.local_service_conf.devices", ""),
         ("op.uci.local_service_conf.precision=fp16", "op.uci.local_service_conf.precision", "fp16"),
+        ("op.uci.devices=0", "op.uci.local_service_conf.devices", "0"),
         ("op.uci.client_config=a=b", "op.uci.client_config", "a=b"),
         ("op.uci.fetch_list=price", "op.uci.fetch_list", ["price"]),
         ("op.uci.fetch_list=[a, 'b', 1]", "op.uci.fetch_list", ["a", "b", "1"]),
