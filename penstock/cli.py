@@ -109,7 +109,7 @@ Binary = Annotated[
 ]
 
 
-def _tell_version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
         version()
         raise typer.Exit
@@ -119,7 +119,9 @@ def _tell_version(wanted: bool) -> None:
 def options(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version."),
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
 ) -> None:
     """Options before the command."""
@@ -166,7 +168,7 @@ def run(
             try:
                 with _mistakes_of_a_script_are_shown_alone():
                     run_file(file)
-                signals.stop_if_told()
+                signals.raise_if_stopped()
             except Stopped:
                 signals.end()
                 if not now.served:  # else the service has told its own end
@@ -234,7 +236,7 @@ def worker(
     ):
         try:
             program = worker_program(target, socket, kind, batched=batched)
-            signals.hand_to(program.stop)
+            signals.forward_to(program.stop)
         except Stopped:
             signals.end()
             return

@@ -6,9 +6,9 @@ again. Times are monotonic seconds.
 
 An event without listeners costs one test. The code that notifies writes::
 
-    tell = instruments.queued
-    if tell is not None:
-        tell(op, sample, now)
+    notify = instruments.queued
+    if notify is not None:
+        notify(op, sample, now)
 """
 
 from __future__ import annotations
@@ -189,16 +189,16 @@ class Instruments:
                 if getattr(type(each), moment) is not silent
             ]
             facts = silent.__code__.co_argcount - 1
-            setattr(self, moment, self._teller(hooks, facts))
+            setattr(self, moment, self._caller_of(hooks, facts))
 
-    def _teller(self, hooks: list[Any], facts: int) -> Any:
+    def _caller_of(self, hooks: list[Any], facts: int) -> Any:
         """A function that calls all hooks with this number of facts; None if there are none."""
         if not hooks:
             return None
-        hook, rest = hooks[0], self._teller(hooks[1:], facts)
+        hook, rest = hooks[0], self._caller_of(hooks[1:], facts)
 
         # One for each number, as passing on ``*facts`` takes longer than what most hooks do.
-        def tell_2(a: Any, b: Any) -> None:
+        def call_2(a: Any, b: Any) -> None:
             try:
                 hook(a, b)
             except Exception as error:  # noqa: BLE001 - whatever it is, requests go on
@@ -206,7 +206,7 @@ class Instruments:
             if rest is not None:
                 rest(a, b)
 
-        def tell_3(a: Any, b: Any, c: Any) -> None:
+        def call_3(a: Any, b: Any, c: Any) -> None:
             try:
                 hook(a, b, c)
             except Exception as error:  # noqa: BLE001 - the same
@@ -214,7 +214,7 @@ class Instruments:
             if rest is not None:
                 rest(a, b, c)
 
-        def tell_4(a: Any, b: Any, c: Any, d: Any) -> None:
+        def call_4(a: Any, b: Any, c: Any, d: Any) -> None:
             try:
                 hook(a, b, c, d)
             except Exception as error:  # noqa: BLE001 - the same
@@ -222,7 +222,7 @@ class Instruments:
             if rest is not None:
                 rest(a, b, c, d)
 
-        return {2: tell_2, 3: tell_3, 4: tell_4}[facts]
+        return {2: call_2, 3: call_3, 4: call_4}[facts]
 
     def _drop(self, hook: Any, error: Exception) -> None:
         instrument = hook.__self__

@@ -1,9 +1,9 @@
-"""Who may see a page that is for this machine alone, or for those who know its token.
+"""Access control for pages that are for callers on this machine, or with the page's token.
 
-Without a token the caller must be on this machine. A reverse proxy on it calls for others, and a
-page of another site may let a browser here ask for a name that it made lead to this machine (DNS
-rebinding): so a request that a proxy has passed on, or that is for another name than this machine's
-own, is not local either. A proxy that says nothing of itself cannot be told from a caller.
+Without a token the caller must be on this machine. A reverse proxy here forwards requests of
+others, and a website may resolve its own name to this machine in a browser here (DNS rebinding). So
+a forwarded request, and one whose Host is not a local name, are not local. A proxy that adds no
+header fields cannot be detected.
 
 Source: RFC 6750, section 2.1; RFC 6265, sections 4.1.2 and 5.4; RFC 7239.
 """
@@ -34,14 +34,14 @@ class Denial(NamedTuple):
 
 
 def is_this_machine(address: str) -> bool:
-    """Whether a peer is on this machine; empty for one on a Unix socket."""
+    """Whether a peer is on this machine; the address of one on a Unix socket is empty."""
     plain = address.removeprefix("::ffff:")
     return not plain or is_loopback(plain)
 
 
 def is_passed_on(head: RequestHead) -> bool:
-    """Whether a proxy sent the request for somebody else, as far as it says so. HTTP/1.0 is what
-    nginx speaks by default, and no browser.
+    """Whether a proxy forwarded the request, as its header fields show. nginx sends HTTP/1.0 by
+    default, and browsers never do.
     """
     return head.version == "1.0" or any(name in head.fields for name in _OF_PROXIES)
 
@@ -50,17 +50,17 @@ class Access:
     """See the module.
 
     Args:
-        what: is guarded, for the texts.
-        key: of the configuration that sets the token.
-        token: that callers must know; None lets those in that are on this machine.
-        tls: whether callers come over TLS.
+        what: the name of the page in messages.
+        key: the configuration key of the token.
+        token: the token; None allows callers on this machine.
+        tls: whether the port uses TLS.
     """
 
     def __init__(self, what: str, key: str, token: str | None, *, tls: bool = False) -> None:
         self._what = what
         self._key = key
         self._token = None if token is None else token.encode()
-        # What the browser keeps is not the token, and services on one host do not share a name.
+        # The cookie is not the token; its name differs between the services of one host.
         digest = hmac.new(self._token or b"", what.encode(), sha256).hexdigest()
         self._cookie = f"penstock_{digest[:8]}".encode()
         self._value = digest[8:].encode()
@@ -68,7 +68,7 @@ class Access:
 
     @property
     def has_token(self) -> bool:
-        """Whether callers must know one."""
+        """Whether callers need a token."""
         return self._token is not None
 
     def denial(self, peer: str, head: RequestHead) -> Denial | None:
@@ -85,22 +85,22 @@ class Access:
         return Denial(401, "unauthorized", f"{self._what} needs the token that {self._key} sets")
 
     def cookie(self, head: RequestHead) -> Headers:
-        """The fields by which a browser that has sent the token stays known."""
+        """Set-Cookie for a browser that has sent the token, so that it need not send it again."""
         if self._token is None or not self._has_bearer(head):
             return ()
-        told = b"; HttpOnly; SameSite=Strict; Max-Age=%d" % _COOKIE_SECONDS
-        return ((b"set-cookie", self._cookie + b"=" + self._value + told + self._secure),)
+        attributes = b"; HttpOnly; SameSite=Strict; Max-Age=%d" % _COOKIE_SECONDS
+        return ((b"set-cookie", self._cookie + b"=" + self._value + attributes + self._secure),)
 
     def _not_local(self, peer: str, head: RequestHead) -> Denial | None:
         if not is_this_machine(peer):
             why = "is for this machine only"
         elif is_passed_on(head):
-            why = "was asked for through a proxy"
+            why = "is not available through a proxy"
         elif not _is_local_name(head.authority):
-            why = "was not asked for by the name localhost"
+            why = "must be requested by the name localhost"
         else:
             return None
-        return Denial(403, "forbidden", f"{self._what} {why}; with {self._key} it asks for a token")
+        return Denial(403, "forbidden", f"{self._what} {why}, or with a token: see {self._key}")
 
     def _has_bearer(self, head: RequestHead) -> bool:
         given = head.fields.get(b"authorization", b"")
@@ -119,7 +119,7 @@ class Access:
 
 
 def _is_local_name(authority: bytes) -> bool:
-    """Whether a browser asks for this machine by a name that leads nowhere else."""
+    """Whether the name in Host always means this machine."""
     host = authority.decode("latin-1").lower()
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
     return is_loopback(name) or name.endswith(".localhost")

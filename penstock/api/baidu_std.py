@@ -40,11 +40,11 @@ class BaiduStdCall(BodyCall):
     is_grpc = False
 
     def __init__(self, exchange: BaiduStdExchange, shared: Shared, method: BaiduStd) -> None:
-        told = exchange.meta.call
-        assert told is not None, "the door begins no exchange without it"
+        call = exchange.meta.call
+        assert call is not None, "the door begins no exchange without it"
         self.exchange = exchange
         self.shared = shared
-        self.timeout = told.timeout_ms / 1000 if told.timeout_ms > 0 else None
+        self.timeout = call.timeout_ms / 1000 if call.timeout_ms > 0 else None
         self.inbox = self.partial = None
         self.started = False
         self.method = method
@@ -57,8 +57,8 @@ class BaiduStdCall(BodyCall):
     @property
     def log_id(self) -> int:
         """The caller's trace id; 0 by default."""
-        told = self.exchange.meta.call
-        return 0 if told is None else told.log_id
+        call = self.exchange.meta.call
+        return 0 if call is None else call.log_id
 
     def begin(self) -> Receiver | None:
         """Begin the call. An announced body is reserved before it is read."""
@@ -76,7 +76,7 @@ class BaiduStdCall(BodyCall):
             return None
         problem = ""
         if meta.is_chunk or meta.opens_stream:
-            problem = "messages in chunks, and streams, are not spoken"
+            problem = "messages in chunks, and streams, are not supported"
         elif not 0 <= meta.attachment_bytes <= size:
             problem = f"a payload of {size} bytes has no attachment of {meta.attachment_bytes}"
         if problem:

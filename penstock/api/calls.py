@@ -113,7 +113,7 @@ class Call(ABC):
 
         Raises:
             GrpcError: a message is not gzip, or decompresses to too much.
-            ServiceBusy: it unpacks to more than there is room for.
+            ServiceBusy: decompressed, it exceeds the budget of bytes in flight.
         """
         assert self.inbox is not None, "only stream handlers read"
         return await self.inbox.read()
@@ -165,7 +165,7 @@ class Call(ABC):
             self.fail(error.code, error.text, error.headers)
         except RequestError as error:
             self.fail_with(error)
-        except Exception:  # noqa: BLE001 - a promise is broken; the caller gets no traceback
+        except Exception:  # noqa: BLE001 - our bug; the caller gets no traceback
             _log.exception("a call failed inside penstock; please report this")
             self.fail(GrpcCode.INTERNAL, "internal error")
         else:
@@ -281,7 +281,7 @@ class Inbox:
 
         Raises:
             GrpcError: it is not gzip, or decompresses to too much.
-            ServiceBusy: it unpacks to more than there is room for.
+            ServiceBusy: decompressed, it exceeds the budget of bytes in flight.
         """
         if isinstance(message, bytes):
             return message
@@ -349,7 +349,7 @@ class GrpcCall(Call):
         exchange, method = self.exchange, self.method
         whole, unary = exchange.whole, method.unary
         if whole is not None and unary is not None:
-            # What nearly every call is, without the steps that others need.
+            # The fast path of nearly every call.
             message = grpc.unary_message(whole, self.shared.most)
             size = len(whole)
             if message is not None and size <= SMALL and exchange.try_small(size):

@@ -23,27 +23,30 @@ ERROR: Final[dict[str, Any]] = {
     "description": "What went wrong.",
     "required": ["error", "message"],
     "properties": {
-        "error": {"type": "string", "description": "A word for programs."},
-        "message": {"type": "string", "description": "A sentence for people."},
+        "error": {"type": "string", "description": "An error code, for programs."},
+        "message": {"type": "string", "description": "A text for people."},
         "details": {
             "type": "array",
-            "description": "With status 422: each place that does not fit.",
+            "description": "With status 422: each invalid value.",
             "items": {
                 "type": "object",
                 "required": ["loc", "msg", "type"],
                 "properties": {
                     "loc": {
                         "type": "array",
-                        "description": "The way to it, from the body on: names and indexes.",
+                        "description": "The path to it, from the body on: names and indexes.",
                         "items": {"type": ["string", "integer"]},
                     },
                     "msg": {"type": "string", "description": "What is wrong with it."},
-                    "type": {"type": "string", "description": "The same as a word."},
+                    "type": {"type": "string", "description": "The same as a code, for programs."},
                 },
             },
         },
-        "number": {"type": "integer", "description": "Of an error that the service declares."},
-        "id": {"type": "string", "description": "Under which the service's log says more."},
+        "number": {
+            "type": "integer",
+            "description": "The number of an error that the service declares.",
+        },
+        "id": {"type": "string", "description": "The id of the error in the service's log."},
     },
 }
 """The error format of our own routes; see ``penstock.api.errors``."""
@@ -51,43 +54,43 @@ ERROR: Final[dict[str, Any]] = {
 GATEWAY_ERROR: Final[dict[str, Any]] = {
     "title": "GatewayError",
     "type": "object",
-    "description": "What ended the call, as the gateway of the pipeline protocol says it.",
+    "description": "An error of the call, in the format of the pipeline protocol's gateway.",
     "required": ["error", "code", "message", "details"],
     "properties": {
         "error": {"type": "string"},
-        "code": {"type": "integer", "description": "The status code of gRPC."},
+        "code": {"type": "integer", "description": "The gRPC status code."},
         "message": {"type": "string"},
         "details": {"type": "array"},
     },
 }
 
-_RETRY: Final = {"Retry-After": "Seconds after which to try again."}
+_RETRY: Final = {"Retry-After": "Seconds after which to retry."}
 
 _HEAD: Final = {
     400: "A header, the path or the body cannot be read.",
     408: "The request did not arrive in time.",
     413: "The request is too large.",
     414: "The path is too long.",
-    415: "The body is of a type, or packed in a way, that is not read here.",
+    415: "The media type or the content encoding of the body is not supported.",
     429: "Too many requests are waiting.",
     431: "The header fields are too large.",
     500: "The service failed to answer.",
-    503: "The service takes no requests now: it stops, or too many are open.",
-    504: "The caller's time was over before the answer was there.",
+    503: "The service accepts no requests now: it is shutting down, or too many are open.",
+    504: "The caller's timeout passed before the answer.",
 }
 """Answers that are possible before a handler is called."""
 
 _ENGINE: Final = {
-    400: "The body, a header or the path cannot be read, or the input does not suit the service,"
-    " which may say so by a number of its own.",
+    400: "The body, a header or the path cannot be read, or the service refused the input, maybe"
+    " with an error `number` of its own.",
     404: "There is no such service now.",
-    408: "The request did not arrive in time, or its time was over before it was answered.",
-    422: "The body is not of the types that are asked for; `details` says where.",
-    500: "The service failed to answer; its log says why under the answer's `id`. Or it declares an"
-    " error by a `number` of its own.",
-    503: "The service takes no requests now: it stops, too many requests are open, or the process"
-    " that worked on this one has died.",
-    504: "The caller's time was over, or a step of the service took too long.",
+    408: "The request did not arrive in time, or its deadline passed before it was answered.",
+    422: "The body does not match the schema; `details` lists the invalid values.",
+    500: "The service failed to answer; its log has the reason under the answer's `id`. Or it"
+    " declared an error, with a `number` of its own.",
+    503: "The service accepts no requests now: it is shutting down, or too many requests are open."
+    " Or the process that ran this request died.",
+    504: "The caller's timeout passed, or an op of the service exceeded its own.",
 }
 """Answers that are possible for every route that runs a graph."""
 

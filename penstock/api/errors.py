@@ -81,7 +81,7 @@ def error_reply(error: RequestError, log_id: int | None = None) -> HttpReply:
     if isinstance(error, NumberedError):
         text = without_sentence(str(error))
         return error_body(status, error.code, text, number=error.number)
-    if _is_told(error):
+    if _is_for_callers(error):
         return error_body(status, error.code, without_sentence(str(error)))
     return error_body(status, error.code, _OURS, log_id)
 
@@ -93,12 +93,12 @@ def text_for_caller(error: RequestError, log_id: int | None) -> str:
         error: why the request failed.
         log_id: its id in the log; None for a request that has none.
     """
-    if isinstance(error, NumberedError) or _is_told(error):
+    if isinstance(error, NumberedError) or _is_for_callers(error):
         return without_sentence(str(error))
     return _OURS if log_id is None else f"{_OURS}: {log_id}"
 
 
-def _is_told(error: RequestError) -> bool:
+def _is_for_callers(error: RequestError) -> bool:
     """Whether the caller gets the error's text; other texts are only in the log."""
     return http_status(error) < 500 or isinstance(
         error, (ServiceClosed, ServiceBusy, DeadlineExceeded, TooLarge)

@@ -48,13 +48,16 @@ _REPORT: Final = {
                 "required": ["route", "example", "state", "seconds"],
                 "properties": {
                     "route": {"type": "string"},
-                    "example": {"type": "integer", "description": "Its place, from 1 on."},
+                    "example": {
+                        "type": "integer",
+                        "description": "Its number within its route, from 1 on.",
+                    },
                     "state": {
                         "enum": ["ok", "failed", "busy"],
-                        "description": "`busy`: not run, because callers take all room.",
+                        "description": "`busy`: not run, because the service is at capacity.",
                     },
                     "seconds": {"type": "number"},
-                    "error": {"type": "string", "description": "As callers are told."},
+                    "error": {"type": "string", "description": "As in an answer to a caller."},
                     "message": {"type": "string"},
                     "id": {"type": "string"},
                 },
@@ -118,7 +121,7 @@ class Examples:
             answers={
                 **errors(415),
                 200: Answer(text="No example has failed.", contents=contents),
-                503: Answer(text="Some example has failed.", contents=contents),
+                503: Answer(text="An example has failed.", contents=contents),
             },
         )
 

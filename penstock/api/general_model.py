@@ -48,7 +48,7 @@ from penstock.errors import (
     UnknownMediaType,
     UnknownService,
 )
-from penstock.ops.failures import tell_unsendable
+from penstock.ops.failures import log_unsendable
 from penstock.protocols import general_model as rules
 from penstock.protocols import general_model_json, general_model_message, media
 from penstock.protocols.general_model import METHODS, SERVICE, GeneralRequest, GeneralResponse
@@ -333,7 +333,7 @@ class GeneralModelApplication:
         try:
             return asked.form.encode(response)
         except (TypeError, UnicodeEncodeError) as error:
-            raise tell_unsendable(last, submission.data_id, submission.log_id, error) from None
+            raise log_unsendable(last, submission.data_id, submission.log_id, error) from None
 
 
 def _shown(names: Iterable[str]) -> str:

@@ -55,12 +55,12 @@ class Health:
 
         Does not end. Changes by the service are reported at once, a stuck engine within ``LOOK``.
         """
-        told: bool | None = None
+        yielded: bool | None = None
         while True:
             turned = self._turned
             ready, _ = self.ready()
-            if ready is not told:
-                told = ready
+            if ready is not yielded:
+                yielded = ready
                 yield ready
             try:
                 async with asyncio.timeout(LOOK):
@@ -87,8 +87,8 @@ class HealthApplication:
     def routes(self) -> list[Http | Grpc]:
         """What to serve."""
         return [
-            _probe("/livez", self._live, "Whether the process works."),
-            _probe("/readyz", self._ready, "Whether requests are taken."),
+            _probe("/livez", self._live, "Whether the process is alive."),
+            _probe("/readyz", self._ready, "Whether requests are accepted."),
             Grpc(f"/{messages.HEALTH}/Check", self._check, always=True),
             Grpc(f"/{messages.HEALTH}/Watch", stream=self._watch, always=True),
         ]
@@ -120,11 +120,11 @@ class HealthApplication:
         if message is None:
             raise GrpcError(GrpcCode.INVALID_ARGUMENT, "the call has no message")
         service = _service(message)
-        told = None
+        sent = None
         async for ready in self._health.changes():
             reply = self._reply(service, ready)
-            if reply != told:
-                told = reply
+            if reply != sent:
+                sent = reply
                 await call.write(reply)
 
     def _reply(self, service: str, ready: bool) -> bytes:

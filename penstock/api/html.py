@@ -1,4 +1,4 @@
-"""Our own pages for people: one file each, in which nothing runs or loads but what is in it.
+"""Our own pages for people: one file each, which loads nothing and runs only its own script.
 
 Source: Content Security Policy 3.
 """

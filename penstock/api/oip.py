@@ -55,7 +55,7 @@ from penstock.engine.engine import Engine
 from penstock.engine.graph import ServedGraph
 from penstock.engine.submission import Submission
 from penstock.errors import PackageError, RequestError, UnknownService
-from penstock.ops.failures import tell_unsendable
+from penstock.ops.failures import log_unsendable
 from penstock.protocols import oip, oip_json, oip_message
 from penstock.protocols import standard_messages as messages
 from penstock.protocols.heads import Headers
@@ -75,7 +75,7 @@ _JSON_SIZE = b"inference-header-content-length"
 _OCTETS: Headers = ((b"content-type", b"application/octet-stream"),)
 _RETRY: Headers = (JSON, (b"retry-after", b"1"))
 _AT_ONCE: Final = 4 << 10
-"""Bytes of a request that is decoded on the loop without a look at it."""
+"""Bytes of a request up to which it is decoded on the loop without an estimate."""
 _MOST_STREAMED: Final = 64
 """Most requests of one stream in flight."""
 
@@ -106,19 +106,24 @@ class OpenInferenceApplication:
 
     def routes(self) -> Iterator[Http | Grpc]:
         """What to serve."""
-        for path in ("/v2", "/v2/"):  # the protocol's text has the one, its description the other
-            yield self._get(path, self._server, "What this server is.", SERVER)
+        for path in (
+            "/v2",
+            "/v2/",
+        ):  # the protocol's text has one, its OpenAPI description the other
+            yield self._get(path, self._server, "The metadata of this server.", SERVER)
         yield self._get(
-            "/v2/health/live", self._live, "Whether the process works.", TRUTH, always=True
+            "/v2/health/live", self._live, "Whether the process is alive.", TRUTH, always=True
         )
         yield self._get(
-            "/v2/health/ready", self._ready, "Whether requests are taken.", TRUTH, always=True
+            "/v2/health/ready", self._ready, "Whether requests are accepted.", TRUTH, always=True
         )
-        yield self._get("/v2/models/stats", self._all_stats, "Numbers of every model.", STATISTICS)
+        yield self._get(
+            "/v2/models/stats", self._all_stats, "The statistics of every model.", STATISTICS
+        )
         for path in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
             yield self._facts(path, self._model, "Inputs and outputs of {}.", MODEL)
             yield self._facts(f"{path}/ready", self._model_ready, "Whether {} is ready.", TRUTH)
-            yield self._facts(f"{path}/stats", self._stats, "Numbers of {}.", STATISTICS)
+            yield self._facts(f"{path}/stats", self._stats, "The statistics of {}.", STATISTICS)
             yield self._of_model("POST", f"{path}/infer", self._infer, "Run {}.", RESPONSE, REQUEST)
         service = f"/{messages.INFERENCE}/"
         for name, answer in (
@@ -507,7 +512,7 @@ class _HttpAnswers:
         try:
             return oip_json.encode(request, graph.name or "", graph.version, tensors)
         except (TypeError, UnicodeEncodeError) as error:
-            raise tell_unsendable(
+            raise log_unsendable(
                 graph.stages[-1].name, asked.data_id, asked.log_id, error
             ) from None
 
@@ -534,7 +539,7 @@ class _GrpcAnswers:
         try:
             return oip_message.encode(request, raw, graph.name or "", graph.version, tensors)
         except UnicodeEncodeError as error:
-            raise tell_unsendable(
+            raise log_unsendable(
                 graph.stages[-1].name, asked.data_id, asked.log_id, error
             ) from None
 

@@ -19,7 +19,7 @@ _ERROR: Final = {
 }
 _SHAPE: Final = {"type": "array", "items": {"type": "integer", "minimum": 0}, "maxItems": 16}
 _DATATYPE: Final = {"type": "string", "enum": [*DTYPES]}
-_DATA: Final = {"type": "array", "description": "Numbers or texts, flat or nested as the shape is."}
+_DATA: Final = {"type": "array", "description": "Numbers or texts, flat or nested like the shape."}
 _PARAMETERS: Final = {"type": "object"}
 
 _REQUEST: Final[dict[str, Any]] = {

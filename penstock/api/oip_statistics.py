@@ -16,7 +16,7 @@ _PHASES: Final = ("compute_input", "compute_infer", "compute_output")
 
 
 class _Of:
-    """Numbers of one graph; durations are counts and seconds."""
+    """The statistics of one graph; durations are counts and seconds."""
 
     __slots__ = ("batches", "executions", "fail", "last", "phases", "queue", "rows", "success")
 
@@ -87,7 +87,7 @@ class ModelStatistics(Instrument):
         return None
 
     def of(self, graph: ServedGraph) -> dict[str, Any]:
-        """The numbers of a graph, in the protocol's JSON format."""
+        """The statistics of a graph, in the protocol's JSON format."""
         found = self._of.get(graph) or _Of()
         ago = graph.now() - found.last
         return {

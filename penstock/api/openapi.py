@@ -1,7 +1,7 @@
 """OpenAPI: the document of every HTTP route at ``/openapi.json``, and a page that shows it at
 ``/docs``.
 
-The document is built once, of the routes that are there when the door opens.
+The document is built once, from the routes that exist when the door opens.
 Source: the OpenAPI Specification 3.1.1, JSON Schema draft 2020-12.
 """
 
@@ -30,9 +30,9 @@ _LAST: Final = ("Pages", "Graphs", "Open Inference Protocol", "Pipeline protocol
 _OPERATION: Final = _LAST[-1]
 
 _DESCRIPTION: Final = (
-    "Every route takes the caller's time in seconds in the header `Penstock-Timeout`, such as"
-    " `1.5`, and bodies that are packed with gzip or zstd (`Content-Encoding`). Answers are JSON or"
-    " msgpack as `Accept` says, or as the request was sent."
+    "Every route accepts the caller's timeout in seconds in the header `Penstock-Timeout`, such as"
+    " `1.5`, and bodies compressed with gzip or zstd (`Content-Encoding`). Answers are JSON or"
+    " msgpack, as `Accept` says, or in the request's format."
 )
 
 

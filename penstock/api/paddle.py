@@ -41,9 +41,9 @@ _HEADERS: Headers = (JSON,)
 
 _DESCRIPTION = (
     "The JSON form of the protocol whose clients call `PipelineService/inference`: texts under"
-    " `key` and `value`, or `tensors`. Any second part of the path is taken."
+    " `key` and `value`, or `tensors`. Any second part of the path is accepted."
 )
-_GOOD = "The reply; `err_no` other than 0 says that the service failed."
+_GOOD = "The reply; an `err_no` other than 0 means that the service failed."
 _NO_NAME = "A part of the path cannot be a name."
 _TEXTS = {"type": "array", "items": {"type": "string"}}
 _TENSORS = {
@@ -62,7 +62,7 @@ _REQUEST = {
             "pattern": "^-?[0-9]{1,18}$",
             "minimum": -(2**63),
             "maximum": 2**63 - 1,
-            "description": "The caller's own id.",
+            "description": "The caller's id of the request.",
         },
         "clientip": {"type": "string"},
     },

@@ -239,7 +239,7 @@ class _PipelineCall(Submission):
             )
         except DeadlineExceeded as late:
             error = late
-        except Exception as failure:  # noqa: BLE001 - a promise is broken
+        except Exception as failure:  # noqa: BLE001 - our bug
             self.port.done(self.context, None, ours(failure))
             return
         self.aside = None
@@ -259,7 +259,7 @@ class _PipelineCall(Submission):
             value = outcome.value or {}
             try:
                 written = self.port.write(value, value.values())
-            except Exception:  # noqa: BLE001 - an op's own kind of dict: it is judged below
+            except Exception:  # noqa: BLE001 - an op's own kind of dict: checked below
                 written = None
             if written is not None:
                 self.port.done(self.context, written, None)

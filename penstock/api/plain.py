@@ -34,7 +34,7 @@ from penstock.engine.engine import Engine
 from penstock.engine.graph import ServedGraph
 from penstock.engine.submission import Submission
 from penstock.errors import InvalidInput, RequestError, UnknownService
-from penstock.ops.failures import tell_unsendable
+from penstock.ops.failures import log_unsendable
 from penstock.protocols import media, npy, paddle
 from penstock.request import Feed, Outcome
 from penstock.typed.signature import Schema
@@ -227,8 +227,8 @@ def decode(body: bytes, kind: str, graph: ServedGraph, route: PlainRoute = ANY) 
             try:
                 value[key] = npy.read(each)
             except ValueError as error:
-                told = {"loc": ["body", key], "msg": str(error), "type": "npy"}
-                raise InvalidInput([told]) from None
+                problem = {"loc": ["body", key], "msg": str(error), "type": "npy"}
+                raise InvalidInput([problem]) from None
     return value
 
 
@@ -255,4 +255,4 @@ def encode(asked: Submission, route: PlainRoute, value: Feed, kind: str) -> byte
         return media.encode(value, kind)
     except (TypeError, ValueError, PydanticSerializationError) as error:
         last = asked.graph.stages[-1].name
-        raise tell_unsendable(last, asked.data_id, asked.log_id, error) from None
+        raise log_unsendable(last, asked.data_id, asked.log_id, error) from None

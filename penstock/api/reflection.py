@@ -88,7 +88,7 @@ class ReflectionApplication:
         error = response.error_response
         known = asked is not None
         error.error_code = GrpcCode.NOT_FOUND if known else GrpcCode.INVALID_ARGUMENT
-        error.error_message = "nothing of this name" if known else "the request asks for nothing"
+        error.error_message = "there is no such name" if known else "the request has no query"
 
 
 def _symbols(file: FileDescriptorProto) -> Iterable[str]:

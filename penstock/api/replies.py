@@ -37,7 +37,7 @@ def run_aside(
         done: asyncio.Future[Result] = loop.create_future()
         try:
             done.set_result(function(*args))
-        except Exception as error:  # noqa: BLE001 - it belongs to whoever waits
+        except Exception as error:  # noqa: BLE001 - raised in the waiting caller
             done.set_exception(error)
         return done
 
@@ -63,7 +63,7 @@ async def decode_aside(
         decode: decodes the call.
 
     Raises:
-        RequestError: the body is not taken.
+        RequestError: the body is invalid or too large.
     """
     exchange.decode(size)
     exchange.arrive(size)  # it is being decoded
@@ -77,7 +77,7 @@ async def decode_aside(
         call = await run_aside(protocol.threads, decoded)
     except RequestError:
         raise
-    except Exception as error:  # noqa: BLE001 - a promise is broken
+    except Exception as error:  # noqa: BLE001 - our bug
         raise ours(error) from None
     exchange.decoded(size, call.decoded_bytes())
     return call
@@ -91,7 +91,7 @@ def take_room(held: Reservation, value: Feed) -> None:
     """
     size = sum(getattr(each, "size", 0) for each in value.values()) * _A_NUMBER
     if size > held.limit:
-        raise ServiceBusy("the answer is larger than what may be in flight")
+        raise ServiceBusy("the answer exceeds the budget of bytes in flight")
     held.take(size)
 
 

@@ -7,8 +7,8 @@ patterns, the one with the earlier literal segment wins. Two routes that match t
 the same method are an error at the start.
 
 Requests without a route are answered here: 404, 405 with ``Allow``, 415 for a gRPC method that is
-not called by gRPC,
-UNIMPLEMENTED for an unknown gRPC method, ENOSERVICE or ENOMETHOD over baidu_std.
+not called by gRPC, UNIMPLEMENTED for an unknown gRPC method, and ENOSERVICE or ENOMETHOD over
+baidu_std.
 Source: RFC 9110, the gRPC over HTTP/2 protocol, ``docs/compatibility.md`` (the HTTP gateway).
 """
 
@@ -199,15 +199,15 @@ class Router:
         return call.begin()
 
     def _begin_baidu_std(self, exchange: BaiduStdExchange) -> Receiver | None:
-        told = exchange.meta.call
-        assert told is not None, "the door begins no exchange without it"
-        methods = self._services.get(told.service)
+        called = exchange.meta.call
+        assert called is not None, "the door begins no exchange without it"
+        methods = self._services.get(called.service)
         if methods is None:
-            exchange.fail_call(BrpcCode.ENOSERVICE, f"there is no service {told.service[:200]!r}")
+            exchange.fail_call(BrpcCode.ENOSERVICE, f"there is no service {called.service[:200]!r}")
             return None
-        method = methods.get(told.method)
+        method = methods.get(called.method)
         if method is None:
-            text = f"{told.service} has no method {told.method[:200]!r}"
+            text = f"{called.service} has no method {called.method[:200]!r}"
             exchange.fail_call(BrpcCode.ENOMETHOD, text)
             return None
         if exchange.over_limit:
@@ -299,8 +299,8 @@ def door_failure(head: RequestHead | None, status: int, text: str) -> HttpReply:
     """The door's own answer, in the format of the request's protocol; see ``Door``."""
     if head is not None and is_grpc(head):
         if status == 431:
-            told = grpc.trailers(GrpcCode.RESOURCE_EXHAUSTED, "the metadata is too large")
-            return HttpReply(status, (*grpc.HEAD, *told))
+            trailers = grpc.trailers(GrpcCode.RESOURCE_EXHAUSTED, "the metadata is too large")
+            return HttpReply(status, (*grpc.HEAD, *trailers))
         return HttpReply(200, (*grpc.HEAD, *grpc.trailers(GRPC_OF_HTTP[status], text)))
     return failure(status, text)
 

@@ -50,9 +50,9 @@ class ProtocolDetection(Connection):
             return
         shared.counters.accepted += 1
         shared.connections.add(self)
-        tell = shared.instruments.connection_opened
-        if tell is not None:
-            tell(self.peer.address, monotonic())
+        notify = shared.instruments.connection_opened
+        if notify is not None:
+            notify(self.peer.address, monotonic())
         self.quota = self._by
         self._by.open += 1
         self.due = min(shared.sweeper.after(shared.limits.header_timeout), shared.last_head)

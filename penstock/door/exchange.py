@@ -296,9 +296,9 @@ class DoorExchange(Exchange):
         self.receiver = self.on_gone = self.on_writable = self.state = None
         if self.taken:
             self.release()
-        tell = shared.instruments.exchange_ended
-        if tell is not None:
-            tell(self, self.status, monotonic())
+        notify = shared.instruments.exchange_ended
+        if notify is not None:
+            notify(self, self.status, monotonic())
 
     def leave(self, status: int = 0) -> None:
         """Notify the application, once, that the client has disconnected.

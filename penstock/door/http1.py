@@ -104,9 +104,9 @@ class Http1Exchange(DoorExchange):
         self.receiver = self.on_gone = self.on_writable = self.state = None
         if self.taken:
             self.release()
-        tell = shared.instruments.exchange_ended
-        if tell is not None:
-            tell(self, status, monotonic())
+        notify = shared.instruments.exchange_ended
+        if notify is not None:
+            notify(self, status, monotonic())
         # Without a flush only if no other request is open: clients that get their answers together
         # also send their next requests together, and the engine can batch those.
         if answer is not None and not shared.calls:

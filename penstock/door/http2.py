@@ -150,9 +150,9 @@ class Http2Exchange(DoorExchange):
         self.receiver = self.on_gone = self.on_writable = self.state = None
         if self.taken:
             self.release()
-        tell = shared.instruments.exchange_ended
-        if tell is not None:
-            tell(self, status, monotonic())
+        notify = shared.instruments.exchange_ended
+        if notify is not None:
+            notify(self, status, monotonic())
         session.core.reply(stream, block, body, trailing)
         if stream.state & CLOSED != CLOSED:
             session.stop_sender(stream)

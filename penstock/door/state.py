@@ -318,9 +318,9 @@ class DoorState:
     def leave(self, connection: Connection) -> None:
         """Remove a connection that has ended."""
         self.acknowledge_drain(connection)
-        tell = self.instruments.connection_closed
-        if tell is not None and connection in self.connections:
-            tell(connection.peer.address, monotonic())
+        notify = self.instruments.connection_closed
+        if notify is not None and connection in self.connections:
+            notify(connection.peer.address, monotonic())
         self.connections.discard(connection)
         if connection.quota is not None:
             connection.quota.open -= 1

@@ -245,9 +245,9 @@ class Engine:
         graph.inside += 1
         self._admitted += 1
         submission.admitted_at = now
-        tell = self.instruments.admitted
-        if tell is not None:
-            tell(submission, now)
+        notify = self.instruments.admitted
+        if notify is not None:
+            notify(submission, now)
         submission.due = self._deadlines.add(submission, submission.deadline)
         most = options.max_running
         if most is not None and (self._waiting or len(admitted) > most):
@@ -444,9 +444,9 @@ class Engine:
             # An op, or another server that it calls, cannot know whose deadline passed.
             outcome = Outcome(None, DeadlineExceeded(str(outcome.error), by_client=True))
         self._replied += 1
-        tell = self.instruments.replied
-        if tell is not None:
-            tell(submission, outcome.error, self.clock.now())
+        notify = self.instruments.replied
+        if notify is not None:
+            notify(submission, outcome.error, self.clock.now())
         # ``_finish``, inlined.
         submission.over = True
         self._admitted_now.discard(submission)
@@ -483,11 +483,11 @@ class Engine:
         if self._waiting and not self._starting:
             self._start_waiting()
         if self._at_rest:
-            ready = [(graph, tell) for graph, tell in self._at_rest if self._rests(graph)]
+            ready = [(graph, notify) for graph, notify in self._at_rest if self._rests(graph)]
             for each in ready:
                 self._at_rest.remove(each)
-            for _, tell in ready:
-                tell()
+            for _, notify in ready:
+                notify()
 
     def _rests(self, graph: ServedGraph | None) -> bool:
         """Whether a graph has no requests; None for all graphs."""

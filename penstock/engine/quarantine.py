@@ -302,8 +302,8 @@ def _excerpt(value: Any, depth: int) -> Any:
     depth += 1
     if kind is dict:
         names = _some(list(value), _VALUES)
-        told = [(_excerpt(name, depth), _excerpt(value[name], depth)) for name in names]
-        return len(value), told
+        pairs = [(_excerpt(name, depth), _excerpt(value[name], depth)) for name in names]
+        return len(value), pairs
     if kind is list or kind is tuple:
         return kind.__name__, len(value), [_excerpt(each, depth) for each in _some(value, _VALUES)]
     if kind is np.ndarray or isinstance(value, np.generic):

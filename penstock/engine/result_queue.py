@@ -60,7 +60,7 @@ class ResultQueue:
         if idle:
             self._settle_some()
 
-    def tell_late(self, batches: Iterable[Batch]) -> None:
+    def record_late(self, batches: Iterable[Batch]) -> None:
         """Record batches that came back after they had been settled."""
         for batch in batches:
             _log.info("op %s: late results dropped (data_ids=%s)", self._op, batch.data_ids)
@@ -82,16 +82,16 @@ class ResultQueue:
             ):
                 samples, answers = self._judge(batch, outcomes)
             if batch.settled:
-                self.tell_late([batch])
+                self.record_late([batch])
                 continue
             batch.settled = True
-            tell = self._instruments.returned
-            if tell is not None:
+            notify = self._instruments.returned
+            if notify is not None:
                 failed = 0
                 for outcome in outcomes:
                     if outcome.error is not None:
                         failed += 1
-                tell(self._op, batch, failed, now())
+                notify(self._op, batch, failed, now())
             # Without the keyword argument, which costs more than the loop's body.
             for sample, answer in zip(samples, answers):  # noqa: B905
                 if sample.gone:

@@ -34,7 +34,7 @@ from penstock.engine.timer import Timer
 from penstock.executors.executor import Executor, Result, Work
 from penstock.executors.work import WorkOptions
 from penstock.instrument import Instruments
-from penstock.ops.failures import kills_workers, tell_culprits, timed_out
+from penstock.ops.failures import kills_workers, log_culprits, timed_out
 from penstock.request import Batch, Feed, Outcome, Sample
 
 _log = logging.getLogger(__name__)
@@ -220,7 +220,7 @@ class Stage:
             if batch is not None:
                 again.append(batch)
         more, wait = self.batcher.poll_several(most - len(again), now, draining=self.draining)
-        self._tell_closed(more, now)
+        self._notify_closed(more, now)
         return again + more, wait
 
     def _take_warily(self, most: int, now: float) -> tuple[list[Batch], float | None]:
@@ -234,7 +234,7 @@ class Stage:
     def _poll(self, now: float) -> Batch | float | None:
         polled = self.batcher.poll(now, draining=self.draining)
         if isinstance(polled, Batch):
-            self._tell_closed([polled], now)
+            self._notify_closed([polled], now)
         return polled
 
     def _refuse(self, sample: Sample) -> None:
@@ -261,10 +261,10 @@ class Stage:
 
     def _give(self, work: Work, batches: list[Batch], now: float) -> None:
         """Prepare a Work for the hand-over."""
-        tell = self.instruments.dispatched
-        if tell is not None:
+        notify = self.instruments.dispatched
+        if notify is not None:
             for batch in batches:
-                tell(self.name, batch, now)
+                notify(self.name, batch, now)
         samples = sum([len(batch.samples) for batch in batches])
         self._hand_over.carried(samples)
         self._batches += len(batches)
@@ -276,11 +276,11 @@ class Stage:
                 self._elements += batch.elements
                 self._filled_in += batch.filled_in
 
-    def _tell_closed(self, batches: list[Batch], now: float) -> None:
-        tell = self.instruments.batch_closed
-        if tell is not None:
+    def _notify_closed(self, batches: list[Batch], now: float) -> None:
+        notify = self.instruments.batch_closed
+        if notify is not None:
             for batch in batches:
-                tell(self.name, batch, now)
+                notify(self.name, batch, now)
 
     def _watch(self, work: Work, now: float) -> None:
         """Watch a Work that was handed over, unless it has already finished."""
@@ -293,7 +293,7 @@ class Stage:
     def _finished(self, work: Work, results: list[Result]) -> None:
         """A worker has finished a Work."""
         if self._out.pop(work, None) is None:  # it has already been reported
-            self._results.tell_late([batch for batch, _ in results])
+            self._results.record_late([batch for batch, _ in results])
             return
         self._busy -= 1
         if work.pending:
@@ -322,10 +322,10 @@ class Stage:
         """Take back the batches that have not begun, to hand them over again."""
         batches = self.executor.take_back(work)
         self._again.extendleft(reversed(batches))  # usually older than those that wait there
-        tell = self.instruments.taken_back
-        if tell is not None:
+        notify = self.instruments.taken_back
+        if notify is not None:
             for batch in batches:
-                tell(self.name, batch, self._clock.now())
+                notify(self.name, batch, self._clock.now())
 
     def _look(self) -> None:
         """Check the running Works for timeouts and slow batches."""
@@ -378,12 +378,12 @@ class Stage:
 
     def _give_up(self, batch: Batch) -> None:
         """Its samples end with OpTimeout; the engine decides about retries."""
-        tell = self.instruments.given_up
-        if tell is not None:
-            tell(self.name, batch, self._clock.now())
+        notify = self.instruments.given_up
+        if notify is not None:
+            notify(self.name, batch, self._clock.now())
         error = timed_out(self.name, batch, self.options.timeout, self.options.retry)
         failed = [(sample, error) for sample in batch.samples]
-        tell_culprits(self.name, failed, self.options.process)
+        log_culprits(self.name, failed, self.options.process)
         for sample in batch.samples:
             self._settle(sample, Outcome(None, error))
 

@@ -44,10 +44,10 @@ from penstock.ops.failures import (
     batch_failed,
     hook_raised,
     hook_raised_for,
+    log_culprits,
+    log_fault,
     not_a_feed,
     process_raised,
-    tell_culprits,
-    tell_fault,
     timed_out,
 )
 from penstock.ops.hooks import own_hook, read_postprocess, read_preprocess, read_process
@@ -66,7 +66,7 @@ _monotonic = time.monotonic
 _OF_NO_SAMPLE = (OpTimeout, DeadlineExceeded, ServiceBusy, Unreachable)
 """Errors that no sample causes: running halves would only repeat the work."""
 
-_GONE = Cancelled("nobody waits for it any more")
+_GONE = Cancelled("the request was cancelled")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,7 +220,7 @@ def run_batch(op: BoundOp, batch: Batch, limit: float | None = None) -> list[Out
             _make_calls(op, batch, [member], limit, began)
             result, error = member.result, member.error
         if error is not None:
-            tell_culprits(op.name, [(sample, error)], op.options.process)
+            log_culprits(op.name, [(sample, error)], op.options.process)
             return [Outcome(None, error)]
         if op.postprocess is None and type(result) is dict:
             return [Outcome(result)]
@@ -307,7 +307,7 @@ def end(op: BoundOp, members: Sequence[Member]) -> list[Outcome]:
     """
     failed = [(each.sample, each.error) for each in members if each.error is not None]
     if failed:
-        tell_culprits(op.name, failed, op.options.process)
+        log_culprits(op.name, failed, op.options.process)
     outcomes = [
         _postprocess(op, each.sample, each.result)
         if each.error is None
@@ -412,7 +412,7 @@ def _preprocess(op: BoundOp, sample: Sample, now: float) -> tuple[Any, Any, Requ
                 return given, None, None  # as most do
             data, skip, error = read_preprocess(op.op, given)
             if error is not None:
-                tell_fault(op.name, op.op.hook_name("preprocess"), sample, error)
+                log_fault(op.name, op.op.hook_name("preprocess"), sample, error)
         except HOOK_FAULTS as fault:
             error = hook_raised(op.op, "preprocess", sample, fault)
         if error is not None:
@@ -424,7 +424,7 @@ def _preprocess(op: BoundOp, sample: Sample, now: float) -> tuple[Any, Any, Requ
     if isinstance(data, list) and all(isinstance(piece, dict) for piece in data):
         return data, [], None
     error = not_a_feed(op.name, data)
-    tell_fault(op.name, op.op.hook_name("preprocess"), sample, error)
+    log_fault(op.name, op.op.hook_name("preprocess"), sample, error)
     return None, None, error
 
 
@@ -440,7 +440,7 @@ def _postprocess(op: BoundOp, sample: Sample, result: Any) -> Outcome:
         return Outcome(None, hook_raised(op.op, "postprocess", sample, fault))
     if error is None:
         return Outcome(value)
-    tell_fault(op.name, op.op.hook_name("postprocess"), sample, error)
+    log_fault(op.name, op.op.hook_name("postprocess"), sample, error)
     return Outcome(None, error)
 
 

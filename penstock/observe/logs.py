@@ -180,11 +180,11 @@ class Unhurried(logging.Handler):
                 continue
             finally:
                 self._taken = 0
-            self._tell_dropped()
+            self._report_dropped()
             if None not in lines:
                 select.select((), (), (), _PAUSE)  # unlike a sleep, not until a time of a clock
 
-    def _tell_dropped(self) -> None:
+    def _report_dropped(self) -> None:
         dropped = self.dropped
         if not dropped:
             return

@@ -1,7 +1,7 @@
 """ChannelData: one request's value or error, as user code gets it at the end of the graph.
 
 Only ``ResponseOp.pack_response_package`` and ``Op.check_jumping`` get one; inside, values travel as
-Outcomes. Names are the original's. Source: ``docs/compatibility.md`` (what travels).
+Outcomes. Names are the original's. Source: ``docs/compatibility.md`` (values between ops).
 """
 
 from __future__ import annotations

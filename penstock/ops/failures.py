@@ -69,7 +69,7 @@ def process_raised(op: str, error: BaseException, log_id: int) -> RequestError:
     """The error for an exception of ``process``; RequestErrors keep their class, with the text
     wrapped.
 
-    An undeclared exception is the error's cause until ``tell_culprits`` has logged it.
+    An undeclared exception is the error's cause until ``log_culprits`` has logged it.
     """
     try:
         if isinstance(error, NumberedError):
@@ -93,7 +93,7 @@ class _Reason(Exception):
     """
 
 
-def tell_culprits(
+def log_culprits(
     op: str, failed: Iterable[tuple[Sample, RequestError]], process: str = "process"
 ) -> None:
     """Log the failures of ``process``: one line for each error, with its samples.
@@ -115,7 +115,7 @@ def tell_culprits(
             _warn(op, f"{process} raised", samples, cause)
 
 
-def tell_fault(op: str, what: str, sample: Sample, error: RequestError) -> None:
+def log_fault(op: str, what: str, sample: Sample, error: RequestError) -> None:
     """Log the error of one sample from a hook or an external worker, unless the op declared it."""
     if not isinstance(error, NumberedError):
         _warn(op, f"{what}: {text_of(error)}", [sample], None)
@@ -154,7 +154,7 @@ def _failed(kind: type[RequestError], op: str, text: str) -> RequestError:
 
 
 def _blamed(error: RequestError, why: str) -> RequestError:
-    """The error with its reason, which ``tell_culprits`` logs once its samples are known."""
+    """The error with its reason, which ``log_culprits`` logs once its samples are known."""
     error.__cause__ = _Reason(why)
     return error
 
@@ -200,13 +200,13 @@ def kills_workers(op: str) -> KillsWorkers:
     return KillsWorkers(failed_to_predict(op, text))
 
 
-def cannot_travel(op: str, text: str, samples: Sequence[Sample]) -> WrongType:
+def cannot_send(op: str, text: str, samples: Sequence[Sample]) -> WrongType:
     """Log and return the error of samples whose values cannot pass to or from a worker process."""
     _warn(op, text, samples, None)
     return WrongType(failed_to_predict(op, text))
 
 
-def tell_unsendable(op: str, data_id: int, log_id: int, error: Exception) -> WrongType:
+def log_unsendable(op: str, data_id: int, log_id: int, error: Exception) -> WrongType:
     """Log and return the error of a reply with a value that cannot be encoded."""
     text = f"the answer cannot be written: {error}"
     _log.warning("op %s: %s (data_id=%s log_id=%s)", op, text, data_id, log_id)

@@ -334,7 +334,7 @@ def compress(kind: Compression, data: bytes) -> bytes:
     if kind in _WINDOWS:
         packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOWS[kind])
         return packer.compress(data) + packer.flush()
-    raise UnknownEncoding(f"the compression {kind.name.lower()} is not spoken")
+    raise UnknownEncoding(f"the compression {kind.name.lower()} is not supported")
 
 
 def decompress(kind: int, data: bytes, most: int) -> bytes:
@@ -360,7 +360,7 @@ def decompress(kind: int, data: bytes, most: int) -> bytes:
             return gzip.unpack(data, most, window)
     except TooLarge as error:
         raise TooLarge(f"the message {error}") from None
-    raise UnknownEncoding(f"the compression {kind} is not spoken: gzip is 2, and none is 0")
+    raise UnknownEncoding(f"the compression {kind} is not supported: gzip is 2, and none is 0")
 
 
 _WINDOWS: Final[dict[int, int]] = {
@@ -386,6 +386,6 @@ def _cramjam() -> Any:
     try:
         import cramjam
     except ImportError:
-        text = "snappy is not spoken here: it needs the package cramjam (penstock[snappy])"
+        text = "snappy is not supported here: it needs the package cramjam (penstock[snappy])"
         raise UnknownEncoding(text) from None
     return cramjam

@@ -110,7 +110,7 @@ def decode(body: bytes, kind: str, raw: str | None = None) -> Any:
     if raw is not None:
         return {raw: body}
     raise UnknownMediaType(
-        f"the content-type {essence(kind)!r} is not read here: send {JSON}, {MSGPACK} or {FORM}"
+        f"the content-type {essence(kind)!r} is not supported: send {JSON}, {MSGPACK} or {FORM}"
     )
 
 

@@ -123,8 +123,8 @@ class App(Several):
             self._check_name(op.name)
             more = {**options, **({} if executor is None else {"executor": executor})}
             self._ops.append((op, more))
-            told = inspect.cleandoc(target.__doc__ or "")
-            summary, _, description = told.partition("\n")
+            text = inspect.cleandoc(target.__doc__ or "")
+            summary, _, description = text.partition("\n")
             self.routes.append(
                 TypedRoute(
                     path=path,

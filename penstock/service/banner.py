@@ -79,7 +79,7 @@ def banner(deployment: Deployment, at: Addresses, models: Sequence[str] = ()) ->
             lines += _ops(graph)
     lines += [f"  model {each}" for each in models[:_MOST_MODELS]]
     if len(models) > _MOST_MODELS:
-        lines.append(f"  and {len(models) - _MOST_MODELS} models more")
+        lines.append(f"  and {len(models) - _MOST_MODELS} more models")
     return "\n".join(lines)
 
 

@@ -263,7 +263,7 @@ def deploy(graphs: Sequence[Blueprint]) -> Deployment:
     problems += [
         f"{names.count(name)} services are called {name!r}: give each a name of its own"
         if name is not None
-        else f"{names.count(name)} services have no name: at most one may take every name"
+        else f"{names.count(name)} services have no name: only one may serve every name"
         for name in dict.fromkeys(names)
         if names.count(name) > 1
     ]
@@ -274,14 +274,14 @@ def deploy(graphs: Sequence[Blueprint]) -> Deployment:
             here, there = getattr(graph.config, key), getattr(first.config, key)
             if here != there:
                 problems.append(
-                    f"{key}: {first.called} says {there!r} and {graph.called} {here!r}, but they"
-                    f" share one door: say it once, or the same"
+                    f"{key}: {first.called} sets {there!r} and {graph.called} {here!r}, but they"
+                    f" share one door: set it once, or to the same value"
                 )
     measured = [graph.config.dag for graph in graphs if graph.config.dag.enable_prometheus]
     ports = {dag.prometheus_port for dag in measured if dag.prometheus_port is not None}
     if len(ports) > 1:
         listed = " and ".join(map(str, sorted(ports)))
-        problems.append(f"dag.prometheus_port: the services say {listed}: one port has all metrics")
+        problems.append(f"dag.prometheus_port: the services set {listed}: one port has all metrics")
     if problems:
         raise ConfigError(problems)
     more: dict[str, Any] = {key: getattr(graph.config, key) for key, graph in given.items()}
@@ -304,8 +304,8 @@ def _resolved(op: Op, config: ServiceConfig, usual: ExecutorKind, cpus: int) -> 
             if resolved.starts_server:
                 key = "local_service_conf.client_type"
             text = (
-                f"op.{op.name}.{key}: the op has a process of its own, which calls what"
-                " it likes: leave it out"
+                f"op.{op.name}.{key}: the op overrides process, which need not call"
+                " a server: leave it out"
             )
             raise ConfigError([text])
         return replace(resolved, executor=REMOTE)
@@ -348,9 +348,9 @@ def _joining_problems(op: Op, options: OpOptions) -> list[str]:
             f" own do what {op.hook_name('preprocess')} does, or join its inputs"
         )
     if joining.padding is not None and not op.joins_feeds:
-        problems.append(f"op {op.name!r}: pad: it takes requests as they are, in a list")
+        problems.append(f"op {op.name!r}: pad: it gets unchanged requests, in a list")
     if joining.padding is not None and options.executor.name == "external":
-        problems.append(f"op {op.name!r}: pad: external workers take requests as they are")
+        problems.append(f"op {op.name!r}: pad: external workers get unchanged requests")
     return problems
 
 

@@ -25,7 +25,7 @@ from penstock.errors import StartupError
 from penstock.executors.executor import Executor
 from penstock.executors.kinds import ExecutorSpec
 from penstock.executors.processes.control import Spawner
-from penstock.executors.processes.executor import TOLD_AFTER
+from penstock.executors.processes.executor import LOG_AFTER
 from penstock.executors.remote import Outgoing, passed_on
 from penstock.executors.work import BoundOp, joining_of
 from penstock.instrument import Instrument, Instruments
@@ -40,7 +40,14 @@ from penstock.runtimes.model import Model
 from penstock.service.blueprint import Blueprint, Deployment, is_measured, supervision_of
 from penstock.service.children import end_now
 from penstock.service.listening import key_of
-from penstock.service.models import open_model, remote_conf, shown, signature_of, specs_of, told_of
+from penstock.service.models import (
+    model_report,
+    open_model,
+    remote_conf,
+    shown,
+    signature_of,
+    specs_of,
+)
 from penstock.tensor import Signature, TensorSpec
 
 _log = logging.getLogger(__name__)
@@ -224,10 +231,10 @@ class GraphWorks:
         for op, model, stage in zip(
             self.blueprint.graph.ops, self._models, graph.stages, strict=True
         ):
-            told = told_of(model) if model else _told_by_workers(stage.executor)
-            if told:
-                takes, gives = (shown(specs_of(told[side])) for side in ("inputs", "outputs"))
-                yield op.name, f"version {version}, {told['runtime']}: {takes} -> {gives}"
+            report = model_report(model) if model else _loaded_by_workers(stage.executor)
+            if report:
+                takes, gives = (shown(specs_of(report[side])) for side in ("inputs", "outputs"))
+                yield op.name, f"version {version}, {report['runtime']}: {takes} -> {gives}"
 
     def _signature(self, graph: ServedGraph) -> Signature | None:
         """The declared signature; else the inputs of the models that read the request, and the
@@ -265,13 +272,13 @@ class GraphWorks:
             return None
         if model is not None:
             return signature_of(model)
-        told = _told_by_workers(executor)
-        if told is None:
+        loaded = _loaded_by_workers(executor)
+        if loaded is None:
             return None
-        return Signature(inputs=specs_of(told["inputs"]), outputs=specs_of(told["outputs"]))
+        return Signature(inputs=specs_of(loaded["inputs"]), outputs=specs_of(loaded["outputs"]))
 
 
-def _told_by_workers(executor: Executor) -> dict[str, Any] | None:
+def _loaded_by_workers(executor: Executor) -> dict[str, Any] | None:
     return next((each["model"] for each in executor.loaded if each and each["model"]), None)
 
 
@@ -358,9 +365,9 @@ def _padding_notes(op: Op, options: OpOptions, model: Model) -> Iterator[str]:
         aliases = {each.alias for each in model.outputs}
         for name in filter(aliases.__contains__, joining.padding.kept()):
             yield (
-                f"the model does not tell which input the sizes of its output {name!r} follow: of"
-                " padded requests it keeps the padded size, unless pad.inputs and pad.outputs say"
-                " what is to be cut"
+                f"the model does not declare which input the sizes of its output {name!r} follow:"
+                " for padded requests it has the padded size, unless pad.inputs and pad.outputs say"
+                " what to cut off"
             )
 
 
@@ -428,17 +435,17 @@ def _watched(limit: float | None, op: str, doing: str) -> Iterator[None]:
     """
     thread = threading.get_ident()
 
-    def tell() -> None:
-        _log.warning("op %s has not become ready for %.0f s: %s", op, TOLD_AFTER, doing)
+    def warn() -> None:
+        _log.warning("op %s has not become ready for %.0f s: %s", op, LOG_AFTER, doing)
 
     def end() -> None:
         stack = "".join(traceback.format_stack(sys._current_frames()[thread]))
-        told = "op %r was not ready within %g s (start_timeout): %s; the process is ended:\n%s"
-        _log.critical(told, op, limit, doing, stack)
+        text = "op %r was not ready within %g s (start_timeout): %s; the process is ended:\n%s"
+        _log.critical(text, op, limit, doing, stack)
         logging.shutdown()
         end_now(1)
 
-    timers = [threading.Timer(TOLD_AFTER, tell)]
+    timers = [threading.Timer(LOG_AFTER, warn)]
     if limit is not None:
         timers.append(threading.Timer(limit, end))
     for timer in timers:

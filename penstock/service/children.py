@@ -32,7 +32,7 @@ def as_shell(status: int) -> int:
     return status if status >= 0 else 128 - status
 
 
-def told_of(status: int) -> str:
+def status_text(status: int) -> str:
     """A wait status as text."""
     return f"killed by {signal_name(-status)}" if status < 0 else f"exit status {status}"
 
@@ -58,9 +58,9 @@ class ParentDeath:
         fcntl.fcntl(reader, fcntl.F_SETOWN, -os.getpgrp())
         fcntl.fcntl(reader, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(reader, fcntl.F_SETFL, fcntl.fcntl(reader, fcntl.F_GETFL) | os.O_ASYNC)
-        told = select.poll()
-        told.register(reader, select.POLLIN)
-        if told.poll(0):  # the supervisor ended before the request to the kernel
+        poll = select.poll()
+        poll.register(reader, select.POLLIN)
+        if poll.poll(0):  # the supervisor ended before the request to the kernel
             os.killpg(0, signal.SIGKILL)
 
     def keep(self) -> None:

@@ -49,7 +49,7 @@ def config_warnings(graph: Graph, options: Sequence[OpOptions], config: ServiceC
         if len(op.get_input_ops()) > 1 and not overrides(op, "preprocess", Op)
     ]
     found += [
-        f"op.{name} is the entry of no op of the graph, and has no effect; {_meant(name, graph)}"
+        f"op.{name}: the graph has no such op, and the entry no effect; {_meant(name, graph)}"
         for name in _unknown_ops(graph, config)
     ]
     for op in (graph.request_op, *graph.ops, graph.response_op):
@@ -111,7 +111,7 @@ def _about_engines(config: ServiceConfig) -> Iterator[str]:
     if largest < config.max_message_bytes:
         share = "" if config.engines == 1 else f", divided among {config.engines} engines,"
         yield (
-            f"max_inflight_bytes, {most}{share} has no room for requests above {largest} bytes, as "
+            f"max_inflight_bytes, {most}{share} does not allow requests above {largest} bytes, as "
             f"one takes three times its size while it is decoded: they will always be refused, "
             f"though max_message_bytes, {config.max_message_bytes}, allows them"
         )

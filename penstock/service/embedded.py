@@ -22,7 +22,7 @@ from penstock.observe.recorder import Recorder
 from penstock.service.blueprint import Application, Deployment
 from penstock.service.build import Works
 from penstock.service.listening import bind_worker_sockets
-from penstock.service.model_keys import hand_over_keys
+from penstock.service.model_keys import send_keys
 from penstock.service.opening import budget_of, make_router
 from penstock.service.status import MetricsPage, Reporter, Reports
 
@@ -61,7 +61,7 @@ class Embedded:
                         f"op {op.name!r} runs in processes of its own, for which `penstock run`"
                         f" is needed: under another server give it executor='thread'"
                     )
-        self._deployment = hand_over_keys(deployment)
+        self._deployment = send_keys(deployment)
         self._engine: Engine | None = None
         self._pools: list[ThreadPoolExecutor] = []
         self._stack = ExitStack()  # sockets of external workers

@@ -1,4 +1,4 @@
-"""The live page: the graphs at work, and the requests of the last minutes, for people.
+"""The live page: the running graphs, and the requests of the last minutes, for people.
 
 ``GET /ui`` answers the page, which requests its data from routes below: the state of the service;
 lists of slow, failed and recent requests; one request with its timeline. Data is of all engines.
@@ -32,7 +32,7 @@ from penstock.service.status import Reports
 
 LISTS: Final = "live lists"
 TIMELINE: Final = "live timeline"
-"""Questions to all engines: for lists of their requests, and for one request."""
+"""Queries to all engines: for lists of their requests, and for one request."""
 
 _MOST: Final = 32
 """Requests in each list; a guess at what people read."""
@@ -86,9 +86,9 @@ class LivePage:
     """See the module. An application; see ``penstock.service.blueprint``.
 
     Args:
-        reports: of the service.
-        everyone: asks its engines.
-        access: says who may see it.
+        reports: those of the service.
+        everyone: queries its engines.
+        access: its access control.
     """
 
     def __init__(self, reports: Reports, everyone: Everyone, access: Access) -> None:
@@ -100,14 +100,16 @@ class LivePage:
 
     def routes(self) -> Iterator[Http]:
         """What it answers."""
-        text = "A page that shows the service at work."
+        text = "A page that shows the running service."
         yield self._route("/ui", self._give_page, text, html=True)
-        text = "The state for the page: `at`, seconds of a clock, and `status`, as in `/status`."
+        text = (
+            "The state for the page: `at`, a monotonic time in seconds; `status`, as in `/status`."
+        )
         yield self._route("/ui/state", self._give_state, text)
         text = "Lists of slow, failed and recent requests."
         yield self._route("/ui/requests", self._give_lists, text)
         text = "A request with its timeline, by its data id, log id or W3C trace id."
-        missing = "No such request is kept."
+        missing = "No such request is stored."
         yield self._route("/ui/requests/{id}", self._give_timeline, text, missing=missing)
 
     def _route(
@@ -120,8 +122,10 @@ class LivePage:
         missing: str | None = None,
     ) -> Http:
         denied = {
-            401: Answer(text="Asked without the token.", contents={JSON: ERROR}),
-            403: Answer(text="Asked from another machine.", contents={JSON: ERROR}),
+            401: Answer(text="The token is missing.", contents={JSON: ERROR}),
+            403: Answer(
+                text="The caller is on another machine, or a proxy.", contents={JSON: ERROR}
+            ),
         }
         if missing is not None:
             denied[404] = Answer(text=missing, contents={JSON: ERROR})
@@ -130,7 +134,7 @@ class LivePage:
         def guarded(call: HttpCall, _body: bytes) -> None:
             exchange = call.exchange
             denial = self._access.denial(exchange.peer.address, exchange.head)
-            # The page has no data in it: it asks for the token.
+            # The page itself has no data, and asks for the token.
             if denial is None or (denial.status == 401 and html):
                 answer(call)
             else:
@@ -166,7 +170,7 @@ class LivePage:
         call.aside(self._timeline(call))
 
     async def _state(self, call: HttpCall) -> None:
-        # Whoever asks while a sum is being made is given that one.
+        # Concurrent callers share one sum.
         making = self._making
         if making is None or making.done():
             making = self._making = asyncio.create_task(self._reports.total())
@@ -174,7 +178,7 @@ class LivePage:
         try:
             status = await asyncio.shield(making)
         except (TimeoutError, StartupError):
-            call.send(error_body(503, "busy", "the sum over all engines is not to be had now"))
+            call.send(error_body(503, "busy", "the sum over all engines is not available now"))
             return
         await self._send(call, {"at": time.monotonic(), "status": status})
 
@@ -186,7 +190,7 @@ class LivePage:
         answers = await self._everyone.ask(TIMELINE, wanted)
         kept = [each for each in answers if each is not None]
         if not kept:
-            text = f"no request {wanted} is kept: only slow, failed and the latest ones are"
+            text = f"request {wanted} is not stored: only slow, failed and the latest ones are"
             call.send(error_body(404, "unknown_request", text))
             return
         exact = [each for each in kept if each["id"] == wanted]

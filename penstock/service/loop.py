@@ -180,6 +180,6 @@ class DaemonPool(Executor):
             if future.set_running_or_notify_cancel():
                 try:
                     future.set_result(call())
-                except BaseException as error:  # noqa: BLE001 - it belongs to whoever asked
+                except BaseException as error:  # noqa: BLE001 - raised in the caller
                     future.set_exception(error)
             del item, future, call  # an idle thread keeps no references

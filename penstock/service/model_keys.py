@@ -1,8 +1,8 @@
-"""Hands the keys of encrypted models to the model servers that ops call.
+"""Sends the keys of encrypted models to the model servers that ops call.
 
-As the original had it, the first of an op's ``server_endpoints`` is a key service. It is sent the
-key, starts the model server, and answers with the port of that. The key travels in plain text, so
-only a key service on this machine gets it.
+As in the original, the first of an op's ``server_endpoints`` is a key service. It gets the key,
+starts the model server, and returns the server's port. The key is sent in plain text, so only to a
+key service on this machine.
 
 Source: ``docs/compatibility.md`` (remote ops).
 """
@@ -22,7 +22,7 @@ from penstock.runtimes.paddle_files import read_key
 from penstock.service.blueprint import Deployment
 
 
-def hand_over_keys(deployment: Deployment) -> Deployment:
+def send_keys(deployment: Deployment) -> Deployment:
     """The deployment with the addresses at which the models are then served.
 
     Raises:
@@ -40,15 +40,15 @@ def _calling(options: OpOptions, timeout: float | None) -> OpOptions:
     remote = options.remote
     if remote is None or remote.encryption_key is None:
         return options
-    return replace(options, remote=_handed_over(remote, remote.encryption_key, timeout))
+    return replace(options, remote=_with_address(remote, remote.encryption_key, timeout))
 
 
-def _handed_over(remote: RemoteOptions, source: str, timeout: float | None) -> RemoteOptions:
+def _with_address(remote: RemoteOptions, source: str, timeout: float | None) -> RemoteOptions:
     where = f"op {remote.op!r}: use_encryption_model"
     at = remote.endpoints[0]
     if not is_loopback(at.host):
         raise ModelError(
-            f"{where}: the key would travel in plain text to {at}: the first of server_endpoints"
+            f"{where}: the key would be sent in plain text to {at}: the first of server_endpoints"
             " must be on this machine"
         )
     key = b64encode(read_key(source)).decode()
@@ -61,8 +61,8 @@ def _handed_over(remote: RemoteOptions, source: str, timeout: float | None) -> R
     except (OSError, http.client.HTTPException) as error:
         raise ModelError(f"{where}: the key service at {at} does not answer: {error}") from error
     except (ValueError, KeyError, TypeError, IndexError):
-        told = answer.get("message") if isinstance(answer, dict) else "no answer in its form"
-        raise ModelError(f"{where}: {at} does not serve the model: {told}") from None
+        why = answer.get("message") if isinstance(answer, dict) else "invalid answer"
+        raise ModelError(f"{where}: {at} does not serve the model: {why}") from None
     finally:
         connection.close()
     return replace(remote, endpoints=(replace(at, port=port),), encryption_key=None)

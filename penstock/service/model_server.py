@@ -208,11 +208,11 @@ def parser() -> argparse.ArgumentParser:
         "--op",
         nargs="+",
         default=[],
-        help=f"What runs, in order: {_INFER} once for each model; {', '.join(_AROUND)} change"
-        " nothing.",
+        help=f"The ops, in order: {_INFER} once for each model; {', '.join(_AROUND)} have no"
+        " effect.",
     )
     add("--config", metavar="FILE", help="A YAML file with models, workflows and services.")
-    add("--port", type=int, help=f"Of HTTP, and gRPC too; {DEFAULT_PORT} without it.")
+    add("--port", type=int, help=f"Port for HTTP and gRPC; by default {DEFAULT_PORT}.")
     add(
         "--grpc_port",
         "--grpc-port",
@@ -275,13 +275,13 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--encryption_key",
         metavar="FILE",
-        help="Of encrypted models: the file of their key, or env:NAME, a variable that holds it in"
+        help="For encrypted models: the file with their key, or env:NAME, a variable with it in"
         " base64.",
     )
     add(
         "--enable_prometheus",
         action="store_true",
-        help="Also serve metrics with the original's names, on a port of their own.",
+        help="Also serve metrics with the original's names, on a separate port.",
     )
     add("--prometheus_port", type=int, default=_METRICS_PORT, help="Port of these metrics.")
     add("--log-level", "--log_level", help="Lowest level that is logged.")

@@ -144,7 +144,7 @@ def signature_of(model: Model) -> Signature:
     return Signature(inputs=model.inputs, outputs=outputs)
 
 
-def told_of(model: Model) -> dict[str, Any]:
+def model_report(model: Model) -> dict[str, Any]:
     """A model's runtime and signature, as plain values."""
     return {"runtime": model.runtime, **described(signature_of(model))}
 

@@ -27,7 +27,7 @@ from penstock.config.schema import ServiceConfig
 from penstock.errors import StartupError
 from penstock.runtimes.runtime import ModelOptions
 from penstock.service.blueprint import Deployment
-from penstock.service.children import Child, ends_within, fork, told_of
+from penstock.service.children import Child, ends_within, fork, status_text
 
 _log = logging.getLogger(__name__)
 
@@ -178,7 +178,7 @@ def _end(started: Sequence[tuple[str, int, Child]]) -> None:
             child.kill()
         status = os.waitstatus_to_exitcode(child.reap())
         if status:
-            _log.warning("op %s: its model server: %s", name, told_of(status))
+            _log.warning("op %s: its model server: %s", name, status_text(status))
 
 
 def _free_port() -> int:

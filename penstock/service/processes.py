@@ -39,7 +39,7 @@ from penstock.service.blueprint import Deployment
 from penstock.service.build import bound_op
 from penstock.service.children import take_over
 from penstock.service.listening import Listeners
-from penstock.service.models import card_of, told_of
+from penstock.service.models import card_of, model_report
 from penstock.service.placement import (
     EngineId,
     engine_title,
@@ -117,7 +117,7 @@ def native_pools_in_the_way(maps: str) -> list[str]:
     files = {line.rpartition("/")[2] for line in maps.split("\n") if "/" in line}
     lost = sorted(each for each in files if _POOLS_LOST_BY_FORKS.match(each))
     if not lost and not any(map(_POOLS_THAT_BEAR_FORKS.match, files)):
-        return ["a library that cannot be told"]
+        return ["an unknown library"]
     return lost
 
 
@@ -282,8 +282,8 @@ class Processes:
             )
         _log.warning(
             "threads run already (%s), which forks would lack: each process of this service runs"
-            " the program again instead, up to its service; forks are quicker, and possible where a"
-            " script starts threads, or trains and loads models, in init_op",
+            " the program again instead, up to its service; forks start faster, and are possible if"
+            " threads are started, and models trained or loaded, in init_op only",
             names,
         )
         # They are forks nevertheless, until they execute the program.
@@ -310,11 +310,11 @@ def _serve(child: Child, deployment: Deployment, op: str, index: int) -> int:
     try:
         stay_on_cpus(blueprint.options[at], index)
         bound, notes = bound_op(deployment, op, index, child.step)
-    except BaseException as error:  # noqa: BLE001 - whatever it is, the service is told
+    except BaseException as error:  # noqa: BLE001 - the service gets any error
         _log.error("op %s: worker %s cannot start", op, index, exc_info=error)
-        told = traceback.format_exception_only(error)
+        lines = traceback.format_exception_only(error)
         # Our own errors are complete, and are raised again with their class.
-        child.failed(str(error) if isinstance(error, StartupError) else "".join(told).strip())
+        child.failed(str(error) if isinstance(error, StartupError) else "".join(lines).strip())
         return 1
     fallback = None if bound.model is None else bound.model.fallback
     if index == 0:
@@ -332,7 +332,7 @@ def _loaded(op: BoundOp, card: str | None) -> dict[str, Any]:
     model = op.model
     return {
         "pid": os.getpid(),
-        "model": model and told_of(model),
+        "model": model and model_report(model),
         "device": None if model is None or model.fallback else card and f"gpu {card}",
         "memory": resident_bytes(os.getpid()) or 0,
     }

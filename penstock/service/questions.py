@@ -79,11 +79,11 @@ class Everyone:
     async def _answer(self, number: int, text: str) -> None:
         name, *arguments = json.loads(text)
         answer = await self._ours(name, arguments)
-        assert self._supervisor is not None, "the supervisor has asked"
+        assert self._supervisor is not None, "the query came from it"
         try:
             self._supervisor.answer(number, json.dumps(answer))
         except (StartupError, OSError) as error:
-            _log.info("a question is not answered: %s", error)
+            _log.info("a query was not answered: %s", error)
 
 
 class Questions:
@@ -135,7 +135,7 @@ class Questions:
 
 
 class _Question:
-    """One question.
+    """One query.
 
     Attributes:
         asker: the asking engine.

@@ -76,14 +76,14 @@ from penstock.service.live_page import (
     listed_requests,
 )
 from penstock.service.loop import DaemonPool, run_on_a_loop, share_the_lock, spare_the_collector
-from penstock.service.model_keys import hand_over_keys
+from penstock.service.model_keys import send_keys
 from penstock.service.opening import make_router, open_door, open_metrics_door, tls_of
 from penstock.service.processes import Processes, log_options, spawned_role
 from penstock.service.questions import Answerer, Everyone
 from penstock.service.signals import (
     Stopped,
     StopSignals,
-    hangups_tell,
+    on_hangup,
     signals_stop_the_start,
 )
 from penstock.service.status import MetricsPage, Reporter, Reports, StatusPage, packed
@@ -142,7 +142,7 @@ def run_deployment(deployment: Deployment) -> None:
         if role.service == number:
             deployment = op_servers.found(deployment)
             if role.op is None:
-                deployment = hand_over_keys(deployment)
+                deployment = send_keys(deployment)
             tls = None if role.op is not None else tls_of(deployment.config)
             serve = partial(_serve, tls)
             Processes(deployment=deployment, number=number, serve=serve).be(role)
@@ -160,9 +160,9 @@ def run_deployment(deployment: Deployment) -> None:
         try:
             with signals_stop_the_start() as signals, ExitStack() as stack:
                 # Only a supervisor, which starts later, can replace processes.
-                stack.enter_context(hangups_tell(lambda: None))
+                stack.enter_context(on_hangup(lambda: None))
                 tls = tls_of(deployment.config)
-                deployment = op_servers.start(hand_over_keys(deployment), stack)
+                deployment = op_servers.start(send_keys(deployment), stack)
                 sockets = bind_worker_sockets(deployment, stack)
                 engines = [{**each, **sockets} for each in bind_all(deployment.config, stack)]
                 if deployment.is_supervised:
@@ -183,8 +183,8 @@ def _log_dir(deployment: Deployment) -> str | None:
     """The folder of the original's log files, or None: ``SERVING_LOG_PATH``, or by default, only
     for services written for the original, the working directory.
     """
-    told = deployment.config.log_dir or os.environ.get("SERVING_LOG_PATH")
-    return told or ("." if deployment.legacy else None)
+    folder = deployment.config.log_dir or os.environ.get("SERVING_LOG_PATH")
+    return folder or ("." if deployment.legacy else None)
 
 
 def _serve(
@@ -196,7 +196,7 @@ def _serve(
 ) -> None:
     """Run one engine in this process."""
     works = begun(deployment)
-    signals.stop_if_told()
+    signals.raise_if_stopped()
     if deployment.engine_id.is_first:
         for note in works.notes:
             _log.warning("%s", note)
@@ -261,7 +261,7 @@ class _Service:
     async def run(self, signals: StopSignals) -> None:
         loop = asyncio.get_running_loop()
         # Not the loop's handlers: their removal restores the default ones for a moment.
-        signals.hand_to(lambda: loop.call_soon_threadsafe(self._signalled))
+        signals.forward_to(lambda: loop.call_soon_threadsafe(self._signalled))
         try:
             await self._serve()
         finally:
@@ -356,9 +356,9 @@ class _Service:
 
     async def _unless_stopped(self, work: asyncio.Future[Any]) -> bool:
         """Run a step of the start. Returns False if a stop came first."""
-        told = asyncio.create_task(self._stop.wait())
-        await asyncio.wait((work, told), return_when=asyncio.FIRST_COMPLETED)
-        told.cancel()
+        stopped = asyncio.create_task(self._stop.wait())
+        await asyncio.wait((work, stopped), return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
         if not work.done():
             work.cancel()
             await asyncio.gather(work, return_exceptions=True)
@@ -398,9 +398,9 @@ class _Service:
             except StartupError as error:
                 _log.error("%s", error)
             else:
-                _log.info("told to stop: serving until another process does")
+                _log.info("signal to stop: serving until another process does")
                 return
-        self._told_to_stop()
+        self._begin_stop()
 
     def _obey(self, order: Order) -> None:
         match order:
@@ -416,11 +416,11 @@ class _Service:
             case Stop(hurry):
                 self._is_the_end = True
                 if not self._stop.is_set():
-                    self._told_to_stop()
+                    self._begin_stop()
                 if hurry:
                     self._hurry.set()
 
-    def _told_to_stop(self) -> None:
+    def _begin_stop(self) -> None:
         """Begin to drain; from the second signal on, end every wait of the stop."""
         if self._stop.is_set():
             self._hurry.set()

@@ -164,7 +164,7 @@ def _made(cls: type[WebService], name: str | None) -> WebService:
         inspect.signature(cls).bind()
     except TypeError:
         if name is None:
-            raise StartupError(f"{cls.__name__} wants a name: set the key name") from None
+            raise StartupError(f"{cls.__name__} requires a name: set the key name") from None
         return cls(name)
     return cls()
 

@@ -19,8 +19,8 @@ _DEFAULTS = (signal.SIG_DFL, signal.default_int_handler)
 
 
 class Stopped(BaseException):
-    """A signal told the service to stop. No Exception, so that an op's ``except`` does not catch
-    it.
+    """The service got a signal to stop. Not an Exception, so that ``except`` in an op does not
+    catch it.
     """
 
 
@@ -30,42 +30,42 @@ class StopSignals:
     """
 
     def __init__(self) -> None:
-        self._told = False
+        self._signalled = False
         self._ended = False
-        self._tell: Callable[[], object] = self._stop
+        self._action: Callable[[], object] = self._stop
 
-    def stop_if_told(self) -> None:
+    def raise_if_stopped(self) -> None:
         """For use after code that may have caught the first ``Stopped``.
 
         Raises:
             Stopped: a signal came and was not handled.
         """
-        if self._told and not self._ended:
+        if self._signalled and not self._ended:
             raise Stopped
 
-    def hand_to(self, tell: Callable[[], object]) -> None:
-        """From now on each signal calls ``tell``, in the main thread.
+    def forward_to(self, action: Callable[[], object]) -> None:
+        """From now on each signal calls ``action``, in the main thread.
 
         Raises:
             Stopped: a signal has already come.
         """
-        self._tell = tell
-        self.stop_if_told()
+        self._action = action
+        self.raise_if_stopped()
 
     def pause(self) -> None:
         """From now on signals are only recorded."""
-        self._tell = self._note
+        self._action = self._note
 
     def end(self) -> None:
         """The service has ended: signals can now only stop the rest of the script."""
         self._ended = True
-        self._tell = _ignore
+        self._action = _ignore
 
     def heard(self, number: int, frame: FrameType | None) -> None:
         """The signal handler."""
-        self._tell()
+        self._action()
 
-    def hand_back(self, before: dict[signal.Signals, Any]) -> None:
+    def restore(self, before: dict[signal.Signals, Any]) -> None:
         """Restore the previous handlers, or replace default ones."""
         if not self._ended:
             self.pause()
@@ -78,11 +78,11 @@ class StopSignals:
                 signal.signal(number, handler)
 
     def _stop(self) -> None:
-        self._told = True
+        self._signalled = True
         raise Stopped
 
     def _note(self) -> None:
-        self._told = True
+        self._signalled = True
 
 
 @contextmanager
@@ -104,8 +104,8 @@ def signals_stop_the_start() -> Iterator[StopSignals]:
     try:
         yield signals
     finally:
-        signals.hand_back(before)
-    signals.stop_if_told()
+        signals.restore(before)
+    signals.raise_if_stopped()
 
 
 @contextmanager
@@ -127,21 +127,21 @@ def waits_are_woken(waker: socket.socket) -> Iterator[None]:
 class _HangUp:
     """Our handler, which a child can recognise."""
 
-    def __init__(self, tell: Callable[[], object]) -> None:
-        self._tell = tell
+    def __init__(self, action: Callable[[], object]) -> None:
+        self._action = action
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        self._tell()
+        self._action()
 
 
 @contextmanager
-def hangups_tell(tell: Callable[[], object]) -> Iterator[None]:
-    """Call ``tell`` on SIGHUP, unless the script or ``nohup`` has set another action."""
+def on_hangup(action: Callable[[], object]) -> Iterator[None]:
+    """Call ``action`` on SIGHUP, unless the script or ``nohup`` has set another action."""
     before = signal.getsignal(signal.SIGHUP)
     if before is not signal.SIG_DFL and not isinstance(before, _HangUp):
         yield
         return
-    signal.signal(signal.SIGHUP, _HangUp(tell))
+    signal.signal(signal.SIGHUP, _HangUp(action))
     try:
         yield
     finally:

@@ -246,7 +246,7 @@ class StatusPage:
 
     def routes(self) -> Iterator[Http]:
         """Its routes."""
-        local = "Asked from another machine."
+        local = "The caller is on another machine, or a proxy."
         yield Http(
             "GET",
             "/status",
@@ -254,7 +254,7 @@ class StatusPage:
             failed=failed,
             refusal=refusal,
             always=True,
-            summary="How the service stands.",
+            summary="The status of the service.",
             description="For callers on the same machine only.",
             group="Operation",
             answers={
@@ -311,7 +311,7 @@ class MetricsPage:
             refusal=refusal,
             always=True,
             summary="Metrics for Prometheus.",
-            description="As text, or as OpenMetrics where it is accepted. Of all engines together.",
+            description="As text, or as OpenMetrics if accepted; summed over all engines.",
             group="Operation",
             answers={
                 **errors(415, 503),
@@ -334,7 +334,7 @@ class MetricsPage:
             kind, text = await asyncio.shield(making)
         except (TimeoutError, StartupError):
             # Not those of this engine alone: scrapers would see a reset of all counters.
-            call.send(error_body(503, "busy", "the sum over all engines is not to be had now"))
+            call.send(error_body(503, "busy", "the sum over all engines is not available now"))
             return
         send_packed(call, 200, ((b"content-type", kind), *_NO_STORE), text)
 

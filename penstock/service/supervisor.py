@@ -10,7 +10,7 @@ every end of file is seen. Only own children are reaped.
 The first engine starts alone, so that a common failure is reported once; then the others start
 together. When all are ready, the ports are opened, and from then on an engine that dies, or whose
 loop does not respond, is replaced; before that, its end is the service's. SIGHUP replaces all
-engines, one after the other: a new one serves before the old one is told to leave.
+engines, one after the other: a new one serves before the old one is sent ``Leave``.
 
     start ──> starting ──Ready──> ready ──> serving ──Leave──> leaving ──> end
                  │                             │
@@ -65,11 +65,11 @@ from penstock.executors.processes.control import (
     encode,
 )
 from penstock.executors.processes.restarts import WITHIN, Restarts
-from penstock.service.children import Child, Reaper, as_shell, end_all, fork, told_of
+from penstock.service.children import Child, Reaper, as_shell, end_all, fork, status_text
 from penstock.service.loop import spared_pages
 from penstock.service.placement import EngineId
 from penstock.service.questions import Questions
-from penstock.service.signals import StopSignals, hang_up_as_before, hangups_tell, waits_are_woken
+from penstock.service.signals import StopSignals, hang_up_as_before, on_hangup, waits_are_woken
 from penstock.service.status import Sums
 
 _log = logging.getLogger(__name__)
@@ -80,13 +80,13 @@ class EngineProcess:
 
     Args:
         control: our end of the socket.
-        stop_timeout: seconds for it to end, after it is told to.
+        stop_timeout: seconds for it to end after ``Leave`` or ``Stop``.
         answer_timeout: seconds for it to answer a ping, while it is ready.
 
     Attributes:
         failure: its reason for a failed start, if any.
         is_ready: it has reported that it is ready.
-        is_leaving: it was told to leave for a replacement.
+        is_leaving: it was sent ``Leave``, because a replacement serves.
         kill_at: when it will be killed; None if it need not end, or has been killed.
         talks: whether its socket is open.
         look_at: when it is to be pinged, or must have answered.
@@ -116,11 +116,11 @@ class EngineProcess:
 
     @property
     def serves(self) -> bool:
-        """Whether it was told to serve, and its socket is open."""
+        """Whether it was sent ``Serve``, and its socket is open."""
         return self._serves_since is not None and self.talks
 
     def has_served(self, seconds: float) -> bool:
-        """Whether it was told to serve at least ``seconds`` ago."""
+        """Whether it was sent ``Serve`` at least ``seconds`` ago."""
         since = self._serves_since
         return since is not None and time.monotonic() - since >= seconds
 
@@ -141,12 +141,12 @@ class EngineProcess:
         self.look_at = time.monotonic() + self._answer_timeout / 2
 
     def serve(self) -> None:
-        """Tell it to accept connections."""
+        """Make it accept connections."""
         self._serves_since = time.monotonic()
         self.say(Serve())
 
     def leave(self) -> None:
-        """Tell it to finish its requests and end, since another engine accepts in its place."""
+        """Make it finish its requests and end, since another engine accepts in its place."""
         self.is_leaving = True
         self._expect_the_end()
         self.say(Leave())
@@ -154,7 +154,7 @@ class EngineProcess:
             self.child.signal(signal.SIGTERM)
 
     def stop(self, *, hurry: bool) -> None:
-        """Tell it to end with the service."""
+        """Make it end with the service."""
         self._expect_the_end()
         if self.is_ready:
             self.say(Stop(hurry))
@@ -193,7 +193,7 @@ class EngineProcess:
         except OSError as error:
             self.talks = False
             if not isinstance(error, ConnectionError):  # it does not read, but has not closed it
-                _log.error("the engine cannot be answered, and is killed: %s", error)
+                _log.error("a message to the engine cannot be sent, and it is killed: %s", error)
                 self.child.kill()
 
     def close(self) -> None:
@@ -281,7 +281,7 @@ class Supervisor:
         worker_main: runs a worker, with its engine's id, the op's name, the worker's index and its
             end of the socket pair; returns its exit status. It must end when that socket is closed.
         listeners: the sockets of each engine. Workers close them, and so does the supervisor when
-            it is told to stop; until then, connections wait for the engine's next process.
+            it stops; until then, connections wait for the engine's next process.
         open_ports: called once, when all engines are ready, with the models that the last one
             reports: makes the sockets listen.
         stop_timeout: seconds for an engine to end before it is killed.
@@ -314,7 +314,7 @@ class Supervisor:
         self._open_ports = open_ports
         self._stop_timeout = stop_timeout
         self._is_open = False
-        self._told = 0
+        self._stops = 0
         self._forwarded = 0
         self._hung_up = False
         self._rolling: deque[EngineSlot] = deque()  # slots whose processes are to be replaced
@@ -338,7 +338,7 @@ class Supervisor:
             StartupError: an engine cannot start, with its reason.
             Stopped: a signal came before this.
         """
-        signals.hand_to(self._tell)
+        signals.forward_to(self._count_signal)
         try:
             with ExitStack() as stack:
                 stack.enter_context(spared_pages())
@@ -347,7 +347,7 @@ class Supervisor:
                     stack.enter_context(each)
                     each.setblocking(False)
                 stack.enter_context(waits_are_woken(self._waker))
-                stack.enter_context(hangups_tell(self._hang_up))
+                stack.enter_context(on_hangup(self._hang_up))
                 stack.callback(self._end_children)
                 self._forward_signals()  # signals from before they could wake a wait
                 if self._status is None:
@@ -358,12 +358,12 @@ class Supervisor:
             signals.pause()
         if self._status == 0:
             signals.end()
-            if self._told and not self._is_open:
+            if self._stops and not self._is_open:
                 _log.info("stopped before the start was over")
         return self._status
 
-    def _tell(self) -> None:
-        self._told += 1
+    def _count_signal(self) -> None:
+        self._stops += 1
 
     def _hang_up(self) -> None:
         self._hung_up = True
@@ -425,11 +425,11 @@ class Supervisor:
         return first * 1000 + 1
 
     def _forward_signals(self) -> None:
-        if self._told and not self._forwarded:
+        if self._stops and not self._forwarded:
             for slot in self._slots:  # already dead ones did not end because of the stop
                 for engine in [each for each in slot.processes if each.child.has_ended()]:
                     self._engine_died(slot, engine)
-        while self._forwarded < self._told:
+        while self._forwarded < self._stops:
             self._forwarded += 1
             self._rolling.clear()
             for slot in self._slots:
@@ -438,7 +438,7 @@ class Supervisor:
                     each.close()
             for engine in self._processes():
                 engine.stop(hurry=self._forwarded > 1)
-        if self._told and self._status is None and not self._processes():
+        if self._stops and self._status is None and not self._processes():
             self._status = self._result
 
     def _start(self, slot: EngineSlot) -> None:
@@ -480,8 +480,8 @@ class Supervisor:
         """Replace the next engine, with at most one extra process."""
         if self._hung_up:
             self._hung_up = False
-            if self._is_open and not self._told:
-                _log.info("replacing every engine process, as SIGHUP asks")
+            if self._is_open and not self._stops:
+                _log.info("SIGHUP: every engine process is replaced")
                 self._rolling = deque(each for each in self._slots if not each.given_up)
         while (
             self._is_open
@@ -512,8 +512,8 @@ class Supervisor:
             case Failed(reason):
                 engine.failure = reason
             case Leaving():
-                if self._told:
-                    engine.stop(hurry=self._told > 1)
+                if self._stops:
+                    engine.stop(hurry=self._stops > 1)
                 elif not engine.is_leaving and slot not in self._rolling:
                     self._rolling.appendleft(slot)
             case Spawn():
@@ -552,8 +552,8 @@ class Supervisor:
         predecessor = slot.serving
         engine.is_ready = True
         engine.answered()
-        if self._told:
-            engine.stop(hurry=self._told > 1)
+        if self._stops:
+            engine.stop(hurry=self._stops > 1)
         elif self._is_open:
             engine.serve()
             if predecessor is not None:
@@ -583,16 +583,16 @@ class Supervisor:
         for worker, its_engine in self._workers.values():
             if its_engine is engine:
                 worker.kill()  # reaped when it has ended, which a driver may delay
-        if self._told and status in (0, -signal.SIGTERM):  # maybe before it could handle signals
+        if self._stops and status in (0, -signal.SIGTERM):  # maybe before it could handle signals
             return
         if self._forwarded:
-            why = engine.failure or told_of(status)
+            why = engine.failure or status_text(status)
             _log.error("%s (pid %d) ended with an error: %s", slot.name, engine.child.pid, why)
             self._result = self._result or as_shell(status)
         elif not self._is_open:
             if engine.failure is not None:
                 raise StartupError(engine.failure)
-            _log.error("%s ended before it was ready: %s", slot.name, told_of(status))
+            _log.error("%s ended before it was ready: %s", slot.name, status_text(status))
             if self._spawns and status == 0:
                 _log.error("its script was run again, and did not reach this service")
             self._status = as_shell(status) or _GIVEN_UP  # it ended unasked
@@ -602,16 +602,16 @@ class Supervisor:
     def _mourn(self, slot: EngineSlot, engine: EngineProcess, status: int) -> None:
         """Handle the end of a process; the service continues."""
         name, pid = slot.name, engine.child.pid
-        why = engine.failure or told_of(status)
+        why = engine.failure or status_text(status)
         if engine.is_leaving and status == 0:
-            _log.info("%s: its old process (pid %d) has left: %s", name, pid, why)
+            _log.info("%s: its old process (pid %d) has ended: %s", name, pid, why)
         elif slot.serving is not None and not engine.is_ready:
             _log.error("%s: its new process (pid %d) did not start, and the old one continues: %s",
                        name, pid, why)  # fmt: skip
             self._rolling.clear()
         else:
             _log.error("%s (pid %d) died: %s", name, pid, why)
-            if slot.serving is None and slot.starting is None and not self._told:
+            if slot.serving is None and slot.starting is None and not self._stops:
                 self._plan_restart(slot, engine)
 
     def _worker_died(self, worker: Child, engine: EngineProcess) -> None:

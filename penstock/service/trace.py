@@ -93,7 +93,9 @@ class TracePage:
             answers={
                 **errors(400, 415),
                 200: Answer(text="The trace.", contents={JSON: {"type": "object"}}),
-                403: Answer(text="Asked from another machine.", contents={JSON: ERROR}),
+                403: Answer(
+                    text="The caller is on another machine, or a proxy.", contents={JSON: ERROR}
+                ),
             },
         )
 

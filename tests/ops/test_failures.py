@@ -16,11 +16,11 @@ from penstock.errors import (
 from penstock.ops.failures import (
     batch_failed,
     hook_raised,
+    log_culprits,
     not_a_feed,
     process_gave,
     process_gave_code,
     process_raised,
-    tell_culprits,
     timed_out,
 )
 from penstock.ops.op import Op
@@ -149,8 +149,8 @@ def test_what_process_raised_waits_in_its_error_until_the_culprit_is_known(
     error = process_raised("cat", fault, 7)
     assert error.__cause__ is fault
     assert caplog.records == []
-    tell_culprits("cat", [(SAMPLE, error)])
-    tell_culprits("cat", [(SAMPLE, error)])
+    log_culprits("cat", [(SAMPLE, error)])
+    log_culprits("cat", [(SAMPLE, error)])
     assert caplog.messages == ["op cat: process raised (data_ids=[3] log_id=7)"]
 
 
@@ -172,7 +172,7 @@ def _late() -> RequestError:
 def test_each_failure_of_process_is_one_line_with_op_hook_and_ids(
     error: RequestError, told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tell_culprits("cat", [(SAMPLE, error)])
+    log_culprits("cat", [(SAMPLE, error)])
     assert caplog.messages == [f"op cat: {told} (data_ids=[3] log_id=7)"]
 
 
@@ -180,7 +180,7 @@ def test_a_number_that_the_op_chose_is_no_failure_to_be_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     for error in (process_gave_code("cat", "full", 51), process_raised("cat", chosen(), 7)):
-        tell_culprits("cat", [(SAMPLE, error)])
+        log_culprits("cat", [(SAMPLE, error)])
     hook_raised(Cat("cat"), "preprocess", SAMPLE, chosen())
     assert caplog.messages == []
 

@@ -243,8 +243,8 @@ def test_payloads_are_packed_and_unpacked(kind: int) -> None:
 @pytest.mark.parametrize(
     ("kind", "data", "error", "text"),
     [
-        (4, b"", UnknownEncoding, "the compression 4 is not spoken"),
-        (-1, b"", UnknownEncoding, "the compression -1 is not spoken"),
+        (4, b"", UnknownEncoding, "the compression 4 is not supported"),
+        (-1, b"", UnknownEncoding, "the compression -1 is not supported"),
         (2, b"no", Undecodable, "gzip"),
         (3, b"no", Undecodable, "the data is not zlib"),
         (2, gzip.compress(b"a", mtime=0)[:-1], Undecodable, "the gzip data is cut short"),

@@ -33,7 +33,7 @@ def test_what_is_said_of_the_door_once_holds_for_all() -> None:
 
 def test_what_is_said_of_the_door_twice_must_agree() -> None:
     deploy([graph("a", http_port=8001), graph("b", http_port=8001)])
-    with pytest.raises(ConfigError, match="http_port: a says 8001 and b 8002, but they share"):
+    with pytest.raises(ConfigError, match="http_port: a sets 8001 and b 8002, but they share"):
         deploy([graph("a", http_port=8001), graph("b", http_port=8002)])
 
 

@@ -57,10 +57,10 @@ def test_a_plain_function_around_a_coroutine_is_doubted() -> None:
 def test_an_entry_of_no_op_is_doubted_and_the_nearest_name_told() -> None:
     op = Op("score", input_ops=[root()])
     assert drawn(op, {"op": {"scores": {"timeout": 5}}}).warnings == (
-        "op.scores is the entry of no op of the graph, and has no effect; did you mean score?",
+        "op.scores: the graph has no such op, and the entry no effect; did you mean score?",
     )
     assert drawn(op, {"op": {"other": {"timeout": 5}}}).warnings == (
-        "op.other is the entry of no op of the graph, and has no effect; the ops are score",
+        "op.other: the graph has no such op, and the entry no effect; the ops are score",
     )
 
 
@@ -107,7 +107,7 @@ def test_a_share_of_the_bytes_that_no_large_request_fits_is_doubted() -> None:
     several = {**config, "build_dag_each_worker": True}
     assert drawn(op, {**several, "worker_num": 2}).warnings == ()
     assert drawn(op, {**several, "worker_num": 3}).warnings == (
-        "max_inflight_bytes, 600, divided among 3 engines, has no room for requests above "
+        "max_inflight_bytes, 600, divided among 3 engines, does not allow requests above "
         "73 bytes, as one takes three times its size while it is decoded: they will always be "
         "refused, though max_message_bytes, 100, allows them",
     )

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.service.children import as_shell, told_of
+from penstock.service.children import as_shell, status_text
 
 
 @pytest.mark.parametrize(
@@ -16,4 +16,4 @@ from penstock.service.children import as_shell, told_of
 )
 def test_an_end_is_told_in_numbers_and_words(status: int, number: int, words: str) -> None:
     assert as_shell(status) == number
-    assert told_of(status) == words
+    assert status_text(status) == words

@@ -17,7 +17,7 @@ import pytest
 from penstock import Op
 from penstock.errors import ModelError
 from penstock.service.blueprint import deploy
-from penstock.service.model_keys import hand_over_keys
+from penstock.service.model_keys import send_keys
 from tests.service.inside import drawn, root
 from tests.service.models import scale
 from tests.services.process import running
@@ -62,7 +62,7 @@ def entry(folder: Path, *endpoints: str) -> dict[str, Any]:
 def called(options: dict[str, Any]) -> list[str]:
     """Where an op calls its model when the key was handed over."""
     deployment = deploy([drawn(Op("scale", input_ops=[root()]), {"op": {"scale": options}})])
-    (graph,) = hand_over_keys(deployment).graphs
+    (graph,) = send_keys(deployment).graphs
     remote = graph.options[0].remote
     assert remote is not None
     return [str(each) for each in remote.endpoints]
@@ -84,7 +84,7 @@ def test_the_first_endpoint_gets_the_key_and_names_the_port(tmp_path: Path, keys
     [
         ({"message": "start serving failed"}, "does not serve the model: start serving failed"),
         ({"endpoint_list": []}, "does not serve the model: None"),
-        ([1], "does not serve the model: no answer in its form"),
+        ([1], "does not serve the model: invalid answer"),
     ],
 )
 def test_a_key_service_that_does_not_serve_the_model_ends_the_start(

@@ -288,7 +288,7 @@ def test_elsewhere_it_is_an_error_that_names_op_key_and_type(
         assert reply["err_no"] == 7000
         assert reply["err_msg"].startswith(
             f"[{maker}] failed to predict. its output 'thing': a value of type __main__.Thing"
-            f" cannot travel to {reader}: only ops that run in processes could open it"
+            f" cannot be sent to {reader}: only ops that run in processes could unpickle it"
         )
-        until(lambda: "__main__.Thing cannot travel" in server.log(), "a line of the worker")
-        assert server.log().count("__main__.Thing cannot travel") == 1
+        until(lambda: "__main__.Thing cannot be sent" in server.log(), "a line of the worker")
+        assert server.log().count("__main__.Thing cannot be sent") == 1

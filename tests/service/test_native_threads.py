@@ -27,7 +27,7 @@ def maps(*files: str) -> str:
         (["libopenblas.so", "libgomp-a34b.so.1"], ["libgomp-a34b.so.1"]),
         (["libopenblas.so", "libtorch_cpu.so"], ["libtorch_cpu.so"]),
         (["libopenblas.so", "libgomp/other.so"], []),
-        (["libmine.so"], ["a library that cannot be told"]),
+        (["libmine.so"], ["an unknown library"]),
     ],
 )
 def test_where_a_library_that_bears_no_fork_may_have_threads_the_script_runs_again(

@@ -164,7 +164,7 @@ def test_what_is_wrong_is_said_before_anything_is_started(tmp_path: Path) -> Non
     assert "local_service_conf.model_config: " in problems({"model_config": "nowhere.onnx"})
     assert "precision: int8 is not" in problems({"model_config": model, "precision": "int8"})
     own = problems({"model_config": model}, OwnProcess)
-    assert "local_service_conf.client_type: the op has a process of its own" in own
+    assert "local_service_conf.client_type: the op overrides process" in own
 
 
 @pytest.mark.real

@@ -193,7 +193,7 @@ def test_an_engine_that_is_told_to_stop_ends_well_and_is_replaced_without_a_loss
         assert {int(ask(server)["pid"]) for _ in range(12)} <= pids - {old}
         gate.touch()
         assert int(held.result()["pid"]) == old
-        until(lambda: f"(pid {old}) has left: exit status 0" in server.log(), "its end")
+        until(lambda: f"(pid {old}) has ended: exit status 0" in server.log(), "its end")
         assert server.stop() == 0
 
 
@@ -210,7 +210,7 @@ def process(self, feed_batch, typical_logid):
         assert ask(server)["n"] == "first"
         model.write_text("second")
         server.send_signal(signal.SIGHUP)
-        until(lambda: server.log().count("has left: exit status 0") == 2, "two replacements")
+        until(lambda: server.log().count("has ended: exit status 0") == 2, "two replacements")
         assert {ask(server)["n"] for _ in range(8)} == {"second"}
         model.unlink()
         server.send_signal(signal.SIGHUP)
@@ -274,7 +274,7 @@ async def when(true: Callable[[], object]) -> None:
 
 
 async def have_left(server: ServiceProcess, count: int) -> None:
-    await when(lambda: server.log().count("has left: exit status 0") == count)
+    await when(lambda: server.log().count("has ended: exit status 0") == count)
 
 
 async def more_requests(load: Load) -> None:

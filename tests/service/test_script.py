@@ -213,7 +213,7 @@ def test_a_class_is_given_the_configured_name(constructor: str, now: flags.Flags
 def test_a_class_that_wants_a_name_and_gets_none_says_so() -> None:
     text = CLASS + "    def __init__(self, name): super().__init__(name)"
     written(text, config="rpc_port: 0\nservice: service.py:Uci\n")
-    with pytest.raises(StartupError, match="Uci wants a name: set the key name"):
+    with pytest.raises(StartupError, match="Uci requires a name: set the key name"):
         run_file(Path("config.yml"))
 
 

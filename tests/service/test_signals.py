@@ -9,7 +9,7 @@ import pytest
 from penstock.service.signals import (
     Stopped,
     hang_up_as_before,
-    hangups_tell,
+    on_hangup,
     signals_stop_the_start,
 )
 
@@ -52,7 +52,7 @@ def test_without_a_signal_nothing_happens_and_the_handlers_are_back() -> None:
 def test_who_has_taken_the_signals_is_told_instead() -> None:
     told: list[None] = []
     with signals_stop_the_start() as signals:
-        signals.hand_to(lambda: told.append(None))
+        signals.forward_to(lambda: told.append(None))
         os.kill(os.getpid(), signal.SIGTERM)
         signal.raise_signal(signal.SIGTERM)
     assert told == [None, None]
@@ -63,7 +63,7 @@ def test_who_takes_the_signals_after_one_has_come_is_stopped() -> None:
         with signals_stop_the_start() as signals:
             with pytest.raises(Stopped):
                 signal.raise_signal(signal.SIGTERM)
-            signals.hand_to(lambda: None)
+            signals.forward_to(lambda: None)
             pytest.fail("went on")
 
     with pytest.raises(Stopped):
@@ -93,7 +93,7 @@ def test_what_runs_keeps_its_own_exceptions() -> None:
 
 def test_a_hangup_tells_until_the_end_and_not_a_child() -> None:
     told: list[None] = []
-    with hangups_tell(lambda: told.append(None)):
+    with on_hangup(lambda: told.append(None)):
         os.kill(os.getpid(), signal.SIGHUP)
         assert told == [None]
         hang_up_as_before()
@@ -104,7 +104,7 @@ def test_a_hangup_tells_until_the_end_and_not_a_child() -> None:
 def test_who_has_decided_about_hangups_is_not_overruled() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with hangups_tell(lambda: pytest.fail("told")):
+        with on_hangup(lambda: pytest.fail("told")):
             os.kill(os.getpid(), signal.SIGHUP)
             hang_up_as_before()
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN

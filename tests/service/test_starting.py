@@ -48,7 +48,7 @@ def nothing_is_left(caplog: pytest.LogCaptureFixture) -> Any:
 def test_a_start_that_goes_on_is_told_of(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(build, "TOLD_AFTER", 0.2)
+    monkeypatch.setattr(build, "LOG_AFTER", 0.2)
     told = threading.Event()
 
     class Heard(logging.Handler):

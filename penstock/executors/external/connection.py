@@ -20,7 +20,7 @@ from typing import Final, Protocol
 from penstock.errors import RequestError
 from penstock.executors.executor import Finished, Work
 from penstock.executors.external.jobs import body_of, no_answer, outcome_of, refusal_of
-from penstock.ops.failures import tell_fault, worker_died
+from penstock.ops.failures import log_fault, worker_died
 from penstock.protocols.worker_frames import (
     Answer,
     FrameError,
@@ -256,7 +256,7 @@ class Connection:
             else:
                 outcomes[sample] = outcome = outcome_of(sample, body, kind)
                 if outcome.error is not None:
-                    tell_fault(self._op, "an external worker", sample, outcome.error)
+                    log_fault(self._op, "an external worker", sample, outcome.error)
         assert self.work is not None
         assert self.work.current is not None
         self._send_next(self.work.current)

@@ -136,9 +136,9 @@ class ExternalExecutor(LocalExecutor):
             connection.pid,
         )
         self._idle.append(connection)
-        tell = self.instruments.worker_started
-        if tell is not None:
-            tell(self._name, connection.index, self._loop.time())
+        notify = self.instruments.worker_started
+        if notify is not None:
+            notify(self._name, connection.index, self._loop.time())
         self._count()
 
     def done(self, connection: Connection, work: Work, finished: Finished) -> None:
@@ -164,18 +164,18 @@ class ExternalExecutor(LocalExecutor):
         """Log the end of a connection, and report its Work."""
         left = connection.bury()
         if left is None:
-            self._tell_end(connection, why, ())
+            self._log_end(connection, why, ())
             self._count()
             return
         work, finished, lost = left
-        self._tell_end(connection, why, () if lost is None else lost.samples)
+        self._log_end(connection, why, () if lost is None else lost.samples)
         del self._busy[work]
         work.current = None
         self._count()
         finished(work, work.take_results())
         self._look_for_rest()
 
-    def _tell_end(self, connection: Connection, why: str | None, lost: Sequence[Sample]) -> None:
+    def _log_end(self, connection: Connection, why: str | None, lost: Sequence[Sample]) -> None:
         if not connection.ready:
             if why is not None:
                 _log.error("op %s: a connection that is no worker was closed: %s", self._name, why)
@@ -184,9 +184,9 @@ class ExternalExecutor(LocalExecutor):
         now = self._loop.time()
         if why is None:
             _log.info("op %s: external worker %s (pid %s) has left", *who)
-            tell = self.instruments.worker_replaced
-            if tell is not None:
-                tell(self._name, connection.index, "it has left", now)
+            notify = self.instruments.worker_replaced
+            if notify is not None:
+                notify(self._name, connection.index, "it has left", now)
             return
         ids = [sample.data_id for sample in lost]
         more = f" and {len(ids) - _SHOWN} more" if len(ids) > _SHOWN else ""
@@ -198,9 +198,9 @@ class ExternalExecutor(LocalExecutor):
             more,
             [sample.log_id for sample in lost[:_SHOWN]],
         )
-        tell_died = self.instruments.worker_died
-        if tell_died is not None:
-            tell_died(self._name, connection.index, why, now)
+        notify = self.instruments.worker_died
+        if notify is not None:
+            notify(self._name, connection.index, why, now)
 
     def _look_for_rest(self) -> None:
         if self._closing and not self._busy:

@@ -24,7 +24,7 @@ from penstock.errors import (
     UnknownMediaType,
     WrongType,
 )
-from penstock.ops.failures import tell_fault
+from penstock.ops.failures import log_fault
 from penstock.ops.product import product_error
 from penstock.protocols import media
 from penstock.request import Outcome, Sample
@@ -50,9 +50,9 @@ def body_of(sample: Sample, kind: str, now: float) -> bytes:
         RequestError: its deadline has passed, or its body cannot be sent.
     """
     if sample.gone:
-        raise Cancelled("nobody waits for it any more")
+        raise Cancelled("the request was cancelled")
     if sample.deadline <= now:
-        raise DeadlineExceeded("the request's deadline passed before a worker was free")
+        raise DeadlineExceeded("the request's deadline passed before a worker was idle")
     if len(sample.inputs) != 1:
         raise NotProvided("an op with external workers has one input")
     (feed,) = sample.inputs.values()
@@ -64,7 +64,7 @@ def body_of(sample: Sample, kind: str, now: float) -> bytes:
             raise WrongType(f"the input cannot be sent to an external worker: {error}") from None
     given = feed[KIND]
     if given != kind and not _may_be(given, kind):
-        raise UnknownMediaType(f"the content-type {given!r} is not read here: send {kind}")
+        raise UnknownMediaType(f"the content-type {given!r} is not supported here: send {kind}")
     return body
 
 
@@ -103,32 +103,32 @@ def refusal_of(op: str, sample: Sample, body: bytes, kind: str, *, failed: bool)
         failed: whether the worker reports a failure of its own.
     """
     try:
-        told = media.decode(body, kind)
+        answer = media.decode(body, kind)
     except RequestError:
-        told = None
-    text = told if isinstance(told, str) else body[:_MOST_TEXT].decode(errors="replace")
-    if isinstance(told, Mapping) and isinstance(told.get("message"), str):
-        text = told["message"]
+        answer = None
+    text = answer if isinstance(answer, str) else body[:_MOST_TEXT].decode(errors="replace")
+    if isinstance(answer, Mapping) and isinstance(answer.get("message"), str):
+        text = answer["message"]
     if failed:
         error = HookFailed(f"op {op!r}: an external worker failed: {text}")
-        tell_fault(op, "an external worker", sample, error)
+        log_fault(op, "an external worker", sample, error)
         return error
-    if isinstance(told, Mapping):
-        known = _CALLERS.get(told.get("error", ""))
+    if isinstance(answer, Mapping):
+        known = _CALLERS.get(answer.get("error", ""))
         if known is not None:
             return known(text)
-        if told.get("error") == ProductError.code:
-            return product_error(told.get("number"), text)
-    return InvalidInput(_details(told) or [_detail(["body"], text or "refused", "worker")])
+        if answer.get("error") == ProductError.code:
+            return product_error(answer.get("number"), text)
+    return InvalidInput(_details(answer) or [_detail(["body"], text or "refused", "worker")])
 
 
-def _details(told: Any) -> list[dict[str, Any]]:
+def _details(answer: Any) -> list[dict[str, Any]]:
     """The validation details, from an error of our workers or a list like pydantic's.
 
     Empty if it is neither.
     """
-    own = isinstance(told, Mapping)
-    listed = told.get("details") if own else told
+    own = isinstance(answer, Mapping)
+    listed = answer.get("details") if own else answer
     if not isinstance(listed, list):
         return []
     found = []
@@ -151,7 +151,7 @@ def _detail(place: list[Any], text: str, sort: str) -> dict[str, Any]:
 def no_answer(op: str, sample: Sample) -> RequestError:
     """Log and return the error of a request that a worker omitted from its answer."""
     error = InferenceFailed(f"op {op!r}: an external worker omitted the request from its answer")
-    tell_fault(op, "an external worker", sample, error)
+    log_fault(op, "an external worker", sample, error)
     return error
 
 

@@ -1,7 +1,7 @@
 """An external worker: connects to a service's socket, runs its batches, and reconnects.
 
 The worker survives restarts of the service: it reconnects at once, then with back-off. When it is
-stopped, it answers its current batch and tells the service that it leaves, so that no request is
+stopped, it answers its current batch and announces its end to the service, so that no request is
 lost.
 """
 
@@ -52,7 +52,7 @@ class WorkerProgram:
         self._path = path
         self._kind = kind
         self._stopped = False
-        self._told = False  # ``leaving`` was sent on this connection
+        self._announced = False  # ``leaving`` was sent on this connection
         self._requests = 0
         self._woken, self._waker = socket.socketpair()
         self._woken.setblocking(False)
@@ -68,7 +68,7 @@ class WorkerProgram:
 
     def run(self) -> None:
         """Serve until ``stop``; once only."""
-        wait, told = _FIRST_WAIT, False
+        wait, warned = _FIRST_WAIT, False
         while not self._stopped:
             before = self._requests
             try:
@@ -76,7 +76,7 @@ class WorkerProgram:
                     link.settimeout(_STUCK)
                     link.connect(self._path)
                     _log.info("connected to %s", self._path)
-                    told = False
+                    warned = False
                     self._serve(link)
                 why = "the service closed the connection"
             except FrameError as error:
@@ -84,9 +84,9 @@ class WorkerProgram:
             except OSError as error:
                 why = error.strerror or str(error)
             if not self._stopped:
-                if not told:
-                    _log.warning("%s: %s; it is tried again until it works", self._path, why)
-                    told = True
+                if not warned:
+                    _log.warning("%s: %s; reconnecting until it succeeds", self._path, why)
+                    warned = True
                 wait = _FIRST_WAIT if self._requests > before else min(2 * wait, _LONGEST_WAIT)
                 self._pause(wait * random.uniform(0.5, 1.0))  # noqa: S311 - so that not all come at once
         self._woken.close()
@@ -98,11 +98,11 @@ class WorkerProgram:
         Raises:
             OSError, FrameError: it ended with an error.
         """
-        self._told = False
+        self._announced = False
         link.sendall(READY)
         reader = FrameReader(MOST_BYTES)
         while True:
-            if self._stopped and not self._told and not reader:
+            if self._stopped and not self._announced and not reader:
                 self._send(link, Answer({}, leaving=True))
             readable = self._wait(link)
             if not readable:
@@ -117,8 +117,8 @@ class WorkerProgram:
                     self._send(link, self._answer(read_batch(payload)))
 
     def _send(self, link: socket.socket, answer: Answer) -> None:
-        if self._stopped and not self._told:
-            self._told = True
+        if self._stopped and not self._announced:
+            self._announced = True
             answer = answer._replace(leaving=True)
         for piece in answer_frame(answer):
             link.sendall(piece)
@@ -129,9 +129,9 @@ class WorkerProgram:
         """
         poll = select.poll()
         poll.register(link, select.POLLIN)
-        if not self._told:
+        if not self._announced:
             poll.register(self._woken, select.POLLIN)
-        return [fd for fd, _ in poll.poll(_FAREWELL * 1000 if self._told else None)]
+        return [fd for fd, _ in poll.poll(_FAREWELL * 1000 if self._announced else None)]
 
     def _pause(self, seconds: float) -> None:
         if not self._stopped:

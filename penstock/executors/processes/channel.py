@@ -175,10 +175,10 @@ def receive(channel: socket.socket, size: int, most: int) -> tuple[bytes, list[i
         OSError: as ``recvmsg``.
     """
     each = array.array("i")
-    data, ancillary, told, _ = channel.recvmsg(
+    data, ancillary, flags, _ = channel.recvmsg(
         size, socket.CMSG_SPACE(most * each.itemsize), _CLOSED_ON_EXEC
     )
     for level, kind, content in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             each.frombytes(content[: len(content) // each.itemsize * each.itemsize])
-    return data, list(each), bool(told & _LOST)
+    return data, list(each), bool(flags & _LOST)

@@ -29,7 +29,7 @@ from penstock.executors.processes.slabs import WorkerSlabs
 from penstock.executors.processes.status_page import StatusPage
 from penstock.executors.processes.values import Blob, Decoder, OnlyPickledError, encode
 from penstock.executors.work import BoundOp, run_batch
-from penstock.ops.failures import HOOK_FAULTS, cannot_travel
+from penstock.ops.failures import HOOK_FAULTS, cannot_send
 from penstock.request import Batch, CloseReason, Outcome, Sample
 
 _AT_ONCE: Final = 256 << 10
@@ -171,7 +171,7 @@ class Child:
         ran = iter(run_batch(op, batch) if batch.samples else ())
         opened = set(map(id, batch.samples))
         lost = [each for each in samples if id(each) not in opened]
-        refusal = Outcome(None, cannot_travel(op.name, why, lost))
+        refusal = Outcome(None, cannot_send(op.name, why, lost))
         return [next(ran) if id(each) in opened else refusal for each in samples]
 
     def _body(
@@ -181,19 +181,17 @@ class Child:
         samples = self._running.samples
         with suppress(FrameError):
             return self._encoded(outcomes_out(self._running, outcomes))
-        travels = [
-            self._that_travels(op.name, each, sample, outside)
+        sendable = [
+            self._sendable(op.name, each, sample, outside)
             for each, sample in zip(outcomes, samples, strict=True)
         ]
         try:
-            return self._encoded(outcomes_out(self._running, travels))
+            return self._encoded(outcomes_out(self._running, sendable))
         except FrameError as error:  # each could be sent, but all together are too large
-            refusal = Outcome(None, cannot_travel(op.name, f"its outputs: {error}", samples))
+            refusal = Outcome(None, cannot_send(op.name, f"its outputs: {error}", samples))
             return self._encoded(outcomes_out(self._running, [refusal] * len(samples)))
 
-    def _that_travels(
-        self, op: str, outcome: Outcome, sample: Sample, outside: str | None
-    ) -> Outcome:
+    def _sendable(self, op: str, outcome: Outcome, sample: Sample, outside: str | None) -> Outcome:
         """The outcome, or the error that it cannot be sent."""
         if outcome.error is not None:
             return outcome
@@ -205,8 +203,8 @@ class Child:
         except FrameError as error:
             text = f"{where}: {error}"
             if isinstance(error, OnlyPickledError):
-                text += f" to {outside}: only ops that run in processes could open it"
-            return Outcome(None, cannot_travel(op, text, [sample]))
+                text += f" to {outside}: only ops that run in processes could unpickle it"
+            return Outcome(None, cannot_send(op, text, [sample]))
         return outcome
 
     def _encoded(self, value: Any) -> list[bytes | memoryview]:
@@ -236,7 +234,7 @@ class Child:
         try:
             return pickle.loads(blob.data)  # noqa: S301 - never bytes from the network
         except HOOK_FAULTS as error:
-            self._unopened = f"it cannot be opened: {type(error).__name__}: {text_of(error)}"
+            self._unopened = f"it cannot be unpickled: {type(error).__name__}: {text_of(error)}"
             return _UNOPENED
 
     def _say(self, kind: Kind, value: Any) -> None:

@@ -55,7 +55,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """The engine was told to stop, maybe without the service: replace it."""
+    """The engine got a signal to stop, maybe the service did not: replace the engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +198,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(data: bytes) -> Message:
-    """Decode the message of one packet. Both ends are trusted: it is not validated."""
+    """Decode the message of one packet. Not validated: both ends are trusted."""
     name, *values = json.loads(data)
     message: Message = _KINDS[name](*values)
     return message
@@ -269,7 +269,7 @@ class SupervisorClient:
         self._say(Ready([*models]))
 
     def leaving(self) -> None:
-        """Report that this engine was told to stop, and request a replacement.
+        """Report that this engine got a signal to stop, and request a replacement.
 
         Raises:
             StartupError: the supervisor is gone.
@@ -342,7 +342,7 @@ class SupervisorClient:
 
     def close(self) -> None:
         """Close the socket. Workers live on; pending calls fail with StartupError."""
-        self._lose("the line to the supervisor is closed")
+        self._lose("the connection to the supervisor is closed")
 
     async def _ask(self, message: Spawn | SumWanted | Ask) -> Any:
         answer = self._asked[message.number] = self._loop.create_future()
@@ -363,7 +363,7 @@ class SupervisorClient:
         try:
             socket.send_fds(self._control, [encode(message)], fds)
         except OSError as error:
-            raise StartupError(f"the supervisor cannot be asked: {error}") from error
+            raise StartupError(f"a message to the supervisor cannot be sent: {error}") from error
 
     def _hear(self) -> None:
         try:

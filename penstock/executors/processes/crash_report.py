@@ -43,21 +43,22 @@ def report(
     by_us: bool,
     folder: str | None,
 ) -> None:
-    """Tell of a worker that has ended, ``by_us`` if for its batch's sake: in the log and, unless
-    ``folder`` is None, in a file there. ``data_ids`` are those of the batch that it ran, if any;
-    ``peak`` is the most memory that it ever had; ``stacks`` is what ``faulthandler`` wrote.
+    """Report a worker's death in the log and, unless ``folder`` is None, in a file there.
+
+    ``data_ids`` are those of the batch that it ran, if any; ``by_us``: we ended it because of that
+    batch; ``peak`` is the most memory that it ever had; ``stacks`` is what ``faulthandler`` wrote.
     """
-    told = f"op {op}: worker {worker} (pid {pid}) died: {how}"
+    line = f"op {op}: worker {worker} (pid {pid}) died: {how}"
     if data_ids:
         more = len(data_ids) - _MOST_IDS
-        told += f", with data_ids={list(data_ids[:_MOST_IDS])}"
-        told += f" and {more} more" if more > 0 else ""
-    told += f", after {batches} batches, with at most {peak >> 20} MiB of memory"
+        line += f", with data_ids={list(data_ids[:_MOST_IDS])}"
+        line += f" and {more} more" if more > 0 else ""
+    line += f", after {batches} batches, with at most {peak >> 20} MiB of memory"
     where = [printable(line) for line in frames_of_the_op(stacks)]
-    _log.log(logging.WARNING if by_us else logging.ERROR, "%s", "\n".join([told, *where]))
+    _log.log(logging.WARNING if by_us else logging.ERROR, "%s", "\n".join([line, *where]))
     if folder is not None:
         name = re.sub(r"[^\w.-]", "_", op)[:64]
-        _save(folder, f"{name}-{worker}-{pid}-", [told, *stacks, ""])
+        _save(folder, f"{name}-{worker}-{pid}-", [line, *stacks, ""])
 
 
 def frames_of_the_op(stacks: Sequence[str]) -> Iterator[str]:

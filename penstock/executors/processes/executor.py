@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 TRIM_EVERY: Final = 10.0
 """Interval in seconds at which idle shared memory is checked; slabs unused for one interval are
 freed."""
-TOLD_AFTER: Final = 30.0
+LOG_AFTER: Final = 30.0
 """Seconds after which a slow start is logged for the first time; a guess."""
 
 
@@ -81,7 +81,7 @@ class ProcessExecutor:
         self._busy: dict[Work, Worker] = {}
         self._waiting: deque[tuple[Work, Finished]] = deque()  # Works that wait for a worker
         self._alive: set[Worker] = set()
-        self._leaving: Worker | None = None  # told to leave, and not ended yet
+        self._leaving: Worker | None = None  # ending to be replaced
         self._restarts = [Restarts() for _ in range(count)]  # by slot
         self._given_up: set[int] = set()  # disabled slots
         self._closing = False
@@ -167,8 +167,8 @@ class ProcessExecutor:
         for worker in workers:
             if worker.exit in left:
                 if timeout > 0:
-                    told = "op %s: worker %s is killed: it does not end"
-                    _log.warning(told, self.op, worker.index)
+                    text = "op %s: worker %s is killed: it does not end"
+                    _log.warning(text, self.op, worker.index)
                 worker.kill()
         if left:
             await asyncio.wait(left)
@@ -216,9 +216,9 @@ class ProcessExecutor:
             worker.close()
             raise
         self._alive.add(worker)
-        tell = self.instruments.worker_started
-        if tell is not None:
-            tell(self.op, index, self._loop.time())
+        notify = self.instruments.worker_started
+        if notify is not None:
+            notify(self.op, index, self._loop.time())
         self._take_up(worker)
         return worker
 
@@ -228,7 +228,7 @@ class ProcessExecutor:
         Raises:
             StartupError: it failed, or exceeded ``start_timeout``.
         """
-        limit, began, tell_at = self._supervision.start_timeout, self._loop.time(), TOLD_AFTER
+        limit, began, log_at = self._supervision.start_timeout, self._loop.time(), LOG_AFTER
         who = (self.op, worker.index, worker.pid)
         events = (worker.ready, worker.broken, worker.exit)
         done: set[Any] = set()
@@ -243,15 +243,15 @@ class ProcessExecutor:
                     f"op {self.op!r}: worker {worker.index} was not ready within {limit:g} s"
                     f" (start_timeout): {worker.step}; the log has the stack of its threads"
                 )
-            if taken >= tell_at:
-                tell_at *= 2
+            if taken >= log_at:
+                log_at *= 2
                 _log.warning(
                     "op %s: worker %s (pid %s) has not become ready for %.0f s: %s",
                     *who,
                     taken,
                     worker.step,
                 )
-            wait = (tell_at if limit is None else min(tell_at, limit)) - taken
+            wait = (log_at if limit is None else min(log_at, limit)) - taken
             done, _ = await asyncio.wait(events, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
         worker.look()  # it may have sent a reason before it ended
         if not worker.ready.done():
@@ -295,11 +295,11 @@ class ProcessExecutor:
         worker.close()
         how, now = how_it_ended(end.status), self._loop.time()
         if worker.sent_away:
-            tell = self.instruments.worker_replaced
+            notify = self.instruments.worker_replaced
         else:
-            tell = self.instruments.worker_died
-        if tell is not None:
-            tell(self.op, worker.index, "late" if worker.late else how, now)
+            notify = self.instruments.worker_died
+        if notify is not None:
+            notify(self.op, worker.index, "late" if worker.late else how, now)
         if worker.late or not worker.sent_away:
             report(
                 op=self.op,
@@ -388,7 +388,7 @@ class ProcessExecutor:
         finished(work, work.take_results())
 
     def _lets_go(self, worker: Worker) -> bool:
-        """Whether the idle worker was told to leave, to be replaced.
+        """End the idle worker if it must be replaced; returns whether it does.
 
         One at a time, so that the others serve meanwhile; and none if no replacement would be
         started.

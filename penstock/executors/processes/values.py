@@ -148,7 +148,7 @@ def encode(
     except StructError as error:
         raise FrameError("the value has too many bytes") from error
     except Exception as error:  # it changed meanwhile, or there is no memory
-        raise FrameError(f"the value cannot be read: {_told(error)}") from error
+        raise FrameError(f"the value cannot be read: {_text_of(error)}") from error
 
 
 class _Writer:
@@ -176,7 +176,7 @@ class _Writer:
         try:  # keys that are no texts take a slower path
             return ormsgpack.packb(value, self._other, _OPTIONS | _ANY_KEYS)
         except ormsgpack.MsgpackEncodeError as error:
-            raise self._error or FrameError(f"a value cannot travel: {error}") from None
+            raise self._error or FrameError(f"a value cannot be sent: {error}") from None
 
     def _other(self, value: Any) -> Any:
         """Encode a value that the library cannot."""
@@ -232,7 +232,7 @@ class _Writer:
             name = f"{kind.__module__}.{name}"
         if self._pickle is None:
             of = f" of {value.dtype}" if kind is np.ndarray else ""
-            raise OnlyPickledError(f"a value of type {name}{of} cannot travel")
+            raise OnlyPickledError(f"a value of type {name}{of} cannot be sent")
         try:
             return Blob(self._pickle(value), name)
         except BaseException as error:  # pickling runs user code
@@ -241,7 +241,7 @@ class _Writer:
 
     def _blob(self, blob: Blob) -> Ext:
         if not self._blobs:
-            raise FrameError(f"a value of type {blob.type_name} cannot travel here")
+            raise FrameError(f"a value of type {blob.type_name} cannot be sent here")
         name = blob.type_name.encode(errors="replace")
         return Ext(BLOB, _LENGTH.pack(len(name)) + name + blob.data)
 
@@ -344,7 +344,7 @@ def decode(body: Buffer) -> Any:
     return Decoder().decode(body)
 
 
-def _told(error: BaseException) -> str:
+def _text_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {text_of(error)}"
 
 

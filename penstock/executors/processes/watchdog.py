@@ -170,10 +170,10 @@ class Watchdog:
         if limit is not None:
             resident = resident_bytes(worker.pid)
             if resident is not None and resident > _RUNAWAY * limit:
-                told = (
+                text = (
                     "op %s: worker %s (pid %s) is ended: it has %d MiB of memory, far over its %d"
                 )
-                _log.error(told, *who, resident >> 20, limit >> 20)
+                _log.error(text, *who, resident >> 20, limit >> 20)
                 worker.kill()
                 return
         fault = worker.watch.look(worker.doing(), passed)

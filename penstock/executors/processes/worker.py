@@ -25,7 +25,7 @@ from penstock.executors.processes.slabs import Loan, Slab, SlabPool
 from penstock.executors.processes.status_page import StatusPage
 from penstock.executors.processes.values import LARGE, Decoder, decode, encode
 from penstock.executors.processes.watchdog import Doing, Watch
-from penstock.ops.failures import cannot_travel
+from penstock.ops.failures import cannot_send
 from penstock.request import Batch, Outcome
 
 ANSWER_BYTES: Final = 1 << 30
@@ -123,7 +123,7 @@ class Worker:
             self._send([batch])
         except FrameError as error:
             work.begin_next()
-            refusal = Outcome(None, cannot_travel(self._op, str(error), batch.samples))
+            refusal = Outcome(None, cannot_send(self._op, str(error), batch.samples))
             work.add_result(batch, [refusal] * len(batch.samples))
 
     def _send(self, batches: list[Batch]) -> None:
@@ -251,7 +251,7 @@ class Worker:
             case Kind.FAILED if not self.ready.done():
                 self.ready.set_exception(StartupError(str(decode(body))))
             case _:
-                raise FrameError(f"a worker does not say {kind.name} here")
+                raise FrameError(f"a worker sent {kind.name}, which is not expected here")
 
     def _answered(self, batch: Batch, body: bytes | memoryview) -> None:
         outcomes = outcomes_in(self._decoder.decode(body), batch)

@@ -502,7 +502,7 @@ async def test_a_value_whose_opening_raises_fails_its_own_sample_and_no_worker(
     feed["deep"] = [{"odd": Sour()}]
     ((_, outcomes),) = await desk.run(batch)
     assert [type(each.error) for each in outcomes] == [type(None), WrongType, type(None)]
-    assert "cannot be opened: ValueError: sour" in str(outcomes[1].error)
+    assert "cannot be unpickled: ValueError: sour" in str(outcomes[1].error)
     assert isinstance((await one(desk, odd=Sour())).error, WrongType)
     assert (await one(desk)).error is None
     assert len(processes.pids) == 1
@@ -534,7 +534,7 @@ async def test_who_is_read_by_others_gives_nothing_that_only_workers_open(
     desk = await started("read by others")
     outcome = await one(desk, do="odd")
     assert isinstance(outcome.error, WrongType)
-    for said in ("[read by others]", "'odd'", ".Odd cannot travel to op 'next'", "in processes"):
+    for said in ("[read by others]", "'odd'", ".Odd cannot be sent to op 'next'", "in processes"):
         assert said in str(outcome.error)
     other = await one(desk, do="number as key")  # which would not go to a worker either
     assert "is a text, not int. Please" in str(other.error)
@@ -689,7 +689,7 @@ async def test_a_worker_that_does_not_become_ready_is_told_of_and_ended_with_its
     replacement: bool,
 ) -> None:
     monkeypatch.setenv("PROCESSES_GONE", str(tmp_path / "gone"))
-    monkeypatch.setattr(executor_module, "TOLD_AFTER", 0.5)
+    monkeypatch.setattr(executor_module, "LOG_AFTER", 0.5)
     op = "slow again" if replacement else "slow"
     desk = Desk(executor(processes, op, supervision=Supervision(start_timeout=3.0)))
     if replacement:

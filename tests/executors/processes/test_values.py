@@ -114,7 +114,7 @@ class Odd:
 
 
 def test_other_values_are_pickles_that_nobody_opens_on_the_way() -> None:
-    with pytest.raises(OnlyPickledError, match=r"test_values\.Odd cannot travel"):
+    with pytest.raises(OnlyPickledError, match=r"test_values\.Odd cannot be sent"):
         encode({"x": Odd()})
     body = body_of({"x": Odd()}, pickle=pickle.dumps)
     blob = decode(body)["x"]
@@ -122,7 +122,7 @@ def test_other_values_are_pickles_that_nobody_opens_on_the_way() -> None:
     assert blob.type_name.endswith("Odd")
     again = body_of({"x": blob})
     assert type(Decoder(open_blob=lambda each: pickle.loads(each.data)).decode(again)["x"]) is Odd
-    with pytest.raises(FrameError, match="cannot travel here"):
+    with pytest.raises(FrameError, match="cannot be sent here"):
         encode({"x": blob}, blobs=False)
     with pytest.raises(FrameError, match="cannot be pickled"):
         encode({"x": lambda: None}, pickle=pickle.dumps)
