@@ -13,7 +13,7 @@
     │   │   └── UnknownMediaType caller: of a type that the route does not read
     │   ├── TooLarge            caller: the message is over the limit
     │   ├── UnknownService      caller: another service's name
-    │   ├── PackageError        caller: decodable, but pairs or tensors are wrong
+    │   ├── PackageError        caller: decodable, but pairs or tensors are invalid
     │   ├── InputMismatch       caller: names, types or shapes do not fit the op
     │   │   └── InvalidInput    caller: not of the types that a typed function declares
     │   ├── WrongType           op author: a hook gave a value of the wrong type
@@ -144,7 +144,7 @@ class UnknownService(RequestError):
 
 
 class PackageError(RequestError):
-    """The request decodes, but its pairs or tensors are wrong; or a reply cannot be packed."""
+    """The request decodes, but its pairs or tensors are invalid; or a reply cannot be packed."""
 
     code = "package"
 

@@ -209,4 +209,4 @@ class _ServerStatus:
                 says = f"{engines} engines share fewer gRPC connections: raise --connections"
             return ops_between(*self._reports), says
         except (KeyError, TypeError, AttributeError):  # /status is another application's
-            return (), "the server gives no status that can be read"
+            return (), "the server has no readable status"

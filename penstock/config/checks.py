@@ -26,7 +26,7 @@ def unavailable(config: ServiceConfig) -> list[Problem]:
 def unavailable_op(op: OpConfig, path: KeyPath = ()) -> Iterator[Problem]:
     """The same for one op, from YAML or from its constructor."""
     if op.use_encryption_model and op.encryption_key is None:
-        text = "needs encryption_key, which says where the key is"
+        text = "needs encryption_key, the place of the key"
         yield Problem(path=(*path, "use_encryption_model"), text=text)
     local, inner = op.local_service_conf, (*path, "local_service_conf")
     if local.device_type in HARDWARE:
@@ -43,7 +43,7 @@ def contradictions(config: ServiceConfig) -> list[Problem]:
     """All contradictions, each with its keys in ``path`` and ``involves``."""
     problems = []
     if config.rpc_port is None and config.http_port is None:
-        text = "rpc_port or http_port must be set, or nobody can reach the service"
+        text = "set rpc_port or http_port: the service has no port"
         problems.append(Problem(path=(), text=text, involves=(("rpc_port",), ("http_port",))))
     elif config.rpc_port == config.http_port and config.rpc_port:
         text = f"is {config.rpc_port}, and rpc_port is the same: each needs its own"
@@ -105,7 +105,7 @@ def ports(config: ServiceConfig, free: Callable[[int], bool]) -> Ports:
     if rpc is not None:
         return Ports(rpc=rpc, http=http)
     if http is None:
-        raise ConfigError(["rpc_port or http_port must be set, or nobody can reach the service"])
+        raise ConfigError(["set rpc_port or http_port: the service has no port"])
     if http == 0:
         return Ports(rpc=0, http=0)
     for port in chain(range(http + 1, 65536), range(1024, http)):

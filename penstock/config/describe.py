@@ -34,40 +34,40 @@ _SHOWN_BELOW = 1_000_000
 _INTRODUCTION = """\
 # Configuration
 
-This page is made from the schema by `python -m penstock.config.describe`; a test keeps the two
-equal. `python -m penstock.config.describe --json-schema` writes the same as JSON Schema, for
+This page is generated from the schema by `python -m penstock.config.describe`; a test compares
+them. `python -m penstock.config.describe --json-schema` writes the same as JSON Schema, for
 editors that complete and check YAML.
 
 A service is configured by one YAML file, usually `config.yml`, or by the same data as a dict.
 
-- **Precedence:** a flag, then the environment, then what the constructor of an op was given, then
-  YAML, then `defaults` of the service's class (dotted key to value), then the default below.
+- **Precedence:** a flag, then the environment, then the op's constructor, then YAML, then
+  `defaults` of the service's class (dotted key to value), then the default below.
 - **Flags:** `-o key.inner=value` sets any key. Lists are written `-o op.uci.fetch_list=a,b`, and
   `local_service_conf` may be left out: `-o op.uci.devices=0`.
 - **Environment:** `PENSTOCK_<KEY>` sets a key at the top of the file, and
   `PENSTOCK_SET="key.inner=value;op.uci.concurrency=4"` any keys; the former wins. A value with a
   `;` in it cannot be set there.
-- **Types are strict.** A boolean is no integer and a text is no number; an integer may stand for a
-  float. Numbers that are texts, such as card ids, need quotes.
+- **Types are strict.** A boolean is not an integer, and a text is not a number; an integer is
+  accepted as a float. Numbers that are texts, such as card ids, need quotes.
 - **Unknown keys** are errors that name the nearest known key; `--lenient` makes them warnings. An
   entry for an op that the graph does not contain is checked and otherwise ignored.
-- **A key left blank** is its default. Keys marked † may be left out, but not blank.
-- **Not yet available:** switching on such a key is an error, or a warning where the table says so.
-- YAML is read by the core schema of YAML 1.2 (`yes` and `on` are text). Keys given twice are
-  errors, and no tags but those of that schema are known.
+- **A blank key** has its default. Keys marked † may be left out, but not blank.
+- **Not yet available:** such a key, if enabled, is an error, or a warning if the table says so.
+- YAML is read by the core schema of YAML 1.2 (`yes` and `on` are text). Duplicate keys, and tags of
+  other schemas, are errors.
 """
 
 
 _SECTIONS: tuple[tuple[type[Section], str, str], ...] = (
     (ServiceConfig, "Top of the file", "The service itself."),
-    (DoorConfig, "`door`", "Limits of connections, whichever protocol they speak, and TLS."),
+    (DoorConfig, "`door`", "Limits of the connections of all protocols, and TLS."),
     (
         TlsConfig,
         "`door.tls`",
-        "Both ports and the Unix socket speak TLS (1.2 and later) when a certificate is given.",
+        "Both ports and the Unix socket use TLS (1.2 and later) if a certificate is set.",
     ),
     (UiConfig, "`ui`", "The live page; see live-page.md."),
-    (DagConfig, "`dag`", "What holds for the whole graph."),
+    (DagConfig, "`dag`", "Keys of the whole graph."),
     (TracerConfig, "`dag.tracer`", "The periodic report."),
     (OpConfig, "`op.<name>`", "One op. An op without an entry has every default and no model."),
     (PadConfig, "`op.<name>.pad`", "Requests of different sizes in one batch."),

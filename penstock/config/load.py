@@ -90,7 +90,7 @@ def load(
     Source: ``docs/compatibility.md``; ``docs/configuration.md`` lists the keys.
     """
     if (yml_file is None) == (yml_dict is None):
-        raise ConfigError(["give either yml_file or yml_dict, not both and not neither"])
+        raise ConfigError(["give either yml_file or yml_dict"])
     if yml_file is not None:
         path = (base_dir or Path()) / yml_file
         source = str(path)
@@ -169,7 +169,7 @@ class _Layers:
 
 
 def _with(data: Mapping[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:
-    """A copy with one key set; mappings on the way are copied too, never modified.
+    """A copy with one key set; mappings on the path are copied too, never modified.
 
     A value on the path that is no mapping stays: that is a separate problem.
     """
@@ -275,7 +275,7 @@ def from_environment(environ: Mapping[str, str]) -> dict[str, tuple[str, Any]]:
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
-    """One sentence for each ``PENSTOCK_…`` variable that sets nothing."""
+    """A text for each ``PENSTOCK_…`` variable that sets nothing."""
     warnings = []
     for variable, value in environ.items():
         if (

@@ -5,10 +5,10 @@
       read: {path: models/read, concurrency: 2, batch_size: 8}
     workflows:
       ocr: [detect, read]                    # one after another
-      both: {detect: request, read: request} # each reads the request; an answer has both's outputs
+      both: {detect: request, read: request} # both read the request; outputs of both
     services:
       Text: ocr                              # POST /Text/inference
-      GeneralModelService: {a: ocr, b: both} # the request's `model` says which
+      GeneralModelService: {a: ocr, b: both} # the request's `model` selects one
     server: {http_port: 9393}                # any key of a service
 
 Source: ``docs/compatibility.md`` (the model server's graphs).
@@ -113,7 +113,9 @@ def _contradictions(config: ModelServerConfig) -> Iterator[Problem]:
             if model not in config.models:
                 yield Problem(path=path, text=f"there is no model {model!r} under models")
             if reads != REQUEST and reads not in graph:
-                text = f"{model!r} reads {reads!r}, which is neither of it nor {REQUEST!r}"
+                text = (
+                    f"{model!r} reads {reads!r}, which is neither one of its models nor {REQUEST!r}"
+                )
                 yield Problem(path=path, text=text)
             elif _is_circular(graph, model):
                 yield Problem(path=path, text=f"{model!r} reads its own output")
@@ -142,27 +144,27 @@ _WANTED: Final[dict[tuple[object, ...], str]] = {
     ("server",): "must be a mapping of keys of a service",
 }
 _NOT_OF_THE_SERVER: Final = {
-    "op": "an op's keys stand under models",
+    "op": "keys of an op belong under models",
     "name": "the names are those of the workflows",
-    "service": "it is what this file says",
+    "service": "this file defines the service",
 }
 
 
 def _in_the_form(error: ValidationError) -> Iterator[Problem]:
     """One problem for each place: pydantic reports all alternatives of a union."""
-    told = set()
+    seen = set()
     for each in error.errors(include_url=False):
         loc = each["loc"]
         path = loc[:2]
-        if path in told:
+        if path in seen:
             continue
-        told.add(path)
+        seen.add(path)
         if each["type"] == "extra_forbidden":
             near = get_close_matches(str(path[0]), [*ModelServerConfig.model_fields], n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             yield Problem(path=path, text=f"is not a known key{hint}")
         elif "[key]" in loc:
-            text = f"the name {loc[1]!r} is not of up to 64 letters, digits, '_', '.' and '-'"
+            text = f"the name {loc[1]!r} must have 1 to 64 letters, digits, '_', '.' and '-'"
             yield Problem(path=path[:1], text=text)
         elif loc[-1:] == ("path",):
             yield Problem(path=path, text="needs `path`, the model's folder or file")

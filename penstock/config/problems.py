@@ -89,7 +89,7 @@ def shown(value: object) -> str:
 
 
 AT_KEY = "[key]"
-"""The last step of pydantic's path to a key that is wrong itself."""
+"""The last element of pydantic's path to an invalid key."""
 
 
 def explain(error: ValidationError) -> list[Problem]:
@@ -143,7 +143,7 @@ def _sentence(kind: str, value: object, context: Mapping[str, Any]) -> str:
         limit = context[name]
         wanted = f"{words} {int(limit) if int(limit) == limit else limit}"
     else:
-        wanted = _WANTED.get(kind, f"is not right ({kind})")
+        wanted = _WANTED.get(kind, f"is invalid ({kind})")
     return f"{wanted}, got {shown(value)}{_hint(kind, value)}"
 
 

@@ -37,7 +37,7 @@ _KINDS: Final[dict[str | None, RemoteKind]] = {
     "brpc": "general_model",
     "pipeline_grpc": "pipeline",
 }
-"""What is called, by the ``client_type``."""
+"""The kind of the remote model, by ``client_type``."""
 
 CONSTRUCTOR: Final = (
     "server_endpoints",

@@ -1,8 +1,9 @@
 """Every key of ``config.yml``: type, range, default and description, written once.
 
 The checks, ``docs/configuration.md`` and the JSON Schema all come from these models. They are
-strict: a boolean is no integer, a text is no number; an integer may stand for a float. Times of ops
-are milliseconds in YAML (fields ending in ``_ms``) and seconds in the properties beside them.
+strict: a boolean is not an integer, a text is not a number; an integer is accepted as a float.
+Times of ops are milliseconds in YAML (fields ending in ``_ms``) and seconds in the properties
+beside them.
 Values that the original spells -1 or 0 for "off" become None here, and nowhere else.
 
 Source: ``docs/compatibility.md``.
@@ -291,7 +292,7 @@ class DagConfig(Section):
 
 
 class TlsConfig(Section):
-    """``door.tls``: certificates. Both ports speak TLS when it is set."""
+    """``door.tls``: certificates. Both ports use TLS if it is set."""
 
     never_blank = frozenset({"certificate", "key"})
 
@@ -306,7 +307,7 @@ class TlsConfig(Section):
 
 
 class DoorConfig(Section):
-    """``door``: limits of connections, whichever protocol they speak, and TLS."""
+    """``door``: limits of the connections of all protocols, and TLS."""
 
     never_blank = frozenset({"unix_socket"})
 
@@ -339,15 +340,15 @@ class DoorConfig(Section):
     busy_poll: Annotated[float, Field(ge=0, le=0.01)] = Field(
         default=0.001,
         description="Seconds for which the event loop polls for the next request before it"
-        " sleeps, when no request is open and the last ones came as quickly. It lowers latency,"
-        " and uses the rest of its core from about a thousand requests a second on; 0 turns it"
-        " off.",
+        " sleeps, if no request is open and the last ones arrived at intervals below this. It"
+        " lowers latency, and uses the rest of its core from about a thousand requests a second"
+        " on; 0 turns it off.",
     )
     half_close_probe: bool = Field(
         default=False,
         description="Whether an HTTP/1.1 client that closes its half of the connection while a"
         " request is open is probed with `100 Continue`; if it has left, its request is cancelled."
-        " Otherwise the request is answered as if the client were there.",
+        " Otherwise the request is answered as if the client were still connected.",
     )
     max_request_line: Count = Field(
         default=8 << 10, description="Most bytes of the first line of a request in HTTP/1.1."
@@ -583,8 +584,8 @@ class OpConfig(Section):
         default=None,
         description="What `process` calls. `local_predictor`: the model of `local_service_conf`."
         " `grpc`, the default with `server_endpoints`: a model server, over the Open Inference"
-        " Protocol. `brpc`: a model server, over the protocol of Paddle Serving's. `pipeline_grpc`:"
-        " another pipeline.",
+        " Protocol. `brpc`: a model server, over the protocol of Paddle Serving's model server."
+        " `pipeline_grpc`: another pipeline.",
     )
     server_endpoints: EndpointList | None = Field(
         default=None,
@@ -608,14 +609,14 @@ class OpConfig(Section):
     )
     use_encryption_model: bool = Field(
         default=False,
-        description="The op's model, one of Paddle, is encrypted; `encryption_key` has its key."
-        " With `server_endpoints` the first of these gets the key, and names the model's port.",
+        description="The op's Paddle model is encrypted; `encryption_key` has its key. With"
+        " `server_endpoints` the first endpoint gets the key, and returns the model's port.",
     )
     encryption_key: Text | None = Field(
         default=None,
-        description="Where the key for `use_encryption_model` is: a file, which may be a pipe such"
-        " as `/dev/fd/3`, or `env:NAME`, a variable that holds it in base64. It is read once, at"
-        " the start, and never logged.",
+        description="The place of the key for `use_encryption_model`: a file, which may be a pipe"
+        " such as `/dev/fd/3`, or `env:NAME`, a variable with the key in base64. It is read"
+        " once, at the start, and never logged.",
     )
     executor: ExecutorName | None = Field(
         default=None,
@@ -701,7 +702,7 @@ class OpConfig(Section):
 
 def _entry_name(name: str) -> str:
     if not name.isprintable():
-        raise ValueError("has characters that cannot be shown: choose another")
+        raise ValueError("has unprintable characters: choose another")
     return name
 
 

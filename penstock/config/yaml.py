@@ -106,7 +106,7 @@ def read_text(text: str, source: str = "configuration") -> Document:
     except RecursionError as error:
         raise ConfigError([f"{source}: nested deeper than {MAX_DEPTH} levels"]) from error
     # For some malformed texts (bad escapes, odd directives) the parser raises internal exceptions;
-    # for the author of the file they all mean the same.
+    # they all mean that the file is invalid.
     except Exception as error:
         reason = clipped(str(error).partition("\n")[0])
         raise ConfigError([f"{source}: is not valid YAML: {reason}"]) from error

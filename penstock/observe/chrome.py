@@ -2,8 +2,7 @@
 
 A request is a slice in a free lane, with its phases inside; concurrent steps have separate lanes.
 Batches are slices of their workers. Arrows lead from requests' steps to their batch.
-Source: the Trace Event Format (Google, phases
-X, s, f and M).
+Source: the Trace Event Format (Google, phases X, s, f and M).
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ class Batches:
         values, self.values = self.values, []
         self.reasons.update(map(_REASON, values))
         self.rows += _count([*map(_ROWS, values)], ROWS, self.sizes)
-        done = [*filter(_RAN, values)]  # not those that were lost with their workers
+        done = [*filter(_RAN, values)]  # without those that were lost with their workers
         if done:
             columns = zip(*done, strict=True)
             *_, closed, _, prepared, processed, ran, returned = islice(columns, 12)
@@ -128,7 +128,7 @@ class Batches:
 
 
 class Counters(Instrument):
-    """An engine's numbers since its start. A recorder adds the batches and answers.
+    """The counts of an engine since its start. A recorder adds the batches and answers.
 
     Attributes:
         requests: by graph.

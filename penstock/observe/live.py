@@ -1,6 +1,6 @@
-"""What the live page shows of requests: timelines as values of JSON, in milliseconds.
+"""Timelines as JSON values for the live page, in milliseconds.
 
-Numbers of 64 bits are texts there, as browsers would round them.
+64-bit integers are texts, because browsers would round them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Shown: TypeAlias = dict[str, Any]
 
 
 def summary(timeline: Timeline, now: float) -> Shown:
-    """One request in a list: who, how long, what became of it, and what took most of its time.
+    """One request in a list: its ids, duration, outcome, and longest part.
 
     Args:
         timeline: of the request.
@@ -41,9 +41,9 @@ def summary(timeline: Timeline, now: float) -> Shown:
 def details(timeline: Timeline, now: float) -> Shown:
     """One request with its steps.
 
-    ``unpack``, ``entry``, ``ops``, ``between`` and ``pack`` add up to ``ms``: in ``entry`` the
-    request waits until the graph has room for it, ``ops`` is the time in which at least one op has
-    it, ``between`` is the engine's own, from op to op. Begins and ends count from the first byte.
+    ``unpack``, ``entry``, ``ops``, ``between`` and ``pack`` add up to ``ms``: ``entry`` is the wait
+    for admission to the graph, ``ops`` the time in which at least one op has the request,
+    ``between`` the engine's time between ops. Begins and ends count from the first byte.
     """
     began, admitted, replied = timeline.began, timeline.admitted, timeline.replied
     entered = min((step.queued for step in timeline.steps), default=admitted)
@@ -89,7 +89,7 @@ def _batch(batch: BatchTimes) -> Shown:
 
 
 def _longest(timeline: Timeline) -> Shown:
-    """The part that took longest, in an op or outside of all."""
+    """The longest part, inside or outside of ops."""
     parts = [
         (timeline.admitted - timeline.began, "", "unpack"),
         (timeline.ended - timeline.replied, "", "pack"),
@@ -107,7 +107,7 @@ def _longest(timeline: Timeline) -> Shown:
 
 
 def _covered(spans: Iterable[tuple[float, float]]) -> float:
-    """The seconds that lie in at least one of them."""
+    """The seconds covered by at least one of the intervals."""
     covered, until = 0.0, float("-inf")
     for begin, end in sorted(spans):
         if end > until:

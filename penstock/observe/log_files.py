@@ -56,7 +56,7 @@ class ToFiles(Beside):
             self._send(message)
             if self._lost and self._send(f"W{__name__}: {self._lost} lines were lost"):
                 self._lost = 0
-        except Exception:  # noqa: BLE001 - a record that cannot be formatted harms nobody
+        except Exception:  # noqa: BLE001 - handleError reports it
             self.handleError(record)
 
     def _send(self, message: str) -> bool:
@@ -97,7 +97,7 @@ def logging_to_files(folder: str | None) -> Iterator[None]:
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
     with its:
-        writer = subprocess.Popen(  # noqa: S603 - this very program, and a folder of the operator's
+        writer = subprocess.Popen(  # noqa: S603 - our program, and the operator's folder
             [sys.executable, "-I", "-S", log_writer.__file__, str(path)],
             stdin=its.fileno(),
             start_new_session=True,  # a terminal's Ctrl-C is for the service

@@ -135,7 +135,7 @@ class Unhurried(logging.Handler):
         # thread.
         self._refused = 0
         self._unwritten = 0
-        self._told = 0
+        self._reported = 0
         self._stream = stream
         self._most = most
         self._taken = 0  # by the writer, and not yet written
@@ -147,7 +147,7 @@ class Unhurried(logging.Handler):
     @property
     def dropped(self) -> int:
         """The number of dropped lines that has not been reported."""
-        return self._refused + self._unwritten - self._told
+        return self._refused + self._unwritten - self._reported
 
     def emit(self, record: logging.LogRecord) -> None:
         """Queue the record's line; never blocks."""
@@ -156,7 +156,7 @@ class Unhurried(logging.Handler):
             return
         try:
             self._lines.put(self.format(record))
-        except Exception:  # noqa: BLE001 - a record that cannot be formatted harms nobody
+        except Exception:  # noqa: BLE001 - handleError reports it
             self.handleError(record)
 
     def close(self) -> None:
@@ -182,7 +182,7 @@ class Unhurried(logging.Handler):
                 self._taken = 0
             self._report_dropped()
             if None not in lines:
-                select.select((), (), (), _PAUSE)  # unlike a sleep, not until a time of a clock
+                select.select((), (), (), _PAUSE)  # unlike time.sleep, not until an absolute time
 
     def _report_dropped(self) -> None:
         dropped = self.dropped
@@ -197,7 +197,7 @@ class Unhurried(logging.Handler):
             self._stream.flush()
         except (OSError, ValueError):
             return
-        self._told += dropped
+        self._reported += dropped
 
 
 class AtOnce(logging.StreamHandler[TextIO]):
@@ -229,7 +229,7 @@ class AtOnce(logging.StreamHandler[TextIO]):
             self._waits_ms = AtOnce._waits_ms
         except OSError:  # the disk is full; it cannot be reported
             return
-        except Exception:  # noqa: BLE001 - a record that cannot be formatted harms nobody
+        except Exception:  # noqa: BLE001 - handleError reports it
             self.handleError(record)
 
 

@@ -82,11 +82,11 @@ def exporter() -> SpanExporter:
         name = _PROTOCOLS.get(protocol, protocol)
     found = [*entry_points(group="opentelemetry_traces_exporter", name=name)]
     if not found:
-        raise StartupError(f"otel: no package that is installed has the exporter {name!r}")
+        raise StartupError(f"otel: no installed package has the exporter {name!r}")
     try:
         made: SpanExporter = found[0].load()()
     except Exception as error:
-        raise StartupError(f"otel: the exporter {name!r} cannot be made: {error}") from error
+        raise StartupError(f"otel: the exporter {name!r} cannot be created: {error}") from error
     return made
 
 
@@ -196,8 +196,8 @@ class SpanWriter:
         if found is not None:
             trace_id, span_id, flags = found
             extra = flags & ~SAMPLED
-            told = TraceState.from_header([state]) if state else TraceState()
-            parent = SpanContext(trace_id, span_id, True, TraceFlags(flags), told)
+            trace_state = TraceState.from_header([state]) if state else TraceState()
+            parent = SpanContext(trace_id, span_id, True, TraceFlags(flags), trace_state)
             context = set_span_in_context(NonRecordingSpan(parent))
         elif data_id == NO_ID:
             return None
@@ -239,7 +239,7 @@ class SpanWriter:
             requests += 1
         try:
             done = self._exporter.export(spans) is SpanExportResult.SUCCESS
-        except Exception:  # noqa: BLE001 - whatever an exporter does, later spans are exported
+        except Exception:  # noqa: BLE001 - later spans are exported after any failure
             _log.exception("otel: the exporter failed")
             done = False
         self.counts["exported" if done else "failed"] += requests
@@ -314,7 +314,7 @@ def _name(method: str, route: str, graph: str) -> str:
 
 
 def _title(timeline: Timeline) -> str:
-    """That name; for a request that reached no graph only the method, to limit the number of
+    """The route; for a request that reached no graph only the method, to limit the number of
     names.
     """
     if timeline.data_id == NO_ID:

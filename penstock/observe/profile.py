@@ -94,7 +94,7 @@ class ProfileWriter:
             try:
                 sys.stderr.write(text)
                 sys.stderr.flush()
-            except (OSError, ValueError):  # not readable now: later lines may be
+            except (OSError, ValueError):  # not writable now: later lines may be
                 continue
 
     def _text(self, timeline: Timeline) -> str:

@@ -1,4 +1,4 @@
-"""Keeps timelines: of the latest requests, of those that failed, and of the slowest of the last
+"""Stores timelines: of the latest requests, of those that failed, and of the slowest of the last
 minutes.
 
 The work per request is small: it fills plain lists, which are converted to Timelines on demand.
@@ -44,7 +44,7 @@ NO_ID: Final = -1
 _log: Final = logging.getLogger(__name__)
 
 _MOST_PATH: Final = 200  # most bytes of a path; a guess
-_MOST_TEXT: Final = 1000  # characters of what an error says; the same
+_MOST_TEXT: Final = 1000  # characters of an error's text; a guess
 _TRACEPARENT: Final = 55  # bytes of version 00
 _TRACE_ID: Final = slice(3, 35)  # of these
 _MOST_DIGITS: Final = 19  # of a number of 64 bits
@@ -81,7 +81,7 @@ class Recorder(Instrument):
 
     Args:
         engine: its number among the engines of the service.
-        counters: what counts the batches and answers.
+        counters: counts the batches and answers.
     """
 
     def __init__(self, engine: int = 0, counters: Counters | None = None) -> None:
@@ -188,7 +188,7 @@ class Recorder(Instrument):
             head = exchange.head
             route = f"{head.method} {head.path[:_MOST_PATH].decode('latin-1')}"
             began = exchange.began
-            self._tell([
+            self._notify([
                 "", route, NO_ID, 0, head, False, began, now, now, now, status, None, None, (),
                 "",
             ])  # fmt: skip
@@ -201,7 +201,7 @@ class Recorder(Instrument):
     # Timelines.
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Call ``listener`` with each timeline from now on; returns a function that ends that.
+        """Call ``listener`` with each timeline from now on; returns a function that removes it.
 
         A request that reached no graph, such as a probe, also has a timeline, with NO_ID.
         """
@@ -223,13 +223,13 @@ class Recorder(Instrument):
         return [self._timeline(over) for _, _, over in found[:most]]
 
     def failed(self, most: int = 4 * FAILED) -> list[Timeline]:
-        """Of the requests that failed last, some of each kind, the latest first."""
+        """Timelines of the latest failed requests of each error code, latest first."""
         found = [over for same in self._failed.values() for over in same]
         found.sort(key=_ended, reverse=True)
         return [self._timeline(each) for each in found[:most]]
 
     def snapshot(self) -> Recorder:
-        """What is kept now, for another thread."""
+        """A copy of the stored timelines, for another thread."""
         kept = Recorder(self._engine)
         kept._latest = self._latest.copy()
         kept._failed = {code: same.copy() for code, same in self._failed.items()}
@@ -238,9 +238,7 @@ class Recorder(Instrument):
         return kept
 
     def find(self, text: str) -> Timeline | None:
-        """Of the request that is kept with this data id; else of the latest with this log id or W3C
-        trace id.
-        """
+        """The stored timeline with this data id; else the latest with this log id or trace id."""
         number = int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else None
         slowest = (over for _, _, over in (*self._slowest, *self._slowest_before))
         failed = (over for same in self._failed.values() for over in same)
@@ -263,14 +261,14 @@ class Recorder(Instrument):
                 heapq.heappop(self._slowest)
                 self._enough = self._slowest[0][0]
         if self._listeners:
-            self._tell(over)
+            self._notify(over)
 
-    def _tell(self, over: _Over) -> None:
+    def _notify(self, over: _Over) -> None:
         timeline = self._timeline(over)
         for listener in [*self._listeners]:
             try:
                 listener(timeline)
-            except Exception:  # noqa: BLE001 - whatever it is, requests go on
+            except Exception:  # noqa: BLE001 - requests continue after any failure
                 _log.exception("%r raised, and gets no more timelines", listener)
                 self._forget(listener)
 

@@ -49,10 +49,10 @@ def _ask(address: str, path: str, timeout: float, ca_file: str | None = None) ->
         with opener.open(url.rstrip("/") + path, timeout=timeout) as answer:
             found: dict[str, Any] = json.load(answer)
     except urllib.error.HTTPError as error:
-        raise NoStatus(f"{url} gives no {what}: HTTP {error.code}") from error
+        raise NoStatus(f"{url} has no {what}: HTTP {error.code}") from error
     except (OSError, ValueError, http.client.HTTPException) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        raise NoStatus(f"{url} cannot be asked for its {what}: {reason}") from error
+        raise NoStatus(f"{url}: the {what} cannot be read: {reason}") from error
     return found
 
 

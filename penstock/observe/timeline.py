@@ -43,8 +43,8 @@ class BatchTimes:
         returned: when its results arrived in the engine, or it timed out.
         errors: how many of its samples failed.
         given_up: whether it exceeded its op's ``timeout``.
-        elements: of its arrays that may be padded, with what was filled in.
-        filled_in: how many of them were.
+        elements: elements of its arrays that may be padded, padding included.
+        filled_in: how many of them are padding.
     """
 
     op: str
@@ -71,7 +71,7 @@ class BatchTimes:
 
     @property
     def stages(self) -> list[tuple[str, float, float]]:
-        """The parts that follow each other: name, begin and end."""
+        """The consecutive parts: name, begin and end."""
         began = self.began
         if began is None or self.given_up:
             return [("run", self.took_up, self.returned)]
@@ -109,7 +109,7 @@ class Step:
         return [] if self.batch is None else self.batch.data_ids
 
     def stages(self, ended: float) -> list[tuple[str, float, float]]:
-        """The parts that follow each other: name, begin and end.
+        """The consecutive parts: name, begin and end.
 
         Args:
             ended: when the request ended.
@@ -140,7 +140,7 @@ class Timeline:
         method: the HTTP method, or GRPC; empty without a door.
         trace_state: its W3C ``tracestate``; empty for none.
         steps: in the order in which their batches returned.
-        text: what its error says; empty without one.
+        text: its error's text; empty without one.
     """
 
     engine: int
@@ -171,7 +171,7 @@ class Timeline:
 
     @classmethod
     def of(cls, plain: Plain) -> Timeline:
-        """The timeline of plain values."""
+        """The timeline from plain values."""
         *head, steps, text = plain
         made = [
             Step(op, queued, attempt, None if batch is None else BatchTimes(*batch))

@@ -1,7 +1,8 @@
 """ChannelData: one request's value or error, as user code gets it at the end of the graph.
 
-Only ``ResponseOp.pack_response_package`` and ``Op.check_jumping`` get one; inside, values travel as
-Outcomes. Names are the original's. Source: ``docs/compatibility.md`` (values between ops).
+Only ``ResponseOp.pack_response_package`` and ``Op.check_jumping`` get one; inside the graph,
+values are Outcomes. Names are the original's.
+Source: ``docs/compatibility.md`` (values between ops).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class ChannelData:
     """One request's value, or its error.
 
     Attributes:
-        datatype: DICT's or CHANNEL_NPDATA's or ERROR's number.
+        datatype: the number of DICT, CHANNEL_NPDATA or ERROR.
         id: the data id.
         log_id: the caller's trace id.
         error_code: 0, or the framework's number; PRODUCT_ERROR's for a product error.

@@ -1,7 +1,7 @@
 """RequestOp and ResponseOp, the two ends of a graph: wire messages to dicts, dicts to replies.
 
 Users may override ``unpack_request_package`` and ``pack_response_package``; the defaults read and
-write light records without building protobuf messages. Source:
+write plain records without building protobuf messages. Source:
 ``docs/compatibility.md`` (request and response ops).
 """
 
@@ -58,7 +58,7 @@ class RequestOp(Op):
             is the request's own.
 
         Raises:
-            PackageError: the pairs or tensors are wrong.
+            PackageError: the pairs or tensors are invalid.
             ValueError: ``request`` is None.
         """
         if request is None:
@@ -129,7 +129,7 @@ class ResponseOp(Op):
         )
 
     def _default_reply(self, value: Feed, typed: bool) -> paddle.Reply:
-        """The default reply; ``typed``: the request carried tensors."""
+        """The default reply; ``typed``: the request had tensors."""
         alone = self.is_tensor_format
         op = self.get_input_ops()[0].name
         return paddle.pack(value, typed=typed or alone, keep_text=not alone, op=op)
@@ -170,7 +170,7 @@ class Ends:
             return {}, call.logid, _end_failed("unpack_request_package", error, call.logid)
 
     def reply_size(self, value: Feed, typed: bool) -> int:
-        """About how many bytes the default reply takes."""
+        """An estimate of the bytes of the default reply."""
         only_tensors = self._response_op.is_tensor_format
         return paddle.reply_size(value, typed=typed or only_tensors, keep_text=not only_tensors)
 
@@ -252,13 +252,13 @@ def _kind(given: Any) -> str:
 
 
 def _end_failed(hook: str, error: BaseException, log_id: int) -> RequestError:
-    """The error for what a user's hook at one of the graph's ends raised."""
+    """The error for an exception of a user's hook at one of the graph's ends."""
     level = logging.INFO if isinstance(error, CustomException) else logging.WARNING
     _log.log(level, "%s raised (log_id=%s)", hook, log_id, exc_info=error)
     if isinstance(error, CustomException):
         try:
             return declared_error(error, error.message)
-        except HOOK_FAULTS as fault:  # a class of the user's that lacks what its base has
+        except HOOK_FAULTS as fault:  # a user's subclass that breaks its base class
             error = fault
     return _rpc_package_error(error)
 

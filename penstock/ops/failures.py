@@ -191,7 +191,7 @@ def timed_out(op: str, batch: Batch, limit: float | None, attempts: int) -> OpTi
 
 def worker_died(op: str, worker: int) -> WorkerDied:
     """The error of a batch whose worker process died; the log says how."""
-    return WorkerDied(failed_to_predict(op, f"worker {worker} died with the batch it had"))
+    return WorkerDied(failed_to_predict(op, f"worker {worker} died while it had this batch"))
 
 
 def kills_workers(op: str) -> KillsWorkers:
@@ -201,14 +201,14 @@ def kills_workers(op: str) -> KillsWorkers:
 
 
 def cannot_send(op: str, text: str, samples: Sequence[Sample]) -> WrongType:
-    """Log and return the error of samples whose values cannot pass to or from a worker process."""
+    """Log and return the error of samples whose values cannot be sent to or from a worker."""
     _warn(op, text, samples, None)
     return WrongType(failed_to_predict(op, text))
 
 
 def log_unsendable(op: str, data_id: int, log_id: int, error: Exception) -> WrongType:
     """Log and return the error of a reply with a value that cannot be encoded."""
-    text = f"the answer cannot be written: {error}"
+    text = f"the answer cannot be encoded: {error}"
     _log.warning("op %s: %s (data_id=%s log_id=%s)", op, text, data_id, log_id)
     return WrongType(f"op {op!r}: {text}")
 
@@ -286,7 +286,7 @@ def instead(given: Any) -> str:
     kind = type(given).__name__
     if isinstance(given, CoroutineType):
         given.close()
-        return f"{kind}: write async def where it is made, in a decorator's own function too"
+        return f"{kind}: define the function with async def, in a decorator too"
     if isinstance(given, tuple) and len(given) == 3 and isinstance(given[0], dict | None):
         number = given[1]
         known = isinstance(number, Enum)

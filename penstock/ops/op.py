@@ -53,7 +53,7 @@ class Op:
 
     batch_gives_way: bool = False
     """Whether ``batch_size`` is lowered for a model with a fixed number of rows; otherwise that is
-    an error. True where nobody has asked for that very size."""
+    an error. True if the user has not set the size explicitly."""
 
     joins_feeds: bool = True
     """Whether ``process`` gets one dict with the joined feeds of the batch; otherwise it gets a
@@ -139,7 +139,7 @@ class Op:
         """One request: make the feed of ``process``.
 
         Args:
-            input_dicts: predecessor name to its output dict; they are this op's to edit.
+            input_dicts: predecessor name to its output dict, which this op may change.
             data_id: the request's id in this service.
             log_id: the caller's trace id.
 

@@ -156,7 +156,7 @@ class FunctionOp(Op):
             if len(names) < 2:
                 given = f"one dict, that of {names[0] if names else 'the request'}"
             raise HookError(
-                f"op {self.name!r}: the function is given {given}, but does not take that ({error})"
+                f"op {self.name!r}: the function gets {given}, but does not accept that ({error})"
             ) from error
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -245,7 +245,7 @@ def op(
         if not isinstance(source, Op):
             raise GraphError(
                 f"op(...) is given the ops before it, got {source!r}: above a function that "
-                f"reads the request, write @op() with nothing between the brackets"
+                f"reads the request, write @op() without arguments"
             )
 
     def decorate(function: Callable[..., Any]) -> FunctionOp:
@@ -268,7 +268,7 @@ def _check_options(name: str, options: Iterable[str]) -> None:
 
 _INPUTS = ("input_ops", "inputs")
 
-# What the short form has no words of its own for.
+# The options that are passed on to Op unchanged.
 _OPTIONS = tuple(
     each for each in inspect.signature(Op).parameters if each not in ("name", *_INPUTS)
 )

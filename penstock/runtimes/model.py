@@ -18,7 +18,7 @@ their sum is the number of rows.
 With the libraries in ``UNCHECKED``, if no name in a configuration or ``fetch_list`` is an output of
 the model, the names are assigned to outputs by position.
 
-Source: ``docs/compatibility.md`` (what ``process`` checks, names).
+Source: ``docs/compatibility.md`` (the default ``process``).
 """
 
 from __future__ import annotations

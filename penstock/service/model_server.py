@@ -385,7 +385,7 @@ def _problems_of_flags(given: argparse.Namespace) -> Iterator[str]:
         if ids != [_ON_CPU] and not all(each.isascii() and each.isdigit() for each in ids):
             yield f"--gpu_ids {cards}: write ids of cards such as 0 or 0,1; or -1 alone, the CPU"
     if given.use_encryption_model and given.encryption_key is None:
-        yield "--use_encryption_model: give --encryption_key, which says where the key is"
+        yield "--use_encryption_model: give --encryption_key, the place of the key"
     if given.use_trt and all(each.strip() == _ON_CPU for each in given.gpu_ids):
         yield "--use_trt: TensorRT needs a card: give --gpu_ids"
 

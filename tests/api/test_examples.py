@@ -129,7 +129,7 @@ def test_a_graph_s_own_examples_are_those_of_its_request() -> None:
         (None, ({"x": 1}, {"sum": 3}), "is expected, the answer is"),
         (Item, {"x": "one"}, "x: Input should be a valid integer"),
         (None, [1], "Input should be an object"),
-        (None, {"x": 0.5}, "the answer cannot be written"),
+        (None, {"x": 0.5}, "the answer cannot be encoded"),
     ],
 )
 def test_a_graph_s_example_that_fails_is_an_error_at_the_start(

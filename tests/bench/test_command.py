@@ -36,7 +36,7 @@ def test_the_table_has_a_row_for_each_step_and_says_what_it_means():
     steps = [row.split() for row in rows if len(row.split()) == 8 and row.split()[0].isdigit()]
     assert [(row[0], row[-1]) for row in steps] == [("1", "0"), ("2", "0")]
     assert "not corrected for coordinated omission" in done.stdout
-    assert f"{server.url('')} gives no status: HTTP 404" in done.stdout
+    assert f"{server.url('')} has no status: HTTP 404" in done.stdout
     assert done.stderr == ""
 
 

@@ -219,8 +219,8 @@ STATUS = {
 @pytest.mark.parametrize(
     ("status", "says"),
     [
-        (None, "gives no status: HTTP 404"),
-        (b"{}", "the server gives no status that can be read"),
+        (None, "has no status: HTTP 404"),
+        (b"{}", "the server has no readable status"),
         (json.dumps(STATUS).encode(), ""),
     ],
 )

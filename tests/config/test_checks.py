@@ -90,7 +90,7 @@ def test_the_port_of_the_metrics_is_none_of_the_others() -> None:
 
 
 def test_one_of_the_ports_must_be_set_wherever() -> None:
-    missing = "rpc_port or http_port must be set, or nobody can reach the service"
+    missing = "set rpc_port or http_port: the service has no port"
     assert problems_of({}) == [missing]
     assert load(yml_dict={}, environ={"PENSTOCK_RPC_PORT": "0"}).config.rpc_port == 0
     assert load(yml_dict={}, environ={}, overrides={"http_port": 0}).config.http_port == 0
@@ -135,7 +135,7 @@ def test_the_grpc_port_is_the_next_free_one_after_http(
 def test_no_free_port_and_no_port_at_all_are_refused() -> None:
     with pytest.raises(ConfigError, match="no port is free"):
         ports(ServiceConfig(http_port=9999), lambda port: False)
-    with pytest.raises(ConfigError, match="must be set"):
+    with pytest.raises(ConfigError, match="set rpc_port or http_port"):
         ports(ServiceConfig(), never_asked)
 
 

@@ -244,9 +244,7 @@ def test_a_relative_file_is_looked_up_in_the_base_folder(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("arguments", [{}, {"yml_file": "a.yml", "yml_dict": {}}])
 def test_a_file_or_a_dict_must_be_given_and_not_both(arguments: dict[str, Any]) -> None:
-    assert problems_of(**arguments) == [
-        "give either yml_file or yml_dict, not both and not neither"
-    ]
+    assert problems_of(**arguments) == ["give either yml_file or yml_dict"]
 
 
 @pytest.mark.parametrize("data", [[], "rpc_port: 1", 5])
@@ -265,7 +263,7 @@ def test_keys_of_a_dict_must_be_text() -> None:
 
 def test_names_of_ops_can_be_shown() -> None:
     assert problems_of(yml_dict={"rpc_port": 0, "op": {"a\udcff": {}, "b": {"x": 1}}})[0] == (
-        "yml_dict: op: the name 'a\\udcff' has characters that cannot be shown: choose another"
+        "yml_dict: op: the name 'a\\udcff' has unprintable characters: choose another"
     )
 
 

@@ -21,6 +21,6 @@ def test_a_server_of_another_protocol_has_none() -> None:
 
         thread = threading.Thread(target=greet)
         thread.start()
-        with pytest.raises(NoStatus, match="cannot be asked for its status"):
+        with pytest.raises(NoStatus, match="the status cannot be read"):
             ask_status(f"127.0.0.1:{listener.getsockname()[1]}")
         thread.join()

@@ -267,7 +267,7 @@ async def test_a_plain_process_that_gives_a_coroutine_is_told_its_mistake() -> N
         7000,
         wrapped(
             "process must give a dict, got coroutine: "
-            "write async def where it is made, in a decorator's own function too"
+            "define the function with async def, in a decorator too"
         ),
     )
 

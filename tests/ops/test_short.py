@@ -130,12 +130,12 @@ def test_a_decorated_function_is_still_a_function() -> None:
 
 @pytest.mark.parametrize("function", [lambda: {"a": 1}, lambda a, b: {}, lambda a, *, must: {}])
 def test_a_function_of_other_arguments_is_refused_where_it_is_decorated(function: Any) -> None:
-    with pytest.raises(HookError, match="op 'f': the function is given one dict, that of the req"):
+    with pytest.raises(HookError, match="op 'f': the function gets one dict, that of the req"):
         op(name="f")(function)
 
 
 def test_a_function_of_several_ops_is_told_how_many_dicts_it_would_get() -> None:
-    words = "op 'f': the function is given 2 dicts, those of a and b, but does not take that"
+    words = "op 'f': the function gets 2 dicts, those of a and b, but does not accept that"
     with pytest.raises(HookError, match=words):
         op(Op("a"), Op("b"), name="f")(lambda a: {})
 
@@ -149,7 +149,7 @@ def test_a_generator_is_refused_where_it_is_decorated() -> None:
 
 
 def test_a_forgotten_pair_of_brackets_is_explained() -> None:
-    with pytest.raises(GraphError, match=r"write @op\(\) with nothing between the brackets"):
+    with pytest.raises(GraphError, match=r"write @op\(\) without arguments"):
 
         @op  # type: ignore[arg-type]
         def forgotten(request: Any) -> Any:

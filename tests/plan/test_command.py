@@ -90,8 +90,8 @@ def test_a_service_that_nobody_asks_gives_no_plan(service: ServiceProcess) -> No
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("http://127.0.0.1:9/", "-d", "{}"), "cannot be asked for its status"),
-        (("nowhere.json",), "cannot be asked for its status"),
+        (("http://127.0.0.1:9/", "-d", "{}"), "the status cannot be read"),
+        (("nowhere.json",), "the status cannot be read"),
         (("http://127.0.0.1:9/", "--costs", "nowhere.json"), "nowhere.json cannot be read"),
         (("http://127.0.0.1:9/", "-c", "x"), "write --concurrency 1,4,16"),
         (("http://127.0.0.1:9/", "--measuring", "soon"), "'soon' is no duration"),

@@ -399,7 +399,7 @@ def test_an_ensemble_in_the_other_protocols(configured: ServiceProcess) -> None:
         ("models: {a: {pth: x}}", ["file:1: models.a: needs `path`, the model's folder or file"]),
         ("models: {a: 1}", ["file:1: models.a: must be a path, or a mapping", ", got 1"]),
         ("models: {a: }", ["file:1: models.a: must be a path", ", got nothing"]),
-        ("models: {a b: x}", ["file:1: models: the name 'a b' is not of up to 64 letters, digits"]),
+        ("models: {a b: x}", ["file:1: models: the name 'a b' must have 1 to 64 letters, digits"]),
         ("models: {1: x}", ["file:1: models: the key 1 is not text: put it in quotes"]),
         ("models: {a: x}\nmodel: {}", ["file:2: model: is not a known key; did you mean models?"]),
         (
@@ -418,7 +418,7 @@ def test_an_ensemble_in_the_other_protocols(configured: ServiceProcess) -> None:
             [
                 "file:2: server.http_prt: is not a known key; did you mean http_port?",
                 "file:2: server.name: does not belong here: the names are those of the workflows",
-                "file:2: server.op: does not belong here: an op's keys stand under models",
+                "file:2: server.op: does not belong here: keys of an op belong under models",
             ],
         ),
         ("models: {a: x}\nserver: []", ["file:2: server: must be a mapping of keys of a service"]),
@@ -435,7 +435,10 @@ def test_an_ensemble_in_the_other_protocols(configured: ServiceProcess) -> None:
         ("models: {a: x}\nworkflows: {w: [a, b]}", ["file:2: workflows.w: there is no model 'b'"]),
         ("models: {a: x}\nworkflows: {w: []}", ["file:2: workflows.w: has no model"]),
         ("models: {a: x}\nworkflows: {w: [a, a]}", ["file:2: workflows.w: has a model twice"]),
-        ("models: {a: x}\nworkflows: {w: {a: b}}", ["'a' reads 'b', which is neither of it nor"]),
+        (
+            "models: {a: x}\nworkflows: {w: {a: b}}",
+            ["'a' reads 'b', which is neither one of its models nor"],
+        ),
         (
             "models: {a: x, b: y}\nworkflows: {w: {a: b, b: a}}",
             ["file:2: workflows.w: 'a' reads its own output"],

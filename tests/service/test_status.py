@@ -146,4 +146,4 @@ def test_the_status_of_a_service_is_that_of_all_its_engines(engines: int, tmp_pa
         assert server.stop() == 0
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
-    assert "cannot be asked for its status" in done.stderr
+    assert "the status cannot be read" in done.stderr
