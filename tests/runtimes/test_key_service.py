@@ -12,6 +12,7 @@ import pytest
 from paddle_serving_client import Client
 from tests.models.networks import answers, feed_of
 from tests.runtimes.forms import needs
+from tests.service.scripts import until
 from tests.services.process import ServiceFailed, free_port, running
 
 SERVE = (sys.executable, "-m", "paddle_serving_server.serve", "--model")
@@ -37,7 +38,8 @@ def test_the_first_client_brings_the_key(networks: Path, tmp_path: Path) -> None
         for wrong in ("{}", "[]", '{"key": "?"}', '{"key": "AAAAAAAAAAAAAAAAAAAAAA=="}'):
             told = httpx.post(f"http://{where}/", content=wrong, timeout=120).json()
             assert told["message"].startswith("start serving failed")
-        assert "encrypt_model is not encrypted with this key" in server.log()
+        refused = "encrypt_model is not encrypted with this key"
+        until(lambda: refused in server.log(), "the refused key is logged")
         assert httpx.post(f"http://{where}/", content=b"x" * 5000).status_code == 413
         for _ in range(2):
             client = Client()
@@ -50,6 +52,6 @@ def test_the_first_client_brings_the_key(networks: Path, tmp_path: Path) -> None
             np.testing.assert_allclose(got["price"], expected, rtol=0, atol=1e-5)
         other = httpx.post(f"http://{where}/", content='{"key": "AAAA"}').json()
         assert other == {"message": "start serving failed: the model is served with another key"}
-        assert [*tmp_path.iterdir()] == [tmp_path / "client.prototxt"]
+        assert {each.name for each in tmp_path.iterdir()} == {"client.prototxt", "ProcessInfo.json"}
         assert server.stop() == 0
         assert server.leftovers() == []
