@@ -171,7 +171,7 @@ def run(
                 signals.raise_if_stopped()
             except Stopped:
                 signals.end()
-                if not now.served:  # else the service has told its own end
+                if not now.served:  # else the service has logged its end
                     typer.echo("stopped before the start was over", err=True)
             # What is left is to exit; a late signal cannot hurry that, only spoil its status.
             signals.end()
@@ -551,11 +551,11 @@ def _log_of_imports(now: flags.Flags) -> Iterator[None]:
     """Until the script's configuration has been read, flags and environment configure the log."""
     from penstock.config.load import from_environment
 
-    told = {key: value for key, (_, value) in from_environment(os.environ).items()}
-    told.update(now.overrides)
+    values = {key: value for key, (_, value) in from_environment(os.environ).items()}
+    values.update(now.overrides)
 
     def chosen(key: str, known: Sequence[str]) -> Any:
-        text = str(told.get(key, "")).lower()
+        text = str(values.get(key, "")).lower()
         return text if text in known else known[0]
 
     level = chosen("log_level", ("info", *get_args(LogLevel)))

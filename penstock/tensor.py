@@ -90,9 +90,9 @@ def _specs(declared: Declared) -> tuple[TensorSpec, ...]:
 
 
 def _spec(name: str, datatype: Any, shape: Sequence[int | None] | None) -> TensorSpec:
-    told = _DTYPES.get(datatype, datatype) if isinstance(datatype, str) else datatype
+    known = _DTYPES.get(datatype, datatype) if isinstance(datatype, str) else datatype
     try:
-        dtype = np.dtype(told)
+        dtype = np.dtype(known)
     except TypeError:
         raise ValueError(f"{name}: {datatype!r} is no datatype") from None
     if dtype.kind == "U":

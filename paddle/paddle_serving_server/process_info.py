@@ -86,9 +86,9 @@ def end(number: signal.Signals, port: int | None = None) -> int:
     status = 0
     for each, pidfd in running:
         if _ends(pidfd, deadline - time.monotonic()):
-            print(f"{_told(each)} has ended")
+            print(f"{_described(each)} has ended")
         else:
-            status = _failed(f"{_told(each)} has not ended within {_STOP_TIMEOUT:g} s")
+            status = _failed(f"{_described(each)} has not ended within {_STOP_TIMEOUT:g} s")
         os.close(pidfd)
     _try_to_update(lambda servers: [each for each in servers if _runs(each)])
     return status
@@ -99,7 +99,7 @@ def _failed(text: str) -> int:
     return 1
 
 
-def _told(server: Server) -> str:
+def _described(server: Server) -> str:
     return f"process {server['pid']} (port {', '.join(map(str, server['port']))})"
 
 

@@ -34,12 +34,12 @@ class Health:
     def set_ready(self) -> None:
         """Every worker of every op is up."""
         self._why_not_ready = None
-        self._tell()
+        self._notify()
 
     def set_unready(self, why: str) -> None:
         """Stop sending requests here; ``why`` is shown to the prober."""
         self._why_not_ready = why
-        self._tell()
+        self._notify()
 
     def live(self) -> tuple[bool, str]:
         """Whether the process is alive."""
@@ -68,7 +68,7 @@ class Health:
             except TimeoutError:
                 continue
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         turned, self._turned = self._turned, asyncio.Event()
         turned.set()
 

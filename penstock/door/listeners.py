@@ -106,7 +106,7 @@ def bind_unix(path: Path, what: str) -> socket.socket:
         listener.close()
         why = error.strerror or str(error)
         if error.errno == errno.EADDRINUSE:
-            # Connecting would not tell whether it is stale: its owner may not listen yet.
+            # A refused connection would not prove that it is stale: its owner may not listen yet.
             why = "it exists; unless a service is there, one that was killed has left it: remove it"
         raise StartupError(f"{what}: {path} cannot be bound: {why}") from error
     finally:

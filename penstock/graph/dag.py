@@ -24,7 +24,7 @@ class OpSpec:
     """The properties of an op that the graph needs.
 
     Attributes:
-        key: tells ops apart whatever their names are.
+        key: identifies the op, independent of its name.
         name: the op's public name.
         inputs: keys of its predecessors, in the order in which the user gave them.
         is_request: True for the root.

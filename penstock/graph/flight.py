@@ -1,7 +1,7 @@
 """The state of one request in the graph: which ops run next, and when the request is answered.
 
-It knows no threads, clocks or batches. The engine reports the outcome of each op, and is told
-which ops to put the request into next, or the outcome of the request.
+It has no threads, clocks or batches. The engine reports the outcome of each op, and gets the ops
+that run next, or the outcome of the request.
 
 Guarantees, in whatever order outcomes arrive:
     - each op runs at most once per attempt, after all of its inputs;

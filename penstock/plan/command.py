@@ -53,10 +53,10 @@ class Source:
                 raise NoRecording(f"{self.file} cannot be read: {error}") from error
             return found
         if self.target is None:
-            _tell(f"watching {self.name} for {self.seconds:g} s")
+            _progress(f"watching {self.name} for {self.seconds:g} s")
             return measure.watched(self.name, _REQUESTS, self.seconds)
         levels = self.levels or measure.levels_of(ask_status(self.target.status_url))
-        return measure.measured(self.target, levels, self.seconds, _tell)
+        return measure.measured(self.target, levels, self.seconds, _progress)
 
 
 def plan_and_report(
@@ -137,7 +137,7 @@ def _verified(
     """Measure the forecast's load; return the comparisons, and the cores other programs used."""
     rate = forecast.wished
     step = Step(concurrency=forecast.in_flight) if rate is None else Step(rate=rate)
-    _tell(f"verifying for {seconds:g} s")
+    _progress(f"verifying for {seconds:g} s")
     seen, result = measure.loaded(target, step, seconds)
     latency = result.latency
     came = result.requests / result.seconds
@@ -168,5 +168,5 @@ def _check_settings(source: Source, planner: Planner) -> None:
             )
 
 
-def _tell(text: str) -> None:
+def _progress(text: str) -> None:
     typer.echo(text, err=True)

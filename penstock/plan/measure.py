@@ -21,7 +21,7 @@ _TICK: Final = os.sysconf("SC_CLK_TCK")
 
 
 def measured(
-    target: Target, levels: Sequence[int], seconds: float, tell: Callable[[str], object]
+    target: Target, levels: Sequence[int], seconds: float, progress: Callable[[str], object]
 ) -> dict[str, Any]:
     """Record a closed loop in steps.
 
@@ -29,7 +29,7 @@ def measured(
         target: the service and its requests.
         levels: requests in flight in each step.
         seconds: duration of each step.
-        tell: called with progress texts.
+        progress: called with progress texts.
 
     Raises:
         BadTarget: there is no good answer.
@@ -38,7 +38,7 @@ def measured(
     found: dict[str, Any] = {}
     steps = []
     for number, level in enumerate(levels):
-        tell(f"measuring with {level} in flight for {seconds:g} s")
+        progress(f"measuring with {level} in flight for {seconds:g} s")
         tracing = None if number else _Tracing(target, seconds)
         seen, result = loaded(target, Step(concurrency=level), seconds)
         steps.append(seen)

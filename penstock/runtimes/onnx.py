@@ -83,7 +83,7 @@ class OnnxRuntime:
         return path.suffix == SUFFIX
 
     def problems(self, path: Path, options: ModelOptions) -> list[OptionProblem]:
-        """See ``Runtime``; the installed library tells which devices it supports."""
+        """See ``Runtime``; the installed library decides which devices are available."""
         found: list[OptionProblem] = []
         available: Sequence[str] = (_CPU, _CUDA)
         try:

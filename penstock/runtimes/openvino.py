@@ -66,7 +66,7 @@ class OpenvinoRuntime:
         return path.suffix == _SUFFIX and _is_model(path)
 
     def problems(self, path: Path, options: ModelOptions) -> list[OptionProblem]:
-        """See ``Runtime``; the installed library tells what the CPU supports."""
+        """See ``Runtime``; the installed library decides what the CPU supports."""
         found: list[OptionProblem] = []
         library = None
         try:

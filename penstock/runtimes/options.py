@@ -75,7 +75,7 @@ def device_problems(
         if not (card.isascii() and card.isdigit()):
             text = f"{card!r} is not the id of a card, such as '0'"
         elif no_cards is not None:
-            text = f"card {card} was asked for, but {no_cards}"
+            text = f"card {card} was requested, but {no_cards}"
         else:
             return []
     return [OptionProblem(key="devices", text=text)]
@@ -93,7 +93,7 @@ def check_card(options: ModelOptions, cards: int, library: str) -> None:
         MissingDevice: the GPU does not exist.
     """
     if int(options.devices[0]) >= cards:
-        text = f"card {options.devices[0]} was asked for, but {library} sees {cards} here"
+        text = f"card {options.devices[0]} was requested, but {library} sees {cards} here"
         raise MissingDevice(str(OptionProblem(key="devices", text=text)))
 
 

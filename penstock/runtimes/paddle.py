@@ -100,7 +100,7 @@ class PaddleRuntime:
         return is_paddle(path)
 
     def problems(self, path: Path, options: ModelOptions) -> list[OptionProblem]:
-        """See ``Runtime``; the installed library tells what it is compiled with."""
+        """See ``Runtime``; the installed library decides which features are available."""
         found: list[OptionProblem] = []
         library = has_cuda = None
         is_json = False
@@ -108,7 +108,7 @@ class PaddleRuntime:
             with _needing_paddle():
                 check_installed("paddle")
             has_cuda = _is_for_cuda()
-            # Its files do not say what an import tells about bf16 and TensorRT.
+            # Only an import shows the support of bf16 and TensorRT.
             if on_cpu(options):
                 needs_import = options.precision.lower() == "bf16"
             else:

@@ -77,7 +77,7 @@ class TorchRuntime:
         return is_torch(path)
 
     def problems(self, path: Path, options: ModelOptions) -> list[OptionProblem]:
-        """See ``Runtime``; the installed library tells whether it can use GPUs."""
+        """See ``Runtime``; the installed library decides whether GPUs are available."""
         found: list[OptionProblem] = []
         library = None
         try:

@@ -236,7 +236,7 @@ def test_a_key_for_speed_elsewhere_is_noted(regression, options, key: str) -> No
         ({"device_type": 3}, r"device_type: 3 \(ARM CPU\)"),
         ({"device_type": 5}, r"device_type: 5 \(Ascend 310\)"),
         ({"device_type": 9}, r"device_type: 9 is unknown"),
-        ({"devices": ("0",)}, r"devices: card 0 was asked for.*has no CUDAExecutionProvider"),
+        ({"devices": ("0",)}, r"devices: card 0 was requested.*has no CUDAExecutionProvider"),
         ({"device_type": 1, "devices": ("gpu",)}, r"devices: 'gpu' is not the id of a card"),
         ({"thread_num": 0}, r"thread_num: 0 is below 1"),
     ],

@@ -131,8 +131,8 @@ def test_a_card_beyond_those_that_there_are_is_found_when_the_model_is_opened(
     assert model.notes == (model.fallback,)
     assert model.fallback == (
         "runs on the CPU in fp32, as missing_device: cpu says: local_service_conf.devices:"
-        " card 1 was asked for, but Toy sees 1 here;"
+        " card 1 was requested, but Toy sees 1 here;"
         " local_service_conf.precision: fp16 is for cards"
     )
-    with pytest.raises(MissingDevice, match="card 1 was asked for, but Toy sees 1 here"):
+    with pytest.raises(MissingDevice, match="card 1 was requested, but Toy sees 1 here"):
         Model.open(asked("error", devices=("1",)))

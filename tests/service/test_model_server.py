@@ -168,7 +168,7 @@ def test_flags_that_cannot_be_obeyed_are_refused_by_one_sentence(
     [
         (
             ["--gpu_ids", "0"],
-            "conf.devices: card 0 was asked for, but the installed ONNX Runtime has no CUDA",
+            "conf.devices: card 0 was requested, but the installed ONNX Runtime has no CUDA",
         ),
         (
             ["--gpu_ids", "0", "--use_trt"],

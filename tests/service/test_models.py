@@ -112,7 +112,7 @@ def test_a_card_that_is_not_there_is_a_problem_or_gives_way_to_the_cpu(
     tmp_path: Path, place: str
 ) -> None:
     op, config = of_card(place, tmp_path, {})
-    with pytest.raises(ConfigError, match=r"devices: .*card 7 was asked for"):
+    with pytest.raises(ConfigError, match=r"devices: .*card 7 was requested"):
         drawn(op, config)
     op, config = of_card(place, tmp_path, {"missing_device": "cpu"})
     blueprint = drawn(op, config)

@@ -132,7 +132,7 @@ def test_a_card_that_is_not_there_is_said_unless_the_cpu_does_for_it(tmp_path: P
     script = write(tmp_path, executor="thread", model="double.onnx, device_type: 1, devices: '0,1'")
     with running(script, ready=False) as service:
         assert service.wait_exit() == 1
-        assert "local_service_conf.devices: card 0 was asked for" in service.log()
+        assert "local_service_conf.devices: card 0 was requested" in service.log()
     with (tmp_path / "config.yml").open("a") as file:
         file.write("missing_device: cpu\n")
     with running(script) as service:

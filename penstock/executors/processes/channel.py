@@ -100,7 +100,7 @@ class Channel:
         """Stop reading: the worker violated the protocol, here or elsewhere."""
         if not self.over:
             self.over = True
-            self._loop.call_soon(self._tell, error)
+            self._loop.call_soon(self._report, error)
 
     def close(self) -> None:
         """Close the socket; ``broken`` is not called any more."""
@@ -120,7 +120,7 @@ class Channel:
         os.eventfd_read(self.event)
         self.read()
 
-    def _tell(self, error: FrameError) -> None:
+    def _report(self, error: FrameError) -> None:
         if not self._closed:
             self._broken(error)
 

@@ -37,7 +37,7 @@ class Http1Failed:
         status: the status of the answer.
         text: the reason; may be sent to the client.
         answered: an answer to this request has begun: close without another answer.
-        abuse: the kind of abuse, if the status does not tell it.
+        abuse: the kind of abuse, if the status does not determine it.
     """
 
     status: int

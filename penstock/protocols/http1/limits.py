@@ -40,7 +40,7 @@ class BrokenRule(Exception):
     Attributes:
         status: the status of the answer.
         text: the reason; may be sent to the client.
-        abuse: the kind of abuse, if the status does not tell it.
+        abuse: the kind of abuse, if the status does not determine it.
     """
 
     def __init__(self, status: int, text: str, abuse: str = "") -> None:
