@@ -106,11 +106,13 @@ class _Group:
 
     Attributes:
         done: virtual time: seconds that a task present since the start would have computed.
+        speed: virtual seconds per second, for each task.
         tasks: a heap of (``done`` at the task's end, number, callback).
         busy: seconds in which there were tasks.
     """
 
     done: float = 0.0
+    speed: float = 0.0
     tasks: list[tuple[float, int, Then]] = field(default_factory=list)
     busy: float = 0.0
 
@@ -137,25 +139,26 @@ class _Machine:
 
     def step(self) -> None:
         """Advance to the next event."""
-        free, *others = self.groups
-        running = len(free.tasks) + sum(1 for each in others if each.tasks)
+        groups, now = self.groups, self.now
+        free = groups[0]
+        running = len(free.tasks)
+        for group in groups:
+            if group.tasks and group is not free:
+                running += 1
         speed = min(1.0, self._cores / running) if running else 0.0
         at, chosen = self._timers[0][0] if self._timers else float("inf"), None
-        speeds = []
-        for group in self.groups:
-            own = 0.0
+        for group in groups:
             if group.tasks:
-                own = speed if group is free else speed / len(group.tasks)
-                end = self.now + (group.tasks[0][0] - group.done) / own
+                group.speed = speed if group is free else speed / len(group.tasks)
+                end = now + (group.tasks[0][0] - group.done) / group.speed
                 if end < at:
                     at, chosen = end, group
-            speeds.append(own)
-        passed = at - self.now
+        passed = at - now
         self.now = at
         self.used += passed * speed * running
-        for group, own in zip(self.groups, speeds, strict=True):
+        for group in groups:
             if group.tasks:
-                group.done += passed * own
+                group.done += passed * group.speed
                 group.busy += passed
             else:
                 group.done = 0.0

@@ -82,7 +82,7 @@ def test_every_limit_has_its_setting_but_the_cores() -> None:
 
 
 def planner(**changes: dict[str, object]) -> Planner:
-    return Planner(Calibration(recording(COSTS, 1, 4, 16)), changes, 20.0)
+    return Planner(Calibration(recording(COSTS, 1, 4, 16)), changes, 10.0)
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +118,7 @@ def test_doubts_are_said_before(found: Planner) -> None:
         each["load"]["rate"] *= 0.7
         each["load"]["failed"] = 3
     made[KEY]["steps"][0]["after"]["graphs"].append(made[KEY]["steps"][0]["after"]["graphs"][0])
-    noisy = Planner(Calibration(made), {"det": {"batch_size": 8, "place": "process"}})
+    noisy = Planner(Calibration(made), {"det": {"batch_size": 8, "place": "process"}}, 5.0)
     said = "\n".join(noisy.doubts(noisy.most))
     for part in (
         "other programs kept 1.0 cores busy",
