@@ -285,7 +285,7 @@ def client(
         ),
     ] = "",
     method: Annotated[str, typer.Option(help="The second part of the URL.")] = "prediction",
-    grpc: Annotated[bool, typer.Option("--grpc/--http", help="The protocol to speak.")] = False,
+    grpc: Annotated[bool, typer.Option("--grpc/--http", help="The protocol of the call.")] = False,
     log_id: Annotated[int, typer.Option(help="A trace id, which appears in logs.")] = 0,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for the reply.")] = 60.0,
 ) -> None:

@@ -203,7 +203,13 @@ class Examples:
             async with asyncio.timeout(call.timeout):
                 checked = await asyncio.shield(self._check)
         except TimeoutError:
-            call.send(error_reply(DeadlineExceeded("the check takes longer", by_client=True)))
+            call.send(
+                error_reply(
+                    DeadlineExceeded(
+                        "the check took longer than the caller's timeout", by_client=True
+                    )
+                )
+            )
             return
         good = all(each["state"] != "failed" for each in checked)
         body = orjson.dumps({"ok": good, "checked": checked})

@@ -137,7 +137,7 @@ class HealthApplication:
 
 def _probe(path: str, handler: Whole, summary: str) -> Http:
     text: Contents = {"text/plain": {"type": "string"}}
-    no = Answer(text="No; the text says why.", contents=text)
+    no = Answer(text="No; the text has the reason.", contents=text)
     return Http(
         "GET",
         path,

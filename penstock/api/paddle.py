@@ -182,7 +182,7 @@ def _reserve(call: Call, size: int) -> None:
     if size > limit:
         raise PackageError(
             f"the reply would take about {size >> 20} MiB, and no more than {limit >> 20} MiB may "
-            f"be in flight (max_inflight_bytes): give fewer numbers, or tensors instead of texts"
+            f"be in flight (max_inflight_bytes): return fewer numbers, or tensors instead of texts"
         )
     call.exchange.take(size)
 

@@ -366,7 +366,7 @@ def _segment(raw: bytes) -> str | None:
 def _encoding(head: RequestHead, route: Http) -> bytes | None:
     """The one content-encoding; None for ``identity``."""
     if [name for name, _ in head.headers].count(b"content-encoding") > 1:
-        raise _Refused(route.refusal(415, "the header content-encoding stands more than once"))
+        raise _Refused(route.refusal(415, "the header content-encoding occurs more than once"))
     encoding = head.fields[b"content-encoding"]
     return None if encoding.strip().lower() == b"identity" else encoding
 

@@ -165,7 +165,7 @@ class Interface:
         if unknown:
             there = sorted({*self._outputs.values()})
             raise InputMismatch(
-                f"invalid arg list: the model has outputs {there}, asked for {unknown}"
+                f"invalid arg list: the model has outputs {there}, requested {unknown}"
             )
         return {name: self._outputs[name] for name in wanted}
 

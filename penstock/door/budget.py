@@ -65,7 +65,7 @@ class ByteBudget:
     def release(self, count: int) -> None:
         """Release bytes that were reserved or added."""
         self.used -= count
-        assert self.used >= 0, "more bytes were given back than taken"
+        assert self.used >= 0, "more bytes were released than reserved"
 
 
 class Reservation:
@@ -179,7 +179,7 @@ class Reservation:
         # ``ByteBudget.release``, inlined.
         budget = self._budget
         budget.used -= self.taken
-        assert budget.used >= 0, "more bytes were given back than taken"
+        assert budget.used >= 0, "more bytes were released than reserved"
         budget.to_come -= self.to_come
         self.taken = self.to_come = 0
 

@@ -107,7 +107,7 @@ def bind_unix(path: Path, what: str) -> socket.socket:
         why = error.strerror or str(error)
         if error.errno == errno.EADDRINUSE:
             # A refused connection would not prove that it is stale: its owner may not listen yet.
-            why = "it exists; unless a service is there, one that was killed has left it: remove it"
+            why = "it exists: if no service uses it, a killed one left it: remove it"
         raise StartupError(f"{what}: {path} cannot be bound: {why}") from error
     finally:
         os.umask(before)

@@ -152,7 +152,7 @@ def _check_settings(source: Source, planner: Planner) -> None:
         BadTarget: it has other settings, or no target is given.
     """
     if source.target is None:
-        raise BadTarget("to verify a plan, give the URL that is to be asked")
+        raise BadTarget("to verify a plan, give the URL of the service")
     status = ask_status(source.target.status_url, ca_file=source.target.ca_file)
     running = {op["name"]: op for graph in status["graphs"] for op in graph["ops"]}
     for op in planner.costs(1.0).ops:
@@ -164,7 +164,7 @@ def _check_settings(source: Source, planner: Planner) -> None:
         if (workers, batching["window"]) != (op.workers, op.window):
             raise BadTarget(
                 f"the service has {workers} workers of {op.name}, the plan {op.workers}: start it"
-                " with the planned settings, and give what was measured before by --costs"
+                " with the planned settings, and pass the earlier measurement by --costs"
             )
 
 

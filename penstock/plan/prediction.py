@@ -236,15 +236,15 @@ def _doubts_of_costs(calibration: Calibration, changes: Changes) -> list[str]:
         )
     if light.load is None:
         found.append(
-            "there was no client of ours: latencies are those that the service sees, the client's"
-            " CPU time is left out, and costs were taken under whatever load there was"
+            "no load was generated: latencies are those that the service measured, the client's"
+            " CPU time is not included, and the costs are those under the current load"
         )
     for check in calibration.checks:
         load, (rate, p95) = check.observation.load, check.errors
         assert load is not None
         if abs(rate) > RATE_LIMIT or abs(p95) > P95_LIMIT:
             found.append(
-                f"of the measuring run itself, with {load.in_flight} in flight, the model makes"
+                f"of the measuring run itself, with {load.in_flight} in flight, the model predicts"
                 f" {check.simulated.rate:.4g}/s and a p95 of"
                 f" {1000 * check.simulated.quantile(0.95):.3g} ms; it was {load.rate:.4g}/s and"
                 f" {1000 * load.p95:.3g} ms"
@@ -252,16 +252,16 @@ def _doubts_of_costs(calibration: Calibration, changes: Changes) -> list[str]:
         if load.failed:
             found.append(f"{load.failed} requests failed with {load.in_flight} in flight")
     if any(each.graphs > 1 for each in steps):
-        found.append("other graphs were asked as well, and are not counted")
+        found.append("other graphs had requests as well, which are not counted")
     costs = calibration.costs(calibration.full.rate)
     few = [op.name for op in costs.ops if op.batches < _FEW]
     if few:
-        found.append(f"fewer than {_FEW} batches were seen of {', '.join(few)}")
+        found.append(f"there were fewer than {_FEW} batches of {', '.join(few)}")
     waiting = [op.name for op in costs.ops if op.place == "loop" and op.cost() > 0.001]
     if waiting:
         found.append(
             f"{', '.join(waiting)} waits for something that is not measured here: it is assumed"
-            " to be as quick under any load"
+            " to take as long under any load"
         )
     for op in changed(costs, changes).ops:
         before = costs.op(op.name)
@@ -271,7 +271,9 @@ def _doubts_of_costs(calibration: Calibration, changes: Changes) -> list[str]:
                 f"no batches {seen} were seen of {op.name}: what fuller ones cost is extrapolated"
             )
         if op.place != before.place:
-            found.append(f"what it costs to carry requests to other workers of {op.name} is unseen")
+            found.append(
+                f"the cost of handing requests to other workers of {op.name} was not measured"
+            )
     if not calibration.lock_known and any(op.place == "thread" for op in costs.ops):
         bound = bounds(replace(changed(costs, changes), locked=True))[0]
         if bound.kind == "lock":

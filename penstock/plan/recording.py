@@ -164,7 +164,7 @@ def observations_of(recording: Report) -> list[Observation]:
             "there is no status of ops in it: record it with penstock trace, or penstock plan -o"
         ) from error
     if not found:
-        raise NoRecording("nothing was asked while it was recorded")
+        raise NoRecording("there were no requests while it was recorded")
     return sorted(found, key=lambda each: each.load.in_flight if each.load else 0)
 
 
@@ -179,7 +179,7 @@ def observation_of(step: Report) -> Observation:
     counts = [_samples(now) - _samples(was) for now, was in graphs]
     answered = after["requests"]["answered"] - before["requests"]["answered"]
     if answered <= 0 or not any(counts):
-        raise NoRecording("nothing was asked while it was recorded")
+        raise NoRecording("there were no requests while it was recorded")
     graph, was = graphs[counts.index(max(counts))]
     then = {each["name"]: each for each in was["ops"]}
     engines = after["engines"]

@@ -297,7 +297,7 @@ def _chosen(
         else:
             raise _unknown(name, [spec for _, spec in found])
     if len({key for key, _ in chosen}) < len(chosen):
-        raise InputMismatch("an output is asked for twice")
+        raise InputMismatch("an output is requested twice")
     return chosen
 
 

@@ -145,7 +145,7 @@ def refuse_urlencoded(body: bytes, kind: str, raw: str | None) -> None:
     else:
         file = next((name for magic, name in _FILES.items() if body.startswith(magic)), _OCTETS)
         how = f"send a file as -H 'Content-Type: {file}', or as a form: -F {raw}=@FILE"
-    raise Undecodable(f"the body is no JSON, and {_CURLS}, as curl says by itself: {how}")
+    raise Undecodable(f"the body is no JSON, and {_CURLS}, the default of curl: {how}")
 
 
 def read_form(body: bytes, kind: str) -> tuple[dict[str, Any], set[str]]:

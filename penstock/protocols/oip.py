@@ -192,7 +192,7 @@ def from_raw(
 
 def _texts_of(where: str, count: int, raw: bytes, budget: DecodeBudget) -> Array:
     if count * _LENGTH > len(raw):
-        raise PackageError(f"{where}: the bytes end before {count} elements are there")
+        raise PackageError(f"{where}: the bytes end before {count} elements")
     budget.array(count, _ELEMENT)
     array = np.empty(count, object)
     at = 0
@@ -203,7 +203,7 @@ def _texts_of(where: str, count: int, raw: bytes, budget: DecodeBudget) -> Array
             raise PackageError(f"{where}: the bytes end within element {index}")
         array[index] = raw[begin:at]
     if at != len(raw):
-        raise PackageError(f"{where}: {len(raw) - at} bytes are left after {count} elements")
+        raise PackageError(f"{where}: {len(raw) - at} bytes remain after {count} elements")
     return array
 
 
@@ -282,7 +282,7 @@ def _check_outputs(request: InferRequest, signature: Signature) -> None:
     if request.outputs is None:
         return
     if len(set(request.outputs)) < len(request.outputs):
-        raise InputMismatch("an output is asked for twice")
+        raise InputMismatch("an output is requested twice")
     if not signature.outputs:
         return
     there = signature.output_specs

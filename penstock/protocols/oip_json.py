@@ -163,7 +163,7 @@ class _Reader:
             self._input(found, each, f"inputs[{index}]")
         if binary and self._taken != len(self._raw):
             left = len(self._raw) - self._taken
-            raise PackageError(f"{left} bytes are left behind the last tensor's")
+            raise PackageError(f"{left} bytes remain after the last tensor")
         return found
 
     def _input(self, found: InferRequest, value: Any, where: str) -> None:
@@ -236,7 +236,7 @@ class _Reader:
     def _take(self, size: int, where: str) -> memoryview:
         start, self._taken = self._taken, self._taken + size
         if self._taken > len(self._raw):
-            raise PackageError(f"{where}: the body ends before its {size} bytes are there")
+            raise PackageError(f"{where}: the body ends before its {size} bytes")
         return self._raw[start : self._taken]
 
     def _array(self, where: str, datatype: str, shape: Sequence[int], data: Any) -> oip.Array:

@@ -218,10 +218,10 @@ class Model:
         if unknown:
             raise error(
                 f"{where}invalid arg list: the model has outputs"
-                f" {_shown(spec.alias for spec in self.outputs)}, asked for {_shown(unknown)}"
+                f" {_shown(spec.alias for spec in self.outputs)}, requested {_shown(unknown)}"
             )
         if len(set(names)) != len(names):
-            raise error(f"{where}invalid arg list: an output is asked for twice: {_shown(names)}")
+            raise error(f"{where}invalid arg list: an output is requested twice: {_shown(names)}")
         return [self._outputs[name].name for name in names]
 
     def _wrong_names(self, feed: Mapping[str, Any]) -> InputMismatch:
@@ -340,7 +340,7 @@ def _with_aliases(
         named.append(spec)
     aliases = [spec.alias for spec in named]
     if len(by_name) != len(variables) or len(set(aliases)) != len(aliases):
-        raise ModelError(f"{where} gives a name or an alias twice: {_shown(aliases)}")
+        raise ModelError(f"{where} has a duplicate name or alias: {_shown(aliases)}")
     return tuple(named)
 
 
@@ -353,7 +353,7 @@ def _names_none(outputs: Sequence[TensorSpec], names: Sequence[str]) -> bool:
 def _by_position(names: Sequence[str], variables: Sequence[Variable]) -> str:
     pairs = zip(names, variables, strict=True)
     which = ", ".join(f"{name!r} is {one.name!r}" for name, one in [*pairs][:_SHOWN])
-    return f"the model has no outputs of these names, which are taken by position: {which}"
+    return f"the model has no outputs of these names, which are matched by position: {which}"
 
 
 def _counts_of(outputs: Sequence[TensorSpec]) -> str | None:

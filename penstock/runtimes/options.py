@@ -128,7 +128,7 @@ def settled(options: ModelOptions, missing: str | None = None) -> tuple[ModelOpt
         tried = replace(tried, precision="fp32", use_calib=False)
         place += " in fp32"
     because = "; ".join(why + numbers)
-    return tried, f"runs {place}, as missing_device: cpu says: {because}"
+    return tried, f"runs {place}, as missing_device: cpu allows: {because}"
 
 
 _PLACEMENT: Final = ("device_type", "devices")

@@ -181,7 +181,7 @@ class TorchSession:
             ours = self._kept | {_address(each) for each in given}
             return [self._array(named[name], ours) for name in fetch]
         except KeyError as error:
-            raise InferenceFailed(f"{self._file.name} gave no output {error}") from None
+            raise InferenceFailed(f"{self._file.name} returned no output {error}") from None
         except MemoryError as error:
             raise InferenceFailed(_error_text(error)) from error
         except library.OutOfMemoryError as error:
@@ -273,8 +273,8 @@ def _script(library: Any, file: Path, device: str, options: ModelOptions) -> Pro
     if declared is None:
         inputs = tuple(_unknown(name) for name in needed)
         notes = (
-            f"{file} says nothing of types: its inputs are taken for float32 of any shape;"
-            f" {SIGNATURE} beside it can say otherwise",
+            f"{file} declares no types: its inputs are assumed to be float32 of any shape;"
+            f" {SIGNATURE} beside it can declare them",
         )
     else:
         inputs = declared[0]

@@ -57,7 +57,7 @@ class AsgiApplication:
             case "lifespan":
                 await self._lifespan(receive, send)
             case other:
-                raise RuntimeError(f"penstock speaks HTTP, not {other}")
+                raise RuntimeError(f"penstock serves HTTP, not {other}")
 
     async def start(self) -> Embedded:
         """Start the service, once, and return it.

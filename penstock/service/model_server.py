@@ -74,7 +74,7 @@ _AT_LEAST: Final = {
 _ELSEWHERE: Final = {
     "stop": "end the service with SIGTERM, or Ctrl-C",
     "kill": "end the service with SIGKILL",
-    "check": "start the service and ask /readyz",
+    "check": "start the service and request /readyz",
     "status": "use penstock status",
 }
 """Subcommands of the original, and their replacements here."""
@@ -310,7 +310,7 @@ def parse(arguments: Sequence[str]) -> tuple[ModelServer, dict[str, Any]]:
     if given.config is None and not given.model:
         problems.append("You must specify your serving model: --model PATH")
     if given.config is not None and (given.model or given.op):
-        problems.append("--config says what is served: give it without --model and --op")
+        problems.append("--config defines what is served: leave out --model and --op")
     problems += _problems_of_ops(given)
     if problems:
         raise ConfigError(problems)
@@ -371,7 +371,7 @@ def _problems_of_flags(given: argparse.Namespace) -> Iterator[str]:
     """Problems of flags, independent of the models."""
     if given.command != "start":
         instead = _ELSEWHERE.get(given.command, "give --model PATH")
-        yield f"{given.command}: penstock serve knows no such command: {instead}"
+        yield f"{given.command}: penstock serve has no such command: {instead}"
     for flag, (what, off) in _WITHOUT.items():
         if getattr(given, flag) != off:
             yield f"--{flag}: {what} is not available here"
@@ -401,7 +401,7 @@ def _problems_of_ops(given: argparse.Namespace) -> Iterator[str]:
             yield f"--op {each} is not available here: the ops are {there}"
     engines = given.op.count(_INFER)
     if len(given.model) > 1:
-        yield "--op says what one --model runs: give that flag once, with all models behind it"
+        yield "--op describes one --model: give that flag once, with all models"
     elif given.model and engines != len(given.model[0]):
         yield f"--op has {engines} times {_INFER}, but there are {len(given.model[0])} models"
 

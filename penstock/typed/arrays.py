@@ -237,7 +237,7 @@ def binary(value: Any) -> bytes:
     if isinstance(value, bytes):
         return value
     if not isinstance(value, str):
-        raise ValueError("the bytes of one file are wanted, which stand in JSON as Base64")
+        raise ValueError("the bytes of one file are expected, as Base64 in JSON")
     if value.startswith("data:"):  # a data URL, as browsers encode files
         value = value.partition(",")[2]
     try:

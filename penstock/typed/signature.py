@@ -207,7 +207,7 @@ def _read_form(validator: Validator, body: bytes, kind: str) -> Any:
         if each["type"] == "list_type" and len(each["loc"]) == 1 and name in value:
             value[name] = [value[name]]
         elif name in repeated and each["input"] is value[name]:
-            text = f"the field was sent {len(value[name])} times, and takes one value"
+            text = f"the field was sent {len(value[name])} times, but has one value"
             raise InvalidInput([{"loc": ["body", name], "msg": text, "type": "sent_twice"}])
     return validator.validate_python(value)
 
@@ -276,7 +276,7 @@ class Signature:
         hints = _hints(function, self.name)
         taken = {each.name: self._type_of(each, hints) for each in parameters}
         if not taken:
-            raise HookError(f"{self.name} takes nothing: give it a parameter for the body")
+            raise HookError(f"{self.name} has no parameter: add one for the body")
         if batched:
             taken = {name: _element(kind, self.name, name) for name, kind in taken.items()}
         self.names = list(taken)
@@ -299,7 +299,7 @@ class Signature:
         if parameter.name not in hints:
             raise HookError(
                 f"{self.name}: the parameter {parameter.name} has no type: write"
-                f" {parameter.name}: float, or whatever it is"
+                f" {parameter.name}: float, or another type"
             )
         problem = foreign_default(parameter.default)
         if problem is not None:

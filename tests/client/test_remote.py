@@ -160,7 +160,7 @@ async def test_aliases_are_taken_and_given() -> None:
         ({}, None, InputMismatch, "got []"),
         ({"x": ROW[0]}, None, InputMismatch, "expected the shape [?, 3]"),
         ({"x": [1.0]}, None, WrongType, "feed_batch must be npdata"),
-        ({"x": ROW}, ("z",), InputMismatch, "outputs ['twice', 'y'], asked for ['z']"),
+        ({"x": ROW}, ("z",), InputMismatch, "outputs ['twice', 'y'], requested ['z']"),
     ],
 )
 async def test_what_does_not_fit_is_not_sent(

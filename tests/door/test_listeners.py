@@ -71,7 +71,7 @@ def test_a_unix_socket_that_a_killed_service_has_left_is_named_and_left_alone(
 ) -> None:
     path = tmp_path / "penstock.sock"
     bind_unix(path, "door.unix_socket").close()  # without removing it, as the killed do
-    with pytest.raises(StartupError, match=r"penstock\.sock cannot be bound: it exists; .* remove"):
+    with pytest.raises(StartupError, match=r"penstock\.sock cannot be bound: it exists: .* remove"):
         bind_unix(path, "door.unix_socket")
     assert path.is_socket()
     with pytest.raises(StartupError, match="cannot be bound: No such file or directory"):

@@ -132,7 +132,7 @@ def oip_http() -> Iterator[Bad]:
     yield _whole("a sequence", {**GOOD, "parameters": sequence}, "a sequence of requests is not")
     for output, text in (
         ([{"name": "z"}], "not ['z']"),
-        ([{"name": "x"}] * 1000, "asked for twice"),
+        ([{"name": "x"}] * 1000, "requested twice"),
         ([{"name": "x"}] * 1001, "1000"),
         ([{"name": 1}], "must be a text"),
         ([{}], "has no name"),
@@ -198,7 +198,7 @@ def oip_http() -> Iterator[Bad]:
     yield _behind(
         "fewer bytes than there are", "FP32 of shape [1, 3] is 12 bytes, got 8", FLOATS, 8
     )
-    yield _behind("bytes behind the last tensor's", "1 bytes are left", FLOATS + b"x", 12)
+    yield _behind("bytes behind the last tensor's", "1 bytes remain", FLOATS + b"x", 12)
     for size in (-1, 1.5, "a", None, [], {}, True, 2**64, "-1"):
         yield _behind(f"a size of {size!r}", "", FLOATS, size)
     yield _behind("both data and bytes", "both data and raw bytes", FLOATS, 12, data=[1, 2, 3])
@@ -209,7 +209,7 @@ def oip_http() -> Iterator[Bad]:
     yield Bad(
         rule="two tensors for the bytes of one",
         data=infer(overlapping, raw=FLOATS),
-        text="the body ends before its 12 bytes are there",
+        text="the body ends before its 12 bytes",
     )
     for size in (
         b"x",
@@ -265,7 +265,7 @@ def _bad_texts() -> Iterator[tuple[str, bytes, str]]:
     yield "a length that is cut off", b"\1\0\0", "before 1 elements"
     yield "no bytes of a text", b"\1\0\0\0", "end within element 0"
     yield "a text of 4 GiB", b"\xff\xff\xff\xffabc", "end within element 0"
-    yield "bytes behind the last text", b"\1\0\0\0ab", "1 bytes are left"
+    yield "bytes behind the last text", b"\1\0\0\0ab", "1 bytes remain"
     yield "a text that is no UTF-8", b"\1\0\0\0\xff", "not UTF-8"
 
 
@@ -399,7 +399,7 @@ def general_documents() -> Iterator[tuple[str, dict[str, Any], int, str]]:
     yield "an unknown model", {**GENERAL_GOOD, "model": "nope"}, 404, "no model 'nope'"
     yield "an unknown output", {**GENERAL_GOOD, "fetch_var_names": ["z"]}, 400, "no output 'z'"
     twice = {**GENERAL_GOOD, "fetch_var_names": ["x"] * 1000}
-    yield "an output 1,000 times", twice, 400, "asked for twice"
+    yield "an output 1,000 times", twice, 400, "requested twice"
     many = {**GENERAL_GOOD, "fetch_var_names": ["x"] * 1001}
     yield "an output 1,001 times", many, 400, "1000"
     yield (

@@ -130,7 +130,7 @@ def test_detection(tmp_path: Path) -> None:
             assert (box["category_id"], box["score"]) == (0, pytest.approx(1.0))
         assert ast.literal_eval(over_grpc(server, folder)["two"]) == found["two"]
         log = server.log()
-        assert "op 'finder' runs on the CPU, as missing_device: cpu says" in log
+        assert "op 'finder' runs on the CPU, as missing_device: cpu allows" in log
 
 
 def test_bert(tmp_path: Path) -> None:

@@ -352,7 +352,7 @@ def test_behind_a_token_two_engines_with_errors_retries_and_a_restart(
         page.until("document.getElementById('login')?.hidden === false")
         page.evaluate("byId('token').value = 'wrong'")
         page.evaluate("byId('login').requestSubmit()")
-        page.until("byId('refused-text').textContent === 'That is not the token.'")
+        page.until("byId('refused-text').textContent === 'The token is wrong.'")
         shot(page, "token")
         page.evaluate("byId('token').value = 'a-token-of-some-length'")
         page.evaluate("byId('login').requestSubmit()")

@@ -84,7 +84,7 @@ def test_a_plan_of_settings_that_the_service_lacks_is_not_verified(service: Serv
 def test_a_service_that_nobody_asks_gives_no_plan(service: ServiceProcess) -> None:
     done = plan(service.http_url.removeprefix("http://"), "--measuring", "200ms")
     assert done.exit_code == 1
-    assert "error: nothing was asked while it was recorded" in done.stderr
+    assert "error: there were no requests while it was recorded" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ def test_doubts_are_said_before(found: Planner) -> None:
         "of the measuring run itself, with 1 in flight",
         "3 requests failed",
         "fuller ones cost is extrapolated",
-        "to carry requests to other workers of det",
+        "handing requests to other workers of det",
     ):
         assert part in said
 

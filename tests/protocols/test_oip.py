@@ -217,7 +217,7 @@ def test_bytes_behind_the_last_tensor_are_refused() -> None:
         "parameters": {"binary_data_size": 1},
     }
     document = json.dumps({"inputs": [tensor]}).encode()
-    with pytest.raises(PackageError, match="1 bytes are left behind"):
+    with pytest.raises(PackageError, match="1 bytes remain after the last tensor"):
         oip_json.decode(document + b"ab", len(document))
 
 
@@ -237,7 +237,7 @@ def test_two_inputs_of_one_name_are_refused() -> None:
     ("raw", "text"),
     [
         (b"\x01\x00\x00\x00", "end within element 0"),
-        (b"\x00\x00\x00\x00\x00", "are left after"),
+        (b"\x00\x00\x00\x00\x00", "remain after"),
         (b"", "before 1 elements"),
         (b"\xff\xff\xff\xff", "end within element 0"),
     ],
@@ -352,7 +352,7 @@ def test_outputs_are_those_asked_for() -> None:
     (output,) = oip.answered(request, SIGNATURE, {"y": np.zeros(1, np.float32), "z": 3})
     assert (output.name, output.datatype) == ("y", "BF16")
     request.outputs = ("y", "y")
-    with pytest.raises(InputMismatch, match="asked for twice"):
+    with pytest.raises(InputMismatch, match="requested twice"):
         oip.fit(request, SIGNATURE)
     request.outputs = ("nope",)
     with pytest.raises(InputMismatch, match=r"gives the outputs \['y'\], not \['nope'\]"):

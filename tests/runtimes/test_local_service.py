@@ -130,7 +130,7 @@ def test_a_feed_that_is_no_dict_is_a_wrong_type(predictor, feed) -> None:
 def test_predict_checks_names_and_outputs(predictor) -> None:
     with pytest.raises(InputMismatch, match="invalid arg list"):
         predictor.predict({"a": [1, 2], "b": [1, 2]})
-    with pytest.raises(InputMismatch, match="asked for"):
+    with pytest.raises(InputMismatch, match="requested"):
         predictor.predict({"a": [1, 2], "ids": [1, 2]}, fetch="price")
 
 

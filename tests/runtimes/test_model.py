@@ -81,7 +81,7 @@ def test_an_empty_fetch_list_answers_nothing(two_inputs) -> None:
 
 @pytest.mark.parametrize(
     ("fetch", "text"),
-    [(("price2",), r"\['price'\], asked for \['price2'\]"), (("price",) * 2, "twice")],
+    [(("price2",), r"\['price'\], requested \['price2'\]"), (("price",) * 2, "twice")],
 )
 def test_a_wrong_fetch_list_does_not_open(regression, fetch, text: str) -> None:
     with pytest.raises(ModelError, match=text):
@@ -192,7 +192,7 @@ def test_the_configuration_lists_the_default_outputs_and_hides_none(two_inputs) 
     [
         ('feed_var { name: "z" }', r"feed_var names \['z'\], the model has inputs \['x'\]"),
         ('fetch_var { name: "z" }', r"fetch_var names \['z'\], the model has outputs \['price'\]"),
-        ('feed_var{name:"x"} feed_var{name:"x"}', "a name or an alias twice"),
+        ('feed_var{name:"x"} feed_var{name:"x"}', "a duplicate name or alias"),
         ('feed_var {\n oops: "x" }', r"serving_server_conf.prototxt, line 2: .* has no field"),
         (b"\xff", "cannot be read"),
     ],
@@ -294,7 +294,9 @@ def test_outputs_of_older_names_are_taken_by_position_where_the_library_did(
 ) -> None:
     model = detector(conf, fetch_list=fetch, runtime="paddle")
     (note,) = model.notes
-    assert note.startswith("the model has no outputs of these names, which are taken by position: ")
+    assert note.startswith(
+        "the model has no outputs of these names, which are matched by position: "
+    )
     assert "'a' is 'found'" in note
     got = model.run({"x": np.array([[1, 2], [0, 3]], np.float32)})
     assert list(got) == names
@@ -306,7 +308,7 @@ def test_outputs_of_older_names_are_taken_by_position_where_the_library_did(
 
 @pytest.mark.parametrize("fetch", [["found", "a"], ["a", "b", "c"]])
 def test_names_of_which_some_are_known_or_too_many_are_refused(fetch: list[str]) -> None:
-    with pytest.raises(ModelError, match="asked for"):
+    with pytest.raises(ModelError, match="requested"):
         detector(fetch_list=fetch, runtime="paddle")
 
 

@@ -110,7 +110,7 @@ def test_what_is_not_there_gives_way(
         assert note is None
     else:
         assert note is not None
-        begins = f"runs on {place}, as missing_device: cpu says: local_service_conf.{keys[0]}: "
+        begins = f"runs on {place}, as missing_device: cpu allows: local_service_conf.{keys[0]}: "
         assert note.startswith(begins)
         assert [part.split(":")[0] for part in note.split("local_service_conf.")[1:]] == keys
     assert settled(options) == (options, None)
@@ -130,7 +130,7 @@ def test_a_card_beyond_those_that_there_are_is_found_when_the_model_is_opened(
     model = Model.open(asked(devices=("1",), precision="fp16"))
     assert model.notes == (model.fallback,)
     assert model.fallback == (
-        "runs on the CPU in fp32, as missing_device: cpu says: local_service_conf.devices:"
+        "runs on the CPU in fp32, as missing_device: cpu allows: local_service_conf.devices:"
         " card 1 was requested, but Toy sees 1 here;"
         " local_service_conf.precision: fp16 is for cards"
     )

@@ -105,7 +105,7 @@ def test_each_picture_of_a_batch_has_its_own_boxes_and_their_lod(
             columns = np.flatnonzero(flat > 0)
             assert got["lod"] == str([0, len(columns)])
             assert got["boxes"] == str([[float(flat[at]), float(at)] for at in columns])
-        assert server.log().count("taken by position") == 1
+        assert server.log().count("matched by position") == 1
         assert server.stop() == 0
 
 

@@ -180,7 +180,7 @@ def test_without_a_signature_inputs_are_float32_of_any_shape_and_a_note_says_so(
     ]
     assert [spec.name for spec in session.outputs] == ["output_0", "output_1"]
     (note,) = session.notes
-    assert "taken for float32 of any shape; signature.json" in note
+    assert "assumed to be float32 of any shape; signature.json" in note
     x = np.ones((2, 3), np.float32)
     (product,) = session.run({"x": x, "y": 2 * x}, ["output_1"])
     np.testing.assert_array_equal(product, 2 * x)

@@ -122,10 +122,10 @@ MODEL = ["--model", "."]
         (["--prot", "1"], "unrecognized arguments: --prot"),
         (["--use", "1"], "ambiguous option: --use could match --use_calib, --use_mkl"),
         (["--port", "x"], "argument --port: invalid int value: 'x'"),
-        (["stop"], "stop: penstock serve knows no such command: end the service with SIGTERM"),
-        (["kill"], "kill: penstock serve knows no such command: end the service with SIGKILL"),
-        (["check"], "check: penstock serve knows no such command: start the service and ask"),
-        (["status"], "status: penstock serve knows no such command: use penstock status"),
+        (["stop"], "stop: penstock serve has no such command: end the service with SIGTERM"),
+        (["kill"], "kill: penstock serve has no such command: end the service with SIGKILL"),
+        (["check"], "check: penstock serve has no such command: start the service and request"),
+        (["status"], "status: penstock serve has no such command: use penstock status"),
         (["--thread", "0"], "--thread: must be at least 1, got 0"),
         (["--runtime_thread_num", "1", "-1"], "--runtime_thread_num: must be at least 0, got -1"),
         (["--batch_infer_size", "0"], "--batch_infer_size: must be at least 1, got 0"),
@@ -313,7 +313,7 @@ def test_ops_that_say_what_runs_anyway(tmp_path: Path) -> None:
         (["--model", *files, "--op", "GeneralInferOp"], "--op has 1 times GeneralInferOp, but"),
         (["--model", *files, "--op", *OPS, "MyOp"], "--op MyOp is not available here"),
         (["--model", files[0], "--model", files[1], "--op", *OPS], "give that flag once"),
-        (["--model", *files, "--config", "x"], "give it without --model and --op"),
+        (["--model", *files, "--config", "x"], "leave out --model and --op"),
     ):
         with pytest.raises(StartupError, match=text):
             parse(arguments)

@@ -117,7 +117,9 @@ def test_a_card_that_is_not_there_is_a_problem_or_gives_way_to_the_cpu(
     op, config = of_card(place, tmp_path, {"missing_device": "cpu"})
     blueprint = drawn(op, config)
     (warning,) = blueprint.warnings
-    told = "op 'work' runs on the CPU in fp32, as missing_device: cpu says: local_service_conf.dev"
+    told = (
+        "op 'work' runs on the CPU in fp32, as missing_device: cpu allows: local_service_conf.dev"
+    )
     assert warning.startswith(told)
     entry = blueprint.config.op.get("work")
     assert card_of(op, blueprint.options[0], entry, 0) is None

@@ -156,7 +156,7 @@ def test_a_field_that_came_twice_where_one_is_taken_is_said_so() -> None:
         signature.request.read(_form("picture", "picture"), "multipart/form-data; boundary=b")
     (told,) = caught.value.details
     assert told["loc"] == ["body", "picture"]
-    assert str(caught.value) == "picture: the field was sent 2 times, and takes one value"
+    assert str(caught.value) == "picture: the field was sent 2 times, but has one value"
 
 
 class Positive(BaseModel):
@@ -285,7 +285,7 @@ def of_dependency(x: int = Depends(of_query)) -> int:
         (of_query, False, "Query is fastapi's: .* members of the body"),
         (of_dependency, False, "Depends is fastapi's: .* members of the body"),
         (no_type, False, "parameter x has no type"),
-        (nothing, False, "takes nothing"),
+        (nothing, False, "has no parameter"),
         (variadic, False, "name its parameters"),
         (unknown, False, "annotation cannot be read"),
         (no_schema, False, "no schema"),

@@ -164,5 +164,5 @@ class WorkerProgram:
     def _refusal(self, sample: Sample, error: RequestError) -> bytes:
         text = without_sentence(str(error))
         if not is_callers(error):  # the caller does not see errors of the worker
-            text = f"the log of process {os.getpid()} says why, of data_id {sample.data_id}"
+            text = f"the log of process {os.getpid()} has the reason, for data_id {sample.data_id}"
         return refusal_body(error, text, self._kind)

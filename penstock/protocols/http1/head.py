@@ -243,7 +243,7 @@ def _refuse_repeated(headers: Headers) -> None:
     names = [name for name, _ in headers]
     for name in _ONLY_ONCE:
         if names.count(name) > 1:
-            raise BrokenRule(400, f"the header {name.decode()} stands more than once")
+            raise BrokenRule(400, f"the header {name.decode()} occurs more than once")
 
 
 def _target(method: str, raw: bytes) -> tuple[bytes, bytes | None]:

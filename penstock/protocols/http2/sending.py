@@ -162,7 +162,7 @@ class Sending:
         """
         most = self.peer_settings.max_concurrent_streams
         if self.closing or self.failed or self._next_own > MAX_STREAM_ID:
-            raise StreamLimit("the connection takes no new streams")
+            raise StreamLimit("the connection accepts no new streams")
         if most is not None and len(self.streams) >= most:
             raise StreamLimit("the peer's limit of streams is reached")
         stream = new_stream(
