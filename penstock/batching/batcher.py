@@ -55,7 +55,7 @@ class BatchPolicy:
     join: Callable[[Any, Any], Any] | None = None
 
 
-_PASSED_BY = 128
+_MOST_SKIPPED = 128
 """Most samples that are skipped, because they do not fit, in the search for a batch: some 100 us. A
 guess."""
 
@@ -332,7 +332,7 @@ class Batcher:
         sizes: Any = None
         both: Any = None
         rows = 0
-        while queue and len(passed) < _PASSED_BY:
+        while queue and len(passed) < _MOST_SKIPPED:
             sample = queue[0]
             if sample.waiting:
                 if sample.deadline <= now:

@@ -19,7 +19,7 @@ where the gain ends and the delay of other ops would begin."""
 
 MOST_BATCHES = 32
 _SMOOTHING = 0.2
-_COMPANY = 1.5
+_SEVERAL = 1.5
 """Mean samples per hand-over from which on it is deferred: a single request does not wait.
 Measured with a thread worker's echo and 32 connections over HTTP: a hand-over carried 8 or 9
 batches without this and nearly always 32 with it, and there were a quarter more answers a second.
@@ -31,7 +31,7 @@ class HandOver:
 
     def __init__(self) -> None:
         self._mean: float | None = None
-        self._company = 1.0
+        self._mean_count = 1.0
         self._seen = 0
 
     def learn(self, seconds: float) -> None:
@@ -53,7 +53,7 @@ class HandOver:
 
     def carried(self, count: int) -> None:
         """Record the number of samples of a hand-over."""
-        self._company += _SMOOTHING * (count - self._company)
+        self._mean_count += _SMOOTHING * (count - self._mean_count)
 
     def look_again(self, waiting: int, max_rows: int) -> bool:
         """Whether to defer the hand-over by one turn of the loop; asked each turn until it is
@@ -66,7 +66,7 @@ class HandOver:
         mean = self._mean
         again = (
             self._seen < waiting < (MOST_BATCHES if max_rows == 1 else max_rows)
-            and self._company > _COMPANY
+            and self._mean_count > _SEVERAL
             and mean is not None
             and (max_rows > 1 or mean * MOST_BATCHES <= HAND_OVER_BUDGET)
         )

@@ -90,9 +90,9 @@ def load(file: Path) -> ModelServerConfig:
     try:
         config = ModelServerConfig.model_validate(data)
     except ValidationError as error:
-        problems += _in_the_form(error)
+        problems += _form_problems(error)
     else:
-        problems += [*_contradictions(config), *_in_the_keys(config)]
+        problems += [*_contradictions(config), *_key_problems(config)]
     if problems or config is None:
         raise ConfigError(
             [f"{_place(document, file, each)}: {in_words(each)}" for each in problems]
@@ -150,7 +150,7 @@ _NOT_OF_THE_SERVER: Final = {
 }
 
 
-def _in_the_form(error: ValidationError) -> Iterator[Problem]:
+def _form_problems(error: ValidationError) -> Iterator[Problem]:
     """One problem for each place: pydantic reports all alternatives of a union."""
     seen = set()
     for each in error.errors(include_url=False):
@@ -174,7 +174,7 @@ def _in_the_form(error: ValidationError) -> Iterator[Problem]:
             yield Problem(path=path, text=f"{wanted}, got {got}")
 
 
-def _in_the_keys(config: ModelServerConfig) -> Iterator[Problem]:
+def _key_problems(config: ModelServerConfig) -> Iterator[Problem]:
     """Problems of single keys of ops and of the service."""
     for key, text in _NOT_OF_THE_SERVER.items():
         if key in config.server:

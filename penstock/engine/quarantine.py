@@ -107,12 +107,12 @@ class Quarantine:
         self._op = op
         self._rerun = rerun
         self._known: dict[bytes, _Suspect] = {}
-        self._lone: deque[Batch] = deque()
-        self._lone_last = False
+        self._isolated: deque[Batch] = deque()
+        self._isolated_last = False
 
     def __len__(self) -> int:
         """The number of requests that wait to run alone."""
-        return len(self._lone)
+        return len(self._isolated)
 
     @property
     def suspects(self) -> int:
@@ -133,13 +133,13 @@ class Quarantine:
         answers: list[Outcome] = []
         for sample, outcome in zip(batch.samples, outcomes, strict=True):
             if runs_alone(sample):
-                self._convict(sample, now)
+                self._ban(sample, now)
                 outcome = Outcome(None, kills_workers(self._op))
             else:
                 digest = digest_of(sample.inputs)
                 self._remember(digest, now)
                 if self._rerun and not sample.gone and not batch.settled:
-                    self._lone.append(_alone(sample, digest, now))
+                    self._isolated.append(_alone(sample, digest, now))
                     continue
             over.append(sample)
             answers.append(outcome)
@@ -189,8 +189,8 @@ class Quarantine:
                 continue
             if runs_alone(batch.samples[0]):
                 if batches:
-                    self._lone.appendleft(batch)  # it is the next one
-                    self._lone_last = False
+                    self._isolated.appendleft(batch)  # it is the next one
+                    self._isolated_last = False
                 else:
                     batches.append(batch)
                 break
@@ -199,17 +199,17 @@ class Quarantine:
 
     def _take_in_turn(self, now: float, poll: Callable[[], Polled]) -> Polled:
         """Take alternately from here and from the queue, so that neither starves the other."""
-        lone = None if self._lone_last else self._take(now)
-        polled = lone or poll()
+        isolated = None if self._isolated_last else self._take(now)
+        polled = isolated or poll()
         if not isinstance(polled, Batch):
-            lone = self._take(now)
-        self._lone_last = lone is not None
-        return lone or polled
+            isolated = self._take(now)
+        self._isolated_last = isolated is not None
+        return isolated or polled
 
     def _take(self, now: float) -> Batch | None:
         """The next request that must run alone and has not ended."""
-        while self._lone:
-            batch = self._lone.popleft()
+        while self._isolated:
+            batch = self._isolated.popleft()
             (sample,) = batch.samples
             if not sample.gone and sample.deadline > now:
                 return batch
@@ -230,7 +230,7 @@ class Quarantine:
             elif alone or suspect is None or now >= suspect.forget_at:
                 left.append(sample)
             else:
-                self._lone.append(_alone(sample, digest, now))
+                self._isolated.append(_alone(sample, digest, now))
         if len(left) < len(batch.samples):
             batch.samples = left
             batch.rows = sum(sample.rows for sample in left)
@@ -246,7 +246,7 @@ class Quarantine:
         suspect.forget_at = now + SUSPICION
         return suspect
 
-    def _convict(self, sample: Sample, now: float) -> None:
+    def _ban(self, sample: Sample, now: float) -> None:
         suspect = self._remember(sample.key.digest, now)
         seconds = min(LONGEST_BAN, BAN * 2**suspect.bans)
         suspect.bans += 1
@@ -270,7 +270,7 @@ class Quarantine:
             if now < known[oldest].forget_at:
                 return
             del known[oldest]
-        self.active = bool(self._lone)
+        self.active = bool(self._isolated)
 
 
 def runs_alone(sample: Sample) -> bool:

@@ -76,7 +76,7 @@ class Stage:
         self.name = name
         self.batcher = batcher
         self.executor = executor
-        executor.grown = self._ring
+        executor.grown = self._fire
         executor.instruments = instruments
         self.draining = False
         self.instruments = instruments
@@ -96,7 +96,7 @@ class Stage:
         self._overdue = False  # a hand-over takes longer than predicted
         self._pumping = False
         self._ending = False
-        self._window = Timer(clock, self._ring)
+        self._window = Timer(clock, self._fire)
         self._looking = Timer(clock, self._look)
         self._batches = 0
         self._samples = 0
@@ -157,7 +157,7 @@ class Stage:
         """A dispatched sample has been cancelled or has expired: its call may be useless."""
         if self._out and not self._ending:
             self._ending = True
-            self._clock.soon(self._end_vain_calls)  # once for all samples of this turn
+            self._clock.soon(self._end_useless_calls)  # once for all samples of this turn
 
     def drain(self) -> None:
         """No more requests will come: batches need not wait to fill."""
@@ -213,7 +213,7 @@ class Stage:
         """The batches of the next hand-over; or the time to ask again."""
         most = self._hand_over.batches(idle) if self.executor.takes_several else 1
         if self.quarantine.active:
-            return self._take_warily(most, now)
+            return self._take_screened(most, now)
         again: list[Batch] = []
         while (self._again or self._overdue) and len(again) < most:
             batch = self._take_again(now)
@@ -223,7 +223,7 @@ class Stage:
         self._notify_closed(more, now)
         return again + more, wait
 
-    def _take_warily(self, most: int, now: float) -> tuple[list[Batch], float | None]:
+    def _take_screened(self, most: int, now: float) -> tuple[list[Batch], float | None]:
         """The same with suspects: each has a Work of its own."""
         poll = partial(self._poll, now)
         batches, wait, refused = self.quarantine.fill(most, self._clock.now, self._take_again, poll)
@@ -332,7 +332,7 @@ class Stage:
         now = self._clock.now()
         for work, since in list(self._out.items()):
             self._look_at(work, since, now)
-        self._ring()
+        self._fire()
 
     def _look_at(self, work: Work, since: float, now: float) -> None:
         """Settle the results so far, take back batches behind a slow one, end a call over its
@@ -365,15 +365,15 @@ class Stage:
             self._looking.at(now + timeout)
             self._give_up(batch)
 
-    def _end_vain_calls(self) -> None:
+    def _end_useless_calls(self) -> None:
         self._ending = False
         for work in list(self._out):
-            if any(_in_vain(each) for each in list(work.pending)):
+            if any(_is_useless(each) for each in list(work.pending)):
                 self._take_back(work)  # those with live requests are handed over again
             batch = work.current
             if batch is None or batch.settled or work.pending:
                 continue
-            if _in_vain(batch):
+            if _is_useless(batch):
                 self.executor.abandon(work)
 
     def _give_up(self, batch: Batch) -> None:
@@ -387,11 +387,11 @@ class Stage:
         for sample in batch.samples:
             self._settle(sample, Outcome(None, error))
 
-    def _ring(self) -> None:
+    def _fire(self) -> None:
         if not self._pumping:
             self._pump()
 
 
-def _in_vain(batch: Batch) -> bool:
+def _is_useless(batch: Batch) -> bool:
     """Whether all its requests have ended."""
     return all(sample.gone for sample in batch.samples)

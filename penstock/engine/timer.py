@@ -22,7 +22,7 @@ class Timer:
             return
         self.cancel()
         self._at = when
-        self._alarm = self._clock.at(when, self._ring)
+        self._alarm = self._clock.at(when, self._fire)
 
     def cancel(self) -> None:
         """Cancel the alarm."""
@@ -30,6 +30,6 @@ class Timer:
             self._alarm.cancel()
             self._alarm = None
 
-    def _ring(self) -> None:
+    def _fire(self) -> None:
         self._alarm = None
         self._action()

@@ -66,7 +66,7 @@ _monotonic = time.monotonic
 _OF_NO_SAMPLE = (OpTimeout, DeadlineExceeded, ServiceBusy, Unreachable)
 """Errors that no sample causes: running halves would only repeat the work."""
 
-_GONE = Cancelled("the request was cancelled")
+_CANCELLED = Cancelled("the request was cancelled")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,7 +326,7 @@ def _run_call(op: BoundOp, members: Sequence[Member], call: Call) -> Generator[A
         return
     (member,) = members
     if member.sample.gone:
-        member.error = _GONE
+        member.error = _CANCELLED
     if member.error is None:
         answer = yield [member.feed[call.piece]], member.sample.log_id
         if isinstance(answer, RequestError):
@@ -343,7 +343,7 @@ def _run_together(
     """
     answer: Answer
     if all(member.sample.gone for member in members):
-        _fail(members, _GONE)
+        _fail(members, _CANCELLED)
         return
     if len(members) == 1 and not op.alters:
         members[0].take((yield [members[0].feed], members[0].sample.log_id))
@@ -395,7 +395,7 @@ def _fail(members: Sequence[Member], error: RequestError) -> None:
 def _preprocess(op: BoundOp, sample: Sample, now: float) -> tuple[Any, Any, RequestError | None]:
     """The ``feed``, ``result`` and ``error`` of a Member."""
     if sample.gone:
-        return None, None, _GONE
+        return None, None, _CANCELLED
     if sample.deadline <= now:
         late = DeadlineExceeded("the request's deadline passed before the op began")
         return None, None, late

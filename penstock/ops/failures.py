@@ -76,7 +76,7 @@ def process_raised(op: str, error: BaseException, log_id: int) -> RequestError:
             return error.with_text(failed_to_predict(op, str(error)))
         if isinstance(error, RequestError):
             text = str(error)
-            return _blamed(error.with_text(failed_to_predict(op, text)), f"process: {text}")
+            return _with_reason(error.with_text(failed_to_predict(op, text)), f"process: {text}")
         if isinstance(error, CustomException):
             _log.info("op %s: process raised (log_id=%s)", op, log_id, exc_info=error)
             return declared_error(error, failed_to_predict(op, error.message))
@@ -150,10 +150,10 @@ def process_gave(op: str, given: Any) -> RequestError:
 
 
 def _failed(kind: type[RequestError], op: str, text: str) -> RequestError:
-    return _blamed(kind(failed_to_predict(op, text)), text)
+    return _with_reason(kind(failed_to_predict(op, text)), text)
 
 
-def _blamed(error: RequestError, why: str) -> RequestError:
+def _with_reason(error: RequestError, why: str) -> RequestError:
     """The error with its reason, which ``log_culprits`` logs once its samples are known."""
     error.__cause__ = _Reason(why)
     return error
@@ -164,7 +164,7 @@ def batch_failed(op: str, error: RequestError) -> RequestError:
     text = str(error)
     if isinstance(error, InferenceFailed):
         error = InferenceFailed(failed_to_predict(op, text))
-    return _blamed(error, f"process: {text}")
+    return _with_reason(error, f"process: {text}")
 
 
 def timed_out(op: str, batch: Batch, limit: float | None, attempts: int) -> OpTimeout:

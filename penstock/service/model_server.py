@@ -33,14 +33,14 @@ _BATCH: Final = 32
 _ON_CPU: Final = "-1"
 
 _INFER: Final = "GeneralInferOp"
-_AROUND: Final = ("GeneralReaderOp", "GeneralResponseOp", "GeneralCopyOp")
+_IMPLICIT: Final = ("GeneralReaderOp", "GeneralResponseOp", "GeneralCopyOp")
 """Ops of the original that are implicit in every graph here, or have no effect."""
 
 ENSEMBLE: Final = "ensemble/outputs"
 """The op that joins the outputs of several models; no model can have this name."""
 
 _DISTRIBUTED: Final = "serving one model by several servers"
-_WITHOUT: Final[dict[str, tuple[str, Any]]] = {
+_UNSUPPORTED: Final[dict[str, tuple[str, Any]]] = {
     "use_lite": ("Paddle Lite", False),
     "use_xpu": ("Kunlun XPU", False),
     "use_ascend_cl": ("Ascend", False),
@@ -71,7 +71,7 @@ _AT_LEAST: Final = {
     "max_body_size": 1,
 }
 
-_ELSEWHERE: Final = {
+_REPLACEMENTS: Final = {
     "stop": "end the service with SIGTERM, or Ctrl-C",
     "kill": "end the service with SIGKILL",
     "check": "start the service and request /readyz",
@@ -208,7 +208,7 @@ def parser() -> argparse.ArgumentParser:
         "--op",
         nargs="+",
         default=[],
-        help=f"The ops, in order: {_INFER} once for each model; {', '.join(_AROUND)} have no"
+        help=f"The ops, in order: {_INFER} once for each model; {', '.join(_IMPLICIT)} have no"
         " effect.",
     )
     add("--config", metavar="FILE", help="A YAML file with models, workflows and services.")
@@ -289,7 +289,7 @@ def parser() -> argparse.ArgumentParser:
     for flag in _NO_EFFECT:
         add(f"--{flag}", help="No effect.")
     add("--trt_use_static", action="store_true", help="No effect.")
-    for flag, (_, off) in _WITHOUT.items():
+    for flag, (_, off) in _UNSUPPORTED.items():
         if off is False:
             add(f"--{flag}", action="store_true", help=argparse.SUPPRESS)
         else:
@@ -370,9 +370,9 @@ def _configured(file: Path) -> ModelServer:
 def _problems_of_flags(given: argparse.Namespace) -> Iterator[str]:
     """Problems of flags, independent of the models."""
     if given.command != "start":
-        instead = _ELSEWHERE.get(given.command, "give --model PATH")
+        instead = _REPLACEMENTS.get(given.command, "give --model PATH")
         yield f"{given.command}: penstock serve has no such command: {instead}"
-    for flag, (what, off) in _WITHOUT.items():
+    for flag, (what, off) in _UNSUPPORTED.items():
         if getattr(given, flag) != off:
             yield f"--{flag}: {what} is not available here"
     for flag, least in _AT_LEAST.items():
@@ -396,8 +396,8 @@ def _problems_of_ops(given: argparse.Namespace) -> Iterator[str]:
         return
     for each in given.op:
         name = each.removesuffix(":0")
-        if name not in (_INFER, *_AROUND):
-            there = ", ".join((_INFER, *_AROUND))
+        if name not in (_INFER, *_IMPLICIT):
+            there = ", ".join((_INFER, *_IMPLICIT))
             yield f"--op {each} is not available here: the ops are {there}"
     engines = given.op.count(_INFER)
     if len(given.model) > 1:

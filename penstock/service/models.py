@@ -114,7 +114,7 @@ def open_model(
         if isinstance(source, LocalServiceHandler):
             if alone:
                 source.share_cpus(options.thread_num)
-            return _handed_in(source, options, cards, turn)
+            return _handler_model(source, options, cards, turn)
         return Model.open(_on_card(source, cards, turn))
     except PenstockError as error:
         raise ModelError(f"op {op.name!r}: {error}") from error
@@ -208,7 +208,7 @@ def _cards(source: _Source | None, entry: OpConfig | None) -> Sequence[str]:
     return () if options.device_type == _CPU else options.devices
 
 
-def _handed_in(
+def _handler_model(
     handler: LocalServiceHandler, options: OpOptions, cards: Sequence[str], turn: int
 ) -> Model:
     """The handler's model; the op's ``fetch_list`` takes precedence over the handler's."""

@@ -38,7 +38,7 @@ _HOST: Final = "127.0.0.1"
 _MODEL: Final = "model"
 _VARIABLE: Final = "_PENSTOCK_OP_SERVERS"
 """Passes the chosen ports to processes that run the script again."""
-_KEPT_BACK: Final = ("PENSTOCK_", "_PENSTOCK_", "SERVING_LOG_PATH")
+_EXCLUDED: Final = ("PENSTOCK_", "_PENSTOCK_", "SERVING_LOG_PATH")
 """Prefixes of variables that configure this service, and not the model servers."""
 _LARGEST: Final = 512 << 20
 """Most bytes of a request to a model server: the limit of our client."""
@@ -146,7 +146,7 @@ def _config(model: ModelOptions, card: str, port: int, service: ServiceConfig) -
 
 def _started(name: str, file: Path, service: ServiceConfig) -> Child:
     command = [sys.executable, "-P", "-m", "penstock", "serve", "--config", str(file)]
-    kept = {key: each for key, each in os.environ.items() if not key.startswith(_KEPT_BACK)}
+    kept = {key: each for key, each in os.environ.items() if not key.startswith(_EXCLUDED)}
 
     def main() -> int:
         null = os.open(os.devnull, os.O_WRONLY)

@@ -128,9 +128,9 @@ def limits_of(config: ServiceConfig, processes: int = 0) -> DoorLimits:
     """The limits of the door, for an engine with this number of worker processes."""
     door = config.door
     return DoorLimits(
-        **_said_of(DoorLimits, door),
-        http1=Http1Limits(**_said_of(Http1Limits, door)),
-        http2=Http2Limits(**_said_of(Http2Limits, door)),
+        **_limits_of(DoorLimits, door),
+        http1=Http1Limits(**_limits_of(Http1Limits, door)),
+        http2=Http2Limits(**_limits_of(Http2Limits, door)),
         max_connections=max_connections(config.max_connections, processes),
         max_calls=config.max_calls or _CALLS_A_REQUEST * config.max_requests,
         header_timeout=_at_the_latest(config.header_timeout),
@@ -140,7 +140,7 @@ def limits_of(config: ServiceConfig, processes: int = 0) -> DoorLimits:
     )
 
 
-def _said_of(limits: type[Any], door: DoorConfig) -> dict[str, Any]:
+def _limits_of(limits: type[Any], door: DoorConfig) -> dict[str, Any]:
     """The values of the configuration keys with the names of limits."""
     return {
         each.name: getattr(door, each.name) for each in fields(limits) if hasattr(door, each.name)

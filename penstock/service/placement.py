@@ -60,7 +60,7 @@ VARIABLE: Final = "CUDA_VISIBLE_DEVICES"
 
 ONLY: Final = "0"
 
-_LOOKING: Final = ("cupy", "jax", "numba.cuda", "paddle", "tensorflow", "torch")
+_ENUMERATE_GPUS: Final = ("cupy", "jax", "numba.cuda", "paddle", "tensorflow", "torch")
 """Libraries that may enumerate the GPUs during their import, or soon after; later changes of the
 variable have no effect. ONNX Runtime enumerates when it opens its first session."""
 
@@ -77,7 +77,7 @@ def show_only(card: str, environment: MutableMapping[str, str], imported: Contai
         whether that was done. It is not if a library may have enumerated the GPUs before, or if
         there is no such GPU, which the runtime will report.
     """
-    if any(name in imported for name in _LOOKING):
+    if any(name in imported for name in _ENUMERATE_GPUS):
         return False
     visible = environment.get(VARIABLE)
     if visible is not None:

@@ -52,10 +52,10 @@ from penstock.service.supervisor import Supervisor
 
 _log = logging.getLogger(__name__)
 
-_POOLS_THAT_BEAR_FORKS: Final = re.compile(r"(lib)?((scipy_)?openblas|onnxruntime|cv2|opencv)")
+_FORK_SAFE_POOLS: Final = re.compile(r"(lib)?((scipy_)?openblas|onnxruntime|cv2|opencv)")
 """Libraries, by file name, whose thread pools survive a fork: they start new threads in a child."""
 
-_POOLS_LOST_BY_FORKS: Final = re.compile(
+_FORK_UNSAFE_POOLS: Final = re.compile(
     r"lib(gomp|i?omp|tbb|mkl|torch|tensorflow|paddle)|cygrpc|_pywrap_tensorflow"
 )
 """Libraries whose thread pools deadlock in a forked child."""
@@ -115,8 +115,8 @@ def native_pools_in_the_way(maps: str) -> list[str]:
         maps: ``/proc/self/maps``.
     """
     files = {line.rpartition("/")[2] for line in maps.split("\n") if "/" in line}
-    lost = sorted(each for each in files if _POOLS_LOST_BY_FORKS.match(each))
-    if not lost and not any(map(_POOLS_THAT_BEAR_FORKS.match, files)):
+    lost = sorted(each for each in files if _FORK_UNSAFE_POOLS.match(each))
+    if not lost and not any(map(_FORK_SAFE_POOLS.match, files)):
         return ["an unknown library"]
     return lost
 
@@ -297,7 +297,7 @@ def serve_op(deployment: Deployment, op: str, index: int, channel: socket.socket
     Returns:
         The process's exit status.
     """
-    _leave_no_core()
+    _disable_core_files()
     channel.setblocking(True)
     try:
         return _serve(Child(channel, ANSWER_BYTES), deployment, op, index)
@@ -346,7 +346,7 @@ def _card(deployment: Deployment, name: str, index: int) -> str | None:
     return card_of(op, options, blueprint.config.op.get(name), turn)
 
 
-def _leave_no_core() -> None:
+def _disable_core_files() -> None:
     """Disable core files, which would contain users' data; crash reports have the Python stacks."""
     _, most = resource.getrlimit(resource.RLIMIT_CORE)
     # One byte is too small for a core file; core handlers only obey a limit above zero.

@@ -317,7 +317,7 @@ class Supervisor:
         self._stops = 0
         self._forwarded = 0
         self._hung_up = False
-        self._rolling: deque[EngineSlot] = deque()  # slots whose processes are to be replaced
+        self._to_replace: deque[EngineSlot] = deque()  # slots whose processes are to be replaced
         self._workers: dict[int, tuple[Child, EngineProcess]] = {}
         self._result = 0
         self._sums = Sums()
@@ -381,7 +381,7 @@ class Supervisor:
             for engine in slot.processes:
                 if engine.talks:
                     poll.register(engine.control, select.POLLIN)
-                    waiting[engine.control.fileno()] = partial(self._converse, slot, engine)
+                    waiting[engine.control.fileno()] = partial(self._receive, slot, engine)
                 poll.register(engine.child.pidfd, select.POLLIN)
                 waiting[engine.child.pidfd] = partial(self._engine_died, slot, engine)
         for worker, engine in self._workers.values():
@@ -412,7 +412,7 @@ class Supervisor:
                 self._restart(slot)
         self._give_sums()
         self._give_answers()
-        self._roll_on()
+        self._replace_next()
         self._reaper.reap({*self._workers, *(each.child.pid for each in self._processes())})
 
     def _time_left(self) -> float:
@@ -431,7 +431,7 @@ class Supervisor:
                     self._engine_died(slot, engine)
         while self._forwarded < self._stops:
             self._forwarded += 1
-            self._rolling.clear()
+            self._to_replace.clear()
             for slot in self._slots:
                 slot.start_at = None
                 for each in slot.listeners:  # or the ports would stay open after the engines' end
@@ -476,32 +476,32 @@ class Supervisor:
         if all(each.given_up for each in self._slots):
             self._status = _GIVEN_UP
 
-    def _roll_on(self) -> None:
+    def _replace_next(self) -> None:
         """Replace the next engine, with at most one extra process."""
         if self._hung_up:
             self._hung_up = False
             if self._is_open and not self._stops:
                 _log.info("SIGHUP: every engine process is replaced")
-                self._rolling = deque(each for each in self._slots if not each.given_up)
+                self._to_replace = deque(each for each in self._slots if not each.given_up)
         while (
             self._is_open
-            and self._rolling
+            and self._to_replace
             and all(len(slot.processes) < 2 and slot.starting is None for slot in self._slots)
         ):
-            slot = self._rolling.popleft()
+            slot = self._to_replace.popleft()
             if slot.serving is None:
                 continue  # its next process will be new anyway
             try:
                 self._start(slot)
             except StartupError as error:
                 _log.error("%s is not replaced, and continues: %s", slot.name, error)
-                self._rolling.clear()
+                self._to_replace.clear()
 
-    def _converse(self, slot: EngineSlot, engine: EngineProcess) -> None:
+    def _receive(self, slot: EngineSlot, engine: EngineProcess) -> None:
         for message, fds in engine.messages():
-            self._hear(slot, engine, message, fds)
+            self._handle(slot, engine, message, fds)
 
-    def _hear(
+    def _handle(
         self, slot: EngineSlot, engine: EngineProcess, message: Message, fds: Sequence[int] = ()
     ) -> None:
         if engine.is_ready:
@@ -514,8 +514,8 @@ class Supervisor:
             case Leaving():
                 if self._stops:
                     engine.stop(hurry=self._stops > 1)
-                elif not engine.is_leaving and slot not in self._rolling:
-                    self._rolling.appendleft(slot)
+                elif not engine.is_leaving and slot not in self._to_replace:
+                    self._to_replace.appendleft(slot)
             case Spawn():
                 self._spawn(engine, message)
             case SumWanted(number, text):
@@ -572,7 +572,7 @@ class Supervisor:
             for fd in fds:
                 os.close(fd)
             if isinstance(message, Ready | Failed | Report):
-                self._hear(slot, engine, message)
+                self._handle(slot, engine, message)
         status = os.waitstatus_to_exitcode(engine.child.reap())
         engine.close()
         slot.processes.remove(engine)
@@ -597,9 +597,9 @@ class Supervisor:
                 _log.error("its script was run again, and did not reach this service")
             self._status = as_shell(status) or _GIVEN_UP  # it ended unasked
         else:
-            self._mourn(slot, engine, status)
+            self._handle_death(slot, engine, status)
 
-    def _mourn(self, slot: EngineSlot, engine: EngineProcess, status: int) -> None:
+    def _handle_death(self, slot: EngineSlot, engine: EngineProcess, status: int) -> None:
         """Handle the end of a process; the service continues."""
         name, pid = slot.name, engine.child.pid
         why = engine.failure or status_text(status)
@@ -608,7 +608,7 @@ class Supervisor:
         elif slot.serving is not None and not engine.is_ready:
             _log.error("%s: its new process (pid %d) did not start, and the old one continues: %s",
                        name, pid, why)  # fmt: skip
-            self._rolling.clear()
+            self._to_replace.clear()
         else:
             _log.error("%s (pid %d) died: %s", name, pid, why)
             if slot.serving is None and slot.starting is None and not self._stops:

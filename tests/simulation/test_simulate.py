@@ -414,7 +414,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @bug("culprits are forgotten", "of which two workers have died")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Quarantine, "_convict", lambda self, sample, now: None)
+    patch.setattr(Quarantine, "_ban", lambda self, sample, now: None)
 
 
 @bug("a death in company is a proof", "no two workers have died of it")
@@ -455,7 +455,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 @bug("who has gone is run again", "nobody waits for|too late")
 def _(patch: pytest.MonkeyPatch) -> None:
     def take(self: Quarantine, now: float) -> Any:
-        return self._lone.popleft() if self._lone else None
+        return self._isolated.popleft() if self._isolated else None
 
     patch.setattr(Quarantine, "_take", take)
 

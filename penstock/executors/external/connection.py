@@ -145,7 +145,7 @@ class Connection:
         self._link.close()
         self._unsent.clear()
 
-    def bury(self) -> tuple[Work, Finished, Batch | None] | None:
+    def release(self) -> tuple[Work, Finished, Batch | None] | None:
         """After the end of the connection: return its Work, with the outcomes of a lost batch.
 
         A batch of which no byte was sent is pending again.

@@ -123,7 +123,7 @@ class ExternalExecutor(LocalExecutor):
         left = bool(self._busy)
         for connection in list(self._connections.values()):
             connection.close()
-            self._bury(connection, "it did not answer in time" if connection.work else None)
+            self._release(connection, "it did not answer in time" if connection.work else None)
         self._connections.clear()
         return not left
 
@@ -158,11 +158,11 @@ class ExternalExecutor(LocalExecutor):
         self._connections.pop(connection.index, None)
         if connection in self._idle:
             self._idle.remove(connection)
-        self._bury(connection, why)
+        self._release(connection, why)
 
-    def _bury(self, connection: Connection, why: str | None) -> None:
+    def _release(self, connection: Connection, why: str | None) -> None:
         """Log the end of a connection, and report its Work."""
-        left = connection.bury()
+        left = connection.release()
         if left is None:
             self._log_end(connection, why, ())
             self._count()

@@ -36,8 +36,10 @@ _log = logging.getLogger(__name__)
 
 _FIRST_WAIT: Final = 0.05
 _LONGEST_WAIT: Final = 2.0  # an attempt is cheap: the socket is on this machine
-_FAREWELL: Final = 2.0  # seconds for a service that knows ``leaving`` to disconnect; a guess
-_STUCK: Final = 60.0  # seconds within which the service must read some of an answer; a guess
+_DISCONNECT_TIMEOUT: Final = (
+    2.0  # seconds for a service that knows ``leaving`` to disconnect; a guess
+)
+_SEND_TIMEOUT: Final = 60.0  # seconds within which the service must read some of an answer; a guess
 _AT_ONCE: Final = 256 << 10  # bytes of one read
 
 
@@ -73,7 +75,7 @@ class WorkerProgram:
             before = self._requests
             try:
                 with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
-                    link.settimeout(_STUCK)
+                    link.settimeout(_SEND_TIMEOUT)
                     link.connect(self._path)
                     _log.info("connected to %s", self._path)
                     warned = False
@@ -131,7 +133,7 @@ class WorkerProgram:
         poll.register(link, select.POLLIN)
         if not self._announced:
             poll.register(self._woken, select.POLLIN)
-        return [fd for fd, _ in poll.poll(_FAREWELL * 1000 if self._announced else None)]
+        return [fd for fd, _ in poll.poll(_DISCONNECT_TIMEOUT * 1000 if self._announced else None)]
 
     def _pause(self, seconds: float) -> None:
         if not self._stopped:

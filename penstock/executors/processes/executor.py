@@ -85,7 +85,7 @@ class ProcessExecutor:
         self._restarts = [Restarts() for _ in range(count)]  # by slot
         self._given_up: set[int] = set()  # disabled slots
         self._closing = False
-        self._keepers: list[asyncio.Task[None]] = []
+        self._keep_tasks: list[asyncio.Task[None]] = []
         self._watchdog = Watchdog(name, self._supervision, self._busy.values, loop)
 
     @property
@@ -111,12 +111,12 @@ class ProcessExecutor:
                 await self.close(0.0)
             raise
         for worker in list(self._alive):
-            self._keepers.append(self._loop.create_task(self._keep(worker)))
+            self._keep_tasks.append(self._loop.create_task(self._keep(worker)))
 
     def submit(self, work: Work, finished: Finished) -> None:
         """Give the Work to an idle worker, or to the next one that starts."""
         if self._idle:
-            self._hand(self._next_idle(), work, finished)
+            self._dispatch(self._next_idle(), work, finished)
         elif len(self._given_up) == len(self._restarts) and not self._alive:
             self._refuse(work, finished)
         else:
@@ -140,7 +140,7 @@ class ProcessExecutor:
         workers.
         """
         worker, batch = self._busy.get(work), work.current
-        if worker is None or batch is None or not batch.settled or worker.condemned:
+        if worker is None or batch is None or not batch.settled or worker.ending:
             return
         if self._supervision.kill_late or work.pending:
             _log.warning(
@@ -151,7 +151,7 @@ class ProcessExecutor:
                 worker.pid,
                 batch.data_ids,
             )
-            worker.late = worker.sent_away = True
+            worker.late = worker.replacing = True
             worker.abort()
 
     async def close(self, timeout: float) -> bool:
@@ -172,13 +172,13 @@ class ProcessExecutor:
                 worker.kill()
         if left:
             await asyncio.wait(left)
-        for task in self._keepers:
+        for task in self._keep_tasks:
             task.cancel()
-        await asyncio.gather(*self._keepers, return_exceptions=True)
+        await asyncio.gather(*self._keep_tasks, return_exceptions=True)
         for worker in list(self._alive):
             worker.kill()  # some were still starting
             await worker.exit
-            self._bury(worker)
+            self._release(worker)
             worker.close()
         if self._trimming is not None:
             self._trimming.cancel()
@@ -219,7 +219,7 @@ class ProcessExecutor:
         notify = self.instruments.worker_started
         if notify is not None:
             notify(self.op, index, self._loop.time())
-        self._take_up(worker)
+        self._make_idle(worker)
         return worker
 
     async def _ready(self, worker: Worker) -> dict[str, Any]:
@@ -277,10 +277,10 @@ class ProcessExecutor:
         following: Worker | None = worker
         while following is not None:
             worker = following
-            await self._see_off(worker)
+            await self._await_end(worker)
             following = None if self._closing else await self._replace(worker)
 
-    async def _see_off(self, worker: Worker) -> None:
+    async def _await_end(self, worker: Worker) -> None:
         """Wait for a worker's end, report its Work, and log it."""
         await asyncio.wait((worker.broken, worker.exit), return_when=asyncio.FIRST_COMPLETED)
         if worker.broken.done():
@@ -290,17 +290,17 @@ class ProcessExecutor:
         end = await worker.exit
         if self._closing:
             return
-        lost = self._bury(worker)
+        lost = self._release(worker)
         stacks = worker.stacks()
         worker.close()
         how, now = how_it_ended(end.status), self._loop.time()
-        if worker.sent_away:
+        if worker.replacing:
             notify = self.instruments.worker_replaced
         else:
             notify = self.instruments.worker_died
         if notify is not None:
             notify(self.op, worker.index, "late" if worker.late else how, now)
-        if worker.late or not worker.sent_away:
+        if worker.late or not worker.replacing:
             report(
                 op=self.op,
                 worker=worker.index,
@@ -318,7 +318,7 @@ class ProcessExecutor:
         """Start a replacement, with back-off; None if the service ends before that."""
         restarts, index = self._restarts[worker.index], worker.index
         wait: float | None = 0.0
-        if not worker.sent_away:
+        if not worker.replacing:
             wait = restarts.died(
                 self._loop.time(), had_worked=worker.batches > 0, had_begun=worker.has_begun
             )
@@ -342,14 +342,14 @@ class ProcessExecutor:
                 _log.error("op %s: worker %s: %s", self.op, index, error)
                 wait = restarts.died(self._loop.time(), had_worked=False)
             else:
-                self._take_up_again(index)
+                self._enable(index)
                 return started
         return None
 
-    def _take_up(self, worker: Worker) -> None:
+    def _make_idle(self, worker: Worker) -> None:
         """Add a ready worker."""
         if self._waiting:
-            self._hand(worker, *self._waiting.popleft())
+            self._dispatch(worker, *self._waiting.popleft())
         else:
             self._idle.append(worker)
 
@@ -366,7 +366,7 @@ class ProcessExecutor:
         """Whether it has finished a batch, or its slot is not on probation."""
         return bool(worker.batches) or not self._restarts[worker.index].is_doubtful(now)
 
-    def _hand(self, worker: Worker, work: Work, finished: Finished) -> None:
+    def _dispatch(self, worker: Worker, work: Work, finished: Finished) -> None:
         self._busy[work] = worker
         worker.run(work, finished)
         self._watchdog.begin()
@@ -383,11 +383,11 @@ class ProcessExecutor:
         """It has answered all batches of a Work, or will not run the rest."""
         del self._busy[work]
         work.current = None
-        if not worker.condemned and not self._lets_go(worker):
-            self._take_up(worker)
+        if not worker.ending and not self._end_to_replace(worker):
+            self._make_idle(worker)
         finished(work, work.take_results())
 
-    def _lets_go(self, worker: Worker) -> bool:
+    def _end_to_replace(self, worker: Worker) -> bool:
         """End the idle worker if it must be replaced; returns whether it does.
 
         One at a time, so that the others serve meanwhile; and none if no replacement would be
@@ -406,7 +406,7 @@ class ProcessExecutor:
         worker.leave()
         return True
 
-    def _bury(self, worker: Worker) -> Batch | None:
+    def _release(self, worker: Worker) -> Batch | None:
         """Report the Work of a dead worker: its running batch fails, others are returned. Returns
         the begun batches.
         """
@@ -416,12 +416,12 @@ class ProcessExecutor:
             self._leaving = None
         if worker in self._idle:
             self._idle.remove(worker)
-        left = worker.bury()
+        left = worker.release()
         if left is None:
             return None
         work, finished, lost = left
         for batch in lost[:1]:
-            work.add_result(batch, self._fate(worker, batch))
+            work.add_result(batch, self._lost_outcomes(worker, batch))
         for batch in lost[1:]:  # it cannot have died in these; but they may have run
             work.add_result(batch, broken(batch))
         del self._busy[work]
@@ -429,9 +429,9 @@ class ProcessExecutor:
         finished(work, work.take_results())
         return lost[0] if lost else None
 
-    def _fate(self, worker: Worker, lost: Batch) -> list[Outcome]:
+    def _lost_outcomes(self, worker: Worker, lost: Batch) -> list[Outcome]:
         """The error for the batch with which a worker ended."""
-        if worker.sent_away or self._closing:  # the batch did not kill it: we ended it
+        if worker.replacing or self._closing:  # the batch did not kill it: we ended it
             return broken(lost)
         lost.started = None
         error = worker_died(self.op, worker.index)
@@ -453,7 +453,7 @@ class ProcessExecutor:
             while self._waiting:
                 self._refuse(*self._waiting.popleft())
 
-    def _take_up_again(self, index: int) -> None:
+    def _enable(self, index: int) -> None:
         """A worker started after all: enable its slot."""
         if index in self._given_up:
             self._given_up.discard(index)

@@ -26,7 +26,7 @@ BEGIN_LEAST: Final = 1.0
 """Least value of that limit, however short ``hang_limit`` is: several checks, so that a single one
 after a pause of the machine does not decide."""
 
-_RUNAWAY: Final = 1.5
+_KILL_FACTOR: Final = 1.5
 """Factor of the memory limit at which a worker is killed before its batch ends. A guess: a batch
 frees its memory at the end, and a leak does not grow within one batch."""
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
@@ -70,7 +70,7 @@ class Watched(Protocol):
 
     index: int
     pid: int
-    condemned: bool
+    ending: bool
     watch: Watch
 
     def doing(self) -> Doing | None:
@@ -159,7 +159,7 @@ class Watchdog:
         passed, self._last = min(now - self._last, 2 * LOOK), now
         workers = list(self._busy())
         for worker in workers:
-            if not worker.condemned:
+            if not worker.ending:
                 self._judge(worker, passed)
         if workers:
             self._timer = self._loop.call_later(LOOK, self._look)
@@ -169,7 +169,7 @@ class Watchdog:
         limit = self._supervision.memory_limit
         if limit is not None:
             resident = resident_bytes(worker.pid)
-            if resident is not None and resident > _RUNAWAY * limit:
+            if resident is not None and resident > _KILL_FACTOR * limit:
                 text = (
                     "op %s: worker %s (pid %s) is ended: it has %d MiB of memory, far over its %d"
                 )

@@ -59,8 +59,8 @@ class Worker:
         has_begun: whether it has begun one.
         step: the current step of its start, as text.
         watch: decides whether it hangs.
-        condemned: we are ending it.
-        sent_away: we are ending it to replace it: this does not count as a death.
+        ending: we are ending it.
+        replacing: we are ending it to replace it: this does not count as a death.
         late: we are ending it because a call exceeded its timeout.
     """
 
@@ -86,7 +86,7 @@ class Worker:
         self.has_begun = False
         self.step = "its process starts"
         self.watch = Watch(hang_limit)
-        self.condemned = self.sent_away = self.late = False
+        self.ending = self.replacing = self.late = False
         self._done = done
         self._op = op
         self._loop = loop
@@ -171,13 +171,13 @@ class Worker:
 
     def leave(self) -> None:
         """End an idle worker that is to be replaced; this does not count as a death."""
-        self.condemned = self.sent_away = True
+        self.ending = self.replacing = True
         self.ask_to_stop()
         self._closing = self._loop.call_later(_LEAVE_TIMEOUT, self.kill)
 
     def kill(self) -> None:
         """End it now."""
-        self.condemned = True
+        self.ending = True
         self._signal(signal.SIGKILL)
 
     def abort(self) -> None:
@@ -186,7 +186,7 @@ class Worker:
         A stopped process is continued for that, unless it might begin a batch that another worker
         will run: while one of its threads handles the signal, the others run on.
         """
-        self.condemned = True
+        self.ending = True
         self._signal(signal.SIGABRT)
         if not self._in_flight or self._begun >= self._first:
             self._signal(signal.SIGCONT)
@@ -196,7 +196,7 @@ class Worker:
         """The stacks that it wrote when a signal ended it."""
         return self._page.stacks()
 
-    def bury(self) -> tuple[Work, Finished, list[Batch]] | None:
+    def release(self) -> tuple[Work, Finished, list[Batch]] | None:
         """After its end: read its remaining messages, and release its Work.
 
         Returns:
