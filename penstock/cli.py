@@ -173,7 +173,7 @@ def run(
                 signals.end()
                 if not now.served:  # else the service has logged its end
                     typer.echo("stopped before the start was over", err=True)
-            # What is left is to exit; a late signal cannot hurry that, only spoil its status.
+            # Only the exit remains; a later signal would only change its status.
             signals.end()
 
 

@@ -1,44 +1,44 @@
-"""Every error Penstock knows, as one tree.
+"""All errors of Penstock, as one tree.
 
     PenstockError
     ├── StartupError            the operator must act: the service does not start
     │   ├── ConfigError         the configuration is wrong (lists every problem at once)
-    │   ├── GraphError          the graph of ops is not legal
-    │   ├── ModelError          a model folder or file cannot be opened as asked
-    │   │   └── MissingDevice   the card that it shall run on is not there
+    │   ├── GraphError          the graph of ops is invalid
+    │   ├── ModelError          a model folder or file cannot be opened as configured
+    │   │   └── MissingDevice   the configured device does not exist
     │   └── HookError           an op's hook cannot be called
-    ├── RequestError            one request ends with it; nothing else is disturbed
+    ├── RequestError            one request ends with it; others are not affected
     │   ├── Undecodable         caller: the bytes are not the message
-    │   │   ├── UnknownEncoding caller: compressed in a way we do not speak
-    │   │   └── UnknownMediaType caller: of a type that the route does not read
+    │   │   ├── UnknownEncoding caller: the content coding is not supported
+    │   │   └── UnknownMediaType caller: the route does not support the media type
     │   ├── TooLarge            caller: the message is over the limit
     │   ├── UnknownService      caller: another service's name
     │   ├── PackageError        caller: decodable, but pairs or tensors are invalid
-    │   ├── InputMismatch       caller: names, types or shapes do not fit the op
-    │   │   └── InvalidInput    caller: not of the types that a typed function declares
-    │   ├── WrongType           op author: a hook gave a value of the wrong type
+    │   ├── InputMismatch       caller: names, types or shapes do not match the op
+    │   │   └── InvalidInput    caller: the types of a typed function do not match
+    │   ├── WrongType           op author: a hook returned a value of the wrong type
     │   ├── NotProvided         op author: the op does not implement what was needed
     │   ├── ServiceBusy         nobody: at capacity, a later retry may succeed
     │   ├── ServiceClosed       nobody: draining or stopped, retry elsewhere
     │   │   └── NoWorker        operator: no external worker is connected
-    │   ├── DeadlineExceeded    nobody: the request's time is over
+    │   ├── DeadlineExceeded    nobody: the request's deadline passed
     │   ├── OpTimeout           op author: one ``process`` call took too long
-    │   ├── InferenceFailed     op author: ``process`` gave no usable result
-    │   │   ├── WorkerDied      op author: the worker process ended with the batch
-    │   │   ├── KillsWorkers    op author: workers die of this very request; it is not run
-    │   │   └── Unreachable     operator: the server that an op calls gave no answer
+    │   ├── InferenceFailed     op author: ``process`` returned no valid result
+    │   │   ├── WorkerDied      op author: the worker process died with the batch
+    │   │   ├── KillsWorkers    op author: workers die of this request; it is not run
+    │   │   └── Unreachable     operator: the server that an op calls did not answer
     │   ├── HookFailed          op author: a hook raised
-    │   ├── NumberedError       the op itself: an error whose number it chose
-    │   │   ├── DeclaredError   raised CustomException, or process gave a code
+    │   ├── NumberedError       the op itself: an error with its own number
+    │   │   ├── DeclaredError   raised CustomException, or process returned a code
     │   │   └── ProductError    a business error
-    │   └── Cancelled           the caller went away; nobody is answered
-    └── InternalError           us: this should never happen, please report it
+    │   └── Cancelled           the caller disconnected; no answer is sent
+    └── InternalError           us: a bug, please report it
 
 The word before each description says who must act to prevent the error.
 
-Requests' errors travel as values (an ``Outcome`` holds one); they are raised only inside the hooks
-and decoders that make them. Which number or status a caller sees is decided in one place,
-``protocols/status.py``; no number stands here.
+Errors of requests are passed as values (in an ``Outcome``); they are raised only inside the hooks
+and decoders that create them. Their numbers and statuses are in one place,
+``protocols/status.py``, and not here.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ from operator import index
 from typing import Any, ClassVar, Final, Self
 
 INT32: Final = range(-(2**31), 2**31)
-"""What the wire's ``err_no`` can hold."""
+"""The values of ``err_no`` in messages."""
 
 
 class PenstockError(Exception):
-    """Root of the tree. ``str(error)`` is fit to be shown to whoever must act."""
+    """Root of the tree. ``str(error)`` may be shown to those who must act."""
 
     code: ClassVar[str] = "error"
 
 
 class InternalError(PenstockError):
-    """A promise of ours is broken; please report it."""
+    """A bug of Penstock; please report it."""
 
     code = "internal"
 
@@ -69,7 +69,7 @@ class StartupError(PenstockError):
 
 
 class ConfigError(StartupError):
-    """The configuration is wrong. ``problems`` lists everything found, not the first thing only."""
+    """The configuration is invalid. ``problems`` lists all problems."""
 
     code = "config"
 
@@ -79,19 +79,19 @@ class ConfigError(StartupError):
 
 
 class GraphError(StartupError):
-    """The ops do not form a legal graph."""
+    """The ops do not form a valid graph."""
 
     code = "graph"
 
 
 class ModelError(StartupError):
-    """A model cannot be opened the way the configuration asks."""
+    """A model cannot be opened as configured."""
 
     code = "model"
 
 
 class MissingDevice(ModelError):
-    """The card that a model shall run on is not there."""
+    """The configured device does not exist."""
 
 
 class HookError(StartupError):
@@ -101,7 +101,7 @@ class HookError(StartupError):
 
 
 class RequestError(PenstockError):
-    """Ends one request. ``str(error)`` is what the caller may read."""
+    """Ends one request. The caller may read ``str(error)``."""
 
     code = "request"
 
@@ -150,42 +150,42 @@ class PackageError(RequestError):
 
 
 class InputMismatch(RequestError):
-    """Names, dtypes, ranks or fixed dimensions do not fit the op's model."""
+    """Names, dtypes, ranks or fixed dimensions do not match the op's model."""
 
     code = "input_mismatch"
 
 
 class InvalidInput(InputMismatch):
-    """A request does not fit the types that a function declares.
+    """A request does not match the types of a function.
 
     Args:
-        details: what is wrong, each a dict with ``loc`` (a list of names and indexes), ``msg`` and
-            ``type``.
+        details: the invalid values, each a dict with ``loc`` (a list of names and indexes),
+            ``msg`` and ``type``.
     """
 
     code = "invalid_input"
 
     def __init__(self, details: list[dict[str, Any]]) -> None:
         self.details = details
-        said = []
+        texts = []
         for each in details[:3]:
             place = ".".join(map(str, each["loc"][1:]))
-            said.append(f"{place}: {each['msg']}" if place else each["msg"])
+            texts.append(f"{place}: {each['msg']}" if place else each["msg"])
         more = f"; and {len(details) - 3} more" if len(details) > 3 else ""
-        super().__init__("; ".join(said) + more)
+        super().__init__("; ".join(texts) + more)
 
     def __reduce__(self) -> tuple[type[Self], tuple[list[dict[str, Any]]]]:
         return type(self), (self.details,)
 
 
 class WrongType(RequestError):
-    """A hook returned, or a model was given, a value of a type it cannot be."""
+    """A hook returned, or a model was given, a value of the wrong type."""
 
     code = "wrong_type"
 
 
 class NotProvided(RequestError):
-    """The op does not implement what this graph needs (such as joining several inputs)."""
+    """The op does not implement a hook that this graph needs (such as joining several inputs)."""
 
     code = "not_provided"
 
@@ -211,7 +211,7 @@ class NoWorker(ServiceClosed):
 class DeadlineExceeded(RequestError):
     """The request's deadline has passed.
 
-    ``by_client``: whether it was the caller's own deadline, or else the server's.
+    ``by_client``: whether it was the caller's own deadline; otherwise it was the server's.
     """
 
     code = "deadline"
@@ -234,7 +234,7 @@ class OpTimeout(RequestError):
 
 
 class InferenceFailed(RequestError):
-    """``process`` ended without a usable result, or the worker died with it."""
+    """``process`` ended without a valid result, or its worker died."""
 
     code = "inference"
 
@@ -270,11 +270,11 @@ class HookFailed(RequestError):
 
 
 class NumberedError(RequestError):
-    """An error whose number the op chose.
+    """An error with a number of the op.
 
     Raises:
-        TypeError: the number is none.
-        ValueError: the number is 0, or no int32.
+        TypeError: the number is not an integer.
+        ValueError: the number is 0, or not an int32.
     """
 
     code = "numbered"
@@ -311,5 +311,5 @@ def text_of(error: BaseException) -> str:
     """The text of an exception, or its class's name if the ``__str__`` of a user's class raises."""
     try:
         return str(error)
-    except BaseException:  # noqa: BLE001 - nobody else raises there
+    except BaseException:  # noqa: BLE001 - only the user's __str__ can raise
         return type(error).__name__

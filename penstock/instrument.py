@@ -201,7 +201,7 @@ class Instruments:
         def call_2(a: Any, b: Any) -> None:
             try:
                 hook(a, b)
-            except Exception as error:  # noqa: BLE001 - whatever it is, requests go on
+            except Exception as error:  # noqa: BLE001 - requests continue
                 self._drop(hook, error)
             if rest is not None:
                 rest(a, b)

@@ -30,8 +30,8 @@ class BaiduStdCall(BodyCall):
     """One call.
 
     Attributes:
-        exchange: what carries it.
-        method: what serves it.
+        exchange: its exchange, from the door.
+        method: the called method.
     """
 
     __slots__ = ("method",)

@@ -70,7 +70,7 @@ class Call(ABC):
     """The base class of calls.
 
     Attributes:
-        exchange: what carries it.
+        exchange: its exchange, from the door.
         timeout: the caller's timeout in seconds, from its begin; None if it sets none.
         inbox: the received messages of a stream, or pieces of a message.
         started: the head of the answer has been sent.
@@ -309,7 +309,7 @@ class GrpcCall(Call):
     """One gRPC call.
 
     Attributes:
-        method: what serves it.
+        method: the called method.
         encoding: coding of its compressed messages; None if they must be plain.
         asked: the message of a unary call was passed to its handler.
     """
@@ -625,7 +625,7 @@ class HttpCall(BodyCall):
     """One request to an HTTP route.
 
     Attributes:
-        route: what serves it.
+        route: the called route.
         values: the path's values of the pattern's placeholders, percent-decoded.
     """
 
@@ -845,7 +845,7 @@ class Http(Described):
 
     Attributes:
         method: the HTTP method; GET includes HEAD, and gets no body.
-        pattern: the path; a segment such as ``{name}`` stands for any one segment.
+        pattern: the path; a segment such as ``{name}`` matches any one segment.
         failed: answers errors before the handler is called (too many bytes in flight).
         refusal: makes the answer of a refusal from a status and a text; it may end an HTTP/1.1
         connection.

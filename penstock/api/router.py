@@ -372,7 +372,7 @@ def _encoding(head: RequestHead, route: Http) -> bytes | None:
 
 
 def _client_timeout(fields: dict[bytes, bytes]) -> float | None:
-    """Seconds from ``Grpc-Timeout`` or ``Penstock-Timeout``; None when neither is there."""
+    """Seconds from ``Grpc-Timeout`` or ``Penstock-Timeout``; None without either."""
     raw = fields.get(b"grpc-timeout")
     if raw is not None:
         try:

@@ -1,6 +1,6 @@
 """The queue of one op: decides which samples form a batch, and when.
 
-It knows no threads, sockets or clocks, nor what a sample holds; time is an argument.
+It has no threads, sockets or clocks, and does not read samples; time is an argument.
 
 Guarantees:
     - every offered sample leaves exactly once: in a Batch, by ``cancel``, or dropped because its

@@ -323,7 +323,7 @@ def guarded(call: Callable[..., Any], *arguments: Any) -> None:
     """Call the application; its exceptions are logged here and have no further effect."""
     try:
         call(*arguments)
-    except Exception:  # noqa: BLE001 - applications must not raise here; the door goes on
+    except Exception:  # noqa: BLE001 - applications must not raise here
         log_fault()
 
 

@@ -456,7 +456,7 @@ class Engine:
             self._forget(submission)
         try:
             submission.on_answer(submission, outcome)
-        except Exception:  # noqa: BLE001 - whatever the protocol does, the engine goes on
+        except Exception:  # noqa: BLE001 - the engine continues after a bug of a protocol
             _log.exception("a reply could not be delivered (data_id=%s)", submission.data_id)
         if submission.reservation is not None:
             submission.release()

@@ -146,7 +146,7 @@ class Quarantine:
         return over, answers
 
     def came_back(self, batch: Batch, outcomes: list[Outcome], now: float) -> None:
-        """A batch came back without a worker's death."""
+        """A batch was returned by a live worker."""
         for sample, outcome in zip(batch.samples, outcomes, strict=True):
             # A call whose requests had ended may have been killed by us, maybe before it ran.
             failed = type(outcome.error) is InferenceFailed

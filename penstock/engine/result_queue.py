@@ -61,7 +61,7 @@ class ResultQueue:
             self._settle_some()
 
     def record_late(self, batches: Iterable[Batch]) -> None:
-        """Record batches that came back after they had been settled."""
+        """Record batches that were returned after they had been settled."""
         for batch in batches:
             _log.info("op %s: late results dropped (data_ids=%s)", self._op, batch.data_ids)
             if self._instruments.late is not None:

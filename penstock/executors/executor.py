@@ -137,7 +137,7 @@ class LocalExecutor:
 
     instruments: Instruments
     grown: Callable[[], None]
-    loaded: list[dict[str, Any] | None] = []  # noqa: RUF012 - nobody adds to it
+    loaded: list[dict[str, Any] | None] = []  # noqa: RUF012 - never modified
 
     @property
     def alive(self) -> bool:

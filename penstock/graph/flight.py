@@ -129,7 +129,7 @@ class Flight:
     def _receive(
         self, joins: _Joins, op: int, slot: int, name: str, item: _Item, puts: list[Put]
     ) -> None:
-        """Give one input to one op; errors and skips go on to the ops behind it."""
+        """Give one input to one op; errors and skips are passed on to its consumers."""
         plan = self.plan
         # A list of deliveries, not a recursion: graphs may be longer than Python's stack.
         deliveries = [(op, slot, name, item)]
