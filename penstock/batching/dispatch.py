@@ -1,9 +1,9 @@
-"""Decides how many batches one hand-over to a worker carries, and whether to wait for more of them.
+"""Decides how many batches one hand-over to a worker has, and whether to wait for more of them.
 
-Waking a worker costs more than a cheap op's work, so one hand-over carries several batches if they
-are predicted to take half a millisecond together and no other worker is idle. If hand-overs have
-recently carried several samples, a hand-over of cheap batches, or of a partial batch, is deferred
-for as long as each turn of the loop brings more samples: the loop goes on reading requests, and
+Waking a worker costs more than a cheap op's work, so one hand-over has several batches if they
+are predicted to take half a millisecond together and no other worker is idle. If recent
+hand-overs had several samples, a hand-over of cheap batches, or of a partial batch, is deferred
+for as long as each turn of the loop brings more samples: the loop continues to read requests, and
 hands over when it would otherwise sleep. Measured once with a detector and a recogniser
 (``benchmarks --only graph``, 32 connections, one core): batches of 28 rows instead of 19. Each
 batch is still run, timed and answered separately. Pure: it learns only from its arguments.
@@ -12,16 +12,15 @@ batch is still run, timed and answered separately. Pure: it learns only from its
 from __future__ import annotations
 
 HAND_OVER_BUDGET = 0.0005
-"""Seconds of predicted work that one hand-over may carry.
-Measured: with a thread worker's echo, one
-batch per hand-over gave 26,000 a second, 8 gave 73,000, 32 gave 83,000; half a millisecond is
-where the gain ends and the delay of other ops would begin."""
+"""Most seconds of predicted work in one hand-over.
+Measured with a thread worker's echo: one batch per hand-over gave 26,000 a second, 8 gave 73,000,
+32 gave 83,000. Beyond half a millisecond there is little gain, and other ops are delayed."""
 
 MOST_BATCHES = 32
 _SMOOTHING = 0.2
 _SEVERAL = 1.5
 """Mean samples per hand-over from which on it is deferred: a single request does not wait.
-Measured with a thread worker's echo and 32 connections over HTTP: a hand-over carried 8 or 9
+Measured with a thread worker's echo and 32 connections over HTTP: a hand-over had 8 or 9
 batches without this and nearly always 32 with it, and there were a quarter more answers a second.
 """
 
