@@ -14,14 +14,19 @@ import re
 import select
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from queue import SimpleQueue
-from typing import Final, Literal, TextIO, TypeAlias
+from typing import Any, Final, Literal, TextIO, TypeAlias
 
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error", "critical"]
 LogFormat: TypeAlias = Literal["text", "json"]
+
+Request: TypeAlias = Callable[[], dict[str, Any]]
+"""Makes the member ``request`` of an event, which only JSON lines have."""
 
 MOST_LINES: Final = 10_000
 """Most queued events; a guess at a burst of errors."""
@@ -60,8 +65,13 @@ class TextLines(logging.Formatter):
     """
 
     def __init__(self, writer: str | None = None, form: str | None = None) -> None:
-        tag = "" if writer is None else f"{writer} "
-        super().__init__(form or f"%(levelname)s %(asctime)s {tag}[%(name)s] %(message)s")
+        self._tag = "" if writer is None else f"{writer} "
+        super().__init__(form or f"%(levelname)s %(asctime)s {self._tag}[%(name)s] %(message)s")
+
+    def info(self, logger: str, text: str, request: Request) -> str:
+        """The line that ``format`` makes, by our form, of a record of level INFO."""
+        level = logging.getLevelName(logging.INFO)
+        return f"{level} {_clock(time.time())} {self._tag}[{logger}] {_escaped(text)}"
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         """The event's first line."""
@@ -88,14 +98,7 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The event as one line."""
-        event = {
-            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{int(record.msecs):03d}",
-            "level": record.levelname,
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if self._writer is not None:
-            event["process"] = self._writer
+        event = self._event(record.created, record.levelname, record.name, record.getMessage())
         request = getattr(record, "request", None)
         if request is not None:
             event["request"] = request
@@ -103,6 +106,20 @@ class JsonLines(logging.Formatter):
             event["exception"] = self.formatException(record.exc_info)
         if record.stack_info:
             event["stack"] = record.stack_info
+        return self._line(event)
+
+    def info(self, logger: str, text: str, request: Request) -> str:
+        """The line that ``format`` makes of a record of level INFO."""
+        event = self._event(time.time(), logging.getLevelName(logging.INFO), logger, text)
+        event["request"] = request()
+        return self._line(event)
+
+    def _event(self, created: float, level: str, logger: str, message: str) -> dict[str, Any]:
+        when = _clock(created).replace(" ", "T").replace(",", ".")
+        event = {"time": when, "level": level, "logger": logger, "message": message}
+        return event if self._writer is None else {**event, "process": self._writer}
+
+    def _line(self, event: dict[str, Any]) -> str:
         try:
             line = self._dumps(event)
         except TypeError:  # an integer of more than 64 bits
@@ -110,7 +127,20 @@ class JsonLines(logging.Formatter):
         return line.decode() if line.isascii() else json.dumps(event)
 
 
+@lru_cache(1)
+def _second(whole: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(whole))
+
+
+def _clock(now: float) -> str:
+    """The local time with milliseconds, as ``logging`` shows it."""
+    whole = int(now)
+    return f"{_second(whole)},{int((now - whole) * 1000):03d}"
+
+
 def _escaped(text: str) -> str:
+    if text.isprintable():  # faster than the search
+        return text
     return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
@@ -131,9 +161,8 @@ class Unhurried(logging.Handler):
 
     def __init__(self, stream: TextIO, most: int = MOST_LINES) -> None:
         super().__init__()
-        # Each has a single writer: `emit` runs under the handler's lock, the rest in the writer
-        # thread.
-        self._refused = 0
+        self._refusing = threading.Lock()
+        self._refused = 0  # under the lock; the rest belongs to the writer thread
         self._unwritten = 0
         self._reported = 0
         self._stream = stream
@@ -151,13 +180,18 @@ class Unhurried(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Queue the record's line; never blocks."""
-        if self._lines.qsize() + self._taken >= self._most:
-            self._refused += 1
-            return
         try:
-            self._lines.put(self.format(record))
+            self.put(self.format(record))
         except Exception:  # noqa: BLE001 - handleError reports it
             self.handleError(record)
+
+    def put(self, line: str) -> None:
+        """Queue a line; never blocks."""
+        if self._lines.qsize() + self._taken < self._most:
+            self._lines.put(line)
+        else:
+            with self._refusing:
+                self._refused += 1
 
     def close(self) -> None:
         """Write the queued lines, within a time limit."""
@@ -198,6 +232,30 @@ class Unhurried(logging.Handler):
         except (OSError, ValueError):
             return
         self._reported += dropped
+
+
+def info_without_record(logger: logging.Logger, text: str, request: Request) -> bool:
+    """Log an event of level INFO, which is enabled, without a LogRecord: that takes most of the
+    time.
+
+    Returns False, and does nothing, if others than our handler for standard error would get the
+    record, or anything might filter or change it.
+    """
+    above, handlers = logger, [*logger.handlers]
+    while above.propagate and above.parent is not None:
+        above = above.parent
+        handlers += above.handlers
+    changed = logger.filters or logging.getLogRecordFactory() is not logging.LogRecord
+    if len(handlers) != 1 or changed:
+        return False
+    (handler,) = handlers
+    if type(handler) is not Unhurried or handler.filters or handler.level > logging.INFO:
+        return False
+    form = handler.formatter
+    if not isinstance(form, (TextLines, JsonLines)):
+        return False
+    handler.put(form.info(logger.name, text, request))
+    return True
 
 
 class AtOnce(logging.StreamHandler[TextIO]):

@@ -281,8 +281,10 @@ class Recorder(Instrument):
             self._period_ends = now + PERIOD
 
     def _timeline(self, over: _Over) -> Timeline:
-        graph, route, data_id, log_id, head, is_grpc, *times = over[:_STATUS]
-        status, code, steps, left, text = over[_STATUS:]
+        (
+            graph, route, data_id, log_id, head, is_grpc, began, admitted, replied, ended, status,
+            code, steps, left, text,
+        ) = over  # fmt: skip
         method = trace = state = ""
         if head is not None:
             method = GRPC if is_grpc else head.method
@@ -294,10 +296,10 @@ class Recorder(Instrument):
         while steps is not None:
             queued, attempt, batch, steps = steps
             found.append(Step(batch[0], queued, attempt, BatchTimes(*batch)))
-        return Timeline(*[
-            self._engine, graph or "", route, data_id, log_id, trace, *times, status, code, method,
-            state, found[::-1], text,
-        ])  # fmt: skip
+        return Timeline(
+            self._engine, graph or "", route, data_id, log_id, trace, began, admitted, replied,
+            ended, status, code, method, state, found[::-1], text,
+        )  # fmt: skip
 
 
 def _ended(over: _Over) -> float:

@@ -1,0 +1,154 @@
+"""The line of a request: without a LogRecord for our own log, by one for everything else."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from io import StringIO
+
+import pytest
+
+from penstock.observe.logs import Beside, JsonLines, TextLines, Unhurried
+from penstock.observe.request_log import facts_of, log_request, text_of
+from penstock.observe.timeline import BatchTimes, Step, Timeline
+from tests.observe.test_logs import bare
+
+NAME = "penstock.observe.request_log"
+BATCH = BatchTimes("echo", 1, 0, "idle slot", 2, [7, 8], 1.0, 1.01, 0.001, 0.002, 0.004, 1.1)
+STEPS = [Step("echo", 0.96, 1, BATCH), Step("wait", 1.15, 2, None)]
+TIMELINE = Timeline(
+    0, "g", "/g/{method}", 7, 3, "", 0.9, 0.95, 1.2, 1.3, 504, "timeout", "POST", "", STEPS
+)
+FORGED = Timeline(0, "", "GET /a\x85\nINFO b", -1, 0, "", 1, 1, 1, 1.5, 404, None, "GET", "", [])
+
+
+class Own(logging.Handler):
+    """A handler of the script's, which keeps the records."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.heard.append(record)
+
+
+def test_the_line_has_the_outcome_and_the_milliseconds_of_each_phase() -> None:
+    assert text_of(TIMELINE) == (
+        "/g/{method} 504 400.000 ms g timeout (data_id=7 log_id=3) unpack 50.000"
+        " | echo batch 2: queue 40.000, transfer_in 10.000, preprocess 1.000, process 2.000,"
+        " postprocess 1.000, transfer_out 86.000 | wait batch 0: unfinished 50.000 | pack 100.000"
+    )
+    facts = facts_of(TIMELINE)
+    assert facts["ms"] == 400.0
+    assert facts["ops"][0]["transfer_out_ms"] == 86.0
+    assert facts["ops"][1] == {"op": "wait", "attempt": 2, "batch": 0, "unfinished_ms": 50.0}
+
+
+@pytest.mark.parametrize("timeline", [TIMELINE, FORGED])
+@pytest.mark.parametrize("form", [TextLines(), TextLines("engine 1"), JsonLines("engine 1")])
+def test_without_a_record_the_line_is_that_of_a_record(
+    form: TextLines | JsonLines, timeline: Timeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "time", lambda: 1_795_644_000.0625)
+    text, facts = text_of(timeline), facts_of(timeline)
+    record = logging.LogRecord(NAME, logging.INFO, "file", 1, "%s", (text,), None)
+    record.request = facts
+    line = form.info(NAME, text, lambda: facts)
+    assert line == form.format(record)
+    assert len(line.splitlines()) == 1
+
+
+def test_our_own_log_gets_the_line_without_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    def made(*_: object) -> None:
+        raise AssertionError("a record was made")
+
+    stream = StringIO()
+    handler = Unhurried(stream)
+    handler.setFormatter(JsonLines())
+    monkeypatch.setattr(logging.Logger, "makeRecord", made)
+    with bare() as root:
+        root.handlers[:] = [handler]
+        root.setLevel(logging.WARNING)
+        log_request(TIMELINE)
+        root.setLevel(logging.INFO)
+        log_request(TIMELINE)
+        handler.close()
+    event = json.loads(stream.getvalue())
+    assert (event["logger"], event["level"], event["message"]) == (NAME, "INFO", text_of(TIMELINE))
+    assert event["request"] == facts_of(TIMELINE)
+
+
+def beside(root: logging.Logger, own: Own) -> None:
+    root.addHandler(own)
+
+
+def files_beside(root: logging.Logger, own: Own) -> None:
+    files = Beside()
+    files.emit = own.emit  # type: ignore[method-assign]
+    root.addHandler(files)
+
+
+def of_our_logger(root: logging.Logger, own: Own) -> None:
+    logging.getLogger(NAME).addHandler(own)
+
+
+def instead(root: logging.Logger, own: Own) -> None:
+    root.handlers[:] = [own]
+
+
+def as_filter_of_the_handler(root: logging.Logger, own: Own) -> None:
+    root.handlers[0].addFilter(lambda record: own.emit(record) is None)
+
+
+def as_filter_of_the_logger(root: logging.Logger, own: Own) -> None:
+    logging.getLogger(NAME).addFilter(lambda record: own.emit(record) is None)
+
+
+def as_formatter(root: logging.Logger, own: Own) -> None:
+    class Format(logging.Formatter):
+        def format(self, record: logging.LogRecord) -> str:
+            own.emit(record)
+            return ""
+
+    root.handlers[0].setFormatter(Format())
+
+
+def as_factory(root: logging.Logger, own: Own) -> None:
+    class Record(logging.LogRecord):
+        def getMessage(self) -> str:
+            own.heard[:] = [self]
+            return super().getMessage()
+
+    logging.setLogRecordFactory(Record)
+
+
+@pytest.mark.parametrize(
+    "configure",
+    [
+        beside, files_beside, of_our_logger, instead, as_filter_of_the_handler,
+        as_filter_of_the_logger, as_formatter, as_factory,
+    ],
+)  # fmt: skip
+def test_whatever_a_script_configures_gets_the_record_of_a_request(
+    configure: Callable[[logging.Logger, Own], None],
+) -> None:
+    own, handler, logger = Own(), Unhurried(StringIO()), logging.getLogger(NAME)
+    handler.setFormatter(TextLines())
+    with bare() as root:
+        root.handlers[:] = [handler]
+        root.setLevel(logging.INFO)
+        try:
+            configure(root, own)
+            log_request(TIMELINE)
+        finally:
+            logger.handlers.clear()
+            logger.filters.clear()
+            logging.setLogRecordFactory(logging.LogRecord)
+            handler.close()
+    (record,) = own.heard
+    assert record.getMessage() == text_of(TIMELINE)
+    assert record.request == facts_of(TIMELINE)  # type: ignore[attr-defined]
+    assert record.filename == "request_log.py"
