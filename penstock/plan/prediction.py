@@ -199,6 +199,15 @@ class Planner:
                 f"{wished:g}/s is {100 * wished / self.most.rate:.0f} % of the throughput: waiting"
                 " changes much with little there"
             )
+        elif wished is not None:
+            # Scaling all costs by a factor is scaling the rate by it, and the latencies afterwards.
+            factor = 1 + RATE_LIMIT
+            dearer = factor * simulate(forecast.costs, rate=factor * wished).quantile(0.95)
+            if dearer > (1 + P95_LIMIT) * forecast.p95:
+                found.append(
+                    f"the p95 at {wished:g}/s depends on the machine's speed: if costs were"
+                    f" {100 * RATE_LIMIT:.0f} % higher, it would be {1000 * dearer:.3g} ms"
+                )
         low, high = forecast.p95_by_chance
         if high < math.inf and high - low > 2 * P95_LIMIT * forecast.p95:
             found.append(

@@ -112,6 +112,8 @@ def test_doubts_are_said_before(found: Planner) -> None:
     assert "more than the throughput" in found.doubts(beyond)[0]
     near = found.doubts(found.open(0.95 * found.most.rate))
     assert any("% of the throughput" in each for each in near)
+    steep = found.doubts(found.open(0.85 * found.most.rate))
+    assert any("if costs were 10 % higher, it would be" in each for each in steep)
     made = recording(COSTS, 1, 4)
     for each in made[KEY]["steps"]:
         each["busy"] += each["seconds"]
