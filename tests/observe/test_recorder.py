@@ -33,6 +33,14 @@ class First(Op):
         return {"y": ["1"] * len(feed_batch)}
 
 
+class Slow(First):
+    """So slow that a hundredth of it is more than an interruption of this process takes."""
+
+    def process(self, feed_batch: Any, typical_logid: int) -> Any:
+        time.sleep(0.3)
+        return super().process(feed_batch, typical_logid)
+
+
 def recorder(service: Inside) -> Recorder:
     made = Recorder(3)
     service.engine.instruments.install(made)
@@ -40,7 +48,7 @@ def recorder(service: Inside) -> Recorder:
 
 
 async def test_the_parts_of_a_request_follow_each_other_through_its_ops() -> None:
-    first = First("first", input_ops=[root()])
+    first = Slow("first", input_ops=[root()])
     async with inside(Op("second", input_ops=[first])) as service:
         kept = recorder(service)
         await service.ask(x="1", log_id=7)
@@ -56,7 +64,7 @@ async def test_the_parts_of_a_request_follow_each_other_through_its_ops() -> Non
     assert timeline.seconds - sum(end - begin for _, begin, end in parts) < 0.01 * timeline.seconds
     took = {(each[0], n > 6): each[2] - each[1] for n, each in enumerate(parts)}
     assert took["preprocess", False] > 0.004
-    assert took["process", False] > 0.01
+    assert took["process", False] > 0.3
     assert Timeline.of(timeline.plain()) == timeline
 
 
@@ -172,14 +180,14 @@ async def test_a_trace_shows_requests_with_their_steps_and_workers_with_their_ba
 
 
 async def test_the_log_of_a_request_has_its_ids_ops_and_times() -> None:
-    async with inside(First("first", input_ops=[root()])) as service:
+    async with inside(Slow("first", input_ops=[root()])) as service:
         kept = recorder(service)
         await service.ask(x="1", log_id=9)
         facts = facts_of(kept.latest()[0])
     assert (facts["log_id"], facts["outcome"]) == (9, "ok")
     (op,) = facts["ops"]
     assert (op["op"], op["batch"], op["attempt"]) == ("first", 1, 1)
-    assert op["process_ms"] == pytest.approx(10, abs=9)
+    assert op["process_ms"] == pytest.approx(310, abs=200)
     parts = [value for key, value in op.items() if key.endswith("_ms")]
     total = facts["unpack_ms"] + sum(parts) + facts["pack_ms"]
     assert total == pytest.approx(facts["ms"], rel=0.01)
