@@ -106,10 +106,8 @@ class OpenInferenceApplication:
 
     def routes(self) -> Iterator[Http | Grpc]:
         """What to serve."""
-        for path in (
-            "/v2",
-            "/v2/",
-        ):  # the protocol's text has one, its OpenAPI description the other
+        # The protocol's text has one, its OpenAPI description the other.
+        for path in ("/v2", "/v2/"):
             yield self._get(path, self._server, "The metadata of this server.", SERVER)
         yield self._get(
             "/v2/health/live", self._live, "Whether the process is alive.", TRUTH, always=True

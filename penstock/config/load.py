@@ -241,11 +241,10 @@ def parse_override(text: str) -> tuple[str, Any]:
     if not equals or not all(key.split(".")):
         raise ConfigError([f"{clipped(text)}: an override is written key=value or key.inner=value"])
     keys = key.split(".")
-    match keys:
-        case ["op", _, inner] if inner not in keys_of(OpConfig) and inner in keys_of(
-            LocalServiceConfig
-        ):
-            keys.insert(2, "local_service_conf")
+    inner = keys[-1]
+    of_op = section_at(keys[:-1]) is OpConfig and inner not in keys_of(OpConfig)
+    if of_op and inner in keys_of(LocalServiceConfig):
+        keys.insert(-1, "local_service_conf")
     return ".".join(keys), typed(keys, value.strip())
 
 
