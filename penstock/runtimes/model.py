@@ -82,9 +82,9 @@ class Model:
         self.fallback = fallback
         feeds = conf.feeds if conf else ()
         fetches = conf.fetches if conf else ()
-        any_names = any_rank = runtime in UNCHECKED
+        unchecked = runtime in UNCHECKED
         notes = [] if fallback is None else [fallback]
-        if any_names and _names_none(session.outputs, [one.name for one in fetches]):
+        if unchecked and _names_none(session.outputs, [one.name for one in fetches]):
             names = [one.name for one in fetches]
             fetches = tuple(
                 replace(one, name=spec.name)
@@ -92,15 +92,16 @@ class Model:
             )
             notes.append(_by_position(names, fetches))
         source = conf.source if conf else ""
-        self.inputs = _with_aliases(session.inputs, feeds, f"{source}: feed_var", "inputs")
+        inputs = [replace(spec, any_rank=unchecked) for spec in session.inputs]
+        self.inputs = _with_aliases(inputs, feeds, f"{source}: feed_var", "inputs")
         self.outputs = _with_aliases(session.outputs, fetches, f"{source}: fetch_var", "outputs")
-        if any_names and _names_none(self.outputs, fetch_list or ()):
+        if unchecked and _names_none(self.outputs, fetch_list or ()):
             named = list(zip(fetch_list or (), self.outputs, strict=False))
             variables = [Variable(name=spec.name, alias=name) for name, spec in named]
             self.outputs = _with_aliases(self.outputs, variables, "fetch_list", "outputs")
             notes.append(_by_position([name for name, _ in named], variables))
         self._notes = tuple(notes)
-        self._inputs = _by_name([ModelInput(spec, any_rank=any_rank) for spec in self.inputs])
+        self._inputs = _by_name([ModelInput(spec) for spec in self.inputs])
         self._outputs = _by_name(self.outputs)
         self._lod_inputs = frozenset(spec.name for spec in session.inputs if spec.is_lod)
         lods = {spec.name for spec in session.outputs if spec.is_lod} if self._lod_inputs else ()

@@ -33,12 +33,10 @@ class ModelInput:
 
     Args:
         spec: the input's spec in the model.
-        any_rank: arrays of another rank are accepted; then dimensions are not checked.
     """
 
-    def __init__(self, spec: TensorSpec, *, any_rank: bool = False) -> None:
+    def __init__(self, spec: TensorSpec) -> None:
         self.spec = spec
-        self._any_rank = any_rank
         self.name = spec.name
         self.alias = spec.alias
         self.dtype = spec.dtype
@@ -63,7 +61,7 @@ class ModelInput:
             value = self._offsets(value)
         shape = value.shape
         if self._rank is not None and len(shape) != self._rank:
-            if not self._any_rank:
+            if not self.spec.any_rank:
                 raise self._wrong_shape(shape)
         else:
             for axis, size in self._fixed:

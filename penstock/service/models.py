@@ -157,6 +157,7 @@ def described(signature: Signature) -> dict[str, list[dict[str, Any]]]:
                 "name": spec.alias,
                 "dtype": spec.dtype.name,
                 "shape": None if spec.shape is None else list(spec.shape),
+                "any_rank": spec.any_rank,
             }
             for spec in specs
         ]
@@ -182,6 +183,7 @@ def specs_of(described: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:
             alias=each["name"],
             dtype=np.dtype(each["dtype"]),
             shape=None if each["shape"] is None else tuple(each["shape"]),
+            any_rank=each["any_rank"],
         )
         for each in described
     )

@@ -175,6 +175,11 @@ def test_sequences_go_through_the_server(lod: tuple[ServiceProcess, Path]) -> No
     assert found["longest"].tolist() == [[8, 10, 12, 14], [16, 18, 20, 22]]
     np.testing.assert_array_equal(found["doubled"], 2 * rows)
     assert found["doubled.lod"].tolist() == [0, 2, 3]
+    # The model declares two dimensions; a program of Paddle may accept others.
+    feed["words"] = rows.reshape(3, 1, 4)
+    found = client.predict(feed, batch=True)
+    np.testing.assert_array_equal(found["doubled"], 2 * feed["words"])
+    feed["words"] = rows
     client.release()
     http = HttpClient()
     http.load_client_config(str(folder))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -343,6 +344,14 @@ def test_inputs_that_a_model_does_not_declare_are_refused(
 ) -> None:
     with pytest.raises(InputMismatch, match=text):
         oip.fit(request_, SIGNATURE)
+
+
+def test_arrays_of_another_rank_are_accepted_where_the_model_accepts_them() -> None:
+    spec = replace(SIGNATURE.inputs[0], any_rank=True)
+    signature = Signature(inputs=[spec])
+    oip.fit(asked(x=np.zeros((2, 1, 2), np.float32)), signature)
+    with pytest.raises(InputMismatch, match=r"shape \[-1, 2\], got \[1, 3\]"):
+        oip.fit(asked(x=np.zeros((1, 3), np.float32)), signature)
 
 
 def test_outputs_are_those_asked_for() -> None:

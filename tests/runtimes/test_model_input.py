@@ -115,8 +115,9 @@ def test_shapes_are_checked_and_both_sides_named() -> None:
 
 
 def test_another_rank_is_for_the_library_to_refuse_where_it_does_not_check_it_either() -> None:
-    spec = TensorSpec(name="x", alias="x", dtype=np.dtype(np.float32), shape=(None, 3, 8))
-    loose = ModelInput(spec, any_rank=True)
+    dtype = np.dtype(np.float32)
+    spec = TensorSpec(name="x", alias="x", dtype=dtype, shape=(None, 3, 8), any_rank=True)
+    loose = ModelInput(spec)
     value = np.ones((2, 5), np.float32)
     assert loose.fit(value) is value
     with pytest.raises(InputMismatch, match=r"expected the shape \[\?, 3, 8\], got \[2, 3, 7\]"):

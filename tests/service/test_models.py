@@ -49,7 +49,7 @@ def test_a_model_s_inputs_and_outputs_are_told_wherever_it_runs(tmp_path: Path, 
     config = f'"op": {{"work": {{"executor": "{place}", {model}}}}}'
     with running(script(tmp_path, "pass", config)) as server:
         report = json.loads(fetch(f"{server.http_url}/status").body)
-    rows = {"dtype": "float32", "shape": [None, 3]}
+    rows = {"dtype": "float32", "shape": [None, 3], "any_rank": False}
     signature = {"inputs": [{"name": "x", **rows}], "outputs": [{"name": "twice", **rows}]}
     (graph,) = report["graphs"]
     assert graph["signature"] == signature
