@@ -1,4 +1,4 @@
-"""Real servers on loopback: a well-behaved one of bytes, and one that says what it is told."""
+"""A gRPC server on loopback with a given reply function, and a reply function that blocks."""
 
 import queue
 import socket
@@ -12,13 +12,13 @@ import pytest
 
 from penstock.protocols import pb
 
-TIMEOUT = 10.0  # seconds; what an event that must come may take on a busy machine
+TIMEOUT = 10.0  # seconds; the limit for an expected event on a busy machine
 
 Answer = Callable[[bytes, grpc.ServicerContext], bytes]
 
 
 class Service(grpc.GenericRpcHandler):
-    """A gRPC server that hands each request's bytes to ``answer`` and remembers them."""
+    """A gRPC server that passes each request's bytes to ``answer`` and records them."""
 
     def __init__(self, answer: Answer, credentials: grpc.ServerCredentials | None = None) -> None:
         self.answer = answer
@@ -59,13 +59,15 @@ def good(request: bytes, context: grpc.ServicerContext) -> bytes:
 
 def echo(request: bytes, context: grpc.ServicerContext) -> bytes:
     """Answer with the request's own pairs and tensors."""
-    asked = pb.Request.FromString(request)
-    reply = pb.Response(key=asked.key, value=asked.value, tensors=asked.tensors)
+    received_request = pb.Request.FromString(request)
+    reply = pb.Response(
+        key=received_request.key, value=received_request.value, tensors=received_request.tensors
+    )
     return reply.SerializeToString()
 
 
 class Stuck:
-    """Answers only when released; tells when a call came and when its caller went away."""
+    """Replies only when released; events report a call's arrival and its cancellation."""
 
     def __init__(self) -> None:
         self.entered = threading.Event()
@@ -101,7 +103,7 @@ def stuck() -> Iterator[Stuck]:
 
 @pytest.fixture
 def dead_endpoint() -> Iterator[str]:
-    """An address that refuses: the port is taken, and nobody listens."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        yield f"127.0.0.1:{taken.getsockname()[1]}"
+    """An address that refuses connections: its port is bound, but does not listen."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{bound.getsockname()[1]}"

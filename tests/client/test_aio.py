@@ -27,7 +27,9 @@ async def abandoned(stuck: Stuck) -> bool:
     return await asyncio.to_thread(stuck.abandoned.wait, TIMEOUT)
 
 
-async def test_it_sends_what_its_twin_sends(serve: Serve, client: AsyncPipelineClient) -> None:
+async def test_the_async_client_sends_the_same_request_as_the_sync_client(
+    serve: Serve, client: AsyncPipelineClient
+) -> None:
     service = serve(echo)
     await client.connect([service.endpoint])
     array = np.array([1.5], dtype=np.float32)
@@ -57,7 +59,7 @@ async def test_cancelling_the_task_reaches_the_server(
     assert await abandoned(stuck)
 
 
-async def test_closing_ends_a_call_under_way(
+async def test_close_cancels_a_call_in_flight(
     serve: Serve, client: AsyncPipelineClient, stuck: Stuck
 ) -> None:
     await client.connect([serve(stuck).endpoint])
@@ -70,7 +72,7 @@ async def test_closing_ends_a_call_under_way(
     assert await abandoned(stuck)
 
 
-async def test_before_connect_and_after_close_there_is_nothing_to_call(serve: Serve) -> None:
+async def test_calls_before_connect_and_after_close_raise_not_connected(serve: Serve) -> None:
     client = AsyncPipelineClient()
     with pytest.raises(NotConnected):
         await client.predict({"x": "1"})
@@ -84,7 +86,7 @@ async def test_before_connect_and_after_close_there_is_nothing_to_call(serve: Se
         await client.predict({"x": "1"})
 
 
-async def test_a_client_stays_on_the_loop_that_connected_it(
+async def test_calls_from_another_event_loop_raise_not_connected(
     serve: Serve, client: AsyncPipelineClient
 ) -> None:
     await client.connect([serve().endpoint])

@@ -1,4 +1,4 @@
-"""Our client over baidu_std, and servers whose every byte a test writes."""
+"""The client over baidu_std, against servers whose bytes the tests write."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ REQUEST, RESPONSE = messages.general_model_messages()
 
 
 class Server:
-    """A listener; what connects to it is served by the test."""
+    """A listener; the test itself accepts and serves its connections."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -67,8 +67,8 @@ def channel(server: Server) -> Iterator[Channel]:
     made.close()
 
 
-class Asked:
-    """A call under way."""
+class PendingCall:
+    """A call in flight."""
 
     def __init__(
         self, channel: Channel, body: bytes = b"ask", seconds: float | None = TIMEOUT
@@ -86,8 +86,8 @@ class Asked:
         return outcome
 
 
-def test_a_call_says_what_it_calls_and_how_long_it_waits(server: Server, channel: Channel) -> None:
-    asked = Asked(channel, b"message", seconds=4.0)
+def test_a_request_has_service_method_and_timeout(server: Server, channel: Channel) -> None:
+    pending = PendingCall(channel, b"message", seconds=4.0)
     link = server.accept()
     request = link.read()
     assert request.call is not None
@@ -95,39 +95,39 @@ def test_a_call_says_what_it_calls_and_how_long_it_waits(server: Server, channel
     assert 3000 < request.call[8] <= 4000  # type: ignore[operator]
     assert (request.payload, request.fields.get(3)) == (b"message", None)
     link.send(answer(request.id, b"reply"))
-    assert asked.outcome() == b"reply"
-    unhurried = Asked(channel, seconds=None)
+    assert pending.outcome() == b"reply"
+    without_timeout = PendingCall(channel, seconds=None)
     request = link.read()
     assert request.call == {1: GENERAL.encode(), 2: b"inference"}
     link.send(answer(request.id))
-    assert unhurried.outcome() == b""
+    assert without_timeout.outcome() == b""
 
 
 def test_many_calls_share_a_connection_and_are_answered_in_any_order(
     server: Server, channel: Channel
 ) -> None:
-    asked = [Asked(channel, b"%d" % number) for number in range(100)]
+    pending = [PendingCall(channel, b"%d" % number) for number in range(100)]
     link = server.accept()
-    requests = [link.read() for _ in asked]
+    requests = [link.read() for _ in pending]
     assert {each.payload for each in requests} == {b"%d" % number for number in range(100)}
     assert len({each.id for each in requests}) == 100
     link.send(b"".join(answer(each.id, each.payload * 2) for each in reversed(requests)))
-    assert [each.outcome() for each in asked] == [b"%d" % n * 2 for n in range(100)]
+    assert [each.outcome() for each in pending] == [b"%d" % n * 2 for n in range(100)]
 
 
-def test_an_answer_may_come_in_pieces_and_be_packed(server: Server, channel: Channel) -> None:
+def test_replies_are_read_in_pieces_and_decompressed(server: Server, channel: Channel) -> None:
     large = np.random.default_rng(1).bytes(1_000_000)
-    first = Asked(channel)
+    first = PendingCall(channel)
     link = server.accept()
     link.send(answer(link.read().id))
     assert first.outcome() == b""
     for kind, pack in ((0, bytes), (2, gzip.compress), (3, zlib.compress)):
-        asked = Asked(channel, large)
+        pending = PendingCall(channel, large)
         request = link.read()
         assert request.payload == large
         data = answer(request.id, pack(large) + b"attached", more=field(3, kind) + field(5, 8))
         link.send(data[:7], data[7:40], data[40:9000], data[9000:])
-        assert asked.outcome() == large
+        assert pending.outcome() == large
 
 
 @pytest.mark.parametrize(
@@ -144,14 +144,16 @@ def test_an_answer_may_come_in_pieces_and_be_packed(server: Server, channel: Cha
         (7777, GrpcCode.INTERNAL),
     ],
 )
-def test_error_codes(server: Server, channel: Channel, code: int, status: GrpcCode) -> None:
-    asked = Asked(channel)
+def test_error_codes_become_grpc_statuses_and_the_connection_stays_open(
+    server: Server, channel: Channel, code: int, status: GrpcCode
+) -> None:
+    pending = PendingCall(channel)
     link = server.accept()
     link.send(answer(link.read().id, b"", code, "because"))
-    failure = asked.failure()
+    failure = pending.failure()
     assert (failure.status, failure.sent) == (status, True)
     assert f"{server.endpoint}: [E{code}] because" in str(failure)
-    again = Asked(channel)
+    again = PendingCall(channel)
     link.send(answer(link.read().id, b"good"))
     assert again.outcome() == b"good"
 
@@ -166,14 +168,14 @@ def test_error_codes(server: Server, channel: Channel, code: int, status: GrpcCo
     ],
     ids=["gzip", "lz4", "attachment", "bomb"],
 )
-def test_an_answer_that_cannot_be_read_fails_its_call(
+def test_an_undecodable_reply_fails_only_its_call(
     server: Server, channel: Channel, more: bytes, payload: bytes, text: str
 ) -> None:
-    asked, other = Asked(channel), Asked(channel)
+    pending, other = PendingCall(channel), PendingCall(channel)
     link = server.accept()
     first, second = link.read(), link.read()
     link.send(answer(first.id, payload, more=more), answer(second.id, b"good"))
-    assert text in str(asked.failure())
+    assert text in str(pending.failure())
     assert other.outcome() == b"good"
 
 
@@ -186,52 +188,52 @@ def test_an_answer_that_cannot_be_read_fails_its_call(
     ],
     ids=["http", "meta", "large"],
 )
-def test_what_is_no_answer_ends_the_connection(
+def test_bytes_that_are_no_reply_fail_all_calls_of_the_connection(
     server: Server, channel: Channel, data: bytes
 ) -> None:
-    asked = [Asked(channel), Asked(channel)]
+    pending = [PendingCall(channel), PendingCall(channel)]
     link = server.accept()
     link.read()
     link.send(data)
-    for each in asked:
+    for each in pending:
         failure = each.failure()
         assert (failure.status, failure.sent) == (GrpcCode.INTERNAL, True)
         assert "the server broke the protocol" in str(failure)
 
 
-def test_a_late_answer_is_dropped(server: Server, channel: Channel) -> None:
-    late = Asked(channel, seconds=0.05)
+def test_a_reply_after_the_timeout_is_dropped(server: Server, channel: Channel) -> None:
+    late = PendingCall(channel, seconds=0.05)
     link = server.accept()
     first = link.read()
     failure = late.failure()
     assert (failure.status, failure.sent) == (GrpcCode.DEADLINE_EXCEEDED, True)
-    asked = Asked(channel)
+    pending = PendingCall(channel)
     second = link.read()
     assert second.id != first.id
     large = answer(first.id, bytes(500_000))
     link.send(large, answer(99), answer(second.id, b"mine"))
-    assert asked.outcome() == b"mine"
+    assert pending.outcome() == b"mine"
 
 
 def test_a_lost_connection_fails_its_calls_and_the_next_call_connects(
     server: Server, channel: Channel
 ) -> None:
-    asked = Asked(channel)
+    pending = PendingCall(channel)
     link = server.accept()
     link.send(answer(link.read().id))
-    assert asked.outcome() == b""
-    lost = Asked(channel)
+    assert pending.outcome() == b""
+    lost = PendingCall(channel)
     link.read()
     link.socket.close()
     failure = lost.failure()
     assert (failure.status, failure.sent, failure.retryable) == (GrpcCode.UNAVAILABLE, True, True)
-    asked = Asked(channel)
+    pending = PendingCall(channel)
     link = server.accept()
     link.send(answer(link.read().id, b"back"))
-    assert asked.outcome() == b"back"
+    assert pending.outcome() == b"back"
 
 
-def test_a_server_that_stops_is_left_for_another_one() -> None:
+def test_calls_to_a_stopping_server_are_retried_at_another() -> None:
     servers = [Server(), Server()]
     channel = over_baidu_std([each.endpoint for each in servers])
     seen: list[str] = []
@@ -251,7 +253,7 @@ def test_a_server_that_stops_is_left_for_another_one() -> None:
     ]
     for thread in threads:
         thread.start()
-    assert [Asked(channel).outcome() for _ in range(6)] == [b"works"] * 6
+    assert [PendingCall(channel).outcome() for _ in range(6)] == [b"works"] * 6
     assert "stops" in seen
     channel.close()
     for each in servers:
@@ -260,53 +262,53 @@ def test_a_server_that_stops_is_left_for_another_one() -> None:
         thread.join(2 * TIMEOUT)
 
 
-def test_nobody_there_is_no_call_sent() -> None:
+def test_a_refused_connection_is_unavailable_and_not_sent() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     endpoint = Endpoint(host="127.0.0.1", port=listener.getsockname()[1])
     listener.close()
     channel = over_baidu_std([endpoint])
-    failure = Asked(channel).failure()
+    failure = PendingCall(channel).failure()
     assert (failure.status, failure.sent) == (GrpcCode.UNAVAILABLE, False)
     channel.close()
 
 
-def test_a_connection_that_idled_is_not_used_again(
+def test_a_connection_idle_for_too_long_is_replaced(
     server: Server, channel: Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = Asked(channel)
+    pending = PendingCall(channel)
     link = server.accept()
     link.send(answer(link.read().id, b"first"))
-    assert asked.outcome() == b"first"
+    assert pending.outcome() == b"first"
     monkeypatch.setattr(baidu_std, "IDLE", 0.0)
-    asked = Asked(channel)
+    pending = PendingCall(channel)
     second = server.accept()
     assert link.ends()
     monkeypatch.undo()
     second.send(answer(second.read().id, b"second"))
-    assert asked.outcome() == b"second"
+    assert pending.outcome() == b"second"
 
 
-def test_requests_are_packed_where_that_is_asked(server: Server) -> None:
+def test_requests_are_compressed_if_configured(server: Server) -> None:
     channel = over_baidu_std([server.endpoint], Compression.GZIP)
-    asked = Asked(channel, b"some text " * 1000)
+    pending = PendingCall(channel, b"some text " * 1000)
     link = server.accept()
     request = link.read()
     assert request.fields[3] == 2
     assert gzip.decompress(request.payload) == b"some text " * 1000
     link.send(answer(request.id, b"reply"))
-    assert asked.outcome() == b"reply"
+    assert pending.outcome() == b"reply"
     channel.close()
     with pytest.raises(UnknownEncoding, match="lz4"):
         over_baidu_std([server.endpoint], Compression.LZ4)
 
 
-def test_closing_ends_calls(server: Server) -> None:
+def test_close_cancels_calls_in_flight(server: Server) -> None:
     channel = over_baidu_std([server.endpoint])
-    asked = Asked(channel)
+    pending = PendingCall(channel)
     link = server.accept()
     link.read()
     channel.close()
-    assert asked.failure().status is GrpcCode.CANCELLED
+    assert pending.failure().status is GrpcCode.CANCELLED
     assert link.ends()
 
 
@@ -318,7 +320,7 @@ CONF = parse_model_conf(
 )
 
 
-def test_a_model_client_over_it(server: Server) -> None:
+def test_a_model_client_predicts_over_baidu_std(server: Server) -> None:
     variants = [Variant(tag="only", endpoints=(server.endpoint,))]
     found: list[object] = []
 
@@ -333,14 +335,14 @@ def test_a_model_client_over_it(server: Server) -> None:
     thread = threading.Thread(target=predict)
     thread.start()
     link = server.accept()
-    asked = link.read()
-    request = REQUEST.FromString(asked.payload)
+    pending = link.read()
+    request = REQUEST.FromString(pending.payload)
     (tensor,) = request.tensor
     assert (tensor.name, tensor.alias_name, [*tensor.float_data]) == ("x", "row", [1, 2, 3])
     assert ([*request.fetch_var_names], request.log_id) == (["doubled"], 7)
     output = {"name": "y", "alias_name": "doubled", "elem_type": 1, "shape": [1, 3]}
     response = RESPONSE(outputs=[{"tensor": [{**output, "float_data": [2, 4, 6]}]}])
-    link.send(answer(asked.id, response.SerializeToString()))
+    link.send(answer(pending.id, response.SerializeToString()))
     again = link.read()
     link.send(answer(again.id, RESPONSE(err_no=5000, err_msg="no").SerializeToString()))
     thread.join(TIMEOUT)

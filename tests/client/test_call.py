@@ -12,9 +12,9 @@ from penstock.protocols.status import GrpcCode
 OK = {b"grpc-status": b"0"}
 
 
-def a_call() -> tuple[Call, list[Outcome]]:
-    heard: list[Outcome] = []
-    return Call(b"request", None, heard.append), heard
+def new_call() -> tuple[Call, list[Outcome]]:
+    outcomes: list[Outcome] = []
+    return Call(b"request", None, outcomes.append), outcomes
 
 
 def framed(message: bytes) -> bytes:
@@ -22,8 +22,8 @@ def framed(message: bytes) -> bytes:
 
 
 @given(st.binary(max_size=3000), st.lists(st.integers(0, 3005), max_size=6))
-def test_a_reply_is_the_same_however_it_is_cut(message: bytes, cuts: list[int]) -> None:
-    call, _ = a_call()
+def test_a_reply_split_at_any_offsets_is_read(message: bytes, cuts: list[int]) -> None:
+    call, _ = new_call()
     body = framed(message)
     edges = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
     for start, end in zip(edges, edges[1:], strict=False):  # noqa: RUF007 - edges may be equal
@@ -32,32 +32,32 @@ def test_a_reply_is_the_same_however_it_is_cut(message: bytes, cuts: list[int]) 
 
 
 @pytest.mark.parametrize("body", [framed(b"a") * 2, framed(b"a") + b"\0", framed(b"abc")[:-1]])
-def test_a_body_that_is_not_one_message_is_a_failure(body: bytes) -> None:
-    call, _ = a_call()
+def test_a_body_that_is_not_exactly_one_message_fails_the_call(body: bytes) -> None:
+    call, _ = new_call()
     outcome = call.receive(body) or call.outcome(OK)
     assert isinstance(outcome, CallFailed)
     assert outcome.status is GrpcCode.INTERNAL
 
 
-def test_two_pieces_of_one_message_each_are_a_failure() -> None:
-    call, _ = a_call()
+def test_a_second_message_fails_the_call() -> None:
+    call, _ = new_call()
     assert call.receive(framed(b"a")) is None
     failure = call.receive(framed(b"b"))
     assert failure is not None
     assert "more than one message" in str(failure)
 
 
-def test_a_call_ends_once() -> None:
-    call, heard = a_call()
+def test_only_the_first_outcome_of_a_call_is_reported() -> None:
+    call, outcomes = new_call()
     call.end(b"first")
     call.end(b"second")
     call.abandon(CallFailed(GrpcCode.CANCELLED, "late"))
-    assert heard == [b"first"]
+    assert outcomes == [b"first"]
     assert call.ended
 
 
-def test_a_call_that_goes_detach_forgets_what_came() -> None:
-    call, _ = a_call()
+def test_detach_discards_the_bytes_received_so_far() -> None:
+    call, _ = new_call()
     call.receive(framed(b"old")[:6])
     call.detach()
     call.receive(framed(b"new"))
@@ -74,7 +74,7 @@ def test_a_call_that_goes_detach_forgets_what_came() -> None:
         ({b"grpc-status": b"13"}, False),
     ],
 )
-def test_what_the_server_says_decides_whether_to_retry(
+def test_status_and_pushback_decide_whether_a_failure_is_retryable(
     fields: dict[bytes, bytes], retryable: bool
 ) -> None:
     failed = of_end(fields, None)
@@ -89,14 +89,12 @@ def test_what_the_server_says_decides_whether_to_retry(
     ),
     st.none() | st.binary(max_size=3),
 )
-def test_whatever_the_trailers_say_there_is_one_outcome(
-    fields: dict[bytes, bytes], message: bytes | None
-) -> None:
+def test_any_trailers_make_one_outcome(fields: dict[bytes, bytes], message: bytes | None) -> None:
     outcome = of_end(fields, message)
     assert outcome == message if isinstance(outcome, bytes) else isinstance(outcome, CallFailed)
 
 
-def test_a_failed_call_travels_between_processes_whole() -> None:
+def test_a_failed_call_is_pickled_with_all_its_fields() -> None:
     error = CallFailed(GrpcCode.UNAVAILABLE, "nobody there", retryable=True, sent=False)
     copy = pickle.loads(pickle.dumps(error.at("a:1")))
     assert (copy.status, str(copy)) == (error.status, "UNAVAILABLE: a:1: nobody there")

@@ -28,11 +28,11 @@ def endpoint_of(text: str) -> Endpoint:
 
 
 def outcome(endpoint: str, tls: Tls | None = None) -> bytes | CallFailed:
-    heard: queue.Queue[bytes | CallFailed] = queue.Queue()
+    outcomes_seen: queue.Queue[bytes | CallFailed] = queue.Queue()
     channel = Channel([endpoint_of(endpoint)], tls)
     try:
-        channel.start(b"ask", heard.put, deadline=time.monotonic() + TIMEOUT)
-        return heard.get(timeout=2 * TIMEOUT)
+        channel.start(b"ask", outcomes_seen.put, deadline=time.monotonic() + TIMEOUT)
+        return outcomes_seen.get(timeout=2 * TIMEOUT)
     finally:
         channel.close()
 
@@ -41,26 +41,26 @@ def answering(request: bytes, context: grpc.ServicerContext) -> bytes:
     return request + b"ed"
 
 
-def test_bytes_go_to_the_one_method_and_come_back(serve: Serve) -> None:
+def test_a_call_sends_bytes_to_the_inference_method_and_returns_the_reply(serve: Serve) -> None:
     service = serve(answering)
     assert outcome(service.endpoint) == b"asked"
     assert service.paths == {METHOD}
 
 
-def test_a_refused_connection_was_certainly_not_sent(dead_endpoint: str) -> None:
+def test_a_call_to_a_refusing_endpoint_is_reported_as_not_sent(dead_endpoint: str) -> None:
     failure = outcome(dead_endpoint)
     assert isinstance(failure, CallFailed)
     assert (failure.status, failure.sent, failure.retryable) == (GrpcCode.UNAVAILABLE, False, True)
     assert dead_endpoint in str(failure)
 
 
-def test_a_name_that_does_not_resolve_was_certainly_not_sent() -> None:
+def test_a_call_to_an_unresolvable_host_is_reported_as_not_sent() -> None:
     failure = outcome("nobody.invalid:1")
     assert isinstance(failure, CallFailed)
     assert (failure.status, failure.sent) == (GrpcCode.UNAVAILABLE, False)
 
 
-def test_a_closed_channel_refuses(serve: Serve) -> None:
+def test_a_closed_channel_refuses_calls(serve: Serve) -> None:
     channel = Channel([endpoint_of(serve().endpoint)], None)
     channel.close()
     with pytest.raises(CallFailed) as caught:
@@ -68,7 +68,7 @@ def test_a_closed_channel_refuses(serve: Serve) -> None:
     assert caught.value.status is GrpcCode.CANCELLED
 
 
-def test_a_proxy_in_the_environment_is_passed_by(
+def test_a_proxy_in_the_environment_is_ignored(
     serve: Serve, dead_endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("http_proxy", f"http://{dead_endpoint}")
@@ -81,10 +81,12 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     openssl = program("openssl")
     folder = tmp_path_factory.mktemp("tls")
     cert, key = folder / "cert.pem", folder / "key.pem"
-    ask = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost"
+    arguments = (
+        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost"
+    )
     name = ["-addext", "subjectAltName=DNS:localhost"]
     subprocess.run(
-        [openssl, *ask.split(), *name, "-keyout", key, "-out", cert],
+        [openssl, *arguments.split(), *name, "-keyout", key, "-out", cert],
         check=True,
         capture_output=True,
         timeout=TIMEOUT,
@@ -93,43 +95,43 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture
-def guarded(serve: Serve, certificate: tuple[Path, Path]) -> Service:
-    """A TLS server that also asks its callers for a certificate."""
+def tls_service(serve: Serve, certificate: tuple[Path, Path]) -> Service:
+    """A TLS server that requires certificates of its clients."""
     cert, key = (path.read_bytes() for path in certificate)
     credentials = grpc.ssl_server_credentials([(key, cert)], cert, require_client_auth=True)
     return serve(answering, credentials=credentials)
 
 
-def test_tls_checks_the_server_and_shows_the_clients_certificate(
-    guarded: Service, certificate: tuple[Path, Path]
+def test_tls_verifies_the_server_and_sends_the_client_certificate(
+    tls_service: Service, certificate: tuple[Path, Path]
 ) -> None:
     cert, key = certificate
-    known = Tls(ca_file=cert, cert_file=cert, key_file=key)
-    assert outcome(f"localhost:{guarded.port}", known) == b"asked"
+    with_certificate = Tls(ca_file=cert, cert_file=cert, key_file=key)
+    assert outcome(f"localhost:{tls_service.port}", with_certificate) == b"asked"
 
 
-def test_tls_refuses_a_server_of_another_name_unless_told_so(
-    guarded: Service, certificate: tuple[Path, Path]
+def test_tls_refuses_another_host_name_unless_server_name_is_set(
+    tls_service: Service, certificate: tuple[Path, Path]
 ) -> None:
     cert, key = certificate
-    failure = outcome(guarded.endpoint, Tls(ca_file=cert, cert_file=cert, key_file=key))
+    failure = outcome(tls_service.endpoint, Tls(ca_file=cert, cert_file=cert, key_file=key))
     assert isinstance(failure, CallFailed)
     assert not failure.sent
     named = Tls(ca_file=cert, cert_file=cert, key_file=key, server_name="localhost")
-    assert outcome(guarded.endpoint, named) == b"asked"
+    assert outcome(tls_service.endpoint, named) == b"asked"
 
 
-def test_tls_refuses_a_server_that_nobody_vouches_for(
-    guarded: Service, certificate: tuple[Path, Path]
+def test_tls_refuses_a_certificate_of_an_unknown_authority(
+    tls_service: Service, certificate: tuple[Path, Path]
 ) -> None:
     cert, key = certificate
-    failure = outcome(f"localhost:{guarded.port}", Tls(cert_file=cert, key_file=key))
+    failure = outcome(f"localhost:{tls_service.port}", Tls(cert_file=cert, key_file=key))
     assert isinstance(failure, CallFailed)
     assert failure.status is GrpcCode.UNAVAILABLE
 
 
 @pytest.mark.parametrize("file", ["ca_file", "cert_file"])
-def test_a_file_that_cannot_be_read_is_told_at_once(
+def test_an_unreadable_tls_file_raises_an_error_at_once(
     file: str, tmp_path: Path, certificate: tuple[Path, Path]
 ) -> None:
     files = {"cert_file": certificate[0], "key_file": certificate[1], file: tmp_path / "none.pem"}
@@ -137,7 +139,7 @@ def test_a_file_that_cannot_be_read_is_told_at_once(
         Channel([endpoint_of("localhost:1")], Tls(**files))
 
 
-def test_a_certificate_comes_with_its_key() -> None:
+def test_a_certificate_without_its_key_is_refused() -> None:
     with pytest.raises(ValueError, match="go together"):
         Tls(cert_file="cert.pem")
 
@@ -160,34 +162,36 @@ def alone() -> Iterator[None]:
     assert threads() == []
 
 
-def asked(service: Service) -> PipelineClient:
+def client_after_a_call(service: Service) -> PipelineClient:
     client = PipelineClient()
     client.connect([service.endpoint])
     client.predict({"x": "1"}, timeout=TIMEOUT)
     return client
 
 
-def test_all_clients_share_one_thread_that_ends_with_the_last(serve: Serve) -> None:
+def test_clients_share_one_thread_that_ends_with_the_last_client(serve: Serve) -> None:
     service = serve()
-    clients = [asked(service) for _ in range(3)]
+    clients = [client_after_a_call(service) for _ in range(3)]
     (thread,) = threads()
     for client in clients:
         assert thread.is_alive()
         client.close()
     assert not thread.is_alive()
-    with asked(service):
+    with client_after_a_call(service):
         assert threads() not in ([], [thread])
 
 
-def test_a_client_that_is_dropped_is_closed(serve: Serve) -> None:
-    client = asked(serve())
+def test_a_garbage_collected_client_is_closed(serve: Serve) -> None:
+    client = client_after_a_call(serve())
     (thread,) = threads()
     del client
     thread.join(TIMEOUT)
     assert not thread.is_alive()
 
 
-def test_a_future_outlives_the_client_that_was_dropped(serve: Serve, stuck: Stuck) -> None:
+def test_a_future_completes_after_its_client_was_garbage_collected(
+    serve: Serve, stuck: Stuck
+) -> None:
     client = PipelineClient()
     client.connect([serve(stuck).endpoint])
     future = client.predict({"x": "1"}, asyn=True, timeout=TIMEOUT)
@@ -198,11 +202,11 @@ def test_a_future_outlives_the_client_that_was_dropped(serve: Serve, stuck: Stuc
     del future
 
 
-def test_whenever_it_is_closed_every_call_ends_exactly_once(serve: Serve) -> None:
+def test_every_call_has_exactly_one_outcome_when_the_channel_is_closed(serve: Serve) -> None:
     endpoints = parse_endpoints([serve().endpoint])
     for turn in range(30):
         channel = Channel(endpoints, None)
-        heard: list[list[Outcome]] = []
+        outcomes_seen: list[list[Outcome]] = []
         begun = threading.Barrier(4)
 
         def call(
@@ -225,12 +229,12 @@ def test_whenever_it_is_closed_every_call_ends_exactly_once(serve: Serve) -> Non
             time.sleep(turn * 0.0003)  # another moment each time
             channel.close()
             for each in started:
-                heard += each.result(TIMEOUT)
-        patience = time.monotonic() + TIMEOUT
-        while not all(heard) and time.monotonic() < patience:
+                outcomes_seen += each.result(TIMEOUT)
+        give_up_at = time.monotonic() + TIMEOUT
+        while not all(outcomes_seen) and time.monotonic() < give_up_at:
             time.sleep(0.001)
-        assert [len(outcomes) for outcomes in heard] == [1] * 60
-        for (outcome,) in heard:
+        assert [len(outcomes) for outcomes in outcomes_seen] == [1] * 60
+        for (outcome,) in outcomes_seen:
             assert isinstance(outcome, bytes) or outcome.status is GrpcCode.CANCELLED
 
 
@@ -247,9 +251,9 @@ future = other.predict({"x": "1"}, asyn=True)
 """
 
 
-def test_a_program_that_closes_nothing_ends_its_calls_and_soon(serve: Serve, stuck: Stuck) -> None:
+def test_open_calls_are_cancelled_when_the_interpreter_exits(serve: Serve, stuck: Stuck) -> None:
     began = time.monotonic()
     done = run_script(LEFT_OPEN, serve().endpoint, serve(stuck).endpoint)
-    told = "True CANCELLED: the client was closed\n"
-    assert (done.returncode, done.stdout, done.stderr) == (0, told, "")
+    printed = "True CANCELLED: the client was closed\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, printed, "")
     assert time.monotonic() - began < TIMEOUT

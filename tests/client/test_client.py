@@ -49,14 +49,14 @@ def test_a_reply_with_an_error_number_is_returned(serve: Serve, client: Pipeline
     assert (response.err_no, response.err_msg) == (3004, "busy")
 
 
-def test_a_reply_that_is_none_fails_the_call(serve: Serve, client: PipelineClient) -> None:
+def test_an_undecodable_reply_fails_the_call(serve: Serve, client: PipelineClient) -> None:
     client.connect([serve(lambda request, context: b"\xff" * 9).endpoint])
     with pytest.raises(CallFailed, match="not a Response") as caught:
         client.predict({"x": "1"}, timeout=TIMEOUT)
     assert caught.value.status is GrpcCode.INTERNAL
 
 
-def test_six_mebibytes_go_both_ways(serve: Serve, client: PipelineClient) -> None:
+def test_requests_and_replies_of_six_mebibytes(serve: Serve, client: PipelineClient) -> None:
     client.connect([serve(echo).endpoint])
     array = np.arange(6 * 2**20 // 8, dtype=np.float64)
     for as_bytes in (False, True):
@@ -80,7 +80,7 @@ def test_a_request_over_the_limit_is_not_sent(
     assert service.received.empty()
 
 
-def test_two_endpoints_take_turns(serve: Serve, client: PipelineClient) -> None:
+def test_calls_alternate_between_two_endpoints(serve: Serve, client: PipelineClient) -> None:
     services = [serve(), serve()]
     client.connect([service.endpoint for service in services])
     for turn in range(4):
@@ -89,7 +89,7 @@ def test_two_endpoints_take_turns(serve: Serve, client: PipelineClient) -> None:
     assert values == [["0", "2"], ["1", "3"]]
 
 
-def test_an_endpoint_that_refuses_is_passed_over(
+def test_an_endpoint_that_refuses_connections_is_skipped(
     serve: Serve, client: PipelineClient, dead_endpoint: str
 ) -> None:
     service = serve()
@@ -99,7 +99,7 @@ def test_an_endpoint_that_refuses_is_passed_over(
     assert service.received.qsize() == 3
 
 
-def test_a_call_that_a_server_saw_is_not_sent_to_another(
+def test_a_call_that_a_server_received_is_not_retried_at_another(
     serve: Serve, client: PipelineClient
 ) -> None:
     def unavailable(request: bytes, context: grpc.ServicerContext) -> bytes:
@@ -112,7 +112,7 @@ def test_a_call_that_a_server_saw_is_not_sent_to_another(
     assert second.received.empty()
 
 
-def test_a_call_ends_when_its_time_is_over(
+def test_a_call_fails_at_its_deadline_and_is_cancelled_at_the_server(
     serve: Serve, client: PipelineClient, stuck: Stuck
 ) -> None:
     client.connect([serve(stuck).endpoint])
@@ -124,14 +124,12 @@ def test_a_call_ends_when_its_time_is_over(
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf")])
-def test_a_timeout_is_a_length_of_time(client: PipelineClient, timeout: float) -> None:
+def test_a_timeout_must_be_a_positive_number(client: PipelineClient, timeout: float) -> None:
     with pytest.raises(ValueError, match="timeout must be a positive number"):
         client.predict({"x": "1"}, timeout=timeout)
 
 
-def test_a_future_gives_the_reply_to_every_thread_that_asks(
-    serve: Serve, client: PipelineClient
-) -> None:
+def test_a_future_gives_the_reply_to_several_threads(serve: Serve, client: PipelineClient) -> None:
     client.connect([serve(echo).endpoint])
     futures = [client.predict({"x": str(i)}, asyn=True, timeout=TIMEOUT) for i in range(20)]
     with ThreadPoolExecutor(4) as threads:
@@ -141,7 +139,7 @@ def test_a_future_gives_the_reply_to_every_thread_that_asks(
     assert all(future.done() for future in futures)
 
 
-def test_a_future_waits_no_longer_than_asked(
+def test_waiting_for_a_future_ends_at_the_given_timeout(
     serve: Serve, client: PipelineClient, stuck: Stuck
 ) -> None:
     client.connect([serve(stuck).endpoint])
@@ -169,7 +167,7 @@ def test_cancelling_a_future_reaches_the_server(
         assert caught.value.status is GrpcCode.CANCELLED
 
 
-def test_closing_ends_a_call_under_way(serve: Serve, client: PipelineClient, stuck: Stuck) -> None:
+def test_close_cancels_calls_in_flight(serve: Serve, client: PipelineClient, stuck: Stuck) -> None:
     client.connect([serve(stuck).endpoint])
     with ThreadPoolExecutor(1) as threads:
         blocked = threads.submit(client.predict, {"x": "1"})
@@ -188,7 +186,7 @@ def future_failure(future: Any) -> BaseException:
     return caught.value
 
 
-def test_before_connect_and_after_close_there_is_nothing_to_call(serve: Serve) -> None:
+def test_calls_before_connect_and_after_close_raise_not_connected(serve: Serve) -> None:
     client = PipelineClient()
     assert repr(client) == "<PipelineClient not connected>"
     with pytest.raises(NotConnected):
@@ -202,7 +200,7 @@ def test_before_connect_and_after_close_there_is_nothing_to_call(serve: Serve) -
         client.predict({"x": "1"})
 
 
-def test_connecting_again_moves_to_the_new_endpoints(serve: Serve, client: PipelineClient) -> None:
+def test_a_second_connect_replaces_the_endpoints(serve: Serve, client: PipelineClient) -> None:
     former, latter = serve(), serve()
     client.connect([former.endpoint])
     client.connect([latter.endpoint])
@@ -210,7 +208,7 @@ def test_connecting_again_moves_to_the_new_endpoints(serve: Serve, client: Pipel
     assert (former.received.qsize(), latter.received.qsize()) == (0, 1)
 
 
-def test_endpoints_that_are_none_leave_the_connection_as_it_was(
+def test_invalid_endpoints_leave_the_connection_unchanged(
     serve: Serve, client: PipelineClient
 ) -> None:
     client.connect([serve().endpoint])
@@ -256,7 +254,7 @@ client.close()
 """
 
 
-def test_nothing_is_printed_and_nothing_is_left_open(serve: Serve, dead_endpoint: str) -> None:
+def test_a_client_prints_nothing_and_leaves_no_file_open(serve: Serve, dead_endpoint: str) -> None:
     done = run_script(QUIET, serve().endpoint, dead_endpoint)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
@@ -283,7 +281,7 @@ client.close()
 """
 
 
-def test_a_forked_child_is_told_to_connect_for_itself(serve: Serve) -> None:
+def test_calls_in_a_forked_child_raise_not_connected_until_it_connects(serve: Serve) -> None:
     service = serve()
     done = run_script(FORK, service.endpoint)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -311,7 +309,7 @@ client.close()
 """
 
 
-def test_a_forked_child_neither_waits_for_its_parents_call_nor_ends_it(
+def test_a_forked_child_neither_waits_for_nor_cancels_its_parents_call(
     serve: Serve, stuck: Stuck
 ) -> None:
     done = run_script(FORK_DURING_A_CALL, serve(stuck).endpoint)
@@ -343,7 +341,7 @@ def test_interrupting_a_call_reaches_the_server(serve: Serve, stuck: Stuck) -> N
         assert stuck.abandoned.wait(TIMEOUT)  # though the client lives on
 
 
-def test_futures_are_those_of_the_standard_library(serve: Serve, client: PipelineClient) -> None:
+def test_futures_work_with_the_standard_librarys_wait(serve: Serve, client: PipelineClient) -> None:
     client.connect([serve(echo).endpoint])
     futures = [client.predict({"x": str(i)}, asyn=True, timeout=TIMEOUT) for i in range(3)]
     done, waiting = wait(futures, TIMEOUT)

@@ -17,7 +17,7 @@ from penstock.client.endpoints import Endpoint, own_address, parse_endpoints
         ("[::1]:9993", "::1", 9993),
     ],
 )
-def test_an_endpoint_is_host_and_port_and_writes_itself_back(
+def test_an_endpoint_is_parsed_and_converted_back_to_its_text(
     text: str, host: str, port: int
 ) -> None:
     (endpoint,) = parse_endpoints([text])
@@ -46,27 +46,27 @@ def test_an_endpoint_is_host_and_port_and_writes_itself_back(
         "a\n:1",
     ],
 )
-def test_what_is_no_endpoint_is_refused_by_name(text: str) -> None:
+def test_an_invalid_endpoint_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="endpoint"):
         parse_endpoints([text])
 
 
 @pytest.mark.parametrize("endpoints", ["localhost:9993", None, {"localhost:9993"}, [9993]])
-def test_only_a_list_of_texts_is_taken(endpoints: object) -> None:
+def test_endpoints_must_be_a_list_of_strings(endpoints: object) -> None:
     with pytest.raises(TypeError, match="host:port"):
         parse_endpoints(endpoints)
 
 
-def test_no_endpoint_at_all_is_refused() -> None:
+def test_an_empty_list_of_endpoints_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one"):
         parse_endpoints([])
 
 
-def test_it_is_an_address() -> None:
+def test_own_address_is_an_ip_address() -> None:
     ipaddress.ip_address(own_address())
 
 
-def test_a_machine_without_a_route_still_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_address_without_a_route_is_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_route(self: socket.socket, address: object) -> None:
         raise OSError(101, "Network is unreachable")
 
@@ -74,9 +74,9 @@ def test_a_machine_without_a_route_still_has_one(monkeypatch: pytest.MonkeyPatch
     assert own_address() == "127.0.0.1"
 
 
-def test_a_connected_client_asks_for_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = iter(["10.0.0.1", "10.0.0.2"])
-    monkeypatch.setattr(channels, "own_address", lambda: next(asked))
+def test_a_channel_looks_up_its_own_address_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    addresses = iter(["10.0.0.1", "10.0.0.2"])
+    monkeypatch.setattr(channels, "own_address", lambda: next(addresses))
     first, second = (Channel(parse_endpoints(["localhost:1"]), None) for _ in range(2))
     assert [first.own_address(), first.own_address()] == ["10.0.0.1"] * 2
     assert second.own_address() == "10.0.0.2"

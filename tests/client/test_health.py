@@ -1,4 +1,4 @@
-"""Which endpoint is asked, and which is left alone: decisions without connections."""
+"""The choice of endpoints, and their ejection: decisions without connections."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ READY, APART, OUT = State.READY, State.APART, State.OUT
 
 def ejected(now: float = 0.0) -> Health:
     health = Health()
-    told = [health.failed(now, 0.5) for _ in range(MOST_FAILURES)]
-    assert told == [False] * (MOST_FAILURES - 1) + [True]
+    ejections = [health.failed(now, 0.5) for _ in range(MOST_FAILURES)]
+    assert ejections == [False] * (MOST_FAILURES - 1) + [True]
     return health
 
 
-def test_those_that_work_take_turns() -> None:
+def test_ready_endpoints_take_turns() -> None:
     states = [READY, READY, READY]
     assert [in_order(states, turn)[0] for turn in range(4)] == [0, 1, 2, 0]
     assert in_order(states, 1) == [1, 2, 0]
 
 
-def test_those_that_do_not_are_asked_last() -> None:
+def test_endpoints_that_are_not_ready_are_tried_last() -> None:
     states = [OUT, READY, APART, READY]
     assert [in_order(states, turn) for turn in range(2)] == [[1, 3, 2, 0], [1, 3, 2, 0]]
     assert in_order(states, 2)[0] == 3
 
 
-def test_when_all_are_out_all_are_asked() -> None:
+def test_if_all_endpoints_are_ejected_all_are_tried() -> None:
     assert [in_order([OUT, OUT], turn) for turn in range(2)] == [[0, 1], [1, 0]]
 
 
 @given(st.lists(st.sampled_from(State), min_size=1), st.integers(0, 1000))
-def test_each_endpoint_is_asked_once(states: list[State], turn: int) -> None:
+def test_each_endpoint_is_tried_once(states: list[State], turn: int) -> None:
     order = in_order(states, turn)
     assert sorted(order) == [*range(len(states))]
     assert [states[at] for at in order] == sorted(states)
 
 
-def test_failures_in_a_row_eject_and_an_answer_between_them_does_not() -> None:
+def test_only_consecutive_failures_eject_an_endpoint() -> None:
     health = Health()
     for _ in range(3 * MOST_FAILURES):
         for _ in range(MOST_FAILURES - 1):
@@ -59,14 +59,14 @@ def test_failures_in_a_row_eject_and_an_answer_between_them_does_not() -> None:
     assert ejected().takes(FIRST_EJECTION)
 
 
-def test_late_failures_of_calls_from_before_do_not_make_it_longer() -> None:
+def test_failures_of_earlier_calls_do_not_prolong_an_ejection() -> None:
     health = ejected()
     for _ in range(100):
         assert not health.failed(0.5, 0.5)
     assert health.takes(FIRST_EJECTION)
 
 
-def test_one_call_tries_it_and_its_answer_brings_it_back() -> None:
+def test_one_call_tries_an_ejected_endpoint_and_its_reply_restores_it() -> None:
     health = ejected()
     health.chosen(FIRST_EJECTION)
     assert not health.takes(FIRST_EJECTION)
@@ -75,7 +75,7 @@ def test_one_call_tries_it_and_its_answer_brings_it_back() -> None:
     assert health.takes(FIRST_EJECTION)
 
 
-def test_each_trial_that_fails_doubles_the_ejection_up_to_a_limit() -> None:
+def test_each_failed_trial_doubles_the_ejection_up_to_a_limit() -> None:
     health, now = ejected(), FIRST_EJECTION
     found = []
     for _ in range(8):

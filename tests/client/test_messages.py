@@ -35,24 +35,24 @@ def test_the_bytes_of_a_text_request() -> None:
     assert encode_request(request) == expected
 
 
-def test_texts_go_as_they_are() -> None:
+def test_texts_are_sent_unchanged() -> None:
     feed = {"words": "我爱北京", "empty": "", "code": "__import__('os')"}
     assert pack(feed) == message(key=list(feed), value=list(feed.values()))
 
 
-def test_arrays_go_as_the_text_that_numpy_prints() -> None:
+def test_arrays_are_sent_as_the_text_that_numpy_prints() -> None:
     feed = {"x": np.array([[1.5, 2.0]], dtype=np.float32), "ids": np.array([1, 2])}
     assert pack(feed) == message(
         key=["x", "ids"], value=["array([[1.5, 2. ]], dtype=float32)", "array([1, 2])"]
     )
 
 
-def test_lists_become_arrays_in_the_text_form() -> None:
+def test_lists_are_sent_as_the_text_of_arrays() -> None:
     feed = {"x": [0.0137, -0.1136], "ids": [[1], [2]]}
     assert list(pack(feed).value) == ["array([ 0.0137, -0.1136])", "array([[1],\n       [2]])"]
 
 
-def test_long_arrays_are_never_summarised_and_print_options_are_left_alone() -> None:
+def test_long_arrays_are_never_summarised_and_print_options_stay_unchanged() -> None:
     with np.printoptions(threshold=3, precision=1):
         before = np.get_printoptions()
         (text,) = pack({"x": np.arange(5000) + 0.125}).value
@@ -61,18 +61,18 @@ def test_long_arrays_are_never_summarised_and_print_options_are_left_alone() -> 
     assert text.count("125") >= 5000
 
 
-def test_profile_adds_its_pair_last_and_only_to_texts() -> None:
-    asked = pack({"x": "1"}, profile=True)
-    assert asked == message(key=["x", "pipeline.profile"], value=["1", "1"])
+def test_profile_adds_a_last_pair_to_text_requests_only() -> None:
+    packed = pack({"x": "1"}, profile=True)
+    assert packed == message(key=["x", "pipeline.profile"], value=["1", "1"])
     assert not pack({"x": "1"}, profile=True, pack_tensor_format=True).key
 
 
-def test_a_text_goes_as_a_string_tensor() -> None:
+def test_a_text_is_sent_as_a_string_tensor() -> None:
     (tensor,) = pack({"words": "爱"}, pack_tensor_format=True).tensors
     assert (tensor.name, tensor.elem_type, list(tensor.str_data)) == ("words", 12, ["爱"])
 
 
-def test_arrays_go_as_npy_bytes_when_asked() -> None:
+def test_arrays_are_sent_as_npy_bytes_with_use_tensor_bytes() -> None:
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
     (tensor,) = pack({"x": array}, pack_tensor_format=True, use_tensor_bytes=True).tensors
     assert (tensor.name, tensor.elem_type) == ("x", 13)
@@ -82,7 +82,7 @@ def test_arrays_go_as_npy_bytes_when_asked() -> None:
     assert np.array_equal(back, array)
 
 
-def test_a_lod_rides_on_its_tensor_and_is_none_itself() -> None:
+def test_a_lod_is_sent_in_its_tensor_not_as_a_tensor() -> None:
     feed = {"x": np.array([[1], [2], [3]]), "x.lod": [0, 2, 2, 3], "lonely.lod": [0, 1]}
     tensor = pb.Tensor(name="x", elem_type=0, shape=[3, 1], int64_data=[1, 2, 3], lod=[0, 2, 2, 3])
     assert pack(feed, pack_tensor_format=True) == message(tensors=[tensor])
@@ -110,14 +110,14 @@ def test_names_must_be_texts() -> None:
         pack({1: "x"})
 
 
-def test_fetch_is_checked_and_otherwise_without_effect() -> None:
+def test_fetch_is_validated_but_has_no_effect() -> None:
     assert pack({"x": "1"}, ["y"]) == pack({"x": "1"}, [])
     with pytest.raises(TypeError, match="fetch must be None or a list"):
         pack({"x": "1"}, "y")
 
 
 @given(argument=st.none() | INT64, fed=st.none() | INT64 | INT64.map(str))
-def test_the_log_id_is_the_argument_or_the_feeds_or_zero(
+def test_the_log_id_is_the_argument_else_that_of_the_feed_else_zero(
     argument: int | None, fed: int | str | None
 ) -> None:
     given_ids = [int(v) for v in (argument, fed) if v is not None]
@@ -127,7 +127,7 @@ def test_the_log_id_is_the_argument_or_the_feeds_or_zero(
 
 
 @pytest.mark.parametrize("log_id", [2**63, -(2**63) - 1, "x"])
-def test_a_log_id_that_is_no_int64_is_refused(log_id: int | str) -> None:
+def test_a_log_id_outside_int64_is_refused(log_id: int | str) -> None:
     with pytest.raises(ValueError, match=r"log id|invalid literal"):
         pack({"logid": log_id})
 
@@ -138,7 +138,7 @@ def test_a_log_id_is_never_rounded() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"pack_tensor_format": True}])
-def test_the_clients_address_is_the_feeds_or_looked_up(options: dict[str, bool]) -> None:
+def test_the_clients_address_is_that_of_the_feed_else_looked_up(options: dict[str, bool]) -> None:
     def forbidden() -> str:
         raise AssertionError("asked for an address that the feed gives")
 
@@ -147,7 +147,7 @@ def test_the_clients_address_is_the_feeds_or_looked_up(options: dict[str, bool])
     assert pack({"x": "1"}, **options).clientip == "10.0.0.1"
 
 
-def test_a_clientip_that_is_no_text_is_refused() -> None:
+def test_a_clientip_that_is_not_a_string_is_refused() -> None:
     with pytest.raises(TypeError, match="clientip must be a text"):
         pack({"clientip": 127})
 
@@ -156,7 +156,7 @@ def test_a_clientip_that_is_no_text_is_refused() -> None:
     "options",
     [{}, {"pack_tensor_format": True}, {"pack_tensor_format": True, "use_tensor_bytes": True}],
 )
-def test_the_callers_dict_and_arrays_are_only_read(options: dict[str, bool]) -> None:
+def test_the_callers_dict_and_arrays_stay_unchanged(options: dict[str, bool]) -> None:
     array = np.array([[1.0], [2.0]])
     array.flags.writeable = False
     lod = [0, 2]
@@ -168,7 +168,7 @@ def test_the_callers_dict_and_arrays_are_only_read(options: dict[str, bool]) -> 
     assert lod == [0, 2]
 
 
-def test_a_good_reply_is_read() -> None:
+def test_a_valid_reply_is_decoded() -> None:
     response = pb.Response(key=["y"], value=["1"])
     assert decode_reply(response.SerializeToString()) == response
 
@@ -177,7 +177,7 @@ def test_a_good_reply_is_read() -> None:
 @example(b"\n\x05ab")  # cut
 @example(b"\x0b" * 100_000)  # groups in groups
 @example(b"<html>not here</html>")
-def test_any_bytes_are_a_reply_or_a_failed_call(reply: bytes) -> None:
+def test_any_bytes_decode_to_a_reply_or_raise_call_failed(reply: bytes) -> None:
     try:
         response = decode_reply(reply)
     except CallFailed as error:
@@ -200,14 +200,12 @@ def test_any_bytes_are_a_reply_or_a_failed_call(reply: bytes) -> None:
         (-1, errors.ProductError),
     ],
 )
-def test_an_error_number_becomes_the_error_it_means(
-    err_no: int, cls: type[errors.RequestError]
-) -> None:
+def test_an_error_number_raises_its_exception(err_no: int, cls: type[errors.RequestError]) -> None:
     with pytest.raises(cls, match="too hot"):
         raise_for_error(pb.Response(err_no=err_no, err_msg="too hot"))
 
 
-def test_results_are_read_by_name_with_their_lods() -> None:
+def test_response_arrays_have_names_and_lods() -> None:
     array = np.array([[1.5], [2.5]], dtype=np.float32)
     response = pb.Response(
         tensors=[
@@ -227,7 +225,7 @@ def test_results_are_read_by_name_with_their_lods() -> None:
     assert np.asarray(results["y.lod"]).reshape(-1).tolist() == [0, 2]
 
 
-def test_of_two_results_with_one_name_the_last_wins() -> None:
+def test_the_last_of_two_results_with_one_name_is_returned() -> None:
     response = pb.Response(
         tensors=[tensors.encode("y", "first").message(), tensors.encode("y", "last").message()]
     )

@@ -1,4 +1,4 @@
-"""The client of a model server, against servers of grpcio's."""
+"""The client of a model server, against servers made with grpcio."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ FEED = {"x": np.float32([[1, 2]])}
 
 
 def twice(request: bytes, context: grpc.ServicerContext) -> bytes:
-    asked = REQUEST.FromString(request)
-    (tensor,) = asked.tensor
+    received_request = REQUEST.FromString(request)
+    (tensor,) = received_request.tensor
     doubled = {
         "name": "y",
         "elem_type": 1,
@@ -41,7 +41,7 @@ def twice(request: bytes, context: grpc.ServicerContext) -> bytes:
         "float_data": [2 * each for each in tensor.float_data],
     }
     outputs = [{"tensor": [doubled], "engine_name": "m"}]
-    return RESPONSE(outputs=outputs, log_id=asked.log_id).SerializeToString()
+    return RESPONSE(outputs=outputs, log_id=received_request.log_id).SerializeToString()
 
 
 def variant(service: Service | str, tag: str = "v", weight: int = 1) -> Variant:
@@ -49,28 +49,28 @@ def variant(service: Service | str, tag: str = "v", weight: int = 1) -> Variant:
     return Variant(tag=tag, endpoints=parse_endpoints([endpoint]), weight=weight)
 
 
-def test_a_call_has_what_was_asked_and_gives_arrays(serve: Serve) -> None:
+def test_predict_sends_fetch_names_and_log_id_and_returns_arrays(serve: Serve) -> None:
     service = serve(twice)
     with ModelClient(FEEDS, [variant(service)]) as client:
         found = client.predict(FEED, ["twice"], log_id=2**63, timeout=TIMEOUT)
     assert found.tag == "v"
     np.testing.assert_array_equal(found.outputs["m"]["twice"], np.float32([[2, 4]]))
     assert service.paths == {METHOD}
-    asked = REQUEST.FromString(service.received.get_nowait())
-    assert (asked.fetch_var_names, asked.log_id) == (["twice"], 2**63)
+    received_request = REQUEST.FromString(service.received.get_nowait())
+    assert (received_request.fetch_var_names, received_request.log_id) == (["twice"], 2**63)
 
 
 def test_many_threads_share_a_client(serve: Serve) -> None:
     with ModelClient(FEEDS, [variant(serve(twice))]) as client, ThreadPoolExecutor(8) as pool:
 
-        def ask(value: int) -> float:
+        def doubled_value(value: int) -> float:
             feed = {"x": np.float32([[value, 0]])}
             return float(client.predict(feed, timeout=TIMEOUT).outputs["m"]["twice"][0, 0])
 
-        assert list(pool.map(ask, range(64))) == [2.0 * value for value in range(64)]
+        assert list(pool.map(doubled_value, range(64))) == [2.0 * value for value in range(64)]
 
 
-def test_variants_get_their_shares(serve: Serve) -> None:
+def test_calls_are_distributed_by_the_variants_weights(serve: Serve) -> None:
     variants = [
         variant(serve(twice), tag, weight) for tag, weight in (("a", 1), ("b", 3), ("none", 0))
     ]
@@ -82,12 +82,12 @@ def test_variants_get_their_shares(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("weights", [[], [0], [1, -1]])
-def test_weights_that_choose_nobody_are_refused(weights: list[int]) -> None:
+def test_negative_weights_and_a_sum_of_zero_are_refused(weights: list[int]) -> None:
     with pytest.raises(ValueError, match="weights of variants"):
         ModelClient(FEEDS, [variant("127.0.0.1:1", weight=each) for each in weights])
 
 
-def test_a_forked_child_and_its_parent_both_go_on(serve: Serve) -> None:
+def test_a_forked_child_and_its_parent_can_both_use_a_client(serve: Serve) -> None:
     with ModelClient(FEEDS, [variant(serve(twice))]) as client:
         client.predict(FEED, timeout=TIMEOUT)
         child = os.fork()
@@ -102,7 +102,7 @@ def test_a_forked_child_and_its_parent_both_go_on(serve: Serve) -> None:
         assert client.predict(FEED, timeout=TIMEOUT).outputs["m"]["twice"].tolist() == [[2, 4]]
 
 
-def test_failures_are_typed(serve: Serve, stuck: Stuck, dead_endpoint: str) -> None:
+def test_each_failure_raises_its_exception(serve: Serve, stuck: Stuck, dead_endpoint: str) -> None:
     client = ModelClient(FEEDS, [variant(dead_endpoint)])
     with pytest.raises(CallFailed) as refused:
         client.predict(FEED, timeout=TIMEOUT)

@@ -1,4 +1,4 @@
-"""What clients of a model server make of feeds and answers, by their configuration."""
+"""Conversion of feeds and answers by a client of a model server, by its configuration."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def tensors(changed: dict[str, Any] | None = None, *, batch: bool = True) -> dic
     return {each.tensor.name: each for each in found}
 
 
-def test_a_feed_becomes_tensors_under_both_names_and_is_only_read() -> None:
+def test_a_feed_becomes_tensors_with_both_names_and_stays_unchanged() -> None:
     before = {name: np.array(value) for name, value in GOOD.items()}
     found = tensors()
     assert [each.name for each in found.values()] == ["x_in", "words", "text", "pixels", "any"]
@@ -51,7 +51,7 @@ def test_a_feed_becomes_tensors_under_both_names_and_is_only_read() -> None:
         np.testing.assert_array_equal(GOOD[name], value)
 
 
-def test_without_a_batch_axis_wide_numbers_get_one() -> None:
+def test_without_a_batch_axis_one_is_added_to_numbers_of_four_bytes_or_more() -> None:
     found = tensors(batch=False)
     shapes = {name: each.tensor.array.shape for name, each in found.items()}
     assert shapes == {
@@ -75,14 +75,14 @@ def test_without_a_batch_axis_wide_numbers_get_one() -> None:
         ([], True, (0, 2, 3)),
     ],
 )
-def test_lists_take_the_configured_shape_where_they_have_its_size(
+def test_lists_with_the_configured_size_get_the_configured_shape(
     value: Any, batch: bool, shape: tuple[int, ...]
 ) -> None:
     array = tensors({"x": value}, batch=batch)["x"].tensor.array
     assert (array.dtype, array.shape) == (np.float32, shape)
 
 
-def test_safe_casts_are_made_and_others_refused() -> None:
+def test_safe_casts_are_done_and_others_refused() -> None:
     assert tensors({"x": np.ones((1, 2, 3))})["x"].tensor.array.dtype == np.float32
     assert tensors({"words": np.int8([1, 2, 3])})["words"].tensor.array.dtype == np.int64
     with pytest.raises(InputMismatch, match=r"input 'words' expected int64 .*, got float64\[3\]"):
@@ -101,19 +101,19 @@ def test_safe_casts_are_made_and_others_refused() -> None:
         ({"x": [[1], [2, 3]]}, WrongType, "input 'x' is no array"),
     ],
 )
-def test_what_is_wrong_with_a_feed_is_named(
+def test_an_error_in_a_feed_names_its_key(
     changed: dict[str, Any], error: type[Exception], text: str
 ) -> None:
     with pytest.raises(error, match=text):
         tensors(changed)
 
 
-def test_a_missing_input_is_named() -> None:
+def test_missing_inputs_are_named() -> None:
     with pytest.raises(InputMismatch, match=r"the feed lacks \['words', 'text', 'pixels', 'any'\]"):
         FEEDS.inputs({"x": 1}, batch=True)
 
 
-def test_outputs_are_named_by_the_client_s_aliases() -> None:
+def test_outputs_have_the_clients_aliases() -> None:
     value = np.ones((2, 1), np.float32)
     outputs = {
         "a": [Output(name="fc.tmp", tensor=OutTensor("cost", "FP32", value), lod=[0, 2])],

@@ -1,4 +1,4 @@
-"""What an op says to other servers, and what it makes of their answers, without connections."""
+"""An op's requests to other servers, and its handling of their answers, without connections."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def options(
 
 
 class Server:
-    """Answers like a model server of ours whose models all double ``x``; remembers the calls."""
+    """A fake of our model server whose models double ``x``; records the calls."""
 
     def __init__(self, *models: str, bf16: bool = False, strings: bool = False) -> None:
         self.models = models
@@ -123,7 +123,7 @@ async def run(
     return await model.run(dict(feed), None, 7.0, 5)
 
 
-async def test_what_a_model_takes_is_asked_once() -> None:
+async def test_a_models_metadata_is_requested_once() -> None:
     server = Server("m")
     model = RemoteModel(options(), None, server)
     for _ in range(3):
@@ -136,7 +136,7 @@ async def test_what_a_model_takes_is_asked_once() -> None:
     assert (server.asked.id, server.asked.model_name) == ("5", "m")
 
 
-async def test_feeds_are_cast_as_for_a_model_in_the_process() -> None:
+async def test_feeds_are_cast_as_for_a_local_model() -> None:
     found = await run(Server("m"), {"x": ROW.astype(np.float64), "x.lod": [0, 1]})
     assert found["y"].dtype == np.float32
     found = await run(Server("m", bf16=True), {"x": ROW})
@@ -145,7 +145,7 @@ async def test_feeds_are_cast_as_for_a_model_in_the_process() -> None:
     assert found["y"].tolist() == [["a", "b", "ä"]]
 
 
-async def test_aliases_are_taken_and_given() -> None:
+async def test_aliases_are_accepted_in_feeds_and_used_in_outputs() -> None:
     found = await run(Server("m"), {"row": ROW}, conf=CONF)
     assert [*found] == ["doubled"]
     found = await run(Server("m"), {"x": ROW}, conf=CONF, fetch=("y", "doubled", "twice"))
@@ -163,7 +163,7 @@ async def test_aliases_are_taken_and_given() -> None:
         ({"x": ROW}, ("z",), InputMismatch, "outputs ['twice', 'y'], requested ['z']"),
     ],
 )
-async def test_what_does_not_fit_is_not_sent(
+async def test_a_feed_that_does_not_match_the_metadata_is_not_sent(
     feed: Any, fetch: Any, error: type[RequestError], text: str
 ) -> None:
     server = Server("m")
@@ -173,7 +173,7 @@ async def test_what_does_not_fit_is_not_sent(
     assert server.calls == ["ModelMetadata"]
 
 
-async def test_without_a_name_it_is_the_ops_or_the_only_one() -> None:
+async def test_the_default_model_is_that_with_the_ops_name_else_the_only_one() -> None:
     server = Server("scale", "other")
     await run(server, {"x": ROW}, name=None)
     assert server.asked.model_name == "scale"
@@ -189,7 +189,7 @@ async def test_without_a_name_it_is_the_ops_or_the_only_one() -> None:
     assert named.calls == ["ModelMetadata"]
 
 
-async def test_a_model_that_refuses_a_feed_is_asked_again_what_it_takes() -> None:
+async def test_metadata_is_requested_again_after_a_model_refused_a_feed() -> None:
     server = Server("m")
     model = RemoteModel(options(), None, server)
     server.fails = CallFailed(GrpcCode.INVALID_ARGUMENT, "h:1: it has four columns now")
@@ -212,14 +212,16 @@ async def test_a_model_that_refuses_a_feed_is_asked_again_what_it_takes() -> Non
         (GrpcCode.INTERNAL, InferenceFailed),
     ],
 )
-def test_each_status_is_an_error_of_ours(status: GrpcCode, error: type[RequestError]) -> None:
+def test_each_grpc_status_becomes_its_exception(
+    status: GrpcCode, error: type[RequestError]
+) -> None:
     found = error_of(CallFailed(status, "h:1: why"))
     assert type(found) is error
     assert str(found) == f"{status.name}: h:1: why"
 
 
 class General:
-    """A model server of Paddle Serving that answers what it is told; remembers the request."""
+    """A fake of Paddle Serving's model server with a given answer; records the request."""
 
     def __init__(self, answer: Any) -> None:
         self._answer = answer
@@ -257,7 +259,7 @@ async def general(
     return await RemoteGeneralModel(asked, conf, server).run(dict(feed), None, 7.0, 5)
 
 
-async def test_a_model_server_gets_what_the_configuration_says() -> None:
+async def test_a_general_model_request_has_the_configured_names_and_types() -> None:
     server = General(general_answer("op_0"))
     found = await general(server, {"row": ROW.astype(np.float64)}, CONF, ("doubled", "t"), "m")
     assert [*found] == ["doubled", "t"]
@@ -272,7 +274,7 @@ async def test_a_model_server_gets_what_the_configuration_says() -> None:
         await general(server, {"x": ROW}, CONF)
 
 
-async def test_without_a_configuration_values_go_out_as_they_are() -> None:
+async def test_without_a_configuration_values_are_sent_unchanged() -> None:
     server = General(general_answer("op_0"))
     found = await general(server, {"x": ROW, "n": np.array([[1]]), "n.lod": [0, 1]})
     assert [*found] == ["y", "t"]
@@ -283,13 +285,13 @@ async def test_without_a_configuration_values_go_out_as_they_are() -> None:
     assert [*server.asked.fetch_var_names] == []
 
 
-async def test_of_several_engines_each_has_its_outputs() -> None:
+async def test_outputs_of_several_engines_are_separate() -> None:
     found = await general(General(general_answer("a", "b")), {"x": ROW}, None, ("y",))
     assert [*found] == ["a", "b"]
     np.testing.assert_array_equal(found["b"]["y"], ROW * 2)
 
 
-async def test_what_a_model_server_says_is_wrong() -> None:
+async def test_errors_of_a_general_model_server_become_exceptions() -> None:
     with pytest.raises(InputMismatch, match="bad"):
         await general(General(GENERAL_ANSWER(err_no=5000, err_msg="bad")), {"x": ROW})
     with pytest.raises(InferenceFailed, match=r"the server's answer lacks \['z'\]"):
@@ -304,7 +306,7 @@ async def test_what_a_model_server_says_is_wrong() -> None:
 
 
 class Pipeline:
-    """A pipeline service that answers what it is told."""
+    """A fake pipeline service with a given reply function."""
 
     def __init__(self, answer: Callable[[pb.Request], pb.Response]) -> None:
         self._answer = answer
@@ -328,7 +330,7 @@ async def ask(
     return await pipeline.run(dict(feed), None, None, 5)
 
 
-async def test_a_pipeline_gets_texts_and_gives_lists_of_one() -> None:
+async def test_a_pipeline_receives_texts_and_returns_lists_of_one() -> None:
     def answer(request: pb.Request) -> pb.Response:
         assert (request.name, request.logid, request.clientip) == ("inner", 5, "10.0.0.1")
         return pb.Response(key=[*request.key, "more"], value=[*request.value, "1"])
@@ -339,7 +341,7 @@ async def test_a_pipeline_gets_texts_and_gives_lists_of_one() -> None:
         await ask(answer, {"x": "look"}, ("missing",))
 
 
-async def test_a_pipeline_that_gets_tensors_gives_arrays() -> None:
+async def test_a_pipeline_that_receives_tensors_returns_arrays() -> None:
     def answer(request: pb.Request) -> pb.Response:
         assert [each.name for each in request.tensors] == ["x"]
         return pb.Response(tensors=[encode("y", ROW).message()])
@@ -348,7 +350,7 @@ async def test_a_pipeline_that_gets_tensors_gives_arrays() -> None:
     np.testing.assert_array_equal(found["y"], ROW)
 
 
-async def test_the_number_of_a_pipelines_error_is_kept() -> None:
+async def test_a_pipelines_error_number_is_kept() -> None:
     with pytest.raises(ProductError) as caught:
         await ask(lambda _: pb.Response(err_no=51, err_msg="no cat"), {"x": "look"})
     assert (caught.value.number, str(caught.value)) == (51, "no cat")

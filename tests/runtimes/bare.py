@@ -1,4 +1,4 @@
-"""Each library by itself, as a script would use it: a run for each request, and nothing of ours."""
+"""Each library without Penstock, as a script would use it: one run for each request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Loop = Callable[[Arrays], Arrays]
 
 
 def loop(folder: Path, network: str, form: str) -> Loop:
-    """Runs the network once; takes its public names, and answers with them."""
+    """A function that runs the network once, from named inputs to named outputs."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # TorchScript is deprecated
         call = _OPENERS[form.partition("_")[0]](folder, form)

@@ -1,4 +1,4 @@
-"""Small real ONNX models, built on the spot; and networks in the form of every library."""
+"""Small real ONNX models, built by the tests; and networks in the form of every library."""
 
 import fcntl
 import os
@@ -17,13 +17,13 @@ Build = Callable[..., Path]
 
 @pytest.fixture(scope="session")
 def networks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What ``python -m tests.models`` writes, once for all workers of pytest; not to be changed."""
+    """Output of ``python -m tests.models``, made once for all workers of pytest; read-only."""
     base = tmp_path_factory.getbasetemp()
     root = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "networks"
     with open(f"{root}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not root.exists():
-            # In a process of its own: Paddle's two generations of programs leave traces in theirs.
+            # In a separate process: Paddle's two generations of programs change global state.
             making = root.with_suffix(".making")
             command = [sys.executable, "-m", "tests.models", str(making)]
             subprocess.run(command, check=True, timeout=150)  # a test's own limit may be less
@@ -33,7 +33,7 @@ def networks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def save(file: Path, nodes, inputs, outputs, initializers=()) -> Path:
     graph = helper.make_graph(nodes, "g", inputs, outputs, list(initializers))
-    # Versions that every ONNX Runtime we allow can read.
+    # Versions that every supported ONNX Runtime can read.
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.save(model, str(file))
     return file
@@ -45,7 +45,7 @@ def value(name: str, kind: int, shape) -> onnx.ValueInfoProto:
 
 @pytest.fixture
 def regression(tmp_path: Path) -> Build:
-    """``price = x @ ones(13, 1) + 0.5``, in a folder of its own."""
+    """``price = x @ ones(13, 1) + 0.5``, in a separate folder."""
 
     def build(folder: str = "uci_housing_model", file: str = "model.onnx") -> Path:
         (tmp_path / folder).mkdir(exist_ok=True)

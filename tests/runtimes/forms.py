@@ -1,4 +1,4 @@
-"""Which forms of the test networks there are, and which libraries open them."""
+"""The forms of the test networks, and the libraries that open them."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from penstock.runtimes.runtime import ModelOptions
 from tests.documents import ROOT, blocks_of
 
 
-def test_the_runtime_of_the_page_opens_and_runs_a_model(tmp_path: Path) -> None:
+def test_the_documented_runtime_opens_and_runs_a_model(tmp_path: Path) -> None:
     (block,) = [each for each in blocks_of(ROOT / "docs/runtimes.md") if each.language == "python"]
     names: dict = {}
     exec(block.text, names)

@@ -20,11 +20,11 @@ def test_the_constructor_has_the_parameters_that_deployed_code_names() -> None:
     assert list(inspect.signature(LocalServiceHandler).parameters) == PARAMETERS.split()
 
 
-def test_its_defaults_are_those_of_the_options() -> None:
+def test_the_handlers_defaults_are_those_of_model_options() -> None:
     assert LocalServiceHandler("m").options == ModelOptions(path="m")
 
 
-def test_every_parameter_reaches_the_options() -> None:
+def test_every_parameter_is_passed_to_model_options() -> None:
     same = {
         "thread_num": 3,
         "device_type": 1,
@@ -57,7 +57,7 @@ def test_a_model_is_opened_once_and_predicts(regression, monkeypatch: pytest.Mon
     assert one.predict(feed={"x": np.ones(13)}, fetch=["price"])["price"].tolist() == [[13.5]]
 
 
-def test_workers_are_spread_over_the_cards(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_are_distributed_over_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     opened = []
 
     class FakeModel:
@@ -78,13 +78,13 @@ def test_workers_are_spread_over_the_cards(monkeypatch: pytest.MonkeyPatch) -> N
     assert [models.index(model) for model in models] == [0, 1, 2, 0, 1, 2, 0]
 
 
-def test_the_fetch_list_is_what_was_asked_or_everything(two_inputs) -> None:
+def test_the_fetch_list_is_that_of_the_arguments_else_all_outputs(two_inputs) -> None:
     assert LocalServiceHandler(str(two_inputs)).get_fetch_list() == ["sum", "twice"]
     assert LocalServiceHandler("not opened", fetch_names=["y"]).get_fetch_list() == ["y"]
     assert LocalServiceHandler("not opened", fetch_names=[]).get_fetch_list() == []
 
 
-def test_the_client_configuration_stands_in_the_model_folder() -> None:
+def test_the_client_configuration_is_in_the_model_folder() -> None:
     assert LocalServiceHandler("a/b").get_client_config() == "a/b/serving_server_conf.prototxt"
 
 
@@ -97,7 +97,7 @@ def test_the_client_configuration_stands_in_the_model_folder() -> None:
         ({"model_config": "m", "devices": 0}, "devices: quote it: '0'"),
     ],
 )
-def test_what_cannot_be_obeyed_is_named(arguments, text: str) -> None:
+def test_an_unsupported_argument_is_named_in_the_error(arguments, text: str) -> None:
     with pytest.raises(ModelError, match=text):
         LocalServiceHandler(**arguments)
 
@@ -107,7 +107,7 @@ def predictor(two_inputs) -> LocalPredictor:
     return LocalServiceHandler(str(two_inputs)).get_client(0)
 
 
-def test_predict_gives_single_rows_an_axis(predictor) -> None:
+def test_predict_adds_a_batch_axis_to_single_rows(predictor) -> None:
     got = predictor.predict({"a": np.array([0.5, 1.5]), "ids": [1, 2]})
     assert {name: value.tolist() for name, value in got.items()} == {
         "sum": [[1.5, 3.5]],
@@ -115,19 +115,19 @@ def test_predict_gives_single_rows_an_axis(predictor) -> None:
     }
 
 
-def test_predict_takes_batches_as_they_are(predictor) -> None:
+def test_predict_passes_batches_on_unchanged(predictor) -> None:
     feed = {"a": np.ones((3, 2), np.float32), "ids": [[1, 2]] * 3}
     assert predictor.predict([feed], "twice", True, 7)["twice"].tolist() == [[2, 2]] * 3
     assert feed["ids"] == [[1, 2]] * 3
 
 
 @pytest.mark.parametrize("feed", [None, [], [{}, {}], "x", 3])
-def test_a_feed_that_is_no_dict_is_a_wrong_type(predictor, feed) -> None:
+def test_a_feed_that_is_not_a_dict_raises_wrong_type(predictor, feed) -> None:
     with pytest.raises(WrongType, match="feed must be a dict"):
         predictor.predict(feed)
 
 
-def test_predict_checks_names_and_outputs(predictor) -> None:
+def test_predict_refuses_unknown_inputs_and_outputs(predictor) -> None:
     with pytest.raises(InputMismatch, match="invalid arg list"):
         predictor.predict({"a": [1, 2], "b": [1, 2]})
     with pytest.raises(InputMismatch, match="requested"):
@@ -135,7 +135,7 @@ def test_predict_checks_names_and_outputs(predictor) -> None:
 
 
 @pytest.mark.parametrize(("cpus", "threads"), [({0}, 1), ({0, 1}, 2), (set(range(16)), 2)])
-def test_a_model_for_which_nobody_gave_threads_takes_two_if_there_are_as_many_cpus(
+def test_the_default_of_thread_num_is_two_or_the_number_of_cpus_if_less(
     monkeypatch: pytest.MonkeyPatch, cpus: set[int], threads: int
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: cpus)

@@ -42,7 +42,7 @@ def aliased(regression) -> Path:
     return folder
 
 
-def test_a_run_answers_every_output_by_name(two_inputs) -> None:
+def test_a_run_returns_every_output_by_name(two_inputs) -> None:
     model = opened(two_inputs)
     assert model.feed_names == ("a", "ids")
     assert model.fetch_names == ("sum", "twice")
@@ -60,19 +60,19 @@ def test_float64_arrays_of_deployed_ops_are_accepted(regression) -> None:
     assert feed["x"].dtype == np.float64
 
 
-def test_any_batch_size_runs(regression) -> None:
+def test_a_model_runs_batches_of_any_size(regression) -> None:
     model = opened(regression())
     for rows in (0, 1, 7):
         assert model.run({"x": np.ones((rows, 13), np.float32)})["price"].shape == (rows, 1)
 
 
-def test_the_fetch_list_chooses_and_orders(two_inputs) -> None:
+def test_the_fetch_list_selects_and_orders_outputs(two_inputs) -> None:
     feed = {"a": np.ones((1, 2), np.float32), "ids": np.ones((1, 2), np.int64)}
     assert list(opened(two_inputs, "twice").run(feed)) == ["twice"]
     assert list(opened(two_inputs, "twice", "sum").run(feed)) == ["twice", "sum"]
 
 
-def test_an_empty_fetch_list_answers_nothing(two_inputs) -> None:
+def test_an_empty_fetch_list_returns_no_outputs(two_inputs) -> None:
     model = Model.open(ModelOptions(path=str(two_inputs), fetch_list=()))
     assert model.run({"a": np.ones((1, 2)), "ids": np.ones((1, 2), np.int64)}) == {}
     with pytest.raises(InputMismatch):
@@ -83,12 +83,12 @@ def test_an_empty_fetch_list_answers_nothing(two_inputs) -> None:
     ("fetch", "text"),
     [(("price2",), r"\['price'\], requested \['price2'\]"), (("price",) * 2, "twice")],
 )
-def test_a_wrong_fetch_list_does_not_open(regression, fetch, text: str) -> None:
+def test_a_model_does_not_open_with_an_invalid_fetch_list(regression, fetch, text: str) -> None:
     with pytest.raises(ModelError, match=text):
         opened(regression(), *fetch)
 
 
-def test_an_unknown_output_asked_for_in_a_run_is_an_input_mismatch(regression) -> None:
+def test_fetching_an_unknown_output_raises_input_mismatch(regression) -> None:
     model = opened(regression())
     feed = {"x": np.ones((1, 13))}
     with pytest.raises(InputMismatch, match=r"invalid arg list.*'price'.*'cost'"):
@@ -110,7 +110,7 @@ def test_an_unknown_output_asked_for_in_a_run_is_an_input_mismatch(regression) -
         ({"a": np.ones((1, 2)), "ids.lod": [0, 1]}, r"\['a'\]"),
     ],
 )
-def test_wrong_names_list_what_was_expected_and_what_came(two_inputs, feed, got) -> None:
+def test_the_error_for_wrong_names_lists_expected_and_received_names(two_inputs, feed, got) -> None:
     if got is None:
         with pytest.raises(WrongType):
             opened(two_inputs).run(feed)
@@ -121,27 +121,27 @@ def test_wrong_names_list_what_was_expected_and_what_came(two_inputs, feed, got)
         opened(two_inputs).run(feed)
 
 
-def test_a_flood_of_names_is_not_repeated_in_the_error(two_inputs) -> None:
+def test_the_error_for_many_wrong_names_is_shortened(two_inputs) -> None:
     feed = {"k" * 200 + str(number): 1 for number in range(1000)}
     with pytest.raises(InputMismatch, match="and 984 more") as caught:
         opened(two_inputs).run(feed)
     assert len(str(caught.value)) < 2000
 
 
-def test_a_value_that_is_no_npdata_is_a_wrong_type(regression) -> None:
+def test_a_value_that_is_not_an_array_raises_wrong_type(regression) -> None:
     model = opened(regression())
     for value in ([0.5] * 13, [], "text", None):
         with pytest.raises(WrongType, match=r"^feed_batch must be npdata"):
             model.run({"x": value})
 
 
-def test_a_wrong_shape_is_refused_before_the_library_sees_it(regression) -> None:
+def test_a_wrong_shape_is_refused_before_the_library_is_called(regression) -> None:
     model = opened(regression())
     with pytest.raises(InputMismatch, match=r"'x' expected the shape \[\?, 13\], got \[2, 12\]"):
         model.run({"x": np.ones((2, 12))})
 
 
-def test_the_configuration_of_the_folder_gives_aliases(aliased) -> None:
+def test_the_configuration_in_the_folder_sets_aliases(aliased) -> None:
     model = opened(aliased)
     assert model.feed_names == ("features",)
     assert model.fetch_names == ("cost",)
@@ -151,7 +151,7 @@ def test_the_configuration_of_the_folder_gives_aliases(aliased) -> None:
 
 @pytest.mark.parametrize("feed_name", ["features", "x"])
 @pytest.mark.parametrize("fetch_name", ["cost", "price"])
-def test_alias_and_real_name_are_both_accepted_and_answered(
+def test_alias_and_name_are_both_accepted_and_returned(
     aliased, feed_name: str, fetch_name: str
 ) -> None:
     feed = {feed_name: np.ones((1, 13))}
@@ -159,17 +159,17 @@ def test_alias_and_real_name_are_both_accepted_and_answered(
         assert {name: array.tolist() for name, array in got.items()} == {fetch_name: [[13.5]]}
 
 
-def test_one_input_under_both_names_is_refused(aliased) -> None:
+def test_an_input_given_by_name_and_by_alias_is_refused(aliased) -> None:
     with pytest.raises(InputMismatch, match=r"takes \['features'\], got \['features', 'x'\]"):
         opened(aliased).run({"x": np.ones((1, 13)), "features": np.ones((1, 13))})
 
 
-def test_one_output_may_be_asked_for_by_both_names(aliased) -> None:
+def test_an_output_can_be_fetched_by_name_and_by_alias_at_once(aliased) -> None:
     got = opened(aliased, "cost", "price").run({"x": np.ones((1, 13))})
     assert got["cost"].tolist() == got["price"].tolist() == [[13.5]]
 
 
-def test_an_alias_wins_over_a_real_name(two_inputs) -> None:
+def test_an_alias_has_precedence_over_a_name(two_inputs) -> None:
     session = opened(two_inputs).session
     conf = parse_model_conf(
         "feed_var { name: 'a' alias_name: 'ids' } feed_var { name: 'ids' alias_name: 'a' }"
@@ -179,7 +179,7 @@ def test_an_alias_wins_over_a_real_name(two_inputs) -> None:
     assert got["sum"].tolist() == [[1.5, 2.5]]
 
 
-def test_the_configuration_lists_the_default_outputs_and_hides_none(two_inputs) -> None:
+def test_outputs_that_the_configuration_omits_can_be_fetched_by_name(two_inputs) -> None:
     session = opened(two_inputs).session
     model = Model(session, conf=parse_model_conf("fetch_var { name: 'twice' alias_name: 't' }"))
     feed = {"a": np.ones((1, 2)), "ids": np.ones((1, 2), np.int64)}
@@ -197,42 +197,42 @@ def test_the_configuration_lists_the_default_outputs_and_hides_none(two_inputs) 
         (b"\xff", "cannot be read"),
     ],
 )
-def test_a_configuration_that_does_not_fit_the_model_does_not_open(aliased, conf, text) -> None:
+def test_a_model_does_not_open_with_a_configuration_of_other_names(aliased, conf, text) -> None:
     file = aliased / "serving_server_conf.prototxt"
     file.write_bytes(conf if isinstance(conf, bytes) else conf.encode())
     with pytest.raises(ModelError, match=text):
         opened(aliased)
 
 
-def test_the_client_s_file_serves_where_the_server_s_is_missing(aliased) -> None:
+def test_the_client_configuration_is_used_if_that_of_the_server_is_missing(aliased) -> None:
     (aliased / "serving_server_conf.prototxt").rename(aliased / "serving_client_conf.prototxt")
     assert opened(aliased).feed_names == ("features",)
     assert read_model_conf(aliased / "model.onnx") is None
 
 
-def test_a_lod_beside_an_input_is_set_aside() -> None:
+def test_a_lod_that_the_model_does_not_use_is_ignored() -> None:
     got = doubler().run({"x": np.ones((3, 2), np.float32), "x.lod": np.array([0, 1, 3])})
     assert list(got) == ["y", "n"]
 
 
-def test_an_output_marked_as_lod_keeps_the_lod_of_equal_rows() -> None:
+def test_a_lod_output_gets_the_lod_of_an_input_with_as_many_rows() -> None:
     got = doubler(is_lod=True).run({"x": np.ones((3, 2), np.float32), "x.lod": [0, 1, 3]})
     assert list(got) == ["y", "n", "y.lod"]
     assert got["y.lod"].tolist() == [0, 1, 3]
     assert got["y.lod"].dtype == np.int32
 
 
-def test_a_lod_of_other_rows_is_not_invented() -> None:
+def test_a_lod_output_with_another_number_of_rows_has_no_lod() -> None:
     got = doubler(is_lod=True).run({"x": np.ones((3, 2), np.float32), "x.lod": [0, 1, 4]})
     assert list(got) == ["y", "n"]
 
 
-def test_a_bad_lod_is_an_input_mismatch_when_it_would_be_used() -> None:
+def test_an_invalid_lod_that_would_be_used_raises_input_mismatch() -> None:
     with pytest.raises(InputMismatch, match=r"x\.lod.*never decreases"):
         doubler(is_lod=True).run({"x": np.ones((3, 2), np.float32), "x.lod": [0, 3, 1]})
 
 
-def test_a_model_with_an_input_for_the_lod_gets_it() -> None:
+def test_a_lod_is_passed_to_the_models_input_for_it() -> None:
     model = doubler(extra=(spec("x.lod", np.int64, (None,)),))
     x = np.ones((3, 2), np.float32)
     assert model.run({"x": x, "x.lod": [0, 1, 3]})["n"] == 3
@@ -257,7 +257,7 @@ def detector(conf: str = "", **more) -> Model:
 
 
 @pytest.mark.parametrize("fetch", [["found"], ["found", "count"], ["count", "found"]])
-def test_an_output_marked_as_lod_has_that_of_the_counts_beside_it(fetch: list[str]) -> None:
+def test_a_lod_output_gets_its_lod_from_an_output_of_counts(fetch: list[str]) -> None:
     model = detector("fetch_var { name: 'found' is_lod_tensor: true } fetch_var { name: 'count' }")
     got = model.run({"x": np.array([[1, 2], [0, 0], [0, 3]], np.float32)}, fetch)
     assert list(got) == [*fetch, "found.lod"]
@@ -266,7 +266,7 @@ def test_an_output_marked_as_lod_has_that_of_the_counts_beside_it(fetch: list[st
     assert list(model.run({"x": np.ones((1, 2), np.float32)}, ["count"])) == ["count"]
 
 
-def test_counts_that_do_not_add_up_make_no_lod() -> None:
+def test_counts_with_another_sum_than_the_rows_make_no_lod() -> None:
     conf = "fetch_var { name: 'y' is_lod_tensor: true } fetch_var { name: 'label' }"
     specs = [spec("y"), spec("label", np.int64, (None,))]
     for labels in ([7, 0], [3, -1]):
@@ -289,7 +289,7 @@ def test_counts_that_do_not_add_up_make_no_lod() -> None:
         ("fetch_var { name: 'a' } fetch_var { name: 'b' }", ["b"], ["b"]),
     ],
 )
-def test_outputs_of_older_names_are_taken_by_position_where_the_library_did(
+def test_unknown_output_names_are_matched_by_position_for_paddle_only(
     conf: str, fetch: list[str] | None, names: list[str]
 ) -> None:
     model = detector(conf, fetch_list=fetch, runtime="paddle")
@@ -307,28 +307,28 @@ def test_outputs_of_older_names_are_taken_by_position_where_the_library_did(
 
 
 @pytest.mark.parametrize("fetch", [["found", "a"], ["a", "b", "c"]])
-def test_names_of_which_some_are_known_or_too_many_are_refused(fetch: list[str]) -> None:
+def test_partly_known_or_too_many_output_names_are_refused(fetch: list[str]) -> None:
     with pytest.raises(ModelError, match="requested"):
         detector(fetch_list=fetch, runtime="paddle")
 
 
 def test_a_clone_shares_a_thread_safe_session(aliased) -> None:
     model = opened(aliased)
-    twin = model.clone()
-    assert twin is not model
-    assert twin.session is model.session
-    assert twin.run({"x": np.ones((1, 13))})["cost"].tolist() == [[13.5]]
+    copy = model.clone()
+    assert copy is not model
+    assert copy.session is model.session
+    assert copy.run({"x": np.ones((1, 13))})["cost"].tolist() == [[13.5]]
 
 
-def test_a_clone_of_a_model_with_state_has_a_session_of_its_own() -> None:
+def test_a_clone_of_a_model_that_is_not_thread_safe_has_another_session() -> None:
     session = PythonSession(lambda feeds: {}, [], [], thread_safe=False)
     model = Model(session)
     assert model.clone().session is not session
 
 
-def test_notes_are_those_of_the_session(regression) -> None:
+def test_a_models_notes_are_those_of_its_session(regression) -> None:
     assert "use_mkldnn" in opened(regression(), use_mkldnn=True).notes[0]
 
 
-def test_a_model_shows_its_names(aliased) -> None:
+def test_the_repr_of_a_model_has_its_names(aliased) -> None:
     assert repr(opened(aliased)).startswith("<Model ['features'] -> ['cost'] by <OnnxSession")

@@ -9,15 +9,15 @@ from penstock.runtimes.model_input import ModelInput
 from penstock.tensor import TensorSpec
 
 
-def an_input(dtype, shape=(None,), name: str = "x", alias: str | None = None) -> ModelInput:
+def input_of(dtype, shape=(None,), name: str = "x", alias: str | None = None) -> ModelInput:
     return ModelInput(
         TensorSpec(name=name, alias=alias or name, dtype=np.dtype(dtype), shape=shape)
     )
 
 
-def test_a_value_that_fits_is_passed_on_as_it_is() -> None:
+def test_a_value_of_the_right_type_and_shape_is_passed_on_without_a_copy() -> None:
     value = np.ones((2, 13), np.float32)
-    assert an_input(np.float32, (None, 13)).fit(value) is value
+    assert input_of(np.float32, (None, 13)).fit(value) is value
 
 
 @pytest.mark.parametrize(
@@ -38,8 +38,8 @@ def test_a_value_that_fits_is_passed_on_as_it_is() -> None:
         (">i8", np.int64),
     ],
 )
-def test_a_safe_cast_is_made(given_dtype, wanted) -> None:
-    got = an_input(wanted).fit(np.array([0, 1, 1], dtype=given_dtype))
+def test_a_safe_cast_is_done(given_dtype, wanted) -> None:
+    got = input_of(wanted).fit(np.array([0, 1, 1], dtype=given_dtype))
     assert got.dtype == np.dtype(wanted)
     assert got.tolist() == [0, 1, 1]
 
@@ -59,9 +59,9 @@ def test_a_safe_cast_is_made(given_dtype, wanted) -> None:
         (np.array([3, "a"], dtype=object), object),
     ],
 )
-def test_an_unsafe_cast_is_an_input_mismatch(value, wanted) -> None:
+def test_an_unsafe_cast_raises_input_mismatch(value, wanted) -> None:
     with pytest.raises(InputMismatch, match="input 'x' expected"):
-        an_input(wanted).fit(value)
+        input_of(wanted).fit(value)
 
 
 @pytest.mark.parametrize(
@@ -76,13 +76,13 @@ def test_an_unsafe_cast_is_an_input_mismatch(value, wanted) -> None:
         (np.array([70000]), np.float16),
     ],
 )
-def test_a_value_beyond_the_range_is_refused_and_never_wrapped(value, wanted) -> None:
+def test_a_value_outside_the_range_is_refused_not_wrapped(value, wanted) -> None:
     with pytest.raises(InputMismatch, match="out of its range"):
-        an_input(wanted).fit(value)
+        input_of(wanted).fit(value)
 
 
-def test_infinity_and_nan_are_floats_like_others() -> None:
-    got = an_input(np.float32).fit(np.array([np.inf, -np.inf, np.nan]))
+def test_infinity_and_nan_are_accepted_as_floats() -> None:
+    got = input_of(np.float32).fit(np.array([np.inf, -np.inf, np.nan]))
     assert got.tolist()[:2] == [np.inf, -np.inf]
     assert np.isnan(got[2])
 
@@ -91,18 +91,18 @@ def test_infinity_and_nan_are_floats_like_others() -> None:
     hnp.arrays(st.sampled_from([np.int64, np.uint64, np.int16]), st.integers(0, 5)),
     st.sampled_from([np.int8, np.uint8, np.int32, np.uint32, np.int64, np.uint64]),
 )
-def test_integers_arrive_with_their_value_or_not_at_all(value, wanted) -> None:
+def test_integers_are_cast_exactly_or_refused(value, wanted) -> None:
     limits = np.iinfo(wanted)
     held = all(limits.min <= number <= limits.max for number in value.tolist())
     if held:
-        assert an_input(wanted).fit(value).tolist() == value.tolist()
+        assert input_of(wanted).fit(value).tolist() == value.tolist()
     else:
         with pytest.raises(InputMismatch):
-            an_input(wanted).fit(value)
+            input_of(wanted).fit(value)
 
 
-def test_shapes_are_checked_and_both_sides_named() -> None:
-    one = an_input(np.float32, (None, 3, 224), alias="image")
+def test_the_error_for_a_wrong_shape_has_both_shapes() -> None:
+    one = input_of(np.float32, (None, 3, 224), alias="image")
     with pytest.raises(
         InputMismatch,
         match=r"input 'image' expected the shape \[\?, 3, 224\], got \[1, 1, 224\]",
@@ -114,7 +114,7 @@ def test_shapes_are_checked_and_both_sides_named() -> None:
         one.fit(np.array(1, np.float32))
 
 
-def test_another_rank_is_for_the_library_to_refuse_where_it_does_not_check_it_either() -> None:
+def test_an_input_of_any_rank_checks_sizes_of_the_declared_rank_only() -> None:
     dtype = np.dtype(np.float32)
     spec = TensorSpec(name="x", alias="x", dtype=dtype, shape=(None, 3, 8), any_rank=True)
     loose = ModelInput(spec)
@@ -125,7 +125,7 @@ def test_another_rank_is_for_the_library_to_refuse_where_it_does_not_check_it_ei
 
 
 def test_an_unknown_rank_is_not_checked() -> None:
-    one = an_input(np.float32, None)
+    one = input_of(np.float32, None)
     assert one.fit(np.ones((1, 2, 3), np.float32)).shape == (1, 2, 3)
     with pytest.raises(InputMismatch, match="expected float32 of any rank"):
         one.fit(np.array(["a"]))
@@ -146,13 +146,13 @@ def test_an_unknown_rank_is_not_checked() -> None:
         (b"bytes", "not bytes"),
     ],
 )
-def test_what_is_no_npdata_is_a_wrong_type(value, what: str) -> None:
+def test_a_value_that_is_not_an_array_raises_wrong_type(value, what: str) -> None:
     with pytest.raises(WrongType, match=r"^feed_batch must be npdata: input 'x'.*" + what):
-        an_input(np.float32).fit(value)
+        input_of(np.float32).fit(value)
 
 
-def test_a_subclass_of_ndarray_is_taken_as_plain_array() -> None:
-    got = an_input(np.float32, (None, 1)).fit(np.ones((2, 1), np.float32).view(np.recarray))
+def test_a_subclass_of_ndarray_becomes_a_plain_array() -> None:
+    got = input_of(np.float32, (None, 1)).fit(np.ones((2, 1), np.float32).view(np.recarray))
     assert type(got) is np.ndarray
 
 
@@ -166,51 +166,51 @@ def test_a_subclass_of_ndarray_is_taken_as_plain_array() -> None:
         np.array([b"a", np.str_("ü")], dtype=object),
     ],
 )
-def test_texts_come_in_many_forms(value) -> None:
-    got = an_input(object).fit(value)
+def test_texts_are_accepted_as_lists_and_arrays_of_str_and_bytes(value) -> None:
+    got = input_of(object).fit(value)
     assert got.dtype == object
     assert got.tolist() == ["a", "ü"]
 
 
 def test_texts_keep_their_shape() -> None:
-    assert an_input(object, (None, 1)).fit(np.array([[b"a"], [b"b"]])).tolist() == [["a"], ["b"]]
+    assert input_of(object, (None, 1)).fit(np.array([[b"a"], [b"b"]])).tolist() == [["a"], ["b"]]
 
 
-def test_bytes_that_are_no_text_are_refused() -> None:
+def test_bytes_that_are_not_utf8_are_refused() -> None:
     with pytest.raises(InputMismatch, match="not UTF-8"):
-        an_input(object).fit(np.array([b"\xff"]))
+        input_of(object).fit(np.array([b"\xff"]))
 
 
-def test_a_list_of_texts_does_not_fit_numbers() -> None:
+def test_a_list_of_texts_is_refused_for_a_numeric_input() -> None:
     with pytest.raises(InputMismatch, match=r"expected float32\[\?\]"):
-        an_input(np.float32).fit(["1.5"])
+        input_of(np.float32).fit(["1.5"])
 
 
-def test_a_list_that_only_starts_with_a_text_is_refused() -> None:
+def test_a_list_of_texts_and_other_types_is_refused() -> None:
     with pytest.raises(InputMismatch, match="holding a int"):
-        an_input(object).fit(["a", 1])
+        input_of(object).fit(["a", 1])
 
 
 @pytest.mark.parametrize(
     "value", [[0, 2, 5], np.array([0, 2, 5]), np.array([[0, 2, 5]]), np.int32([0, 2, 5])]
 )
-def test_an_input_for_offsets_takes_them_in_any_form(value) -> None:
-    got = an_input(np.int64, (None,), name="x.lod").fit(value)
+def test_an_input_for_a_lod_accepts_lists_and_arrays(value) -> None:
+    got = input_of(np.int64, (None,), name="x.lod").fit(value)
     assert got.dtype == np.int64
     assert got.tolist() == [0, 2, 5]
 
 
-def test_bad_offsets_are_an_input_mismatch() -> None:
+def test_an_invalid_lod_raises_input_mismatch() -> None:
     with pytest.raises(InputMismatch, match="never decreases"):
-        an_input(np.int64, (None,), name="x.lod").fit([0, 3, 1])
+        input_of(np.int64, (None,), name="x.lod").fit([0, 3, 1])
 
 
-def test_a_batch_is_made_of_lists_and_of_single_rows() -> None:
-    one = an_input(np.float32, (None, 2))
+def test_lists_and_single_rows_become_batches() -> None:
+    one = input_of(np.float32, (None, 2))
     assert one.as_batch([1, 2], batch=False).tolist() == [[1, 2]]
     assert one.as_batch([[1, 2]], batch=True).tolist() == [[1, 2]]
     assert one.as_batch(np.ones(2), batch=False).shape == (1, 2)
     assert one.fit(one.as_batch([], batch=True).reshape(0, 2)).dtype == np.float32
     with pytest.raises(WrongType, match="feed_batch must be npdata"):
         one.as_batch([[1], [1, 2]], batch=True)
-    assert an_input(object).as_batch(["a"], batch=True).dtype == object
+    assert input_of(object).as_batch(["a"], batch=True).dtype == object

@@ -28,7 +28,7 @@ def opened(path: Path, **options) -> OnnxSession:
     return session
 
 
-def test_a_file_and_its_folder_open_alike(regression) -> None:
+def test_a_model_opens_by_its_file_and_by_its_folder(regression) -> None:
     file = regression()
     x = np.arange(26, dtype=np.float32).reshape(2, 13)
     for path in (file, file.parent):
@@ -42,12 +42,12 @@ def test_model_onnx_is_preferred_in_a_folder_of_several(regression) -> None:
     assert model_file(file.parent) == file
 
 
-def test_the_only_onnx_file_of_a_folder_is_taken(regression) -> None:
+def test_the_only_onnx_file_of_a_folder_is_opened(regression) -> None:
     file = regression(file="other.onnx")
     assert model_file(file.parent) == file
 
 
-def test_two_onnx_files_are_ambiguous(regression) -> None:
+def test_a_folder_with_two_onnx_files_is_refused(regression) -> None:
     regression(file="a.onnx")
     folder = regression(file="b.onnx").parent
     with pytest.raises(
@@ -56,7 +56,7 @@ def test_two_onnx_files_are_ambiguous(regression) -> None:
         opened(folder)
 
 
-def test_a_folder_named_like_a_model_is_no_model(tmp_path) -> None:
+def test_a_folder_named_like_an_onnx_file_is_not_a_model(tmp_path) -> None:
     (tmp_path / "sub.onnx").mkdir()
     with pytest.raises(ModelError, match="found none"):
         opened(tmp_path)
@@ -71,7 +71,7 @@ def test_the_signature_has_dtypes_and_unknown_dimensions(two_inputs) -> None:
     assert [s.name for s in session.outputs] == ["sum", "twice"]
 
 
-def test_an_unknown_rank_is_unknown(tmp_path) -> None:
+def test_the_shape_of_an_input_of_unknown_rank_is_none(tmp_path) -> None:
     file = save(
         tmp_path / "m.onnx",
         [helper.make_node("Identity", ["a"], ["b"])],
@@ -83,7 +83,7 @@ def test_an_unknown_rank_is_unknown(tmp_path) -> None:
     assert session.run({"a": np.float32([[1]])}, ["b"])[0].shape == (1, 1)
 
 
-def test_texts_go_in_and_out(texts) -> None:
+def test_string_tensors_are_passed_and_returned(texts) -> None:
     given = np.array(["a", "", "ü"], dtype=object)
     (same,) = opened(texts).run({"text": given}, ["same"])
     assert same.tolist() == given.tolist()
@@ -109,7 +109,7 @@ def test_weights_beside_the_model_file_are_found(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"not a model", b"\x08\x08" + bytes(range(200))])
-def test_a_corrupted_file_is_a_model_error_that_names_it(tmp_path, content: bytes) -> None:
+def test_a_corrupted_file_raises_a_model_error_with_its_name(tmp_path, content: bytes) -> None:
     (tmp_path / "model.onnx").write_bytes(content)
     with pytest.raises(ModelError, match=r"cannot open .*model\.onnx"):
         opened(tmp_path)
@@ -123,17 +123,17 @@ def test_without_onnx_runtime_the_extra_is_named(
         opened(regression())
 
 
-def test_a_wrong_rank_that_reaches_the_library_is_an_input_mismatch(regression) -> None:
+def test_a_wrong_rank_refused_by_the_library_raises_input_mismatch(regression) -> None:
     with pytest.raises(InputMismatch, match="rank"):
         opened(regression()).run({"x": np.ones(13, np.float32)}, ["price"])
 
 
-def test_a_missing_input_that_reaches_the_library_is_an_input_mismatch(regression) -> None:
+def test_a_missing_input_refused_by_the_library_raises_input_mismatch(regression) -> None:
     with pytest.raises(InputMismatch, match="x"):
         opened(regression()).run({}, ["price"])
 
 
-def test_a_failure_inside_the_model_is_an_inference_failure(tmp_path, capfd) -> None:
+def test_an_error_in_the_model_raises_inference_failed(tmp_path, capfd) -> None:
     file = save(
         tmp_path / "m.onnx",
         [helper.make_node("Reshape", ["x", "to"], ["y"])],
@@ -144,7 +144,7 @@ def test_a_failure_inside_the_model_is_an_inference_failure(tmp_path, capfd) -> 
     feeds = {"x": np.ones(4, np.float32), "to": np.array([3])}
     with pytest.raises(InferenceFailed, match="Reshape"):
         session.run(feeds, ["y"])
-    assert capfd.readouterr() == ("", "")  # the library keeps quiet: the error says it all
+    assert capfd.readouterr() == ("", "")  # the library logs nothing: the error has the message
 
 
 def test_one_session_serves_many_threads(regression) -> None:
@@ -168,7 +168,7 @@ def test_one_session_serves_many_threads(regression) -> None:
     assert wrong == []
 
 
-def test_an_output_that_is_no_tensor_is_left_out_with_a_note(tmp_path) -> None:
+def test_an_output_that_is_not_a_tensor_is_omitted_with_a_note(tmp_path) -> None:
     file = save(
         tmp_path / "m.onnx",
         [
@@ -186,7 +186,7 @@ def test_an_output_that_is_no_tensor_is_left_out_with_a_note(tmp_path) -> None:
     assert any("'seq'" in note and "no tensor" in note for note in session.notes)
 
 
-def test_an_input_that_is_no_tensor_cannot_be_served(tmp_path) -> None:
+def test_a_model_with_an_input_that_is_not_a_tensor_is_refused(tmp_path) -> None:
     file = save(
         tmp_path / "m.onnx",
         [helper.make_node("SequenceLength", ["seq"], ["n"])],
@@ -197,7 +197,7 @@ def test_an_input_that_is_no_tensor_cannot_be_served(tmp_path) -> None:
         opened(file)
 
 
-def test_an_element_type_without_numpy_dtype_cannot_be_served(tmp_path) -> None:
+def test_a_model_with_an_element_type_without_numpy_dtype_is_refused(tmp_path) -> None:
     file = save(
         tmp_path / "m.onnx",
         [helper.make_node("Identity", ["x"], ["y"])],
@@ -218,7 +218,7 @@ def test_an_element_type_without_numpy_dtype_cannot_be_served(tmp_path) -> None:
         ({"min_subgraph_size": 5}, "min_subgraph_size"),
     ],
 )
-def test_a_key_for_speed_elsewhere_is_noted(regression, options, key: str) -> None:
+def test_a_key_without_effect_is_noted(regression, options, key: str) -> None:
     notes = opened(regression(), **options).notes
     assert notes == (f"local_service_conf.{key} has no effect with ONNX Runtime",)
 
@@ -241,7 +241,7 @@ def test_a_key_for_speed_elsewhere_is_noted(regression, options, key: str) -> No
         ({"thread_num": 0}, r"thread_num: 0 is below 1"),
     ],
 )
-def test_what_cannot_be_obeyed_is_an_error_that_names_the_key(
+def test_an_unsupported_option_raises_a_model_error_with_its_key(
     regression, monkeypatch: pytest.MonkeyPatch, options, text: str
 ) -> None:
     library = port._library()
@@ -260,13 +260,13 @@ def test_what_cannot_be_obeyed_is_an_error_that_names_the_key(
         ({"device_type": 1, "devices": ("0",)}, [(CUDA, {"device_id": 0}), (CPU, {})]),
     ],
 )
-def test_devices_decide_the_provider(options, providers) -> None:
-    asked = ModelOptions(path="m", **options)
-    assert option_problems(asked, [CUDA, CPU]) == []
-    assert providers_for(asked) == providers
+def test_devices_select_the_execution_provider(options, providers) -> None:
+    requested = ModelOptions(path="m", **options)
+    assert option_problems(requested, [CUDA, CPU]) == []
+    assert providers_for(requested) == providers
 
 
-def test_a_card_that_does_not_start_is_an_error_and_not_a_silent_cpu(
+def test_a_gpu_that_cannot_be_used_is_an_error_without_fallback_to_the_cpu(
     regression, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library = port._library()
@@ -278,7 +278,7 @@ def test_a_card_that_does_not_start_is_an_error_and_not_a_silent_cpu(
             opened(regression(), devices=("0",))
 
 
-def test_options_reach_the_library(regression, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_are_passed_to_the_library(regression, monkeypatch: pytest.MonkeyPatch) -> None:
     library = port._library()
     seen = []
     real = library.InferenceSession
@@ -299,7 +299,7 @@ def test_options_reach_the_library(regression, monkeypatch: pytest.MonkeyPatch) 
     ("given", "level"),
     [(None, "ORT_ENABLE_ALL"), (True, "ORT_ENABLE_ALL"), (False, "ORT_DISABLE_ALL")],
 )
-def test_the_graph_is_optimised_unless_the_key_says_false(
+def test_the_graph_is_optimised_unless_ir_optim_is_false(
     regression, monkeypatch: pytest.MonkeyPatch, given: bool | None, level: str
 ) -> None:
     library = port._library()
@@ -312,31 +312,31 @@ def test_the_graph_is_optimised_unless_the_key_says_false(
     assert seen[0].graph_optimization_level == getattr(library.GraphOptimizationLevel, level)
 
 
-def test_all_that_cannot_be_obeyed_is_told_without_opening_anything(
+def test_problems_lists_all_unsupported_options_without_opening_the_model(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(port._library(), "get_available_providers", lambda: [CPU])
-    asked = ModelOptions(
+    requested = ModelOptions(
         path="nowhere.onnx", precision="fp16", use_calib=True, devices=("0",), thread_num=0
     )
-    found = OnnxRuntime().problems(Path("nowhere.onnx"), asked)
+    found = OnnxRuntime().problems(Path("nowhere.onnx"), requested)
     assert [problem.key for problem in found] == ["thread_num", "precision", "use_calib", "devices"]
 
 
-def test_a_missing_library_and_an_ambiguous_folder_are_problems_beside_the_others(
+def test_problems_include_a_missing_library_and_an_ambiguous_folder(
     regression, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     regression(file="a.onnx")
     folder = regression(file="b.onnx").parent
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    asked = ModelOptions(path=str(folder), precision="fp16")
-    library, files, precision = OnnxRuntime().problems(folder, asked)
+    requested = ModelOptions(path=str(folder), precision="fp16")
+    library, files, precision = OnnxRuntime().problems(folder, requested)
     assert "penstock[onnx]" in str(library)
     assert str(files).startswith("local_service_conf.model_config: model folder ")
     assert precision.key == "precision"
 
 
-def test_only_onnx_files_are_ours(tmp_path) -> None:
+def test_only_onnx_files_can_be_opened(tmp_path) -> None:
     (tmp_path / "x.pdmodel").touch()
     assert not OnnxRuntime().can_open(tmp_path)
     assert not OnnxRuntime().can_open(tmp_path / "x.pdmodel")

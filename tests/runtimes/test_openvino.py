@@ -35,7 +35,9 @@ def put(folder: Path, *names: str, text: str = NET) -> None:
         (folder / f"{name}.bin").touch()
 
 
-def test_a_folder_holds_model_xml_or_one_model(tmp_path: Path, runtime: OpenvinoRuntime) -> None:
+def test_a_folder_must_have_model_xml_or_exactly_one_model(
+    tmp_path: Path, runtime: OpenvinoRuntime
+) -> None:
     put(tmp_path, "pom", text="<project/>")
     assert not runtime.can_open(tmp_path)
     assert not runtime.can_open(tmp_path / "pom.xml")
@@ -64,7 +66,7 @@ def test_without_openvino_the_extra_is_named(
 
 
 @with_openvino
-def test_files_cut_off_are_model_errors(networks: Path, tmp_path: Path) -> None:
+def test_truncated_files_raise_model_error(networks: Path, tmp_path: Path) -> None:
     source = networks / "regression/openvino"
     for number, (name, size) in enumerate((("model.xml", 2000), ("model.bin", 60))):
         folder = copytree(source, tmp_path / str(number))
@@ -74,7 +76,7 @@ def test_files_cut_off_are_model_errors(networks: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "capabilities", "key", "said"),
+    ("options", "capabilities", "key", "pattern"),
     [
         ({"thread_num": 0}, ["FP32"], "thread_num", "0 is below 1"),
         ({"precision": "int8"}, ["FP32", "INT8"], "precision", "int8 is not available with Open"),
@@ -86,12 +88,12 @@ def test_files_cut_off_are_model_errors(networks: Path, tmp_path: Path) -> None:
         ({"device_type": 5}, None, "device_type", "Ascend 310"),
     ],
 )
-def test_what_cannot_be_obeyed_is_refused_by_name(
-    options: dict, capabilities: list[str] | None, key: str, said: str
+def test_an_unsupported_option_is_a_problem_with_its_key(
+    options: dict, capabilities: list[str] | None, key: str, pattern: str
 ) -> None:
     (problem,) = option_problems(ModelOptions(path="/m", **options), capabilities)
     assert problem.key == key
-    assert re.search(said, problem.text)
+    assert re.search(pattern, problem.text)
 
 
 def test_options_become_properties() -> None:
@@ -107,14 +109,14 @@ def test_options_become_properties() -> None:
 
 @with_openvino
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_precision_is_that_of_the_kernels(networks: Path, precision: str) -> None:
+def test_the_model_runs_with_the_configured_precision(networks: Path, precision: str) -> None:
     path = str(networks / "regression/openvino")
-    asked = ModelOptions(path=path, precision=precision)
-    if OpenvinoRuntime().problems(Path(path), asked):
+    requested = ModelOptions(path=path, precision=precision)
+    if OpenvinoRuntime().problems(Path(path), requested):
         pytest.skip(f"this CPU has no {precision}")
     feed = feed_of("regression", 5)
     plain = Model.open(ModelOptions(path=path)).run(feed)["price"]
-    got = Model.open(asked).run(feed)["price"]
+    got = Model.open(requested).run(feed)["price"]
     assert np.abs(got - plain).max() > 1e-6
     np.testing.assert_allclose(got, plain, rtol=0, atol=0.05)
 
@@ -132,7 +134,7 @@ def test_keys_without_effect_are_noted(networks: Path) -> None:
 
 
 @with_openvino
-def test_copies_of_inputs_live_as_long_as_the_run(
+def test_copies_of_inputs_are_kept_until_the_run_ends(
     networks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = OpenvinoRuntime().open(networks / "sequence/openvino", ModelOptions(path="m"))
@@ -143,7 +145,7 @@ def test_copies_of_inputs_live_as_long_as_the_run(
         return tensor(value, shared_memory=shared_memory)
 
     class Request:
-        """Passes on what it is asked, and looks at the inputs when the run begins."""
+        """Forwards attributes, and checks that inputs are alive when the run begins."""
 
         def __init__(self, request: Any) -> None:
             self._request = request

@@ -1,4 +1,4 @@
-"""What becomes of options that this machine cannot obey."""
+"""Options that this machine does not support, and the fallback of ``missing_device: cpu``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CARDS = 1
 
 
 class ToyRuntime:
-    """Of a machine with one card and without TensorRT; on the CPU in fp32 only."""
+    """A runtime with one GPU and without TensorRT; on the CPU in fp32 only."""
 
     name = "toy"
 
@@ -49,7 +49,7 @@ class ToyRuntime:
 
 
 @pytest.fixture
-def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ModelOptions]:
+def make_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ModelOptions]:
     entry = metadata.EntryPoint("toy", f"{__name__}:ToyRuntime", runtime.ENTRY_POINTS)
     entries = metadata.EntryPoints([entry])
     monkeypatch.setattr(runtime.metadata, "entry_points", entries.select)
@@ -63,9 +63,9 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Mode
 
 
 @pytest.mark.parametrize(
-    ("given", "left", "place", "keys"),
+    ("given", "changed", "target", "keys"),
     [
-        # A card and a precision that are there.
+        # An available card and precision.
         ({"devices": ("0",), "precision": "fp16"}, {}, None, []),
         # No TensorRT, but a card.
         (
@@ -97,37 +97,41 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Mode
         ({"precision": "fp16"}, {"precision": "fp32"}, "the CPU in fp32", ["precision"]),
     ],
 )
-def test_what_is_not_there_gives_way(
-    asked: Callable[..., ModelOptions],
+def test_unsupported_options_fall_back_to_supported_ones(
+    make_options: Callable[..., ModelOptions],
     given: dict[str, Any],
-    left: dict[str, Any],
-    place: str | None,
+    changed: dict[str, Any],
+    target: str | None,
     keys: Sequence[str],
 ) -> None:
-    options, note = settled(asked(**given))
-    assert options == asked(**given | left)
-    if place is None:
+    options, note = settled(make_options(**given))
+    assert options == make_options(**given | changed)
+    if target is None:
         assert note is None
     else:
         assert note is not None
-        begins = f"runs on {place}, as missing_device: cpu allows: local_service_conf.{keys[0]}: "
-        assert note.startswith(begins)
+        beginning = (
+            f"runs on {target}, as missing_device: cpu allows: local_service_conf.{keys[0]}: "
+        )
+        assert note.startswith(beginning)
         assert [part.split(":")[0] for part in note.split("local_service_conf.")[1:]] == keys
     assert settled(options) == (options, None)
-    assert settled(asked("error", **given)) == (asked("error", **given), None)
+    assert settled(make_options("error", **given)) == (make_options("error", **given), None)
 
 
-def test_other_options_are_as_wrong_as_ever(asked: Callable[..., ModelOptions]) -> None:
-    options = asked(thread_num=0, device_type=3)
+def test_the_fallback_does_not_change_other_invalid_options(
+    make_options: Callable[..., ModelOptions],
+) -> None:
+    options = make_options(thread_num=0, device_type=3)
     with pytest.raises(ModelError, match="thread_num: is below 1"):
         Model.open(settled(options)[0])
 
 
-def test_a_card_beyond_those_that_there_are_is_found_when_the_model_is_opened(
-    asked: Callable[..., ModelOptions],
+def test_the_fallback_for_a_missing_card_happens_when_the_model_is_opened(
+    make_options: Callable[..., ModelOptions],
 ) -> None:
-    assert Model.open(asked(devices=("0",), precision="fp16")).notes == ()
-    model = Model.open(asked(devices=("1",), precision="fp16"))
+    assert Model.open(make_options(devices=("0",), precision="fp16")).notes == ()
+    model = Model.open(make_options(devices=("1",), precision="fp16"))
     assert model.notes == (model.fallback,)
     assert model.fallback == (
         "runs on the CPU in fp32, as missing_device: cpu allows: local_service_conf.devices:"
@@ -135,4 +139,4 @@ def test_a_card_beyond_those_that_there_are_is_found_when_the_model_is_opened(
         " local_service_conf.precision: fp16 is for cards"
     )
     with pytest.raises(MissingDevice, match="card 1 was requested, but Toy sees 1 here"):
-        Model.open(asked("error", devices=("1",)))
+        Model.open(make_options("error", devices=("1",)))

@@ -1,4 +1,4 @@
-"""Paddle Inference: its files, its options, what it does to a process."""
+"""Paddle Inference: its files, its options, its effects on the process."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ PIR = '{"base_code":{"magic":"pir","trainable":true,"version":4}}'
         (["a.json"], "a.json", None, False),
     ],
 )
-def test_the_files_of_a_folder_are_found(
+def test_program_and_parameters_of_a_folder_are_found(
     tmp_path: Path, files: list[str], program: str, params: str | None, separate: bool
 ) -> None:
     for name in files:
@@ -66,7 +66,7 @@ def test_the_files_of_a_folder_are_found(
 
 
 @pytest.mark.parametrize(
-    ("files", "path", "said"),
+    ("files", "path", "pattern"),
     [
         (["a.pdmodel", "b.pdmodel"], ".", r"exactly one .*, found a\.pdmodel, b\.pdmodel"),
         (["a.json", "b.json"], ".", r"found a\.json, b\.json"),
@@ -75,18 +75,18 @@ def test_the_files_of_a_folder_are_found(
         (["__params__"], "__params__", "holds the parameters"),
     ],
 )
-def test_files_that_leave_a_choice_are_refused_before_any_library_is_needed(
-    tmp_path: Path, files: list[str], path: str, said: str
+def test_ambiguous_files_are_refused_without_the_library(
+    tmp_path: Path, files: list[str], path: str, pattern: str
 ) -> None:
     for name in files:
         (tmp_path / name).write_text(PIR)
     assert is_paddle(tmp_path / path)
-    with pytest.raises(ModelError, match=said):
+    with pytest.raises(ModelError, match=pattern):
         open_session(ModelOptions(path=str(tmp_path / path)))
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.onnx", "weights.bin"])
-def test_other_files_are_no_paddle_models(tmp_path: Path, name: str) -> None:
+def test_other_files_are_not_paddle_models(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("{}")
     assert not is_paddle(tmp_path / name)
     assert not is_paddle(tmp_path)
@@ -109,7 +109,7 @@ def tensor(*dims: int, code: int = 5, data: bytes | None = None) -> bytes:
     return head + (bytes(4 * int(np.prod(dims))) if data is None else data)
 
 
-def test_parameters_are_measured(tmp_path: Path) -> None:
+def test_parameter_files_of_the_wrong_size_raise_model_error(tmp_path: Path) -> None:
     file = tmp_path / "p"
     file.write_bytes(tensor(3, 4) + tensor(4))
     check_params(file, 2)
@@ -127,7 +127,7 @@ def test_parameters_are_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [16, 24, 32])
-def test_a_key_is_read_from_a_file_a_variable_and_once_from_a_pipe(
+def test_a_key_is_read_from_a_file_a_variable_and_a_pipe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     key = bytes(range(size))
@@ -145,7 +145,7 @@ def test_a_key_is_read_from_a_file_a_variable_and_once_from_a_pipe(
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "pattern"),
     [
         ("nowhere", "nowhere: the key cannot be read: No such file or directory"),
         ("short", "short: a key has 16, 24 or 32 bytes, this one 3"),
@@ -153,32 +153,34 @@ def test_a_key_is_read_from_a_file_a_variable_and_once_from_a_pipe(
         ("env:BAD_KEY", "env:BAD_KEY: the key must be written in base64"),
     ],
 )
-def test_a_key_that_cannot_be_is_refused_without_showing_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, said: str
+def test_an_invalid_key_is_refused_without_showing_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, pattern: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("short").write_bytes(b"abc")
     monkeypatch.setenv("BAD_KEY", "s e c r e t")
     with pytest.raises(ModelError) as raised:
         read_key(source)
-    assert str(raised.value) == said
+    assert str(raised.value) == pattern
 
 
 @pytest.mark.parametrize("data", [b"", b"\x0a", b"\x0a\x05ab", b"\xff" * 20, b"\x7a\x01a"])
-def test_what_another_key_makes_of_a_program_is_refused(data: bytes) -> None:
+def test_a_program_decrypted_with_another_key_is_refused(data: bytes) -> None:
     check_program(b"\x0a\x02ab\x22\x00\x2a\x00", Path("encrypt_model"))
     with pytest.raises(ModelError, match="encrypt_model is not encrypted with this key"):
         check_program(data, Path("encrypt_model"))
 
 
 @with_paddle
-def test_an_encrypted_model_answers_as_the_plain_one(networks: Path, tmp_path: Path) -> None:
+def test_an_encrypted_model_has_the_results_of_the_plain_one(
+    networks: Path, tmp_path: Path
+) -> None:
     folder = networks / "encrypted/paddle"
     feed = feed_of("regression", 5)
     plain = Model.open(ModelOptions(path=str(networks / "regression/paddle_combined")))
-    asked = ModelOptions(path=str(folder), encryption_key=str(folder / "key"))
-    assert model_problems(asked) == []
-    model = Model.open(asked)
+    requested = ModelOptions(path=str(folder), encryption_key=str(folder / "key"))
+    assert model_problems(requested) == []
+    model = Model.open(requested)
     for each in (model, model.clone()):
         np.testing.assert_array_equal(each.run(feed)["price"], plain.run(feed)["price"])
     (missing,) = model_problems(ModelOptions(path=str(folder)))
@@ -200,8 +202,10 @@ def test_an_encrypted_model_answers_as_the_plain_one(networks: Path, tmp_path: P
 
 
 @with_paddle
-def test_files_cut_off_or_of_others_are_model_errors(networks: Path, tmp_path: Path) -> None:
-    # Paddle itself dies of the first, and answers with whatever is in memory for the third.
+def test_truncated_missing_or_foreign_files_raise_model_error(
+    networks: Path, tmp_path: Path
+) -> None:
+    # Paddle itself crashes with the first, and returns uninitialised memory for the third.
     cases = [
         ("paddle_pdmodel", "inference.pdmodel", lambda data: b""),
         ("paddle_pdmodel", "inference.pdmodel", lambda data: data[:3000]),
@@ -230,7 +234,7 @@ def test_files_cut_off_or_of_others_are_model_errors(networks: Path, tmp_path: P
 
 
 @with_paddle
-def test_lods_go_in_and_out(networks: Path) -> None:
+def test_lods_are_passed_and_returned(networks: Path) -> None:
     model = Model.open(ModelOptions(path=str(networks / "lod/paddle_pdmodel")))
     rows = np.arange(20, dtype=np.float32).reshape(5, 4)
     assert [spec.is_lod for spec in model.inputs] == [True]
@@ -249,7 +253,7 @@ def test_lods_go_in_and_out(networks: Path) -> None:
 
 @with_paddle
 @pytest.mark.parametrize("shape", [(2, 1, 3), (2, 3), (2, 1, 1, 3)])
-def test_boxes_have_the_lod_of_their_pictures_whatever_the_rank(networks: Path, shape) -> None:
+def test_boxes_have_the_lod_of_their_images_for_any_rank(networks: Path, shape) -> None:
     model = Model.open(ModelOptions(path=str(networks / "boxes/paddle_json")))
     (note,) = model.notes
     assert "'save_infer_model/scale_0.tmp_1' is 'fetch_name_0'" in note
@@ -260,7 +264,7 @@ def test_boxes_have_the_lod_of_their_pictures_whatever_the_rank(networks: Path, 
 
 
 @with_paddle
-def test_the_process_stays_as_it_was(networks: Path) -> None:
+def test_loading_a_model_leaves_signals_environment_and_logging_unchanged(networks: Path) -> None:
     code = """
 import logging, os, signal, sys
 from pathlib import Path
@@ -291,14 +295,14 @@ assert seen
 
 
 def fake(*, cuda: bool = False, tensorrt: bool = False, bf16: bool = True) -> SimpleNamespace:
-    """A Paddle that is compiled in some way, and whose Config writes down what it is told."""
+    """A fake library compiled with these features; its Config records the calls."""
 
     class Config:
         def __init__(self, *files: str) -> None:
-            self.told: dict[str, tuple] = {"files": files}
+            self.config_calls: dict[str, tuple] = {"files": files}
 
         def __getattr__(self, name: str):
-            return lambda *args, **more: self.told.update({name: (*args, *more.items())})
+            return lambda *args, **more: self.config_calls.update({name: (*args, *more.items())})
 
     kinds = SimpleNamespace(Float32="fp32", Half="fp16", Bfloat16="bf16", Int8="int8")
     return SimpleNamespace(
@@ -312,17 +316,19 @@ def fake(*, cuda: bool = False, tensorrt: bool = False, bf16: bool = True) -> Si
     )
 
 
-def told(*, is_json: bool = False, library: SimpleNamespace | None = None, **options) -> dict:
+def config_calls(
+    *, is_json: bool = False, library: SimpleNamespace | None = None, **options
+) -> dict:
     library = library or fake()
     suffix = ".json" if is_json else ".pdmodel"
     files = PaddleFiles(program=Path("/m/a" + suffix), params=Path("/m/a.pdiparams"))
-    asked = ModelOptions(path="/m", **options)
-    assert option_problems(asked, library, is_json=is_json) == []
-    return config_for(library, files, asked).told
+    requested = ModelOptions(path="/m", **options)
+    assert option_problems(requested, library, is_json=is_json) == []
+    return config_for(library, files, requested).config_calls
 
 
-def test_options_become_a_config() -> None:
-    assert told(thread_num=3) == {
+def test_options_become_calls_of_the_librarys_config() -> None:
+    assert config_calls(thread_num=3) == {
         "files": ("/m/a.pdmodel", "/m/a.pdiparams"),
         "disable_glog_info": (),
         "disable_gpu": (),
@@ -331,18 +337,18 @@ def test_options_become_a_config() -> None:
         "switch_ir_optim": (True,),
         "enable_memory_optim": (True,),
     }
-    other = told(ir_optim=False, mem_optim=False, is_json=True)
+    other = config_calls(ir_optim=False, mem_optim=False, is_json=True)
     assert (other["switch_ir_optim"], other["enable_memory_optim"]) == ((False,), (False,))
     assert (other["enable_new_executor"], other["enable_new_ir"]) == ((True,), (True,))
 
 
-def test_onednn_is_used_when_asked_for() -> None:
-    one = told(use_mkldnn=True, mkldnn_cache_capacity=7, mkldnn_op_list=("conv2d",))
+def test_onednn_is_enabled_by_use_mkldnn() -> None:
+    one = config_calls(use_mkldnn=True, mkldnn_cache_capacity=7, mkldnn_op_list=("conv2d",))
     assert "disable_onednn" not in one
     assert one["enable_onednn"] == ()
     assert one["set_onednn_cache_capacity"] == (7,)
     assert one["set_onednn_op"] == ({"conv2d"},)
-    bf16 = told(precision="BF16", mkldnn_bf16_op_list=("mul",))
+    bf16 = config_calls(precision="BF16", mkldnn_bf16_op_list=("mul",))
     assert bf16["enable_onednn"] == bf16["enable_onednn_bfloat16"] == ()
     assert bf16["set_bfloat16_op"] == ({"mul"},)
 
@@ -354,12 +360,12 @@ SHAPES = {
 }
 
 
-def test_a_card_is_used_by_a_library_that_has_cuda() -> None:
+def test_a_library_with_cuda_uses_the_configured_gpu() -> None:
     cuda = fake(cuda=True)
-    got = told(library=cuda, devices=("1",), precision="fp16")
+    got = config_calls(library=cuda, devices=("1",), precision="fp16")
     assert got["enable_use_gpu"] == (100, 1, "fp16")
     assert "disable_gpu" not in got
-    with_tensorrt = told(
+    with_tensorrt = config_calls(
         library=fake(cuda=True, tensorrt=True),
         device_type=2,
         devices=("0",),
@@ -379,7 +385,7 @@ def test_a_card_is_used_by_a_library_that_has_cuda() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "library", "key", "said"),
+    ("options", "library", "key", "pattern"),
     [
         ({"thread_num": 0}, fake(), "thread_num", "0 is below 1"),
         (
@@ -403,20 +409,20 @@ def test_a_card_is_used_by_a_library_that_has_cuda() -> None:
         ({"device_type": 9}, fake(), "device_type", "9 is unknown; use 0"),
     ],
 )
-def test_what_cannot_be_obeyed_is_refused_by_name(
-    options: dict, library: SimpleNamespace, key: str, said: str
+def test_an_unsupported_option_is_a_problem_with_its_key(
+    options: dict, library: SimpleNamespace, key: str, pattern: str
 ) -> None:
-    asked = ModelOptions(path="/m", **options)
-    (problem,) = option_problems(asked, library, is_json=False)
+    requested = ModelOptions(path="/m", **options)
+    (problem,) = option_problems(requested, library, is_json=False)
     assert problem.key == key
-    assert re.search(said, problem.text)
+    assert re.search(pattern, problem.text)
 
 
-def test_bf16_of_some_operators_needs_a_program_that_is_no_json() -> None:
-    asked = ModelOptions(path="/m", precision="bf16", mkldnn_bf16_op_list=("mul",))
-    (problem,) = option_problems(asked, fake(), is_json=True)
+def test_mkldnn_bf16_op_list_is_refused_for_json_programs() -> None:
+    requested = ModelOptions(path="/m", precision="bf16", mkldnn_bf16_op_list=("mul",))
+    (problem,) = option_problems(requested, fake(), is_json=True)
     assert problem.key == "mkldnn_bf16_op_list"
-    assert option_problems(asked, fake(), is_json=False) == []
+    assert option_problems(requested, fake(), is_json=False) == []
 
 
 @with_paddle
@@ -431,7 +437,7 @@ def test_bf16_of_some_operators_needs_a_program_that_is_no_json() -> None:
     ],
 )
 @pytest.mark.parametrize("form", ["paddle_json", "paddle_pdmodel"])
-def test_options_keep_the_answers(
+def test_results_are_equal_with_other_options(
     networks: Path, form: str, options: dict, tolerance: float, notes: list[str]
 ) -> None:
     path = str(networks / "regression" / form)
@@ -445,7 +451,7 @@ def test_options_keep_the_answers(
     assert all(part in note for part, note in zip(notes, model.notes, strict=True))
 
 
-def test_a_folder_of_the_library_s_name_is_not_the_library(
+def test_a_folder_named_paddle_is_not_taken_for_the_library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "paddle" / "inference").mkdir(parents=True)
@@ -461,16 +467,16 @@ def test_a_folder_of_the_library_s_name_is_not_the_library(
 
 
 @with_paddle
-def test_the_installed_library_is_asked_what_it_has(networks: Path) -> None:
+def test_unsupported_options_are_determined_with_the_installed_library(networks: Path) -> None:
     path = str(networks / "regression/paddle_json")
-    asked = ModelOptions(path=path, precision="int8", device_type=4)
-    assert [problem.key for problem in model_problems(asked)] == ["precision", "device_type"]
+    requested = ModelOptions(path=path, precision="int8", device_type=4)
+    assert [problem.key for problem in model_problems(requested)] == ["precision", "device_type"]
     with pytest.raises(ModelError, match=r"local_service_conf.precision: int8 .*; .*device_type"):
-        open_session(asked)
+        open_session(requested)
 
 
 @with_paddle
-def test_runs_keep_the_global_lock_and_clones_are_other_sessions(networks: Path) -> None:
+def test_sessions_hold_the_gil_and_clones_are_other_sessions(networks: Path) -> None:
     session = open_session(ModelOptions(path=str(networks / "regression/paddle_json")))
     assert session.holds_gil
     assert not session.thread_safe

@@ -25,13 +25,13 @@ fetch_var {
 """
 
 
-def test_a_published_file_is_read() -> None:
+def test_a_published_configuration_is_parsed() -> None:
     conf = parse_model_conf(HOUSING)
     assert conf.feeds == (Variable(name="x", alias="features", type=1, shape=(13,)),)
     assert conf.fetches == (Variable(name="fc_0.tmp_1", alias="price", type=1, shape=(1,)),)
 
 
-def test_what_is_written_is_a_published_file() -> None:
+def test_a_parsed_configuration_is_written_as_published() -> None:
     text, stream = format_model_conf(parse_model_conf(HOUSING))
     assert text == HOUSING
     feed = b"\x0a\x01x\x12\x08features\x18\x00\x20\x01\x28\x0d"
@@ -55,13 +55,13 @@ def test_defaults_are_those_of_the_message() -> None:
         "feed_var { name: 'w' alias_name: '' is_lod_tensor: true shape: [] shape: [-1, 3] }",
     ],
 )
-def test_every_spelling_of_the_text_format_reads_alike(text: str) -> None:
+def test_all_variants_of_the_text_format_are_parsed(text: str) -> None:
     (one,) = parse_model_conf(text).feeds
     assert one == Variable(name="w", alias="w", is_lod=True, type=0, shape=(-1, 3))
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("text", "message"),
     [
         ("feed_var {\n nmae: 'x' }", ', line 2: .* has no field named "nmae"'),
         ("\nfeed_vars { }", ', line 2: .* has no field named "feed_vars"'),
@@ -75,15 +75,15 @@ def test_every_spelling_of_the_text_format_reads_alike(text: str) -> None:
         ("feed_var { alias_name: 'x' }", ": a variable without a name"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_line_or_variable(text: str, complaint: str) -> None:
-    with pytest.raises(ModelError, match=complaint) as caught:
+def test_an_error_has_the_file_and_the_line_or_variable(text: str, message: str) -> None:
+    with pytest.raises(ModelError, match=message) as caught:
         parse_model_conf(text, "serving_server_conf.prototxt")
     assert str(caught.value).startswith("serving_server_conf.prototxt")
     assert len(str(caught.value)) < 400
 
 
 @given(st.text(alphabet="feed_varname:'\"{}<>[],;#\\ \n0123-x", max_size=80))
-def test_no_text_ends_in_anything_but_a_configuration_or_a_model_error(text: str) -> None:
+def test_any_text_is_parsed_or_raises_model_error(text: str) -> None:
     with suppress(ModelError):
         parse_model_conf(text)
 

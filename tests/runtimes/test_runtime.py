@@ -47,12 +47,12 @@ def entry_points(monkeypatch: pytest.MonkeyPatch):
     return install
 
 
-def test_onnx_is_built_in() -> None:
+def test_the_onnx_runtime_is_built_in() -> None:
     assert isinstance(load_runtime("onnx"), OnnxRuntime)
     assert runtime_names()[0] == "onnx"
 
 
-def test_a_runtime_of_somebody_else_is_found_by_its_entry_point(entry_points, tmp_path) -> None:
+def test_an_external_runtime_is_found_by_its_entry_point(entry_points, tmp_path) -> None:
     entry_points(toy=f"{__name__}:ToyRuntime")
     (tmp_path / "m.toy").touch()
     assert runtime_names() == (*BUILT_IN, "toy")
@@ -65,7 +65,7 @@ def test_an_entry_point_cannot_replace_a_built_in_runtime(entry_points) -> None:
     assert isinstance(load_runtime("onnx"), OnnxRuntime)
 
 
-def test_a_runtime_that_cannot_be_imported_is_named(entry_points, tmp_path) -> None:
+def test_a_runtime_that_cannot_be_imported_is_named_in_the_error(entry_points, tmp_path) -> None:
     entry_points(broken="no_such_module_here:Runtime")
     (tmp_path / "m.bin").touch()
     options = ModelOptions(path=str(tmp_path / "m.bin"))
@@ -81,7 +81,7 @@ def test_an_unknown_runtime_is_refused_with_the_known_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "path", "told"),
+    ("files", "path", "message"),
     [
         ((), "nowhere", "nowhere': no such file or folder"),
         ((), "x" * 5000, "cannot be read"),
@@ -93,18 +93,18 @@ def test_an_unknown_runtime_is_refused_with_the_known_ones() -> None:
         ),
     ],
 )
-def test_a_path_without_a_model_is_refused_and_is_a_problem_before(
-    files: list[str], path: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_path_without_a_model_is_refused_and_reported_as_a_problem(
+    files: list[str], path: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for file in files:
         (tmp_path / file).touch()
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ModelError, match=told):
+    with pytest.raises(ModelError, match=message):
         open_session(ModelOptions(path=path))
     assert model_problems(ModelOptions(path=path))[0].key == "model_config"
 
 
-def test_importing_the_room_imports_no_inference_library() -> None:
+def test_importing_runtimes_imports_no_inference_library() -> None:
     rooms = ", ".join(entry.module for entry in BUILT_IN.values())
     code = (
         f"import sys, {rooms}, penstock.runtimes.local_service;"
@@ -113,7 +113,7 @@ def test_importing_the_room_imports_no_inference_library() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_a_check_does_not_import_paddle_though_it_tells_of_missing_cards(tmp_path: Path) -> None:
+def test_checking_options_for_gpus_does_not_import_paddle(tmp_path: Path) -> None:
     version = tmp_path / "paddle" / "version" / "__init__.py"
     version.parent.mkdir(parents=True)
     version.write_text("cuda_version     = 'False'\n")
@@ -132,7 +132,7 @@ def test_a_check_does_not_import_paddle_though_it_tells_of_missing_cards(tmp_pat
     assert "compiled for the CPU only" in done.stdout
 
 
-def test_a_folder_of_the_name_is_no_library(
+def test_a_folder_without_init_is_not_an_installed_library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "only_a_folder").mkdir()
@@ -142,9 +142,7 @@ def test_a_folder_of_the_name_is_no_library(
     check_installed("json")
 
 
-def test_the_runtime_that_would_open_a_model_is_asked_for_its_problems(
-    entry_points, tmp_path
-) -> None:
+def test_model_problems_include_those_of_the_models_runtime(entry_points, tmp_path) -> None:
     entry_points(toy=f"{__name__}:ToyRuntime")
     file = tmp_path / "m.toy"
     missing, own = model_problems(ModelOptions(path=str(file)))
@@ -154,10 +152,10 @@ def test_the_runtime_that_would_open_a_model_is_asked_for_its_problems(
     assert model_problems(ModelOptions(path=str(file))) == [own]
 
 
-def test_a_missing_folder_is_nobody_s_model_and_a_missing_file_may_be(tmp_path) -> None:
+def test_a_missing_file_is_checked_by_the_runtime_of_its_suffix(tmp_path) -> None:
     def keys(name: str) -> list[str]:
-        asked = ModelOptions(path=str(tmp_path / name), precision="int8")
-        return [problem.key for problem in model_problems(asked)]
+        requested = ModelOptions(path=str(tmp_path / name), precision="int8")
+        return [problem.key for problem in model_problems(requested)]
 
     assert keys("folder") == ["model_config"]
     assert keys("model.onnx") == ["model_config", "precision"]

@@ -1,4 +1,4 @@
-"""The same networks in the form of every library give the same answers."""
+"""The same networks in the form of every library give the same results."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.models.networks import NETWORKS, answers, feed_of
 from tests.runtimes.forms import every_form
 
 TOLERANCE = 1e-5
-"""Of answers near 1 in float32, whose last bit is 1e-7; libraries add up in different orders."""
+"""For results near 1 in float32, with a precision of 1e-7; libraries sum in different orders."""
 
 forms = pytest.mark.parametrize(("runtime", "form"), every_form())
 both = pytest.mark.parametrize("network", NETWORKS)
@@ -34,7 +34,7 @@ def assert_right(network: str, feed: dict, got: dict) -> None:
 
 @forms
 @both
-def test_answers_are_right_for_every_number_of_rows_and_words(
+def test_results_are_right_for_any_number_of_rows_and_words(
     networks: Path, network: str, runtime: str, form: str
 ) -> None:
     model = opened(networks, network, form)
@@ -45,7 +45,7 @@ def test_answers_are_right_for_every_number_of_rows_and_words(
 
 @forms
 @both
-def test_a_batch_is_answered_as_its_rows_are_one_by_one(
+def test_a_batch_gives_the_results_of_its_single_rows(
     networks: Path, network: str, runtime: str, form: str
 ) -> None:
     model = opened(networks, network, form)
@@ -59,7 +59,7 @@ def test_a_batch_is_answered_as_its_rows_are_one_by_one(
 
 @forms
 @both
-def test_several_threads_run_at_once_on_clones(
+def test_clones_run_in_several_threads_at_once(
     networks: Path, network: str, runtime: str, form: str
 ) -> None:
     model = opened(networks, network, form)
@@ -75,16 +75,18 @@ def test_several_threads_run_at_once_on_clones(
 
 
 @forms
-@pytest.mark.parametrize("gone", ["first", "clone"])
-def test_sessions_outlive_each_other(networks: Path, gone: str, runtime: str, form: str) -> None:
+@pytest.mark.parametrize("dropped", ["first", "clone"])
+def test_a_session_works_after_its_clone_or_original_was_dropped(
+    networks: Path, dropped: str, runtime: str, form: str
+) -> None:
     model = opened(networks, "sequence", form)
-    twin = model.clone()
+    the_clone = model.clone()
     feed = feed_of("sequence", 2)
-    for each in (model, twin):
+    for each in (model, the_clone):
         assert_right("sequence", feed, each.run(feed))
-    if gone == "first":
-        model = twin
-    del twin, each
+    if dropped == "first":
+        model = the_clone
+    del the_clone, each
     for each in (model, model.clone()):
         assert_right("sequence", feed, each.run(feed))
 
@@ -98,7 +100,7 @@ def test_signatures_have_dtypes_and_unknown_dimensions(
     assert (words.alias, words.dtype, words.shape) == ("words", np.int64, (None, None))
     assert (scale.alias, scale.dtype, scale.shape) == ("scale", np.float32, (None, 1))
     scores = model.outputs[0]
-    if runtime == "paddle":  # its programs do not tell
+    if runtime == "paddle":  # its programs do not declare axes
         assert words.axes == scores.axes == ()
     else:
         assert words.axes[1] is not None
@@ -106,7 +108,7 @@ def test_signatures_have_dtypes_and_unknown_dimensions(
 
 
 @forms
-def test_results_belong_to_the_caller_and_inputs_stay_as_they_are(
+def test_results_are_not_overwritten_by_later_runs_and_inputs_stay_unchanged(
     networks: Path, runtime: str, form: str
 ) -> None:
     model = opened(networks, "regression", form)
@@ -116,13 +118,13 @@ def test_results_belong_to_the_caller_and_inputs_stay_as_they_are(
     kept = first.copy()
     model.run(feed_of("regression", 4, seed=1))
     np.testing.assert_array_equal(first, kept)
-    first += 1  # ours to change
+    first += 1  # the caller may change it
     np.testing.assert_array_equal(feed["x"], before)
     assert_right("regression", feed, model.run(feed))
 
 
 @forms
-def test_arrays_that_are_strided_or_read_only_or_of_another_dtype_are_taken(
+def test_strided_read_only_and_float64_arrays_are_accepted(
     networks: Path, runtime: str, form: str
 ) -> None:
     model = opened(networks, "regression", form)
@@ -135,7 +137,7 @@ def test_arrays_that_are_strided_or_read_only_or_of_another_dtype_are_taken(
 
 
 @forms
-def test_another_rank_is_refused_but_left_to_programs_of_paddle(
+def test_another_rank_is_refused_except_with_paddle(
     networks: Path, runtime: str, form: str
 ) -> None:
     model = opened(networks, "regression", form)
@@ -152,7 +154,7 @@ def test_another_rank_is_refused_but_left_to_programs_of_paddle(
 
 @forms
 @pytest.mark.parametrize(
-    ("feed", "error", "said"),
+    ("feed", "error", "pattern"),
     [
         ({"x": np.ones((2, 12), np.float32)}, InputMismatch, r"\[\?, 13\], got \[2, 12\]"),
         ({"x": np.array([["a"] * 13])}, InputMismatch, r"expected float32\[\?, 13\], got str"),
@@ -162,18 +164,18 @@ def test_another_rank_is_refused_but_left_to_programs_of_paddle(
         ({"y": np.ones((1, 13), np.float32)}, InputMismatch, r"takes \['x'\], got \['y'\]"),
     ],
 )
-def test_bad_inputs_are_refused_with_one_sentence_and_the_next_run_is_right(
-    networks: Path, runtime: str, form: str, feed: dict, error: type, said: str
+def test_invalid_inputs_are_refused_and_the_next_run_is_right(
+    networks: Path, runtime: str, form: str, feed: dict, error: type, pattern: str
 ) -> None:
     model = opened(networks, "regression", form)
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=pattern):
         model.run(feed)
     good = feed_of("regression", 2)
     assert_right("regression", good, model.run(good))
 
 
 @forms
-def test_what_only_the_library_can_refuse_is_an_error_of_the_request(
+def test_inputs_refused_by_the_library_raise_input_mismatch(
     networks: Path, runtime: str, form: str
 ) -> None:
     session = opened(networks, "regression", form).session
@@ -188,25 +190,27 @@ def test_what_only_the_library_can_refuse_is_an_error_of_the_request(
 
 
 @forms
-def test_inputs_that_do_not_fit_each_other_fail_and_harm_no_later_run(
+def test_inconsistent_inputs_fail_and_do_not_affect_later_runs(
     networks: Path, runtime: str, form: str
 ) -> None:
     model = opened(networks, "sequence", form)
-    twin = model.clone()
+    the_clone = model.clone()
     for rows in (4, 3, 4):
         feed = feed_of("sequence", rows)
-        for each in (model, twin):
+        for each in (model, the_clone):
             assert_right("sequence", feed, each.run(feed))
         for wrong in (2, rows + 1):
             with pytest.raises((InputMismatch, InferenceFailed)):
                 model.run(feed | {"scale": np.ones((wrong, 1), np.float32)})
-            for each in (model, twin):
+            for each in (model, the_clone):
                 assert_right("sequence", feed, each.run(feed))
 
 
 @forms
 @both
-def test_no_rows_give_no_rows(networks: Path, network: str, runtime: str, form: str) -> None:
+def test_a_batch_without_rows_gives_results_without_rows(
+    networks: Path, network: str, runtime: str, form: str
+) -> None:
     model = opened(networks, network, form)
     for rows in (0, 3, 0):
         feed = feed_of(network, rows)
@@ -214,7 +218,7 @@ def test_no_rows_give_no_rows(networks: Path, network: str, runtime: str, form: 
 
 
 @forms
-def test_some_outputs_may_be_fetched_in_any_order(networks: Path, runtime: str, form: str) -> None:
+def test_outputs_can_be_fetched_in_any_order(networks: Path, runtime: str, form: str) -> None:
     model = opened(networks, "sequence", form)
     feed = feed_of("sequence", 2)
     assert list(model.run(feed, ["best"])) == ["best"]
@@ -225,7 +229,7 @@ def test_some_outputs_may_be_fetched_in_any_order(networks: Path, runtime: str, 
 
 
 @forms
-def test_the_library_says_nothing(
+def test_the_library_prints_nothing(
     networks: Path, runtime: str, form: str, capfd: pytest.CaptureFixture
 ) -> None:
     model = opened(networks, "sequence", form)

@@ -1,5 +1,5 @@
-"""``penstock serve`` answers as each library does in a bare loop, by every protocol: requests by
-themselves, in batches, and in batches that are padded.
+"""``penstock serve`` returns what each library returns in a bare loop, over every protocol: for
+single requests, in batches, and in padded batches.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ AXES = {
     "inputs": {"words": ["n", "length"], "scale": ["n", 1]},
     "outputs": {"scores": ["n", "length", 5]},
 }
-"""Of the network ``sequence``, for the library whose models do not say them."""
+"""Of the network ``sequence``, for Paddle, whose models do not declare them."""
 
 
 class Served(NamedTuple):
@@ -67,13 +67,13 @@ def served(
                 entry["pad"] = {**entry["pad"], **AXES}
             models[f"{network}.{mode}"] = entry
     file = tmp_path_factory.mktemp("served") / "serve.yml"
-    file.write_text(json.dumps({"models": models}))  # which YAML is as well
+    file.write_text(json.dumps({"models": models}))  # JSON is valid YAML
     loops = {network: bare.loop(networks / network / form, network, form) for network in NETWORKS}
     with running(file, command=SERVE, timeout=60) as server, httpx.Client(timeout=30) as client:
         yield Served(server, client, loops)
 
 
-Ask = Callable[[Served, str, Arrays, tuple[str, ...]], Arrays]
+Infer = Callable[[Served, str, Arrays, tuple[str, ...]], Arrays]
 
 
 def _tensors(feed: Arrays) -> list[OutTensor]:
@@ -104,10 +104,10 @@ def _by_http(
     reply = served.client.post(url, content=head + raw, headers=fields)
     assert reply.status_code == 200, reply.text
     size = int(reply.headers["inference-header-content-length"]) if binary else None
-    told = json.loads(reply.content[:size])["outputs"]
+    encoded_outputs = json.loads(reply.content[:size])["outputs"]
     rest = reply.content[size or 0 :]
     got = {}
-    for each in told:
+    for each in encoded_outputs:
         if binary:
             count = each["parameters"]["binary_data_size"]
             data, rest = np.frombuffer(rest[:count], np.float32), rest[count:]
@@ -135,27 +135,27 @@ def _grpc(served: Served, model: str, feed: Arrays, outputs: tuple[str, ...]) ->
     return {name: got[name] for name in outputs}
 
 
-PROTOCOLS: dict[str, Ask] = {"json": _json, "binary": _binary, "grpc": _grpc}
+PROTOCOLS: dict[str, Infer] = {"json": _json, "binary": _binary, "grpc": _grpc}
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("network", NETWORKS)
-def test_the_server_answers_as_a_bare_loop(
+def test_the_server_returns_the_results_of_a_bare_loop(
     served: Served, network: str, mode: str, protocol: str
 ) -> None:
-    # The largest of a row is that of the padded row too: where it follows is not for padding.
+    # ``best`` is computed from the whole padded row, so it is not compared with padding.
     outputs = (
         ("scores",) if (network, mode) == ("sequence", "padded") else NETWORKS[network].outputs
     )
     feeds = [feed_of(network, 1 + at % 11, 4 + at % 5, at) for at in range(24)]
     expected = [served.loops[network](feed) for feed in feeds]
 
-    def ask(feed: Arrays) -> Arrays:
+    def infer_with(feed: Arrays) -> Arrays:
         return PROTOCOLS[protocol](served, f"{network}.{mode}", feed, outputs)
 
     with ThreadPoolExecutor(8) as pool:
-        got = list(pool.map(ask, feeds))
+        got = list(pool.map(infer_with, feeds))
     for feed, theirs, ours in zip(feeds, expected, got, strict=True):
         assert [*ours] == [*outputs]
         true = answers(network, feed)
@@ -165,14 +165,14 @@ def test_the_server_answers_as_a_bare_loop(
             np.testing.assert_allclose(ours[name], true[name], rtol=0, atol=TOLERANCE)
 
 
-def test_batches_were_formed_and_padded_where_they_should_be(served: Served) -> None:
+def test_batches_are_formed_and_padded_as_configured(served: Served) -> None:
     for network in NETWORKS:
         for mode in MODES:
             with ThreadPoolExecutor(16) as pool:
                 feeds = [feed_of(network, 1, 4 + at % 5, at) for at in range(64)]
                 model = f"{network}.{mode}"
-                asked = [pool.submit(_json, served, model, each, ()) for each in feeds]
-                assert all(each.result() for each in asked)
+                replies = [pool.submit(_json, served, model, each, ()) for each in feeds]
+                assert all(each.result() for each in replies)
     ops = {
         graph["name"]: graph["ops"][0]
         for graph in served.client.get(f"{served.server.http_url}/status").json()["graphs"]
@@ -187,9 +187,7 @@ def test_batches_were_formed_and_padded_where_they_should_be(served: Served) -> 
     assert "Traceback" not in log
 
 
-def test_what_a_model_does_not_tell_of_its_axes_is_said_at_start(
-    networks: Path, tmp_path: Path
-) -> None:
+def test_undeclared_output_axes_are_logged_at_start(networks: Path, tmp_path: Path) -> None:
     model = copytree(networks / "sequence/onnx", tmp_path / "net")
     loaded = onnx.load(str(model / "model.onnx"))
     loaded.graph.output[0].type.tensor_type.shape.dim[1].dim_param = "other"
@@ -202,7 +200,9 @@ def test_what_a_model_does_not_tell_of_its_axes_is_said_at_start(
 
 
 @needs("paddle")
-def test_paddle_has_processes_unless_it_is_given_threads(networks: Path, tmp_path: Path) -> None:
+def test_paddle_models_run_in_processes_unless_threads_are_configured(
+    networks: Path, tmp_path: Path
+) -> None:
     path = str(networks / "regression/paddle_json")
     file = tmp_path / "serve.yml"
     cpus = len(os.sched_getaffinity(0))

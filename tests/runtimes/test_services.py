@@ -25,7 +25,7 @@ Service("nets", net, dag={{"is_thread_op": {threads}}}).run()
 @pytest.mark.real
 @pytest.mark.parametrize("threads", [True, False], ids=["threads", "processes"])
 @pytest.mark.parametrize(("runtime", "form"), one_form_each())
-def test_an_op_answers_many_callers_as_the_network_does(
+def test_an_op_returns_the_networks_results_to_many_clients(
     networks: Path, tmp_path: Path, runtime: str, form: str, threads: bool
 ) -> None:
     path = tmp_path / "service.py"
@@ -33,10 +33,10 @@ def test_an_op_answers_many_callers_as_the_network_does(
     with running(path) as server, PipelineClient() as client:
         client.connect([server.rpc_endpoint])
         feeds = [feed_of("sequence", 1 + at % 3, 4 + at % 3, at) for at in range(40)]
-        asked = [
+        futures_of_feeds = [
             client.predict(feed, asyn=True, pack_tensor_format=True, timeout=30) for feed in feeds
         ]
-        for feed, future in zip(feeds, asked, strict=True):
+        for feed, future in zip(feeds, futures_of_feeds, strict=True):
             got = response_arrays(future.result())
             for name, value in answers("sequence", feed).items():
                 np.testing.assert_allclose(got[name], value, rtol=0, atol=TOLERANCE)
@@ -44,8 +44,8 @@ def test_an_op_answers_many_callers_as_the_network_does(
         refused = client.predict(wrong, pack_tensor_format=True, timeout=30)
         assert refused.err_no == 5000
         assert "expected int64[?, ?], got float32[1, 4]" in refused.err_msg
-        waits = "keeps Python's global lock" in server.log()
-        assert waits == (runtime == "paddle" and threads)
+        warned = "keeps Python's global lock" in server.log()
+        assert warned == (runtime == "paddle" and threads)
         assert server.stop() == 0
         assert "Traceback" not in server.log()
 
@@ -80,9 +80,7 @@ service.run_service()
 
 @pytest.mark.real
 @needs("paddle")
-def test_each_picture_of_a_batch_has_its_own_boxes_and_their_lod(
-    networks: Path, tmp_path: Path
-) -> None:
+def test_each_image_of_a_batch_gets_its_boxes_and_their_lod(networks: Path, tmp_path: Path) -> None:
     path = tmp_path / "service.py"
     path.write_text(DETECTOR.format(path=str(networks / "boxes/paddle_json")))
     with running(path) as server, PipelineClient() as client:
@@ -134,7 +132,7 @@ service.run_service()
 @needs("paddle")
 @pytest.mark.timeout(240)  # up to five processes import the library one after the other
 @pytest.mark.parametrize("way", ["process", "started server", "penstock serve"])
-def test_a_service_has_an_encrypted_model_and_never_shows_its_key(
+def test_a_service_runs_an_encrypted_model_and_never_logs_its_key(
     networks: Path, tmp_path: Path, way: str
 ) -> None:
     folder = networks / "encrypted/paddle"

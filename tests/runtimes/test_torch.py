@@ -1,4 +1,4 @@
-"""PyTorch: which files it opens and which it refuses, and what its models do not say."""
+"""PyTorch: files that are opened and refused, and models without signatures."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def archive(file: Path, entries: dict[str, bytes]) -> Path:
 # Files
 
 
-def test_a_folder_holds_one_model(tmp_path: Path) -> None:
+def test_a_folder_must_have_exactly_one_model(tmp_path: Path) -> None:
     assert not is_torch(tmp_path)
     (tmp_path / "model.pt").touch()
     assert is_torch(tmp_path)
@@ -57,7 +57,7 @@ def test_a_folder_holds_one_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["m.pt", "m.pth", "m.pt2", "m.ts"])
-def test_pickles_are_refused_before_any_library_is_needed(
+def test_pickles_are_refused_without_the_library(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
@@ -76,7 +76,7 @@ def test_pickles_are_refused_before_any_library_is_needed(
 
 
 @pytest.mark.parametrize(
-    ("entries", "said"),
+    ("entries", "pattern"),
     [
         (
             {
@@ -90,9 +90,9 @@ def test_pickles_are_refused_before_any_library_is_needed(
     ],
 )
 def test_exported_programs_with_pickles_or_machine_code_are_refused(
-    tmp_path: Path, entries: dict[str, bytes], said: str
+    tmp_path: Path, entries: dict[str, bytes], pattern: str
 ) -> None:
-    with pytest.raises(ModelError, match=said):
+    with pytest.raises(ModelError, match=pattern):
         kind_of(archive(tmp_path / "m.pt2", entries))
 
 
@@ -116,7 +116,7 @@ def test_example_inputs_of_an_exported_program_are_not_unpickled(
 
 @with_torch
 @pytest.mark.parametrize("form", ["torch_script/model.pt", "torch_exported/model.pt2"])
-def test_a_file_that_is_cut_off_or_damaged_is_a_model_error(
+def test_a_truncated_or_damaged_file_raises_model_error(
     networks: Path, tmp_path: Path, form: str
 ) -> None:
     source = networks / "regression" / form
@@ -143,7 +143,7 @@ def test_without_pytorch_the_extra_is_named(
     assert "install 'penstock[torch]'" in str(model_problems(options)[0])
 
 
-# What a model says
+# Signatures
 
 
 def script(file: Path, body: str, arguments: str = "x", **more) -> Path:
@@ -169,7 +169,7 @@ def _quiet(recwarn: pytest.WarningsRecorder) -> None:
 
 
 @with_torch
-def test_without_a_signature_inputs_are_float32_of_any_shape_and_a_note_says_so(
+def test_without_a_signature_inputs_are_float32_of_any_shape_with_a_note(
     tmp_path: Path,
 ) -> None:
     file = script(tmp_path / "m.pt", "return x + y, x * y", "x, y")
@@ -189,15 +189,15 @@ def test_without_a_signature_inputs_are_float32_of_any_shape_and_a_note_says_so(
 
 
 @with_torch
-def test_a_signature_tells_types_and_names_the_outputs_of_a_dict(tmp_path: Path) -> None:
+def test_a_signature_sets_types_and_names_of_a_dicts_outputs(tmp_path: Path) -> None:
     file = script(tmp_path / "m.pt", 'return {"twice": x * 2, "first": x[0]}')
     with pytest.raises(ModelError, match=r"name its outputs in signature\.json"):
         open_session(ModelOptions(path=str(file)))
-    told = {
+    signature = {
         "inputs": [{"name": "x", "dtype": "int64", "shape": [None, 2]}],
         "outputs": [{"name": "first", "dtype": "int64", "shape": [2]}],
     }
-    (tmp_path / "signature.json").write_text(json.dumps(told))
+    (tmp_path / "signature.json").write_text(json.dumps(signature))
     model = Model.open(ModelOptions(path=str(tmp_path)))
     assert model.inputs[0].dtype == np.int64
     assert model.run({"x": np.array([[1, 2], [3, 4]])})["first"].tolist() == [1, 2]
@@ -208,7 +208,7 @@ def test_a_signature_tells_types_and_names_the_outputs_of_a_dict(tmp_path: Path)
 
 @with_torch
 @pytest.mark.parametrize(
-    ("told", "said"),
+    ("signature", "pattern"),
     [
         ("{", "cannot be read"),
         ("[]", "cannot be read"),
@@ -216,22 +216,24 @@ def test_a_signature_tells_types_and_names_the_outputs_of_a_dict(tmp_path: Path)
         ('{"inputs": [{"name": "z"}]}', r"inputs \['z'\], the model's: \['x'\]"),
     ],
 )
-def test_a_wrong_signature_is_a_model_error(tmp_path: Path, told: str, said: str) -> None:
+def test_an_invalid_signature_raises_model_error(
+    tmp_path: Path, signature: str, pattern: str
+) -> None:
     file = script(tmp_path / "m.pt", "return x")
-    (tmp_path / "signature.json").write_text(told)
-    with pytest.raises(ModelError, match=said):
+    (tmp_path / "signature.json").write_text(signature)
+    with pytest.raises(ModelError, match=pattern):
         open_session(ModelOptions(path=str(file)))
 
 
 @with_torch
 @pytest.mark.parametrize(
-    ("body", "arguments", "said"),
+    ("body", "arguments", "pattern"),
     [("return x", "x, n: int", "forward takes n"), ("return [x]", "x", "forward gives List")],
 )
-def test_a_forward_of_other_types_is_refused(
-    tmp_path: Path, body: str, arguments: str, said: str
+def test_a_forward_with_other_types_than_tensors_is_refused(
+    tmp_path: Path, body: str, arguments: str, pattern: str
 ) -> None:
-    with pytest.raises(ModelError, match=said):
+    with pytest.raises(ModelError, match=pattern):
         open_session(ModelOptions(path=str(script(tmp_path / "m.pt", body, arguments))))
 
 
@@ -248,7 +250,7 @@ def test_a_forward_of_other_types_is_refused(
     ],
 )
 @pytest.mark.parametrize("ir_optim", [None, False])
-def test_results_are_the_callers_and_inputs_and_weights_are_not(
+def test_changing_results_does_not_change_inputs_or_weights(
     tmp_path: Path, body: str, ir_optim: bool | None
 ) -> None:
     file = script(tmp_path / "m.pt", body)
@@ -263,7 +265,7 @@ def test_results_are_the_callers_and_inputs_and_weights_are_not(
 
 
 @with_torch
-def test_an_exported_program_may_take_keywords_and_give_a_dict(tmp_path: Path) -> None:
+def test_an_exported_program_can_have_keyword_inputs_and_a_dict_of_outputs(tmp_path: Path) -> None:
     import torch
 
     class Net(torch.nn.Module):
@@ -312,7 +314,7 @@ def test_a_program_that_changes_its_own_state_is_refused(tmp_path: Path) -> None
 
 
 @with_torch
-def test_an_exported_program_that_writes_to_its_input_gets_a_copy(tmp_path: Path) -> None:
+def test_an_exported_program_that_changes_its_input_gets_a_copy(tmp_path: Path) -> None:
     import torch
 
     class Net(torch.nn.Module):
@@ -333,7 +335,7 @@ def fake(*, cuda: bool) -> SimpleNamespace:
 
 
 @pytest.mark.parametrize(
-    ("options", "cuda", "key", "said"),
+    ("options", "cuda", "key", "pattern"),
     [
         ({"thread_num": 0}, False, "thread_num", "0 is below 1"),
         ({"precision": "int8"}, False, "precision", "int8 is not available with PyTorch"),
@@ -345,19 +347,21 @@ def fake(*, cuda: bool) -> SimpleNamespace:
         ({"device_type": 4}, False, "device_type", "Kunlun XPU"),
     ],
 )
-def test_what_cannot_be_obeyed_is_refused_by_name(
-    options: dict, cuda: bool, key: str, said: str
+def test_an_unsupported_option_is_a_problem_with_its_key(
+    options: dict, cuda: bool, key: str, pattern: str
 ) -> None:
     (problem,) = option_problems(ModelOptions(path="/m", **options), fake(cuda=cuda))
     assert problem.key == key
-    assert re.search(said, problem.text)
+    assert re.search(pattern, problem.text)
     assert option_problems(ModelOptions(path="/m", devices=("0",)), fake(cuda=True)) == []
 
 
 @with_torch
 @pytest.mark.parametrize("form", ["torch_script", "torch_exported"])
 @pytest.mark.parametrize("precision", ["bf16", "FP16"])
-def test_precision_is_that_of_the_run(networks: Path, form: str, precision: str) -> None:
+def test_the_model_runs_with_the_configured_precision(
+    networks: Path, form: str, precision: str
+) -> None:
     path = str(networks / "regression" / form)
     feed = feed_of("regression", 5)
     plain = Model.open(ModelOptions(path=path)).run(feed)["price"]
