@@ -1,4 +1,4 @@
-"""The batcher's guarantees, as properties over any interleaving of events and as single stories."""
+"""The batcher's guarantees, as properties over any interleaving of events and as examples."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def polled(batcher: Batcher, now: float, *, draining: bool = False) -> Batch:
     return batch
 
 
-def test_without_a_window_an_idle_slot_takes_what_is_there() -> None:
+def test_without_a_window_an_idle_worker_takes_all_queued_samples() -> None:
     batcher = Batcher(BatchPolicy(max_rows=4))
     offer(batcher, 0.0, 1, 2)
     batch = polled(batcher, 0.0)
@@ -47,7 +47,7 @@ def test_a_batch_closes_when_it_is_full() -> None:
     assert batcher.poll(0.0) == 1.0
 
 
-def test_the_oldest_sample_waits_for_company_at_most_the_window() -> None:
+def test_the_oldest_sample_waits_no_longer_than_the_window() -> None:
     batcher = Batcher(BatchPolicy(max_rows=8, window=0.5))
     offer(batcher, 10.0, 1)
     offer(batcher, 10.3, 2)
@@ -56,7 +56,7 @@ def test_the_oldest_sample_waits_for_company_at_most_the_window() -> None:
     assert (batch.data_ids, batch.reason) == ([1, 2], CloseReason.WINDOW)
 
 
-def test_a_sample_that_cannot_afford_the_window_closes_its_batch_early() -> None:
+def test_a_sample_with_a_deadline_before_the_window_s_end_closes_its_batch() -> None:
     batcher = Batcher(BatchPolicy(max_rows=8, window=0.5))
     offer(batcher, 0.0, 1)
     batcher.offer(sample(2, deadline=0.4), 0.1)
@@ -64,7 +64,7 @@ def test_a_sample_that_cannot_afford_the_window_closes_its_batch_early() -> None
     assert (batch.data_ids, batch.reason) == ([1, 2], CloseReason.DEADLINE)
 
 
-def test_a_full_group_goes_ahead_of_an_older_one_that_still_waits() -> None:
+def test_a_full_group_is_dispatched_before_an_older_group_that_still_waits() -> None:
     batcher = Batcher(BatchPolicy(max_rows=2, window=1.0))
     offer(batcher, 0.0, 1, key="odd")
     offer(batcher, 0.1, 2, 3, key="even")
@@ -72,7 +72,7 @@ def test_a_full_group_goes_ahead_of_an_older_one_that_still_waits() -> None:
     assert batcher.poll(0.1) == 1.0
 
 
-def test_a_busy_key_does_not_starve_one_whose_window_is_over() -> None:
+def test_a_busy_key_does_not_starve_a_key_whose_window_has_ended() -> None:
     batcher = Batcher(BatchPolicy(max_rows=2, window=1.0))
     offer(batcher, 0.0, 0, key="odd")
     for step in range(200):
@@ -86,7 +86,7 @@ def test_a_busy_key_does_not_starve_one_whose_window_is_over() -> None:
     pytest.fail("the odd sample never left")
 
 
-def test_a_sample_that_does_not_fit_closes_the_batch_and_leads_the_next() -> None:
+def test_a_sample_that_does_not_fit_closes_the_batch_and_starts_the_next() -> None:
     batcher = Batcher(BatchPolicy(max_rows=4))
     for data_id, rows in ((1, 3), (2, 2), (3, 1)):
         batcher.offer(sample(data_id, rows=rows), 0.0)
@@ -103,7 +103,7 @@ def test_a_sample_larger_than_the_batch_runs_alone() -> None:
     assert (batch.data_ids, batch.rows, batch.reason) == ([1], 9, CloseReason.FULL)
 
 
-def test_draining_waits_for_nobody() -> None:
+def test_draining_ignores_the_window() -> None:
     batcher = Batcher(BatchPolicy(max_rows=4, window=5.0))
     offer(batcher, 0.0, 1)
     batch = polled(batcher, 0.0, draining=True)
@@ -118,7 +118,7 @@ def test_a_full_queue_refuses_and_does_not_block() -> None:
     assert len(batcher) == 2
 
 
-def test_cancelling_leaves_no_trace_even_when_nothing_is_ever_taken() -> None:
+def test_cancelled_samples_are_removed_even_if_nothing_is_polled() -> None:
     batcher = Batcher(BatchPolicy(max_rows=4, window=100.0))
     for data_id in range(5000):
         one = sample(data_id)
@@ -128,7 +128,7 @@ def test_cancelling_leaves_no_trace_even_when_nothing_is_ever_taken() -> None:
     assert len(batcher) == 0
 
 
-def test_the_window_of_one_that_came_too_late_is_not_the_next_ones() -> None:
+def test_the_window_of_an_expired_sample_does_not_apply_to_the_next() -> None:
     batcher = Batcher(BatchPolicy(max_rows=2, window=0.5))
     batcher.offer(Sample(1, {}, 0.1), 0.0)
     batcher.offer(Sample(2, {}, 9.0), 0.5)
@@ -136,7 +136,7 @@ def test_the_window_of_one_that_came_too_late_is_not_the_next_ones() -> None:
     batcher.check_invariants()
 
 
-def test_one_that_came_too_late_hurries_nobody_of_its_key() -> None:
+def test_an_expired_sample_does_not_shorten_the_window_of_its_key() -> None:
     batcher = Batcher(BatchPolicy(max_rows=2, window=0.5))
     batcher.offer(sample(1, key="b"), 0.0)
     batcher.offer(sample(2, key="a", deadline=0.2), 0.1)
@@ -148,7 +148,7 @@ def test_one_that_came_too_late_hurries_nobody_of_its_key() -> None:
     assert polled(batcher, 0.8).data_ids == [3]
 
 
-def test_one_odd_shape_blocks_nobody_and_leads_the_next_batch() -> None:
+def test_a_sample_of_another_shape_is_skipped_and_starts_the_next_batch() -> None:
     batcher = Batcher(BatchPolicy(max_rows=4, join=Padding().join))
     for data_id, size in enumerate((100, 3000, 110, 9000, 120)):
         one = sample(data_id)
@@ -158,7 +158,7 @@ def test_one_odd_shape_blocks_nobody_and_leads_the_next_batch() -> None:
     assert batcher.poll(0.0) is None
 
 
-def test_a_batch_passes_by_a_bounded_number_of_samples() -> None:
+def test_a_batch_skips_a_bounded_number_of_samples() -> None:
     batcher = Batcher(BatchPolicy(max_rows=1000, join=Padding().join))
     for data_id in range(1000):
         one = sample(data_id)
@@ -170,7 +170,8 @@ def test_a_batch_passes_by_a_bounded_number_of_samples() -> None:
 
 @settings(max_examples=150, stateful_step_count=60, deadline=None)
 class AnyInterleaving(RuleBasedStateMachine):
-    """Offers, polls, cancels and passing time in any order keep every promise of the module."""
+    """Offers, polls, cancellations and passing time, in any order, keep every guarantee of the
+    module."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -244,9 +245,9 @@ class AnyInterleaving(RuleBasedStateMachine):
         answer = self.batcher.poll(self.now, draining=draining)
         waiting = [s for s in self.inside.values() if s.waiting]
         if isinstance(answer, Batch):
-            self.judge(answer, draining, waiting)
+            self.check_batch(answer, draining, waiting)
         else:
-            self.judge_rest(answer, draining, waiting)
+            self.check_no_batch(answer, draining, waiting)
 
     @precondition(lambda self: self.batcher is not None)
     @rule(draining=st.booleans(), most=st.integers(1, 4))
@@ -254,14 +255,14 @@ class AnyInterleaving(RuleBasedStateMachine):
         batches, wait = self.batcher.poll_several(most, self.now, draining=draining)
         waiting = [s for s in self.inside.values() if s.waiting]
         for batch in batches:
-            self.judge(batch, draining, waiting)
+            self.check_batch(batch, draining, waiting)
         assert len(batches) <= most
         if len(batches) < most:
-            self.judge_rest(wait, draining, waiting)
+            self.check_no_batch(wait, draining, waiting)
         else:
             assert wait is None
 
-    def judge_rest(self, answer: float | None, draining: bool, waiting: list[Sample]) -> None:
+    def check_no_batch(self, answer: float | None, draining: bool, waiting: list[Sample]) -> None:
         if answer is None:
             assert not [s for s in waiting if s.deadline > self.now]
         else:
@@ -272,7 +273,7 @@ class AnyInterleaving(RuleBasedStateMachine):
                 assert self.now < one.arrived + self.policy.window
                 assert answer <= one.arrived + self.policy.window
 
-    def judge(self, batch: Batch, draining: bool, still: list[Sample]) -> None:
+    def check_batch(self, batch: Batch, draining: bool, still: list[Sample]) -> None:
         assert batch.samples
         assert batch.rows == sum(s.rows for s in batch.samples)
         before = batch.rows - batch.samples[-1].rows
@@ -294,24 +295,24 @@ class AnyInterleaving(RuleBasedStateMachine):
         alike = [s for s in still if s.key == batch.samples[0].key and s not in batch.samples]
         alike = [s for s in alike if s.deadline > self.now]
         assert all(s.data_id > ids[0] for s in alike), "nobody of the same key is overtaken"
-        self.judge_sizes(batch, [s for s in alike if s.data_id < ids[-1]])
+        self.check_sizes(batch, [s for s in alike if s.data_id < ids[-1]])
         if batch.reason is CloseReason.WINDOW:
             assert self.now >= batch.samples[0].arrived + self.policy.window
         if batch.reason is CloseReason.DRAIN:
             assert draining
 
-    def judge_sizes(self, batch: Batch, passed: list[Sample]) -> None:
+    def check_sizes(self, batch: Batch, skipped: list[Sample]) -> None:
         if self.policy.join is None:
-            assert passed == []
+            assert skipped == []
             return
         sizes = batch.samples[0].shapes
-        for one in sorted([*batch.samples, *passed], key=lambda each: each.data_id)[1:]:
+        for one in sorted([*batch.samples, *skipped], key=lambda each: each.data_id)[1:]:
             joined = self.policy.join(sizes, one.shapes)
-            assert (joined is None) == (one in passed), "only those that do not fit are passed by"
+            assert (joined is None) == (one in skipped), "only those that do not fit are passed by"
             sizes = joined or sizes
 
     @invariant()
-    def books_balance(self) -> None:
+    def invariants_hold(self) -> None:
         if self.batcher is not None:
             self.batcher.check_invariants()
             assert len(self.batcher) == sum(s.waiting for s in self.inside.values())

@@ -1,4 +1,4 @@
-"""A hand-over carries several batches only when they are cheap and nobody else is idle."""
+"""Several batches are handed over together only if they are short and no other worker is idle."""
 
 import pytest
 from hypothesis import given
@@ -7,27 +7,29 @@ from hypothesis import strategies as st
 from penstock.batching.dispatch import HAND_OVER_BUDGET, MOST_BATCHES, HandOver
 
 
-def test_without_history_one_batch_is_tried() -> None:
+def test_without_history_one_batch_is_handed_over() -> None:
     assert HandOver().batches(1) == 1
 
 
 @pytest.mark.parametrize(
     ("seconds", "batches"), [(1e-6, MOST_BATCHES), (1e-4, 5), (2.4e-4, 2), (4e-4, 1), (1.0, 1)]
 )
-def test_as_many_as_fit_into_the_budget(seconds: float, batches: int) -> None:
+def test_as_many_batches_as_fit_into_the_budget_are_handed_over(
+    seconds: float, batches: int
+) -> None:
     history = HandOver()
     for _ in range(50):
         history.learn(seconds)
     assert history.batches(1) == batches
 
 
-def test_batches_spread_over_idle_workers_instead() -> None:
+def test_batches_are_spread_over_idle_workers() -> None:
     history = HandOver()
     history.learn(1e-6)
     assert history.batches(2) == 1
 
 
-def test_one_slow_batch_is_believed_at_once() -> None:
+def test_one_slow_batch_reduces_the_number_at_once() -> None:
     history = HandOver()
     for _ in range(50):
         history.learn(1e-6)
@@ -36,7 +38,7 @@ def test_one_slow_batch_is_believed_at_once() -> None:
 
 
 @given(durations=st.lists(st.floats(0.0, 10.0), min_size=1))
-def test_a_hand_over_never_carries_none_nor_too_many(durations: list[float]) -> None:
+def test_a_hand_over_has_at_least_one_batch_and_at_most_the_maximum(durations: list[float]) -> None:
     history = HandOver()
     for seconds in durations:
         history.learn(seconds)
@@ -45,17 +47,17 @@ def test_a_hand_over_never_carries_none_nor_too_many(durations: list[float]) -> 
             assert history.batches(1) == 1
 
 
-def cheap_with(company: int, seconds: float = 1e-6) -> HandOver:
-    """The history of hand-overs that carried so many batches of so many seconds each."""
+def after_hand_overs(batches: int, seconds: float = 1e-6) -> HandOver:
+    """A history of 50 hand-overs, each of ``batches`` batches of ``seconds`` each."""
     history = HandOver()
     for _ in range(50):
         history.learn(seconds)
-        history.carried(company)
+        history.carried(batches)
     return history
 
 
-def test_a_hand_over_is_put_off_while_every_turn_brings_more() -> None:
-    history = cheap_with(8)
+def test_a_hand_over_is_delayed_while_each_turn_of_the_loop_adds_samples() -> None:
+    history = after_hand_overs(8)
     assert [history.look_again(waiting, 1) for waiting in (4, 9, 10, 10)] == [
         True,
         True,
@@ -65,15 +67,15 @@ def test_a_hand_over_is_put_off_while_every_turn_brings_more() -> None:
     assert history.look_again(1, 1), "and the next one anew"
 
 
-def test_an_op_that_batches_waits_for_more_while_each_turn_brings_some() -> None:
+def test_an_op_with_batching_waits_while_each_turn_of_the_loop_adds_samples() -> None:
     hand_over = HandOver()
     hand_over.learn(0.02)
     for _ in range(20):
         hand_over.carried(16)
     assert hand_over.look_again(1, 32)
     assert hand_over.look_again(9, 32)
-    assert not hand_over.look_again(9, 32)  # the turn brought nobody
+    assert not hand_over.look_again(9, 32)  # no sample was added by the turn
     assert not hand_over.look_again(32, 32)  # full
     for _ in range(20):
         hand_over.carried(1)
-    assert not hand_over.look_again(1, 32)  # who comes alone does not wait
+    assert not hand_over.look_again(1, 32)  # batches of one do not wait

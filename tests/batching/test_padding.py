@@ -1,4 +1,4 @@
-"""The padding rule, its scenarios, and what padding does to arrays."""
+"""The padding rule with examples, and its effect on arrays."""
 
 from fractions import Fraction
 from math import prod
@@ -35,19 +35,19 @@ SHAPES = st.lists(st.integers(0, 50), min_size=2, max_size=2).map(tuple)
         ((0, 5), (9, 0), (9, 5)),
     ],
 )
-def test_the_scenarios_and_the_boundaries(one: Any, other: Any, joined: Any) -> None:
+def test_examples_of_the_padding_rule_and_its_boundaries(one: Any, other: Any, joined: Any) -> None:
     for left, right in ((one, other), (other, one)):
         assert Padding().join([left], [right]) == (None if joined is None else [joined])
 
 
-def test_every_feed_must_pass() -> None:
+def test_every_input_must_satisfy_the_rule() -> None:
     join = Padding(max_elements=0).join
     assert join([(4,), (8,)], [(3,), (8,)]) == [(4,), (8,)]
     assert join([(4,), (8,)], [(3,), (1,)]) is None
 
 
 @given(SHAPES, SHAPES, st.integers(0, 2000), st.fractions(0, 1))
-def test_the_rule_is_that_of_exact_fractions(
+def test_the_rule_equals_one_with_exact_fractions(
     one: tuple[int, ...], other: tuple[int, ...], most: int, similar: Fraction
 ) -> None:
     padding = Padding(max_elements=most, min_similarity=similar)
@@ -64,7 +64,7 @@ def test_the_rule_is_that_of_exact_fractions(
     st.sampled_from([None, 4, (3, 5)]),
     st.floats(-9, 9, width=32),
 )
-def test_cutting_back_undoes_padding(shapes: list[Any], sizes: Any, value: float) -> None:
+def test_scatter_undoes_padding(shapes: list[Any], sizes: Any, value: float) -> None:
     axes = (None, "h", "w")
     padding = Padding(inputs={"x": axes}, outputs={"y": axes}, values={"x": value}, sizes=sizes)
     joining = Joining(True, padding)
@@ -84,14 +84,14 @@ def test_cutting_back_undoes_padding(shapes: list[Any], sizes: Any, value: float
         assert np.count_nonzero(joined.feed["x"] == np.float32(value)) >= filler
 
 
-def test_sizes_are_rounded_up_even_of_one_that_runs_alone() -> None:
+def test_sizes_are_rounded_up_for_a_single_feed_too() -> None:
     joining = Joining(True, Padding(inputs={"x": (None, None, "w")}, sizes=(8, 16)))
     for size, rounded in ((3, 8), (9, 16), (17, 17)):
         joined = joining.stack([{"x": np.ones((1, 3, size))}])
         assert joined.feed["x"].shape == (1, 3, rounded)
 
 
-def test_axes_come_from_the_model_and_outputs_follow_equal_names() -> None:
+def test_axes_come_from_the_model_and_outputs_use_axes_of_equal_names() -> None:
     def spec(name: str, shape: Any, axes: Any = ()) -> TensorSpec:
         return TensorSpec(
             name=name, alias=name.upper(), dtype=np.dtype("f4"), shape=shape, axes=axes
@@ -119,7 +119,7 @@ def test_axes_come_from_the_model_and_outputs_follow_equal_names() -> None:
             Padding(values={"k": value}).of_model([numbers], [])
 
 
-def test_fixed_axes_types_and_names_of_two_sizes_are_never_padded() -> None:
+def test_fixed_axes_dtypes_and_an_axis_name_with_two_sizes_are_not_padded() -> None:
     joining = Joining(True, Padding(inputs={"x": (None, None, "s", "s")}))
     feeds = [
         {"x": np.ones(shape, dtype)}
@@ -135,7 +135,7 @@ def test_fixed_axes_types_and_names_of_two_sizes_are_never_padded() -> None:
     assert joining.groups(feeds) == [[0, 4], [1], [2], [3, 5]]
 
 
-def test_an_output_that_does_not_follow_its_input_is_an_error_and_not_cut() -> None:
+def test_an_output_whose_size_differs_from_its_input_s_is_an_error() -> None:
     axes = (None, "w")
     joining = Joining(True, Padding(inputs={"x": axes}, outputs={"y": axes}))
     feeds = [{"x": np.ones((1, 4))}, {"x": np.ones((1, 6))}]
@@ -144,7 +144,7 @@ def test_an_output_that_does_not_follow_its_input_is_an_error_and_not_cut() -> N
         joining.scatter({"y": np.ones((2, 3))}, joined, feeds, ())
 
 
-def test_arrays_for_all_rows_are_shared_only_when_they_are_the_same() -> None:
+def test_arrays_shared_by_all_rows_are_joined_only_if_equal() -> None:
     joining = Joining(True)
     scale, other = np.array([[2.0]]), np.array([[3.0]])
     feeds = [
@@ -168,7 +168,7 @@ def test_arrays_for_all_rows_are_shared_only_when_they_are_the_same() -> None:
 
 
 @given(st.integers(1, 20), st.integers(1, 7), st.booleans())
-def test_pieces_put_together_are_the_whole(rows: int, most: int, lod: bool) -> None:
+def test_joined_pieces_equal_the_whole(rows: int, most: int, lod: bool) -> None:
     offsets = [0, *np.cumsum(np.arange(rows) % 3).tolist()]
     feed: dict[str, Any] = {"x": np.arange(rows * 2).reshape(rows, 2), "k": 7}
     if lod:
@@ -183,12 +183,12 @@ def test_pieces_put_together_are_the_whole(rows: int, most: int, lod: bool) -> N
         np.testing.assert_array_equal(whole[name], value)
 
 
-def test_a_piece_with_the_wrong_rows_is_an_error() -> None:
+def test_a_piece_with_a_wrong_number_of_rows_is_an_error() -> None:
     with pytest.raises(InferenceFailed, match="output 'y' has 3 rows where the batch has 2"):
         put_together([{"y": np.ones(2)}, {"y": np.ones(3)}], [2, 2], ())
 
 
-def test_a_feed_that_runs_alone_is_passed_through() -> None:
+def test_a_single_feed_is_passed_through() -> None:
     feed = {"x": np.ones((3, 2)), "y": np.ones((2, 2))}
     assert Joining(True).layout(feed) is None
     assert Joining(True).stack([feed]) == Joined(feed, [0], {})
@@ -196,7 +196,7 @@ def test_a_feed_that_runs_alone_is_passed_through() -> None:
 
 @st.composite
 def _feeds(draw: st.DrawFn) -> list[Feed]:
-    """Feeds that are often alike: the same names, dtypes and rows, but for one or another."""
+    """Feeds that mostly have the same names, dtypes and rows."""
     names = draw(st.lists(st.sampled_from(["x", "y", "x.lod"]), min_size=1, unique=True))
     feeds: list[Feed] = []
     for _ in range(draw(st.integers(1, 4))):
@@ -212,16 +212,16 @@ def _feeds(draw: st.DrawFn) -> list[Feed]:
 
 
 @given(_feeds())
-def test_feeds_that_are_alike_are_joined_as_all_others_are(feeds: list[Feed]) -> None:
+def test_the_fast_path_for_similar_feeds_gives_the_same_calls(feeds: list[Feed]) -> None:
     for joining in (Joining(True), Joining(False), None):
-        found = _joined(joining, feeds)
+        calls = _joined(joining, feeds)
         with mock.patch.object(minibatch, "rows_alike", return_value=None):
-            assert found == _joined(joining, feeds)
+            assert calls == _joined(joining, feeds)
 
 
 def _joined(joining: Joining | None, feeds: list[Feed]) -> list[Any]:
-    """Who shares a call, what it is fed, and the rows of each."""
-    seen: list[Any] = []
+    """The members of each call, its feed, and the rows of each member."""
+    calls: list[Any] = []
     for call in minibatch.explode(feeds, joining):
         members = [feeds[member] for member in call.members]
         feed: Any
@@ -238,5 +238,5 @@ def _joined(joining: Joining | None, feeds: list[Feed]) -> list[Any]:
             name: repr((each.dtype, each.tolist())) if isinstance(each, np.ndarray) else each
             for name, each in feed.items()
         }
-        seen.append((call.members, plain, rows))
-    return seen
+        calls.append((call.members, plain, rows))
+    return calls

@@ -1,4 +1,4 @@
-"""Stacking and cutting apart are inverses; what must not be joined stays apart."""
+"""Scattering undoes stacking; feeds that must not be joined stay separate."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from penstock.request import Feed
 
 @st.composite
 def like_feeds(draw: st.DrawFn) -> list[Feed]:
-    """Feeds of one signature: a plain array and a sequence with its lod, rows as drawn."""
+    """Feeds of one signature: a plain array, and a sequence with its lod."""
     tail = draw(hnp.array_shapes(min_dims=0, max_dims=2, max_side=3))
     feeds: list[Feed] = []
     for _ in range(draw(st.integers(1, 5))):
@@ -50,7 +50,7 @@ def test_scatter_undoes_stack(feeds: list[Feed]) -> None:
 
 
 @given(feeds=like_feeds(), order=st.randoms())
-def test_like_feeds_form_one_group_and_odd_ones_their_own(feeds: list[Feed], order: Any) -> None:
+def test_similar_feeds_form_one_group_and_others_their_own(feeds: list[Feed], order: Any) -> None:
     odd: Feed = {"x": np.zeros((1, 9, 9, 9), np.float32)}
     mixed = [*feeds, odd]
     order.shuffle(mixed)
@@ -59,7 +59,7 @@ def test_like_feeds_form_one_group_and_odd_ones_their_own(feeds: list[Feed], ord
     assert sorted(map(len, groups)) == sorted([len(feeds), 1])
 
 
-def test_a_single_feed_is_passed_through_untouched() -> None:
+def test_a_single_feed_is_passed_through_unchanged() -> None:
     feed: Feed = {"x": np.zeros(3), "text": "hello"}
     joined, rows = stack([feed])
     assert joined is feed
@@ -67,7 +67,7 @@ def test_a_single_feed_is_passed_through_untouched() -> None:
     assert part is feed
 
 
-def test_offsets_are_added_when_sequences_are_joined() -> None:
+def test_lod_offsets_are_shifted_when_sequences_are_joined() -> None:
     one = {"w": np.arange(3).reshape(3, 1), "w.lod": [0, 1, 3]}
     two = {"w": np.arange(2).reshape(2, 1), "w.lod": [0, 2]}
     joined, rows = stack([one, two])
@@ -89,37 +89,37 @@ def test_offsets_are_added_when_sequences_are_joined() -> None:
         ({"x": 1}, {"x": True}),
     ],
 )
-def test_unlike_feeds_are_not_joined(left: Feed, right: Feed) -> None:
+def test_feeds_with_different_signatures_are_not_joined(left: Feed, right: Feed) -> None:
     assert signature(left) != signature(right)
 
 
-def test_the_order_of_names_does_not_matter() -> None:
+def test_the_order_of_names_is_ignored() -> None:
     left = {"x": np.zeros((1, 2)), "y": np.zeros((2, 2))}
     right = {"y": np.zeros((5, 2)), "x": np.zeros((7, 2))}
     assert signature(left) == signature(right)
 
 
-def test_rows_are_counted_by_the_first_value() -> None:
+def test_the_number_of_rows_is_that_of_the_first_value() -> None:
     assert rows_of({"x": np.zeros((4, 2)), "y": np.zeros((9, 2))}) == 4
     assert rows_of({"x": "text"}) == 1
     assert rows_of({"x": ["a", "b"]}) == 2
     assert rows_of({}) == 1
 
 
-def test_an_output_that_does_not_follow_the_batch_is_an_error_that_says_what_to_do() -> None:
+def test_an_output_without_the_batch_s_rows_is_an_error_with_the_fix() -> None:
     with pytest.raises(InferenceFailed, match=r"'total' has 1 rows .* 5; .* shared_outputs"):
         scatter({"y": np.zeros((5, 1)), "total": np.zeros(1)}, [2, 3])
     with pytest.raises(InferenceFailed, match="'note' has no batch axis"):
         scatter({"note": "text"}, [1, 1])
 
 
-def test_a_shared_output_goes_whole_to_everybody() -> None:
+def test_a_shared_output_is_passed_whole_to_every_sample() -> None:
     total = np.zeros(7)
     parts = scatter({"y": np.arange(2), "total": total}, [1, 1], shared=["total"])
     assert all(part["total"] is total for part in parts)
 
 
-def test_an_output_with_a_lod_is_cut_by_sequences_and_rebased() -> None:
+def test_an_output_with_a_lod_is_split_by_sequences_with_new_offsets() -> None:
     result = {"y": np.arange(6), "y.lod": np.array([0, 2, 3, 6], np.int32)}
     first, second = scatter(result, [2, 1])
     assert (first["y"].tolist(), first["y.lod"].tolist()) == ([0, 1, 2], [0, 2, 3])
@@ -128,12 +128,12 @@ def test_an_output_with_a_lod_is_cut_by_sequences_and_rebased() -> None:
 
 
 @pytest.mark.parametrize("lod", [[1, 2], [0], [0, 3, 2]])
-def test_a_malformed_lod_is_the_callers_mistake(lod: list[int]) -> None:
+def test_a_malformed_lod_is_an_input_mismatch(lod: list[int]) -> None:
     with pytest.raises(InputMismatch):
         stack([{"w": np.zeros((3, 1)), "w.lod": lod}] * 2)
 
 
-def test_each_element_of_a_list_is_a_call_of_its_own_beside_the_grouped_feeds() -> None:
+def test_each_element_of_a_list_is_a_separate_call() -> None:
     x = {"x": np.zeros((1, 2))}
     calls = explode([x, [x, x], None, x, []])
     assert calls == [Call((0, 3)), Call((1,), 0), Call((1,), 1)]
@@ -153,7 +153,7 @@ def test_each_element_of_a_list_is_a_call_of_its_own_beside_the_grouped_feeds() 
         {"view": memoryview(bytearray(3))},
     ],
 )
-def test_feeds_that_could_not_be_told_apart_run_alone_even_when_they_are_equal(feed: Feed) -> None:
+def test_feeds_without_a_common_batch_axis_run_alone_even_if_equal(feed: Feed) -> None:
     groups = group([dict(feed), dict(feed)])
     expected = [[0, 1]] if 0 in feed else [[0], [1]]
     assert groups == expected

@@ -1,4 +1,4 @@
-"""Legal graphs compile; illegal ones are refused with the op's name and the way to mend it."""
+"""Valid graphs compile; invalid ones are refused with the op's name and the fix."""
 
 import re
 
@@ -9,7 +9,7 @@ from penstock.graph.dag import REQUEST, OpSpec, Plan, compile_graph
 
 
 def plan_of(edges: dict[str, list[str]], last: str, **options: object) -> Plan:
-    """Compile ``{op: [inputs]}``; the input ``@`` is the request."""
+    """Compiles ``{op: [inputs]}``; the input ``@`` is the request."""
     keys = {name: number for number, name in enumerate(edges, start=1)}
     specs = [OpSpec(key=0, name="request", is_request=True)] + [
         OpSpec(key=keys[n], name=n, inputs=tuple(keys.get(i, 0) for i in mine))
@@ -33,12 +33,12 @@ def test_an_edge_may_skip_levels() -> None:
     assert plan.consumers[plan.names.index("a")] == (1, 3)
 
 
-def test_a_cycle_is_refused_and_shown() -> None:
+def test_a_cycle_is_refused_with_its_path() -> None:
     with pytest.raises(GraphError, match=re.escape("cycle through 'a' <- 'b' <- 'a'")):
         plan_of({"a": ["b"], "b": ["a"], "end": ["b", "@"]}, "end")
 
 
-def test_a_cycle_through_the_last_op_is_not_overlooked() -> None:
+def test_a_cycle_through_the_last_op_is_refused() -> None:
     with pytest.raises(GraphError, match="cycle"):
         plan_of({"a": ["@", "end"], "end": ["a"]}, "end")
 
@@ -84,7 +84,7 @@ def test_a_graph_without_an_op_is_refused() -> None:
         compile_graph([OpSpec(key=0, name="request", is_request=True)], 0)
 
 
-def test_a_jump_may_only_name_ops_downstream() -> None:
+def test_a_jump_to_an_op_that_is_not_downstream_is_refused() -> None:
     specs = [
         OpSpec(key=0, name="request", is_request=True),
         OpSpec(key=1, name="a", inputs=(0,)),

@@ -1,4 +1,5 @@
-"""A flight gives every op its inputs once and ends exactly once, whatever the order of arrivals."""
+"""A flight runs each op once, with all its inputs, and ends exactly once, in any order of
+arrivals."""
 
 import random
 from typing import Any
@@ -15,32 +16,33 @@ from penstock.request import Outcome
 from .test_dag import plan_of
 
 
-def fly(
+def run_flight(
     plan: Plan, outcomes: dict[str, Outcome], chooser: random.Random
 ) -> tuple[Outcome | None, list[str], dict[str, dict[str, Any]]]:
-    """Run a graph; each op's outcome is given, or a dict that says who fed it."""
+    """Runs a graph. Ops without a given outcome return a dict with their own name. Returns the
+    flight's end, the ops in order, and the inputs of each."""
     flight = Flight(plan)
     ready: list[Put] = flight.begin({"from": "request"})
     ran: list[str] = []
-    seen: dict[str, dict[str, Any]] = {}
+    inputs_of: dict[str, dict[str, Any]] = {}
     end: Outcome | None = None
     while ready:
-        op, inputs = ready.pop(chooser.randrange(len(ready)))
+        op, inputs_now = ready.pop(chooser.randrange(len(ready)))
         name = plan.names[op]
         ran.append(name)
-        seen[name] = {sender: dict(feed) for sender, feed in inputs.items()}
+        inputs_of[name] = {sender: dict(feed) for sender, feed in inputs_now.items()}
         answer = flight.arrived(op, outcomes.get(name, Outcome({"from": name})))
         if isinstance(answer, Outcome):
             assert end is None, "a flight ends once"
             end = answer
         else:
             ready.extend(answer)
-    return end, ran, seen
+    return end, ran, inputs_of
 
 
 @st.composite
 def graphs(draw: st.DrawFn) -> Plan:
-    """Any legal graph of up to eight ops in which every op reaches the last one."""
+    """Any valid graph of up to eight ops, each an ancestor of the last op."""
     size = draw(st.integers(1, 8))
     edges: dict[str, list[str]] = {}
     for number in range(size):
@@ -60,13 +62,13 @@ def graphs(draw: st.DrawFn) -> Plan:
 def test_every_op_runs_once_after_its_inputs_and_the_last_one_replies(
     plan: Plan, seed: int
 ) -> None:
-    end, ran, seen = fly(plan, {}, random.Random(seed))
+    end, ran, inputs_of = run_flight(plan, {}, random.Random(seed))
     assert end is not None
     assert end.value == {"from": plan.names[plan.last]}
     assert sorted(ran) == sorted(plan.names)
     for op, name in enumerate(plan.names):
         senders = {plan.names[i] if i >= 0 else "@DAGExecutor" for i in plan.inputs[op]}
-        assert set(seen[name]) == senders
+        assert set(inputs_of[name]) == senders
         assert all(
             ran.index(sender) < ran.index(name) for sender in senders if sender in plan.names
         )
@@ -80,29 +82,29 @@ def test_the_first_error_in_producer_order_wins_whatever_the_timing(
     outcomes = {name: Outcome(None, HookFailed(name)) for name in failing}
     answers = []
     for salt in range(4):
-        end, ran, _ = fly(plan, outcomes, random.Random(seed + salt))
+        end, ran, _ = run_flight(plan, outcomes, random.Random(seed + salt))
         assert end is not None
         assert end.error is not None
         answers.append((str(end.error), sorted(ran)))
     assert len(set(map(repr, answers))) == 1
 
 
-def test_no_hook_runs_on_an_error_that_passes_through() -> None:
+def test_an_error_skips_the_hooks_of_later_ops() -> None:
     plan = plan_of({"a": ["@"], "b": ["a"], "c": ["b"]}, "c")
-    end, ran, _ = fly(plan, {"a": Outcome(None, HookFailed("broken"))}, random.Random(0))
+    end, ran, _ = run_flight(plan, {"a": Outcome(None, HookFailed("broken"))}, random.Random(0))
     assert ran == ["a"]
     assert end is not None
     assert str(end.error) == "broken"
 
 
-def test_each_consumer_gets_a_dict_of_its_own() -> None:
+def test_each_consumer_gets_its_own_copy_of_a_dict() -> None:
     plan = plan_of({"a": ["@"], "b": ["@"], "c": ["a", "b"]}, "c")
     (_, first), (_, second) = Flight(plan).begin({"x": 1})
     first["@DAGExecutor"]["x"] = 2
     assert second["@DAGExecutor"]["x"] == 1
 
 
-def test_a_timed_out_graph_runs_again_with_the_original_feed() -> None:
+def test_a_graph_that_timed_out_is_retried_with_the_original_feed() -> None:
     plan = plan_of({"a": ["@"]}, "a", attempts=2)
     flight = Flight(plan)
     [(_, inputs)] = flight.begin({"x": 1})
@@ -114,13 +116,13 @@ def test_a_timed_out_graph_runs_again_with_the_original_feed() -> None:
     assert flight.ended
 
 
-def test_only_time_outs_are_tried_again() -> None:
+def test_only_timeouts_are_retried() -> None:
     flight = Flight(plan_of({"a": ["@"]}, "a", attempts=3))
     flight.begin({})
     assert isinstance(flight.arrived(0, Outcome(None, HookFailed("no"))), Outcome)
 
 
-def test_a_join_on_first_arrival_passes_with_one_and_ignores_the_rest() -> None:
+def test_a_join_on_first_arrival_runs_with_one_input_and_ignores_the_others() -> None:
     plan = plan_of({"a": ["@"], "b": ["@"], "c": ["a", "b"]}, "c", first_arrival=True)
     flight = Flight(plan)
     flight.begin({})
@@ -146,26 +148,26 @@ def jumping(edges: dict[str, list[str]], last: str, jumper: str, targets: list[s
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_jump_skips_what_lies_between_and_stands_in_for_its_target(seed: int) -> None:
+def test_a_jump_skips_the_ops_between_and_its_value_replaces_the_target_s(seed: int) -> None:
     edges = {"a": ["@"], "b": ["a"], "t": ["b"], "side": ["a"], "end": ["t", "side"]}
     plan = jumping(edges, "end", "a", ["t"])
-    end, ran, seen = fly(plan, {"a": Outcome({"v": 7}, jump=True)}, random.Random(seed))
+    end, ran, inputs_of = run_flight(plan, {"a": Outcome({"v": 7}, jump=True)}, random.Random(seed))
     assert end is not None
     assert ran == ["a", "end"], "b and t are jumped over; side lost its only input"
-    assert seen["end"] == {"a": {"v": 7}}
+    assert inputs_of["end"] == {"a": {"v": 7}}
 
 
-def test_a_jump_over_the_last_op_replies_at_once() -> None:
+def test_a_jump_to_the_last_op_ends_the_flight() -> None:
     plan = jumping({"a": ["@"], "b": ["a"]}, "b", "a", ["b"])
-    end, ran, _ = fly(plan, {"a": Outcome({"v": 7}, jump=True)}, random.Random(0))
+    end, ran, _ = run_flight(plan, {"a": Outcome({"v": 7}, jump=True)}, random.Random(0))
     assert ran == ["a"]
     assert end is not None
     assert end.value == {"v": 7}
 
 
-def test_an_error_passes_through_a_graph_longer_than_the_stack() -> None:
+def test_an_error_passes_through_a_graph_deeper_than_the_call_stack() -> None:
     edges = {"op0": ["@"], **{f"op{i}": [f"op{i - 1}"] for i in range(1, 3000)}}
-    end, ran, _ = fly(
+    end, ran, _ = run_flight(
         plan_of(edges, "op2999"), {"op0": Outcome(None, HookFailed("first"))}, random.Random(0)
     )
     assert ran == ["op0"]

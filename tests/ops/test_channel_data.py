@@ -31,18 +31,18 @@ def test_arrays_and_lists_of_texts_are_npdata(value: dict[str, Any], expected: b
     assert data.parse() is value
 
 
-def test_a_framework_error_has_its_number_and_text() -> None:
+def test_a_framework_error_has_a_number_and_a_text() -> None:
     data = ChannelData(Outcome(None, OpTimeout("slow")), 1, 2)
     assert (data.error_code, data.error_info, data.prod_error_code) == (6000, "slow", None)
     assert (data.datatype, data.parse(), data.prod_error_info) == (2, {}, "")
 
 
-def test_a_product_error_is_marked_and_keeps_its_own_number_apart() -> None:
+def test_a_product_error_keeps_its_own_number_separately() -> None:
     data = ChannelData(Outcome(None, ProductError(51, "no cat")), 1, 2)
     assert (data.error_code, data.error_info) == (50, "")
     assert (data.prod_error_code, data.prod_error_info) == (51, "no cat")
 
 
-def test_its_line_for_logs_tells_names_and_no_values() -> None:
+def test_the_log_line_has_names_and_no_values() -> None:
     line = ChannelData(Outcome({"b": "secret", "a": "secret"}), 3, 4).get_all_data()
     assert line == "type[DICT], error_code[0], data_id[3], log_id[4], names['a', 'b']"

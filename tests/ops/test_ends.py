@@ -1,4 +1,4 @@
-"""Both ends of the graph: the defaults, and what users override."""
+"""The request op and the response op: their defaults, and overridden hooks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.service.inside import drawn, inside, pairs
 FEED = {"a": "1", "b": "2"}
 
 
-async def asked(
+async def call(
     request_op: RequestOp | None = None,
     response_op: type[ResponseOp] = ResponseOp,
     op: type[Op] = Op,
@@ -54,21 +54,21 @@ class ShowLogId(Op):
 # RequestOp
 
 
-async def test_by_default_pairs_go_in_and_come_out() -> None:
-    assert pairs(await asked()) == FEED
+async def test_by_default_the_reply_has_the_request_s_pairs() -> None:
+    assert pairs(await call()) == FEED
 
 
-def test_the_default_unpack_gives_the_newest_form() -> None:
+def test_the_default_unpack_returns_the_tuple_of_four() -> None:
     request = Request(key=["a"], value=["1"], logid=9)
     assert RequestOp().unpack_request_package(request) == ({"a": "1"}, 9, None, "")
 
 
-def test_unpacking_nothing_is_a_value_error() -> None:
+def test_unpacking_none_is_a_value_error() -> None:
     with pytest.raises(ValueError, match="request is None"):
         RequestOp().unpack_request_package(None)
 
 
-def test_a_tensor_of_the_wire_becomes_an_array_and_its_lod() -> None:
+def test_a_tensor_message_becomes_an_array_and_its_lod() -> None:
     sent = tensors.encode("x", np.arange(3, dtype=np.int64), lod=[0, 3])
     array, lod = RequestOp().proto_tensor_2_numpy(sent)
     assert array.tolist() == [0, 1, 2]
@@ -85,38 +85,38 @@ def test_a_tensor_of_the_wire_becomes_an_array_and_its_lod() -> None:
     ],
     ids=["dict", "tuple of four", "own log id"],
 )
-async def test_unpack_gives_a_dict_or_the_tuple_of_four(function: Any) -> None:
-    assert pairs(await asked(unpacking(function))) == {"got": "1"}
+async def test_unpack_may_return_a_dict_or_the_tuple_of_four(function: Any) -> None:
+    assert pairs(await call(unpacking(function))) == {"got": "1"}
 
 
-async def test_the_log_id_is_the_request_s_unless_unpack_gives_another() -> None:
+async def test_the_log_id_is_the_request_s_unless_unpack_returns_another() -> None:
     old = unpacking(lambda self, request: {})
-    assert pairs(await asked(old, op=ShowLogId)) == {"log_id": "7"}
+    assert pairs(await call(old, op=ShowLogId)) == {"log_id": "7"}
     none = unpacking(lambda self, request: ({}, None, None, ""))
-    assert pairs(await asked(none, op=ShowLogId)) == {"log_id": "7"}
+    assert pairs(await call(none, op=ShowLogId)) == {"log_id": "7"}
     new = unpacking(lambda self, request: ({}, 5, None, ""))
-    assert pairs(await asked(new, op=ShowLogId)) == {"log_id": "5"}
+    assert pairs(await call(new, op=ShowLogId)) == {"log_id": "5"}
 
 
-async def test_unpack_sees_the_real_message() -> None:
+async def test_unpack_gets_the_protobuf_message() -> None:
     seen: list[Any] = []
 
     def unpack(self: Any, request: Any) -> Any:
         seen.append(request)
         return {}, request.logid, None, ""
 
-    await asked(unpacking(unpack))
+    await call(unpacking(unpack))
     assert isinstance(seen[0], Request)
     assert (list(seen[0].key), seen[0].logid) == (["a", "b"], 7)
 
 
-async def test_an_own_unpack_may_start_from_the_default_one() -> None:
+async def test_an_overridden_unpack_may_call_the_default_one() -> None:
     class Adding(RequestOp):
         def unpack_request_package(self, request: Any) -> Any:
             feed, log_id, number, text = super().unpack_request_package(request)
             return {**feed, "c": "3"}, log_id, number, text
 
-    assert pairs(await asked(Adding())) == {**FEED, "c": "3"}
+    assert pairs(await call(Adding())) == {**FEED, "c": "3"}
 
 
 class Errors(ProductErrCode):
@@ -124,13 +124,13 @@ class Errors(ProductErrCode):
 
 
 @pytest.mark.parametrize("number", [51, Errors.NO_CAT])
-async def test_a_product_error_of_unpack_is_the_reply_and_no_op_runs(number: Any) -> None:
+async def test_a_product_error_of_unpack_is_replied_and_no_op_runs(number: Any) -> None:
     class Never(Op):
         def preprocess(self, input_dicts: Any) -> Any:
             raise AssertionError
 
     op = unpacking(lambda self, request: (None, 7, number, "no cat"))
-    reply = await asked(op, op=Never)
+    reply = await call(op, op=Never)
     assert (reply.err_no, reply.err_msg) == (51, "no cat")
 
 
@@ -145,7 +145,7 @@ async def test_a_product_error_of_unpack_is_the_reply_and_no_op_runs(number: Any
         (({}, "7", None, ""), "the log_id of unpack_request_package must be an int, got str"),
     ],
 )
-async def test_other_results_of_unpack_are_8000_and_the_service_goes_on(
+async def test_other_results_of_unpack_are_8000_and_the_next_request_succeeds(
     given: Any, text: str
 ) -> None:
     results = [given, {"a": "fine"}]
@@ -160,19 +160,19 @@ async def test_other_results_of_unpack_are_8000_and_the_service_goes_on(
     "raised", [KeyError("box"), ValueError(), SystemExit(3), KeyboardInterrupt()]
 )
 @pytest.mark.parametrize("hook", ["unpack", "pack"])
-async def test_what_an_end_raises_is_8000(hook: str, raised: BaseException) -> None:
+async def test_an_exception_of_unpack_or_pack_is_8000(hook: str, raised: BaseException) -> None:
     def fail(self: Any, message: Any) -> Any:
         raise raised
 
-    reply = await (asked(unpacking(fail)) if hook == "unpack" else asked(None, packing(fail)))
+    reply = await (call(unpacking(fail)) if hook == "unpack" else call(None, packing(fail)))
     text = str(raised) or type(raised).__name__
-    if isinstance(raised, KeyError):  # alone it would be no more than the key
+    if isinstance(raised, KeyError):  # a KeyError's text is the key alone
         text = f"KeyError: {text}"
     assert (reply.err_no, reply.err_msg) == (8000, f"rpc package error: {text}")
 
 
 @pytest.mark.parametrize("many", [1, 5000])
-async def test_an_array_whose_text_cannot_be_had_is_8000(many: int) -> None:
+async def test_an_array_without_a_text_form_is_8000(many: int) -> None:
     class Mute:
         def __repr__(self) -> str:
             raise asyncio.CancelledError
@@ -181,12 +181,14 @@ async def test_an_array_whose_text_cannot_be_had_is_8000(many: int) -> None:
         def preprocess(self, input_dicts: Any) -> Any:
             return {"y": np.array([Mute()] * many, object)}
 
-    reply = await asked(op=Arrays)
+    reply = await call(op=Arrays)
     assert (reply.err_no, reply.err_msg) == (8000, "rpc package error: CancelledError")
 
 
 @pytest.mark.parametrize("hook", ["unpack", "pack"])
-async def test_a_custom_exception_at_an_end_is_told_only_when_it_is_for_the_user(hook: str) -> None:
+async def test_a_custom_exception_of_unpack_or_pack_is_replied_only_if_for_the_user(
+    hook: str,
+) -> None:
     for for_user, number, text in [
         (True, 5000, "no box"),
         (False, 10000, "the op failed; the server's log has the details"),
@@ -195,7 +197,7 @@ async def test_a_custom_exception_at_an_end_is_told_only_when_it_is_for_the_user
         def fail(self: Any, message: Any, for_user: bool = for_user) -> Any:
             raise CustomException(CustomExceptionCode.INPUT_PARAMS_ERROR, "no box", for_user)
 
-        reply = await (asked(unpacking(fail)) if hook == "unpack" else asked(None, packing(fail)))
+        reply = await (call(unpacking(fail)) if hook == "unpack" else call(None, packing(fail)))
         assert (reply.err_no, reply.err_msg) == (number, text)
 
 
@@ -214,11 +216,11 @@ async def test_init_op_of_both_ends_runs_before_the_first_request() -> None:
         def pack_response_package(self, channeldata: Any) -> Any:
             return Response(key=["said"], value=[channeldata.parse()["said"] + self.ending])
 
-    assert pairs(await asked(First(), Last)) == {"said": "hello and goodbye"}
+    assert pairs(await call(First(), Last)) == {"said": "hello and goodbye"}
 
 
 @pytest.mark.parametrize("hook", ["unpack_request_package", "pack_response_package"])
-def test_an_end_s_hook_with_a_wrong_signature_is_refused_at_start(hook: str) -> None:
+def test_an_unpack_or_pack_with_a_wrong_signature_is_refused_at_start(hook: str) -> None:
     base: type[Any] = RequestOp if hook.startswith("unpack") else ResponseOp
     end = type("End", (base,), {hook: lambda self: None})
     if base is RequestOp:
@@ -233,7 +235,7 @@ def test_an_end_s_hook_with_a_wrong_signature_is_refused_at_start(hook: str) -> 
 
 
 class ImdbResponseOp(ResponseOp):
-    """As deployed services wrote it."""
+    """Copied from the style of published services."""
 
     def pack_response_package(self, channeldata: Any) -> Any:
         response = Response()
@@ -248,7 +250,7 @@ class ImdbResponseOp(ResponseOp):
         return response
 
 
-async def test_the_published_response_op_answers_values_and_errors() -> None:
+async def test_the_published_response_op_replies_values_and_errors() -> None:
     class Scoring(Op):
         def postprocess(self, input_dicts: Any, fetch: Any, log_id: int) -> Any:
             return {"prediction": np.array([[0.5, 0.25]])}, None, ""
@@ -257,14 +259,14 @@ async def test_the_published_response_op_answers_values_and_errors() -> None:
         def preprocess(self, input_dicts: Any) -> Any:
             raise ValueError("no words")
 
-    reply = await asked(None, ImdbResponseOp, Scoring)
+    reply = await call(None, ImdbResponseOp, Scoring)
     assert pairs(reply) == {"prediction": "array([[0.5 , 0.25]])"}
-    failed = await asked(None, ImdbResponseOp, Failing)
+    failed = await call(None, ImdbResponseOp, Failing)
     assert failed.err_no == 10000
     assert "no words" in failed.err_msg
 
 
-async def test_an_own_pack_may_use_the_default_one() -> None:
+async def test_an_overridden_pack_may_call_the_default_one() -> None:
     class Marking(ResponseOp):
         def pack_response_package(self, channeldata: Any) -> Any:
             reply = super().pack_response_package(channeldata)
@@ -272,23 +274,23 @@ async def test_an_own_pack_may_use_the_default_one() -> None:
             reply.value.append("x")
             return reply
 
-    assert pairs(await asked(None, Marking)) == {**FEED, "mark": "x"}
+    assert pairs(await call(None, Marking)) == {**FEED, "mark": "x"}
 
 
-async def test_pack_is_told_whether_the_request_carried_tensors() -> None:
+async def test_pack_can_see_whether_the_request_had_tensors() -> None:
     seen: list[bool] = []
 
     def pack(self: Any, channeldata: Any) -> Any:
         seen.append(channeldata.typed)
         return Response()
 
-    await asked(None, packing(pack))
-    await asked(None, packing(pack), x=np.ones(1))
+    await call(None, packing(pack))
+    await call(None, packing(pack), x=np.ones(1))
     assert seen == [False, True]
 
 
-async def test_what_is_no_response_from_pack_is_7000() -> None:
-    reply = await asked(None, packing(lambda self, channeldata: {"a": "1"}))
+async def test_a_result_of_pack_that_is_no_response_is_7000() -> None:
+    reply = await call(None, packing(lambda self, channeldata: {"a": "1"}))
     assert (reply.err_no, reply.err_msg) == (
         7000,
         "pack_response_package must give a Response, got dict",
@@ -305,7 +307,7 @@ async def test_what_is_no_response_from_pack_is_7000() -> None:
     ],
 )
 @pytest.mark.parametrize("own", [False, True])
-async def test_replies_are_typed_when_the_request_was_or_it_is_set(
+async def test_replies_are_typed_if_the_request_was_or_the_pack_format_is_set(
     ask_typed: bool, set_typed: bool, own: bool, keys: list[str], names: list[str]
 ) -> None:
     class Arrays(Op):
@@ -325,12 +327,12 @@ async def test_replies_are_typed_when_the_request_was_or_it_is_set(
     assert [tensor.name for tensor in reply.tensors] == names
 
 
-async def test_a_value_that_is_no_text_is_7000_and_keeps_what_stood_before_it() -> None:
+async def test_a_value_that_is_no_text_is_7000_and_keeps_the_pairs_before_it() -> None:
     class Mixed(Op):
         def preprocess(self, input_dicts: Any) -> Any:
             return {"a": "1", "b": 2}
 
-    reply = await asked(op=Mixed)
+    reply = await call(op=Mixed)
     assert (reply.err_no, list(reply.key)) == (7000, ["a"])
     assert reply.err_msg == (
         "@DAGExecutor fetch var type must be str(<class 'int'>)."
@@ -345,7 +347,7 @@ async def test_a_value_that_is_no_text_is_7000_and_keeps_what_stood_before_it() 
         (CustomException(CustomExceptionCode.INPUT_PARAMS_ERROR, "declared"), "INFO"),
     ],
 )
-def test_a_fault_of_the_hooks_at_the_ends_is_a_warning_and_a_declared_error_is_none(
+def test_an_exception_of_unpack_is_a_warning_and_a_declared_error_is_not(
     raised: Exception, level: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Failing(RequestOp):

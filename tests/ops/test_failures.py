@@ -1,4 +1,4 @@
-"""The words of failures: ours keep their class, users' exceptions never get in the way."""
+"""Texts of failures: our errors keep their class, and users' exceptions cannot break the text."""
 
 import logging
 
@@ -35,7 +35,7 @@ SAMPLE = Sample(3, {}, 9.0, log_id=7)
 
 
 class Silent(Exception):
-    """Cannot even say what it is."""
+    """An exception whose text cannot be computed."""
 
     def __str__(self) -> str:
         raise ValueError("no words")
@@ -45,31 +45,31 @@ class Cat(Op):
     pass
 
 
-def test_what_process_raised_stands_in_the_sentence_that_clients_know() -> None:
+def test_an_exception_of_process_has_the_original_s_text() -> None:
     error = process_raised("cat", ValueError("no such cat"), 7)
     assert type(error) is HookFailed
     assert str(error) == f"[cat] failed to predict. no such cat. {ADVICE}"
 
 
-def test_errors_of_ours_keep_their_class_when_process_raises_them() -> None:
+def test_our_errors_keep_their_class_when_process_raises_them() -> None:
     error = process_raised("cat", InputMismatch("wrong rank"), 7)
     assert type(error) is InputMismatch
     assert str(error) == f"[cat] failed to predict. wrong rank. {ADVICE}"
 
 
-def test_errors_of_ours_are_left_as_they_are_when_another_hook_raises_them() -> None:
+def test_our_errors_are_unchanged_when_another_hook_raises_them() -> None:
     error = InputMismatch("wrong rank")
     assert hook_raised(Cat("cat"), "preprocess", SAMPLE, error) is error
 
 
 @pytest.mark.parametrize("error", [Silent(), KeyError()])
-def test_an_exception_without_words_is_called_by_its_type(error: Exception) -> None:
+def test_an_exception_without_a_text_is_named_by_its_type(error: Exception) -> None:
     name = type(error).__name__
     assert f"predict. {name}. " in str(process_raised("cat", error, 7))
     assert f"Raise_msg: {name} " in str(hook_raised(Cat("cat"), "postprocess", SAMPLE, error))
 
 
-def test_what_another_hook_raised_names_class_and_hook_without_apostrophes() -> None:
+def test_an_exception_of_another_hook_names_class_and_hook_without_apostrophes() -> None:
     error = hook_raised(Cat("cat"), "postprocess", SAMPLE, ValueError("it's a dog"))
     assert type(error) is HookFailed
     assert str(error) == (
@@ -78,7 +78,7 @@ def test_what_another_hook_raised_names_class_and_hook_without_apostrophes() -> 
     )
 
 
-def test_a_declared_error_says_in_a_hook_only_what_stands_before_the_first_colon() -> None:
+def test_a_declared_error_of_another_hook_has_the_text_before_the_first_colon() -> None:
     raised = CustomException(CustomExceptionCode.INPUT_PARAMS_ERROR, "one: two\nthree", True)
     error = hook_raised(Cat("cat"), "preprocess", SAMPLE, raised)
     assert type(error) is DeclaredError
@@ -87,37 +87,39 @@ def test_a_declared_error_says_in_a_hook_only_what_stands_before_the_first_colon
     assert "one: two\nthree" in str(process_raised("cat", raised, 7))
 
 
-def test_a_code_of_process_is_the_ops_choice_unless_the_wire_cannot_hold_it() -> None:
+def test_an_error_code_of_process_is_sent_if_it_is_an_int32() -> None:
     good = process_gave_code("cat", "broken pipe", 5000)
     assert type(good) is DeclaredError
     assert good.number == 5000
     assert type(process_gave_code("cat", "", 2**31)) is HookFailed
 
 
-def test_what_is_no_result_is_told_from_no_result_at_all() -> None:
+def test_a_result_of_a_wrong_type_and_a_missing_result_are_different_errors() -> None:
     assert type(process_gave("cat", None)) is InferenceFailed
     assert type(process_gave("cat", [1])) is WrongType
     assert "must give a dict, got list" in str(process_gave("cat", [1]))
     assert "a list of dicts, to process; got int" in str(not_a_feed("cat", 5))
 
 
-def test_a_result_that_cannot_be_cut_is_a_failed_prediction() -> None:
+def test_a_result_that_cannot_be_scattered_is_a_failed_prediction() -> None:
     assert str(batch_failed("cat", InferenceFailed("no rows"))).startswith("[cat] failed to")
     other = InputMismatch("a lod")
     assert batch_failed("cat", other) is other
 
 
-@pytest.mark.parametrize(("attempts", "told"), [(1, "1 attempt"), (3, "3 attempts")])
-def test_a_timeout_names_the_worker_the_batch_and_its_limit(attempts: int, told: str) -> None:
+@pytest.mark.parametrize(("attempts", "attempts_text"), [(1, "1 attempt"), (3, "3 attempts")])
+def test_a_timeout_names_the_worker_the_batch_and_its_limit(
+    attempts: int, attempts_text: str
+) -> None:
     batch = Batch([SAMPLE, Sample(4, {}, 9.0)], CloseReason.FULL, 0.0)
     batch.worker = 2
     assert str(timed_out("cat", batch, 0.25, attempts)) == (
         "[cat] failed to predict. (log_id=7) [cat|2] Failed to process(batch: [3, 4]): exceeded "
-        f"retry count. It may take 250 ms, with {told}. {ADVICE}"
+        f"retry count. It may take 250 ms, with {attempts_text}. {ADVICE}"
     )
 
 
-def test_a_key_that_is_missing_is_told_with_those_that_are_there() -> None:
+def test_a_missing_key_s_error_names_the_present_keys() -> None:
     sample = Sample(3, {"read": {"feature": "1"}}, 9.0, log_id=7)
     error = hook_raised(Cat("cat"), "preprocess", sample, KeyError("features"))
     assert str(error).startswith(
@@ -125,7 +127,7 @@ def test_a_key_that_is_missing_is_told_with_those_that_are_there() -> None:
     )
 
 
-def test_a_fault_of_a_hook_is_a_warning_and_a_declared_error_is_none(
+def test_an_exception_of_a_hook_is_a_warning_and_a_declared_error_is_not(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     declared = CustomException(CustomExceptionCode.INPUT_PARAMS_ERROR, "say it", True)
@@ -142,7 +144,7 @@ def test_a_fault_of_a_hook_is_a_warning_and_a_declared_error_is_none(
     assert caplog.messages[-1] == "op cat: postprocess: no array (data_ids=[3] log_id=7)"
 
 
-def test_what_process_raised_waits_in_its_error_until_the_culprit_is_known(
+def test_an_exception_of_process_is_logged_once_its_sample_is_known(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     fault = ValueError("no such cat")
@@ -159,7 +161,7 @@ def _late() -> RequestError:
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "message"),
     [
         (process_raised("cat", InputMismatch("wrong rank"), 7), "process: wrong rank"),
         (process_raised("cat", MemoryError(), 7), "process raised"),
@@ -169,14 +171,14 @@ def _late() -> RequestError:
         (_late(), "process took longer than its timeout. It may take 250 ms, with 1 attempt"),
     ],
 )
-def test_each_failure_of_process_is_one_line_with_op_hook_and_ids(
-    error: RequestError, told: str, caplog: pytest.LogCaptureFixture
+def test_each_failure_of_process_is_one_log_line_with_op_hook_and_ids(
+    error: RequestError, message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     log_culprits("cat", [(SAMPLE, error)])
-    assert caplog.messages == [f"op cat: {told} (data_ids=[3] log_id=7)"]
+    assert caplog.messages == [f"op cat: {message} (data_ids=[3] log_id=7)"]
 
 
-def test_a_number_that_the_op_chose_is_no_failure_to_be_logged(
+def test_a_product_error_is_not_logged_as_a_failure(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     for error in (process_gave_code("cat", "full", 51), process_raised("cat", chosen(), 7)):
@@ -190,7 +192,7 @@ def chosen() -> ProductError:
 
 
 class Bare(CustomException):
-    """Lacks what its base has."""
+    """Does not call its base's constructor."""
 
     def __init__(self) -> None:
         pass
@@ -202,12 +204,12 @@ class Mute(InputMismatch):
 
 
 @pytest.mark.parametrize(("error", "name"), [(Bare(), "Bare"), (Mute(), "no words")])
-def test_errors_that_lack_what_their_base_has_are_faults_of_the_op(
+def test_exceptions_without_their_base_s_attributes_are_failed_hooks(
     error: BaseException, name: str
 ) -> None:
-    for told in (
+    for failure in (
         process_raised("cat", error, 7),
         hook_raised(Cat("cat"), "preprocess", SAMPLE, error),
     ):
-        assert type(told) is HookFailed
-        assert name in str(told)
+        assert type(failure) is HookFailed
+        assert name in str(failure)

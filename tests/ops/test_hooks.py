@@ -1,4 +1,4 @@
-"""Hooks of every generation, and every form of what they return."""
+"""Hooks with every accepted signature, and every accepted form of result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def made(name: str = "work", **hooks: Callable[..., Any]) -> Op:
     return type("Made", (Op,), hooks)(name, input_ops=[root()])  # type: ignore[no-any-return]
 
 
-async def asked(op: Op, log_id: int = 7, **feed: Any) -> Any:
+async def call(op: Op, log_id: int = 7, **feed: Any) -> Any:
     async with inside(op) as service:
         return await service.ask(log_id=log_id, **(feed or {"a": "1"}))
 
@@ -48,7 +48,7 @@ async def asked(op: Op, log_id: int = 7, **feed: Any) -> Any:
         ("postprocess", lambda self, *args, **kwargs: args, "all"),
     ],
 )
-def test_each_generation_gets_the_arguments_it_takes(
+def test_each_signature_gets_the_arguments_that_it_takes(
     hook: str, function: Callable[..., Any], expected: Any
 ) -> None:
     full = ("i", 3, 7, 9) if hook == "postprocess" else ("i", 3, 7)
@@ -61,7 +61,7 @@ def test_a_static_method_is_called_without_self() -> None:
     assert bind(op, "preprocess")("i", 3, 7) == "i"
 
 
-def test_a_decorator_of_any_arguments_passes_on_what_the_function_takes() -> None:
+def test_a_decorator_with_args_and_kwargs_passes_on_the_function_s_arguments() -> None:
     def twice(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -72,7 +72,7 @@ def test_a_decorator_of_any_arguments_passes_on_what_the_function_takes() -> Non
     assert bind(made(preprocess=twice(lambda self, x: x)), "preprocess")("i", 3, 7) == "ii"
 
 
-def test_a_decorator_with_a_signature_of_its_own_is_called_by_it() -> None:
+def test_a_decorator_with_its_own_signature_is_called_by_that_signature() -> None:
     def old(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def call(self: Any, x: Any, data_id: int, log_id: int) -> Any:
@@ -98,7 +98,7 @@ def test_a_decorator_with_a_signature_of_its_own_is_called_by_it() -> None:
         ("check_jumping", lambda self: False, "takes 0 arguments"),
     ],
 )
-def test_a_hook_that_no_generation_calls_so_is_refused_at_start_with_the_fix(
+def test_a_hook_with_a_wrong_signature_is_refused_at_start_with_the_fix(
     hook: str, function: Any, words: str
 ) -> None:
     with pytest.raises(HookError, match=rf"op 'work': {hook} .*{words}.*: write def {hook}\(self"):
@@ -141,22 +141,22 @@ def test_no_hook_may_be_a_generator(hook: str, function: Any) -> None:
     ],
     ids=["dict", "tuple of four", "tuple that skips"],
 )
-async def test_a_preprocess_gives_a_dict_or_the_tuple_of_four(result: Any) -> None:
+async def test_preprocess_may_return_a_dict_or_the_tuple_of_four(result: Any) -> None:
     op = made(preprocess=lambda self, x: result)
-    assert pairs(await asked(op)) == {"a": "1", "b": "2"}
+    assert pairs(await call(op)) == {"a": "1", "b": "2"}
 
 
 @pytest.mark.parametrize("length", [0, 2, 3, 5])
-async def test_a_tuple_of_another_length_is_an_error_naming_op_and_hook(length: int) -> None:
-    reply = await asked(made(preprocess=lambda self, x: ({},) * length))
+async def test_a_tuple_of_another_length_is_an_error_with_op_and_hook(length: int) -> None:
+    reply = await call(made(preprocess=lambda self, x: ({},) * length))
     assert reply.err_no == 10000
     assert f"op 'work': preprocess returned a tuple of {length}" in reply.err_msg
 
 
 @pytest.mark.parametrize("data", [5, None, "text", [1]])
-async def test_data_that_process_cannot_take_is_7000(data: Any) -> None:
+async def test_a_result_of_preprocess_that_process_cannot_take_is_7000(data: Any) -> None:
     op = made(preprocess=lambda self, x: data, process=lambda self, feeds: {})
-    reply = await asked(op)
+    reply = await call(op)
     assert reply.err_no == 7000
     assert "op 'work': preprocess must give a dict" in reply.err_msg
 
@@ -169,8 +169,8 @@ async def test_data_that_process_cannot_take_is_7000(data: Any) -> None:
     [{"y": "1"}, ({"y": "1"}, 0, ""), ({"y": "1"}, np.int64(0), "")],
     ids=["dict", "tuple", "tuple with a number of numpy's"],
 )
-async def test_a_process_gives_the_result_or_the_tuple_of_three(result: Any) -> None:
-    assert pairs(await asked(made(process=lambda self, feeds: result))) == {"y": "1"}
+async def test_process_may_return_a_result_or_the_tuple_of_three(result: Any) -> None:
+    assert pairs(await call(made(process=lambda self, feeds: result))) == {"y": "1"}
 
 
 def wrapped(text: str) -> str:
@@ -215,24 +215,24 @@ def wrapped(text: str) -> str:
     ],
 )
 async def test_other_results_of_process_are_errors(result: Any, number: int, text: str) -> None:
-    reply = await asked(made(process=lambda self, feeds: result))
+    reply = await call(made(process=lambda self, feeds: result))
     assert (reply.err_no, reply.err_msg) == (number, text)
 
 
-async def test_typical_logid_is_the_log_id_of_the_first_request() -> None:
+async def test_typical_logid_is_the_first_request_s_log_id() -> None:
     op = made(process=lambda self, feeds, typical_logid: {"y": str(typical_logid)})
-    assert pairs(await asked(op, log_id=11)) == {"y": "11"}
+    assert pairs(await call(op, log_id=11)) == {"y": "11"}
 
 
-async def test_a_coroutine_process_waits_on_the_loop_for_several_requests_at_once() -> None:
-    inside_now: list[int] = []
-    everyone = asyncio.Event()
+async def test_a_coroutine_process_runs_for_several_requests_at_once() -> None:
+    started: list[int] = []
+    all_started = asyncio.Event()
 
     async def process(self: Any, feeds: Any) -> Any:
-        inside_now.append(1)
-        if len(inside_now) == 3:
-            everyone.set()
-        await everyone.wait()
+        started.append(1)
+        if len(started) == 3:
+            all_started.set()
+        await all_started.wait()
         return {"y": "together"}
 
     op = made(process=process)
@@ -242,7 +242,7 @@ async def test_a_coroutine_process_waits_on_the_loop_for_several_requests_at_onc
     assert [pairs(reply) for reply in replies] == [{"y": "together"}] * 3
 
 
-async def test_a_coroutine_process_is_ended_by_the_op_s_timeout() -> None:
+async def test_a_coroutine_process_is_cancelled_by_the_op_s_timeout() -> None:
     ended: list[str] = []
 
     async def process(self: Any, feeds: Any) -> Any:
@@ -254,15 +254,15 @@ async def test_a_coroutine_process_is_ended_by_the_op_s_timeout() -> None:
 
     op = made(process=process)
     op.timeout = 50
-    assert (await asked(op)).err_no == 6000
+    assert (await call(op)).err_no == 6000
     assert ended == ["cancelled"]
 
 
-async def test_a_plain_process_that_gives_a_coroutine_is_told_its_mistake() -> None:
+async def test_a_plain_process_that_returns_a_coroutine_is_an_error_with_the_fix() -> None:
     async def inner(self: Any, feeds: Any) -> Any:
         return {}
 
-    reply = await asked(made(process=lambda self, feeds: inner(self, feeds)))
+    reply = await call(made(process=lambda self, feeds: inner(self, feeds)))
     assert (reply.err_no, reply.err_msg) == (
         7000,
         wrapped(
@@ -272,16 +272,16 @@ async def test_a_plain_process_that_gives_a_coroutine_is_told_its_mistake() -> N
     )
 
 
-async def test_an_object_whose_call_is_a_coroutine_is_a_coroutine_process() -> None:
+async def test_an_object_with_a_coroutine_call_is_a_coroutine_process() -> None:
     class Answers:
         async def __call__(self, feeds: Any) -> Any:
             await asyncio.sleep(0)
             return {"y": "waited"}
 
-    assert pairs(await asked(made(process=Answers()))) == {"y": "waited"}
+    assert pairs(await call(made(process=Answers()))) == {"y": "waited"}
 
 
-async def test_a_plain_process_around_a_coroutine_is_plain() -> None:
+async def test_a_plain_process_that_runs_a_coroutine_is_plain() -> None:
     async def inner(self: Any, feeds: Any) -> Any:
         return {"y": "ran"}
 
@@ -289,20 +289,20 @@ async def test_a_plain_process_around_a_coroutine_is_plain() -> None:
     def outer(*args: Any) -> Any:
         return asyncio.run(inner(*args))
 
-    assert pairs(await asked(made(process=outer))) == {"y": "ran"}
+    assert pairs(await call(made(process=outer))) == {"y": "ran"}
 
 
 # What postprocess returns
 
 
 @pytest.mark.parametrize("result", [{"y": "1"}, ({"y": "1"}, None, ""), ({"y": "1"}, None, "un")])
-async def test_a_postprocess_gives_a_dict_or_the_tuple_of_three(result: Any) -> None:
-    assert pairs(await asked(made(postprocess=lambda self, x, y: result))) == {"y": "1"}
+async def test_postprocess_may_return_a_dict_or_the_tuple_of_three(result: Any) -> None:
+    assert pairs(await call(made(postprocess=lambda self, x, y: result))) == {"y": "1"}
 
 
 @pytest.mark.parametrize("result", [None, [1], "y", ({}, None), ({}, None, "", 1), (5, None, "")])
-async def test_what_is_no_dict_from_postprocess_is_7000(result: Any) -> None:
-    reply = await asked(made(postprocess=lambda self, x, y: result))
+async def test_a_result_of_postprocess_that_is_no_dict_is_7000(result: Any) -> None:
+    reply = await call(made(postprocess=lambda self, x, y: result))
     assert (reply.err_no, reply.err_msg) == (7000, "postprocess should return dict")
 
 
@@ -316,7 +316,7 @@ HOOKS = {
 
 
 @pytest.mark.parametrize("hook", HOOKS)
-async def test_a_product_s_number_and_text_are_the_reply(hook: str) -> None:
+async def test_a_product_error_s_number_and_text_are_replied(hook: str) -> None:
     after = Op("after", input_ops=[made(**{hook: HOOKS[hook](51)})])
-    reply = await asked(after)
+    reply = await call(after)
     assert (reply.err_no, reply.err_msg, list(reply.key)) == (51, "no cat", [])

@@ -1,4 +1,4 @@
-"""What each parameter of an op's constructor does, given in Python or in YAML."""
+"""Each parameter of an op's constructor, given in Python or in YAML."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PLACES = pytest.mark.parametrize("place", ["constructor", "yaml"])
 X = np.array([[1, 2, 3]], dtype=np.float32)
 
 
-def given(place: str, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def options_at(place: str, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """The options as keywords of the constructor, or as an entry of the configuration."""
     if place == "constructor":
         return options, {}
@@ -28,7 +28,7 @@ def given(place: str, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 class Work(Op):
-    """Answers with how often and with what ``process`` was called."""
+    """Replies with the rows of its ``process`` call, and records all calls."""
 
     def __init__(self, **options: Any) -> None:
         self.calls: list[Any] = []
@@ -48,7 +48,7 @@ class Work(Op):
         return {"together": str(fetch["rows"].item())}, None, ""
 
 
-def test_without_options_everything_is_as_the_original_s_defaults() -> None:
+def test_without_options_the_defaults_are_the_original_s() -> None:
     op = Op()
     assert op.name.startswith("Op")
     assert op.get_input_ops() == op.get_jump_to_ops() == []
@@ -57,7 +57,7 @@ def test_without_options_everything_is_as_the_original_s_defaults() -> None:
     assert op.is_jump_op() is False
 
 
-def test_unnamed_ops_are_numbered_one_after_the_other() -> None:
+def test_unnamed_ops_are_numbered_consecutively() -> None:
     first, second = Op(), Op()
     assert int(second.name[2:]) == int(first.name[2:]) + 1
 
@@ -76,12 +76,12 @@ def test_a_single_input_needs_no_list() -> None:
 
 @pytest.mark.parametrize("wrong", [["x"], "x", 5, [None]])
 @pytest.mark.parametrize("parameter", ["input_ops", "jump_to_ops"])
-def test_what_is_no_op_is_refused_with_the_op_s_name(parameter: str, wrong: Any) -> None:
+def test_an_input_that_is_no_op_is_refused_with_the_op_s_name(parameter: str, wrong: Any) -> None:
     with pytest.raises(GraphError, match=f"op 'a': {parameter} holds .*not an Op"):
         Op("a", **{parameter: wrong})
 
 
-def test_an_op_knows_its_followers_until_they_read_from_another() -> None:
+def test_an_op_s_followers_change_with_their_inputs() -> None:
     first, second = Op("first"), Op("second")
     reader = Op("reader", input_ops=[first])
     assert (first.followers(), second.followers()) == ([reader], [])
@@ -98,23 +98,23 @@ def test_dynamic_shapes_are_set_in_the_constructor_after_the_attributes() -> Non
 
 
 @PLACES
-async def test_concurrency_is_how_many_batches_run_at_once(place: str) -> None:
-    here, there = given(place, concurrency=3)
-    op = Work(**here)
+async def test_concurrency_is_the_number_of_batches_at_once(place: str) -> None:
+    keywords, config = options_at(place, concurrency=3)
+    op = Work(**keywords)
     meeting = threading.Barrier(3)
     op.act = lambda: meeting.wait(10)
-    async with inside(op, there) as service:
+    async with inside(op, config) as service:
         replies = await asyncio.gather(*(service.ask() for _ in range(3)))
     assert [reply.err_no for reply in replies] == [0, 0, 0]
 
 
 @PLACES
-async def test_a_process_that_takes_longer_than_timeout_is_answered_6000(place: str) -> None:
-    here, there = given(place, timeout=50)
-    op = Work(**here)
+async def test_a_process_that_exceeds_timeout_is_6000(place: str) -> None:
+    keywords, config = options_at(place, timeout=50)
+    op = Work(**keywords)
     gate = threading.Event()
     op.act = lambda: gate.wait(10)
-    async with inside(op, there) as service:
+    async with inside(op, config) as service:
         reply = await service.ask(log_id=7)
         gate.set()
     assert reply.err_no == 6000
@@ -127,19 +127,19 @@ async def test_a_process_that_takes_longer_than_timeout_is_answered_6000(place: 
 
 
 @PLACES
-async def test_retry_is_how_often_a_process_that_timed_out_is_called_in_all(place: str) -> None:
-    here, there = given(place, timeout=50, retry=3, concurrency=3)
-    op = Work(**here)
+async def test_retry_is_the_number_of_attempts_of_a_process_that_times_out(place: str) -> None:
+    keywords, config = options_at(place, timeout=50, retry=3, concurrency=3)
+    op = Work(**keywords)
     gate = threading.Event()
     op.act = lambda: len(op.calls) == 3 or gate.wait(10)
-    async with inside(op, there) as service:
+    async with inside(op, config) as service:
         reply = await service.ask()
         gate.set()
     assert pairs(reply) == {"together": "1"}
     assert op.calls == [1, 1, 1]
 
 
-async def test_an_error_other_than_a_timeout_is_not_tried_again() -> None:
+async def test_an_error_other_than_a_timeout_is_not_retried() -> None:
     op = Work(timeout=5000, retry=3)
     op.act = lambda: 1 / 0
     async with inside(op) as service:
@@ -148,15 +148,15 @@ async def test_an_error_other_than_a_timeout_is_not_tried_again() -> None:
 
 
 @PLACES
-async def test_batch_size_is_how_many_requests_join(place: str) -> None:
-    here, there = given(place, batch_size=3, auto_batching_timeout=10_000)
-    op = Work(**here)
-    async with inside(op, there) as service:
+async def test_batch_size_is_the_number_of_requests_in_a_batch(place: str) -> None:
+    keywords, config = options_at(place, batch_size=3, auto_batching_timeout=10_000)
+    op = Work(**keywords)
+    async with inside(op, config) as service:
         replies = await asyncio.gather(*(service.ask() for _ in range(6)))
     assert [pairs(reply)["together"] for reply in replies] == ["3"] * 6
 
 
-async def test_a_batch_size_without_a_window_waits_for_nobody_and_is_as_good_as_any() -> None:
+async def test_a_batch_size_without_a_window_does_not_wait_and_does_not_warn() -> None:
     op = Work(batch_size=3)
     async with inside(op) as service:
         assert pairs(await service.ask()) == {"together": "1"}
@@ -164,11 +164,11 @@ async def test_a_batch_size_without_a_window_waits_for_nobody_and_is_as_good_as_
 
 
 @PLACES
-async def test_fetch_list_is_what_the_model_answers_with(place: str, tmp_path: Path) -> None:
-    here, there = given(place, fetch_list=["twice"])
-    entry = there.setdefault("op", {}).setdefault("work", {})
+async def test_fetch_list_is_the_model_s_outputs_in_the_reply(place: str, tmp_path: Path) -> None:
+    keywords, config = options_at(place, fetch_list=["twice"])
+    entry = config.setdefault("op", {}).setdefault("work", {})
     entry["local_service_conf"] = {"model_config": str(scale(tmp_path / "m.onnx", 10))}
-    async with inside(Op("work", input_ops=[root()], **here), there) as service:
+    async with inside(Op("work", input_ops=[root()], **keywords), config) as service:
         reply = await service.ask(x=X)
     assert [tensor.name for tensor in reply.tensors] == ["twice"]
     assert pairs(reply) == {"twice": "array([[20., 40., 60.]], dtype=float32)"}
@@ -188,9 +188,7 @@ async def test_an_op_reads_its_fetch_list_and_its_client(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("own", [None, ["twice"]])
-async def test_a_handed_in_local_service_handler_runs_the_op(
-    own: list[str] | None, tmp_path: Path
-) -> None:
+async def test_a_local_service_handler_runs_the_op(own: list[str] | None, tmp_path: Path) -> None:
     handler = LocalServiceHandler(str(scale(tmp_path / "m.onnx", 10)), fetch_names=["y"])
     op = Op("work", input_ops=[root()], local_service_handler=handler, fetch_list=own)
     async with inside(op) as service:
@@ -198,7 +196,7 @@ async def test_a_handed_in_local_service_handler_runs_the_op(
     assert list(pairs(reply)) == (own or ["y"])
 
 
-async def test_the_handler_wins_over_yaml_and_a_flag_over_the_handler(tmp_path: Path) -> None:
+async def test_a_handler_overrides_yaml_and_a_flag_overrides_the_handler(tmp_path: Path) -> None:
     ten, hundred = (scale(tmp_path / f"{n}.onnx", n) for n in (10, 100))
     key = "op.work.local_service_conf.model_config"
     for flags, expected in [({}, "10."), ({key: str(hundred)}, "100.")]:
@@ -214,7 +212,7 @@ def test_a_handler_of_another_kind_is_refused() -> None:
         drawn(Work(local_service_handler="m"))
 
 
-async def test_jump_to_ops_are_skipped_when_check_jumping_says_so() -> None:
+async def test_jump_to_ops_are_skipped_if_check_jumping_is_true() -> None:
     class Jumping(Op):
         def check_jumping(self, input_data: Any) -> bool:
             (data,) = input_data.values()
@@ -234,7 +232,7 @@ async def test_jump_to_ops_are_skipped_when_check_jumping_says_so() -> None:
         assert pairs(await service.ask(skip="yes")) == {"skip": "yes"}
 
 
-async def test_two_inputs_without_a_preprocess_warn_at_start_and_answer_3000() -> None:
+async def test_two_inputs_without_a_preprocess_warn_at_start_and_are_3000() -> None:
     source = root()
     left, right = (Op(name, input_ops=[source]) for name in ("left", "right"))
     async with inside(Op("join", input_ops=[left, right])) as service:
@@ -249,7 +247,8 @@ async def test_two_inputs_without_a_preprocess_warn_at_start_and_answer_3000() -
 
 
 class Remembering(Op):
-    """Keeps a request's text on itself between preprocess and postprocess, as old examples do."""
+    """Keeps a request's text in an attribute between preprocess and postprocess, as old examples
+    do."""
 
     inits = 0
 
@@ -271,19 +270,19 @@ class Remembering(Op):
         return {"text": self.text}, None, ""
 
 
-async def test_state_on_self_is_right_with_several_workers_and_batches_of_one() -> None:
+async def test_attributes_of_an_op_are_per_worker_with_batches_of_one() -> None:
     Remembering.inits = 0
     op = Remembering("remember", input_ops=[root()], concurrency=4)
     async with inside(op) as service:
         replies = await asyncio.gather(*(service.ask(text=str(n)) for n in range(100)))
     assert [pairs(reply)["text"] for reply in replies] == [str(n) for n in range(100)]
     assert Remembering.inits == 1
-    assert len(op.shared) == 100  # what init_op made is shared by the workers
-    assert len(set(op.shared)) > 1  # which are not the same object
-    assert not hasattr(op, "text")  # what a worker sets later is its own
+    assert len(op.shared) == 100  # attributes of init_op are shared by the workers
+    assert len(set(op.shared)) > 1  # each worker has its own object
+    assert not hasattr(op, "text")  # attributes set by a worker are its own
 
 
-def test_a_copy_shares_values_and_follows_no_other_object_s_methods() -> None:
+def test_a_copy_shares_values_and_rebinds_only_its_own_methods() -> None:
     class Holding(Op):
         def own(self) -> Op:
             return self

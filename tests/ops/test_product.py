@@ -26,14 +26,14 @@ def forget_advice(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("number", "sent"), [(51, 51), (Errors.NO_CAT, 51), (Errors.WITH_COMMA, 52), ((54,), 54)]
 )
-def test_a_number_in_each_accepted_form(number: Any, sent: int) -> None:
+def test_each_accepted_form_of_a_number(number: Any, sent: int) -> None:
     error = product_error(number, "no cat")
     assert isinstance(error, ProductError)
     assert (error.number, str(error)) == (sent, "no cat")
 
 
 @pytest.mark.parametrize("number", [0, 3000, 10000, 2**31, -(2**31) - 1, True, Errors.TEXT, None])
-def test_other_numbers_are_the_author_s_mistake(number: Any) -> None:
+def test_other_numbers_are_a_failed_hook(number: Any) -> None:
     assert isinstance(product_error(number, "x"), HookFailed)
 
 
@@ -44,7 +44,7 @@ def test_numbers_around_the_reserved_ones_are_sent(number: int) -> None:
     assert (error.number, str(error)) == (number, "")
 
 
-def test_a_number_outside_the_recommended_ones_is_told_once(
+def test_a_number_outside_the_recommended_range_is_warned_about_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -57,7 +57,7 @@ def test_a_number_outside_the_recommended_ones_is_told_once(
     assert "the text" not in caplog.text
 
 
-def test_a_product_with_endless_numbers_does_not_fill_the_log(
+def test_a_product_with_many_numbers_warns_a_bounded_number_of_times(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -66,7 +66,7 @@ def test_a_product_with_endless_numbers_does_not_fill_the_log(
     assert len(caplog.records) == 16
 
 
-def test_a_custom_exception_has_a_number_of_the_framework() -> None:
+def test_a_custom_exception_has_one_of_the_framework_s_numbers() -> None:
     error = CustomException(CustomExceptionCode.TIMEOUT, "slow", True)
     assert (error.code, error.message, error.send_to_user) == (
         CustomExceptionCode.TIMEOUT,
@@ -78,12 +78,12 @@ def test_a_custom_exception_has_a_number_of_the_framework() -> None:
 
 
 @pytest.mark.parametrize("code", [51, "TIMEOUT", None, 0, CustomExceptionCode.OK])
-def test_a_custom_exception_with_another_number_cannot_be_made(code: Any) -> None:
+def test_a_custom_exception_with_another_number_is_a_value_error(code: Any) -> None:
     with pytest.raises(ValueError, match="CustomExceptionCode"):
         CustomException(code, "x")
 
 
-def test_only_an_exception_for_the_user_shows_its_number_and_text() -> None:
+def test_only_an_exception_for_the_user_is_replied_with_number_and_text() -> None:
     shown = declared_error(CustomException(CustomExceptionCode.TIMEOUT, "x", True), "the text")
     assert isinstance(shown, DeclaredError)
     assert (shown.number, str(shown)) == (6000, "the text")

@@ -17,25 +17,25 @@ from tests.service.inside import drawn, inside, pairs
 from tests.service.models import scale
 
 
-def whole(last: Op) -> ResponseOp:
-    """The graph of a Service, ready to run inside."""
+def response_op_of(last: Op) -> ResponseOp:
+    """A Service's whole graph, to run in the test process."""
     return ResponseOp(input_ops=[Service("s", last).get_pipeline_response(RequestOp())])
 
 
-async def asked(last: Op, **feed: Any) -> Any:
-    async with inside(whole(last)) as service:
+async def call(last: Op, **feed: Any) -> Any:
+    async with inside(response_op_of(last)) as service:
         return await service.ask(**feed)
 
 
 # Functions
 
 
-async def test_a_function_of_the_request_is_a_whole_graph() -> None:
+async def test_a_single_function_of_the_request_is_a_graph() -> None:
     @op()
     def shout(request: Any) -> Any:
         return {"loud": request["text"].upper()}
 
-    assert pairs(await asked(shout, text="hello")) == {"loud": "HELLO"}
+    assert pairs(await call(shout, text="hello")) == {"loud": "HELLO"}
 
 
 async def test_functions_get_the_dicts_of_their_inputs_in_order() -> None:
@@ -52,41 +52,41 @@ async def test_functions_get_the_dicts_of_their_inputs_in_order() -> None:
         return {"v": a["v"] + b["v"]}
 
     assert join.name == "both"
-    assert pairs(await asked(join, text="x")) == {"v": "x2x1"}
+    assert pairs(await call(join, text="x")) == {"v": "x2x1"}
 
 
 def both_kinds(function: Any) -> tuple[Any, Any]:
-    """The function, and a coroutine function that does the same."""
+    """A function, and a coroutine function that does the same."""
 
     @functools.wraps(function)
-    async def later(*args: Any) -> Any:
+    async def as_coroutine(*args: Any) -> Any:
         return function(*args)
 
-    return function, later
+    return function, as_coroutine
 
 
 @pytest.mark.parametrize("function", both_kinds(lambda request: {}))
-def test_a_function_is_called_for_one_request_at_a_time_and_refuses_batches(function: Any) -> None:
+def test_a_function_gets_one_request_at_a_time_and_refuses_a_batch_size(function: Any) -> None:
     with pytest.raises(ConfigError, match=r"op 'f': batch_size must be 1, got 4: .* a function"):
-        drawn(whole(op(name="f", batch_size=4)(function)))
+        drawn(response_op_of(op(name="f", batch_size=4)(function)))
     with pytest.raises(ConfigError, match=r"op 'f': batch_size must be 1, got 3: .* a function"):
-        drawn(whole(op(name="f")(function)), {"op": {"f": {"batch_size": 3}}})
+        drawn(response_op_of(op(name="f")(function)), {"op": {"f": {"batch_size": 3}}})
 
 
 @pytest.mark.parametrize("function", both_kinds(lambda request: ({}, 51, "no cat")))
 async def test_a_function_may_declare_a_product_error(function: Any) -> None:
-    reply = await asked(op()(function), text="x")
+    reply = await call(op()(function), text="x")
     assert (reply.err_no, reply.err_msg) == (51, "no cat")
 
 
 @pytest.mark.parametrize("function", both_kinds(lambda request: 5))
-async def test_a_function_that_gives_no_dict_is_told_so_by_name(function: Any) -> None:
-    reply = await asked(op(name="n")(function), text="x")
+async def test_a_function_that_returns_no_dict_is_an_error_with_its_name(function: Any) -> None:
+    reply = await call(op(name="n")(function), text="x")
     assert reply.err_no == 10000
     assert "n must return a dict, got int" in reply.err_msg
 
 
-async def test_a_join_without_one_of_its_inputs_says_which_it_got() -> None:
+async def test_a_join_that_misses_an_input_is_an_error_with_the_present_ones() -> None:
     @op()
     def left(request: Any) -> Any:
         return {"v": "1"}
@@ -99,16 +99,16 @@ async def test_a_join_without_one_of_its_inputs_says_which_it_got() -> None:
     def join(a: Any, b: Any = None) -> Any:
         return {"v": "joined"}
 
-    # On the loop itself, so that the first to arrive is the first to run.
+    # Inline, so that the first op to finish is the first in the list.
     inline = {name: {"executor": "inline"} for name in ("left", "right")}
     first = {"dag": {"channel_recv_frist_arrive": True}, "op": inline}
-    async with inside(whole(join), first) as service:
+    async with inside(response_op_of(join), first) as service:
         reply = await service.ask(text="x")
     assert reply.err_no == 3000
     assert "op 'join' got the dict of left only" in reply.err_msg
 
 
-def test_an_unknown_option_is_refused_with_the_nearest_one() -> None:
+def test_an_unknown_option_is_refused_with_the_nearest_known_one() -> None:
     with pytest.raises(GraphError, match=r"^op 'f': unexpected option time_out; did you mean time"):
         op(name="f", time_out=3)(lambda request: {})
     with pytest.raises(GraphError, match=r"^op 'm': unexpected option batchsize; did you mean bat"):
@@ -119,7 +119,7 @@ def test_an_unknown_option_is_refused_with_the_nearest_one() -> None:
         op(input_ops=[])(lambda request: {})
 
 
-def test_a_decorated_function_is_still_a_function() -> None:
+def test_a_decorated_function_can_be_called() -> None:
     @op()
     def double(request: Any) -> Any:
         return request * 2
@@ -129,18 +129,18 @@ def test_a_decorated_function_is_still_a_function() -> None:
 
 
 @pytest.mark.parametrize("function", [lambda: {"a": 1}, lambda a, b: {}, lambda a, *, must: {}])
-def test_a_function_of_other_arguments_is_refused_where_it_is_decorated(function: Any) -> None:
+def test_a_function_with_other_arguments_is_refused_at_decoration(function: Any) -> None:
     with pytest.raises(HookError, match="op 'f': the function gets one dict, that of the req"):
         op(name="f")(function)
 
 
-def test_a_function_of_several_ops_is_told_how_many_dicts_it_would_get() -> None:
+def test_a_function_of_several_ops_is_refused_with_the_number_of_dicts() -> None:
     words = "op 'f': the function gets 2 dicts, those of a and b, but does not accept that"
     with pytest.raises(HookError, match=words):
         op(Op("a"), Op("b"), name="f")(lambda a: {})
 
 
-def test_a_generator_is_refused_where_it_is_decorated() -> None:
+def test_a_generator_is_refused_at_decoration() -> None:
     def count(request: Any) -> Any:
         yield {}
 
@@ -148,7 +148,7 @@ def test_a_generator_is_refused_where_it_is_decorated() -> None:
         op(name="f")(count)
 
 
-def test_a_forgotten_pair_of_brackets_is_explained() -> None:
+def test_a_decorator_without_brackets_is_refused_with_the_fix() -> None:
     with pytest.raises(GraphError, match=r"write @op\(\) without arguments"):
 
         @op  # type: ignore[arg-type]
@@ -156,22 +156,22 @@ def test_a_forgotten_pair_of_brackets_is_explained() -> None:
             return request
 
 
-async def test_options_of_an_op_are_taken() -> None:
+async def test_a_function_accepts_the_options_of_an_op() -> None:
     @op(timeout=30, retry=2, concurrency=2)
     async def slow(request: Any) -> Any:
         await asyncio.Event().wait()
 
     assert (slow.timeout, slow.retry, slow.concurrency) == (30, 2, 2)
-    assert (await asked(slow, text="x")).err_no == 6000
+    assert (await call(slow, text="x")).err_no == 6000
 
 
 @pytest.mark.parametrize("executor", ["thread", "inline"])
-async def test_arrays_of_several_requests_are_never_joined_for_a_function(executor: str) -> None:
+async def test_arrays_of_several_requests_are_not_joined_for_a_function(executor: str) -> None:
     @op(concurrency=1)
     def rows(request: Any) -> Any:
         return {"rows": str(len(request["x"]))}
 
-    async with inside(whole(rows), {"op": {"rows": {"executor": executor}}}) as service:
+    async with inside(response_op_of(rows), {"op": {"rows": {"executor": executor}}}) as service:
         asks = [service.ask(x=np.ones((1, 2), dtype=np.float32)) for _ in range(8)]
         replies = await asyncio.gather(*asks)
     assert [pairs(reply) for reply in replies] == [{"rows": "1"}] * 8
@@ -189,8 +189,8 @@ async def test_two_models_side_by_side_joined_by_a_function(tmp_path: Path) -> N
 
     assert [left.name, right.name] == ["left", "r"]
     expected = {"mean": "array([[ 55., 110., 165.]], dtype=float32)"}
-    assert pairs(await asked(combine, x="[[1, 2, 3]]")) == expected
-    assert pairs(await asked(combine, x=np.array([[1, 2, 3]], dtype=np.float32))) == expected
+    assert pairs(await call(combine, x="[[1, 2, 3]]")) == expected
+    assert pairs(await call(combine, x=np.array([[1, 2, 3]], dtype=np.float32))) == expected
 
 
 async def test_a_model_may_read_another_op(tmp_path: Path) -> None:
@@ -199,19 +199,19 @@ async def test_a_model_may_read_another_op(tmp_path: Path) -> None:
         return {"x": np.ones((1, 3), dtype=np.float32)}
 
     model = Model(scale(tmp_path / "m.onnx", 10), ones, name="ten", fetch_list=["twice"])
-    assert pairs(await asked(model, any="thing")) == {
+    assert pairs(await call(model, any="thing")) == {
         "twice": "array([[20., 20., 20.]], dtype=float32)"
     }
 
 
-async def test_a_wrong_input_name_is_told_with_the_right_ones(tmp_path: Path) -> None:
-    reply = await asked(Model(scale(tmp_path / "m.onnx", 10)), z="[[1, 2, 3]]")
+async def test_a_wrong_input_name_is_an_error_with_the_model_s_names(tmp_path: Path) -> None:
+    reply = await call(Model(scale(tmp_path / "m.onnx", 10)), z="[[1, 2, 3]]")
     assert reply.err_no == 5000
     assert "the model takes ['x'], got ['z']" in reply.err_msg
 
 
 @pytest.mark.parametrize("value", [b"raw", None, {"a": 1}, object()])
-def test_what_is_no_array_is_the_caller_s_mistake(value: object) -> None:
+def test_a_value_that_is_no_array_is_an_input_mismatch(value: object) -> None:
     with pytest.raises(InputMismatch, match="'x' is no array: it is of type"):
         Model("m.onnx").preprocess({"@DAGExecutor": {"x": value}})
 
@@ -223,14 +223,14 @@ def test_numbers_and_lists_become_arrays() -> None:
     assert fed["t"].tolist() == ["a"]
 
 
-def test_a_text_that_is_no_array_is_the_caller_s_mistake_and_is_not_repeated() -> None:
+def test_a_text_that_is_no_array_is_an_input_mismatch_and_is_not_repeated() -> None:
     model = Model("m.onnx")
     with pytest.raises(InputMismatch, match="'x' is no array") as caught:
         model.preprocess({"@DAGExecutor": {"x": "__import__('os')"}})
     assert "import" not in str(caught.value)
 
 
-def test_a_model_reads_one_op() -> None:
+def test_a_model_with_two_inputs_is_refused() -> None:
     with pytest.raises(GraphError, match="op 'm': a Model reads one op"):
         Model("m.onnx", [Op("a"), Op("b")])  # type: ignore[arg-type]
 
@@ -238,6 +238,6 @@ def test_a_model_reads_one_op() -> None:
 # Services
 
 
-def test_a_service_of_what_is_no_op_is_refused() -> None:
+def test_a_service_whose_last_op_is_no_op_is_refused() -> None:
     with pytest.raises(GraphError, match="Service 's' needs the last op of its graph"):
         Service("s", lambda request: request)  # type: ignore[arg-type]
