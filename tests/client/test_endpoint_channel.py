@@ -52,7 +52,7 @@ def ended(pending: Asked) -> tuple[GrpcCode, bool]:
 
 
 def answer_call(server: Called, stream: int, pending: Asked) -> None:
-    server.pending(stream)
+    server.asked(stream)
     server.link.send(answer(stream))
     assert pending.reply() == b"good"
 
@@ -61,7 +61,7 @@ def test_many_calls_share_one_connection_and_get_their_own_replies(server: Calle
     calls = [server.start(b"%d" % n) for n in range(50)]
     server.accept()
     for stream in reversed(range(1, 101, 2)):
-        (message,) = server.pending(stream).messages
+        (message,) = server.asked(stream).messages
         server.link.send(answer(stream, f.message(b"to " + message)))
     assert [pending.reply() for pending in calls] == [b"to %d" % n for n in range(50)]
     assert server.nobody_came()
@@ -71,7 +71,7 @@ def test_calls_beyond_the_servers_limit_wait_in_order(server: Called) -> None:
     calls = [server.start(b"%d" % n) for n in range(5)]
     server.accept((f.MAX_CONCURRENT_STREAMS, 2))
     for stream in (1, 3, 5, 7, 9):
-        assert server.pending(stream).messages == [b"%d" % (stream // 2)]
+        assert server.asked(stream).messages == [b"%d" % (stream // 2)]
         server.link.alive(b"%08d" % stream)
         assert max(server.link.streams) <= stream + 2
         server.link.send(answer(stream))
@@ -83,7 +83,7 @@ def test_a_call_that_waits_for_a_stream_fails_at_its_deadline_unsent(server: Cal
     server.accept((f.MAX_CONCURRENT_STREAMS, 1))
     assert ended(second) == (GrpcCode.DEADLINE_EXCEEDED, False)
     answer_call(server, 1, first)
-    assert server.pending(3).messages == [b"third"]
+    assert server.asked(3).messages == [b"third"]
     answer_call(server, 3, third)
 
 
@@ -160,7 +160,7 @@ def test_after_a_lost_connection_the_endpoint_is_backed_off(server: Called) -> N
 def test_a_protocol_error_fails_all_calls_and_the_next_call_reconnects(server: Called) -> None:
     assert server.played(answer(1)).reply() == b"good"
     second = server.start()
-    server.pending(3)
+    server.asked(3)
     server.link.send(f.ping(b"x"))
     assert ended(second) == (GrpcCode.INTERNAL, True)
     assert server.link.frame(f.GOAWAY).code == f.FRAME_SIZE_ERROR
@@ -195,7 +195,7 @@ def test_a_connection_is_replaced_before_its_streams_run_out(
     for count in (3, 3, 1):
         server.accept()
         for stream in range(1, 2 * count, 2):
-            (message,) = server.pending(stream).messages
+            (message,) = server.asked(stream).messages
             server.link.send(answer(stream, f.message(message)))
     assert [pending.reply() for pending in calls] == [b"%d" % n for n in range(7)]
 
@@ -216,7 +216,7 @@ def test_a_call_to_a_slow_server_continues_while_it_answers_pings(
 def test_close_sends_goaway_and_cancels_running_and_waiting_calls(server: Called) -> None:
     running, waiting = server.start(), server.start()
     server.accept((f.MAX_CONCURRENT_STREAMS, 1))
-    server.pending(1)
+    server.asked(1)
     server.channel.close()
     assert ended(running) == (GrpcCode.CANCELLED, True)
     assert ended(waiting) == (GrpcCode.CANCELLED, False)
@@ -338,7 +338,7 @@ class FakeTransport(asyncio.Transport):
     abort = close
 
 
-class TestBed:
+class Harness:
     """One connection over a fake transport; records its calls' outcomes."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -385,7 +385,7 @@ def answers_to(written: bytes, reply: bytes = b"good") -> bytes:
 def test_nothing_is_written_while_writing_is_paused(
     loop: asyncio.AbstractEventLoop,
 ) -> None:
-    site = TestBed(loop)
+    site = Harness(loop)
     site.connection.pause_writing()
     site.call()
     site.turn()
@@ -398,7 +398,7 @@ def test_nothing_is_written_while_writing_is_paused(
 CUTS = st.lists(st.integers(0, 2000), max_size=8)
 
 
-def received_in_pieces(site: TestBed, data: bytes, cuts: list[int]) -> None:
+def received_in_pieces(site: Harness, data: bytes, cuts: list[int]) -> None:
     edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     for start, end in zip(edges, edges[1:], strict=False):  # noqa: RUF007 - edges may be equal
         if start < end and site.transport.writes and not site.transport.is_closing():
@@ -415,7 +415,7 @@ def test_each_call_has_one_outcome_for_any_bytes_of_the_server(
     cuts: list[int], changes: list[tuple[int, int]], rest: bytes
 ) -> None:
     with asyncio.Runner() as runner:
-        site = TestBed(runner.get_loop())
+        site = Harness(runner.get_loop())
         for _ in range(3):
             site.call()
         site.turn()
