@@ -116,10 +116,12 @@ fmt: $(READY) ## format and sort imports
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
 
-# A pool of their own, so that the original's messages, of the same names, may be there too.
+# A pool of their own, so that the original's messages, of the same names, may be there too; and no
+# check that protobuf is as new as the compiler, so that the oldest version of pyproject.toml works.
 proto: $(READY) ## regenerate the protobuf modules; fails when they differed
 	$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. penstock/protocols/pb/*.proto
-	sed -i.old 's/_descriptor_pool\.Default()/_descriptor_pool.DescriptorPool()/' penstock/protocols/pb/*_pb2.py
+	sed -i.old -e 's/_descriptor_pool\.Default()/_descriptor_pool.DescriptorPool()/' \
+		-e '/^_runtime_version\./,/^)/d' -e '/ as _runtime_version$$/d' penstock/protocols/pb/*_pb2.py
 	rm penstock/protocols/pb/*.old
 	cd penstock/protocols/pb && $(abspath $(BIN))/python -m grpc_tools.protoc -I . \
 		--descriptor_set_out=standard.binpb grpc/*/*/*.proto inference/*.proto general_model/*.proto

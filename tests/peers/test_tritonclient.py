@@ -17,7 +17,7 @@ pytestmark = pytest.mark.peers
 
 HERE = Path(__file__).parent / "triton"
 PYTHON = HERE / ".venv" / "bin" / "python"
-"""Of an environment of its own: the client needs an older protobuf than ours."""
+"""Of an environment of its own: the client needs an older protobuf than the locked one."""
 
 SERVICE = """
 from penstock import Service, Signature, op, run

@@ -51,6 +51,17 @@ def test_the_original_s_messages_may_be_in_the_same_process(original: Path, firs
     assert done.stdout == "a x baidu.paddle_serving.pipeline_serving.Request\n"
 
 
+def test_the_messages_need_no_protobuf_as_new_as_their_compiler() -> None:
+    older = (
+        "from google.protobuf import runtime_version as version\n"
+        "version.OSS_MAJOR = version.MAJOR = 6\n"
+        "version.OSS_MINOR = version.MINOR = 31\n"
+        "from penstock.protocols import pb\n"
+        "assert pb.Request.FromString(pb.Request(key=['a']).SerializeToString()).key == ['a']\n"
+    )
+    subprocess.run([sys.executable, "-c", older], check=True, timeout=60)
+
+
 def test_no_message_of_ours_is_in_the_common_pool() -> None:
     assert pb.Request.DESCRIPTOR.file.pool is not descriptor_pool.Default()
 
