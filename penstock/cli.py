@@ -409,7 +409,7 @@ def bench(
     from penstock.bench.requests import target_of
 
     with _errors_end_the_command():
-        asked = target_of(
+        requests = target_of(
             target,
             data=data,
             pairs=pairs or (),
@@ -429,7 +429,7 @@ def bench(
             processes=processes,
         )
         limits = command.limits_of(max_p99=max_p99, max_errors=max_errors, min_rate=min_rate)
-        kept = command.load_and_report(asked, load, limits, output or ())
+        kept = command.load_and_report(requests, load, limits, output or ())
     if not kept:
         raise typer.Exit(1)
 
@@ -492,9 +492,9 @@ def plan(
     from penstock.plan.command import Source, plan_and_report
 
     with _errors_end_the_command():
-        asked = None
+        target = None
         if "://" in source:
-            asked = target_of(
+            target = target_of(
                 source,
                 data=data,
                 pairs=pairs or (),
@@ -510,7 +510,7 @@ def plan(
         kept = plan_and_report(
             Source(
                 name=source,
-                target=asked,
+                target=target,
                 file=costs,
                 seconds=load.duration,
                 levels=tuple(each.concurrency for each in load.steps) if concurrency else (),

@@ -173,18 +173,20 @@ class Examples:
         else:
             feed = {BODY: body, KIND: kind, ANSWER: kind}
         log_id = random.getrandbits(63) if log_id is None else log_id
-        asked = Submission(graph, feed, timeout, log_id, future)
-        asked.start(_keep)
+        submission = Submission(graph, feed, timeout, log_id, future)
+        submission.start(_keep)
         try:
             outcome = await future
         except asyncio.CancelledError:
-            asked.cancel()
+            submission.cancel()
             raise
         if outcome.error is not None:
             raise outcome.error
         value = outcome.value
         assert value is not None
-        answer = encode(asked, route, value, kind) if isinstance(route, PlainRoute) else value[BODY]
+        answer = (
+            encode(submission, route, value, kind) if isinstance(route, PlainRoute) else value[BODY]
+        )
         if example.wanted is None:
             return
         found = media.decode(answer, kind)
@@ -247,9 +249,9 @@ def _routes(application: Any) -> Sequence[TypedRoute | PlainRoute]:
     return application.plain_routes if isinstance(application, PlainApplication) else ()
 
 
-def _keep(asked: Submission, outcome: Outcome) -> None:
-    if not asked.context.done():
-        asked.context.set_result(outcome)
+def _keep(submission: Submission, outcome: Outcome) -> None:
+    if not submission.context.done():
+        submission.context.set_result(outcome)
 
 
 def _brief(value: Any) -> str:

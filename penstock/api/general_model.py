@@ -139,11 +139,11 @@ _PROTO: Final = _Form(
 )
 
 
-_Asks: TypeAlias = tuple[ServedGraph, GeneralRequest, Feed]
+_Decoded: TypeAlias = tuple[ServedGraph, GeneralRequest, Feed]
 """A decoded request: its graph, the request, and its feed."""
 
 
-class _Asked(NamedTuple):
+class _Context(NamedTuple):
     """The state of a request until its answer.
 
     Attributes:
@@ -264,7 +264,7 @@ class GeneralModelApplication:
             aside=size > LARGE or (size > _AT_ONCE and form is _JSON),
         )
 
-    def _decoded(self, form: _Form, choice: Choice, name: str, body: bytes) -> _Asks:
+    def _decoded(self, form: _Form, choice: Choice, name: str, body: bytes) -> _Decoded:
         budget = DecodeBudget(len(body))
         request = form.decode(body, budget)
         graph = self._graph(choice, name or request.model)
@@ -277,61 +277,61 @@ class GeneralModelApplication:
         call: Call,
         form: _Form,
         started: int,
-        asks: _Asks,
+        decoded: _Decoded,
         timeout: float | None,
     ) -> None:
-        graph, request, feed = asks
-        asked = _Asked(call, form, request, (started, _now()))
+        graph, request, feed = decoded
+        context = _Context(call, form, request, (started, _now()))
         # The engine's ids are signed; the caller's id is returned unchanged.
         log_id = request.log_id or (call.log_id if isinstance(call, BaiduStdCall) else 0)
         log_id = log_id % 2**63 or random.getrandbits(63)
-        submission = Submission(graph, feed, timeout, log_id, asked)
-        submission.call = asked.call
+        submission = Submission(graph, feed, timeout, log_id, context)
+        submission.call = context.call
         submission.start(self._answered)
         if not submission.over:
-            asked.call.exchange.on_gone = submission.cancel
+            context.call.exchange.on_gone = submission.cancel
 
     def _answered(self, submission: Submission, outcome: Outcome) -> None:
-        asked: _Asked = submission.context
+        context: _Context = submission.context
         if outcome.error is not None:
-            _fail(asked.call, asked.form, outcome.error, asked.request, submission.log_id)
+            _fail(context.call, context.form, outcome.error, context.request, submission.log_id)
             return
         value = outcome.value or {}
         if any(getattr(each, "nbytes", 0) > LARGE for each in value.values()):
-            asked.call.aside(self._write_large(submission, value))
+            context.call.aside(self._write_large(submission, value))
             return
         try:
             body = self._encoded(submission, value)
         except RequestError as error:
-            _fail(asked.call, asked.form, error, asked.request, submission.log_id)
+            _fail(context.call, context.form, error, context.request, submission.log_id)
         else:
-            _send(asked, body)
+            _send(context, body)
 
     async def _write_large(self, submission: Submission, value: Feed) -> None:
-        asked: _Asked = submission.context
-        call = asked.call
+        context: _Context = submission.context
+        call = context.call
         try:
             take_room(call.exchange, value)
             body = await run_aside(call.shared.threads, self._encoded, submission, value)
         except RequestError as error:
-            _fail(call, asked.form, error, asked.request, submission.log_id)
+            _fail(call, context.form, error, context.request, submission.log_id)
         else:
-            _send(asked, body)
+            _send(context, body)
 
     def _encoded(self, submission: Submission, value: Feed) -> bytes:
-        asked: _Asked = submission.context
-        graph, request = submission.graph, asked.request
+        context: _Context = submission.context
+        graph, request = submission.graph, context.request
         signature = graph.signature
         assert signature is not None, "_graph gives no other"
         last = graph.plan.names[graph.plan.last]
         engine = "" if graph.name in self._ensembles else last
         response = GeneralResponse(
             outputs=rules.outputs_of(request, signature, engine, value),
-            profile=[*asked.begun, asked.begun[1], _now()] if request.profile else None,
+            profile=[*context.begun, context.begun[1], _now()] if request.profile else None,
             log_id=request.log_id,
         )
         try:
-            return asked.form.encode(response)
+            return context.form.encode(response)
         except (TypeError, UnicodeEncodeError) as error:
             raise log_unsendable(last, submission.data_id, submission.log_id, error) from None
 
@@ -353,11 +353,11 @@ def _form_of(call: HttpCall) -> _Form:
     raise UnknownMediaType(f"a body here is {media.JSON} or {PROTO}")
 
 
-def _send(asked: _Asked, body: bytes) -> None:
-    if isinstance(asked.call, HttpCall):
-        send_packed(asked.call, 200, (asked.form.header,), body, _PACKED_FROM)
+def _send(context: _Context, body: bytes) -> None:
+    if isinstance(context.call, HttpCall):
+        send_packed(context.call, 200, (context.form.header,), body, _PACKED_FROM)
     else:
-        asked.call.reply(body)
+        context.call.reply(body)
 
 
 def _failed(call: HttpCall, error: RequestError) -> None:

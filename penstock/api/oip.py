@@ -64,7 +64,7 @@ from penstock.protocols.protobuf import varint
 from penstock.protocols.status import GrpcCode
 from penstock.request import Feed, Outcome
 
-_Asks: TypeAlias = tuple[ServedGraph, InferRequest, bool]
+_Decoded: TypeAlias = tuple[ServedGraph, InferRequest, bool]
 """A decoded request: its graph, the request, and whether it has raw bytes over gRPC."""
 
 PLATFORM: Final = "penstock"
@@ -240,8 +240,8 @@ class OpenInferenceApplication:
                     if request is None or signature is None:
                         yield route(place, name, request)
                     else:
-                        asked = example(signature)
-                        yield route(place, name, request_of(signature), examples=[(asked, None)])
+                        body = example(signature)
+                        yield route(place, name, request_of(signature), examples=[(body, None)])
 
         return route(path, "a model", request, listed=listed, there=self._is_served)
 
@@ -301,41 +301,41 @@ class OpenInferenceApplication:
             aside=len(body) > LARGE or json_bytes > _AT_ONCE,
         )
 
-    def _submit(self, call: Any, port: Any, asks: _Asks, timeout: float | None) -> None:
-        graph, request, raw = asks
+    def _submit(self, call: Any, port: Any, decoded: _Decoded, timeout: float | None) -> None:
+        graph, request, raw = decoded
         if not self._counts:
             self._count()
         context = (call, request, port, raw)
-        asked = Submission(graph, request.feed, timeout, random.getrandbits(63), context)
-        asked.call = call
-        asked.start(self._answered)
-        if not asked.over:
-            call.exchange.on_gone = asked.cancel
+        submission = Submission(graph, request.feed, timeout, random.getrandbits(63), context)
+        submission.call = call
+        submission.start(self._answered)
+        if not submission.over:
+            call.exchange.on_gone = submission.cancel
 
-    def _answered(self, asked: Submission, outcome: Outcome) -> None:
-        call, _, port, _ = asked.context
+    def _answered(self, submission: Submission, outcome: Outcome) -> None:
+        call, _, port, _ = submission.context
         if outcome.error is not None:
-            port.fail(call, outcome.error, asked.log_id)
+            port.fail(call, outcome.error, submission.log_id)
             return
         value = outcome.value or {}
         if _is_large(value):
-            call.aside(self._write_large(asked, value))
+            call.aside(self._write_large(submission, value))
             return
         try:
-            answer = port.encode(asked, _answered(asked, value))
+            answer = port.encode(submission, _answered(submission, value))
         except RequestError as error:
-            port.fail(call, error, asked.log_id)
+            port.fail(call, error, submission.log_id)
         else:
             port.send(call, answer)
 
-    async def _write_large(self, asked: Submission, value: Feed) -> None:
-        call, _, port, _ = asked.context
+    async def _write_large(self, submission: Submission, value: Feed) -> None:
+        call, _, port, _ = submission.context
         try:
             take_room(call.exchange, value)
-            tensors = _answered(asked, value)
-            answer = await run_aside(self._threads, port.encode, asked, tensors)
+            tensors = _answered(submission, value)
+            answer = await run_aside(self._threads, port.encode, submission, tensors)
         except RequestError as error:
-            port.fail(call, error, asked.log_id)
+            port.fail(call, error, submission.log_id)
         else:
             port.send(call, answer)
 
@@ -372,7 +372,7 @@ class OpenInferenceApplication:
             aside=len(message) > LARGE,
         )
 
-    def _grpc_decoded(self, message: bytes) -> _Asks:
+    def _grpc_decoded(self, message: bytes) -> _Decoded:
         request, raw = oip_message.decode(message)
         graph = self._graph(request.model, request.version)
         oip.fit(request, graph.signature)
@@ -381,19 +381,19 @@ class OpenInferenceApplication:
     async def _grpc_stream(self, call: GrpcCall) -> None:
         """Run the requests concurrently; send their answers in the requests' order."""
         waiting: asyncio.Queue[_Streamed | None] = asyncio.Queue(_MOST_STREAMED)
-        asked: set[_Streamed] = set()
-        writer = asyncio.create_task(self._write_in_order(call, waiting, asked))
+        in_flight: set[_Streamed] = set()
+        writer = asyncio.create_task(self._write_in_order(call, waiting, in_flight))
         try:
             while (message := await call.read()) is not None:
                 one = _Streamed(call.exchange.another())
-                asked.add(one)
+                in_flight.add(one)
                 await waiting.put(one)
                 await self._stream_one(call, message, one)
             await waiting.put(None)
             await writer
         finally:
             writer.cancel()
-            for each in asked:
+            for each in in_flight:
                 each.drop()
 
     async def _stream_one(self, call: GrpcCall, message: bytes, one: _Streamed) -> None:
@@ -416,14 +416,14 @@ class OpenInferenceApplication:
         one.submission.start(one.answered)
 
     async def _write_in_order(
-        self, call: GrpcCall, waiting: asyncio.Queue[_Streamed | None], asked: set[_Streamed]
+        self, call: GrpcCall, waiting: asyncio.Queue[_Streamed | None], in_flight: set[_Streamed]
     ) -> None:
         while (one := await waiting.get()) is not None:
             answer = await one.outcome
             if isinstance(answer, Outcome):
                 answer = await self._stream_answer(one, answer)
             await call.write(answer)
-            asked.discard(one)
+            in_flight.discard(one)
             one.held.release()
 
     async def _stream_answer(self, one: _Streamed, outcome: Outcome) -> bytes:
@@ -484,14 +484,14 @@ def _stream_error(request_id: str, error: RequestError, log_id: int | None) -> b
     return encoded
 
 
-def _decoded(graph: ServedGraph, body: bytes, header: int | None) -> _Asks:
+def _decoded(graph: ServedGraph, body: bytes, header: int | None) -> _Decoded:
     request = oip_json.decode(body, header)
     oip.fit(request, graph.signature)
     return graph, request, False
 
 
-def _answered(asked: Submission, value: Feed) -> list[oip.OutTensor]:
-    return oip.answered(asked.context[1], asked.graph.signature, value)
+def _answered(submission: Submission, value: Feed) -> list[oip.OutTensor]:
+    return oip.answered(submission.context[1], submission.graph.signature, value)
 
 
 def _is_large(value: Feed) -> bool:
@@ -505,13 +505,13 @@ class _HttpAnswers:
     """Answers as JSON, followed by raw bytes."""
 
     @staticmethod
-    def encode(asked: Submission, tensors: list[oip.OutTensor]) -> tuple[bytes, int | None]:
-        graph, request = asked.graph, asked.context[1]
+    def encode(submission: Submission, tensors: list[oip.OutTensor]) -> tuple[bytes, int | None]:
+        graph, request = submission.graph, submission.context[1]
         try:
             return oip_json.encode(request, graph.name or "", graph.version, tensors)
         except (TypeError, UnicodeEncodeError) as error:
             raise log_unsendable(
-                graph.stages[-1].name, asked.data_id, asked.log_id, error
+                graph.stages[-1].name, submission.data_id, submission.log_id, error
             ) from None
 
     @staticmethod
@@ -532,13 +532,13 @@ class _GrpcAnswers:
     """Answers as messages."""
 
     @staticmethod
-    def encode(asked: Submission, tensors: list[oip.OutTensor]) -> bytes:
-        graph, request, raw = asked.graph, asked.context[1], asked.context[3]
+    def encode(submission: Submission, tensors: list[oip.OutTensor]) -> bytes:
+        graph, request, raw = submission.graph, submission.context[1], submission.context[3]
         try:
             return oip_message.encode(request, raw, graph.name or "", graph.version, tensors)
         except UnicodeEncodeError as error:
             raise log_unsendable(
-                graph.stages[-1].name, asked.data_id, asked.log_id, error
+                graph.stages[-1].name, submission.data_id, submission.log_id, error
             ) from None
 
     @staticmethod

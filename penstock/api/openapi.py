@@ -141,8 +141,8 @@ def _operation(route: Http, parts: _Components) -> dict[str, Any]:
     if parameters:
         found["parameters"] = parameters
     if route.request:
-        asked = [request for request, _ in route.examples]
-        content = parts.content(route.request, asked)
+        requests = [request for request, _ in route.examples]
+        content = parts.content(route.request, requests)
         found["requestBody"] = {"required": True, "content": content}
     found["responses"] = {
         str(status): _response(status, answer, route, parts)

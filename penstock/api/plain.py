@@ -178,29 +178,29 @@ class PlainApplication:
     ) -> None:
         accept = call.exchange.head.fields.get(b"accept")
         answer = media.answer_kind(None if accept is None else accept.decode("latin-1"), kind)
-        asked = Submission(graph, feed, timeout, random.getrandbits(63), (call, answer, route))
-        asked.call = call
-        asked.start(self._answered)
-        if not asked.over:
-            call.exchange.on_gone = asked.cancel
+        submission = Submission(graph, feed, timeout, random.getrandbits(63), (call, answer, route))
+        submission.call = call
+        submission.start(self._answered)
+        if not submission.over:
+            call.exchange.on_gone = submission.cancel
 
-    def _answered(self, asked: Submission, outcome: Outcome) -> None:
-        call, _, _ = asked.context
+    def _answered(self, submission: Submission, outcome: Outcome) -> None:
+        call, _, _ = submission.context
         if outcome.error is not None:
-            call.send(error_reply(outcome.error, asked.log_id))
+            call.send(error_reply(outcome.error, submission.log_id))
         elif paddle.takes_long(outcome.value):
-            call.aside(self._write(asked, outcome.value or {}))
+            call.aside(self._write(submission, outcome.value or {}))
         else:
-            _reply(asked, outcome.value or {})
+            _reply(submission, outcome.value or {})
 
-    async def _write(self, asked: Submission, value: Feed) -> None:
+    async def _write(self, submission: Submission, value: Feed) -> None:
         """Encode a large answer in a thread."""
-        call, answer, route = asked.context
+        call, answer, route = submission.context
         try:
             take_room(call.exchange, value)
-            body = await run_aside(self._threads, encode, asked, route, value, answer)
+            body = await run_aside(self._threads, encode, submission, route, value, answer)
         except RequestError as error:
-            call.send(error_reply(error, asked.log_id))
+            call.send(error_reply(error, submission.log_id))
         else:
             send_packed(call, 200, HEADERS[answer], body)
 
@@ -232,17 +232,17 @@ def decode(body: bytes, kind: str, graph: ServedGraph, route: PlainRoute = ANY) 
     return value
 
 
-def _reply(asked: Submission, value: Feed) -> None:
-    call, answer, route = asked.context
+def _reply(submission: Submission, value: Feed) -> None:
+    call, answer, route = submission.context
     try:
-        body = encode(asked, route, value, answer)
+        body = encode(submission, route, value, answer)
     except RequestError as error:
-        call.send(error_reply(error, asked.log_id))
+        call.send(error_reply(error, submission.log_id))
     else:
         send_packed(call, 200, HEADERS[answer], body)
 
 
-def encode(asked: Submission, route: PlainRoute, value: Feed, kind: str) -> bytes:
+def encode(submission: Submission, route: PlainRoute, value: Feed, kind: str) -> bytes:
     """The answer's body.
 
     Raises:
@@ -254,5 +254,5 @@ def encode(asked: Submission, route: PlainRoute, value: Feed, kind: str) -> byte
             return response.write(response.check(value), kind)
         return media.encode(value, kind)
     except (TypeError, ValueError, PydanticSerializationError) as error:
-        last = asked.graph.stages[-1].name
-        raise log_unsendable(last, asked.data_id, asked.log_id, error) from None
+        last = submission.graph.stages[-1].name
+        raise log_unsendable(last, submission.data_id, submission.log_id, error) from None

@@ -66,18 +66,18 @@ class ReflectionApplication:
 
     def _answer(self, request: Any, response: Any) -> None:
         """Fill in the response to one request."""
-        asked = request.WhichOneof("message_request")
-        if asked == "list_services":
+        kind = request.WhichOneof("message_request")
+        if kind == "list_services":
             response.list_services_response.SetInParent()
             for name in self._services:
                 response.list_services_response.service.add(name=name)
             return
         file = None
-        if asked == "file_by_filename":
+        if kind == "file_by_filename":
             file = self._files.get(request.file_by_filename)
-        elif asked == "file_containing_symbol":
+        elif kind == "file_containing_symbol":
             file = self._files.get(self._file_of.get(request.file_containing_symbol, ""))
-        elif asked == "all_extension_numbers_of_type":
+        elif kind == "all_extension_numbers_of_type":
             name = request.all_extension_numbers_of_type
             if name in self._types:
                 response.all_extension_numbers_response.base_type_name = name
@@ -86,7 +86,7 @@ class ReflectionApplication:
             response.file_descriptor_response.file_descriptor_proto.append(file)
             return
         error = response.error_response
-        known = asked is not None
+        known = kind is not None
         error.error_code = GrpcCode.NOT_FOUND if known else GrpcCode.INVALID_ARGUMENT
         error.error_message = "there is no such name" if known else "the request has no query"
 

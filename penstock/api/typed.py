@@ -95,11 +95,11 @@ class TypedApplication:
         accept = fields.get(b"accept")
         answer = media.answer_kind(None if accept is None else accept.decode("latin-1"), kind)
         feed = {BODY: body, KIND: kind, ANSWER: answer}
-        asked = Submission(graph, feed, call.timeout, random.getrandbits(63), (call, answer))
-        asked.call = call
-        asked.start(_answered)
-        if not asked.over:
-            call.exchange.on_gone = asked.cancel
+        submission = Submission(graph, feed, call.timeout, random.getrandbits(63), (call, answer))
+        submission.call = call
+        submission.start(_answered)
+        if not submission.over:
+            call.exchange.on_gone = submission.cancel
 
 
 def media_of(graph: ServedGraph) -> str | None:
@@ -118,11 +118,11 @@ def _only(contents: Contents, kind: str | None) -> Contents:
     }
 
 
-def _answered(asked: Submission, outcome: Outcome) -> None:
-    call, answer = asked.context
+def _answered(submission: Submission, outcome: Outcome) -> None:
+    call, answer = submission.context
     if outcome.error is None:
         assert outcome.value is not None
         value = outcome.value
         send_packed(call, 200, HEADERS[value.get(KIND, answer)], value[BODY])
     else:
-        call.send(error_reply(outcome.error, asked.log_id))
+        call.send(error_reply(outcome.error, submission.log_id))

@@ -93,7 +93,7 @@ def target_of(
     """
     if values and not (grpc or binary):
         bodies = [Body(orjson.dumps(value), (_JSON,)) for value in values]
-        return place.asked(None, f"{model.path}/infer", bodies)
+        return place.with_requests(None, f"{model.path}/infer", bodies)
     if values:
         tensors = [_given(value) for value in values]
     else:
@@ -101,8 +101,10 @@ def target_of(
         tensors = made_up(inputs_of(found), shapes_of(shapes))
     if grpc:
         messages = [Body(_message(model, each)) for each in tensors]
-        return place.asked("inference", f"/{INFERENCE}/ModelInfer", messages)
-    return place.asked(None, f"{model.path}/infer", [_body(each, binary) for each in tensors])
+        return place.with_requests("inference", f"/{INFERENCE}/ModelInfer", messages)
+    return place.with_requests(
+        None, f"{model.path}/infer", [_body(each, binary) for each in tensors]
+    )
 
 
 def inputs_of(found: Mapping[str, Any]) -> list[Input]:
@@ -231,12 +233,12 @@ def _get(place: Target, model: Model) -> dict[str, Any]:
 async def _metadata(place: Target, model: Model) -> dict[str, Any]:
     """Request the model's metadata over gRPC."""
     request, response = inference_messages("ModelMetadata")
-    asked = request(name=model.name, version=model.version).SerializeToString()
+    message = request(name=model.name, version=model.version).SerializeToString()
     endpoint = Endpoint(host=place.host, port=place.port)
     channel = AsyncChannel([endpoint], Tls(ca_file=place.ca_file) if place.tls else None)
     deadline = time.monotonic() + _TIMEOUT
     try:
-        reply = await channel.call(asked, deadline=deadline, method=f"/{INFERENCE}/ModelMetadata")
+        reply = await channel.call(message, deadline=deadline, method=f"/{INFERENCE}/ModelMetadata")
     except CallFailed as error:
         raise BadTarget(f"{place.url} has no metadata of the model: {error}") from error
     finally:

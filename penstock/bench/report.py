@@ -72,8 +72,8 @@ def footing(results: Sequence[StepResult]) -> list[str]:
     lines = []
     if any(result.step.rate is None for result in results):
         lines.append(_UNCORRECTED)
-    said = dict.fromkeys(result.server_says for result in results if result.server_says)
-    return [*lines, *said]
+    notes = dict.fromkeys(result.server_note for result in results if result.server_note)
+    return [*lines, *notes]
 
 
 def as_csv(results: Sequence[StepResult]) -> str:

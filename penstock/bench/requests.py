@@ -92,9 +92,9 @@ def target_of(
         return inference.target_of(place, model, values, shapes, grpc=scheme.grpc, binary=binary)
     path = parts.path or "/"
     if scheme.grpc:
-        return place.asked("pipeline", METHOD, _messages(path, values))
+        return place.with_requests("pipeline", METHOD, _messages(path, values))
     bodies = [Body(orjson.dumps(value), (_JSON,)) for value in values]
-    return place.asked(None, f"{path}?{parts.query}" if parts.query else path, bodies)
+    return place.with_requests(None, f"{path}?{parts.query}" if parts.query else path, bodies)
 
 
 def requests_of(data: str | None, pairs: Sequence[str]) -> list[Any]:

@@ -129,7 +129,7 @@ class StepResult:
         lag_p99: p99 of the client's own delay in sending.
         client_busy: share of time in which the busiest client process ran, or waited for a core.
         ops: op times from the server's status; empty without a status.
-        server_says: why ``ops`` is empty, or a remark about the server.
+        server_note: why ``ops`` is empty, or a remark about the server.
         interrupted: the step was ended early.
     """
 
@@ -145,7 +145,7 @@ class StepResult:
     lag_p99: float
     client_busy: float
     ops: tuple[OpTimes, ...] = ()
-    server_says: str = ""
+    server_note: str = ""
     interrupted: bool = False
 
     @property
@@ -174,7 +174,7 @@ class StepResult:
 
 
 def result_of(
-    step: Step, parts: Sequence[Measured], ops: tuple[OpTimes, ...] = (), server_says: str = ""
+    step: Step, parts: Sequence[Measured], ops: tuple[OpTimes, ...] = (), server_note: str = ""
 ) -> StepResult:
     """Combine the measurements of several processes in one step."""
     latencies, sendings, lags = array("d"), array("d"), array("d")
@@ -201,7 +201,7 @@ def result_of(
         lag_p99=Percentiles.of(lags).p99,
         client_busy=max(part.busy / part.seconds if part.seconds else 0.0 for part in parts),
         ops=ops,
-        server_says=server_says,
+        server_note=server_note,
         interrupted=any(part.interrupted for part in parts),
     )
 

@@ -60,8 +60,8 @@ def run(
             first = begin + load.warm_up
             status = _ServerStatus(target, load, first, first + load.duration)
             parts = measure(step, begin, partial(_tick, on_tick, number, begin))
-            ops, says = status.between()
-            result = result_of(step, parts, ops, says)
+            ops, note = status.between()
+            result = result_of(step, parts, ops, note)
             if result.requests:
                 results.append(result)
                 on_result(result)
@@ -204,9 +204,9 @@ class _ServerStatus:
             return (), self._problem
         try:
             engines = self._reports[1]["engines"]
-            says = ""
+            note = ""
             if self._shared is not None and engines > self._shared:
-                says = f"{engines} engines share fewer gRPC connections: raise --connections"
-            return ops_between(*self._reports), says
+                note = f"{engines} engines share fewer gRPC connections: raise --connections"
+            return ops_between(*self._reports), note
         except (KeyError, TypeError, AttributeError):  # /status is another application's
             return (), "the server has no readable status"

@@ -60,7 +60,7 @@ class Target:
         """The server's address for requests of its status."""
         return f"{'https' if self.tls else 'http'}://{self.authority}"
 
-    def asked(self, calls: Calls | None, path: str, bodies: Sequence[Body]) -> Target:
+    def with_requests(self, calls: Calls | None, path: str, bodies: Sequence[Body]) -> Target:
         """Return a target of the same service with other requests; without a body by GET."""
         method = "POST" if bodies else "GET"
         sent = (*bodies,) or (Body(b""),)

@@ -243,8 +243,8 @@ class RemoteModel:
 
     async def _metadata(self, deadline: float | None) -> Interface:
         request, response = inference_messages("ModelMetadata")
-        asked = request(name=self._name).SerializeToString()
-        found = _parsed(response, await self._call("ModelMetadata", asked, deadline))
+        message = request(name=self._name).SerializeToString()
+        found = _parsed(response, await self._call("ModelMetadata", message, deadline))
         return Interface(
             [_spec_of(each) for each in found.inputs],
             [each.name for each in found.outputs],
@@ -254,9 +254,9 @@ class RemoteModel:
     async def _only_model(self, deadline: float | None) -> str | None:
         """Return the name of the server's only model; None if it has several."""
         request, response = inference_messages("ModelStatistics")
-        asked = request().SerializeToString()
+        message = request().SerializeToString()
         try:
-            statistics = _parsed(response, await self._call("ModelStatistics", asked, deadline))
+            statistics = _parsed(response, await self._call("ModelStatistics", message, deadline))
         except CallFailed:
             return None
         names = {each.name for each in statistics.model_stats}

@@ -220,17 +220,17 @@ class CoroutineExecutor(LocalExecutor):
         try:
             members = begin(op, batch.samples, began)
             steps = calls(op, members)
-            asked = next(steps, None)
+            arguments = next(steps, None)
             batch.prepared = time.monotonic() - began
-            while asked is not None:
+            while arguments is not None:
                 batch.started = time.monotonic()
-                answer = await self._call(op, batch, *asked)
+                answer = await self._call(op, batch, *arguments)
                 batch.processed += time.monotonic() - batch.started
                 batch.started = None
                 try:
-                    asked = steps.send(answer)
+                    arguments = steps.send(answer)
                 except StopIteration:
-                    asked = None
+                    arguments = None
             return end(op, members)
         finally:
             batch.ran = time.monotonic() - began

@@ -236,15 +236,15 @@ def _make_calls(
     op: BoundOp, batch: Batch, members: Sequence[Member], limit: float | None, began: float
 ) -> None:
     steps = calls(op, members)
-    asked = next(steps, None)
+    arguments = next(steps, None)
     batch.prepared = _monotonic() - began
-    while asked is not None:
+    while arguments is not None:
         batch.started = _monotonic()
-        answer = _call(op, batch, *asked, limit)
+        answer = _call(op, batch, *arguments, limit)
         try:
-            asked = steps.send(answer)
+            arguments = steps.send(answer)
         except StopIteration:
-            asked = None
+            arguments = None
 
 
 def _call(
@@ -449,15 +449,15 @@ def _ask_to_jump(op: BoundOp, members: Sequence[Member], outcomes: list[Outcome]
     good = [at for at, outcome in enumerate(outcomes) if outcome.error is None]
     if not good:
         return
-    asked = [members[at].sample for at in good]
+    samples = [members[at].sample for at in good]
     data = {
         sample.data_id: ChannelData(outcomes[at], sample.data_id, sample.log_id)
-        for at, sample in zip(good, asked, strict=True)
+        for at, sample in zip(good, samples, strict=True)
     }
     try:
         jump = bool(op.op.check_jumping(data))
     except HOOK_FAULTS as error:
-        errors = hook_raised_for(op.op, "check_jumping", asked, error)
+        errors = hook_raised_for(op.op, "check_jumping", samples, error)
         for at, each in zip(good, errors, strict=True):
             outcomes[at] = Outcome(None, each)
         return

@@ -77,8 +77,8 @@ def exporter() -> SpanExporter:
     """
     name = os.environ.get("OTEL_TRACES_EXPORTER") or "otlp"
     if name == "otlp":
-        asked = (OTEL_EXPORTER_OTLP_TRACES_PROTOCOL, OTEL_EXPORTER_OTLP_PROTOCOL)
-        protocol = next(filter(None, map(os.environ.get, asked)), "http/protobuf")
+        variables = (OTEL_EXPORTER_OTLP_TRACES_PROTOCOL, OTEL_EXPORTER_OTLP_PROTOCOL)
+        protocol = next(filter(None, map(os.environ.get, variables)), "http/protobuf")
         name = _PROTOCOLS.get(protocol, protocol)
     found = [*entry_points(group="opentelemetry_traces_exporter", name=name)]
     if not found:
@@ -203,10 +203,10 @@ class SpanWriter:
             return None
         else:
             trace_id = self._id(16, data_id)
-        asked = self._sampler.should_sample(context, trace_id, name, SpanKind.SERVER)
-        chosen = SAMPLED if asked.decision is Decision.RECORD_AND_SAMPLE else 0
+        sampling = self._sampler.should_sample(context, trace_id, name, SpanKind.SERVER)
+        chosen = SAMPLED if sampling.decision is Decision.RECORD_AND_SAMPLE else 0
         return _Trace(
-            trace_id, parent, TraceFlags(extra | chosen), asked.trace_state or TraceState()
+            trace_id, parent, TraceFlags(extra | chosen), sampling.trace_state or TraceState()
         )
 
     def _id(self, size: int, *what: object) -> int:

@@ -171,18 +171,18 @@ def feed_of(request: GeneralRequest, signature: Signature, budget: DecodeBudget)
     """
     if not request.tensors:
         raise PackageError("the request has no tensor")
-    asked = InferRequest()
+    infer = InferRequest()
     lods: Feed = {}
     for tensor in request.tensors:
         spec = _spec_of(signature.inputs, tensor)
         name = tensor.name or tensor.alias if spec is None else spec.alias
         where = f"tensor {name[:64]!r}"
         datatype, array = _array(where, tensor, spec, budget)
-        asked.add(name, datatype, array)
+        infer.add(name, datatype, array)
         if tensor.lod:
             lods[name + LOD_SUFFIX] = _lod(where, tensor.lod, array)
-    oip.fit(asked, signature)
-    return asked.feed | lods
+    oip.fit(infer, signature)
+    return infer.feed | lods
 
 
 def output_of(tensor: InTensor, budget: DecodeBudget) -> Output:

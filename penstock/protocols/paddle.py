@@ -201,8 +201,8 @@ def unpack(request: Call | Request) -> tuple[Feed, bool]:
         _add_tensors(feed, request.tensors)
     if PROFILE_KEY not in feed:
         return feed, False
-    asked: Any = feed.pop(PROFILE_KEY)
-    return feed, isinstance(asked, str) and asked == "1"
+    flag: Any = feed.pop(PROFILE_KEY)
+    return feed, isinstance(flag, str) and flag == "1"
 
 
 def wants_profile(call: Call) -> bool:

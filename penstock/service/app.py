@@ -174,17 +174,17 @@ class App(Several):
         name = name or path.rpartition("/")[2]
         self._check_route(path)
         self._check_name(name)
-        asked = None if request is None else Schema(request, f"{path}, request")
+        request_schema = None if request is None else Schema(request, f"{path}, request")
         route = PlainRoute(
             path=path,
             graph=name,
-            request=asked,
+            request=request_schema,
             response=None
             if response is None
             else Schema(response, f"{path}, response", of_answers=True),
             files=file_members(request),
             group=self.name,
-            examples=_examples(path, asked, examples),
+            examples=_examples(path, request_schema, examples),
         )
         self._graphs.append((route, last, options))
 

@@ -103,9 +103,9 @@ class TracePage:
         if not is_local(call, "the trace"):
             return
         try:
-            asked = parse_qs(call.exchange.head.query.decode("ascii"), max_num_fields=8)
-            requests = int(asked.get("requests", [str(_REQUESTS)])[0])
-            seconds = float(asked.get("seconds", [str(_SECONDS)])[0])
+            query = parse_qs(call.exchange.head.query.decode("ascii"), max_num_fields=8)
+            requests = int(query.get("requests", [str(_REQUESTS)])[0])
+            seconds = float(query.get("seconds", [str(_SECONDS)])[0])
             good = 1 <= requests <= MOST_REQUESTS and 0 < seconds <= MOST_SECONDS
         except ValueError:
             good = False

@@ -51,8 +51,10 @@ def client(app: App) -> Iterator[httpx.Client]:
 
     async def _exchange(request: httpx.Request) -> httpx.Response:
         body = request.read()
-        asked = httpx.Request(request.method, request.url, headers=request.headers, content=body)
-        answer = await inner.handle_async_request(asked)
+        forwarded = httpx.Request(
+            request.method, request.url, headers=request.headers, content=body
+        )
+        answer = await inner.handle_async_request(forwarded)
         content = b"".join([piece async for piece in answer.aiter_raw()])
         return httpx.Response(answer.status_code, headers=answer.headers, content=content)
 

@@ -324,13 +324,13 @@ class _Clients:
         for event in events:
             if type(event) is Invoke:
                 if event.id in self._open or event.id in self._ended:
-                    self._found.add("asked twice", f"request {event.id} was asked twice")
+                    self._found.add("sent twice", f"request {event.id} was sent twice")
                 self._open[event.id] = event
                 continue
             self._complete(event)
-        for asked in self._open.values():
+        for invoked in self._open.values():
             self._found.add(
-                "no completion", f"request {asked.id}, asked at {asked.t:.6f}, never ended"
+                "no completion", f"request {invoked.id}, sent at {invoked.t:.6f}, never ended"
             )
         most = self._limits.failures
         if isinstance(most, int):
@@ -345,24 +345,24 @@ class _Clients:
 
     def _complete(self, event: ClientEvent) -> None:
         kind = type(event).__name__.lower()
-        asked = self._open.pop(event.id, None)
-        if asked is None:
+        invoked = self._open.pop(event.id, None)
+        if invoked is None:
             before = self._ended.get(event.id)
-            story = "but was never asked" if before is None else f"after it ended with {before}"
+            story = "but was never sent" if before is None else f"after it ended with {before}"
             self._found.add("double completion", f"request {event.id} ended with {kind} {story}")
             return
         self._ended[event.id] = kind
-        self._failures[asked.graph] += type(event) is Failed
+        self._failures[invoked.graph] += type(event) is Failed
         if type(event) is Ok:
-            self.good[asked.graph] += 1
-            if event.nonce != asked.nonce:
+            self.good[invoked.graph] += 1
+            if event.nonce != invoked.nonce:
                 self._found.add(
                     "swapped answer",
-                    f"request {event.id} sent {asked.nonce!r} and got {event.nonce!r} back",
+                    f"request {event.id} sent {invoked.nonce!r} and got {event.nonce!r} back",
                 )
         grace = self._limits.grace
-        if grace is not None and asked.deadline is not None and type(event) is not Info:
-            over = event.t - max(asked.deadline, asked.t)
+        if grace is not None and invoked.deadline is not None and type(event) is not Info:
+            over = event.t - max(invoked.deadline, invoked.t)
             if over > grace:
                 self._found.add(
                     "late answer",

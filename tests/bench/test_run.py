@@ -229,4 +229,4 @@ def test_a_server_without_a_status_is_measured_all_the_same(status: bytes | None
         (result,) = run(target_of(server.url(), data="{}"), load(Step(concurrency=1)))
     assert result.good
     assert result.ops == ()
-    assert says in result.server_says
+    assert says in result.server_note

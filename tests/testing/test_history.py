@@ -83,15 +83,15 @@ def instead(events: list[Any], old: Any, *new: Any) -> list[Any]:
 @pytest.mark.parametrize(
     ("events", "sentence"),
     [
-        (without(CLIENTS, Ok(2, "b", 1.0)), "request 2, asked at 0.100000, never ended"),
+        (without(CLIENTS, Ok(2, "b", 1.0)), "request 2, sent at 0.100000, never ended"),
         ([*CLIENTS, Ok(2, "b", 1.5)], "request 2 ended with ok after it ended with ok"),
         ([*CLIENTS, Ok(5, "e", 3.5)], "request 5 ended with ok after it ended with info"),
         (
             [*CLIENTS, Ok(4, "d", 3.5)],
             "request 4 ended with ok after it ended with refused",
         ),
-        ([*CLIENTS, Ok(9, "z", 3.5)], "request 9 ended with ok but was never asked"),
-        ([*CLIENTS, Invoke(2, "b", 4.0), Info(2, "", 4.1)], "request 2 was asked twice"),
+        ([*CLIENTS, Ok(9, "z", 3.5)], "request 9 ended with ok but was never sent"),
+        ([*CLIENTS, Invoke(2, "b", 4.0), Info(2, "", 4.1)], "request 2 was sent twice"),
         (instead(CLIENTS, Ok(1, "a", 1.1), Ok(1, "b", 1.1)), "request 1 sent 'a' and got 'b' back"),
         (
             instead(CLIENTS, Ok(1, "a", 1.1), Ok(1, "a", 5.2)),

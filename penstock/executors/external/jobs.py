@@ -163,12 +163,12 @@ def refusal_body(error: RequestError, text: str, kind: str) -> bytes:
         text: what the caller may read.
         kind: the worker's media type.
     """
-    said: dict[str, Any] = {"error": error.code, "message": text}
+    body: dict[str, Any] = {"error": error.code, "message": text}
     if isinstance(error, InvalidInput):
-        said["details"] = error.details
+        body["details"] = error.details
     if isinstance(error, ProductError):
-        said["number"] = error.number
-    return media.encode(said, kind)
+        body["number"] = error.number
+    return media.encode(body, kind)
 
 
 def is_callers(error: RequestError) -> bool:

@@ -259,7 +259,7 @@ class SupervisorClient:
         # One request at a time: the supervisor serves them one after the other anyhow, and so its
         # queue, which would refuse at some length, stays short.
         self._turn = asyncio.Lock()
-        self._asked: dict[int, asyncio.Future[Any]] = {}  # by the number of the request
+        self._pending: dict[int, asyncio.Future[Any]] = {}  # by the number of the request
         self._exits: dict[int, asyncio.Future[Exited]] = {}
         self._lost: str | None = None
         loop.add_reader(control, self._hear)
@@ -345,7 +345,7 @@ class SupervisorClient:
         self._lose("the connection to the supervisor is closed")
 
     async def _ask(self, message: Spawn | SumWanted | Ask) -> Any:
-        answer = self._asked[message.number] = self._loop.create_future()
+        answer = self._pending[message.number] = self._loop.create_future()
         try:
             self._say(message)
             return await answer
@@ -355,7 +355,7 @@ class SupervisorClient:
                 self._forget(answer.result())
             raise
         finally:
-            del self._asked[message.number]
+            del self._pending[message.number]
 
     def _say(self, message: Message, *fds: int) -> None:
         if self._lost is not None:
@@ -404,13 +404,13 @@ class SupervisorClient:
                 self._obey(message)
 
     def _answer(self, number: int, answer: Any) -> None:
-        asked = self._asked.get(number)
-        if asked is None or asked.done():
+        future = self._pending.get(number)
+        if future is None or future.done():
             self._forget(answer)
         elif isinstance(answer, StartupError):
-            asked.set_exception(answer)
+            future.set_exception(answer)
         else:
-            asked.set_result(answer)
+            future.set_result(answer)
 
     def _forget(self, answer: Any) -> None:
         """Nothing waits for the answer any more; close its descriptors, so that a new worker
@@ -430,7 +430,7 @@ class SupervisorClient:
         self._lost = why
         self._loop.remove_reader(self._control)
         self._control.close()
-        for future in (*self._asked.values(), *self._exits.values()):
+        for future in (*self._pending.values(), *self._exits.values()):
             if not future.done():
                 future.set_exception(StartupError(why))
                 future.exception()  # marks the exception as retrieved, in case nothing waits
