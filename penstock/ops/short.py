@@ -12,7 +12,7 @@ service = Service("ensemble", combine)
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
@@ -27,6 +27,7 @@ from penstock.ops.op import Op
 from penstock.ops.product import product_error
 from penstock.protocols.array_text import parse_array
 from penstock.request import Feed
+from penstock.tensor import LOD_SUFFIX
 
 
 class Model(Op):
@@ -39,8 +40,8 @@ class Model(Op):
         options: any other parameter of ``Op``.
 
     Nested lists of numbers, and texts such as ``"[[1, 2, 3]]"``, are converted to arrays. After
-    another Model with other output names and the same number of outputs, inputs are matched by
-    position.
+    another Model, inputs are matched with its outputs by name, and further outputs are left out;
+    or, if there are as many outputs of other names, by position.
 
     Raises:
         GraphError: ``inputs`` is not one op, or an option is unknown.
@@ -68,13 +69,32 @@ class Model(Op):
         (feed,) = input_dicts.values()
         for source in self._input_ops:  # one at most
             if isinstance(source, Model):
-                wanted = self.client.model.feed_names
-                if len(wanted) == len(feed) and feed.keys() != {*wanted}:
-                    return dict(zip(wanted, feed.values(), strict=True))
+                return _inputs(self.client.model.feed_names, feed)
         for value in feed.values():
             if type(value) is not np.ndarray:
                 return {name: _array(name, value) for name, value in feed.items()}
         return feed
+
+
+def can_follow(inputs: Sequence[str], outputs: Collection[str]) -> bool:
+    """Whether a model with these inputs can run on the outputs of another."""
+    return len(inputs) == len(outputs) or {*inputs} <= {*outputs}
+
+
+def _inputs(wanted: Sequence[str], outputs: Feed) -> Feed:
+    """The inputs of a model from the outputs of another, as ``Model`` matches them."""
+    names = {*wanted}
+    if outputs.keys() == names:
+        return outputs
+    if outputs.keys() > names:
+        return {
+            name: value
+            for name, value in outputs.items()
+            if name in names or name.removesuffix(LOD_SUFFIX) in names
+        }
+    if len(wanted) == len(outputs):
+        return dict(zip(wanted, outputs.values(), strict=True))
+    return outputs
 
 
 def _array(name: str, value: Any) -> Any:

@@ -21,19 +21,21 @@ from penstock.engine.clock import LoopClock
 from penstock.engine.engine import Engine, EngineOptions, log_dropped
 from penstock.engine.graph import ServedGraph
 from penstock.engine.sizing import Sizing
-from penstock.errors import StartupError
+from penstock.errors import ModelError, StartupError
 from penstock.executors.executor import Executor
 from penstock.executors.kinds import ExecutorSpec
 from penstock.executors.processes.control import Spawner
 from penstock.executors.processes.executor import LOG_AFTER
 from penstock.executors.remote import Outgoing, passed_on
 from penstock.executors.work import BoundOp, joining_of
+from penstock.graph.dag import REQUEST
 from penstock.instrument import Instrument, Instruments
 from penstock.ops.ends import Ends
 from penstock.ops.ensemble import SEPARATOR, Ensemble
 from penstock.ops.hooks import bind, overrides
 from penstock.ops.op import Op
 from penstock.ops.short import Model as ModelOp
+from penstock.ops.short import can_follow
 from penstock.request import Feed
 from penstock.runtimes.local_service import LocalPredictor
 from penstock.runtimes.model import Model
@@ -163,6 +165,7 @@ class GraphWorks:
             self._models.append(model)
             self._options.append(options)
         self.notes = tuple(notes)
+        self._check_rows_of_models()
         for op in (graph.request_op, *here, graph.response_op):
             what = op.hook_name("init_op")
             try:
@@ -171,6 +174,28 @@ class GraphWorks:
             except StartupError as error:
                 _log.error("op %s: %s raised", op.name, what, exc_info=error.__cause__)
                 raise
+
+    def _check_rows_of_models(self) -> None:
+        """Check that each model after another finds its inputs among the other's outputs.
+
+        Raises:
+            ModelError: it does not, so that every request would fail.
+        """
+        ops, inputs = self.blueprint.graph.ops, self.blueprint.graph.plan.inputs
+        for op, model, indexes in zip(ops, self._models, inputs, strict=True):
+            for index in indexes:
+                if index == REQUEST:
+                    continue
+                source, before = ops[index], self._models[index]
+                if model is None or before is None or not type(op) is type(source) is ModelOp:
+                    continue
+                outputs = self._options[index].fetch_list or before.fetch_names
+                if not can_follow(model.feed_names, outputs):
+                    raise ModelError(
+                        f"op {op.name!r}: its model takes {list(model.feed_names)}, and op"
+                        f" {source.name!r} before it gives {list(outputs)}: choose its outputs with"
+                        f" fetch_list, or put a function between them"
+                    )
 
     def build(
         self,

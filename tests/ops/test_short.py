@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import parser
 
 from penstock import FunctionOp, Model, Op, Service, op
 from penstock.errors import ConfigError, GraphError, HookError, InputMismatch
@@ -202,6 +204,16 @@ async def test_a_model_may_read_another_op(tmp_path: Path) -> None:
     assert pairs(await call(model, any="thing")) == {
         "twice": "array([[20., 20., 20.]], dtype=float32)"
     }
+
+
+async def test_a_model_takes_its_inputs_by_name_from_further_outputs_of_the_model_before_it(
+    tmp_path: Path,
+) -> None:
+    first = Model(scale(tmp_path / "first.onnx", 10))
+    head = '<ir_version: 8, opset_import: ["": 17]> g (float[n, 3] twice) => (float[n, 3] z)'
+    onnx.save(parser.parse_model(head + "{ z = Neg(twice) }"), str(tmp_path / "second.onnx"))
+    reply = await call(Model(tmp_path / "second.onnx", first), x="[[1, 2, 3]]")
+    assert pairs(reply) == {"z": "array([[-20., -40., -60.]], dtype=float32)"}
 
 
 async def test_a_wrong_input_name_is_an_error_with_the_model_s_names(tmp_path: Path) -> None:

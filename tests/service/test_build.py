@@ -10,12 +10,13 @@ import pytest
 from onnx import parser
 
 from penstock import LocalServiceHandler, Op, RequestOp, ResponseOp
-from penstock.errors import ConfigError, StartupError
+from penstock.errors import ConfigError, ModelError, StartupError
 from penstock.ops.short import Model
 from penstock.service.blueprint import deploy
 from penstock.service.build import Works, begun
 from penstock.typed.op import TypedOp
 from tests.service.inside import drawn, inside, root
+from tests.service.models import plus_one, scale
 
 
 @pytest.mark.parametrize(
@@ -202,4 +203,24 @@ def test_a_model_of_so_many_rows_has_no_larger_batch(
         return
     told = f"op 'net': batch_size must be {only}, got {keys['batch_size']}: the model takes exactly"
     with pytest.raises(StartupError, match=told):
+        begun(deployment)
+
+
+@pytest.mark.parametrize(
+    ("fetched", "error"),
+    [
+        (["y"], None),
+        (["twice"], None),
+        (None, r"op 'second': its model takes \['x'\], and op 'first' .* \['y', 'twice'\]"),
+    ],
+)
+def test_a_model_after_another_finds_its_inputs_among_the_outputs_or_the_start_fails(
+    tmp_path: Path, fetched: list[str] | None, error: str | None
+) -> None:
+    first = Model(scale(tmp_path / "first.onnx", 2), inputs=root(), fetch_list=fetched)
+    deployment = deploy([drawn(Model(plus_one(tmp_path / "second.onnx"), inputs=first))])
+    if error is None:
+        begun(deployment)
+        return
+    with pytest.raises(ModelError, match=error):
         begun(deployment)
