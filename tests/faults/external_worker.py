@@ -1,4 +1,4 @@
-"""What the external workers of the fault tests run: ``penstock worker`` with ``echo``."""
+"""The function of the fault tests' external workers: ``penstock worker`` with ``echo``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from pydantic import BaseModel
 
 SECONDS = 0.002
-"""Of a batch: long enough that a kill often finds one."""
+"""Duration of a batch: long enough that a kill often happens during one."""
 
 
 class Echoed(BaseModel):

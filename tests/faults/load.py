@@ -1,4 +1,4 @@
-"""Load over HTTP and gRPC from one event loop, written down for the judge of histories."""
+"""Load over HTTP and gRPC from one event loop, recorded for the history checker."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from penstock.testing.history import ClientHistory
 from tests.services.process import ServiceProcess
 
 SERVICE = "faults"
-"""The name of a service that is alone."""
+"""The name of the service in tests with one only."""
 
 TIMEOUT = 20.0
-"""Seconds after which a client gives an answer up; far above what any of these tests takes."""
+"""Seconds after which a client gives up; far above the duration of any of these tests."""
 
 BUSY, TIMED_OUT = 3004, 6000
 _STATUSES = {GrpcCode.UNAVAILABLE: 503, GrpcCode.DEADLINE_EXCEEDED: 504}
-"""Statuses that end a gRPC call, as HTTP has them; any other is not expected here."""
+"""HTTP statuses of the expected gRPC failures; any other is an error of the test."""
 
 
 class Answer(NamedTuple):
-    """What a client got: ``err_no`` is None when the call itself failed."""
+    """A client's answer: ``err_no`` is None when the call itself failed."""
 
     status: int
     err_no: int | None
@@ -65,12 +65,12 @@ class Connection:
         return int(line.split()[1]), body
 
     def reset(self) -> None:
-        """Vanish, without an orderly end."""
+        """Reset the connection, without an orderly close."""
         self.writer.transport.abort()
 
 
 class Clients:
-    """Many callers of one service. ``history`` is their side of the story."""
+    """Many clients of one service. ``history`` has their requests and answers."""
 
     def __init__(self, server: ServiceProcess) -> None:
         self.history = ClientHistory()
@@ -81,14 +81,14 @@ class Clients:
         self._numbers = itertools.count(1)
 
     async def connect(self) -> Connection:
-        """A connection; ended by ``close`` at the latest."""
+        """A new connection; ``close`` closes it at the latest."""
         port = self._server.http_port
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 24)
         connection = Connection(reader, writer)
         self._made.append(connection)
         return connection
 
-    async def ask(
+    async def send_request(
         self,
         *,
         service: str = SERVICE,
@@ -96,12 +96,12 @@ class Clients:
         limit: float | None = None,
         **pairs: str,
     ) -> Answer:
-        """One request; its number is the log id and the nonce ``n``. Never raises for its fate.
+        """Send one request; its number is the log id and the nonce ``n``. Failures are returned.
 
         Args:
-            service: which is asked; its answer has its name in it.
-            grpc: over gRPC.
-            limit: seconds the caller gives it, sent along.
+            service: the service's name; its answer contains it.
+            grpc: whether it is sent over gRPC.
+            limit: the request's timeout in seconds, sent with it.
             **pairs: more names and texts; ``n`` for another nonce than the number.
         """
         number = next(self._numbers)
@@ -109,10 +109,10 @@ class Clients:
         now = time.monotonic()
         deadline = None if limit is None else now + limit
         self.history.invoke(number, (service, pairs["n"]), now, deadline, service)
-        way = self._over_grpc if grpc else self._over_http
+        call = self._over_grpc if grpc else self._over_http
         try:
             async with asyncio.timeout(TIMEOUT):
-                status, err_no, text, value = await way(number, service, limit, pairs)
+                status, err_no, text, value = await call(number, service, limit, pairs)
         except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
             self.history.info(number, repr(error), time.monotonic())
             return Answer(0, None, repr(error), {}, time.monotonic() - now)
@@ -153,13 +153,13 @@ class Clients:
         return 200, reply.err_no, reply.err_msg, dict(zip(reply.key, reply.value, strict=True))
 
     def begin(self, pairs: dict[str, str]) -> tuple[int, bytes]:
-        """A request to be sent by hand: its number, noted as asked, and its bytes."""
+        """A request that the test sends itself: its number, recorded as invoked, and its bytes."""
         number = next(self._numbers)
         self.history.invoke(number, (SERVICE, str(number)), time.monotonic())
         return number, message(number, {"n": str(number), **pairs})
 
-    def left(self, number: int) -> None:
-        """Note that the caller of a request went away."""
+    def disconnected(self, number: int) -> None:
+        """Record that a request's client disconnected."""
         self.history.info(number, "left", time.monotonic())
 
     async def close(self) -> None:
@@ -168,7 +168,7 @@ class Clients:
             await self._grpc.close()
         for connection in self._made:
             connection.writer.close()
-        # A connection that the service broke has ended as well.
+        # Connections that the service has reset raise here.
         endings = [connection.writer.wait_closed() for connection in self._made]
         await asyncio.gather(*endings, return_exceptions=True)
 
@@ -187,9 +187,9 @@ def message(
 
 
 class Noise:
-    """How late this process itself is woken on a machine that others use too: ``worst`` seconds.
+    """The largest wake-up delay of this process on a shared machine: ``worst`` seconds.
 
-    Bounds on times add twice that, because the service is woken as late as we are.
+    Limits of times add twice that, because the service is woken as late as this process.
     """
 
     def __init__(self) -> None:
@@ -197,7 +197,7 @@ class Noise:
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        self._task = asyncio.create_task(self._listen())
+        self._task = asyncio.create_task(self._measure())
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -205,10 +205,10 @@ class Noise:
         self._task.cancel()
 
     def allows(self, seconds: float, limit: float) -> bool:
-        """Whether a time is within a limit, as far as can be told."""
+        """Whether a time is within a limit plus the noise."""
         return seconds < limit + 2 * self.worst
 
-    async def _listen(self) -> None:
+    async def _measure(self) -> None:
         pause = 0.005
         while True:
             before = time.monotonic()
@@ -217,6 +217,6 @@ class Noise:
 
 
 def percentile(values: list[float], percent: float) -> float:
-    """The value that so many percent of the others do not exceed."""
+    """The value that this percentage of the values does not exceed."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]

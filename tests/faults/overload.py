@@ -1,15 +1,15 @@
-"""Five times more than fits, for a while: as much is served as before, the rest is told at once.
+"""Five times the capacity, for a while: the goodput stays the same, the rest is refused at once.
 
-There are two graphs in the service. The one that is overloaded has a queue of its own that fills up
-before the engine does, so that the other one, which is asked calmly, answers everything.
+There are two graphs in the service. The overloaded one has its own queue, which is full before the
+engine is, so that the other one, at a low rate, answers everything.
 
 python -m tests.faults.overload --seconds 60
 
 The generator needs the same cores as the service, so the op waits and computes nothing: with two
 workers and calls of 20 ms a hundred answers a second are all that it can give, and five times that,
-four fifths of it refusals, leave most of two slow cores idle. The peak is what callers get who wait
-for their answers. Then requests are sent at a fixed rate, whatever becomes of those before, over
-loopback, never more than 1,000 at once. The exit status is 1 when something was missed.
+four fifths of it refusals, leave most of two slow cores idle. For the peak, clients wait for each
+answer. Then requests are sent at a fixed rate, independent of answers, over loopback, never more
+than 1,000 at once. The exit status is 1 when a requirement was not met.
 """
 
 from __future__ import annotations
@@ -30,35 +30,35 @@ from tests.faults.site import Service, Site, site
 
 BUSY, CALM = "busy", "calm"
 TIMES = 5
-"""How many times the capacity is asked for."""
+"""Requests sent, as a multiple of the capacity."""
 DEADLINE = 0.5
 LATE = 0.1
-"""Seconds after its deadline by which whoever was admitted has an answer."""
+"""Seconds after its deadline by which an admitted request must have an answer."""
 GOODPUT = 0.9
-"""Part of the peak that is served under overload, and of the peak's rate afterwards."""
+"""Goodput required under overload and afterwards, as a fraction of the peak."""
 PROMPT = 0.005
-"""Seconds that the middle one of all refusals takes."""
+"""Limit of the median time of a refusal, in seconds."""
 GROWTH = 1.05
 AT_ONCE = 1000
-"""Requests under way, beyond which none is sent: a service that hangs would get them all."""
+"""Limit of requests in flight, in case the service hangs."""
 WARM_SECONDS = 5.0
 PEAK_SECONDS = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Capacity:
-    """What the op can do: so many calls at once, so many seconds each."""
+    """The op's capacity: concurrent calls, and seconds of each."""
 
     workers: int = 2
     call: float = 0.02
 
     @property
     def rate(self) -> float:
-        """Answers a second, at the very most."""
+        """The highest possible rate of answers per second."""
         return self.workers / self.call
 
     def config(self, executor: str) -> dict[str, Any]:
-        """A site in which as many wait for the busy op as are needed to keep it so."""
+        """A configuration whose queue is just long enough to keep the busy op busy."""
         op = {"concurrency": self.workers, "executor": executor}
         return {
             "services": {
@@ -72,7 +72,7 @@ class Capacity:
 
 @dataclass(kw_only=True)
 class Overload:
-    """What came of one: rates are good answers a second."""
+    """Results of one overload; rates are good answers per second."""
 
     seconds: float
     peak: float
@@ -87,17 +87,17 @@ class Overload:
 
     @property
     def refusals(self) -> list[float]:
-        """Seconds that each took."""
+        """Seconds of each refusal."""
         return [answer.seconds for answer in self.answers if answer.refused]
 
     def missed(self) -> list[str]:
-        """What was promised and not kept, as sentences."""
-        strange = Counter(
+        """The requirements that were not met, as sentences."""
+        unexpected = Counter(
             f"{answer.err_no}: {answer.text}"
             for answer in self.answers
             if not (answer.good or answer.refused or answer.late)
         )
-        harmed = sum(not answer.good for answer in self.calm)
+        failed = sum(not answer.good for answer in self.calm)
         few = len(self.refusals) <= len(self.answers) / 2
         checks = {
             f"goodput fell from {self.peak:.1f} to {self.goodput:.1f} a second": (
@@ -108,10 +108,10 @@ class Overload:
             ),
             f"of {len(self.answers)} requests {len(self.refusals)} were refused": few,
             f"{self.unsent} requests were not sent, {AT_ONCE} were under way": self.unsent > 0,
-            f"of {len(self.calm)} requests to the other graph {harmed} were not answered": (
-                harmed > 0 or not self.calm
+            f"of {len(self.calm)} requests to the other graph {failed} were not answered": (
+                failed > 0 or not self.calm
             ),
-            f"neither served nor refused nor too late: {dict(strange)}": bool(strange),
+            f"neither served nor refused nor too late: {dict(unexpected)}": bool(unexpected),
         }
         found = [text for text, wrong in checks.items() if wrong]
         if self.refusals and (median := percentile(self.refusals, 50)) > PROMPT:
@@ -120,7 +120,7 @@ class Overload:
 
 
 async def keep_busy(clients: Clients, capacity: Capacity, seconds: float) -> float:
-    """Good answers a second when there is always work, and never more than fits."""
+    """Good answers per second at full load without overload."""
     began = time.monotonic()
     good = 0
 
@@ -128,51 +128,55 @@ async def keep_busy(clients: Clients, capacity: Capacity, seconds: float) -> flo
         nonlocal good
         while time.monotonic() < began + seconds:
             work = f"sleep:{capacity.call}"
-            answer = await clients.ask(service=BUSY, grpc=grpc, do_work=work)
+            answer = await clients.send_request(service=BUSY, grpc=grpc, do_work=work)
             good += answer.good
 
     await asyncio.gather(*(one_after_the_other(n % 2 == 0) for n in range(2 * capacity.workers)))
     return good / (time.monotonic() - began)
 
 
-async def pour(clients: Clients, capacity: Capacity, into: Overload) -> None:
-    """Requests at a fixed rate, whatever becomes of those before."""
-    asked: list[asyncio.Task[Answer]] = []
-    under_way: set[asyncio.Task[Answer]] = set()
+async def send_at_fixed_rate(clients: Clients, capacity: Capacity, into: Overload) -> None:
+    """Send requests at a fixed rate, independent of answers."""
+    sent: list[asyncio.Task[Answer]] = []
+    in_flight: set[asyncio.Task[Answer]] = set()
     work = f"sleep:{capacity.call}"
     began = time.monotonic()
     while (passed := time.monotonic() - began) < into.seconds:
-        while len(asked) + into.unsent < passed * TIMES * capacity.rate:
-            if len(under_way) >= AT_ONCE:
+        while len(sent) + into.unsent < passed * TIMES * capacity.rate:
+            if len(in_flight) >= AT_ONCE:
                 into.unsent += 1
                 continue
-            grpc = len(asked) % 2 == 0
-            ask = clients.ask(service=BUSY, grpc=grpc, do_work=work, limit=DEADLINE)
-            task = asyncio.create_task(ask)
-            asked.append(task)
-            under_way.add(task)
-            task.add_done_callback(under_way.discard)
-        await asyncio.sleep(0.005)  # the pace is what is asked for
-    into.answers += await asyncio.gather(*asked)
+            grpc = len(sent) % 2 == 0
+            send_request = clients.send_request(
+                service=BUSY, grpc=grpc, do_work=work, limit=DEADLINE
+            )
+            task = asyncio.create_task(send_request)
+            sent.append(task)
+            in_flight.add(task)
+            task.add_done_callback(in_flight.discard)
+        await asyncio.sleep(0.005)  # the rate of requests
+    into.answers += await asyncio.gather(*sent)
 
 
-async def ask_calmly(clients: Clients, over: asyncio.Event, *, grpc: bool) -> list[Answer]:
-    """One request after the other to the graph that is not overloaded."""
+async def send_at_low_rate(clients: Clients, over: asyncio.Event, *, grpc: bool) -> list[Answer]:
+    """Send one request after the other to the graph that is not overloaded."""
     answers = []
     while not over.is_set():
-        answers.append(await clients.ask(service=CALM, grpc=grpc, limit=DEADLINE))
-        await asyncio.sleep(0.02)  # the pace is what is asked for
+        answers.append(await clients.send_request(service=CALM, grpc=grpc, limit=DEADLINE))
+        await asyncio.sleep(0.02)  # the rate of requests
     return answers
 
 
 async def overload(
     clients: Clients, capacity: Capacity, seconds: float, peak_seconds: float
 ) -> Overload:
-    """The peak, the overload, and what is served afterwards."""
+    """Measure the peak, the overload, and the rate afterwards."""
     found = Overload(seconds=seconds, peak=await keep_busy(clients, capacity, peak_seconds))
     over = asyncio.Event()
-    others = [asyncio.create_task(ask_calmly(clients, over, grpc=grpc)) for grpc in (True, False)]
-    await pour(clients, capacity, found)
+    others = [
+        asyncio.create_task(send_at_low_rate(clients, over, grpc=grpc)) for grpc in (True, False)
+    ]
+    await send_at_fixed_rate(clients, capacity, found)
     over.set()
     for other in others:
         found.calm += await other
@@ -181,21 +185,21 @@ async def overload(
 
 
 def latest(at: Site) -> float:
-    """Seconds that the slowest of those admitted had to wait, by the engine's own record.
+    """Seconds that the slowest admitted request took, by the engine's record.
 
     Raises:
-        AssertionError: somebody was admitted and not answered.
+        AssertionError: an admitted request was not answered.
     """
     events = at.events()
     since = {event.data_id: event.t for event in events if isinstance(event, Admitted)}
-    lives = [event.t - since[event.data_id] for event in events if isinstance(event, Replied)]
-    assert len(lives) == len(since)
-    return max(lives)
+    durations = [event.t - since[event.data_id] for event in events if isinstance(event, Replied)]
+    assert len(durations) == len(since)
+    return max(durations)
 
 
 @dataclass(kw_only=True)
-class Judged:
-    """A long overload of a service of its own, and all that was missed."""
+class Measured:
+    """Results of a long overload, and the requirements that were not met."""
 
     found: Overload
     warm: int
@@ -225,13 +229,15 @@ class Judged:
         return "\n".join(lines)
 
 
-async def judged(folder: Path, seconds: float, capacity: Capacity, executor: str) -> Judged:
-    """Overload a service of its own, and let the judge of histories read what happened."""
+async def measure_overload(
+    folder: Path, seconds: float, capacity: Capacity, executor: str
+) -> Measured:
+    """Start a service, overload it, and check the history."""
     async with (
         site(folder, **capacity.config(executor)) as at,
         Noise() as noise,
     ):
-        await pour(at.clients, capacity, Overload(seconds=WARM_SECONDS, peak=0.0))
+        await send_at_fixed_rate(at.clients, capacity, Overload(seconds=WARM_SECONDS, peak=0.0))
         warm, workers = at.server.memory(), len(at.server.descendants())
         found = await overload(at.clients, capacity, seconds, PEAK_SECONDS)
         end = at.server.memory()
@@ -248,7 +254,7 @@ async def judged(folder: Path, seconds: float, capacity: Capacity, executor: str
         if (most := at.most_at_once(f"{BUSY}/work")) > capacity.workers:
             missed.append(f"{most} calls ran at once")
         missed += at.verdict(grace=LATE + 2 * noise.worst, failures=None)
-    return Judged(
+    return Measured(
         found=found, warm=warm, end=end, slowest=slowest, noise=noise.worst, missed=missed
     )
 
@@ -264,7 +270,9 @@ def main() -> int:
     options = parser.parse_args()
     capacity = Capacity(workers=options.workers, call=options.call)
     with tempfile.TemporaryDirectory(prefix="overload-") as folder:
-        outcome = asyncio.run(judged(Path(folder), options.seconds, capacity, options.executor))
+        outcome = asyncio.run(
+            measure_overload(Path(folder), options.seconds, capacity, options.executor)
+        )
     print(outcome)
     return 1 if outcome.missed else 0
 

@@ -1,7 +1,7 @@
-"""A pipeline of one op whose model is elsewhere.
+"""A pipeline of one op whose model is in another server.
 
-Its arguments are the model's name, ``client_type`` and the endpoints; what follows ``--`` are keys
-of the op, as ``key=value``.
+Its arguments are the model's name, ``client_type`` and the endpoints; after ``--`` follow keys of
+the op, as ``key=value``.
 """
 
 import sys
@@ -20,8 +20,8 @@ class Scale(Op):
         return {"x": np.array(feed["x"])}
 
 
-told = (each.split("=") for each in sys.argv[at + 1 :])
-keys = {key: int(value) if value.isdigit() else value for key, value in told}
+pairs = (each.split("=") for each in sys.argv[at + 1 :])
+keys = {key: int(value) if value.isdigit() else value for key, value in pairs}
 entry = {"server_endpoints": endpoints, "client_type": client_type, "concurrency": 16, **keys}
 if name != "-":
     entry["model_name"] = name

@@ -1,16 +1,16 @@
-"""The services that faults are planted in: ops that do what the request's ``do`` says.
+"""The services of the fault tests: their ops do what the request's ``do`` names.
 
 Environment: ``FAULTS_SERVICES`` is JSON of each service's name, graph and configuration; several
 share one door and one engine. ``FAULTS_CALLS`` is a file that gets a line at the begin and at the
-end of every ``process`` call, ``FAULTS_HISTORY`` one that gets what the engine tells instruments.
+end of every ``process`` call, ``FAULTS_HISTORY`` one for the engine's events for instruments.
 
 A held call waits on the named pipe ``FAULTS_PIPE``: opening that for writing succeeds at the moment
-the op reads it, and closing it lets every call go on that waits there.
+the op reads it, and closing it ends every call that waits there.
 
-An op that is started finds its obstacle at ``FAULTS_CALLS`` and its own name: a named pipe, at
-which it waits in the same way, or a file, whose text it fails with. ``FAULTS_SLAB_BYTES`` and
-``FAULTS_ANSWER_BYTES``, if they are there, replace the limits of what goes to and from a process
-through shared memory, and from there through the socket.
+The start of an op is blocked by a file at ``FAULTS_CALLS`` and the op's name: at a named pipe it
+waits in the same way; with a regular file's text it fails. ``FAULTS_SLAB_BYTES`` and
+``FAULTS_ANSWER_BYTES``, if set, replace the limits of data to and from a process in shared memory,
+and of data from it through the socket.
 """
 
 import ctypes
@@ -32,12 +32,12 @@ from penstock import Op, WebService, run
 from tests.kit.record import recorder
 
 
-class Obedient(Op):
-    """Answers with the name of its service, too.
+class FaultyOp(Op):
+    """Does what the request names; its answer also has the name of its service.
 
     Attributes:
-        service: that name.
-        called: what the engine calls the op.
+        service: the service's name.
+        called: the op's name in the engine.
     """
 
     service = ""
@@ -51,11 +51,11 @@ class Obedient(Op):
             importlib.import_module("no_such_module")
         if fault == "exit":
             os._exit(7)
-        self.overcome(Path(f"{os.environ['FAULTS_CALLS']}.{self.name}"))
+        self.check_obstacle(Path(f"{os.environ['FAULTS_CALLS']}.{self.name}"))
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         self.calls = os.open(os.environ["FAULTS_CALLS"], flags)
 
-    def overcome(self, obstacle):
+    def check_obstacle(self, obstacle):
         if obstacle.is_file():
             raise OSError(obstacle.read_text())
         if obstacle.exists():
@@ -135,7 +135,7 @@ class Obedient(Op):
             pass
 
     def do_native(self, feed, much):
-        re.match(r"(a*)*b", "a" * 40)  # holds the interpreter's lock, practically for ever
+        re.match(r"(a*)*b", "a" * 40)  # holds the GIL, practically for ever
 
     def do_balloon(self, feed, much):
         kept = []
@@ -155,8 +155,8 @@ class Obedient(Op):
         raise ValueError("planted " + "x" * int(much))
 
 
-class Poisonable(Obedient):
-    """Runs batches; a row with poison in it ends the process in the middle."""
+class Poisonable(FaultyOp):
+    """Runs batches; a poison row kills the process during the batch."""
 
     def preprocess(self, input_dicts, data_id, log_id):
         (feed,) = input_dicts.values()
@@ -180,15 +180,15 @@ class Poisonable(Obedient):
 
 GRAPHS = {
     "poison": lambda read: Poisonable(name="work", input_ops=[read]),
-    "one": lambda read: Obedient(name="work", input_ops=[read]),
-    "chain": lambda read: Obedient(
-        name="second", input_ops=[Obedient(name="first", input_ops=[read])]
+    "one": lambda read: FaultyOp(name="work", input_ops=[read]),
+    "chain": lambda read: FaultyOp(
+        name="second", input_ops=[FaultyOp(name="first", input_ops=[read])]
     ),
-    "branches": lambda read: Obedient(
+    "branches": lambda read: FaultyOp(
         name="join",
         input_ops=[
-            Obedient(name="slow", input_ops=[read]),
-            Obedient(name="fast", input_ops=[read]),
+            FaultyOp(name="slow", input_ops=[read]),
+            FaultyOp(name="fast", input_ops=[read]),
         ],
     ),
 }
@@ -205,15 +205,15 @@ class Faults(WebService):
         ops = [last]
         while ops:
             op = ops.pop()
-            if isinstance(op, Obedient):
+            if isinstance(op, FaultyOp):
                 op.service = self.name
                 op.called = f"{self.name}/{op.name}" if self.several else op.name
                 ops += op.get_input_ops()
         return last
 
 
-def limited():
-    """Let the limits be what the environment says."""
+def set_limits():
+    """Set the limits given in the environment."""
     slab = os.environ.get("FAULTS_SLAB_BYTES")
     if slab is not None:
         penstock.executors.processes.executor.SLAB_BYTES = int(slab)
@@ -224,7 +224,7 @@ def limited():
 
 
 if __name__ == "__main__":
-    limited()
+    set_limits()
     described = json.loads(os.environ["FAULTS_SERVICES"])
     written = recorder(os.environ["FAULTS_HISTORY"])
     services = []

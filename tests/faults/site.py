@@ -1,4 +1,4 @@
-"""A running service with planted faults, and what is known about it from outside."""
+"""A running service with faults, and its state as seen from outside."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MIB = 1 << 20
 
 
 def memory(pid: int, line: str) -> int:
-    """Bytes, from the kernel's account of a process."""
+    """Bytes of memory, from a line of the process's status file."""
     for text in Path(f"/proc/{pid}/status").read_text().splitlines():
         if text.startswith(line + ":"):
             return int(text.split()[1]) * 1024
@@ -51,7 +51,7 @@ class Call(NamedTuple):
 
 
 class Site:
-    """Made by ``site``."""
+    """A running service and its clients; made by ``site``."""
 
     def __init__(self, server: ServiceProcess, folder: Path, works: Mapping[str, int]) -> None:
         self.server = server
@@ -62,17 +62,17 @@ class Site:
         self._history = folder / "history.json"
 
     def obstacle(self, op: str) -> Path:
-        """What stands in the way of this op's next workers, if there is something at this path."""
+        """The path of the file that blocks the start of this op's next workers."""
         return self._calls.with_name(f"calls.{op}")
 
     def calls(self, what: str = "begin", op: str | None = None) -> list[Call]:
-        """The calls so far, in the order in which they were noted."""
+        """The calls so far, in the order in which they were recorded."""
         fields = [line.split() for line in self._calls.read_text().splitlines()]
         found = [Call(a, b, c, float(t)) for a, b, c, t in fields]
         return [call for call in found if call.what == what and op in (None, call.op)]
 
     def most_at_once(self, op: str) -> int:
-        """The most calls of an op that ever ran at the same moment."""
+        """The largest number of concurrent calls of an op."""
         moments = [(call.t, 1) for call in self.calls("begin", op)]
         moments += [(call.t, -1) for call in self.calls("end", op)]
         running = most = 0
@@ -83,7 +83,7 @@ class Site:
 
     @asynccontextmanager
     async def held(self, calls: int = 1) -> AsyncIterator[None]:
-        """Waits until so many held calls run; they go on when the block is left."""
+        """Wait until this many held calls run; they continue when the block ends."""
         pipes: list[int] = []
         await until(lambda: reached(self.pipe, pipes))
         try:
@@ -94,7 +94,7 @@ class Site:
 
     @asynccontextmanager
     async def start_held(self, op: str) -> AsyncIterator[None]:
-        """The op's next worker waits in its start until the block is left; to be caused before."""
+        """Hold the start of the op's next worker, caused by the test, until the block ends."""
         pipes: list[int] = []
         await until(lambda: reached(self.obstacle(op), pipes))
         self.obstacle(op).unlink()
@@ -113,11 +113,11 @@ class Site:
         }
 
     def events(self) -> list[Any]:
-        """What the engine told."""
+        """The engine's events."""
         return list(recorded(self._history))
 
     def end(self, **limits: Any) -> None:
-        """Stop it; it must end in order, and the judge must find nothing. See ``verdict``."""
+        """Stop the service; it must exit with 0 and a correct history. See ``verdict``."""
         assert self.server.stop() == 0
         assert self.verdict(**limits) == []
 
@@ -128,7 +128,7 @@ class Site:
         grace: float | None = None,
         failures: int | Mapping[str, int] | None = 0,
     ) -> list[str]:
-        """What the judge of histories finds wrong with both sides; after the end."""
+        """Errors that the history checker finds in both sides' events; called after the end."""
         limits = history.Limits(
             workers=self._works,
             dispatches=dict.fromkeys(self._works, attempts),
@@ -139,7 +139,7 @@ class Site:
 
 
 def reached(pipe: Path, pipes: list[int]) -> bool:
-    """Open the pipe, if somebody waits at its other end; to be kept, or he goes on."""
+    """Open the pipe if a reader waits at its other end; it continues when the pipe is closed."""
     try:
         pipes.append(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
     except OSError as error:
@@ -149,14 +149,14 @@ def reached(pipe: Path, pipes: list[int]) -> bool:
 
 
 async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    """Return when something has become true of the other process, which cannot tell us itself."""
+    """Wait until a condition of the other process is true, which sends no notification."""
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.002)
 
 
 class Service(NamedTuple):
-    """One of several services: its graph, its ops' configuration, and more of its own keys."""
+    """One of several services: its graph, its ops' configuration, and other keys."""
 
     graph: str
     ops: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
@@ -165,7 +165,7 @@ class Service(NamedTuple):
 
 def variables(folder: Path, services: Mapping[str, Service], **config: Any) -> dict[str, str]:
     """The environment of ``service.py``; ``config`` is the top of every service's configuration."""
-    # A burst leaves idle connections behind: the next one must not find them closed.
+    # Idle connections after a burst of requests must still be open at the next burst.
     kept = {"keep_alive": 3600.0, "door": {"half_close_probe": True}}
     top = {"http_port": 0, "rpc_port": 0, **kept, **config}
     described = {
@@ -192,13 +192,13 @@ async def site(
     environment: Mapping[str, str] | None = None,
     **config: Any,
 ) -> AsyncIterator[Site]:
-    """Start the services of ``service.py``; they and all their clients are gone in the end.
+    """Start the services of ``service.py``; they and all their clients end with the block.
 
     Args:
         folder: for their files.
         graph, ops, dag: of the only service.
-        services: several, by name, instead of that.
-        command: what comes before the script.
+        services: several services, by name, instead of these.
+        command: the command before the script.
         environment: more variables.
         **config: the top of the configuration.
     """

@@ -1,4 +1,4 @@
-"""A service that tells how large its inputs are, or answers with an array that is asked for."""
+"""A service that returns the sizes of its inputs, or an array of a requested size."""
 
 import numpy as np
 
@@ -8,9 +8,9 @@ from penstock import Op, WebService
 class Sizes(Op):
     def preprocess(self, input_dicts, data_id, log_id):
         ((_, feed),) = input_dicts.items()
-        wanted = feed.get("array")
-        if isinstance(wanted, str):
-            dtype, size = wanted.split()
+        requested = feed.get("array")
+        if isinstance(requested, str):
+            dtype, size = requested.split()
             return {"y": np.ones(int(size), dtype)}, False, None, ""
         sizes = {name: getattr(value, "size", len(value)) for name, value in feed.items()}
         return {name: str(size) for name, size in sizes.items()}, False, None, ""

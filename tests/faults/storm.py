@@ -1,4 +1,4 @@
-"""Workers that are killed one after the other while many callers ask two graphs, and what it costs.
+"""Kills workers one after the other while many clients call two graphs, and measures the effects.
 
 python -m tests.faults.storm --seconds 60
 """
@@ -23,34 +23,34 @@ from tests.faults.load import Answer
 from tests.faults.site import Service, Site, site, until
 
 DIED = 9000
-CALLERS = 64
+CLIENTS = 64
 WORKERS = 2
 BATCHES = {"left": 1, "right": 4}
-"""The two services, and what a worker of theirs has in its hands at most."""
+"""The two services, and the batch size of their workers."""
 WORK = {"do_second": "sleep:0.004", "do_work": "sleep:0.016"}
-"""What is asked for: nearly every kill must hit a worker in the middle of a batch."""
+"""The requests' work: long enough that nearly every kill happens during a batch."""
 PERIOD = 2.0
 """Seconds between two kills."""
 RECOVERY = 1.0
-"""Seconds after a kill within which as much must be answered as before."""
+"""Seconds after a kill within which the rate of answers must be as before."""
 TICK = 0.1
 """Seconds of one count of answers."""
 ENOUGH = 0.8
-"""Part of the number before that counts as recovered; a guess at what noise takes."""
+"""Fraction of the earlier rate that counts as recovered; an estimate that allows for noise."""
 _BEFORE = round((PERIOD - RECOVERY) / TICK)
-"""Ticks before a kill that tell what is usual then: by then the one before it is forgotten."""
+"""Ticks before a kill that give the normal rate: after the recovery from the kill before it."""
 
 
 class Kill(NamedTuple):
-    """One of them: whose worker, and when."""
+    """One kill: the worker's service, and the time."""
 
     service: str
     t: float
 
 
 @dataclass
-class Damage:
-    """What a storm did; answers and their times by service.
+class StormResult:
+    """Results of a storm; answers and their times by service.
 
     Attributes:
         replaced: seconds after each kill until there were as many workers as before.
@@ -62,30 +62,30 @@ class Damage:
     times: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def rate(self, service: str) -> float:
-        """Answers a second in an ordinary moment: the middle one of all."""
-        return _middle(self._counts(service)) / TICK
+        """The median rate of answers per second."""
+        return _median(self._counts(service)) / TICK
 
     def recoveries(self) -> list[float]:
-        """Seconds after each kill until its service answered as before; infinite where it did not.
+        """Seconds after each kill until its service's rate was as before; infinite if it never was.
 
-        Before is the second before that kill, not the whole run: a machine that others work on as
-        well has slow minutes.
+        The rate before is that of the second before the kill, not of the whole run: a shared
+        machine is slower at times.
         """
         found = []
         for kill in self.kills:
             before, after = self._around(kill, kill.service)
-            enough = ENOUGH * _middle(before)
+            enough = ENOUGH * _median(before)
             later = [n for n, count in enumerate(after, 1) if count >= enough]
             found.append(later[0] * TICK if later else float("inf"))
         return found
 
-    def spared(self) -> list[float]:
-        """For each kill: what part of its answers the other service gave in the second after it."""
+    def other_rates(self) -> list[float]:
+        """For each kill: the other service's rate in the second after it, relative to before."""
         found = []
         for kill in self.kills:
             (other,) = BATCHES.keys() - {kill.service}
             before, after = self._around(kill, other)
-            found.append(_middle(after[: len(before)]) / _middle(before))
+            found.append(_median(after[: len(before)]) / _median(before))
         return found
 
     def _around(self, kill: Kill, service: str) -> tuple[list[int], list[int]]:
@@ -101,12 +101,12 @@ class Damage:
         return [found[n] for n in range(max(found))]
 
 
-def _middle(counts: Sequence[int]) -> int:
+def _median(counts: Sequence[int]) -> int:
     return sorted(counts)[len(counts) // 2]
 
 
 def workers_of(supervisor: int) -> dict[int, str]:
-    """Its worker processes, and which service each of them works for."""
+    """The supervisor's worker processes, with each one's service."""
     found = {}
     for child in psutil.Process(supervisor).children():
         with suppress(OSError):
@@ -116,46 +116,46 @@ def workers_of(supervisor: int) -> dict[int, str]:
     return found
 
 
-async def rage(at: Site, seconds: float, seed: int) -> Damage:
-    """Callers without a pause, and a kill now and then; the last one has time to be forgotten."""
-    damage = Damage()
-    chance = random.Random(seed)
+async def kill_workers(at: Site, seconds: float, seed: int) -> StormResult:
+    """Clients without pauses, and periodic kills; there is time to recover from the last one."""
+    damage = StormResult()
+    rng = random.Random(seed)
     began = time.monotonic()
 
-    async def caller() -> None:
+    async def send_requests() -> None:
         while time.monotonic() < began + seconds:
-            service = chance.choice(list(BATCHES))
-            grpc = chance.random() < 0.5
-            answer: Answer = await at.clients.ask(service=service, grpc=grpc, **WORK)
+            service = rng.choice(list(BATCHES))
+            grpc = rng.random() < 0.5
+            answer: Answer = await at.clients.send_request(service=service, grpc=grpc, **WORK)
             damage.answers[service][answer.err_no] += 1
             if answer.good:
                 damage.times[service].append(time.monotonic())
 
-    callers = asyncio.gather(*(caller() for _ in range(CALLERS)))
-    all_of_them = WORKERS * len(BATCHES)
+    tasks = asyncio.gather(*(send_requests() for _ in range(CLIENTS)))
+    all_workers = WORKERS * len(BATCHES)
     next_kill = began + PERIOD
     while next_kill < began + seconds - RECOVERY:
-        await asyncio.sleep(next_kill - time.monotonic())  # the pace is what is asked for
+        await asyncio.sleep(next_kill - time.monotonic())  # the rate of kills
         if workers := workers_of(at.server.pid):
-            pid = chance.choice(list(workers))
+            pid = rng.choice(list(workers))
             psutil.Process(pid).kill()
             kill = Kill(workers[pid], time.monotonic())
             damage.kills.append(kill)
             await until(
-                lambda killed=pid: len(workers_of(at.server.pid).keys() - {killed}) == all_of_them
+                lambda killed=pid: len(workers_of(at.server.pid).keys() - {killed}) == all_workers
             )
             damage.replaced.append(time.monotonic() - kill.t)
         next_kill += PERIOD
-    await callers
+    await tasks
     return damage
 
 
-async def storm(folder: Path, seconds: float, seed: int = 1) -> Damage:
-    """One storm over two services of its own.
+async def storm(folder: Path, seconds: float, seed: int = 1) -> StormResult:
+    """Run one storm with two new services.
 
     Raises:
-        AssertionError: a request has no answer, or several; more of a service failed than were in
-            the hands of those killed; the services are not well afterwards.
+        AssertionError: a request has no answer, or several; more requests of a service failed than
+            killed workers had in their batches; the services are not ready afterwards.
     """
     processes = {"concurrency": WORKERS, "executor": "process"}
     services = {
@@ -163,7 +163,7 @@ async def storm(folder: Path, seconds: float, seed: int = 1) -> Damage:
         "right": Service("poison", {"work": {**processes, "batch_size": BATCHES["right"]}}),
     }
     async with site(folder, services=services) as at:
-        damage = await rage(at, seconds, seed)
+        damage = await kill_workers(at, seconds, seed)
         kills = Counter(kill.service for kill in damage.kills)
         most = {service: size * kills[service] for service, size in BATCHES.items()}
         assert all(counts.keys() <= {0, DIED} for counts in damage.answers.values()), damage.answers
@@ -190,7 +190,7 @@ def main() -> None:
     print(
         f"all workers are there again {max(damage.replaced):.2f} s after a kill at the latest, and"
         f" as many answers {max(damage.recoveries()):.1f} s;"
-        f" the other graph gave {100 * min(damage.spared()):.0f} % of its answers at the least"
+        f" the other graph gave {100 * min(damage.other_rates()):.0f} % of its answers at the least"
     )
 
 

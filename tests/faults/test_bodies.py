@@ -1,4 +1,4 @@
-"""No body, whatever is in it, keeps others waiting, or takes memory beyond its size."""
+"""No body delays other requests, or takes much more memory than its size."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Body:
 
     Attributes:
         name: of the row.
-        make: the body, or the message.
-        fits: whether it is legal, and answered; None where either will do.
-        sampled: the gate tries it.
+        make: makes the body, or the message.
+        fits: whether it is valid and answered; None if both are correct.
+        sampled: whether it is also tested without ``long``.
     """
 
     name: str
@@ -136,11 +136,11 @@ GRPC = [
 
 
 class Probe:
-    """Asks for ``/livez`` again and again, and for the service's memory.
+    """Requests ``/livez`` repeatedly, and measures the service's memory.
 
     Attributes:
-        longest: seconds of the longest wait, or the processor time that the service had meanwhile
-            where that is less: what others on this machine took is not its fault.
+        longest: seconds of the longest wait, or the service's CPU time meanwhile if that is less:
+            time taken by other processes on the machine does not count.
         waited: the longest wait by the clock.
         most, before: bytes of memory at its peak, and at the begin.
     """
@@ -149,7 +149,7 @@ class Probe:
         self._port = server.http_port
         self._process = psutil.Process(server.pid)
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._ask)
+        self._thread = threading.Thread(target=self._probe)
         self.longest = self.waited = 0.0
         self.most = self.before = self._process.memory_info().rss
 
@@ -161,7 +161,7 @@ class Probe:
         self._over.set()
         self._thread.join()
 
-    def _ask(self) -> None:
+    def _probe(self) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
         while not self._over.wait(0.002):
             begun, had = time.perf_counter(), self._cpu()
@@ -186,10 +186,10 @@ def server() -> Iterator[ServiceProcess]:
         yield started
 
 
-def over_http(server: ServiceProcess, body: bytes, *, packed: bool) -> tuple[bool, str]:
+def over_http(server: ServiceProcess, body: bytes, *, compressed: bool) -> tuple[bool, str]:
     connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=60)
-    headers = {"Content-Encoding": "gzip"} if packed else {}
-    body = gzip.compress(body) if packed else body
+    headers = {"Content-Encoding": "gzip"} if compressed else {}
+    body = gzip.compress(body) if compressed else body
     connection.request("POST", "/sizes/prediction", body, headers)
     response = connection.getresponse()
     text = response.read(1000).decode()
@@ -197,8 +197,8 @@ def over_http(server: ServiceProcess, body: bytes, *, packed: bool) -> tuple[boo
     return response.status == 200 and '"err_no":0' in text, f"{response.status} {text[:200]}"
 
 
-def over_grpc(server: ServiceProcess, body: bytes, *, packed: bool) -> tuple[bool, str]:
-    compression = grpc.Compression.Gzip if packed else grpc.Compression.NoCompression
+def over_grpc(server: ServiceProcess, body: bytes, *, compressed: bool) -> tuple[bool, str]:
+    compression = grpc.Compression.Gzip if compressed else grpc.Compression.NoCompression
     options = [(f"grpc.max_{way}_message_length", -1) for way in ("send", "receive")]
     with grpc.insecure_channel(server.rpc_endpoint, options=options) as channel:
         call = channel.unary_unary(CALL)
@@ -213,13 +213,15 @@ def judge(
     server: ServiceProcess, send: Callable[[], tuple[bool, str]], row: Body, size: int
 ) -> None:
     with Probe(server) as probe:
-        answered, told = send()
-    grown = probe.most - probe.before - size
-    story = f"{row.name}: {probe.longest:.3f} s of {probe.waited:.3f} s, {grown >> 20} MiB, {told}"
-    print(story, file=sys.stderr)
-    assert answered == row.fits, story
-    assert probe.longest <= LONGEST_WAIT, story
-    assert grown <= GROWTH, story
+        answered, seen = send()
+    growth = probe.most - probe.before - size
+    result = (
+        f"{row.name}: {probe.longest:.3f} s of {probe.waited:.3f} s, {growth >> 20} MiB, {seen}"
+    )
+    print(result, file=sys.stderr)
+    assert answered == row.fits, result
+    assert probe.longest <= LONGEST_WAIT, result
+    assert growth <= GROWTH, result
 
 
 def _rows(table: list[Body]) -> list[object]:
@@ -231,45 +233,51 @@ def _rows(table: list[Body]) -> list[object]:
 
 @pytest.mark.faults
 @pytest.mark.parametrize("row", _rows(HTTP))
-def test_http(server: ServiceProcess, row: Body) -> None:
+def test_a_large_http_body_neither_blocks_others_nor_takes_more_memory(
+    server: ServiceProcess, row: Body
+) -> None:
     body = row.make()
-    judge(server, lambda: over_http(server, body, packed=False), row, len(body))
+    judge(server, lambda: over_http(server, body, compressed=False), row, len(body))
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("row", _rows(GRPC))
-def test_grpc(server: ServiceProcess, row: Body) -> None:
+def test_a_large_grpc_message_neither_blocks_others_nor_takes_more_memory(
+    server: ServiceProcess, row: Body
+) -> None:
     body = row.make()
-    judge(server, lambda: over_grpc(server, body, packed=False), row, len(body))
+    judge(server, lambda: over_grpc(server, body, compressed=False), row, len(body))
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("send", [over_http, over_grpc])
 @pytest.mark.parametrize("row", [HTTP[0], GRPC[0]], ids=["JSON", "protobuf"])
-def test_what_is_packed_a_thousand_times_is_refused(
+def test_a_body_compressed_a_thousandfold_is_refused(
     server: ServiceProcess, send: Callable[..., tuple[bool, str]], row: Body
 ) -> None:
     body = row.make()
-    judge(server, lambda: send(server, body, packed=True), row, 0)
+    judge(server, lambda: send(server, body, compressed=True), row, 0)
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("send", [over_http, over_grpc])
 @pytest.mark.parametrize("array", ["float32 2000000", "int8 8000000"])
-def test_a_large_reply_is_written_beside_the_others(
+def test_encoding_a_large_reply_does_not_block_other_requests(
     server: ServiceProcess, send: Callable[..., tuple[bool, str]], array: str
 ) -> None:
     if send is over_http:
         body = b'{"key":["array"],"value":["%b"]}' % array.encode()
     else:
         body = Request(key=["array"], value=[array], method="m").SerializeToString()
-    judge(server, lambda: send(server, body, packed=False), Body(array, bytes, fits=True), 0)
+    judge(server, lambda: send(server, body, compressed=False), Body(array, bytes, fits=True), 0)
 
 
 @pytest.mark.faults
-def test_a_reply_that_never_fits_is_refused_with_a_sentence(server: ServiceProcess) -> None:
+def test_a_reply_above_max_inflight_bytes_is_an_error_with_the_keys_name(
+    server: ServiceProcess,
+) -> None:
     body = b'{"key":["array"],"value":["int8 400000000"]}'
-    answered, told = over_http(server, body, packed=False)
+    answered, seen = over_http(server, body, compressed=False)
     assert not answered
-    assert '"err_no":8000' in told
-    assert "max_inflight_bytes" in told
+    assert '"err_no":8000' in seen
+    assert "max_inflight_bytes" in seen

@@ -21,8 +21,8 @@ from tests.services.process import ROOT, ServiceProcess, running
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(120)]
 
-BATCH, CALLERS, KILLS = 4, 16, 3
-ASKED_BETWEEN = 200
+BATCH, CLIENTS, KILLS = 4, 16, 3
+ANSWERS_BETWEEN_KILLS = 200
 SCRIPT = """
 from pydantic import BaseModel
 from penstock import App
@@ -74,7 +74,7 @@ def worker(socket: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_killed_worker_costs_its_batch_at_most_and_each_request_its_own_answer(
+def test_only_a_killed_workers_batch_fails_and_each_request_gets_its_answer(
     tmp_path: Path, name: str
 ) -> None:
     write, read, options = FORMATS[name]
@@ -83,7 +83,7 @@ def test_a_killed_worker_costs_its_batch_at_most_and_each_request_its_own_answer
     answers: list[tuple[str, httpx.Response]] = []
     over = threading.Event()
 
-    def caller(number: int, url: str) -> None:
+    def client(number: int, url: str) -> None:
         headers = {"content-type": f"application/{name}"}
         with httpx.Client(trust_env=False, headers=headers, timeout=20) as http:
             for turn in range(100_000):
@@ -97,14 +97,14 @@ def test_a_killed_worker_costs_its_batch_at_most_and_each_request_its_own_answer
         running(script, command=(sys.executable, "-m", "penstock", "run")) as server,
     ):
         url = f"{server.http_url}/echo"
-        threads = [threading.Thread(target=caller, args=(n, url)) for n in range(CALLERS)]
+        threads = [threading.Thread(target=client, args=(n, url)) for n in range(CLIENTS)]
         for each in threads:
             each.start()
         try:
             for _ in range(KILLS):
                 with worker(socket, *options) as victim:
                     until(partial(is_ready, server, victim.pid))
-                    until(partial(has_grown, answers, len(answers) + ASKED_BETWEEN))
+                    until(partial(has_grown, answers, len(answers) + ANSWERS_BETWEEN_KILLS))
                     victim.kill()
         finally:
             over.set()

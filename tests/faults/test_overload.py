@@ -1,6 +1,6 @@
-"""Five times more than fits: what is served stays the same, the rest is told at once.
+"""Five times the capacity: the goodput stays the same, the rest is refused at once.
 
-Another graph of the same service notices nothing of it.
+Another graph of the same service is not affected.
 """
 
 import asyncio
@@ -17,8 +17,8 @@ pytestmark = [pytest.mark.faults, pytest.mark.alone]
 CAPACITY = Capacity(workers=4, call=0.04)
 
 
-async def complaints(clients: Clients) -> list[str]:
-    """What is wrong with one round of peak, overload and recovery."""
+async def not_met(clients: Clients) -> list[str]:
+    """Requirements not met in one round of peak, overload and recovery."""
     found = await overload(clients, CAPACITY, seconds=2.0, peak_seconds=1.0)
     assert all(answer.good or answer.refused for answer in found.answers)
     slow = percentile(found.refusals, 99)
@@ -26,15 +26,15 @@ async def complaints(clients: Clients) -> list[str]:
 
 
 @pytest.mark.parametrize("executor", [pytest.param("thread", marks=pytest.mark.long), "process"])
-async def test_at_five_times_the_capacity_as_much_is_served_as_at_its_peak(
+async def test_goodput_at_five_times_the_capacity_is_that_of_the_peak(
     tmp_path: Path, executor: str
 ) -> None:
     async with site(tmp_path, **CAPACITY.config(executor)) as at, Noise() as noise:
         await keep_busy(at.clients, CAPACITY, 0.5)  # warm
         found: list[list[str]] = []
-        # Neighbours on the machine can only make it worse, so that one good round is enough.
+        # Other load on the machine can only make it worse, so that one good round is enough.
         while not found or (found[-1] and len(found) < 4):
-            found.append(await complaints(at.clients))
+            found.append(await not_met(at.clients))
         assert found[-1] == [], found
         assert at.server.stop() == 0
         assert at.most_at_once(f"{BUSY}/work") <= CAPACITY.workers
@@ -42,15 +42,15 @@ async def test_at_five_times_the_capacity_as_much_is_served_as_at_its_peak(
         assert at.verdict() == []
 
 
-async def test_what_waits_past_its_deadline_is_answered_then_and_never_run(
+async def test_requests_queued_beyond_their_deadline_are_answered_then_and_not_run(
     tmp_path: Path,
 ) -> None:
     async with site(tmp_path) as at, Noise() as noise:
         clients = at.clients
         limits = [0.05, 0.1, 0.2, 0.4] * 25
-        holder = asyncio.create_task(clients.ask(do_work="hold"))
+        holder = asyncio.create_task(clients.send_request(do_work="hold"))
         async with at.held():
-            answers = await asyncio.gather(*(clients.ask(limit=limit) for limit in limits))
+            answers = await asyncio.gather(*(clients.send_request(limit=limit) for limit in limits))
         assert (await holder).good
         assert {answer.status for answer in answers} == {504}
         over = [a.seconds - limit for a, limit in zip(answers, limits, strict=True)]

@@ -1,4 +1,4 @@
-"""A worker is killed every two seconds while 64 callers ask two graphs."""
+"""A worker is killed every two seconds while 64 clients call two graphs."""
 
 from pathlib import Path
 from statistics import median
@@ -10,7 +10,7 @@ from tests.faults.storm import RECOVERY, storm
 
 @pytest.mark.faults
 @pytest.mark.alone
-async def test_each_kill_costs_a_batch_at_most_and_is_forgotten_after_a_second(
+async def test_a_killed_worker_fails_at_most_its_batch_and_the_rate_recovers_in_a_second(
     tmp_path: Path,
 ) -> None:
     done = await storm(tmp_path, seconds=7.5)
