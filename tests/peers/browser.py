@@ -1,5 +1,5 @@
 """Drives a headless Chromium over its debugging pipe: two file descriptors, and messages of JSON
-that end with a zero byte. No network but this machine's own.
+that end with a zero byte. It reaches only this machine's loopback.
 
 Source: the Chrome DevTools Protocol (Page, Runtime, DOM, Network, Log).
 """
@@ -36,18 +36,18 @@ class Page:
     """One tab.
 
     Attributes:
-        urls: of everything that it asked for.
-        complaints: what its console has as an error, a violation of its policy among them.
+        urls: of all its requests.
+        complaints: errors in its console, with violations of its content security policy.
     """
 
-    def __init__(self, given: int, told: int) -> None:
-        self._given = given
-        self._told = told
+    def __init__(self, commands: int, messages: int) -> None:
+        self._commands = commands
+        self._messages = messages
         self._rest = b""
         self._number = 0
         self._session: str | None = None
         self.urls: list[str] = []
-        self.complaints: list[str] = []
+        self.console_errors: list[str] = []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
         self._session = attached["sessionId"]
@@ -55,12 +55,12 @@ class Page:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **params: Any) -> Any:
-        """Send a command; what it gives."""
+        """Send a command and return its result."""
         self._number += 1
         message: dict[str, Any] = {"id": self._number, "method": method, "params": params}
         if self._session is not None:
             message["sessionId"] = self._session
-        os.write(self._given, json.dumps(message).encode() + b"\0")
+        os.write(self._commands, json.dumps(message).encode() + b"\0")
         while True:
             answer = self._next()
             if answer.get("id") == self._number:
@@ -77,22 +77,22 @@ class Page:
         return found["result"].get("value")
 
     def until(self, script: str) -> Any:
-        """The value of an expression, as soon as it is one that counts as true."""
+        """Wait until an expression is true, and return its value."""
         end = time.monotonic() + TIMEOUT
         while not (found := self.evaluate(script)):
-            assert time.monotonic() < end, f"{script} is still {found!r}; {self.complaints}"
+            assert time.monotonic() < end, f"{script} is still {found!r}; {self.console_errors}"
         return found
 
     def choose_file(self, selector: str, path: Path) -> None:
-        """As a person would choose it in the dialogue of an input."""
+        """Choose a file in an input's dialogue."""
         root = self.call("DOM.getDocument")["root"]["nodeId"]
         node = self.call("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
         self.call("DOM.setFileInputFiles", nodeId=node, files=[str(path)])
 
     def _next(self) -> dict[str, Any]:
-        """The next message; events are noted."""
+        """The next message; events are recorded."""
         while b"\0" not in self._rest:
-            piece = os.read(self._told, 1 << 16)
+            piece = os.read(self._messages, 1 << 16)
             assert piece, "the browser has ended"
             self._rest += piece
         one, _, self._rest = self._rest.partition(b"\0")
@@ -103,22 +103,22 @@ class Page:
                 self.urls.append(params["request"]["url"])
             case "Log.entryAdded":
                 if params["entry"]["level"] == "error":
-                    self.complaints.append(
+                    self.console_errors.append(
                         f"{params['entry']['text']} {params['entry'].get('url')}"
                     )
             case "Runtime.exceptionThrown":
-                self.complaints.append(str(params["exceptionDetails"]))
+                self.console_errors.append(str(params["exceptionDetails"]))
         return message
 
 
 @contextmanager
 def browsing(folder: Path) -> Iterator[Page]:
-    """A page of a browser with a profile of its own."""
-    their_in, our_out = os.pipe()
-    our_in, their_out = os.pipe()
+    """A page of a browser with a new profile."""
+    browser_in, to_browser = os.pipe()
+    from_browser, browser_out = os.pipe()
 
-    def place() -> None:  # where the browser looks for them
-        spare_in, spare_out = os.dup(their_in), os.dup(their_out)
+    def move_descriptors() -> None:  # the descriptors that the browser uses
+        spare_in, spare_out = os.dup(browser_in), os.dup(browser_out)
         os.dup2(spare_in, 3)
         os.dup2(spare_out, 4)
 
@@ -132,20 +132,20 @@ def browsing(folder: Path) -> Iterator[Page]:
             stdout=log,
             stderr=log,
             close_fds=False,
-            preexec_fn=place,
+            preexec_fn=move_descriptors,
             env=without_proxies(),
         ) as browser,
     ):
-        os.close(their_in)
-        os.close(their_out)
+        os.close(browser_in)
+        os.close(browser_out)
         try:
-            page = Page(our_out, our_in)
+            page = Page(to_browser, from_browser)
             yield page
             with suppress(OSError, AssertionError):
                 page.call("Browser.close")
         finally:
-            os.close(our_out)
-            os.close(our_in)
+            os.close(to_browser)
+            os.close(from_browser)
             try:
                 browser.wait(10)
             except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""The service whose wall clock jumps: a request takes the seconds that its ``do`` says."""
+"""The service whose wall clock jumps: a request takes as many seconds as its ``do``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONFIG = {"http_port": 0, "rpc_port": 0, "op": {"wait": OPTIONS}}
 
 
 class Wait(Op):
-    """Writes a line before and after."""
+    """Logs a line before and after the wait."""
 
     def process(self, feed_batch, typical_logid):
         (feed,) = feed_batch

@@ -1,4 +1,4 @@
-"""One service for all tests with peers: they never stop it, and leave nothing behind in it."""
+"""One service for all tests with peers, which never stop it or change its state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything in this folder needs peers."""
+    """All tests in this folder need peers."""
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.peers)

@@ -1,7 +1,7 @@
-"""Requests whose end two readers may see in different places, for proxies to pass on if they will.
+"""Requests with ambiguous framing, for tests of request smuggling through proxies.
 
-Each is one connection's bytes: a request, and behind or inside it a hidden one. Whoever reads the
-hidden one as a request of its own while the one in front did not has been smuggled to.
+Each is one connection's bytes: a request, and after or inside it a hidden one. The request is
+smuggled if the service reads the hidden one as a request and the proxy in front does not.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ POST = b"POST /echo/prediction HTTP/1.1\r\n" + HOST
 CHUNKED = b"Transfer-Encoding: chunked\r\n"
 
 
-def question(nonce: str) -> bytes:
+def request_body(nonce: str) -> bytes:
     return json.dumps({"key": ["x"], "value": [nonce]}).encode()
 
 
 def request(nonce: str, *fields: bytes) -> bytes:
-    """A proper request."""
-    body = question(nonce)
+    """A valid request."""
+    body = request_body(nonce)
     head = POST + b"Content-Length: %d\r\n" % len(body)
     return head + b"".join(field + b"\r\n" for field in fields) + b"\r\n" + body
 
@@ -29,8 +29,8 @@ def _length(value: bytes) -> bytes:
 
 
 def ambiguous(hidden: bytes) -> dict[str, bytes]:
-    """What is ambiguous about a request -> its bytes, with ``hidden`` in them."""
-    own = question("count-own")
+    """The kind of ambiguity -> the request's bytes, with ``hidden`` in them."""
+    own = request_body("count-own")
     chunk = b"%x\r\n%s\r\n" % (len(own), own)
     chunks = chunk + b"0\r\n\r\n" + hidden
     plain = own + hidden
@@ -38,7 +38,7 @@ def ambiguous(hidden: bytes) -> dict[str, bytes]:
     both = _length(b"%d, %d" % (len(own), len(hidden)))
     upgrade = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
     upgrade += b"HTTP2-Settings: AAMAAABkAAQAAP__\r\n"
-    # What is ambiguous: the request's line, its fields behind the host, and what follows its head.
+    # The kind of ambiguity: the header fields after Host, and the bytes after the head.
     post: dict[str, tuple[bytes, bytes]] = {
         "length and chunks, length is short": (short + CHUNKED, chunks),
         "length and chunks, length is all": (whole + CHUNKED, chunks),

@@ -1,4 +1,4 @@
-"""nginx and haproxy as processes of the tests, without root and without files of the system."""
+"""nginx and haproxy as processes of the tests, without root and without system files."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def nginx_site(
     grpc: Mapping[str, int] | None = None,
     tls: tuple[Path, Path] | None = None,
 ) -> str:
-    """nginx's configuration that passes paths on to ports, over connections that are reused."""
-    listens = "\n".join(f"listen {where};" for where in listen)
+    """nginx's configuration that forwards paths to ports, over reused connections."""
+    listens = "\n".join(f"listen {address};" for address in listen)
     certificate = "" if tls is None else f"ssl_certificate {tls[0]}; ssl_certificate_key {tls[1]};"
     calls = "\n".join(
         f"location {path} {{ grpc_pass grpc://127.0.0.1:{port}; grpc_read_timeout 60s; }}"
@@ -67,7 +67,7 @@ def nginx_site(
 
 @contextmanager
 def nginx(folder: Path, site: str, port: int) -> Iterator[Path]:
-    """nginx with a site, ready on ``port``; gives the file in which it notes each request."""
+    """nginx with a site, ready on ``port``; yields the path of its access log."""
     folder.mkdir()
     config = folder / "nginx.conf"
     config.write_text(NGINX.format(folder=folder, user=getuser(), site=site))
@@ -95,7 +95,7 @@ defaults
 
 @contextmanager
 def haproxy(folder: Path, site: str, port: int) -> Iterator[Path]:
-    """haproxy with a site, ready on ``port``; gives the file in which it notes each request."""
+    """haproxy with a site, ready on ``port``; yields the path of its access log."""
     folder.mkdir()
     config = folder / "haproxy.cfg"
     config.write_text(HAPROXY.format(site=site))
@@ -105,14 +105,14 @@ def haproxy(folder: Path, site: str, port: int) -> Iterator[Path]:
 
 
 def passed(log: Path, path: str) -> int:
-    """How many requests for ``path`` a proxy passed on and got a good answer to, by its log."""
+    """How many requests for ``path`` a proxy forwarded and got status 200 for, by its log."""
     lines = [line.split(" ") for line in log.read_text(errors="replace").splitlines()]
     return sum(line[1:4] == ["200", "200", path] for line in lines)
 
 
 @contextmanager
 def background(command: Sequence[str], log: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
-    """A program that listens on ``port`` until the block is left."""
+    """A program that listens on ``port`` until the block ends."""
     with log.open("wb") as out:
         process = subprocess.Popen(
             command,
@@ -135,7 +135,7 @@ def background(command: Sequence[str], log: Path, port: int) -> Iterator[subproc
 
 
 def wait_listening(process: subprocess.Popen[bytes], log: Path, port: int) -> None:
-    """Return when somebody listens on the port.
+    """Wait until the program listens on the port.
 
     Raises:
         AssertionError: the program ended, or does not listen in time.
@@ -146,7 +146,7 @@ def wait_listening(process: subprocess.Popen[bytes], log: Path, port: int) -> No
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return
         try:
-            # Waiting for its end is the pause between two looks.
+            # The pause between two attempts, which also notices the program's end.
             process.wait(0.02)
         except subprocess.TimeoutExpired:
             if time.monotonic() < deadline:

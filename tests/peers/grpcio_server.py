@@ -1,4 +1,4 @@
-"""A pipeline service by grpcio alone, for our own client: it echoes, waits or fails as it is told.
+"""A pipeline service with grpcio only, for Penstock's client: echoes, waits or fails as requested.
 
 python grpcio_server.py '{"port": "9000", "certificate": "...", "key": "..."}'
 """
@@ -19,10 +19,10 @@ CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
 def inference(request: Request, context: grpc.ServicerContext) -> Response:
-    told = dict(zip(request.key, request.value, strict=True))
-    if "fail" in told:
-        context.abort(CODES[int(told["fail"])], "as you wish: é")
-    if "hold" in told:
+    requested = dict(zip(request.key, request.value, strict=True))
+    if "fail" in requested:
+        context.abort(CODES[int(requested["fail"])], "as you wish: é")
+    if "hold" in requested:
         ended = threading.Event()
         context.add_callback(ended.set)
         ended.wait()
@@ -30,7 +30,7 @@ def inference(request: Request, context: grpc.ServicerContext) -> Response:
 
 
 def main() -> None:
-    told = json.loads(sys.argv[1])
+    requested = json.loads(sys.argv[1])
     server = grpc.server(ThreadPoolExecutor(8), options=[("grpc.max_receive_message_length", -1)])
     handler = grpc.unary_unary_rpc_method_handler(
         inference,
@@ -41,12 +41,12 @@ def main() -> None:
     server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler(service, {"inference": handler}),)
     )
-    where = f"127.0.0.1:{told['port']}"
-    if "key" in told:
-        pair = (Path(told["key"]).read_bytes(), Path(told["certificate"]).read_bytes())
-        server.add_secure_port(where, grpc.ssl_server_credentials([pair]))
+    address = f"127.0.0.1:{requested['port']}"
+    if "key" in requested:
+        pair = (Path(requested["key"]).read_bytes(), Path(requested["certificate"]).read_bytes())
+        server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
     else:
-        server.add_insecure_port(where)
+        server.add_insecure_port(address)
     server.start()
     server.wait_for_termination()
 

@@ -1,6 +1,6 @@
-"""gRPC of every kind behind a door of its own, on raw bytes, so that no peer needs generated code.
+"""gRPC calls of every kind, with raw bytes as messages, so that no peer needs generated code.
 
-What a call shall do stands in its metadata:
+A call's metadata says what it does:
 
     lead-*    comes back as leading metadata        hold-ms        wait so long first
     trail-*   comes back as trailing metadata       fail           then fail with this code,
@@ -30,11 +30,11 @@ from penstock.protocols.status import GrpcCode
 
 SERVICE = "peers.Kinds"
 MOST = 256 << 20
-OURS = ("lead-", "trail-", "hold-ms", "fail")
+OPTIONS = ("lead-", "trail-", "hold-ms", "fail")
 
 
 class Handlers:
-    """The methods. Calls without wishes of their own take the short way: no task, no coroutine."""
+    """The methods. Calls without such metadata are answered at once, without task or coroutine."""
 
     def __init__(self) -> None:
         self._counts = {b"held": 0, b"cancelled": 0}
@@ -42,15 +42,15 @@ class Handlers:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def unary(self, call: GrpcCall, message: bytes) -> None:
-        if not any(name.startswith(OURS) for name, _ in grpc.decode_metadata(call.metadata)):
+        if not any(name.startswith(OPTIONS) for name, _ in grpc.decode_metadata(call.metadata)):
             call.reply(message)
             return
-        task = asyncio.get_running_loop().create_task(self._slowly(call, message))
+        task = asyncio.get_running_loop().create_task(self._answer_in_task(call, message))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         call.exchange.on_gone = task.cancel
 
-    async def _slowly(self, call: GrpcCall, message: bytes) -> None:
+    async def _answer_in_task(self, call: GrpcCall, message: bytes) -> None:
         try:
             async with asyncio.timeout(call.timeout):
                 await self._end(call, message)
@@ -79,17 +79,17 @@ class Handlers:
     async def counted(self, call: GrpcCall) -> None:
         message = await call.read()
         assert message is not None
-        what, least = message.split()
+        counter, least = message.split()
         async with self._changed:
-            await self._changed.wait_for(lambda: self._counts[what] >= int(least))
-        await call.write(b"%d" % self._counts[what])
+            await self._changed.wait_for(lambda: self._counts[counter] >= int(least))
+        await call.write(b"%d" % self._counts[counter])
 
     async def _end(self, call: GrpcCall, message: bytes | None) -> None:
-        """Do what the metadata asks for, then end the call, with ``message`` if all is well."""
-        asked = grpc.decode_metadata(call.metadata)
-        fields = dict(asked)
+        """Do what the metadata requests, then end the call, with ``message`` if it is successful."""
+        received = grpc.decode_metadata(call.metadata)
+        fields = dict(received)
         lead, trail = (
-            grpc.encode_metadata(pair for pair in asked if pair[0].startswith(prefix))
+            grpc.encode_metadata(pair for pair in received if pair[0].startswith(prefix))
             for prefix in ("lead-", "trail-")
         )
         exchange = call.exchange
@@ -115,9 +115,9 @@ class Handlers:
             await self._count(b"cancelled")
             raise
 
-    async def _count(self, what: bytes) -> None:
+    async def _count(self, counter: bytes) -> None:
         async with self._changed:
-            self._counts[what] += 1
+            self._counts[counter] += 1
             self._changed.notify_all()
 
 

@@ -1,4 +1,4 @@
-"""Programs of other people: found, or the test skips; run to their end within a time."""
+"""Runs external programs with a timeout; tests are skipped if a program is not installed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.services.process import ROOT
 
 NODE = Path(__file__).parent / "node"
 INSTALL = "install it with `make peers`"
-# Debian keeps daemons where only root looks for programs.
+# On Debian, daemons are in folders that are only in root's search path.
 SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 
 
@@ -29,27 +29,27 @@ def program(name: str) -> str:
 
 
 def node_packages() -> None:
-    """Skip, or fail where CI is set, when the packages of Node.js are not there."""
+    """Skip, or fail where CI is set, if the packages of Node.js are not installed."""
     if not (NODE / "node_modules" / "@grpc" / "grpc-js").is_dir():
         missing(f"the npm packages are not installed: {INSTALL}")
 
 
 def missing(what: str) -> None:
-    """A peer is not there: a laptop may do without, the gate may not."""
+    """Skip the test for a missing peer, or fail it in CI, where all peers are required."""
     if os.environ.get("CI"):
         pytest.fail(what)
     pytest.skip(what)
 
 
 class Ran(NamedTuple):
-    """How a program ended."""
+    """Exit status and output of a program."""
 
     status: int
     out: bytes
     err: str
 
     def good(self) -> bytes:
-        """Its output; raises when it ended with an error."""
+        """Its output; raises if its exit status is not 0."""
         assert self.status == 0, f"exit {self.status}: {self.err[-3000:]} {self.out[-2000:]!r}"
         return self.out
 
@@ -68,13 +68,13 @@ def run(name: str, *arguments: object, given: bytes = b"", timeout: float = 30.0
 
 
 def without_proxies() -> dict[str, str]:
-    """This process's environment for programs that talk to this machine only, in this tree."""
+    """This process's environment without proxies, for programs that use loopback only."""
     kept = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
     return kept | {"PYTHONPATH": str(ROOT)}
 
 
 class Checks(dict[str, str]):
-    """What a script of many checks found: the check's name to what went wrong, "" for nothing."""
+    """Results of a script of checks: each check's name to its error, "" for none."""
 
     def assert_good(self, name: str) -> None:
         assert name in self, f"the script never came to {name!r}"
@@ -91,6 +91,6 @@ def node_checks(script: str, site: dict[str, Any], *, timeout: float = 45.0) -> 
 
 
 def names_in(script: str, opening: str = "check(") -> Sequence[str]:
-    """The names of the checks that a script of Node.js holds, read from its text."""
+    """The names of the checks in a script of Node.js, read from its text."""
     lines = (NODE / script).read_text().splitlines()
     return [line.split("'")[1] for line in lines if line.startswith(opening + "'")]

@@ -1,7 +1,7 @@
-"""The service that other people's programs ask.
+"""The service that external programs call.
 
-It echoes. ``do=seen`` is answered with how often each value of ``x`` that begins with ``count-``
-was echoed, which tells what a proxy in front let through.
+It echoes. The answer to ``do=seen`` has the count of each echoed value of ``x`` that begins with
+``count-``, which shows the requests that a proxy in front forwarded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ seen: Counter[str] = Counter()
 
 
 class Echo(Op):
-    """Its result is its input."""
+    """Returns its input."""
 
     def preprocess(self, input_dicts, data_id, log_id):
         (feed,) = input_dicts.values()

@@ -1,4 +1,4 @@
-"""Where the peers find the service: its ports, its certificate, and how to start it."""
+"""The service that peers call: its ports, its certificate, and its start."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Site:
         h2c: the same, for HTTP/2 in clear with prior knowledge.
         tls: the HTTP routes and gRPC over TLS, HTTP/2 or HTTP/1.1 as ALPN decides.
         rpc: the pipeline's gRPC in clear.
-        kinds: gRPC of every kind in clear; see ``kinds.py``. A process of its own.
-        certificate: PEM, for ``localhost`` and 127.0.0.1; its own authority.
+        kinds: gRPC of every kind in clear; see ``kinds.py``. In a separate process.
+        certificate: PEM, for ``localhost`` and 127.0.0.1; self-signed.
         key: PEM.
     """
 
@@ -45,9 +45,9 @@ class Site:
     key: Path
 
     def for_script(self) -> dict[str, Any]:
-        """What a script of another language is told."""
-        told = {field.name: str(getattr(self, field.name)) for field in fields(self)}
-        return told | {"proto": str(PROTO)}
+        """These values for a script in another language."""
+        values = {field.name: str(getattr(self, field.name)) for field in fields(self)}
+        return values | {"proto": str(PROTO)}
 
 
 def make_certificate(folder: Path) -> tuple[Path, Path]:
@@ -61,10 +61,10 @@ def make_certificate(folder: Path) -> tuple[Path, Path]:
 
 @contextmanager
 def serving(folder: Path) -> Iterator[Site]:
-    """The service in a process, ready.
+    """Start the service in a process, and wait until it is ready.
 
     Raises:
-        AssertionError: it does not end in order, or its log has an error that is ours.
+        AssertionError: it does not exit with 0, or its log has an unexpected error.
     """
     folder.mkdir(exist_ok=True)
     certificate, key = make_certificate(folder)

@@ -1,4 +1,4 @@
-"""A real Chromium over TLS: it chooses HTTP/2, reads a route, and posts a form to one."""
+"""A real Chromium over TLS: it negotiates HTTP/2, reads a route, and posts a form to one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FORM = """<!doctype html><meta charset="utf-8">
 <input name='{{"key": ["x", "rest"], "value": ["{text}", "' value='"]}}'></form>
 <script>document.forms[0].submit()</script>
 """
-"""A browser sends such a form as ``name=value``, which together are JSON."""
+"""A browser sends this form as ``name=value``, which is valid JSON."""
 
 
 class Visit(NamedTuple):
@@ -28,7 +28,7 @@ class Visit(NamedTuple):
     log: dict[str, Any]
 
     def http2_sessions(self, port: int) -> int:
-        """How many HTTP/2 connections to the port it opened."""
+        """The number of HTTP/2 connections that the page opened to the port."""
         names = {number: name for name, number in self.log["constants"]["logEventTypes"].items()}
         hosts = [
             event["params"]["host"]
@@ -63,14 +63,14 @@ def visit(folder: Path, url: str) -> Visit:
     return Visit(html.unescape(re.sub("<[^>]*>", "", page)), json.loads(log.read_text()))
 
 
-def test_a_browser_reads_a_route_over_http2(site: Site, tmp_path: Path) -> None:
+def test_chromium_reads_a_route_over_one_http2_connection(site: Site, tmp_path: Path) -> None:
     seen = visit(tmp_path, f"https://localhost:{site.tls}/readyz")
     assert seen.text.strip() in ("ok", "ready")
     assert seen.http2_sessions(site.tls) == 1
 
 
 @pytest.mark.parametrize("text", ["hello", "grün 💧"])
-def test_a_browser_posts_to_a_route(site: Site, tmp_path: Path, text: str) -> None:
+def test_chromium_posts_a_form_to_a_route(site: Site, tmp_path: Path, text: str) -> None:
     page = tmp_path / "form.html"
     page.write_text(FORM.format(url=f"https://localhost:{site.tls}/echo/prediction", text=text))
     seen = visit(tmp_path, page.as_uri())

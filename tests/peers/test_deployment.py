@@ -1,4 +1,4 @@
-"""What docs/deployment.md shows: checked by systemd, nginx and a builder of containers."""
+"""The files in docs/deployment.md, checked by systemd, nginx and a builder of containers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def double(x: int) -> int:
 """
 
 
-def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+def test_systemd_accepts_the_documented_unit(tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed")
     unit = tmp_path / "penstock.service"
@@ -37,11 +37,11 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     done = subprocess.run(
         ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False
     )
-    told = [line for line in done.stderr.splitlines() if "penstock.service" in line]
-    assert told == []
+    messages = [line for line in done.stderr.splitlines() if "penstock.service" in line]
+    assert messages == []
 
 
-def test_nginx_passes_requests_on(tmp_path: Path) -> None:
+def test_nginx_forwards_requests_with_the_documented_configuration(tmp_path: Path) -> None:
     path = tmp_path / "app.py"
     path.write_text(APP)
     front = free_port()
@@ -56,7 +56,7 @@ def test_nginx_passes_requests_on(tmp_path: Path) -> None:
         assert server.stop() == 0
 
 
-def test_the_container_can_be_built(tmp_path: Path) -> None:
+def test_the_documented_container_can_be_built(tmp_path: Path) -> None:
     builder = next((each for each in ("buildah", "podman", "docker") if shutil.which(each)), None)
     if builder is None or not _works(builder):
         pytest.skip("no builder of containers works here")

@@ -63,7 +63,7 @@ ROUTE = "document.getElementById('POST_{}')"
 
 
 def answer(page: Page, name: str) -> tuple[str, Any]:
-    """What the trial of a route shows: the status, and the body."""
+    """Status and body of the answer that the page shows for a route."""
     route = ROUTE.format(name)
     status = page.until(f"{route}.querySelector('.status')?.textContent")
     body = page.evaluate(f"{route}.querySelector('.answer').textContent")
@@ -78,7 +78,7 @@ def send(page: Page, name: str) -> None:
     page.evaluate(f"{ROUTE.format(name)}.querySelector('button.send').click()")
 
 
-def test_an_example_is_filled_in_and_its_answer_is_seen(page: Page) -> None:
+def test_the_page_shows_an_example_and_its_answer(page: Page) -> None:
     assert page.evaluate("document.title") == "garden"
     route = ROUTE.format("count")
     assert page.evaluate(f"{route}.open")  # the first one
@@ -92,10 +92,10 @@ def test_an_example_is_filled_in_and_its_answer_is_seen(page: Page) -> None:
     page.evaluate(f"{route}.querySelector('select').dispatchEvent(new Event('change'))")
     send(page, "count")
     assert answer(page, "count") == ("200 OK", {"lily": 6})
-    assert page.complaints == []
+    assert page.console_errors == []
 
 
-def test_a_failure_is_shown_with_its_place(page: Page) -> None:
+def test_the_page_shows_a_validation_error_with_its_location(page: Page) -> None:
     page.evaluate(f"{ROUTE.format('count')}.querySelector('textarea').value = '{{\"petals\": 0}}'")
     send(page, "count")
     status, body = answer(page, "count")
@@ -104,7 +104,7 @@ def test_a_failure_is_shown_with_its_place(page: Page) -> None:
 
 
 @pytest.mark.parametrize("kind", ["multipart/form-data", "application/octet-stream"])
-def test_a_chosen_file_is_sent(page: Page, tmp_path: Path, kind: str) -> None:
+def test_the_page_sends_a_chosen_file(page: Page, tmp_path: Path, kind: str) -> None:
     chosen = tmp_path / "data.bin"
     chosen.write_bytes(b"12345")
     route = ROUTE.format("size")
@@ -119,7 +119,7 @@ def test_a_chosen_file_is_sent(page: Page, tmp_path: Path, kind: str) -> None:
     assert answer(page, "size") == ("200 OK", 10 if kind.startswith("multipart") else 5)
 
 
-def test_parameters_of_the_query_are_offered_and_sent(page: Page) -> None:
+def test_the_page_shows_and_sends_query_parameters(page: Page) -> None:
     route = "document.getElementById('GET_trace')"
     page.evaluate(f"{route}.open = true")
     page.until(f"{route}.querySelector('form') !== null")
@@ -130,10 +130,10 @@ def test_parameters_of_the_query_are_offered_and_sent(page: Page) -> None:
     assert page.urls[-1].endswith("/trace?seconds=0.1")
 
 
-def test_nothing_else_may_run_on_the_page(page: Page) -> None:
+def test_the_content_security_policy_blocks_other_scripts(page: Page) -> None:
     page.evaluate(
         "document.body.append(Object.assign(document.createElement('script'), {text: 'x = 1'}))"
     )
     assert page.evaluate("typeof x") == "undefined"
     page.until("1")
-    assert any("Content Security Policy" in each for each in page.complaints)
+    assert any("Content Security Policy" in each for each in page.console_errors)

@@ -1,4 +1,4 @@
-"""grpc-js, the gRPC of Node.js, as a client of our ports."""
+"""grpc-js, the gRPC of Node.js, as a client of the service."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def pipeline(site: Site) -> Checks:
 
 
 @pytest.mark.parametrize("name", names_in("grpc_kinds.js"))
-def test_grpc_js_calls_every_kind(kinds: Checks, name: str) -> None:
+def test_grpc_js_makes_calls_of_every_kind(kinds: Checks, name: str) -> None:
     kinds.assert_good(name)
 
 

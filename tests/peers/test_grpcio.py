@@ -1,4 +1,4 @@
-"""grpcio's client: every kind of call, and what its connections can do."""
+"""grpcio's client: every kind of call, and its connections."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Client:
         self._nothing = channel.unary_unary("/peers.Kinds/Nothing")
 
     def counted(self, what: str, least: int = 0) -> int:
-        """How many calls were held, or cancelled, so far; waits until there are so many."""
+        """The number of held or cancelled calls so far; waits until there are ``least``."""
         return int(self._counted(f"{what} {least}".encode(), timeout=TIMEOUT))
 
     def nothing(self) -> None:
@@ -52,41 +52,41 @@ def failure(call: Callable[[], Any]) -> Any:
     return caught.value
 
 
-def test_a_unary_call(client: Client) -> None:
+def test_a_unary_call_is_answered(client: Client) -> None:
     assert client.unary(b"hello", timeout=TIMEOUT) == b"hello"
     assert client.unary(b"", timeout=TIMEOUT) == b""
 
 
-def test_a_stream_of_requests(client: Client) -> None:
+def test_a_client_streaming_call_is_answered(client: Client) -> None:
     pieces = [b"%d," % number for number in range(1000)]
     assert client.client_stream(iter(pieces), timeout=TIMEOUT) == b"".join(pieces)
     assert client.client_stream(iter(()), timeout=TIMEOUT) == b""
 
 
-def test_a_stream_of_answers(client: Client) -> None:
+def test_a_server_streaming_call_is_answered(client: Client) -> None:
     found = list(client.server_stream(b"500 2000", timeout=TIMEOUT))
     assert [int(message.rstrip(b".")) for message in found] == list(range(500))
     assert {len(message) for message in found} == {2000}
     assert list(client.server_stream(b"0 0", timeout=TIMEOUT)) == []
 
 
-def test_both_streams_in_turn(client: Client) -> None:
+def test_a_bidirectional_call_answers_each_message_in_turn(client: Client) -> None:
     more = threading.Semaphore()
 
-    def ask() -> Iterator[bytes]:
+    def messages() -> Iterator[bytes]:
         for number in range(200):
-            # The next question only after the answer to the last one.
+            # The next message only after the answer to the last one.
             assert more.acquire(timeout=TIMEOUT)
             yield b"%d" % number
 
     found = []
-    for message in client.bidi(ask(), timeout=TIMEOUT):
+    for message in client.bidi(messages(), timeout=TIMEOUT):
         found.append(int(message))
         more.release()
     assert found == list(range(200))
 
 
-def test_metadata_goes_both_ways(client: Client) -> None:
+def test_metadata_is_received_and_returned(client: Client) -> None:
     raw = bytes(range(256))
     sent = [("lead-text", "first"), ("lead-raw-bin", raw), ("lead-raw-bin", b"")]
     sent += [("trail-text", "a, b"), ("trail-raw-bin", raw[::-1])]
@@ -97,7 +97,7 @@ def test_metadata_goes_both_ways(client: Client) -> None:
     assert [tuple(pair) for pair in trail] == sent[3:]
 
 
-def test_a_deadline_ends_the_call_on_both_sides(client: Client) -> None:
+def test_a_calls_deadline_ends_it_at_client_and_server(client: Client) -> None:
     before = client.counted("cancelled")
     begun = time.monotonic()
     error = failure(lambda: client.unary(b"x", metadata=HOLD, timeout=0.3))
@@ -107,7 +107,7 @@ def test_a_deadline_ends_the_call_on_both_sides(client: Client) -> None:
 
 
 @pytest.mark.parametrize("kind", ["unary", "client_stream", "server_stream", "bidi"])
-def test_a_cancelled_call_ends_on_both_sides(client: Client, kind: str) -> None:
+def test_a_cancelled_call_ends_at_client_and_server(client: Client, kind: str) -> None:
     held, cancelled = client.counted("held"), client.counted("cancelled")
     message = {"unary": b"x", "server_stream": b"3 10"}.get(kind) or iter([b"x"])
     invoke = getattr(client, kind)
@@ -120,12 +120,12 @@ def test_a_cancelled_call_ends_on_both_sides(client: Client, kind: str) -> None:
     assert client.counted("cancelled", cancelled + 1) == cancelled + 1
 
 
-def test_a_message_of_100_mib_goes_both_ways(client: Client) -> None:
+def test_a_message_of_100_mib_is_echoed(client: Client) -> None:
     message = b"0123456789abcdef" * (100 << 16)
     assert client.unary(message, timeout=TIMEOUT) == message
 
 
-def test_pings_keep_a_quiet_connection(site: Site) -> None:
+def test_keepalive_pings_keep_an_idle_connection_open(site: Site) -> None:
     options = [
         *OWN_CONNECTION,
         ("grpc.keepalive_time_ms", 100),
@@ -137,26 +137,26 @@ def test_pings_keep_a_quiet_connection(site: Site) -> None:
         client = Client(channel)
         hold = [("hold-ms", "1500")]
         assert client.unary(b"x", metadata=hold, timeout=TIMEOUT) == b"x"
-        line = connections_to(site.kinds)
+        connections = connections_to(site.kinds)
         assert client.unary(b"x", metadata=hold, timeout=TIMEOUT) == b"x"
-        assert connections_to(site.kinds) == line
+        assert connections_to(site.kinds) == connections
 
 
 def connections_to(port: int) -> set[int]:
-    """Our own ports of the connections to a port of the service."""
+    """The local ports of this process's connections to a port of the service."""
     found = psutil.Process().net_connections("tcp")
     return {c.laddr.port for c in found if c.raddr and c.raddr.port == port}
 
 
-async def test_ten_thousand_streams_on_one_connection(site: Site) -> None:
-    known = connections_to(site.kinds)
+async def test_one_connection_carries_ten_thousand_calls(site: Site) -> None:
+    earlier = connections_to(site.kinds)
     async with grpc.aio.insecure_channel(
         f"127.0.0.1:{site.kinds}", options=OWN_CONNECTION
     ) as channel:
         unary = channel.unary_unary("/peers.Kinds/Unary")
         numbers = iter(range(10_000))
 
-        async def caller() -> int:
+        async def make_calls() -> int:
             answered = 0
             for number in numbers:
                 nonce = b"nonce %d" % number
@@ -164,19 +164,19 @@ async def test_ten_thousand_streams_on_one_connection(site: Site) -> None:
                 answered += 1
             return answered
 
-        assert sum(await asyncio.gather(*(caller() for _ in range(64)))) == 10_000
-        assert len(connections_to(site.kinds) - known) == 1
+        assert sum(await asyncio.gather(*(make_calls() for _ in range(64)))) == 10_000
+        assert len(connections_to(site.kinds) - earlier) == 1
 
 
-def test_the_pipeline_answers_over_tls_as_in_clear(site: Site) -> None:
-    trust = grpc.ssl_channel_credentials(site.certificate.read_bytes())
+def test_the_pipeline_answers_alike_with_and_without_tls(site: Site) -> None:
+    credentials = grpc.ssl_channel_credentials(site.certificate.read_bytes())
     message = Request(name="echo", key=["x"], value=["hello"]).SerializeToString()
     answers = []
     with (
         grpc.insecure_channel(f"127.0.0.1:{site.rpc}") as clear,
-        grpc.secure_channel(f"localhost:{site.tls}", trust) as sealed,
+        grpc.secure_channel(f"localhost:{site.tls}", credentials) as encrypted,
     ):
-        for channel in (clear, sealed):
+        for channel in (clear, encrypted):
             call = channel.unary_unary(INFERENCE)
             answers.append(Response.FromString(call(message, timeout=TIMEOUT)))
     assert answers[0].value == ["hello"]

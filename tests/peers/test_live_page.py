@@ -28,7 +28,7 @@ pytestmark = pytest.mark.timeout(240)
 
 WIDE, NARROW = (1280, 900), (390, 844)
 SHOTS = os.environ.get("PENSTOCK_SHOTS")
-"""A folder for pictures of what was tested, which people look at; none are made without it."""
+"""A folder for screenshots of the tests; none are made without it."""
 
 BIG = """
 import random
@@ -105,8 +105,8 @@ def page(tmp_path: Path) -> Iterator[Page]:
 
 
 @contextmanager
-def load(url: str, *bodies: Any, callers: int = 2) -> Iterator[None]:
-    """Requests without pause, until the block is left."""
+def load(url: str, *bodies: Any, clients: int = 2) -> Iterator[None]:
+    """Requests without pauses, until the block ends."""
     enough = threading.Event()
 
     def call() -> None:
@@ -117,7 +117,7 @@ def load(url: str, *bodies: Any, callers: int = 2) -> Iterator[None]:
             direct.open(urllib.request.Request(url, body, headers), timeout=60).read()
             number += 1
 
-    threads = [threading.Thread(target=call, daemon=True) for _ in range(callers)]
+    threads = [threading.Thread(target=call, daemon=True) for _ in range(clients)]
     for each in threads:
         each.start()
     try:
@@ -165,15 +165,17 @@ def open_page(page: Page, server: ServiceProcess, ops: int) -> None:
 
 
 def check_layouts(page: Page, name: str) -> None:
-    """Both themes, wide and narrow: nothing is wider than the page, and all has a name."""
+    """Both themes, wide and narrow: nothing is wider than the page, and all controls have names."""
     for width in (WIDE, NARROW):
         size(page, width)
         page.until(f"JSON.parse(drawn.form)[0] === {json.dumps(width is NARROW)}")
         for kind in ("light", "dark"):
             theme(page, kind)
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-            back = page.evaluate("getComputedStyle(document.body).backgroundColor")
-            assert (sum(map(int, back[4:-1].split(","))) < 384) == (kind == "dark"), back
+            background_color = page.evaluate("getComputedStyle(document.body).backgroundColor")
+            assert (sum(map(int, background_color[4:-1].split(","))) < 384) == (kind == "dark"), (
+                background_color
+            )
             shot(page, f"{name}-{width[0]}-{kind}")
     names = accessible(page)
     assert names
@@ -186,7 +188,7 @@ CONTROLS = {"button", "textbox", "searchbox", "combobox", "link", "dialog", "reg
 
 
 def accessible(page: Page) -> list[tuple[str, str]]:
-    """Role and name of every control, as a screen reader is told them."""
+    """Role and name of every control, as screen readers get them."""
     page.call("Accessibility.enable")
     nodes = page.call("Accessibility.getFullAXTree")["nodes"]
     return [
@@ -197,8 +199,8 @@ def accessible(page: Page) -> list[tuple[str, str]]:
     ]
 
 
-def check_moves(page: Page) -> None:
-    """Numbers go on, and rates are seen."""
+def check_updates(page: Page) -> None:
+    """Counts increase, and rates are shown."""
     page.until("parseFloat(tiles.rate.value.textContent) > 0")
     answered = "parseInt(tiles.rate.more.textContent.replace(/,/g, ''))"
     before = page.evaluate(answered)
@@ -229,12 +231,12 @@ def check_slowest(page: Page, name: str, ops: int) -> None:
         page.until("document.querySelector('#panel[open] :is(#sums, .note)') !== null")
         if page.evaluate("document.getElementById('sums') !== null"):
             break
-        # In a service's first seconds slower ones may have taken its place meanwhile.
+        # In a service's first seconds, slower requests may have replaced it meanwhile.
         press(page, "Escape")
         page.until(f"lists.slowest[0].id !== '{number}'")
     found = page.evaluate(SUMS)
     assert found["sum"] == pytest.approx(found["whole"], rel=0.01)
-    assert found["lanes"] == ops + 2  # and unpack, and pack
+    assert found["lanes"] == ops + 2  # plus unpack and pack
     assert found["last"] == pytest.approx(100, rel=0.01)
     assert page.evaluate("document.querySelectorAll('#panel .scroll tbody tr').length") == ops
     shot(page, f"{name}-timeline")
@@ -248,20 +250,22 @@ def check_slowest(page: Page, name: str, ops: int) -> None:
 
 
 def check_clean(page: Page, server: ServiceProcess) -> None:
-    """Nothing was complained of, and nothing came from elsewhere."""
-    assert [each for each in page.complaints if "/ui/requests/" not in each] == []  # as above
+    """The console has no errors, and all requests went to the service."""
+    assert [
+        each for each in page.console_errors if "/ui/requests/" not in each
+    ] == []  # requests replaced in the list, see above
     here = f"{server.http_url}/"
     assert all(each.startswith((here, "about:", "data:")) for each in page.urls), page.urls
 
 
 @pytest.mark.long
-def test_ocr_under_load(page: Page, tmp_path: Path) -> None:
+def test_the_live_page_of_the_ocr_example_under_load(page: Page, tmp_path: Path) -> None:
     example().pictures.draw_pictures(tmp_path)
     picture = (tmp_path / next(iter(example().pictures.GOOD))).read_bytes()
     body = {"image": base64.b64encode(picture).decode()}
     with running(OCR / "ocr_service.py") as server, load(f"{server.http_url}/ocr", body):
         open_page(page, server, 3)
-        check_moves(page)
+        check_updates(page)
         check_layouts(page, "ocr")
         check_slowest(page, "ocr", 3)
         page.evaluate("openOp([...drawn.nodes.keys()][2])")
@@ -271,16 +275,18 @@ def test_ocr_under_load(page: Page, tmp_path: Path) -> None:
         check_clean(page, server)
 
 
-def test_an_ensemble_under_load_and_a_request_by_hand(page: Page, tmp_path: Path) -> None:
+def test_the_live_page_of_an_ensemble_under_load_and_a_request_from_it(
+    page: Page, tmp_path: Path
+) -> None:
     source = ROOT / "examples/imdb_model_ensemble"
     for each in source.glob("*.*"):
         (tmp_path / each.name).write_bytes(each.read_bytes())
     body = {"key": ["words"], "value": ["a charming cast and a perfect script"]}
     with running(tmp_path / "pipeline_server.py", timeout=120) as server:
         url = f"{server.http_url}/imdb/prediction"
-        with load(url, body, callers=6):
+        with load(url, body, clients=6):
             open_page(page, server, 3)
-            check_moves(page)
+            check_updates(page)
             check_layouts(page, "ensemble")
             check_slowest(page, "ensemble", 3)
         page.until("byId('route').value !== ''")
@@ -299,12 +305,12 @@ def test_an_ensemble_under_load_and_a_request_by_hand(page: Page, tmp_path: Path
 
 
 @pytest.mark.long
-def test_a_graph_of_200_ops_by_keyboard(page: Page, tmp_path: Path) -> None:
+def test_the_live_page_of_200_ops_is_operated_by_keyboard(page: Page, tmp_path: Path) -> None:
     script = tmp_path / "big.py"
     script.write_text(BIG)
     with running(script) as server, load(f"{server.http_url}/big", {"x": "1"}):
         open_page(page, server, 200)
-        check_moves(page)
+        check_updates(page)
         check_layouts(page, "big")
         check_slowest(page, "big", 200)
 
@@ -324,8 +330,8 @@ def test_a_graph_of_200_ops_by_keyboard(page: Page, tmp_path: Path) -> None:
         assert page.evaluate("byId('panel-title').textContent") == f"Op {name}"
         press(page, "Escape")
         page.until("!byId('panel').open")
-        assert page.evaluate(f"{focused}.dataset.key !== undefined")  # back where it was
-        press(page, "Tab")  # one stop for all ops
+        assert page.evaluate(f"{focused}.dataset.key !== undefined")  # the focus is restored
+        press(page, "Tab")  # all ops are one tab stop
         assert page.evaluate(f"{focused}.dataset.list") == "slowest"
 
         page.evaluate("byId('as-table').click()")
@@ -341,7 +347,7 @@ def test_a_graph_of_200_ops_by_keyboard(page: Page, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_behind_a_token_two_engines_with_errors_retries_and_a_restart(
+def test_the_live_page_with_token_shows_two_engines_errors_retries_and_a_restart(
     page: Page, tmp_path: Path
 ) -> None:
     script = tmp_path / "frail.py"
@@ -358,14 +364,18 @@ def test_behind_a_token_two_engines_with_errors_retries_and_a_restart(
         page.evaluate("byId('login').requestSubmit()")
         page.until("document.querySelectorAll('.node').length === 1")
         assert page.evaluate("token") is None
-        with load(f"{server.http_url}/frail", {"x": "1"}, callers=8):
-            check_moves(page)
+        with load(f"{server.http_url}/frail", {"x": "1"}, clients=8):
+            check_updates(page)
             page.until("byId('health').textContent === '● ready, 2 engines'")
             for text in ("fail", "slow"):
                 body = json.dumps({"x": text}).encode()
                 url = f"{server.http_url}/frail"
                 request = urllib.request.Request(url, body, {"content-type": "application/json"})
-                with pytest.raises(urllib.error.HTTPError) if text == "fail" else _quiet():
+                with (
+                    pytest.raises(urllib.error.HTTPError)
+                    if text == "fail"
+                    else _no_error_expected()
+                ):
                     direct.open(request, timeout=30).read()
             page.until("document.querySelector('.node.is-errors') !== null")
             check_layouts(page, "frail")
@@ -385,31 +395,31 @@ def test_behind_a_token_two_engines_with_errors_retries_and_a_restart(
             assert "timed out" in page.evaluate("byId('panel-body').textContent")
             shot(page, "frail-retry")
             press(page, "Escape")
-        complaints = [each for each in page.complaints if "401" not in each]
-        assert complaints == []
-        again = {
+        console_errors = [each for each in page.console_errors if "401" not in each]
+        assert console_errors == []
+        same_ports = {
             "PENSTOCK_HTTP_PORT": str(server.http_port),
             "PENSTOCK_RPC_PORT": str(server.rpc_port),
         }
         assert server.stop() == 0
         page.until("byId('health').textContent === '✕ disconnected, retrying'")
         shot(page, "disconnected")
-    with running(script, environment=again, ready=False):  # it is the page that waits for it
+    with running(script, environment=same_ports, ready=False):  # the page waits until it is ready
         page.until("byId('health').textContent === '● ready, 2 engines'")
         page.until("byId('tiles').textContent.includes('0 answered since the start')")
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _no_error_expected() -> Iterator[None]:
     yield
 
 
-def test_an_app_and_a_model_server_have_it_as_well(page: Page, tmp_path: Path) -> None:
+def test_apps_and_model_servers_have_the_live_page(page: Page, tmp_path: Path) -> None:
     script = tmp_path / "garden.py"
     script.write_text(APP)
     with running(script) as server, load(f"{server.http_url}/count", {"petals": 5}):
         open_page(page, server, 2)
-        check_moves(page)
+        check_updates(page)
         check_layouts(page, "app")
         assert page.evaluate("byId('title').textContent") == "garden"
         page.until("byId('route').value === '/count'")
@@ -424,21 +434,23 @@ def test_an_app_and_a_model_server_have_it_as_well(page: Page, tmp_path: Path) -
     rows = {"x": [[1, 2, 3]]}
     with running(model, command=command) as server, load(f"{server.http_url}/double", rows):
         open_page(page, server, 1)
-        check_moves(page)
+        check_updates(page)
         check_slowest(page, "model", 1)
 
 
 @pytest.mark.parametrize(
-    "says",
+    "directives",
     ["", "proxy_http_version 1.1; proxy_set_header X-Forwarded-For $remote_addr;"],
     ids=["by default", "as advised"],
 )
-def test_a_proxy_s_clients_do_not_see_it_without_a_token(tmp_path: Path, says: str) -> None:
+def test_clients_of_a_proxy_cannot_open_the_live_page_without_a_token(
+    tmp_path: Path, directives: str
+) -> None:
     script = tmp_path / "garden.py"
     script.write_text(APP)
     port = free_port()
     with running(script) as server:
-        location = f"location / {{ proxy_pass http://127.0.0.1:{server.http_port}; {says} }}"
+        location = f"location / {{ proxy_pass http://127.0.0.1:{server.http_port}; {directives} }}"
         site = f"server {{ listen 127.0.0.1:{port}; {location} }}"
         with nginx(tmp_path / "files", site, port):
             for path in ("ui", "ui/state", "ui/requests", "status"):

@@ -1,4 +1,4 @@
-"""Node's own HTTP/2 client."""
+"""Node's HTTP/2 client."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def checks(site: Site) -> Checks:
 
 
 @pytest.mark.parametrize("name", names_in("http2_client.js"))
-def test_node_speaks_http2_with_us(checks: Checks, name: str) -> None:
+def test_nodes_http2_client_works_with_the_service(checks: Checks, name: str) -> None:
     checks.assert_good(name)

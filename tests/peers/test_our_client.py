@@ -1,4 +1,4 @@
-"""Our client against the servers of grpc-js and grpcio."""
+"""Penstock's client against the servers of grpc-js and grpcio."""
 
 from __future__ import annotations
 
@@ -26,50 +26,50 @@ GRPCIO_SERVER = Path(__file__).with_name("grpcio_server.py")
 def client(
     request: pytest.FixtureRequest, site: Site, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[PipelineClient]:
-    """Connected to an echo service."""
-    server, _, sealed = request.param.partition(" over ")
+    """A client connected to an echo service."""
+    server, _, encrypted = request.param.partition(" over ")
     port = free_port()
-    told = {"proto": str(PROTO), "port": str(port)}
-    if sealed:
-        told |= {"certificate": str(site.certificate), "key": str(site.key)}
+    options = {"proto": str(PROTO), "port": str(port)}
+    if encrypted:
+        options |= {"certificate": str(site.certificate), "key": str(site.key)}
     if server == "grpc-js":
         node_packages()
         command = [program("node"), str(NODE / "grpc_server.js")]
     else:
         command = [sys.executable, str(GRPCIO_SERVER)]
     log = tmp_path_factory.mktemp("server") / "log"
-    with background([*command, json.dumps(told)], log, port):
-        tls = Tls(ca_file=site.certificate, server_name="localhost") if sealed else None
+    with background([*command, json.dumps(options)], log, port):
+        tls = Tls(ca_file=site.certificate, server_name="localhost") if encrypted else None
         with PipelineClient(tls=tls) as made:
             made.connect([f"127.0.0.1:{port}"])
             yield made
 
 
-def test_it_gets_its_texts_back(client: PipelineClient) -> None:
+def test_the_client_receives_echoed_texts(client: PipelineClient) -> None:
     for number in range(100):
         response = client.predict({"x": f"nonce {number}"}, timeout=10)
         assert list(response.value) == [f"nonce {number}"]
 
 
-def test_it_gets_a_large_tensor_back(client: PipelineClient) -> None:
+def test_the_client_receives_an_echoed_large_tensor(client: PipelineClient) -> None:
     array = np.arange(1 << 20, dtype=np.float32)
     response = client.predict({"x": array}, pack_tensor_format=True, timeout=20)
     assert np.array_equal(np.array(response.tensors[0].float_data, dtype=np.float32), array)
 
 
-def test_it_has_many_calls_under_way(client: PipelineClient) -> None:
+def test_the_client_has_many_calls_in_flight(client: PipelineClient) -> None:
     futures = [client.predict({"x": f"n{number}"}, asyn=True, timeout=20) for number in range(200)]
     found = [future.result() for future in futures]
     assert [list(response.value) for response in found] == [[f"n{n}"] for n in range(200)]
 
 
-def test_it_hears_of_a_failure(client: PipelineClient) -> None:
+def test_a_servers_error_raises_call_failed_with_its_status(client: PipelineClient) -> None:
     with pytest.raises(CallFailed, match="as you wish: é") as caught:
         client.predict({"fail": "9"}, timeout=10)
     assert caught.value.status is GrpcCode.FAILED_PRECONDITION
 
 
-def test_it_keeps_its_deadline(client: PipelineClient) -> None:
+def test_the_client_ends_a_call_at_its_deadline(client: PipelineClient) -> None:
     begun = time.monotonic()
     with pytest.raises(CallFailed) as caught:
         client.predict({"hold": "1"}, timeout=0.3)

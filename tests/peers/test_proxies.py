@@ -1,4 +1,4 @@
-"""nginx and haproxy in front: what they pass on is what the service sees, request for request."""
+"""nginx and haproxy in front: the service receives exactly the requests that they forward."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Front(NamedTuple):
     Attributes:
         port: for the routes, HTTP/1.1.
         calls: for gRPC.
-        passed: how many questions it passed on and got a good answer to, so far.
+        passed: the number of requests it has forwarded and got status 200 for.
     """
 
     port: int
@@ -79,75 +79,77 @@ def front(
 
 
 def seen_by(site: Site) -> dict[str, int]:
-    """How often the service was asked each nonce that counts."""
-    line = HTTPConnection("127.0.0.1", site.http, timeout=20)
+    """How often the service received each nonce that begins with ``count-``."""
+    connection = HTTPConnection("127.0.0.1", site.http, timeout=20)
     try:
-        line.request("POST", "/echo/prediction", json.dumps({"key": ["do"], "value": ["seen"]}))
-        reply = json.loads(line.getresponse().read())
+        connection.request(
+            "POST", "/echo/prediction", json.dumps({"key": ["do"], "value": ["seen"]})
+        )
+        reply = json.loads(connection.getresponse().read())
     finally:
-        line.close()
+        connection.close()
     seen: dict[str, int] = json.loads(reply["value"][0])
     return seen
 
 
 def until_equal(passed: Callable[[], int], expected: int) -> int:
-    """The proxy's count, which it may write a moment after the answer."""
+    """The proxy's count, which it may log a moment after the answer."""
     deadline = time.monotonic() + TIMEOUT
     while (count := passed()) != expected and time.monotonic() < deadline:
         time.sleep(0.01)
     return count
 
 
-async def test_every_request_is_seen_once_on_both_sides(site: Site, front: Front) -> None:
+async def test_proxy_and_service_count_every_request_once(site: Site, front: Front) -> None:
     before = front.passed()
     stamp = f"count-{front.port}"
     async with httpx.AsyncClient(
         base_url=f"http://127.0.0.1:{front.port}", trust_env=False, timeout=20
     ) as client:
 
-        async def ask(number: int) -> None:
+        async def send_request(number: int) -> None:
             body = {"key": ["x"], "value": [f"{stamp}-{number}"]}
             answer = await client.post("/echo/prediction", json=body)
             assert answer.json()["value"] == [f"{stamp}-{number}"]
 
         for start in range(0, 200, 20):
-            await asyncio.gather(*(ask(number) for number in range(start, start + 20)))
+            await asyncio.gather(*(send_request(number) for number in range(start, start + 20)))
     seen = {nonce: count for nonce, count in seen_by(site).items() if nonce.startswith(stamp)}
     assert seen == {f"{stamp}-{number}": 1 for number in range(200)}
     assert until_equal(front.passed, before + 200) == before + 200
 
 
 def exchange(port: int, data: bytes) -> bytes:
-    """What comes back until the proxy closes, or says nothing for a while."""
-    with socket.create_connection(("127.0.0.1", port), timeout=1) as line:
-        line.sendall(data)
+    """The bytes received until the proxy closes, or sends nothing for a second."""
+    with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+        connection.sendall(data)
         found = b""
         try:
-            while piece := line.recv(65536):
+            while piece := connection.recv(65536):
                 found += piece
         except (TimeoutError, ConnectionResetError):
-            pass  # it waits for more of a body, or threw away what we sent
+            pass  # it waits for the rest of a body, or has reset the connection
         return found
 
 
-def test_ambiguous_requests_are_the_same_number_on_both_sides(site: Site, front: Front) -> None:
-    before, known = front.passed(), sum(seen_by(site).values())
+def test_proxy_and_service_count_ambiguous_requests_alike(site: Site, front: Front) -> None:
+    before, earlier = front.passed(), sum(seen_by(site).values())
     stamp = f"count-{front.port}"
     hidden = request(f"{stamp}-hidden")
-    goodbye = request(f"{stamp}-goodbye", b"Connection: close")
+    last_request = request(f"{stamp}-goodbye", b"Connection: close")
     framings = ambiguous(hidden)
     with ThreadPoolExecutor(len(framings)) as threads:
         answers = list(
-            threads.map(lambda data: exchange(front.port, data + goodbye), framings.values())
+            threads.map(lambda data: exchange(front.port, data + last_request), framings.values())
         )
     assert all(answer.startswith(b"HTTP/1.") for answer in answers if answer)
-    # Whoever comes next gets his own answers, on the proxy's old connections to the service.
+    # Later clients get their own answers, on the proxy's existing connections to the service.
     for number in range(40):
         nonce = f"{stamp}-victim-{number}"
         answer = exchange(front.port, request(nonce, b"Connection: close"))
         assert answer.startswith(b"HTTP/1.1 200 ")
         assert nonce.encode() in answer
-    seen = sum(seen_by(site).values()) - known
+    seen = sum(seen_by(site).values()) - earlier
     assert seen >= 40
     assert until_equal(front.passed, before + seen) == before + seen
 
@@ -161,24 +163,24 @@ def test_a_request_hidden_in_a_body_is_never_run(site: Site, front: Front, name:
     assert nonce not in seen_by(site)
 
 
-def test_calls_are_seen_once_on_both_sides(site: Site, front: Front) -> None:
+def test_proxy_and_service_count_every_grpc_call_once(site: Site, front: Front) -> None:
     stamp = f"count-{front.calls}"
     with grpc.insecure_channel(f"127.0.0.1:{front.calls}") as channel:
         inference = channel.unary_unary(INFERENCE)
 
-        def ask(number: int) -> list[str]:
+        def send_request(number: int) -> list[str]:
             message = Request(name="echo", key=["x"], value=[f"{stamp}-{number}"])
             answer = inference(message.SerializeToString(), timeout=20)
             return list(Response.FromString(answer).value)
 
         with ThreadPoolExecutor(16) as threads:
-            found = list(threads.map(ask, range(300)))
+            found = list(threads.map(send_request, range(300)))
     assert found == [[f"{stamp}-{number}"] for number in range(300)]
     seen = {nonce: count for nonce, count in seen_by(site).items() if nonce.startswith(stamp)}
     assert seen == {f"{stamp}-{number}": 1 for number in range(300)}
 
 
-def test_streams_pass_proxies(front: Front) -> None:
+def test_grpc_streams_and_errors_pass_through_proxies(front: Front) -> None:
     with grpc.insecure_channel(f"127.0.0.1:{front.calls}") as channel:
         answers = channel.unary_stream("/peers.Kinds/ServerStream")(b"200 1000", timeout=20)
         assert [int(answer.rstrip(b".")) for answer in answers] == list(range(200))

@@ -1,4 +1,4 @@
-"""Traces as Chromium sees them: parsed there, and judged by the rules of its trace viewer."""
+"""Traces in Chromium: parsed there, and checked by the rules of its trace viewer."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from penstock import Analyst
 from tests.observe.test_profile import ORIGINAL
 from tests.peers.browser import browsing
 
-# What the viewer does first: an end closes the latest begin of its thread, in order of time.
-JUDGE = """
+# The viewer's first rule: an end closes the latest begin of its thread, in order of time.
+CHECK = """
 (() => {
   const events = JSON.parse(document.querySelector("pre").textContent);
   const open = new Map();
@@ -27,7 +27,7 @@ JUDGE = """
 """
 
 
-def test_a_trace_of_a_profile_of_the_original_is_read_by_chromium(tmp_path: Path) -> None:
+def test_chromium_reads_a_trace_made_from_a_profile_of_paddle_serving(tmp_path: Path) -> None:
     whole = "".join(line for line in ORIGINAL.splitlines(True) if "prep#[bow|0]_1:\n" not in line)
     (tmp_path / "profile.txt").write_text(whole)
     path = tmp_path / "trace.json"
@@ -35,4 +35,4 @@ def test_a_trace_of_a_profile_of_the_original_is_read_by_chromium(tmp_path: Path
     with browsing(tmp_path) as page:
         page.open(path.as_uri())
         page.until("document.querySelector('pre') !== null")
-        assert page.evaluate(JUDGE) == 12
+        assert page.evaluate(CHECK) == 12

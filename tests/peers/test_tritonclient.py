@@ -1,4 +1,4 @@
-"""Triton's own client, unchanged, against models and pipelines of ours."""
+"""Triton's client, unchanged, against Penstock's models and pipelines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.peers
 
 HERE = Path(__file__).parent / "triton"
 PYTHON = HERE / ".venv" / "bin" / "python"
-"""Of an environment of its own: the client needs an older protobuf than the locked one."""
+"""Of a separate environment: the client needs an older protobuf than the locked one."""
 
 SERVICE = """
 from penstock import Service, Signature, op, run
@@ -61,18 +61,18 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]
     ]
     (folder / "cases.json").write_text(json.dumps(cases))
     with running(script) as server:
-        asked = subprocess.run(
+        done = subprocess.run(
             [PYTHON, HERE / "client.py", f"127.0.0.1:{server.http_port}", folder / "cases.json"],
             capture_output=True,
             text=True,
             timeout=60,
             check=False,
         )
-        assert asked.returncode == 0, asked.stderr
-        yield json.loads(asked.stdout)
+        assert done.returncode == 0, done.stderr
+        yield json.loads(done.stdout)
 
 
-def test_it_sees_the_server_and_its_models(answers: dict[str, Any]) -> None:
+def test_the_client_reads_the_metadata_of_server_and_models(answers: dict[str, Any]) -> None:
     assert answers["server"]["name"] == "penstock"
     assert answers["live"] == answers["ready"] == [True, True]
     assert answers["no such model"] == [False, False]
@@ -81,7 +81,7 @@ def test_it_sees_the_server_and_its_models(answers: dict[str, Any]) -> None:
     assert metadata["inputs"][0] == {"name": "BOOL", "datatype": "BOOL", "shape": [-1, 1]}
 
 
-def test_every_datatype_comes_back_in_every_form(answers: dict[str, Any]) -> None:
+def test_every_datatype_is_echoed_over_every_protocol_and_encoding(answers: dict[str, Any]) -> None:
     full = answers["answers"][0]
     assert len(full) == 9
     for how, answer in full.items():
@@ -108,7 +108,7 @@ def test_errors_have_the_statuses_of_the_protocol(answers: dict[str, Any]) -> No
     assert "has the shape [-1], got [1, 1]" in shape["http, raw"]["error"][1]
 
 
-def test_statistics_count_what_was_asked(answers: dict[str, Any]) -> None:
+def test_statistics_count_the_requests(answers: dict[str, Any]) -> None:
     over_http, over_grpc = answers["statistics"]
     (echo,) = [each for each in over_http["model_stats"] if each["name"] == "echo"]
     assert echo["inference_stats"]["success"]["count"] == 9

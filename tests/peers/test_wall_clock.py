@@ -1,4 +1,4 @@
-"""libfaketime: what jumps of the wall clock do to a running service, which is nothing."""
+"""libfaketime: jumps of the wall clock do not affect a running service."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SCRIPT = Path(__file__).parent / "clock_server.py"
 HOUR = timedelta(hours=1)
 JUMPS = {"an hour ahead": HOUR, "an hour back": -HOUR}
 PATH = b"/wait/prediction"
-OP_TIMEOUT = 2.0  # as the script's configuration says
+OP_TIMEOUT = 2.0  # as in the script's configuration
 SLACK = 1.5  # seconds that a busy machine may add
 TIMEOUT = 20.0
 
@@ -30,7 +30,7 @@ numbers = itertools.count()
 
 
 class Answer(NamedTuple):
-    """What came of a request (a status of HTTP or of gRPC), and after how many seconds."""
+    """A request's status (of HTTP or of gRPC), and its duration in seconds."""
 
     status: int
     took: float
@@ -44,20 +44,20 @@ class Clocked:
         self._file = file
 
     def shift(self, by: timedelta) -> None:
-        """From now on the service's clock is so far off."""
-        fresh = self._file.with_suffix(".fresh")
-        fresh.write_text(f"{by.total_seconds():+.0f}")
-        os.replace(fresh, self._file)
+        """Shift the service's clock by this."""
+        new_file = self._file.with_suffix(".fresh")
+        new_file.write_text(f"{by.total_seconds():+.0f}")
+        os.replace(new_file, self._file)
 
     def line(self, words: str) -> datetime:
-        """The time of a line in the log, as soon as it is there."""
+        """Wait for a line in the log, and return its time."""
         stamp = re.compile(rf"^INFO ([\d-]+ [\d:]+),\d+ \[users\.own\] {words}$", re.MULTILINE)
         deadline = time.monotonic() + TIMEOUT
         while (found := stamp.search(self.server.log())) is None:
             assert time.monotonic() < deadline, self.server.log()[-2000:]
         return datetime.fromisoformat(found[1])
 
-    def ask(self, number: int, seconds: float, limit: float | None) -> int:
+    def send_request(self, number: int, seconds: float, limit: float | None) -> int:
         fields = () if limit is None else (b"Penstock-Timeout: %f" % limit,)
         with connected(self.server.http_port, TIMEOUT) as link:
             body = pairs(n=str(number), do=str(seconds))
@@ -69,7 +69,7 @@ class Clocked:
 def clocked(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Clocked]:
-    # The one for programs with threads.
+    # The library for programs with threads.
     libraries = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
     if not libraries:
         missing(f"libfaketime is not installed: {INSTALL}")
@@ -93,14 +93,16 @@ def jump(request: pytest.FixtureRequest, clocked: Clocked) -> Iterator[timedelta
     clocked.shift(timedelta())
 
 
-class Asked:
-    """A request that is under way, and its number."""
+class PendingRequest:
+    """A request in flight, and its number."""
 
     def __init__(self, clocked: Clocked, seconds: float, limit: float | None = None) -> None:
         self.number = next(numbers)
         self._pool = ThreadPoolExecutor(1)
         self._began = time.monotonic()
-        self._done: Future[int] = self._pool.submit(clocked.ask, self.number, seconds, limit)
+        self._done: Future[int] = self._pool.submit(
+            clocked.send_request, self.number, seconds, limit
+        )
         clocked.line(f"begun {self.number}")
 
     def answer(self) -> Answer:
@@ -109,38 +111,40 @@ class Asked:
         return Answer(status, time.monotonic() - self._began)
 
 
-def test_a_time_out_does_not_fire_by_a_jump(clocked: Clocked, jump: timedelta) -> None:
-    asked = Asked(clocked, 0.8, 10.0)
+def test_a_clock_jump_does_not_end_a_request_early(clocked: Clocked, jump: timedelta) -> None:
+    pending = PendingRequest(clocked, 0.8, 10.0)
     clocked.shift(jump)
-    answer = asked.answer()
+    answer = pending.answer()
     assert answer.status == 200
     assert 0.8 <= answer.took < 0.8 + SLACK
 
 
-def test_an_ops_own_time_out_is_not_moved_by_a_jump(clocked: Clocked, jump: timedelta) -> None:
-    asked = Asked(clocked, 6.0)
+def test_a_clock_jump_does_not_shift_an_ops_timeout(clocked: Clocked, jump: timedelta) -> None:
+    pending = PendingRequest(clocked, 6.0)
     clocked.shift(jump)
-    answer = asked.answer()
+    answer = pending.answer()
     assert OP_TIMEOUT <= answer.took < OP_TIMEOUT + SLACK
 
 
 def test_log_lines_follow_the_wall_clock(clocked: Clocked, jump: timedelta) -> None:
-    asked = Asked(clocked, 0.5)
-    before = clocked.line(f"begun {asked.number}")
+    pending = PendingRequest(clocked, 0.5)
+    before = clocked.line(f"begun {pending.number}")
     clocked.shift(jump)
-    asked.answer()
-    after = clocked.line(f"ended {asked.number}")
+    pending.answer()
+    after = clocked.line(f"ended {pending.number}")
     assert abs(after - before - jump) < timedelta(seconds=5)
 
 
-def test_an_idle_connection_outlives_a_jump(clocked: Clocked, jump: timedelta) -> None:
-    def alive(link: Connection) -> None:
+def test_an_idle_connection_stays_open_after_a_clock_jump(
+    clocked: Clocked, jump: timedelta
+) -> None:
+    def check_open(link: Connection) -> None:
         link.send(request(target=b"/livez", method=b"GET"))
         assert link.reply().status == 200
 
     with connected(clocked.server.http_port) as link:
-        alive(link)
+        check_open(link)
         clocked.shift(jump)
-        # Longer than the door takes to look at its connections.
-        Asked(clocked, 1.2).answer()
-        alive(link)
+        # Longer than the door's interval of checking its connections.
+        PendingRequest(clocked, 1.2).answer()
+        check_open(link)

@@ -1,4 +1,4 @@
-"""Asks a service by Triton's client and prints what it got as JSON; run by that client's Python.
+"""Calls a service with Triton's client and prints the results as JSON; run by that client's Python.
 
 Usage: client.py HOST:PORT CASES, where CASES is a JSON file with a list of
 ``{"model": ..., "inputs": {name: [datatype, shape, data]}}``.
@@ -55,14 +55,14 @@ def plain(array):
     return [each.decode() if isinstance(each, bytes) else each for each in array.ravel().tolist()]
 
 
-def ask(answers, how, client, model, inputs, **more):
+def call(answers, how, client, model, inputs, **more):
     try:
         answers[how] = shown(client.infer(model, inputs, **more))
     except InferenceServerException as error:
         answers[how] = {"error": [error.status(), error.message()]}
 
 
-async def ask_asyncio(address, case, answers):
+async def call_asyncio(address, case, answers):
     async with over_http_aio.InferenceServerClient(address) as client:
         result = await client.infer(case["model"], inputs_of(over_http, case))
         answers["http, asyncio"] = shown(result)
@@ -71,7 +71,7 @@ async def ask_asyncio(address, case, answers):
         answers["grpc, asyncio"] = shown(result)
 
 
-def ask_stream(client, case, answers):
+def call_stream(client, case, answers):
     results = queue.Queue()
     client.start_stream(lambda result, error: results.put(error or result))
     for number in range(3):
@@ -108,20 +108,20 @@ def main():
             assert grpc.get_model_metadata(model, as_json=True)["name"] == model
         if not any(each[0] in ("FP16", "BF16") for each in case["inputs"].values()):
             plain_inputs = inputs_of(over_http, case, binary_data=False)
-            ask(answers, "http, json", http, model, plain_inputs)
+            call(answers, "http, json", http, model, plain_inputs)
         inputs = inputs_of(over_http, case)
-        ask(answers, "http, raw", http, model, inputs)
+        call(answers, "http, raw", http, model, inputs)
         gzip = {
             "request_compression_algorithm": "gzip",
             "response_compression_algorithm": "gzip",
         }
-        ask(answers, "http, gzip", http, model, inputs, **gzip)
+        call(answers, "http, gzip", http, model, inputs, **gzip)
         inputs = inputs_of(over_grpc, case)
-        ask(answers, "grpc", grpc, model, inputs)
-        ask(answers, "grpc, gzip", grpc, model, inputs, compression_algorithm="gzip")
-        ask_stream(grpc, case, answers)
+        call(answers, "grpc", grpc, model, inputs)
+        call(answers, "grpc, gzip", grpc, model, inputs, compression_algorithm="gzip")
+        call_stream(grpc, case, answers)
         if not case.get("wrong"):
-            asyncio.run(ask_asyncio(address, case, answers))
+            asyncio.run(call_asyncio(address, case, answers))
     found["statistics"] = [
         http.get_inference_statistics(),
         grpc.get_inference_statistics(as_json=True),
