@@ -1,8 +1,8 @@
-"""Requests and calls that a whole service must refuse, as the bytes that go over the socket.
+"""Requests and calls that a service must refuse, as the bytes on the socket.
 
-The rules of HTTP/1.1 itself are those of ``tests.protocols.http1.bad_requests``, and those of
-HTTP/2 the rows of ``tests.rfc``; here are the ones that only a service with its routes, its limits
-and its messages can break. ``MOST_BYTES`` is the limit of the service in ``conftest.py``.
+The rules of HTTP/1.1 itself are in ``tests.protocols.http1.bad_requests``, and those of HTTP/2 in
+the rows of ``tests.rfc``; here are those that depend on a service's routes, limits and messages.
+``MOST_BYTES`` is the limit of the service in ``conftest.py``.
 """
 
 from __future__ import annotations
@@ -36,33 +36,35 @@ class Bad:
     """One bad request over HTTP/1.1.
 
     Attributes:
-        rule: what is broken, in words.
-        data: what is sent.
-        status: the answer.
-        stays: whether the connection must still be good afterwards; else it must be closed.
+        rule: the broken rule, in words.
+        data: the bytes sent.
+        status: the answer's status.
+        stays: whether the connection must stay open; else it must be closed.
     """
 
     rule: str
     data: bytes
     status: int
-    stays: bool = False
+    stays_open: bool = False
 
 
 def _line(line: bytes, status: int) -> Bad:
     data = b"%s\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (line, len(GOOD), GOOD)
-    return Bad(rule=line.decode(), data=data, status=status, stays=True)
+    return Bad(rule=line.decode(), data=data, status=status, stays_open=True)
 
 
-def _packed(rule: str, encoding: bytes, body: bytes, status: int, *, stays: bool = True) -> Bad:
+def _compressed(
+    rule: str, encoding: bytes, body: bytes, status: int, *, stays_open: bool = True
+) -> Bad:
     data = request(body, b"Content-Encoding: " + encoding)
-    return Bad(rule=rule, data=data, status=status, stays=stays)
+    return Bad(rule=rule, data=data, status=status, stays_open=stays_open)
 
 
 TOO_LARGE = b"Content-Length: %d" % (MOST_BYTES + 1)
-PACKED = gzip.compress(GOOD)
+COMPRESSED = gzip.compress(GOOD)
 HTTP = [
     *[
-        # To the pipeline's own route: for another one the body would not be looked at.
+        # To the pipeline's route: for another one the body would not be read.
         Bad(
             rule=bad.rule,
             data=bad.data.replace(b"POST /a/b HTTP/1.1", TARGET),
@@ -102,23 +104,29 @@ HTTP = [
         ),
         status=413,
     ),
-    _packed("an unknown content encoding", b"br", GOOD, 415),
-    _packed("two content encodings", b"gzip, gzip", GOOD, 415),
-    _packed(
-        "two content encoding fields", b"gzip\r\nContent-Encoding: gzip", GOOD, 415, stays=False
+    _compressed("an unknown content encoding", b"br", GOOD, 415),
+    _compressed("two content encodings", b"gzip, gzip", GOOD, 415),
+    _compressed(
+        "two content encoding fields",
+        b"gzip\r\nContent-Encoding: gzip",
+        GOOD,
+        415,
+        stays_open=False,
     ),
-    _packed("an empty content encoding", b"", GOOD, 415),
-    _packed("gzip that is none", b"gzip", GOOD, 400),
-    _packed("gzip that is cut off", b"gzip", PACKED[:-3], 400),
-    _packed("gzip with bytes behind it", b"gzip", PACKED + b"x", 400),
-    _packed("gzip with a wrong checksum", b"gzip", PACKED[:-8] + bytes(8), 400),
-    _packed("two gzip members", b"gzip", PACKED * 2, 400),
-    _packed("gzip of far too much", b"gzip", gzip.compress(bytes(64 << 20)), 413, stays=False),
+    _compressed("an empty content encoding", b"", GOOD, 415),
+    _compressed("gzip that is none", b"gzip", GOOD, 400),
+    _compressed("gzip that is cut off", b"gzip", COMPRESSED[:-3], 400),
+    _compressed("gzip with bytes behind it", b"gzip", COMPRESSED + b"x", 400),
+    _compressed("gzip with a wrong checksum", b"gzip", COMPRESSED[:-8] + bytes(8), 400),
+    _compressed("two gzip members", b"gzip", COMPRESSED * 2, 400),
+    _compressed(
+        "gzip of far too much", b"gzip", gzip.compress(bytes(64 << 20)), 413, stays_open=False
+    ),
 ]
 
 
 def http2_rules() -> Iterator[tuple[Case, bytes]]:
-    """Rules of RFC 9113 that are broken, or kept, by bytes alone."""
+    """Rules of RFC 9113 that are broken, or kept, by the sent bytes alone."""
     for module in (
         test_rfc9113_3_4_framing,
         test_rfc9113_5_streams,
@@ -142,10 +150,10 @@ class BadCall:
     """One bad gRPC call.
 
     Attributes:
-        rule: what is broken, in words.
+        rule: the broken rule, in words.
         status: the grpc-status of the answer; None where it has none.
-        text: what the answer's own text says.
-        path, more, body, ends: what is sent.
+        text: part of the answer's message.
+        path, more, body, ends: the path, fields and body sent, and whether the stream is ended.
     """
 
     rule: str
@@ -157,7 +165,7 @@ class BadCall:
     ends: bool = True
 
     def play(self, link: Link) -> Heard:
-        """Send it; what comes until it has ended."""
+        """Send the call, and return its answer."""
         stream = link.open(call(self.path, *self.more))
         link.send(f.body(stream, self.body, end=self.ends))
         return link.answer(stream)

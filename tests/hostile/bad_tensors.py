@@ -1,5 +1,5 @@
-"""Requests that a model's server must refuse, by the Open Inference Protocol and by that of
-``GeneralModelService``: what is sent, the status over HTTP, and part of what is said.
+"""Requests that a model server must refuse, of the Open Inference Protocol and of
+``GeneralModelService``: the request, the status over HTTP, and part of the message.
 
 Models are those of ``models.py``. Over gRPC, 400 is INVALID_ARGUMENT, and 404 NOT_FOUND.
 """
@@ -28,13 +28,13 @@ HUGE = 2**40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bad:
-    """One bad request over HTTP/1.1; ``stays``: the connection must be good afterwards."""
+    """One bad request over HTTP/1.1; ``stays_open``: the connection must stay open."""
 
     rule: str
     data: bytes
     status: int = 400
     text: str = ""
-    stays: bool = True
+    stays_open: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,13 +52,13 @@ def _deep(levels: int) -> bytes:
 
 
 def tensor(**more: Any) -> dict[str, Any]:
-    """An input of ``plain``, with changes; None leaves a member out."""
+    """An input of ``plain``, with changes; None omits a member."""
     whole = {"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [1, 2, 3]} | more
     return {name: value for name, value in whole.items() if value is not None}
 
 
 def infer(body: Any, *fields: bytes, model: str = "plain", raw: bytes = b"") -> bytes:
-    """A request for an inference, with ``raw`` behind its JSON."""
+    """An inference request, with ``raw`` after its JSON."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     if raw:
         fields += (SIZE + b"%d" % len(data),)
@@ -71,10 +71,10 @@ def _input(rule: str, text: str, *, model: str = "plain", raw: bytes = b"", **mo
     return Bad(rule=rule, data=infer(body, model=model, raw=raw), text=text)
 
 
-def _behind(rule: str, text: str, raw: bytes, size: Any, model: str = "plain", **more: Any) -> Bad:
-    """A tensor whose bytes stand behind the JSON; the size that it says."""
-    told = {"data": None, "parameters": {"binary_data_size": size}} | more
-    return _input(rule, text, model=model, raw=raw, **told)
+def _binary(rule: str, text: str, raw: bytes, size: Any, model: str = "plain", **more: Any) -> Bad:
+    """A tensor whose bytes follow the JSON, with its declared size."""
+    members = {"data": None, "parameters": {"binary_data_size": size}} | more
+    return _input(rule, text, model=model, raw=raw, **members)
 
 
 def _number(
@@ -100,7 +100,7 @@ TWO = {"inputs": [tensor(), tensor()]}
 
 
 def oip_http() -> Iterator[Bad]:
-    """By the Open Inference Protocol over HTTP."""
+    """Requests of the Open Inference Protocol over HTTP."""
     # The body as a whole.
     for rule, body in {
         "no body": b"",
@@ -192,20 +192,20 @@ def oip_http() -> Iterator[Bad]:
         *(("BOOL", b"1"), ("BOOL", b'"true"'), ("INT32", b"true"), ("BYTES", b"1")),
     ):
         yield _number(f"{number.decode()} as {datatype}", number, "", datatype)
-    # Bytes behind the JSON.
-    yield _behind("more bytes than there are", "the body ends before", FLOATS, 13)
-    yield _behind("far more bytes than there are", "the body ends before", FLOATS, HUGE)
-    yield _behind(
+    # Bytes after the JSON.
+    yield _binary("more bytes than there are", "the body ends before", FLOATS, 13)
+    yield _binary("far more bytes than there are", "the body ends before", FLOATS, HUGE)
+    yield _binary(
         "fewer bytes than there are", "FP32 of shape [1, 3] is 12 bytes, got 8", FLOATS, 8
     )
-    yield _behind("bytes behind the last tensor's", "1 bytes remain", FLOATS + b"x", 12)
+    yield _binary("bytes behind the last tensor's", "1 bytes remain", FLOATS + b"x", 12)
     for size in (-1, 1.5, "a", None, [], {}, True, 2**64, "-1"):
-        yield _behind(f"a size of {size!r}", "", FLOATS, size)
-    yield _behind("both data and bytes", "both data and raw bytes", FLOATS, 12, data=[1, 2, 3])
-    yield _behind("a shape of other bytes", "is 24 bytes, got 12", FLOATS, 12, shape=[2, 3])
-    yield _behind("a huge shape of few bytes", "got 12", FLOATS, 12, shape=[HUGE, 3])
-    told = {"data": None, "parameters": {"binary_data_size": 12}}
-    overlapping = {"inputs": [tensor(**told), tensor(name="z", **told)]}
+        yield _binary(f"a size of {size!r}", "", FLOATS, size)
+    yield _binary("both data and bytes", "both data and raw bytes", FLOATS, 12, data=[1, 2, 3])
+    yield _binary("a shape of other bytes", "is 24 bytes, got 12", FLOATS, 12, shape=[2, 3])
+    yield _binary("a huge shape of few bytes", "got 12", FLOATS, 12, shape=[HUGE, 3])
+    members = {"data": None, "parameters": {"binary_data_size": 12}}
+    overlapping = {"inputs": [tensor(**members), tensor(name="z", **members)]}
     yield Bad(
         rule="two tensors for the bytes of one",
         data=infer(overlapping, raw=FLOATS),
@@ -227,24 +227,24 @@ def oip_http() -> Iterator[Bad]:
         data = infer(GOOD_JSON, SIZE + size)
         yield Bad(rule=f"a JSON length of {size.decode()!r}", data=data)
     for rule, raw, text in _bad_texts():
-        yield _behind(rule, text, raw, len(raw), "BYTES", datatype="BYTES", shape=[1])
-    yield _behind("2**40 texts", "before", b"\0" * 8, 8, "BYTES", datatype="BYTES", shape=[HUGE])
-    yield _behind("a truth of 2", "0 or 1", b"\2", 1, "BOOL", datatype="BOOL", shape=[1])
-    # The way here.
-    packed = gzip.compress(GOOD_JSON)
+        yield _binary(rule, text, raw, len(raw), "BYTES", datatype="BYTES", shape=[1])
+    yield _binary("2**40 texts", "before", b"\0" * 8, 8, "BYTES", datatype="BYTES", shape=[HUGE])
+    yield _binary("a truth of 2", "0 or 1", b"\2", 1, "BOOL", datatype="BOOL", shape=[1])
+    # Content encoding, size and path.
+    compressed = gzip.compress(GOOD_JSON)
     for rule, encoding, body, status in (
         ("gzip that is none", b"gzip", GOOD_JSON, 400),
-        ("gzip that is cut off", b"gzip", packed[:-3], 400),
-        ("gzip with bytes behind it", b"gzip", packed + b"x", 400),
+        ("gzip that is cut off", b"gzip", compressed[:-3], 400),
+        ("gzip with bytes behind it", b"gzip", compressed + b"x", 400),
         ("an unknown encoding", b"br", GOOD_JSON, 415),
     ):
         data = infer(body, b"Content-Encoding: " + encoding)
         yield Bad(rule=rule, data=data, status=status)
     bomb = infer(gzip.compress(bytes(8 << 20)), b"Content-Encoding: gzip")
-    yield Bad(rule="gzip of far too much", data=bomb, status=413, stays=False)
+    yield Bad(rule="gzip of far too much", data=bomb, status=413, stays_open=False)
     announced = request(b"", b"Content-Length: %d" % (MOST_BYTES + 1), length=False,
                         target=b"/v2/models/plain/infer")  # fmt: skip
-    yield Bad(rule="a body that is too large", data=announced, status=413, stays=False)
+    yield Bad(rule="a body that is too large", data=announced, status=413, stays_open=False)
     for line, status in (
         *(("POST /v2/models/nope/infer", 404), ("POST /v2/models/plain/versions/2/infer", 404)),
         *(("POST /v2/models/%2e%2e/infer", 404), ("POST /v2/models/plain%00/infer", 404)),
@@ -282,12 +282,12 @@ GOOD_OIP = oip_message()
 
 
 def field(number: int, content: bytes) -> bytes:
-    """A field of a length, which may lie."""
+    """A length-delimited field, whose content may be invalid."""
     return bytes((number << 3 | 2, len(content))) + content
 
 
 def oip_messages() -> Iterator[BadMessage]:
-    """By the Open Inference Protocol over gRPC."""
+    """Messages of the Open Inference Protocol over gRPC."""
 
     def bad(rule: str, text: str, **more: Any) -> BadMessage:
         return BadMessage(rule=rule, data=oip_message(**more), text=text)
@@ -347,8 +347,10 @@ def oip_messages() -> Iterator[BadMessage]:
     yield BadMessage(
         rule="a name that is no UTF-8", data=field(1, b"\xff"), text="ModelInferRequest"
     )
-    packed = field(5, field(1, b"x") + field(2, b"FP32") + field(3, b"\xff" * 8))
-    yield BadMessage(rule="a shape without an end", data=name + packed, text="ModelInferRequest")
+    compressed = field(5, field(1, b"x") + field(2, b"FP32") + field(3, b"\xff" * 8))
+    yield BadMessage(
+        rule="a shape without an end", data=name + compressed, text="ModelInferRequest"
+    )
     longest = field(5, field(1, b"x") + field(3, b"\xff" * 11 + b"\1"))
     yield BadMessage(rule="a dimension of 12 bytes", data=name + longest, text="ModelInferRequest")
     floats_cut = field(5, field(2, b"FP32") + field(5, field(6, b"\0" * 5)))
@@ -381,13 +383,13 @@ GENERAL_GOOD = {
 
 
 def general(body: Any, *fields: bytes, target: bytes = b"/GeneralModelService/inference") -> bytes:
-    """A request by the protocol of ``GeneralModelService``."""
+    """A request of ``GeneralModelService``."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     return request(data, *fields, target=target)
 
 
 def general_documents() -> Iterator[tuple[str, dict[str, Any], int, str]]:
-    """Rule, document, status and text of what both forms can say."""
+    """Rule, document, status and text of cases for both encodings."""
 
     def one(**more: Any) -> dict[str, Any]:
         whole = GENERAL_GOOD["tensor"][0] | more  # type: ignore[index]
@@ -439,7 +441,7 @@ def general_documents() -> Iterator[tuple[str, dict[str, Any], int, str]]:
 
 
 def general_http() -> Iterator[Bad]:
-    """By the protocol of ``GeneralModelService`` over HTTP."""
+    """Requests of ``GeneralModelService`` over HTTP."""
     for rule, document, status, text in general_documents():
         yield Bad(rule=rule, data=general(document), status=status, text=text)
         message = GENERAL(**document).SerializeToString()
@@ -496,7 +498,7 @@ def general_http() -> Iterator[Bad]:
 
 
 def general_messages() -> Iterator[BadMessage]:
-    """By the protocol of ``GeneralModelService`` over gRPC."""
+    """Messages of ``GeneralModelService`` over gRPC."""
     for rule, document, status, text in general_documents():
         data = GENERAL(**document).SerializeToString()
         yield BadMessage(rule=rule, data=data, status=status, text=text)

@@ -1,6 +1,6 @@
-"""Requests whose contents break a rule, or look as if they did: what only a whole service can show.
+"""Requests with invalid or unusual contents, for tests of a whole service.
 
-The codec's own rules are ``tests.wire.broken``, and a model's ``tests.runtimes``.
+The codec's rules are in ``tests.wire.broken``, and a model's in ``tests.runtimes``.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Case:
     """One request.
 
     Attributes:
-        rule: what is broken or special, in words.
+        rule: the broken or unusual property, in words.
         answer: ``UNDECODABLE`` or the ``err_no``.
-        body: the HTTP body; None where JSON cannot say it.
-        message: the encoded message; None where protobuf cannot say it.
-        value: what a good answer's first value is, where it matters.
-        text: part of the error's text, where it matters.
+        body: the HTTP body; None if JSON cannot express the case.
+        message: the encoded message; None if protobuf cannot express the case.
+        value: the first value of a good answer, if it is checked.
+        text: part of the error's text, if it is checked.
     """
 
     rule: str
@@ -60,7 +60,7 @@ def _model(**tensor: Any) -> dict[str, Any]:
 
 
 def from_codec() -> list[Case]:
-    """The codec's own cases, their messages encoded by hand where they have a document."""
+    """The codec's cases; messages of those with a document are encoded here."""
     found = []
     for case in codec_cases():
         message = case.message
@@ -79,7 +79,7 @@ FETCH = {**_pairs(do="fetch", output="z"), "tensors": [X]}
 
 
 def cases() -> list[Case]:
-    """Every case."""
+    """All cases."""
     return [
         *from_codec(),
         *(

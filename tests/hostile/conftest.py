@@ -1,4 +1,4 @@
-"""One service for each module that asks for it, with limits low enough to reach them quickly."""
+"""One service for each module that uses it, with limits that are quickly reached."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LIMITS = {
 
 
 def check_good(service: ServiceProcess) -> None:
-    """A good request is answered on either port, with what it sent."""
+    """Good requests on both ports are answered with the values that they sent."""
     http1.check_good(service.http_port)
     http2.check_good(service.rpc_port)
 
@@ -33,7 +33,7 @@ def hostile_service(pipe: Path, **settings: str) -> Iterator[ServiceProcess]:
     """The service; ``settings`` are keys of its configuration.
 
     Raises:
-        AssertionError: it did not end in order, or its log has an error that is ours.
+        AssertionError: it did not exit with 0, or its log has an internal error.
     """
     os.mkfifo(pipe)
     os.mkfifo(f"{pipe}2")

@@ -1,4 +1,4 @@
-"""Holds a request inside the op until the test lets it go."""
+"""Holds a request in the op until the test releases it."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from pathlib import Path
 from tests.kit.http1 import TIMEOUT
 
 _READERS = 64
-"""Each reads one byte; more than ever wait at a time."""
+"""More than ever wait at a time; each reads one byte."""
 
 
 @contextmanager
 def held(pipe: Path) -> Iterator[None]:
-    """Inside of the block, the op that was sent ``do=hold`` before is waiting in ``process``."""
+    """During the block, the op waits in ``process`` for the earlier request with ``do=hold``."""
     deadline = time.monotonic() + TIMEOUT
     while True:
         try:
             end = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
             break
         except OSError as error:
-            # Nobody reads yet. There is no event for it that would not wait for ever.
+            # No reader yet. There is no event for it with a timeout.
             if error.errno != errno.ENXIO or time.monotonic() > deadline:
                 raise
             time.sleep(0.002)
     try:
         yield
     finally:
-        _let_go(end)
+        _release(end)
 
 
-def _let_go(end: int) -> None:
+def _release(end: int) -> None:
     try:
-        with suppress(BrokenPipeError):  # then its process has ended
+        with suppress(BrokenPipeError):  # the op's process has ended
             os.write(end, b"x" * _READERS)
-        # Until it has closed the pipe, or whoever holds next would take it for his own.
+        # Wait until the op has closed the pipe, or the next ``held`` would find this reader.
         poll = select.poll()
         poll.register(end, 0)
         if not poll.poll(TIMEOUT * 1000):

@@ -1,8 +1,8 @@
-"""Models at which bad input is thrown by the model servers' protocols.
+"""Models for tests of bad input over the model servers' protocols.
 
-Each datatype has a model of its own name, which gives back its input ``x`` of any shape. ``plain``
-takes float32 ``[-1, 3]``. ``hold`` waits on the named pipe ``HOSTILE_PIPE`` when its input begins
-with 1; see ``service.py``.
+For each datatype there is a model of that name, which returns its input ``x`` of any shape.
+``plain`` takes float32 ``[-1, 3]``. ``hold`` waits on the named pipe ``HOSTILE_PIPE`` if its input
+begins with 1; see ``service.py``.
 """
 
 import os

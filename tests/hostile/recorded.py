@@ -1,8 +1,8 @@
-"""The services of the big run, in one engine and all recorded.
+"""The services of ``tests.hostile.run``, in one engine, with recorded events.
 
-The first has no name and takes every request that is not for the other: two branches joined again,
-one of them batched. The second has ops of the same names and other settings: a batched one in
-processes, and a plain one behind it. Each answers with its own name.
+The first has no name and gets every request that is not for the other: two joined branches, one of
+them batched. The second has ops of the same names with other settings: a batched one in processes,
+followed by a plain one. Each answers with its name.
 """
 
 import os
@@ -39,7 +39,9 @@ class Plain(Op):
     def process(self, feed_batch, typical_logid):
         (feed,) = feed_batch
         if "slow" in feed:
-            time.sleep(0.08)  # long enough for a client to leave meanwhile, and be noticed
+            time.sleep(
+                0.08
+            )  # long enough for a client to disconnect meanwhile, and for its cancellation
         return {name: feed[name] for name in ("x", "by") if name in feed}
 
 
@@ -59,8 +61,8 @@ def batched(read):
     return Batched(name="batched", input_ops=[read], concurrency=2, **window)
 
 
-def plain(before):
-    return Plain(name="plain", input_ops=[before], concurrency=2)
+def plain(earlier):
+    return Plain(name="plain", input_ops=[earlier], concurrency=2)
 
 
 def joined(read):

@@ -1,10 +1,10 @@
-"""Many good and bad requests to two graphs at once, clients that leave, and a judge at the end.
+"""Many good and bad requests to two graphs, clients that disconnect, and a check of the history.
 
     python -m tests.hostile.run --requests 200000
 
-Every good request carries a number and must get it back, from the graph that it asked; every bad
-one must get its documented answer; the server's own record must agree with what clients saw; its
-memory must stay flat, and its log silent about everything but the bad input. Load on loopback only.
+Every good request has a number, and its answer must have it and its graph's name; every bad one
+must get its documented answer; the server's record must agree with the clients'; its memory must
+not grow, and its log have warnings about bad input only. Load on loopback only.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ SERVICE = Path(__file__).with_name("recorded.py")
 GRAPHS = ("uci", "other")
 TARGETS = {graph: b"/%s/prediction" % graph.encode() for graph in GRAPHS}
 OPS = ("*/batched", "*/plain", "*/joined", "other/batched", "other/plain")
-"""As the engine calls them: the first graph has no name of its own, and takes every other."""
+"""The ops' names in the engine: the first graph has no name, and gets requests for any other."""
 TIMEOUT = 20.0
-WARM_UP = 0.5  # of all requests; then the memory is measured the first time
-FROM_HOW_MANY = 50_000  # requests on memory is judged: before that it still grows to its size
+WARM_UP = 0.5  # of all requests; then memory is measured for the first time
+FROM_HOW_MANY = 50_000  # requests; below that, memory still grows to its normal size
 GROWTH = 1.05
-SLOW = 0.03  # of those that leave
+SLOW = 0.03  # of the disconnecting clients
 UNDECODABLE = {"http": 400, "grpc": 3}
 
-# The exceptions that some requests ask an op to raise: each is a warning about that request.
+# The exceptions that some requests make an op raise: each is logged as a warning.
 PLANTED = re.compile(r"op \S*batched: (preprocess|process) raised \(data_ids=\[\d+\] ")
 
 
 @dataclass(kw_only=True)
 class Report:
-    """What came out; good when ``faults`` is empty."""
+    """The results; good if ``faults`` is empty."""
 
     requests: int
     seconds: float = 0.0
@@ -79,7 +79,7 @@ class Report:
 
 
 class Load:
-    """The clients. One random generator makes each choice, so that a seed means something."""
+    """The clients. All choices are made by one random generator, which has a seed."""
 
     def __init__(self, server: ServiceProcess, requests: int, seed: int) -> None:
         self._server = server
@@ -90,11 +90,11 @@ class Load:
         self.report = Report(requests=requests)
         self._bodies = [case for case in bad_values.from_codec() if case.body is not None]
         self._messages = [case for case in bad_values.from_codec() if case.message is not None]
-        # Those that the server ends only after a while would only be waited for here.
+        # Without those that the server ends only after a timeout.
         self._calls = [call for call in CALLS if call.ends]
 
     async def run(self, concurrency: int) -> None:
-        """Send everything; half of the clients speak HTTP, half gRPC."""
+        """Send all requests; half of the clients use HTTP, half gRPC."""
         began = time.monotonic()
         async with asyncio.TaskGroup() as clients:
             for n in range(concurrency):
@@ -119,23 +119,23 @@ class Load:
         return str(kind)
 
     def _begin(self, number: int) -> str:
-        """Write it down; the graph that it goes to, whatever kind it is."""
+        """Record the request, and choose its graph."""
         graph = str(self._random.choice(GRAPHS))
         self.history.invoke(
-            number, (graph, str(number)), time.monotonic(), graph=self._named(graph)
+            number, (graph, str(number)), time.monotonic(), graph=self._recorded_name(graph)
         )
         return graph
 
     @staticmethod
-    def _named(graph: str) -> str | None:
-        """As the engine's record has it."""
+    def _recorded_name(graph: str) -> str | None:
+        """The graph's name in the engine's record."""
         return None if graph == GRAPHS[0] else graph
 
     def _slow(self) -> dict[str, str]:
-        """Some leavers ask for what takes long, and leave while it runs or waits."""
+        """Fields of a slow request for some clients, which disconnect while it runs or waits."""
         return {"slow": "1"} if self._random.random() < SLOW else {}
 
-    def _wrong(self, text: str) -> None:
+    def _add_fault(self, text: str) -> None:
         self.report.faults.append(text)
 
     # HTTP
@@ -147,7 +147,7 @@ class Load:
             graph = self._begin(number)
             try:
                 if kind == "leaver":
-                    await self._http_leaver(number, graph)
+                    await self._http_disconnecting(number, graph)
                 elif kind == "bad transport":
                     await self._http_transport(number)
                 else:
@@ -155,7 +155,7 @@ class Load:
                         stream = await HttpStream.open(self._server.http_port)
                     await self._http_exchange(number, kind, graph, stream)
             except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
-                self._wrong(f"request {number} ({kind} over HTTP) ended with {error!r}")
+                self._add_fault(f"request {number} ({kind} over HTTP) ended with {error!r}")
                 self.history.info(number, repr(error), time.monotonic())
                 stream = None
         if stream is not None:
@@ -168,7 +168,7 @@ class Load:
             assert case.body is not None
             status, body = await stream.exchange(request(case.body, target=target))
             answer = status if status != 200 else json.loads(body)["err_no"]
-            self._judge(number, case.rule, answer, case.answer, UNDECODABLE["http"])
+            self._check(number, case.rule, answer, case.answer, UNDECODABLE["http"])
             return
         x = self._random.choice(("raise", "break")) if kind == "op error" else str(number)
         status, body = await stream.exchange(request(pairs(x=x), target=target))
@@ -181,17 +181,17 @@ class Load:
         try:
             status, _ = await stream.exchange(case.data)
             if status != case.status:
-                self._wrong(f"{case.rule}: HTTP {status} instead of {case.status}")
+                self._add_fault(f"{case.rule}: HTTP {status} instead of {case.status}")
             self.history.refused(number, status, time.monotonic())
         finally:
             stream.close()
 
-    async def _http_leaver(self, number: int, graph: str) -> None:
+    async def _http_disconnecting(self, number: int, graph: str) -> None:
         stream = await HttpStream.open(self._server.http_port)
         data = request(pairs(x=str(number), **self._slow()), target=TARGETS[graph])
         stream.send(data[: self._random.choice((len(data), len(data), len(data) // 2, 10))])
-        await asyncio.sleep(self._random.uniform(0, 0.004))  # leaves at any moment
-        stream.leave() if self._random.random() < 0.5 else stream.close()
+        await asyncio.sleep(self._random.uniform(0, 0.004))  # disconnects at any moment
+        stream.reset() if self._random.random() < 0.5 else stream.close()
         self.history.info(number, "left", time.monotonic())
 
     # gRPC
@@ -206,7 +206,7 @@ class Load:
                 if kind == "bad transport":
                     await self._grpc_transport(number)
                 elif kind == "leaver":
-                    await self._grpc_leaver(number, graph, call)
+                    await self._grpc_disconnecting(number, graph, call)
                 else:
                     await self._grpc_exchange(number, kind, graph, call)
 
@@ -230,9 +230,9 @@ class Load:
         except grpc.aio.AioRpcError as error:
             document, answer = {}, error.code().value[0]
             if case is None:
-                self._wrong(f"request {number} ({kind} over gRPC) ended with {error.code()}")
+                self._add_fault(f"request {number} ({kind} over gRPC) ended with {error.code()}")
         if case is not None:
-            self._judge(number, case.rule, answer, case.answer, UNDECODABLE["grpc"])
+            self._check(number, case.rule, answer, case.answer, UNDECODABLE["grpc"])
         else:
             self._finish(number, kind, answer, document)
 
@@ -240,31 +240,31 @@ class Load:
         case = self._random.choice(self._calls)
         answer = await asyncio.to_thread(self._bad_call, case)
         if answer.status != case.status:
-            self._wrong(f"{case.rule}: gRPC status {answer.status} instead of {case.status}")
+            self._add_fault(f"{case.rule}: gRPC status {answer.status} instead of {case.status}")
         self.history.refused(number, answer.status, time.monotonic())
 
     def _bad_call(self, case: BadCall) -> Heard:
         with linked(self._server.rpc_port) as link:
             return case.play(link)
 
-    async def _grpc_leaver(
+    async def _grpc_disconnecting(
         self, number: int, graph: str, call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
     ) -> None:
         values = {"x": str(number), **self._slow()}
         message = encode({"key": list(values), "value": list(values.values()), "name": graph})
-        going = call(message, timeout=TIMEOUT)
+        pending = call(message, timeout=TIMEOUT)
         await asyncio.sleep(self._random.uniform(0, 0.004))
-        going.cancel()
+        pending.cancel()
         self.history.info(number, "left", time.monotonic())
 
-    # What came
+    # Answers
 
-    def _judge(
+    def _check(
         self, number: int, rule: str, answer: object, expected: str | int, undecodable: int
     ) -> None:
-        right = undecodable if expected == bad_values.UNDECODABLE else expected
-        if answer != right:
-            self._wrong(f"{rule}: answered {answer} instead of {right}")
+        correct = undecodable if expected == bad_values.UNDECODABLE else expected
+        if answer != correct:
+            self._add_fault(f"{rule}: answered {answer} instead of {correct}")
         self.history.refused(number, answer, time.monotonic())
 
     def _finish(
@@ -274,17 +274,17 @@ class Load:
         now = time.monotonic()
         if kind == "op error":
             if err_no != 10_000:
-                self._wrong(f"request {number}: err_no {err_no} instead of 10000")
+                self._add_fault(f"request {number}: err_no {err_no} instead of 10000")
             self.history.failed(number, err_no, now)
         elif err_no == 0 and value:
             self.history.ok(number, (value.get("by"), value.get("x")), now)
         else:
-            self._wrong(f"request {number}: err_no {err_no} instead of an answer")
+            self._add_fault(f"request {number}: err_no {err_no} instead of an answer")
             self.history.failed(number, err_no, now)
 
 
 class HttpStream:
-    """One connection of a client that has no time for more than what is needed."""
+    """One connection of a minimal HTTP client."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -299,7 +299,7 @@ class HttpStream:
         self._writer.write(data)
 
     async def exchange(self, data: bytes) -> tuple[int, bytes]:
-        """The status and the body of the answer."""
+        """Send a request; the answer's status and body."""
         self.send(data)
         async with asyncio.timeout(TIMEOUT):
             head = await self._reader.readuntil(b"\r\n\r\n")
@@ -310,13 +310,13 @@ class HttpStream:
     def close(self) -> None:
         self._writer.close()
 
-    def leave(self) -> None:
-        """Without a word."""
+    def reset(self) -> None:
+        """Reset the connection."""
         self._writer.transport.abort()
 
 
 def is_planted(event: dict[str, str]) -> bool:
-    """Whether an event of the log is about an exception that some request asked for."""
+    """Whether an event of the log is about an exception that a request caused on purpose."""
     raised = PLANTED.match(event["message"])
     return (
         event["level"] == "WARNING"
@@ -327,12 +327,12 @@ def is_planted(event: dict[str, str]) -> bool:
 
 
 def faults_in_log(log: str) -> tuple[list[str], int]:
-    """Lines above INFO that are not planted, or no events at all; and how many are planted."""
+    """Log lines above INFO that are not planted, or not JSON; and the number of planted ones."""
     faults, planted = [], 0
     for line in log.splitlines():
         try:
             event = json.loads(line)
-        except ValueError:  # the banner, or something that nobody caught
+        except ValueError:  # the banner, or an uncaught error
             if "Traceback" in line or "rror" in line:
                 faults.append(f"log: {line[:1000]}")
             continue
@@ -344,7 +344,7 @@ def faults_in_log(log: str) -> tuple[list[str], int]:
 
 
 def hostile_run(requests: int, *, concurrency: int = 64, seed: int = 1) -> Report:
-    """Start the service, load it, stop it, judge."""
+    """Start the service, send requests, stop it, and check the results."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hostile-")))
         file = folder / "events"

@@ -1,7 +1,7 @@
-"""The service at which bad input is thrown: one op that does what the request's ``do`` says.
+"""The service for tests of bad input: one op that does what the request's ``do`` names.
 
 A held request waits on the named pipe ``HOSTILE_PIPE``: opening that for writing succeeds at the
-moment the op reads it, and writing to it lets the op go on, so that tests need no sleeps.
+moment the op reads it, and writing to it releases the op, so that tests need no sleeps.
 """
 
 import os

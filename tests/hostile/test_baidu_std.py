@@ -1,4 +1,4 @@
-"""What a service answers over baidu_std when it is busy, late, left or draining."""
+"""Answers over baidu_std of a busy or draining service, of late and of cancelled requests."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def service(pipe: Path) -> Iterator[ServiceProcess]:
         assert "please report this" not in server.log()
 
 
-def ask(first: int, id: int, timeout_ms: int | None = None) -> bytes:
+def request_bytes(first: int, id: int, timeout_ms: int | None = None) -> bytes:
     tensor = {"name": "x", "elem_type": 7, "shape": [1], "tensor_content": bytes([first])}
     body: bytes = REQUEST(tensor=[tensor], model="hold").SerializeToString()
     return request(body, id=id, timeout_ms=timeout_ms)
@@ -46,62 +46,70 @@ def code_of(client: Connection, data: bytes) -> int:
     return client.ask(data).code
 
 
-def test_a_call_s_time_is_over(service: ServiceProcess, pipe: Path) -> None:
+def test_a_call_beyond_its_timeout_gets_a_timeout_error(
+    service: ServiceProcess, pipe: Path
+) -> None:
     with connected(service.http_port) as client:
-        client.send(ask(1, id=1))
+        client.send(request_bytes(1, id=1))
         with held(pipe):
-            late = client.ask(ask(0, id=2, timeout_ms=100))
-            assert (late.id, late.code) == (2, ERPCTIMEDOUT)
+            timed_out = client.ask(request_bytes(0, id=2, timeout_ms=100))
+            assert (timed_out.id, timed_out.code) == (2, ERPCTIMEDOUT)
         assert client.read().code == 0
-        assert code_of(client, ask(0, id=3, timeout_ms=-1)) == 0
+        assert code_of(client, request_bytes(0, id=3, timeout_ms=-1)) == 0
 
 
-def test_too_many_at_once(service: ServiceProcess, pipe: Path) -> None:
+def test_calls_beyond_max_requests_are_refused_as_busy(service: ServiceProcess, pipe: Path) -> None:
     with connected(service.http_port) as client:
-        client.send(ask(1, id=1))
+        client.send(request_bytes(1, id=1))
         with held(pipe):
-            client.send(*[ask(0, id=id) for id in range(2, 9)])
+            client.send(*[request_bytes(0, id=id) for id in range(2, 9)])
             busy = [client.read() for _ in range(6)]
             assert {each.code for each in busy} == {ELIMIT}
             assert all("try again later" in each.text for each in busy)
-        rest = [client.read() for _ in range(2)]
-        assert [each.code for each in rest] == [0, 0]
+        last = [client.read() for _ in range(2)]
+        assert [each.code for each in last] == [0, 0]
 
 
-def test_a_client_that_leaves_takes_its_requests_along(service: ServiceProcess, pipe: Path) -> None:
+def test_requests_of_a_disconnected_client_are_cancelled(
+    service: ServiceProcess, pipe: Path
+) -> None:
     with connected(service.http_port) as client:
-        with connected(service.http_port) as leaver:
-            leaver.send(ask(1, id=1))
+        with connected(service.http_port) as disconnecting:
+            disconnecting.send(request_bytes(1, id=1))
             with held(pipe):
-                leaver.send(ask(0, id=2))
-                leaver.socket.close()
-                # There is room for the next one as soon as that is seen.
-                while (answer := client.ask(ask(0, id=3, timeout_ms=50))).code == ELIMIT:
+                disconnecting.send(request_bytes(0, id=2))
+                disconnecting.socket.close()
+                # The next one is admitted as soon as the disconnect is noticed.
+                while (answer := client.ask(request_bytes(0, id=3, timeout_ms=50))).code == ELIMIT:
                     pass
                 assert answer.code == ERPCTIMEDOUT
-        assert code_of(client, ask(0, id=4)) == 0
+        assert code_of(client, request_bytes(0, id=4)) == 0
 
 
-def test_a_slow_sender_is_answered_and_closed(service: ServiceProcess) -> None:
-    with connected(service.http_port) as slow, connected(service.http_port) as headless:
-        headless.send(b"PRPC\0\0")
-        slow.send(ask(0, id=5)[:-1])
-        late = slow.read()
-        assert (late.id, late.code) == (5, ERPCTIMEDOUT)
-        assert slow.ends()
-        assert headless.ends()
+def test_an_incomplete_message_gets_a_timeout_error_and_the_connection_is_closed(
+    service: ServiceProcess,
+) -> None:
+    with connected(service.http_port) as incomplete, connected(service.http_port) as without_header:
+        without_header.send(b"PRPC\0\0")
+        incomplete.send(request_bytes(0, id=5)[:-1])
+        timed_out = incomplete.read()
+        assert (timed_out.id, timed_out.code) == (5, ERPCTIMEDOUT)
+        assert incomplete.ends()
+        assert without_header.ends()
     with connected(service.http_port) as client:
-        assert code_of(client, ask(0, id=6)) == 0
+        assert code_of(client, request_bytes(0, id=6)) == 0
 
 
-def test_a_service_that_stops_finishes_what_it_has(service: ServiceProcess, pipe: Path) -> None:
+def test_a_draining_service_answers_running_requests_and_refuses_new_ones(
+    service: ServiceProcess, pipe: Path
+) -> None:
     with connected(service.http_port) as client:
-        client.send(ask(1, id=1))
+        client.send(request_bytes(1, id=1))
         with held(pipe):
             service.send_signal(signal.SIGTERM)
             answers: list[Message] = []
             while not answers or answers[-1].code == 0:
-                answers.append(client.ask(ask(2, id=2, timeout_ms=100)))
+                answers.append(client.ask(request_bytes(2, id=2, timeout_ms=100)))
                 if answers[-1].code == ERPCTIMEDOUT:
                     answers.pop()
             assert (answers[-1].id, answers[-1].code) == (2, ELOGOFF)

@@ -1,4 +1,4 @@
-"""Every bad request to a model, over real sockets: the documented answer, and then a good one."""
+"""Every bad request to a model, over real sockets: the documented answer, then a good request."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def service(pipe: Path) -> Iterator[ServiceProcess]:
 
 
 def peak(server: ServiceProcess) -> int:
-    """Bytes of memory that its process has had at most."""
+    """The process's peak of memory, in bytes."""
     (line,) = (
         line
         for line in Path(f"/proc/{server.pid}/status").read_text().splitlines()
@@ -90,14 +90,14 @@ def peak(server: ServiceProcess) -> int:
     return int(line.split()[1]) << 10
 
 
-def check_text(text: str, wanted: str) -> None:
-    assert wanted in text
+def check_text(text: str, expected: str) -> None:
+    assert expected in text
     assert 0 < len(text) < 400
     assert not any(mark in text for mark in MARKS)
 
 
 def text_of(reply: Reply, at: Bad) -> str:
-    """What an answer says is wrong; its form is that of its protocol."""
+    """The error message of an answer, whose form depends on its protocol."""
     if at.data.startswith(b"POST /v2/") or b" /v2/models/" in at.data[:30]:
         document = reply.json()
         assert list(document) == ["error"]
@@ -112,8 +112,8 @@ def text_of(reply: Reply, at: Bad) -> str:
     return str(document["err_msg"])
 
 
-def refused_over_http(service: ServiceProcess, rows: Iterable[Bad], good: bytes) -> int:
-    """Send each, and a good one behind it; how many there were."""
+def check_over_http(service: ServiceProcess, rows: Iterable[Bad], good: bytes) -> int:
+    """Send each request, followed by a good one; returns their number."""
     wrong, count = [], 0
     for bad in rows:
         count += 1
@@ -126,7 +126,7 @@ def refused_over_http(service: ServiceProcess, rows: Iterable[Bad], good: bytes)
                     assert len(reply.body) < 1000
                     if bad.status != 404 or b"/v2/repo" not in bad.data:
                         check_text(text_of(reply, bad), bad.text)
-                if bad.stays:
+                if bad.stays_open:
                     connection.send(good)
                     assert connection.reply().status == 200
                 else:
@@ -137,18 +137,18 @@ def refused_over_http(service: ServiceProcess, rows: Iterable[Bad], good: bytes)
     return count
 
 
-def test_every_bad_request_of_the_open_inference_protocol_over_http(
+def test_every_bad_oip_request_over_http_is_refused(
     service: ServiceProcess,
 ) -> None:
     good = infer({"inputs": [tensor()]})
-    assert refused_over_http(service, oip_http(), good) > 180
+    assert check_over_http(service, oip_http(), good) > 180
 
 
-def test_every_bad_request_of_general_model_service_over_http(service: ServiceProcess) -> None:
-    assert refused_over_http(service, general_http(), general(GENERAL_GOOD)) > 150
+def test_every_bad_general_model_request_over_http_is_refused(service: ServiceProcess) -> None:
+    assert check_over_http(service, general_http(), general(GENERAL_GOOD)) > 150
 
 
-def refused_over_grpc(
+def check_over_grpc(
     service: ServiceProcess, path: bytes, rows: Iterable[BadMessage], good: bytes
 ) -> int:
     wrong, count = [], 0
@@ -156,10 +156,10 @@ def refused_over_grpc(
         for bad in rows:
             count += 1
             try:
-                heard = link.predict(bad.data, path=path)
-                assert heard.status == STATUSES[bad.status]
-                assert heard.messages == []
-                check_text(heard.text, bad.text)
+                answer_of_call = link.predict(bad.data, path=path)
+                assert answer_of_call.status == STATUSES[bad.status]
+                assert answer_of_call.messages == []
+                check_text(answer_of_call.text, bad.text)
                 assert link.predict(good, path=path).status == OK
             except AssertionError as error:
                 wrong.append((bad.rule, error))
@@ -167,18 +167,18 @@ def refused_over_grpc(
     return count
 
 
-def test_every_bad_message_of_the_open_inference_protocol_over_grpc(
+def test_every_bad_oip_message_over_grpc_is_refused(
     service: ServiceProcess,
 ) -> None:
-    assert refused_over_grpc(service, OIP_CALL, oip_messages(), GOOD_OIP) > 70
+    assert check_over_grpc(service, OIP_CALL, oip_messages(), GOOD_OIP) > 70
 
 
-def test_every_bad_message_of_general_model_service_over_grpc(service: ServiceProcess) -> None:
+def test_every_bad_general_model_message_over_grpc_is_refused(service: ServiceProcess) -> None:
     good = GENERAL(**GENERAL_GOOD).SerializeToString()
-    assert refused_over_grpc(service, GENERAL_CALL, general_messages(), good) > 60
+    assert check_over_grpc(service, GENERAL_CALL, general_messages(), good) > 60
 
 
-def test_every_bad_message_of_general_model_service_over_baidu_std(service: ServiceProcess) -> None:
+def test_every_bad_general_model_message_over_baidu_std_is_refused(service: ServiceProcess) -> None:
     good = baidu_std.request(GENERAL(**GENERAL_GOOD).SerializeToString())
     wrong, count = [], 0
     with baidu_std.connected(service.http_port) as client:
@@ -196,32 +196,34 @@ def test_every_bad_message_of_general_model_service_over_baidu_std(service: Serv
 
 
 @pytest.mark.parametrize("method", ["ModelReady", "ModelMetadata", "ModelStatistics"])
-def test_bad_questions_about_a_model(service: ServiceProcess, method: str) -> None:
+def test_bad_metadata_requests_are_refused(service: ServiceProcess, method: str) -> None:
     path = f"/{messages.INFERENCE}/{method}".encode()
-    question, _ = messages.inference_messages(method)
+    request_type, _ = messages.inference_messages(method)
     with linked(service.rpc_port) as link:
         for data in (b"\xff" * 50, b"\x0a\x7fx", b"\x0a\1\xff", b"\x7b" * 200_000):
             assert link.predict(data, path=path).status == INVALID_ARGUMENT
         for names in ({"name": "nope"}, {"name": "x" * 5000}, {"name": "plain", "version": "2"}):
-            heard = link.predict(question(**names).SerializeToString(), path=path)
-            assert heard.status == STATUSES[404]
-            check_text(heard.text, "there is no model")
-        assert link.predict(question(name="plain").SerializeToString(), path=path).status == OK
+            answer_of_call = link.predict(request_type(**names).SerializeToString(), path=path)
+            assert answer_of_call.status == STATUSES[404]
+            check_text(answer_of_call.text, "there is no model")
+        assert link.predict(request_type(name="plain").SerializeToString(), path=path).status == OK
 
 
-def streamed(heard: Heard) -> list[str]:
-    """What each answer of a stream says is wrong."""
-    return [STREAMED.FromString(each).error_message for each in heard.messages]
+def errors_of_stream(answer_of_call: Heard) -> list[str]:
+    """The error messages of a stream's answers."""
+    return [STREAMED.FromString(each).error_message for each in answer_of_call.messages]
 
 
-def test_a_bad_message_of_a_stream_is_answered_in_its_turn(service: ServiceProcess) -> None:
+def test_a_bad_message_of_a_stream_is_refused_in_order_and_the_stream_continues(
+    service: ServiceProcess,
+) -> None:
     bad = [each for each in oip_messages() if len(each.data) < 10_000]
     with linked(service.rpc_port) as link:
         stream = link.open(call(STREAM))
         for each in bad:
             link.send(f.data(stream, message(each.data)), f.data(stream, message(GOOD_OIP)))
         link.send(f.data(stream, end=True))
-        texts = streamed(link.answer(stream))
+        texts = errors_of_stream(link.answer(stream))
         assert texts[1::2] == [""] * len(bad)
         for each, text in zip(bad, texts[::2], strict=True):
             check_text(text, each.text)
@@ -240,16 +242,16 @@ def held_message(first: int, size: int) -> bytes:
     return oip_message("hold", raw, datatype="UINT8", shape=[size])
 
 
-def test_requests_of_a_stream_are_counted_until_they_are_answered(
+def test_bytes_of_a_streams_requests_count_as_in_flight_until_answered(
     service: ServiceProcess, pipe: Path
 ) -> None:
     size, many = MOST_BYTES - 1000, 40
-    most = BUDGET // size  # each takes twice its size; some arrive when the first are answered
+    most = BUDGET // size  # each counts twice its size; some arrive after the first were answered
     busy = "too many bytes in flight; try again later"
     with grpc.insecure_channel(service.rpc_endpoint) as channel:
         stream = channel.stream_stream(STREAM.decode())
-        for _ in range(2):  # nothing is left of the first
-            over = threading.Event()
+        for _ in range(2):  # the second time shows that the first left no bytes counted
+            stream_ended = threading.Event()
 
             def requests(first: int, count: int, sent: threading.Event) -> Iterator[bytes]:
                 yield held_message(first, 1)
@@ -257,11 +259,11 @@ def test_requests_of_a_stream_are_counted_until_they_are_answered(
                     yield held_message(0, size)
                 sent.set()
 
-            answers = stream(requests(1, many, over), timeout=4 * TIMEOUT)
-            answers.add_callback(over.set)
+            answers = stream(requests(1, many, stream_ended), timeout=4 * TIMEOUT)
+            answers.add_callback(stream_ended.set)
             texts: list[str] = []
             with held(pipe):
-                assert over.wait(TIMEOUT)
+                assert stream_ended.wait(TIMEOUT)
             try:
                 texts += (STREAMED.FromString(each).error_message for each in answers)
             except grpc.RpcError as error:
@@ -270,6 +272,6 @@ def test_requests_of_a_stream_are_counted_until_they_are_answered(
             assert texts[-1] == busy or len(texts) == 1 + many
             assert texts.count(busy) >= 1
             assert texts.count("") <= 1 + most
-            good = [*stream(requests(0, most // 3, over), timeout=TIMEOUT)]
+            good = [*stream(requests(0, most // 3, stream_ended), timeout=TIMEOUT)]
             assert [STREAMED.FromString(each).error_message for each in good] == [""] * len(good)
             assert len(good) == 1 + most // 3

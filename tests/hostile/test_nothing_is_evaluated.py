@@ -1,5 +1,5 @@
-"""Nothing that callers send is run, loaded or written: seen from inside a running service, and
-as a rule about the source."""
+"""Nothing that clients send is run, loaded or written: checked by an audit hook in a service, and
+by a rule for the source."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ WATCHED = Path(__file__).with_name("watched.py")
 MODELS = Path(__file__).with_name("watched_models.py")
 PACKAGE = ROOT / "penstock"
 
-# What Python does by itself: (event, innermost modules) -> why it is harmless.
+# Events of Python itself: (event, innermost modules) -> why it is harmless.
 HARMLESS = {
     ("compile", "ast", "traceback"): "logged tracebacks parse the line of our own that raised",
 }
 
 
-def send_all(http_port: int, rpc_port: int) -> int:
-    """The whole corpus, over both ports; what is answered is judged elsewhere."""
+def send_corpus(http_port: int, rpc_port: int) -> int:
+    """Send all bad requests to both ports; other tests check the answers."""
     sent = 0
     for bad in HTTP:
         with http1.connected(http_port) as connection:
@@ -63,7 +63,7 @@ def send_all(http_port: int, rpc_port: int) -> int:
 
 
 @pytest.fixture
-def watched(tmp_path: Path) -> Iterator[tuple[ServiceProcess, Path]]:
+def watched_service(tmp_path: Path) -> Iterator[tuple[ServiceProcess, Path]]:
     events = tmp_path / "events"
     events.touch()
     with running(WATCHED, environment=environment_of(events)) as server:
@@ -80,21 +80,21 @@ def events_in(file: Path) -> list[tuple[str, str, list[str]]]:
 
 
 @pytest.mark.real
-def test_bad_input_runs_loads_starts_and_writes_nothing(
-    watched: tuple[ServiceProcess, Path],
+def test_bad_input_does_not_make_the_service_run_load_start_or_write_anything(
+    watched_service: tuple[ServiceProcess, Path],
 ) -> None:
-    server, file = watched
+    server, file = watched_service
     http1.ask(server.http_port, http1.pairs(x="1", do="watch"))
 
-    assert send_all(server.http_port, server.rpc_port) > 350
+    assert send_corpus(server.http_port, server.rpc_port) > 350
 
-    assert harmful_in(file) == []
-    # Not because nobody looked:
+    assert unexpected_events_in(file) == []
+    # The hook does see such events:
     http1.ask(server.http_port, http1.pairs(x="1", do="plant"))
-    assert planted_in(file)
+    assert has_planted_events(file)
 
 
-def harmful_in(file: Path) -> list[tuple[str, str, list[str]]]:
+def unexpected_events_in(file: Path) -> list[tuple[str, str, list[str]]]:
     return [
         (event, arguments, modules)
         for event, arguments, modules in events_in(file)
@@ -102,13 +102,13 @@ def harmful_in(file: Path) -> list[tuple[str, str, list[str]]]:
     ]
 
 
-def planted_in(file: Path) -> bool:
+def has_planted_events(file: Path) -> bool:
     names = {event for event, _, _ in events_in(file)}
     return {"compile", "exec", "open", "subprocess.Popen"} <= names
 
 
 @pytest.mark.real
-def test_bad_requests_to_models_run_load_start_and_write_nothing(tmp_path: Path) -> None:
+def test_bad_model_input_does_not_make_it_run_load_start_or_write_anything(tmp_path: Path) -> None:
     file = tmp_path / "events"
     file.touch()
     with running(MODELS, environment=environment_of(file)) as server:
@@ -132,12 +132,12 @@ def test_bad_requests_to_models_run_load_start_and_write_nothing(tmp_path: Path)
             for path, rows in ((OIP_CALL, oip_messages()), (GENERAL_CALL, general_messages())):
                 for each in rows:
                     link.predict(each.data, path=path)
-        assert harmful_in(file) == []
-        watch(2)  # not because nobody looked
-        assert planted_in(file)
+        assert unexpected_events_in(file) == []
+        watch(2)  # the hook does see such events
+        assert has_planted_events(file)
 
 
-# What stands in the source: (file, name) -> why it may.
+# Allowed in the source: (file, name) -> the reason.
 ALLOWED = {
     ("observe/logs.py", "time.time"): "a line has the time of day, as logging writes it",
     ("observe/logs.py", "time.localtime"): "a line has the time of day",
@@ -193,7 +193,7 @@ FORBIDDEN_CALLS = {
     ("np", "fromregex"),
     ("torch", "load"),
     ("yaml", "load"),
-    # Only monotonic clocks: steps of the wall clock cannot matter, because nothing asks it.
+    # Only monotonic clocks, so that steps of the wall clock have no effect.
     *(("time", name) for name in ("time", "time_ns", "localtime", "gmtime", "ctime", "strftime")),
     *(("datetime", name) for name in ("now", "utcnow", "today", "fromtimestamp")),
     ("os", "_exit"),
@@ -207,7 +207,7 @@ FORBIDDEN_CALLS = {
 
 
 def forbidden_in(source: str) -> list[str]:
-    """Names of what must not stand in the package's source; the rule itself, to be tested."""
+    """Forbidden names in a source; a function, so that the rule itself is tested."""
     found = []
     for node in ast.walk(ast.parse(source)):
         match node:
@@ -236,7 +236,7 @@ def forbidden_in(source: str) -> list[str]:
     [path for path in sorted(PACKAGE.rglob("*.py")) if not path.name.endswith("_pb2.py")],
     ids=lambda path: str(path.relative_to(PACKAGE)),
 )
-def test_the_source_evaluates_and_unpickles_nothing(path: Path) -> None:
+def test_the_source_has_no_forbidden_names(path: Path) -> None:
     name = str(path.relative_to(PACKAGE))
     assert [one for one in forbidden_in(path.read_text()) if (name, one) not in ALLOWED] == []
 
@@ -265,10 +265,10 @@ def test_the_source_evaluates_and_unpickles_nothing(path: Path) -> None:
         "read = eval",
     ],
 )
-def test_the_rule_itself_finds_what_is_forbidden(source: str) -> None:
+def test_the_rule_finds_forbidden_names(source: str) -> None:
     assert forbidden_in(source)
 
 
-def test_every_exception_is_still_needed() -> None:
+def test_every_allowed_name_is_in_the_source() -> None:
     for name, what in ALLOWED:
         assert what in forbidden_in((PACKAGE / name).read_text())

@@ -1,7 +1,7 @@
-"""Every bad request and call over real sockets: the documented answer, and then a good one.
+"""Every bad request and call over real sockets: the documented answer, then a good request.
 
-The rules are tested one by one where they are kept (``tests.protocols``, ``tests.rfc``,
-``tests.api``); here all of them go through one service, in one test for each way in.
+The rules are tested one by one beside their code (``tests.protocols``, ``tests.rfc``,
+``tests.api``); here all of them are sent to one service, in one test for each protocol.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ PLAIN = (404, 405)  # as the original's gateway answers them
 
 
 def check_form(reply: Reply) -> None:
-    """An error is JSON in the gateway's form, or in ours, and says nothing about us."""
+    """An error is JSON in the gateway's form, or in Penstock's, without internal details."""
     if reply.status in PLAIN and reply.header("content-type") == "text/plain; charset=utf-8":
         return
     assert reply.header("content-type") == "application/json"
     document = reply.json()
-    if list(document) == ["error", "message"]:  # a route of our own
+    if list(document) == ["error", "message"]:  # a route that the original does not have
         assert document["message"]
         return
     assert list(document) == ["error", "code", "message", "details"]
@@ -55,7 +55,7 @@ def check_form(reply: Reply) -> None:
     assert not any(mark in text for mark in ("<class", "Traceback", "0x", "penstock", "uvicorn"))
 
 
-def test_every_bad_request_over_http_1_gets_its_answer(service: ServiceProcess) -> None:
+def test_every_bad_http1_request_is_refused_with_its_status(service: ServiceProcess) -> None:
     wrong = []
     for bad in HTTP:
         with connected(service.http_port) as connection:
@@ -63,10 +63,10 @@ def test_every_bad_request_over_http_1_gets_its_answer(service: ServiceProcess) 
             connection.send_until_refused(request(pairs(x="behind")), 1)
             try:
                 reply = connection.reply()
-                if bad.stays:
+                if bad.stays_open:
                     assert reply.header("connection") is None
                     assert connection.reply().json()["value"] == ["behind"]
-                else:  # nothing behind it is read
+                else:  # nothing after it is read
                     assert reply.header("connection") == "close"
                     assert connection.is_closed()
                 check_form(reply)
@@ -78,7 +78,7 @@ def test_every_bad_request_over_http_1_gets_its_answer(service: ServiceProcess) 
 
 
 def verdict(link: Link) -> Verdict:
-    """What the service made of what was sent before."""
+    """The service's reaction to the bytes sent before."""
     link.send(f.ping(b"the last"))
     while not link.told_off and not any(one.payload == b"the last" for one in link.sent(f.PING)):
         link.read()
@@ -90,7 +90,7 @@ def verdict(link: Link) -> Verdict:
     return strm(resets[0].code, resets[0].stream) if resets else FINE
 
 
-def test_every_bad_request_over_http_2_gets_its_answer(service: ServiceProcess) -> None:
+def test_every_bad_http2_connection_is_refused_with_its_error_code(service: ServiceProcess) -> None:
     wrong, count = [], 0
     for case, sent in http2_rules():
         count += 1
@@ -105,25 +105,25 @@ def test_every_bad_request_over_http_2_gets_its_answer(service: ServiceProcess) 
     check_good(service)
 
 
-def test_every_bad_call_gets_its_status(service: ServiceProcess) -> None:
+def test_every_bad_grpc_call_is_refused_with_its_status(service: ServiceProcess) -> None:
     wrong = []
     with linked(service.rpc_port) as other:
         for bad in CALLS:
             with linked(service.rpc_port) as link:
-                heard = bad.play(link)
-                if heard.status != bad.status or bad.text not in heard.text:
-                    wrong.append((bad.rule, heard))
-                elif heard.status == OK:
-                    assert decode(heard.messages[0])["err_no"] == 0
+                received = bad.play(link)
+                if received.status != bad.status or bad.text not in received.text:
+                    wrong.append((bad.rule, received))
+                elif received.status == OK:
+                    assert decode(received.messages[0])["err_no"] == 0
                 else:
-                    assert heard.messages == []
-                    assert "Traceback" not in heard.text
+                    assert received.messages == []
+                    assert "Traceback" not in received.text
             assert other.predict(MESSAGE).status == OK
     assert wrong == []
 
 
-def is_right(case: Case, undecodable: bool, document: dict[str, Any]) -> bool:
-    """Whether this is the answer to a value; ``document`` holds at least its text."""
+def is_correct(case: Case, undecodable: bool, document: dict[str, Any]) -> bool:
+    """Whether an answer is that of the case; ``document`` has at least its text."""
     text = document["err_msg"]
     if undecodable or case.answer == UNDECODABLE:
         answered = undecodable and case.answer == UNDECODABLE
@@ -141,7 +141,7 @@ def is_right(case: Case, undecodable: bool, document: dict[str, Any]) -> bool:
     )
 
 
-def test_every_bad_value_gets_its_answer_on_either_port(service: ServiceProcess) -> None:
+def test_every_bad_value_gets_its_answer_on_both_ports(service: ServiceProcess) -> None:
     wrong = []
     with connected(service.http_port, 120) as connection, linked(service.rpc_port) as link:
         for case in bad_values():
@@ -153,15 +153,15 @@ def test_every_bad_value_gets_its_answer_on_either_port(service: ServiceProcess)
                 if reply.status == 400:
                     check_form(reply)
                     document = {"err_msg": document["error"]}
-                if not is_right(case, reply.status == 400, document):
+                if not is_correct(case, reply.status == 400, document):
                     wrong.append((case.rule, reply))
             if case.message is not None:
-                heard = link.predict(case.message)
-                undecodable = heard.status == INVALID_ARGUMENT
-                assert undecodable or heard.status == OK, (case, heard)
-                answer = {"err_msg": heard.text} if undecodable else decode(heard.messages[0])
-                if not is_right(case, undecodable, answer):
-                    wrong.append((case.rule, heard))
+                received = link.predict(case.message)
+                undecodable = received.status == INVALID_ARGUMENT
+                assert undecodable or received.status == OK, (case, received)
+                answer = {"err_msg": received.text} if undecodable else decode(received.messages[0])
+                if not is_correct(case, undecodable, answer):
+                    wrong.append((case.rule, received))
     assert wrong == []
     check_good(service)
 
@@ -175,19 +175,21 @@ def test_every_bad_value_gets_its_answer_on_either_port(service: ServiceProcess)
     ],
     ids=["a TLS greeting", "a wrong preface", "zeros"],
 )
-def test_what_is_neither_version_of_http_is_sent_away(data: bytes, service: ServiceProcess) -> None:
+def test_bytes_of_no_known_protocol_close_the_connection(
+    data: bytes, service: ServiceProcess
+) -> None:
     with socket.create_connection(("127.0.0.1", service.rpc_port), timeout=5) as other:
         other.sendall(data)
         try:
             while other.recv(1 << 16):
                 pass
         except ConnectionResetError:
-            pass  # an end as well
+            pass  # also an end of the connection
     check_good(service)
 
 
-def test_other_legal_requests_are_understood(service: ServiceProcess) -> None:
-    """What looks odd and is allowed: targets, blanks, content types, upgrades, trailers."""
+def test_unusual_but_valid_requests_are_answered(service: ServiceProcess) -> None:
+    """Unusual but valid targets, blanks, content types, upgrades and trailers."""
     body = pairs(x="1")
     chunk = b"%x;ext=1\r\n%s\r\n0\r\n" % (len(body), body)
     upgrade = (b"Connection: Upgrade", b"Upgrade: h2c")
@@ -224,7 +226,7 @@ def test_other_legal_requests_are_understood(service: ServiceProcess) -> None:
             assert reply.header("content-type") == "application/json"
 
 
-def test_a_message_whose_sender_never_says_that_it_was_all_is_answered(
+def test_a_message_without_the_streams_end_is_answered(
     service: ServiceProcess,
 ) -> None:
     with linked(service.rpc_port) as link:
@@ -235,7 +237,7 @@ def test_a_message_whose_sender_never_says_that_it_was_all_is_answered(
         assert link.answer(stream).status == OK
 
 
-def test_a_client_that_sends_before_it_reads_gets_the_answer_and_no_broken_pipe(
+def test_a_client_that_sends_a_large_body_before_it_reads_gets_the_refusal(
     service: ServiceProcess,
 ) -> None:
     with connected(service.http_port) as connection:

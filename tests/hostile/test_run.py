@@ -1,4 +1,4 @@
-"""A small sample of the big run, for the gate."""
+"""A short run of ``tests.hostile.run``."""
 
 import json
 
@@ -8,14 +8,14 @@ from tests.hostile.run import faults_in_log, hostile_run
 
 
 @pytest.mark.real
-def test_good_and_bad_requests_side_by_side_all_get_their_answers() -> None:
+def test_concurrent_good_and_bad_requests_get_their_answers() -> None:
     report = hostile_run(3000)
     assert report.faults == []
     assert " 0 cancelled" not in report.totals
     assert set(report.kinds) == {"good", "leaver", "op error", "bad value", "bad transport"}
 
 
-def test_events_of_the_log_that_are_about_something_else_are_found() -> None:
+def test_log_events_that_were_not_planted_are_faults() -> None:
     planted = {
         "level": "WARNING",
         "logger": "penstock.ops.failures",

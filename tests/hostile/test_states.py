@@ -1,4 +1,4 @@
-"""What a service says that is busy, draining, out of time, or whose op fails; over both ports."""
+"""Answers on both ports of a busy or draining service, at deadlines, and for failing ops."""
 
 from __future__ import annotations
 
@@ -35,53 +35,55 @@ def message_of(body: bytes) -> bytes:
     return encode(json.loads(body))
 
 
-def called(port: int, body: bytes, *more: f.Field) -> Heard:
+def call_result(port: int, body: bytes, *more: f.Field) -> Heard:
     with linked(port) as link:
         return link.predict(message_of(body), *more)
 
 
-def begun(link: Link, body: bytes, *more: f.Field) -> int:
-    """A call that is sent whole; its stream."""
+def begin_call(link: Link, body: bytes, *more: f.Field) -> int:
+    """Send a call, and return its stream."""
     stream = link.open(call(METHOD.encode(), *more))
     link.send(f.body(stream, message(message_of(body))))
     return stream
 
 
-def document_of(heard: Heard) -> dict[str, Any]:
-    assert heard.status == OK, heard
-    return decode(heard.messages[0])
+def document_of(received: Heard) -> dict[str, Any]:
+    assert received.status == OK, received
+    return decode(received.messages[0])
 
 
 def both(server: ServiceProcess, body: bytes) -> list[dict[str, Any]]:
-    """The answers over HTTP and over gRPC, which both must be answers and not failures."""
+    """The answers over HTTP and over gRPC; both calls must succeed."""
     reply = ask(server.http_port, body)
     assert reply.status == 200
-    return [reply.json(), document_of(called(server.rpc_port, body))]
+    return [reply.json(), document_of(call_result(server.rpc_port, body))]
 
 
 def check_failed(reply: Reply, status: int, code: int) -> None:
-    """The call itself failed, in the gateway's form."""
+    """The call itself failed, with an error in the gateway's form."""
     assert reply.status == status
     assert list(reply.json()) == GATEWAY
     assert reply.json()["code"] == code
 
 
 def until(server: ServiceProcess, seconds: float, good: Any) -> None:
-    """A request's answer is good within this time."""
+    """Send requests until an answer is good, for this time at most."""
     deadline = time.monotonic() + seconds
     while not good(ask(server.http_port, pairs(x="2"))):
         assert time.monotonic() < deadline
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tiny]:
+def tiny_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tiny]:
     pipe = tmp_path_factory.mktemp("tiny") / "hold"
     with hostile_service(pipe, max_requests="1", max_inflight_bytes="100000") as server:
         yield server, pipe
 
 
-def test_a_busy_service_answers_so_and_answers_again_afterwards(tiny: Tiny) -> None:
-    server, pipe = tiny
+def test_a_busy_service_refuses_requests_until_the_running_one_is_answered(
+    tiny_service: Tiny,
+) -> None:
+    server, pipe = tiny_service
     with http1.connected(server.http_port) as first:
         first.send(request(HOLD))
         with held(pipe):
@@ -92,39 +94,41 @@ def test_a_busy_service_answers_so_and_answers_again_afterwards(tiny: Tiny) -> N
     check_good(server)
 
 
-@pytest.mark.parametrize("how", ["alone", "a request behind it", "gRPC", "gRPC, cancelled"])
-def test_who_leaves_gives_its_place_back(how: str, tiny: Tiny) -> None:
-    server, pipe = tiny
-    with http1.connected(server.http_port) as leaver, linked(server.rpc_port) as link:
-        if how.startswith("gRPC"):
-            stream = begun(link, HOLD)
+@pytest.mark.parametrize("kind", ["alone", "a request behind it", "gRPC", "gRPC, cancelled"])
+def test_the_request_of_a_disconnected_client_is_cancelled_and_not_counted(
+    kind: str, tiny_service: Tiny
+) -> None:
+    server, pipe = tiny_service
+    with http1.connected(server.http_port) as disconnecting, linked(server.rpc_port) as link:
+        if kind.startswith("gRPC"):
+            stream = begin_call(link, HOLD)
         else:
-            leaver.send(request(HOLD), request(pairs(x="2")) if "behind" in how else b"")
+            disconnecting.send(request(HOLD), request(pairs(x="2")) if "behind" in kind else b"")
         with held(pipe):
             assert ask(server.http_port, pairs(x="2")).json()["err_no"] == BUSY
-            if "cancelled" in how:
+            if "cancelled" in kind:
                 link.send(f.reset(stream))
             else:
-                leaver.socket.close()
+                disconnecting.socket.close()
                 link.socket.close()
-            # Within the time that the documents promise, and some for this machine.
+            # Within the documented time, plus some for a busy machine.
             until(server, 1, lambda reply: reply.json()["err_no"] != BUSY)
 
 
-def test_bytes_beyond_the_budget_are_refused_before_they_are_read(tiny: Tiny) -> None:
-    server, _ = tiny
+def test_a_body_beyond_max_inflight_bytes_is_refused_before_it_is_read(tiny_service: Tiny) -> None:
+    server, _ = tiny_service
     with http1.connected(server.http_port) as connection:
         head = request(b"", b"Expect: 100-continue", b"Content-Length: 200000", length=False)
         connection.send(head)
-        reply = connection.reply()  # and no 100 before it
+        reply = connection.reply()  # without a 100 before it
         assert reply.status == 200
         assert reply.json()["err_no"] == BUSY
         assert reply.header("connection") == "close"
-    assert document_of(called(server.rpc_port, pairs(x="x" * 200_000)))["err_no"] == BUSY
+    assert document_of(call_result(server.rpc_port, pairs(x="x" * 200_000)))["err_no"] == BUSY
     check_good(server)
 
 
-def test_a_strict_service_fails_the_call_when_it_is_busy(tmp_path: Path) -> None:
+def test_a_busy_service_with_strict_status_answers_429(tmp_path: Path) -> None:
     pipe = tmp_path / "hold"
     with hostile_service(pipe, max_requests="1", strict_status="true") as server:
         with http1.connected(server.http_port) as first:
@@ -133,17 +137,17 @@ def test_a_strict_service_fails_the_call_when_it_is_busy(tmp_path: Path) -> None
                 reply = ask(server.http_port, pairs(x="2"))
                 check_failed(reply, 429, RESOURCE_EXHAUSTED)
                 assert reply.header("retry-after") == "1"
-                heard = called(server.rpc_port, pairs(x="2"))
-                assert heard.status == RESOURCE_EXHAUSTED
-                assert heard.fields[b"grpc-retry-pushback-ms"] == b"1000"
+                received = call_result(server.rpc_port, pairs(x="2"))
+                assert received.status == RESOURCE_EXHAUSTED
+                assert received.fields[b"grpc-retry-pushback-ms"] == b"1000"
             assert first.reply().json()["value"] == ["held"]
         check_good(server)
 
 
-def test_the_server_s_own_deadline_is_an_answer(tmp_path: Path) -> None:
+def test_a_request_beyond_the_services_deadline_gets_an_error_number(tmp_path: Path) -> None:
     pipe = tmp_path / "hold"
     with hostile_service(pipe, deadline="0.3") as server:
-        # A caller may ask for less, never for more.
+        # A client can shorten the deadline, but not extend it.
         for more in ((), (b"Grpc-Timeout: 9S",)):
             with http1.connected(server.http_port) as connection:
                 connection.send(request(HOLD, *more))
@@ -152,19 +156,23 @@ def test_the_server_s_own_deadline_is_an_answer(tmp_path: Path) -> None:
                 assert document["err_no"] == TIMEOUT
                 assert "deadline" in document["err_msg"]
         with linked(server.rpc_port) as link:
-            stream = begun(link, HOLD, (b"grpc-timeout", b"9S"))
+            stream = begin_call(link, HOLD, (b"grpc-timeout", b"9S"))
             with held(pipe):
-                heard = link.answer(stream)
-            assert document_of(heard)["err_no"] == TIMEOUT
+                received = link.answer(stream)
+            assert document_of(received)["err_no"] == TIMEOUT
         check_good(server)
 
 
-def test_the_caller_s_own_deadline_fails_the_call(service: ServiceProcess, pipe: Path) -> None:
+def test_a_request_beyond_the_clients_timeout_gets_an_error_status(
+    service: ServiceProcess, pipe: Path
+) -> None:
     for limit in (b"Grpc-Timeout: 100m", b"Penstock-Timeout: 0.1"):
         check_failed(ask(service.http_port, HOLD, limit), 504, DEADLINE_EXCEEDED)
         with held(pipe):
             check_good(service)
-    assert called(service.rpc_port, HOLD, (b"grpc-timeout", b"100m")).status == DEADLINE_EXCEEDED
+    assert (
+        call_result(service.rpc_port, HOLD, (b"grpc-timeout", b"100m")).status == DEADLINE_EXCEEDED
+    )
     with held(pipe):
         check_good(service)
 
@@ -180,7 +188,7 @@ def test_the_caller_s_own_deadline_fails_the_call(service: ServiceProcess, pipe:
         ("hide", UNKNOWN, "the op failed; the server's log has the details"),
     ],
 )
-def test_an_op_s_error_is_an_answer(
+def test_an_ops_error_is_returned_as_an_error_number(
     do: str, number: int, text: str, service: ServiceProcess
 ) -> None:
     for document in both(service, pairs(x="planted", do=do)):
@@ -191,18 +199,18 @@ def test_an_op_s_error_is_an_answer(
     check_good(service)
 
 
-def test_callers_cannot_forge_lines_of_the_log(service: ServiceProcess) -> None:
+def test_clients_cannot_forge_log_lines(service: ServiceProcess) -> None:
     forged = "a\r\nERROR forged\x1b[31m\u2028ERROR forged"
     both(service, pairs(x=forged, do="raise"))
     both(service, pairs(x=forged, do="break"))
-    # Quoted, in the line of each error; lines that follow each other are written together.
+    # Quoted in the line of each error; consecutive lines are written together.
     wait_until(lambda: service.log().count("ERROR forged") >= 4, "the errors are in the log")
     log = service.log()
     assert not any(line.startswith("ERROR forged") for line in log.splitlines())
     assert "\x1b" not in log
 
 
-def test_a_draining_service_refuses_and_finishes_what_it_has(tmp_path: Path) -> None:
+def test_a_draining_service_answers_running_requests_and_refuses_new_ones(tmp_path: Path) -> None:
     pipe = tmp_path / "hold"
     with hostile_service(pipe) as server:
         with (
@@ -219,19 +227,19 @@ def test_a_draining_service_refuses_and_finishes_what_it_has(tmp_path: Path) -> 
                 for reply in (idle.reply(), ask(server.http_port, pairs(x="1"))):
                     check_failed(reply, 503, UNAVAILABLE)
                     assert reply.header("connection") == "close"
-                assert called(server.rpc_port, pairs(x="1")).status == UNAVAILABLE
+                assert call_result(server.rpc_port, pairs(x="1")).status == UNAVAILABLE
             last = first.reply()
             assert last.json()["value"] == ["held"]
             assert last.header("connection") == "close"
         assert server.wait_exit() == 0
 
 
-def test_what_a_stopping_service_cannot_finish_is_answered_so(tmp_path: Path) -> None:
+def test_requests_still_running_at_drain_timeout_get_an_error(tmp_path: Path) -> None:
     pipe = tmp_path / "hold"
     with hostile_service(pipe, drain_timeout="0.2") as server:
         with http1.connected(server.http_port) as first, linked(server.rpc_port) as second:
             first.send(request(HOLD))
-            stream = begun(second, pairs(x="held", do="hold", second="2"))
+            stream = begin_call(second, pairs(x="held", do="hold", second="2"))
             with held(pipe), held(Path(f"{pipe}2")):
                 server.send_signal(signal.SIGTERM)
                 documents = [first.reply().json(), document_of(second.answer(stream))]

@@ -1,7 +1,7 @@
-"""The service of ``service.py`` under an audit hook, which writes down what happens in its process.
+"""The service of ``service.py`` with an audit hook, which records the events of its process.
 
-``do=watch`` begins to write, ``do=plant`` does on purpose what must be seen. Each event is one line
-of JSON in the file ``HOSTILE_EVENTS``: its name, its arguments, and the modules it came from.
+``do=watch`` starts the record, ``do=plant`` causes events on purpose. Each event is one line of
+JSON in the file ``HOSTILE_EVENTS``: its name, its arguments, and the calling modules.
 """
 
 import json
@@ -11,7 +11,7 @@ import sys
 
 from tests.hostile.service import Hostile, Obedient
 
-# Running, loading or starting anything; writing; asking another machine.
+# Running, loading or starting anything; writing; connecting to another machine.
 WATCHED = (
     "exec",
     "compile",
@@ -42,8 +42,8 @@ _watching = False
 _inside = False
 
 
-def came_from():
-    """The innermost modules, without this one."""
+def calling_modules():
+    """The innermost modules of the stack, without this one."""
     frame = sys._getframe(2)
     found = []
     while frame is not None and len(found) < 8:
@@ -61,7 +61,7 @@ def hook(event, arguments):
     if event == "open" and not writes(arguments):
         return
     _inside = True
-    line = json.dumps([event, repr(arguments)[:200], came_from()])
+    line = json.dumps([event, repr(arguments)[:200], calling_modules()])
     os.write(_log, line.encode() + b"\n")
     _inside = False
 

@@ -1,5 +1,5 @@
-"""The models of ``models.py`` under the audit hook of ``watched.py``, and one whose input says what
-to do: 1 begins to write, 2 does on purpose what must be seen.
+"""The models of ``models.py`` with the audit hook of ``watched.py``, and one
+controlled by its input: 1 starts the record, 2 causes events on purpose.
 """
 
 import os

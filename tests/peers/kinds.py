@@ -85,7 +85,7 @@ class Handlers:
         await call.write(b"%d" % self._counts[counter])
 
     async def _end(self, call: GrpcCall, message: bytes | None) -> None:
-        """Do what the metadata requests, then end the call, with ``message`` if it is successful."""
+        """Do what the metadata requests, then end the call; with ``message`` if it succeeds."""
         received = grpc.decode_metadata(call.metadata)
         fields = dict(received)
         lead, trail = (
