@@ -1,4 +1,4 @@
-"""Properties here have no time limit for a single example: on a busy machine any may take long."""
+"""Property tests here have no deadline for an example: on a busy machine any may take long."""
 
 from hypothesis import settings
 

@@ -24,7 +24,7 @@ GOOD = [
 
 
 @pytest.mark.parametrize(("text", "array"), GOOD, ids=[text for text, _ in GOOD])
-def test_texts_of_arrays_and_lists_are_read(text: str, array: np.ndarray) -> None:
+def test_texts_of_arrays_and_lists_are_parsed(text: str, array: np.ndarray) -> None:
     parsed = parse_array(text)
     assert parsed.dtype == array.dtype
     np.testing.assert_array_equal(parsed, array)
@@ -78,7 +78,7 @@ def test_texts_of_arrays_and_lists_are_read(text: str, array: np.ndarray) -> Non
     ],
     ids=lambda text: text[:50] or "nothing",
 )
-def test_anything_else_is_refused(text: str) -> None:
+def test_other_texts_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"^[a-z].*"):
         parse_array(text)
 
@@ -95,7 +95,7 @@ def test_more_elements_than_allowed_are_refused() -> None:
         hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5),
     )
 )
-def test_what_is_written_is_read_back(array: np.ndarray) -> None:
+def test_a_formatted_array_is_parsed_back(array: np.ndarray) -> None:
     parsed = parse_array(format_array(array))
     assert parsed.dtype == array.dtype
     assert parsed.shape == array.shape
@@ -107,7 +107,7 @@ def test_what_is_written_is_read_back(array: np.ndarray) -> None:
 
 
 @given(st.text(alphabet="[]0123,. -+eEinfarytdpshoTFul=()'\n\u0661", max_size=60))
-def test_any_text_is_read_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_refused(text: str) -> None:
     try:
         array = parse_array(text)
     except ValueError:

@@ -15,7 +15,7 @@ def _in_pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(array_text, "_AT_ONCE", request.param)
 
 
-# Taken from numpy 1.26.4 itself, with the print threshold removed.
+# Output of numpy 1.26.4, without a print threshold.
 GOLDEN = [
     (np.array([[18.901152]], np.float32), "array([[18.901152]], dtype=float32)"),
     (np.array(1.5, np.float32), "array(1.5, dtype=float32)"),
@@ -60,11 +60,11 @@ GOLDEN = [
 
 
 @pytest.mark.parametrize(("array", "text"), GOLDEN, ids=[text[:40] for _, text in GOLDEN])
-def test_an_array_is_written_as_numpy_1_wrote_it(array: np.ndarray, text: str) -> None:
+def test_an_array_is_formatted_as_by_numpy_1(array: np.ndarray, text: str) -> None:
     assert format_array(array) == text
 
 
-def test_a_dtype_that_does_not_fit_the_line_goes_to_the_next() -> None:
+def test_a_dtype_that_does_not_fit_in_the_line_is_on_the_next() -> None:
     text = format_array(np.arange(17, dtype=np.int32) + 10)
     assert text == (
         "array([10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26],\n"
@@ -72,11 +72,11 @@ def test_a_dtype_that_does_not_fit_the_line_goes_to_the_next() -> None:
     )
 
 
-def test_an_array_of_two_thousand_is_not_summarised() -> None:
+def test_a_long_array_is_not_summarised() -> None:
     assert "..." not in format_array(np.arange(2000.0))
 
 
-def test_print_options_change_nothing() -> None:
+def test_numpys_print_options_have_no_effect() -> None:
     array = np.array([[1.23456789, -2.0], [np.nan, 5.0]], np.float32)
     expected = format_array(array)
     dates = np.array(["2020-01-02", "NaT"], "M8[D]")
@@ -118,14 +118,14 @@ def _numpy_2_differs(array: np.ndarray) -> bool:
 
 
 @given(st.one_of(floats, others, doubles))
-def test_it_agrees_with_the_installed_numpy_where_versions_agree(array: np.ndarray) -> None:
+def test_arrays_are_formatted_as_by_the_installed_numpy_in_legacy_mode(array: np.ndarray) -> None:
     if _numpy_2_differs(array):
         return
     assert format_array(array) == _by_numpy(array, repr)
 
 
 @pytest.mark.parametrize("shape", [(9,), (3, 9), (2, 30)])
-def test_a_line_that_is_wrapped_ends_without_blanks(shape: tuple[int, ...]) -> None:
+def test_wrapped_lines_have_no_trailing_blanks(shape: tuple[int, ...]) -> None:
     array = np.zeros(shape)
     array.flat[0] = 100000.5
     text = format_array(array)
@@ -134,7 +134,7 @@ def test_a_line_that_is_wrapped_ends_without_blanks(shape: tuple[int, ...]) -> N
 
 
 @given(doubles)
-def test_complex_numbers_agree_too(array: np.ndarray) -> None:
+def test_complex_arrays_are_formatted_as_by_the_installed_numpy(array: np.ndarray) -> None:
     numbers = np.empty(array.shape, np.complex128)
     numbers.real, numbers.imag = array, array[::-1]
     assert format_array(numbers) == _by_numpy(numbers, repr)
@@ -157,5 +157,5 @@ def test_complex_numbers_agree_too(array: np.ndarray) -> None:
     ],
     ids=str,
 )
-def test_values_and_scalars_are_written_without_their_types(value: object, text: str) -> None:
+def test_values_and_scalars_are_formatted_without_their_types(value: object, text: str) -> None:
     assert format_value(value) == text

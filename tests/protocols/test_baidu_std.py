@@ -1,4 +1,4 @@
-"""baidu_std as bytes, both directions."""
+"""Encoding and decoding of baidu_std."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from penstock.protocols.baidu_std import (
 )
 from tests.kit import baidu_std as kit
 
-# What paddle_serving_client 0.9.0, which has brpc inside, sent for
+# Bytes sent by paddle_serving_client 0.9.0, which contains brpc, for
 # predict(feed={"x": numpy.arange(13, dtype="float32") / 13}, fetch=["price"], log_id=77).
 RECORDED = bytes.fromhex(
     "50525043000000a6000000590a4f0a4062616964752e706164646c655f73657276696e672e707265646963746f722e"
@@ -33,7 +33,7 @@ RECORDED = bytes.fromhex(
     "143b313f4fec443f8a9d583fc54e6c3f50015a02010d6a017872017812057072696365204d"
 )
 
-# What a server of the brpc in that package answered to requests with the numbers 2**40 and 9.
+# Answers of a server of that package's brpc to requests with the numbers 2**40 and 9.
 RECORDED_GOOD = bytes.fromhex(
     "50525043000000380000000d120208001800208080808080200a290a16120400002a4250015a0201016a0179720570"
     "72696365120f67656e6572616c5f696e6665725f30"
@@ -46,7 +46,7 @@ RECORDED_BAD = bytes.fromhex(
 
 
 def read(pieces: Sequence[bytes]) -> tuple[list[tuple[Meta, bytes]], str]:
-    """The messages in these pieces, and what is wrong with what comes behind them."""
+    """The messages in these pieces, and the error after them."""
     reader = Reader()
     found: list[tuple[Meta, bytes]] = []
     try:
@@ -74,7 +74,7 @@ def only(data: bytes) -> tuple[Meta, bytes]:
     return meta, payload
 
 
-def test_the_original_client_s_bytes() -> None:
+def test_a_request_recorded_from_the_original_client_is_read() -> None:
     meta, payload = only(RECORDED)
     assert meta.call == MethodCall(kit.GENERAL, "inference", 0, 0)
     assert (meta.correlation_id, meta.compression, meta.attachment_bytes) == (0x200000002, 0, 0)
@@ -82,7 +82,7 @@ def test_the_original_client_s_bytes() -> None:
     assert payload == RECORDED[12 + 89 :]
 
 
-def test_a_server_of_brpc_s_bytes() -> None:
+def test_answers_recorded_from_a_brpc_server_are_read() -> None:
     meta, payload = only(RECORDED_GOOD)
     assert (meta.call, meta.result, meta.correlation_id) == (None, (0, ""), 2**40)
     assert payload == RECORDED_GOOD[12 + 13 :]
@@ -91,8 +91,8 @@ def test_a_server_of_brpc_s_bytes() -> None:
     assert (meta.result, meta.correlation_id, payload) == ((1001, text), 9, b"")
 
 
-def test_a_request_in_all_its_fields() -> None:
-    told = kit.request(
+def test_all_fields_of_a_request_are_read() -> None:
+    encoded = kit.request(
         b"body",
         service="a.B",
         method="c",
@@ -103,7 +103,7 @@ def test_a_request_in_all_its_fields() -> None:
         timeout_ms=250,
         more=kit.field(7, b"secret") + kit.field(9, b"fields of the user's") + kit.field(100, 1),
     )
-    meta, payload = only(told)
+    meta, payload = only(encoded)
     assert meta.call == MethodCall("a.B", "c", -5, 250)
     assert (meta.correlation_id, meta.compression, meta.attachment_bytes) == (2**64 - 1, 2, 3)
     assert payload == b"body"
@@ -113,35 +113,35 @@ def test_a_request_in_all_its_fields() -> None:
     assert only(kit.request(timeout_ms=-1))[0].call == MethodCall(kit.GENERAL, "inference", 0, -1)
 
 
-def test_an_answer_is_told_from_a_request() -> None:
+def test_answers_and_requests_are_distinguished() -> None:
     meta, payload = only(kit.answer(7, b"", 1001, "no such service"))
     assert (meta.call, meta.correlation_id, payload) == (None, 7, b"")
     assert meta.result == (1001, "no such service")
     assert only(kit.frame(kit.field(2, b"") + kit.field(4, 1)))[0].result == (0, "")
 
 
-def test_what_we_write_is_what_the_description_says() -> None:
+def test_encoded_messages_have_the_documented_fields() -> None:
     call = MethodCall("a.B", "c", 9, 1500)
-    written = kit.parse(*cut(codec.encode_request(call, 2**40, 5, Compression.GZIP) + b"abcde"))
+    written = kit.parse(*split(codec.encode_request(call, 2**40, 5, Compression.GZIP) + b"abcde"))
     assert written.call == {1: b"a.B", 2: b"c", 3: 9, 8: 1500}
     assert (written.id, written.fields[3], written.payload) == (2**40, 2, b"abcde")
-    plain = kit.parse(*cut(codec.encode_request(MethodCall("S", "m"), 0, 0)))
+    plain = kit.parse(*split(codec.encode_request(MethodCall("S", "m"), 0, 0)))
     assert (plain.call, plain.fields.get(3), plain.id) == ({1: b"S", 2: b"m"}, None, 0)
-    good = kit.parse(*cut(codec.encode_response(2**64 - 1, 3) + b"abc"))
+    good = kit.parse(*split(codec.encode_response(2**64 - 1, 3) + b"abc"))
     assert (good.id, good.code, good.text, good.payload) == (2**64 - 1, 0, "", b"abc")
-    bad = kit.parse(*cut(codec.encode_failure(4, 2003, "stopping\ud800")))
+    bad = kit.parse(*split(codec.encode_failure(4, 2003, "stopping\ud800")))
     assert (bad.id, bad.code, bad.text, bad.payload) == (4, 2003, "stopping?", b"")
-    long = kit.parse(*cut(codec.encode_failure(4, 1003, "é" * 20_000)))
+    long = kit.parse(*split(codec.encode_failure(4, 1003, "é" * 20_000)))
     assert 1000 < len(long.text) < MAX_META_BYTES
     assert {*long.text} == {"é"}
 
 
-def cut(message: bytes) -> tuple[bytes, bytes]:
+def split(message: bytes) -> tuple[bytes, bytes]:
     return message[:12], message[12:]
 
 
 @pytest.mark.parametrize("size", [2**31, 2**32])
-def test_what_does_not_fit_a_message_is_not_written(size: int) -> None:
+def test_a_message_that_is_too_large_is_not_encoded(size: int) -> None:
     with pytest.raises(ValueError, match="cannot be sent"):
         codec.encode_response(1, size)
     with pytest.raises(ValueError, match="cannot be sent"):
@@ -161,9 +161,7 @@ MESSAGES = st.lists(
 
 
 @given(MESSAGES, st.data())
-def test_messages_are_the_same_however_they_are_cut(
-    messages: list[bytes], data: st.DataObject
-) -> None:
+def test_messages_split_at_any_offsets_are_read(messages: list[bytes], data: st.DataObject) -> None:
     whole = b"".join(messages)
     cuts = sorted(data.draw(st.sets(st.integers(0, len(whole)), max_size=9)))
     pieces = [whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
@@ -173,7 +171,7 @@ def test_messages_are_the_same_however_they_are_cut(
 
 
 @given(st.binary(max_size=60) | st.binary(max_size=60).map(lambda meta: kit.frame(meta, b"ab")))
-def test_any_bytes_are_messages_or_one_error(data: bytes) -> None:
+def test_any_bytes_are_read_as_messages_or_one_error(data: bytes) -> None:
     found, problem = read([data])
     assert (found, problem) == read([bytes([octet]) for octet in data])
 
@@ -197,23 +195,23 @@ NO_NAME = "the meta is malformed: it does not name a service and a method"
         (kit.frame(b"\x48\x01" * 1001), "the meta is malformed: there are too many fields"),
     ],
 )
-def test_what_is_no_message(data: bytes, problem: str) -> None:
+def test_bytes_that_are_no_message_are_an_error(data: bytes, problem: str) -> None:
     good = kit.request(b"good")
-    found, told = read([good + data])
-    assert told.startswith(problem)
+    found, encoded = read([good + data])
+    assert encoded.startswith(problem)
     assert found[0][1] == b"good"
-    assert (found, told) == read([bytes([octet]) for octet in good + data])
+    assert (found, encoded) == read([bytes([octet]) for octet in good + data])
 
 
-def test_a_meta_at_the_limit_is_read_and_an_empty_message_is_one() -> None:
-    room = MAX_META_BYTES - len(kit.request_meta(more=kit.field(100, b"x" * 9000)))
-    meta, _ = only(kit.request(more=kit.field(100, b"x" * (9000 + room))))
+def test_a_meta_at_the_limit_and_an_empty_message_are_read() -> None:
+    unused = MAX_META_BYTES - len(kit.request_meta(more=kit.field(100, b"x" * 9000)))
+    meta, _ = only(kit.request(more=kit.field(100, b"x" * (9000 + unused))))
     assert meta.call is not None
     assert only(kit.frame(b"")) == (Meta(), b"")
 
 
 @pytest.mark.parametrize("size", [10, 4_000_000_000])
-def test_only_what_has_come_takes_memory(size: int) -> None:
+def test_memory_is_used_for_received_bytes_only(size: int) -> None:
     reader = Reader()
     meta = kit.request_meta()
     reader.receive(kit.frame(meta, body=len(meta) + size))
@@ -231,13 +229,13 @@ def test_only_what_has_come_takes_memory(size: int) -> None:
 
 
 @pytest.mark.parametrize("kind", [0, 2, 3])
-def test_payloads_are_packed_and_unpacked(kind: int) -> None:
+def test_payloads_are_compressed_and_decompressed(kind: int) -> None:
     data = b"some text " * 1000
-    packed = codec.compress(Compression(kind), data)
-    assert codec.decompress(kind, packed, 20_000) == data
-    assert {0: bytes, 2: gzip.decompress, 3: zlib.decompress}[kind](packed) == data
-    theirs = {0: bytes, 2: gzip.compress, 3: zlib.compress}[kind](data)
-    assert codec.decompress(kind, theirs, 20_000) == data
+    compressed = codec.compress(Compression(kind), data)
+    assert codec.decompress(kind, compressed, 20_000) == data
+    assert {0: bytes, 2: gzip.decompress, 3: zlib.decompress}[kind](compressed) == data
+    by_library = {0: bytes, 2: gzip.compress, 3: zlib.compress}[kind](data)
+    assert codec.decompress(kind, by_library, 20_000) == data
 
 
 @pytest.mark.parametrize(
@@ -253,30 +251,32 @@ def test_payloads_are_packed_and_unpacked(kind: int) -> None:
         (2, gzip.compress(bytes(9 << 20), mtime=0), TooLarge, "the message expands"),
     ],
 )
-def test_what_cannot_be_unpacked(kind: int, data: bytes, error: type[Exception], text: str) -> None:
+def test_invalid_or_too_large_compressed_data_is_refused(
+    kind: int, data: bytes, error: type[Exception], text: str
+) -> None:
     most = 64 << 20 if len(data) > 1000 else 1000
     with pytest.raises(error, match=text):
         codec.decompress(kind, data, most)
 
 
-def test_snappy_where_its_library_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    # By hand: 20 bytes, a literal of two of them, and copies of what was two bytes before.
-    packed = b"\x14" + b"\x04ab" + b"\x46\x02\x00"
-    assert codec.decompress(1, packed, 20) == b"ab" * 10
+def test_snappy_is_supported_if_its_library_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Made by hand: 20 bytes, a literal of two of them, and copies from two bytes before.
+    compressed = b"\x14" + b"\x04ab" + b"\x46\x02\x00"
+    assert codec.decompress(1, compressed, 20) == b"ab" * 10
     data = b"some text " * 1000
     assert codec.decompress(1, codec.compress(Compression.SNAPPY, data), 10_000) == data
-    for bad in (b"", b"\xff", b"\x14\x04a", packed + b"\x00"):
+    for bad in (b"", b"\xff", b"\x14\x04a", compressed + b"\x00"):
         with pytest.raises(Undecodable, match="snappy"):
             codec.decompress(1, bad, 100)
     with pytest.raises(TooLarge, match="expands beyond the limit of 19"):
-        codec.decompress(1, packed, 19)
+        codec.decompress(1, compressed, 19)
     with pytest.raises(TooLarge, match="expands to more than 200 times"):
-        codec.decompress(1, b"\xff\xff\xff\x7f" + packed, 1 << 40)
+        codec.decompress(1, b"\xff\xff\xff\x7f" + compressed, 1 << 40)
     monkeypatch.setitem(sys.modules, "cramjam", None)
     with pytest.raises(UnknownEncoding, match=r"penstock\[snappy\]"):
-        codec.decompress(1, packed, 20)
+        codec.decompress(1, compressed, 20)
 
 
-def test_lz4_is_not_written() -> None:
+def test_lz4_is_refused_for_compression() -> None:
     with pytest.raises(UnknownEncoding, match="lz4"):
         codec.compress(Compression.LZ4, b"")

@@ -16,8 +16,8 @@ def form(*parts: tuple[str, bytes]) -> bytes:
 
 
 def head(name: str, more: str = "", kind: str = "") -> str:
-    said = f'Content-Disposition: form-data; name="{name}"{more}'
-    return said + (f"\r\nContent-Type: {kind}" if kind else "")
+    fields = f'Content-Disposition: form-data; name="{name}"{more}'
+    return fields + (f"\r\nContent-Type: {kind}" if kind else "")
 
 
 def test_fields_are_texts_and_files_are_bytes() -> None:
@@ -33,7 +33,7 @@ def test_fields_are_texts_and_files_are_bytes() -> None:
     ]
 
 
-def test_a_field_that_comes_twice_is_a_list_and_json_is_read() -> None:
+def test_a_repeated_field_becomes_a_list_and_json_is_parsed() -> None:
     body = form((head("x"), b"1"), (head("x"), b"2"), (head("y", kind="application/json"), b"[3]"))
     assert media.decode(body, KIND) == {"x": ["1", "2"], "y": [3]}
 
@@ -51,6 +51,6 @@ def test_a_field_that_comes_twice_is_a_list_and_json_is_read() -> None:
         (form(*[(head("x"), b"")] * (forms.MOST_PARTS + 1)), KIND),
     ],
 )
-def test_what_is_no_form_is_refused(body: bytes, kind: str) -> None:
+def test_an_invalid_form_is_refused(body: bytes, kind: str) -> None:
     with pytest.raises(Undecodable):
         forms.read(body, kind)

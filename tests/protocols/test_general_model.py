@@ -1,4 +1,4 @@
-"""The protocol of the original's model server: its rules, and both of its forms."""
+"""The protocol of the original's model server: its rules, and both of its encodings."""
 
 from __future__ import annotations
 
@@ -82,39 +82,41 @@ def tensor_of(code: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("code", VALUES)
-def test_every_type_comes_in_and_goes_out(form: Form, code: int) -> None:
+def test_every_type_is_decoded_and_encoded(form: Form, code: int) -> None:
     dtype, values, datatype = VALUES[code]
     request = form(tensor_of(code), fetch_var_names=["y"], log_id=2**64 - 1)
     assert (request.fetch, request.log_id, request.profile) == (["y"], 2**64 - 1, False)
     signature = signature_of(datatype)
     array = feed(request, signature)["x"]
-    wanted = np.array([values], dtype)
-    assert (array.dtype, array.shape) == (wanted.dtype, (1, 2))
-    np.testing.assert_array_equal(array, wanted)
-    outputs = rules.outputs_of(request, signature, "m", {"y": wanted})
+    expected = np.array([values], dtype)
+    assert (array.dtype, array.shape) == (expected.dtype, (1, 2))
+    np.testing.assert_array_equal(array, expected)
+    outputs = rules.outputs_of(request, signature, "m", {"y": expected})
     response = GeneralResponse(outputs=outputs, log_id=request.log_id)
     sent = {**tensor_of(code), "name": "y", "alias_name": "y"}
     message = RESPONSE.FromString(general_model_message.encode(response))
-    wanted_message = RESPONSE(
+    expected_message = RESPONSE(
         outputs=[{"tensor": [sent], "engine_name": "m"}], log_id=request.log_id
     )
-    assert message == wanted_message
+    assert message == expected_message
     document = json.loads(general_model_json.encode(response))
     if code in RAW:
         sent["tensor_content"] = base64.b64encode(RAW[code]).decode()
     (output,) = document["outputs"]
-    (told,) = output["tensor"]
+    (tensor_document,) = output["tensor"]
     field = rules.TYPES[code].field
     if dtype == "float32":
-        np.testing.assert_array_equal(told.get("float_data", []), sent.get("float_data", []))
-        told.pop("float_data", None)
+        np.testing.assert_array_equal(
+            tensor_document.get("float_data", []), sent.get("float_data", [])
+        )
+        tensor_document.pop("float_data", None)
         sent.pop("float_data", None)
-    assert told == sent, field
+    assert tensor_document == sent, field
     assert (output["engine_name"], document["log_id"]) == ("m", 2**64 - 1)
     assert (document["err_no"], document["err_msg"]) == (0, "")
 
 
-def test_the_bytes_of_a_request_and_of_an_answer() -> None:
+def test_requests_and_answers_have_the_documented_bytes() -> None:
     tensor = b"\x12\x08" + struct.pack("<ff", 1, 2) + b"\x50\x01\x5a\x02\x01\x02\x6a\x01x\x72\x01x"
     data = b"\x0a" + bytes([len(tensor)]) + tensor + b"\x12\x01y\x18\x01\x20\x07\xa2\x06\x01m"
     request = general_model_message.decode(data, DecodeBudget(0))
@@ -126,9 +128,9 @@ def test_the_bytes_of_a_request_and_of_an_answer() -> None:
     tensor = b"\x12\x04" + struct.pack("<f", 3) + b"\x50\x01\x5a\x02\x01\x01\x62\x02\x00\x01"
     tensor += b"\x6a\x01y\x72\x01y"
     output = b"\x0a" + bytes([len(tensor)]) + tensor + b"\x12\x01m"
-    wanted = b"\x0a" + bytes([len(output)]) + output + b"\x12\x03\x01\xc8\x01\x18\x01\x20\x07"
-    wanted += b"\x28\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x32\x02no"
-    assert general_model_message.encode(response) == wanted
+    expected = b"\x0a" + bytes([len(output)]) + output + b"\x12\x03\x01\xc8\x01\x18\x01\x20\x07"
+    expected += b"\x28\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x32\x02no"
+    assert general_model_message.encode(response) == expected
     assert general_model_json.encode(response) == (
         b'{"outputs":[{"tensor":[{"float_data":[3.0],"elem_type":1,"shape":[1,1],"lod":[0,1],'
         b'"name":"y","alias_name":"y"}],"engine_name":"m"}],"profile_time":[1,200],'
@@ -164,14 +166,14 @@ X = {"name": "x", "elem_type": 1, "shape": [1, 2], "float_data": [1.0, 2.0]}
         ({"elem_type": 7, "float_data": [], "tensor_content": b"a"}, PackageError, "got 1"),
     ],
 )
-def test_a_tensor_that_contradicts_itself_or_the_model(
+def test_an_inconsistent_or_unexpected_tensor_is_refused(
     form: Form, changed: dict[str, Any], error: type[RequestError], text: str
 ) -> None:
     with pytest.raises(error, match=text):
         feed(form({**X, **changed}))
 
 
-def test_names_and_outputs() -> None:
+def test_inputs_and_outputs_have_names_and_aliases() -> None:
     specs = [
         TensorSpec(name=name, alias=alias, dtype=np.dtype("float32"), shape=(None, 2))
         for name, alias in (("x", "input"), ("fc.tmp", "price"), ("b/y", "b/y"))
@@ -193,7 +195,7 @@ def test_names_and_outputs() -> None:
         rules.outputs_of(GeneralRequest(fetch=["cost"]), signature, "m", value)
 
 
-def test_texts_for_an_input_of_bytes_end_with_a_nul_each() -> None:
+def test_texts_for_a_uint8_input_are_terminated_with_nul() -> None:
     request = as_json({"name": "x", "elem_type": 20, "data": ["ab", "c"], "shape": [2]})
     array = feed(request, signature_of("UINT8", [-1]))["x"]
     assert array.tobytes() == b"ab\0c\0"
@@ -219,12 +221,12 @@ def test_texts_for_an_input_of_bytes_end_with_a_nul_each() -> None:
         b'{"tensor": [%s]}' % b",".join([b"{}"] * 1001),
     ],
 )
-def test_bodies_that_are_no_requests(body: bytes) -> None:
+def test_invalid_json_bodies_are_refused(body: bytes) -> None:
     with pytest.raises(Undecodable):
         general_model_json.decode(body, DecodeBudget(len(body)))
 
 
-def test_messages_that_are_no_requests_or_too_much() -> None:
+def test_invalid_and_too_large_messages_are_refused() -> None:
     for data in (
         b"\x0a",
         b"\x0a\x05\x12",
@@ -236,27 +238,29 @@ def test_messages_that_are_no_requests_or_too_much() -> None:
             general_model_message.decode(data, DecodeBudget(len(data)))
     data = b"\x0a\x81\x80\x40" + b"\x1a\xfd\xff\x3f" + bytes((1 << 20) - 3)
     with pytest.raises(TooLarge):
-        general_model_message.decode(data, Little())
+        general_model_message.decode(data, SmallBudget())
 
 
-class Little(DecodeBudget):
+class SmallBudget(DecodeBudget):
     def __init__(self) -> None:
         self._left = 1 << 20
 
 
 @pytest.mark.parametrize("code", VALUES)
-def test_a_caller_writes_and_reads_what_a_server_reads_and_writes(code: int) -> None:
+def test_requests_and_responses_are_encoded_and_decoded_by_client_and_server_alike(
+    code: int,
+) -> None:
     dtype, values, datatype = VALUES[code]
     array = np.array([values], dtype)
-    given_ = rules.Output(name="x", tensor=OutTensor("alias", datatype, array), lod=[0, 1])
+    input_tensor = rules.Output(name="x", tensor=OutTensor("alias", datatype, array), lod=[0, 1])
     message = general_model_message.encode_request(
-        [given_], ["y"], log_id=2**64 - 1, profile=True, model="m"
+        [input_tensor], ["y"], log_id=2**64 - 1, profile=True, model="m"
     )
     tensor = {**tensor_of(code), "alias_name": "alias", "lod": [0, 1]}
     assert REQUEST.FromString(message) == REQUEST(
         tensor=[tensor], fetch_var_names=["y"], profile_server=True, log_id=2**64 - 1, model="m"
     )
-    body = general_model_json.encode_request([given_], ["y"], log_id=2**64 - 1, model="m")
+    body = general_model_json.encode_request([input_tensor], ["y"], log_id=2**64 - 1, model="m")
     for request in (
         general_model_message.decode(message, DecodeBudget(0)),
         general_model_json.decode(body, DecodeBudget(0)),
@@ -266,7 +270,7 @@ def test_a_caller_writes_and_reads_what_a_server_reads_and_writes(code: int) -> 
         np.testing.assert_array_equal(got["x"], array)
         assert got["x.lod"].tolist() == [0, 1]
     response = GeneralResponse(
-        outputs={"m": [given_], "n": []}, profile=[1, 2**40], log_id=9, err_no=-1, err_msg="ä"
+        outputs={"m": [input_tensor], "n": []}, profile=[1, 2**40], log_id=9, err_no=-1, err_msg="ä"
     )
     found = general_model_message.decode_response(general_model_message.encode(response))
     (output,) = found.outputs["m"]
@@ -277,7 +281,7 @@ def test_a_caller_writes_and_reads_what_a_server_reads_and_writes(code: int) -> 
     assert (found.profile, found.log_id, found.err_no, found.err_msg) == ([1, 2**40], 9, -1, "ä")
 
 
-def test_answers_that_are_none_or_contradict_themselves() -> None:
+def test_invalid_and_inconsistent_answers_are_refused() -> None:
     for data in (b"\x0a", b"\x0a\x05\x0a", b"\x32\x01\xff"):
         with pytest.raises(Undecodable, match="not a general_model"):
             general_model_message.decode_response(data)
@@ -288,13 +292,13 @@ def test_answers_that_are_none_or_contradict_themselves() -> None:
 
 
 @given(st.binary(max_size=300))
-def test_any_bytes_are_an_answer_or_refused(data: bytes) -> None:
+def test_any_bytes_are_decoded_as_an_answer_or_refused(data: bytes) -> None:
     with suppress(RequestError):
         general_model_message.decode_response(data)
 
 
 @given(st.binary(max_size=300))
-def test_any_bytes_are_a_request_or_refused(data: bytes) -> None:
+def test_any_bytes_are_decoded_as_a_request_or_refused(data: bytes) -> None:
     for decode in (general_model_message.decode, general_model_json.decode):
         with suppress(RequestError):
             rules.feed_of(decode(data, DecodeBudget(100)), signature_of(), DecodeBudget(100))
@@ -309,7 +313,7 @@ MEMBERS = ("shape", "lod", "name", "alias_name", "elem_type", "data", "tensor_co
 
 
 @given(st.dictionaries(st.sampled_from([*rules.NUMBERS, *MEMBERS]), JSON_VALUES))
-def test_any_json_is_a_request_or_refused(tensor: dict[str, Any]) -> None:
+def test_any_json_is_decoded_as_a_request_or_refused(tensor: dict[str, Any]) -> None:
     body = json.dumps({"tensor": [{"name": "x", **tensor}]}).encode()
     with suppress(RequestError):
         request = general_model_json.decode(body, DecodeBudget(len(body)))

@@ -1,4 +1,4 @@
-"""Both versions of HTTP accept the same: one table of fields, judged by each."""
+"""Both versions of HTTP accept and refuse the same fields, by one table."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def over_http2(field: Field) -> tuple[tuple[Field, ...], bytes, int | None]:
 
 
 @pytest.mark.parametrize("field", ACCEPTED)
-def test_both_versions_accept_a_field_and_read_the_same_in_it(field: Field) -> None:
+def test_both_versions_accept_a_field_with_the_same_value(field: Field) -> None:
     assert over_http1(field) == over_http2(field)
 
 

@@ -1,4 +1,4 @@
-"""What is taken apart in pieces is what a parser of the whole would have built."""
+"""Decoding in pieces gives the values that a parser of the whole gives."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def _small_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(paddle_json, "LARGE", 0)
 
 
-def built(span: Span) -> Any:
+def decoded(span: Span) -> Any:
     if span.kind == "a list":
-        return [*map(built, span.items(1000, "it"))]
+        return [*map(decoded, span.items(1000, "it"))]
     if span.kind == "an object":
-        return {name: built(value) for name, value in span.members(1000, "it")}
+        return {name: decoded(value) for name, value in span.members(1000, "it")}
     return span.scalar()
 
 
@@ -38,7 +38,7 @@ values = st.recursive(
 
 
 @given(values, st.booleans(), st.sampled_from([None, 1]))
-def test_any_value_is_built_as_it_was(value: Any, plain: bool, indent: int | None) -> None:
+def test_any_value_is_decoded_to_the_same(value: Any, plain: bool, indent: int | None) -> None:
     document = json.dumps(value, ensure_ascii=plain, indent=indent)
     try:
         body = document.encode()
@@ -46,11 +46,11 @@ def test_any_value_is_built_as_it_was(value: Any, plain: bool, indent: int | Non
         return
     if "\\ud" in document:
         return
-    assert built(Span(body, 0, len(body))) == value
+    assert decoded(Span(body, 0, len(body))) == value
 
 
 @given(st.lists(st.integers(-(2**31), 2**31) | st.floats(allow_nan=False, allow_infinity=False)))
-def test_a_flat_list_comes_in_pieces(numbers: list[float]) -> None:
+def test_a_flat_list_is_decoded_in_pieces(numbers: list[float]) -> None:
     body = json.dumps(numbers).encode()
     span = Span(body, 0, len(body))
     assert [number for piece in span.pieces("it") for number in piece] == numbers
@@ -61,7 +61,7 @@ def test_a_flat_list_comes_in_pieces(numbers: list[float]) -> None:
     "text",
     ["\\ud83d\\ude00" * 20, "é" * 30, "😀" * 20, "\\\\" * 33, '\\"' * 33, "x" * 15 + "\\n" * 9],
 )
-def test_a_long_text_is_cut_between_its_characters(text: str) -> None:
+def test_a_long_text_is_split_between_characters(text: str) -> None:
     body = f'"{text}"'.encode()
     assert Span(body, 0, len(body)).scalar() == json.loads(body)
 
@@ -87,15 +87,15 @@ def test_a_long_text_is_cut_between_its_characters(text: str) -> None:
         b"[" * 65 + b"]" * 65,
     ],
 )
-def test_what_is_no_json_is_refused(body: bytes) -> None:
+def test_invalid_json_is_refused(body: bytes) -> None:
     with pytest.raises(RequestError):
-        built(Span(body, 0, len(body)))
+        decoded(Span(body, 0, len(body)))
 
 
 @pytest.mark.parametrize(
     "body", [b"[1,2,]", b"[1,,2]", b"[,]", b"[1 2]", b"[1" + b"0" * 2000 + b"]"]
 )
-def test_what_is_no_list_of_numbers_comes_in_no_pieces(body: bytes) -> None:
+def test_an_invalid_list_of_numbers_is_refused_by_pieces(body: bytes) -> None:
     with pytest.raises(RequestError):
         [*Span(body, 0, len(body)).pieces("it")]
 
@@ -109,7 +109,7 @@ def result(body: bytes) -> Any:
 
 
 @pytest.mark.parametrize("seed", [*SEEDS, b'{"tensors":[{"bool_data":[true]}],"x":[[]]}'])
-def test_a_large_body_is_the_same_call_as_a_small_one(
+def test_a_body_decoded_in_pieces_is_the_same_call(
     seed: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for body in (seed, seed[:-1], seed.replace(b"[", b"{"), seed.replace(b"]", b",null]")):

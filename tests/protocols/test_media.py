@@ -1,4 +1,4 @@
-"""Media types, and plain values as bodies."""
+"""Media types, and encoding of plain values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from penstock.protocols import media
         ("image/png", "application/json; charset=utf-8", media.JSON),
     ],
 )
-def test_an_answer_has_the_form_that_is_accepted(
+def test_the_media_type_of_an_answer_is_chosen_by_accept_and_content_type(
     accept: str | None, kind: str, answer: str
 ) -> None:
     assert media.answer_kind(accept, kind) == answer
@@ -47,7 +47,7 @@ PLAIN = {
 }
 
 
-def test_arrays_and_scalars_are_lists_and_numbers() -> None:
+def test_arrays_and_scalars_are_encoded_as_lists_and_numbers() -> None:
     assert orjson.loads(media.encode(VALUES, media.JSON)) == PLAIN
     assert ormsgpack.unpackb(media.encode(VALUES, media.MSGPACK)) == PLAIN
 
@@ -58,6 +58,6 @@ def test_bytes_are_base64_in_json_only() -> None:
 
 
 @pytest.mark.parametrize("kind", [media.JSON, media.MSGPACK])
-def test_other_objects_cannot_be_written(kind: str) -> None:
+def test_other_objects_cannot_be_encoded(kind: str) -> None:
     with pytest.raises(TypeError):
         media.encode({"x": object()}, kind)

@@ -24,7 +24,7 @@ def loaded(data: bytes) -> np.ndarray:
     return np.load(io.BytesIO(data), allow_pickle=False)
 
 
-def headed(header: str, data: bytes = b"", version: bytes = b"\x01\x00") -> bytes:
+def with_header(header: str, data: bytes = b"", version: bytes = b"\x01\x00") -> bytes:
     size = len(header).to_bytes(2 if version == b"\x01\x00" else 4, "little")
     return b"\x93NUMPY" + version + size + header.encode() + data
 
@@ -38,7 +38,7 @@ def same(left: np.ndarray, right: np.ndarray) -> bool:
 
 
 @given(arrays, st.sampled_from([(1, 0), (2, 0), (3, 0)]), st.booleans())
-def test_what_numpy_saves_is_read(
+def test_arrays_saved_by_numpy_are_read(
     array: np.ndarray, version: tuple[int, int], fortran: bool
 ) -> None:
     data = saved(np.array(array, order="F" if fortran else "C"), version)
@@ -49,7 +49,7 @@ def test_what_numpy_saves_is_read(
 
 
 @given(arrays, st.booleans())
-def test_what_is_written_numpy_loads(array: np.ndarray, fortran: bool) -> None:
+def test_written_arrays_are_loaded_by_numpy(array: np.ndarray, fortran: bool) -> None:
     data = npy.write(np.array(array, order="F" if fortran else "C"))
     assert same(loaded(data), array)
     assert same(npy.read(data), array)
@@ -64,61 +64,61 @@ GOOD_HEADER = "{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }\n"
 EIGHT = bytes(8)
 
 
-def test_the_header_under_test_is_good() -> None:
-    assert npy.read(headed(GOOD_HEADER, EIGHT)).tolist() == [0.0, 0.0]
+def test_the_unchanged_header_is_valid() -> None:
+    assert npy.read(with_header(GOOD_HEADER, EIGHT)).tolist() == [0.0, 0.0]
 
 
 REFUSED = {
     "nothing": b"",
     "magic alone": b"\x93NUMPY",
     "no header": b"\x93NUMPY\x01\x00",
-    "other magic": b"\x93NUMPX" + headed(GOOD_HEADER, EIGHT)[6:],
+    "other magic": b"\x93NUMPX" + with_header(GOOD_HEADER, EIGHT)[6:],
     "an archive": b"PK\x03\x04" + bytes(100),
     "a pickle": b"\x80\x04]\x94.",
-    "an unknown version": headed(GOOD_HEADER, EIGHT, b"\x04\x00"),
-    "a header that is cut off": headed(GOOD_HEADER)[:-10],
-    "a header over 4 KiB": headed(GOOD_HEADER + " " * 4096, EIGHT),
-    "a header that is no dict": headed("[1]", EIGHT),
-    "no closing brace": headed(GOOD_HEADER.replace("}", ""), EIGHT),
-    "a missing key": headed("{'descr': '<f4', 'shape': (2,), }", EIGHT),
-    "a fourth key": headed(GOOD_HEADER.replace("}", "'x': 1}"), EIGHT),
-    "a repeated key": headed(GOOD_HEADER.replace("}", "'shape': (2,)}"), EIGHT),
-    "an expression as shape": headed(GOOD_HEADER.replace("(2,)", "(1+1,)"), EIGHT),
-    "a call as dtype": headed(GOOD_HEADER.replace("'<f4'", "exit()"), EIGHT),
-    "objects": headed(GOOD_HEADER.replace("<f4", "|O"), EIGHT),
-    "void": headed(GOOD_HEADER.replace("<f4", "|V4"), EIGHT),
-    "dates": headed(GOOD_HEADER.replace("<f4", "<M8[s]"), bytes(16)),
-    "a record": headed(GOOD_HEADER.replace("'<f4'", "[('a', '<f4')]"), EIGHT),
-    "items of no size": headed(GOOD_HEADER.replace("<f4", "<U0")),
-    "items of an odd size": headed(GOOD_HEADER.replace("<f4", "<f3"), bytes(6)),
-    "a negative dimension": headed(GOOD_HEADER.replace("(2,)", "(-2,)"), EIGHT),
-    "a shape that is no tuple": headed(GOOD_HEADER.replace("(2,)", "(2)"), EIGHT),
-    "too many axes": headed(GOOD_HEADER.replace("(2,)", "(2," + "1," * 16 + ")"), EIGHT),
-    "too few bytes": headed(GOOD_HEADER, bytes(7)),
-    "too many bytes": headed(GOOD_HEADER, bytes(9)),
-    "a size that wraps in 64 bits": headed(
+    "an unknown version": with_header(GOOD_HEADER, EIGHT, b"\x04\x00"),
+    "a header that is cut off": with_header(GOOD_HEADER)[:-10],
+    "a header over 4 KiB": with_header(GOOD_HEADER + " " * 4096, EIGHT),
+    "a header that is no dict": with_header("[1]", EIGHT),
+    "no closing brace": with_header(GOOD_HEADER.replace("}", ""), EIGHT),
+    "a missing key": with_header("{'descr': '<f4', 'shape': (2,), }", EIGHT),
+    "a fourth key": with_header(GOOD_HEADER.replace("}", "'x': 1}"), EIGHT),
+    "a repeated key": with_header(GOOD_HEADER.replace("}", "'shape': (2,)}"), EIGHT),
+    "an expression as shape": with_header(GOOD_HEADER.replace("(2,)", "(1+1,)"), EIGHT),
+    "a call as dtype": with_header(GOOD_HEADER.replace("'<f4'", "exit()"), EIGHT),
+    "objects": with_header(GOOD_HEADER.replace("<f4", "|O"), EIGHT),
+    "void": with_header(GOOD_HEADER.replace("<f4", "|V4"), EIGHT),
+    "dates": with_header(GOOD_HEADER.replace("<f4", "<M8[s]"), bytes(16)),
+    "a record": with_header(GOOD_HEADER.replace("'<f4'", "[('a', '<f4')]"), EIGHT),
+    "items of no size": with_header(GOOD_HEADER.replace("<f4", "<U0")),
+    "items of an odd size": with_header(GOOD_HEADER.replace("<f4", "<f3"), bytes(6)),
+    "a negative dimension": with_header(GOOD_HEADER.replace("(2,)", "(-2,)"), EIGHT),
+    "a shape that is no tuple": with_header(GOOD_HEADER.replace("(2,)", "(2)"), EIGHT),
+    "too many axes": with_header(GOOD_HEADER.replace("(2,)", "(2," + "1," * 16 + ")"), EIGHT),
+    "too few bytes": with_header(GOOD_HEADER, bytes(7)),
+    "too many bytes": with_header(GOOD_HEADER, bytes(9)),
+    "a size that wraps in 64 bits": with_header(
         GOOD_HEADER.replace("(2,)", "(2147483647, 2147483647, 2147483647)"), EIGHT
     ),
-    "no elements of a size that wraps": headed(
+    "no elements of a size that wraps": with_header(
         GOOD_HEADER.replace("(2,)", "(0, 2147483647, 2147483647, 2147483647)")
     ),
-    "a truth value of 2": headed(GOOD_HEADER.replace("<f4", "|b1"), b"\x01\x02"),
-    "a text that is no text": headed(GOOD_HEADER.replace("<f4", "<U1"), b"\xff" * 8),
-    "a header outside of ASCII": headed(GOOD_HEADER.replace("<f4", "<f４"), EIGHT),
+    "a truth value of 2": with_header(GOOD_HEADER.replace("<f4", "|b1"), b"\x01\x02"),
+    "a text that is no text": with_header(GOOD_HEADER.replace("<f4", "<U1"), b"\xff" * 8),
+    "a header outside of ASCII": with_header(GOOD_HEADER.replace("<f4", "<f４"), EIGHT),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_it_refuses(name: str) -> None:
+def test_invalid_data_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=r"[a-z]"):
         npy.read(REFUSED[name])
 
 
 @pytest.mark.parametrize("filler", [" ", "'shape'", "(", "0,"])
-def test_a_teasing_header_takes_no_time(filler: str) -> None:
+def test_a_header_made_for_backtracking_is_refused_quickly(filler: str) -> None:
     header = "{" + filler * (4000 // len(filler)) + "}"
     with pytest.raises(ValueError, match="header"):
-        npy.read(headed(header))
+        npy.read(with_header(header))
 
 
 header_words = st.lists(
@@ -137,8 +137,8 @@ header_words = st.lists(
         ),
     )
 )
-def test_whatever_it_accepts_numpy_loads_alike(header: str) -> None:
-    data = headed(header, EIGHT)
+def test_any_accepted_header_is_loaded_alike_by_numpy(header: str) -> None:
+    data = with_header(header, EIGHT)
     try:
         read = npy.read(data)
     except ValueError:
@@ -165,6 +165,6 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     ],
     ids=["objects", "records", "dates", "long doubles"],
 )
-def test_what_it_would_not_read_it_does_not_write(array: np.ndarray) -> None:
+def test_arrays_that_could_not_be_read_are_not_written(array: np.ndarray) -> None:
     with pytest.raises(TypeError, match="cannot be sent"):
         npy.write(array)

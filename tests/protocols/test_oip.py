@@ -1,4 +1,4 @@
-"""The Open Inference Protocol: tensors in both forms, and what is refused."""
+"""The Open Inference Protocol: tensors in both encodings, and refusals."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ RAW = {
 
 
 @pytest.mark.parametrize("binary", [False, True])
-def test_a_callers_request_is_read_as_it_was_written(binary: bool) -> None:
+def test_an_encoded_json_request_is_decoded_to_the_same(binary: bool) -> None:
     sent = [OutTensor(name, name, np.array(VALUES[name], oip.DTYPES[name])) for name in VALUES]
     body, header = oip_json.encode_request(sent, binary=binary)
     found = oip_json.decode(body, header)
@@ -72,23 +72,23 @@ def array_of(datatype: str) -> np.ndarray[Any, Any]:
 
 @pytest.mark.parametrize("datatype", oip.DTYPES)
 @pytest.mark.parametrize("nested", [False, True])
-def test_every_datatype_in_json(datatype: str, nested: bool) -> None:
+def test_every_datatype_is_decoded_and_encoded_in_json(datatype: str, nested: bool) -> None:
     data = [VALUES[datatype]] if nested else VALUES[datatype]
     request = oip_json.decode(body_of(datatype, data, [1, 2]))
-    wanted = array_of(datatype).reshape(1, 2)
-    assert request.feed["x"].dtype == wanted.dtype
-    np.testing.assert_array_equal(request.feed["x"], wanted)
-    body, header = oip_json.encode(request, "m", "1", [OutTensor("y", datatype, wanted)])
+    expected = array_of(datatype).reshape(1, 2)
+    assert request.feed["x"].dtype == expected.dtype
+    np.testing.assert_array_equal(request.feed["x"], expected)
+    body, header = oip_json.encode(request, "m", "1", [OutTensor("y", datatype, expected)])
     answer = json.loads(body)
     assert header is None
     assert answer["id"] == "7"
     (output,) = answer["outputs"]
     assert (output["datatype"], output["shape"]) == (datatype, [1, 2])
-    np.testing.assert_array_equal(np.array(output["data"], wanted.dtype), wanted.reshape(-1))
+    np.testing.assert_array_equal(np.array(output["data"], expected.dtype), expected.reshape(-1))
 
 
 @pytest.mark.parametrize("datatype", RAW)
-def test_raw_bytes_are_those_of_the_protocol(datatype: str) -> None:
+def test_raw_bytes_are_encoded_as_documented(datatype: str) -> None:
     raw = RAW[datatype]
     tensor = {
         "name": "x",
@@ -113,12 +113,12 @@ def test_raw_bytes_are_those_of_the_protocol(datatype: str) -> None:
 
 @pytest.mark.parametrize("datatype", oip.DTYPES)
 @pytest.mark.parametrize("raw", [False, True])
-def test_every_datatype_in_messages(datatype: str, raw: bool) -> None:
-    wanted = array_of(datatype).reshape(2, 1)
+def test_every_datatype_is_decoded_and_encoded_in_messages(datatype: str, raw: bool) -> None:
+    expected = array_of(datatype).reshape(2, 1)
     message = INFER(model_name="m", model_version="1", id="7")
     tensor = message.inputs.add(name="x", datatype=datatype, shape=[2, 1])
     if raw:
-        message.raw_input_contents.append(oip.to_raw(OutTensor("x", datatype, wanted)))
+        message.raw_input_contents.append(oip.to_raw(OutTensor("x", datatype, expected)))
     elif datatype in ("FP16", "BF16"):
         with pytest.raises(PackageError, match="raw bytes only"):
             oip_message.decode(message.SerializeToString())
@@ -128,8 +128,8 @@ def test_every_datatype_in_messages(datatype: str, raw: bool) -> None:
     request, is_raw = oip_message.decode(message.SerializeToString())
     assert (request.model, request.version, request.id, is_raw) == ("m", "1", "7", raw)
     oip.fit(request, None)
-    np.testing.assert_array_equal(request.feed["x"], wanted)
-    encoded = oip_message.encode(request, raw, "m", "1", [OutTensor("y", datatype, wanted)])
+    np.testing.assert_array_equal(request.feed["x"], expected)
+    encoded = oip_message.encode(request, raw, "m", "1", [OutTensor("y", datatype, expected)])
     answer = RESPONSE.FromString(encoded)
     assert (answer.model_name, answer.model_version, answer.id) == ("m", "1", "7")
     (output,) = answer.outputs
@@ -198,19 +198,21 @@ def fill(contents: Any, datatype: str) -> None:
         (body_of("FP32", json.loads("[" * 30 + "]" * 30), [1]), Undecodable, "nested deeper"),
     ],
 )
-def test_what_json_is_refused(body: bytes, error: type[RequestError], text: str) -> None:
+def test_invalid_json_requests_are_refused(
+    body: bytes, error: type[RequestError], text: str
+) -> None:
     with pytest.raises(error, match=text):
         oip_json.decode(body)
 
 
 @pytest.mark.parametrize("bits", [0x7F800001, 0x7FFFFFFF, 0xFFFFFFFF])
-def test_no_nan_becomes_a_number_by_rounding(bits: int) -> None:
+def test_nan_stays_nan_when_rounded_to_bf16(bits: int) -> None:
     array = np.array([bits], np.uint32).view(np.float32)
     (rounded,) = oip.rounded(array).tolist()
     assert np.isnan(np.array([rounded << 16], np.uint32).view(np.float32)[0])
 
 
-def test_bytes_behind_the_last_tensor_are_refused() -> None:
+def test_bytes_after_the_last_tensor_are_refused() -> None:
     tensor = {
         "name": "x",
         "datatype": "UINT8",
@@ -243,7 +245,7 @@ def test_two_inputs_of_one_name_are_refused() -> None:
         (b"\xff\xff\xff\xff", "end within element 0"),
     ],
 )
-def test_raw_texts_that_do_not_fit_are_refused(raw: bytes, text: str) -> None:
+def test_raw_texts_with_wrong_lengths_are_refused(raw: bytes, text: str) -> None:
     message = INFER(model_name="m")
     message.inputs.add(name="x", datatype="BYTES", shape=[1])
     message.raw_input_contents.append(raw)
@@ -266,7 +268,7 @@ def test_raw_bytes_of_another_size_are_refused() -> None:
     ("datatype", "shape", "raw", "text"),
     [("BOOL", [2], b"\1\2", "0 or 1"), ("FP32", [0, 2**62, 4], b"", "too large")],
 )
-def test_small_raw_bytes_are_checked_as_large_ones_are(
+def test_small_raw_bytes_are_validated(
     datatype: str, shape: list[int], raw: bytes, text: str
 ) -> None:
     message = INFER(model_name="m", inputs=[{"name": "x", "datatype": datatype, "shape": shape}])
@@ -288,7 +290,7 @@ def test_contents_of_another_type_are_refused() -> None:
 
 
 @given(st.binary(max_size=200))
-def test_decoders_take_any_bytes(data: bytes) -> None:
+def test_any_bytes_are_decoded_or_refused(data: bytes) -> None:
     for decode in (oip_message.decode, oip_json.decode, lambda each: oip_json.decode(each, 3)):
         try:
             decode(data)
@@ -297,7 +299,7 @@ def test_decoders_take_any_bytes(data: bytes) -> None:
 
 
 @given(st.lists(st.floats(width=32), max_size=20))
-def test_rounding_to_bf16_is_to_the_nearest(values: list[float]) -> None:
+def test_numbers_are_rounded_to_the_nearest_bf16(values: list[float]) -> None:
     array = np.array(values, np.float32)
     raw = oip.to_raw(OutTensor("x", "BF16", array))
     wide = (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32)
@@ -315,7 +317,7 @@ SIGNATURE = Signature(
 )
 
 
-def asked(**arrays: np.ndarray[Any, Any]) -> InferRequest:
+def encoded_or_built(**arrays: np.ndarray[Any, Any]) -> InferRequest:
     request = InferRequest()
     for name, array in arrays.items():
         datatype = "BYTES" if array.dtype == object else oip._NAMES[array.dtype]
@@ -329,33 +331,39 @@ TEXTS = np.array([b"a"], object)
 @pytest.mark.parametrize(
     ("request_", "text"),
     [
-        (asked(x=np.zeros((1, 2), np.float32)), r"takes the inputs \['t', 'x'\], got \['x'\]"),
-        (asked(x=np.zeros((1, 2), np.float64), t=TEXTS), "'x' is FP32, got FP64"),
-        (asked(x=np.zeros((1, 3), np.float32), t=TEXTS), r"shape \[-1, 2\], got \[1, 3\]"),
-        (asked(x=np.zeros(2, np.float32), t=TEXTS), r"shape \[-1, 2\], got \[2\]"),
         (
-            asked(x=np.zeros((1, 2), np.float32), t=np.array([b"\xff"], object)),
+            encoded_or_built(x=np.zeros((1, 2), np.float32)),
+            r"takes the inputs \['t', 'x'\], got \['x'\]",
+        ),
+        (encoded_or_built(x=np.zeros((1, 2), np.float64), t=TEXTS), "'x' is FP32, got FP64"),
+        (
+            encoded_or_built(x=np.zeros((1, 3), np.float32), t=TEXTS),
+            r"shape \[-1, 2\], got \[1, 3\]",
+        ),
+        (encoded_or_built(x=np.zeros(2, np.float32), t=TEXTS), r"shape \[-1, 2\], got \[2\]"),
+        (
+            encoded_or_built(x=np.zeros((1, 2), np.float32), t=np.array([b"\xff"], object)),
             "'t': element 0 is not UTF-8",
         ),
     ],
 )
-def test_inputs_that_a_model_does_not_declare_are_refused(
+def test_inputs_that_do_not_match_the_signature_are_refused(
     request_: InferRequest, text: str
 ) -> None:
     with pytest.raises(InputMismatch, match=text):
         oip.fit(request_, SIGNATURE)
 
 
-def test_arrays_of_another_rank_are_accepted_where_the_model_accepts_them() -> None:
+def test_arrays_of_another_rank_are_accepted_with_any_rank() -> None:
     spec = replace(SIGNATURE.inputs[0], any_rank=True)
     signature = Signature(inputs=[spec])
-    oip.fit(asked(x=np.zeros((2, 1, 2), np.float32)), signature)
+    oip.fit(encoded_or_built(x=np.zeros((2, 1, 2), np.float32)), signature)
     with pytest.raises(InputMismatch, match=r"shape \[-1, 2\], got \[1, 3\]"):
-        oip.fit(asked(x=np.zeros((1, 3), np.float32)), signature)
+        oip.fit(encoded_or_built(x=np.zeros((1, 3), np.float32)), signature)
 
 
-def test_outputs_are_those_asked_for() -> None:
-    request = asked(x=np.zeros((1, 2), np.float32), t=TEXTS)
+def test_outputs_are_those_requested() -> None:
+    request = encoded_or_built(x=np.zeros((1, 2), np.float32), t=TEXTS)
     oip.fit(request, SIGNATURE)
     assert request.feed["t"].tolist() == ["a"]
     (output,) = oip.answered(request, SIGNATURE, {"y": np.zeros(1, np.float32), "z": 3})
@@ -375,7 +383,7 @@ def test_outputs_are_those_asked_for() -> None:
     ]
 
 
-def test_a_large_body_is_the_same_as_a_small_one() -> None:
+def test_a_large_body_is_decoded_flat_and_nested() -> None:
     numbers = np.arange(100_000, dtype=np.float32)
     flat = oip_json.decode(body_of("FP32", numbers.tolist(), [1000, 100]))
     nested = oip_json.decode(body_of("FP32", numbers.reshape(1000, 100).tolist(), [1000, 100]))
@@ -384,28 +392,28 @@ def test_a_large_body_is_the_same_as_a_small_one() -> None:
 
 
 @pytest.mark.parametrize("datatype", oip.DTYPES)
-def test_what_a_caller_writes_a_server_reads_and_the_other_way_round(datatype: str) -> None:
+def test_messages_are_encoded_and_decoded_by_client_and_server_alike(datatype: str) -> None:
     array = array_of(datatype).reshape(1, 2)
     tensor = OutTensor("x", datatype, array)
-    asked = oip_message.encode_request("7", "m", [tensor], ["y", "z"])
-    parsed = INFER.FromString(asked)
+    encoded_or_built = oip_message.encode_request("7", "m", [tensor], ["y", "z"])
+    parsed = INFER.FromString(encoded_or_built)
     assert (parsed.id, parsed.model_name) == ("7", "m")
     assert [each.name for each in parsed.outputs] == ["y", "z"]
-    request, raw = oip_message.decode(asked)
+    request, raw = oip_message.decode(encoded_or_built)
     assert raw
     assert request.datatypes == {"x": datatype}
     for raw in (True, False):
         answer = oip_message.encode(request, raw, "m", "1", [tensor])
         found = oip_message.decode_response(answer)["x"]
-        wanted = array
+        expected = array
         if datatype == "BYTES":
-            wanted = np.array([text.encode() for text in VALUES["BYTES"]], object).reshape(1, 2)
-        assert found.dtype == wanted.dtype
-        np.testing.assert_array_equal(found, wanted)
+            expected = np.array([text.encode() for text in VALUES["BYTES"]], object).reshape(1, 2)
+        assert found.dtype == expected.dtype
+        np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("binary", [False, True])
-def test_an_answer_is_the_same_whatever_its_memory_is_like(binary: bool) -> None:
+def test_an_answer_is_the_same_for_any_memory_layout(binary: bool) -> None:
     plain = np.arange(12, dtype=np.float32).reshape(3, 4)
     wide = np.zeros((3, 8), np.float32)
     wide[:, ::2] = plain
@@ -420,7 +428,7 @@ def test_an_answer_is_the_same_whatever_its_memory_is_like(binary: bool) -> None
     assert answers == answers[:1] * 4
 
 
-def test_what_callers_say_of_tensors_is_remembered_without_mixing_them_up() -> None:
+def test_cached_descriptions_of_tensors_are_not_mixed_up() -> None:
     for _ in range(2):
         for name, datatype, shape in (
             ("x", "FP32", [2]),
@@ -440,6 +448,6 @@ def test_what_callers_say_of_tensors_is_remembered_without_mixing_them_up() -> N
 
 
 @pytest.mark.parametrize("answer", [b"\xff", b"\x2a\x7f", b"\x32\x01\x00"])
-def test_an_answer_that_is_none_is_refused(answer: bytes) -> None:
+def test_an_invalid_answer_is_refused(answer: bytes) -> None:
     with pytest.raises((Undecodable, PackageError)):
         oip_message.decode_response(answer)

@@ -25,7 +25,7 @@ def decode(body: bytes) -> paddle.Call:
     return paddle_json.decode(body, name="uci", method="prediction")
 
 
-def test_the_usual_body_is_a_call() -> None:
+def test_a_body_of_one_pair_is_decoded() -> None:
     body = b'{"key":["x"],"value":["0.1,0.2"]}'
     call = decode(body)
     assert (call.key, call.value, [*call.tensors]) == (["x"], ["0.1,0.2"], [])
@@ -34,7 +34,7 @@ def test_the_usual_body_is_a_call() -> None:
 
 
 @given(st.lists(st.text(), max_size=2), st.lists(st.text(), max_size=2))
-def test_a_body_of_texts_is_the_same_call_whatever_stands_beside_them(
+def test_a_body_of_texts_is_the_same_call_with_other_members(
     key: list[str], value: list[str]
 ) -> None:
     call = decode(json.dumps({"key": key, "value": value}).encode())
@@ -46,7 +46,7 @@ def test_a_body_of_texts_is_the_same_call_whatever_stands_beside_them(
         assert paddle.unpack(with_more) == (call.feed, False)
 
 
-def test_the_pair_that_asks_for_a_profile_is_not_fed() -> None:
+def test_the_pair_that_requests_a_profile_is_removed() -> None:
     call = decode(json.dumps({"key": [paddle.PROFILE_KEY], "value": ["1"]}).encode())
     assert call.feed is None
     assert paddle.unpack(call) == ({}, True)
@@ -58,7 +58,7 @@ def test_an_empty_body_is_an_empty_request(body: bytes) -> None:
     assert (call.key, call.value, call.tensors, call.name) == ([], [], [], "uci")
 
 
-def test_the_url_wins_over_the_body() -> None:
+def test_names_in_the_url_have_precedence_over_the_body() -> None:
     call = decode(b'{"name":"other","method":"other"}')
     assert (call.name, call.method) == ("uci", "prediction")
 
@@ -70,7 +70,7 @@ def test_null_means_absent_and_unknown_members_are_ignored() -> None:
     assert (call.key, call.logid, call.clientip) == ([], 0, "")
 
 
-def test_the_last_of_equal_members_wins() -> None:
+def test_the_last_of_equal_members_is_used() -> None:
     assert decode(b'{"logid":1,"logid":2}').logid == 2
     call = decode(b'{"tensors":[{"float_data":[1],"floatData":[2,3]}]}')
     assert list(call.message().tensors[0].float_data) == [2, 3]
@@ -86,11 +86,11 @@ def test_log_ids_have_64_bits() -> None:
     assert decode(b'{"logid":9223372036854775807}').logid == 2**63 - 1
 
 
-def test_a_client_ip_is_cut() -> None:
+def test_a_long_client_ip_is_truncated() -> None:
     assert decode(b'{"clientip":"' + b"9" * 1000 + b'"}').clientip == "9" * 64
 
 
-def test_nul_is_text() -> None:
+def test_nul_is_allowed_in_texts() -> None:
     assert decode(b'{"key":["a\\u0000"]}').key == ["a\0"]
 
 
@@ -168,7 +168,7 @@ def same(left: pb.Request | pb.Response, right: pb.Request | pb.Response) -> boo
 
 
 @given(requests, st.booleans(), st.booleans())
-def test_requests_are_read_as_protobuf_reads_them(
+def test_requests_are_decoded_as_by_protobuf(
     request: pb.Request, proto_names: bool, defaults: bool
 ) -> None:
     body = json_format.MessageToJson(
@@ -180,7 +180,7 @@ def test_requests_are_read_as_protobuf_reads_them(
 
 
 @given(responses)
-def test_replies_are_written_so_that_protobuf_reads_them(response: pb.Response) -> None:
+def test_encoded_replies_are_read_by_protobuf(response: pb.Response) -> None:
     body = encode(response)
     assert same(json_format.Parse(body, pb.Response()), response)
     written = json.loads(body)
@@ -205,7 +205,7 @@ results = st.dictionaries(
 
 
 @given(results)
-def test_a_result_is_written_as_its_reply_would_be_or_not_at_all(value: dict[Any, Any]) -> None:
+def test_a_result_is_encoded_directly_as_its_reply_or_not_at_all(value: dict[Any, Any]) -> None:
     written = write_texts(value, value.values())
     try:
         reply = paddle.pack(value, typed=False, keep_text=True)
@@ -232,7 +232,7 @@ def test_a_tensor_in_a_reply_has_every_member() -> None:
     )
 
 
-def test_64_bit_numbers_are_texts_and_bytes_are_base64() -> None:
+def test_64_bit_numbers_are_encoded_as_texts_and_bytes_as_base64() -> None:
     sent = [
         tensors.encode("a", np.array([2**53 + 1])),
         tensors.of_message(pb.Tensor(elem_type=13, byte_data=b"\xfb\xff")),
@@ -242,7 +242,7 @@ def test_64_bit_numbers_are_texts_and_bytes_are_base64() -> None:
     assert second["byte_data"] == "+/8="
 
 
-def test_a_text_that_is_no_unicode_still_gets_out() -> None:
+def test_lone_surrogates_in_a_reply_are_replaced() -> None:
     reply = paddle.Reply(50, "bad \udcff", ["k\ud800"], ["v\udfff"])
     written = json.loads(encode(reply))
     assert written["err_no"] == 50
@@ -281,7 +281,7 @@ json_values = st.recursive(
 
 
 @given(json_values)
-def test_any_json_is_a_call_or_undecodable(value: object) -> None:
+def test_any_json_is_decoded_or_undecodable(value: object) -> None:
     try:
         call = decode(json.dumps(value).encode())
     except Undecodable:
@@ -291,7 +291,7 @@ def test_any_json_is_a_call_or_undecodable(value: object) -> None:
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_are_a_call_or_undecodable(data: bytes) -> None:
+def test_any_bytes_are_decoded_or_undecodable(data: bytes) -> None:
     try:
         assert isinstance(decode(data), paddle.Call)
     except Undecodable:
@@ -299,7 +299,7 @@ def test_any_bytes_are_a_call_or_undecodable(data: bytes) -> None:
 
 
 @given(st.lists(st.text(max_size=40), max_size=3), st.integers(0, 40))
-def test_a_large_reply_is_written_in_pieces_to_the_same_bytes(texts: list[str], size: int) -> None:
+def test_a_large_reply_encoded_in_pieces_has_the_same_bytes(texts: list[str], size: int) -> None:
     array = np.arange(size) - 3
     sent = [tensors.encode("x", each) for each in (array, array / 7, array > 2)]
     reply = paddle.Reply(0, "", texts, texts, sent)
@@ -314,7 +314,7 @@ def test_a_large_reply_is_written_in_pieces_to_the_same_bytes(texts: list[str], 
 
 
 @given(st.lists(st.text(max_size=40), max_size=3))
-def test_a_long_text_is_the_same_message_in_pieces(texts: list[str]) -> None:
+def test_a_long_text_encoded_in_pieces_has_the_same_bytes(texts: list[str]) -> None:
     reply = paddle.Reply(0, "no", texts, texts)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(protobuf, "_BLOCK", 7)
@@ -332,7 +332,7 @@ def test_a_long_text_is_the_same_message_in_pieces(texts: list[str]) -> None:
         {"key": ["x"], "values": ["1"], "logid": 1},
     ],
 )
-def test_members_that_are_called_otherwise_are_named_with_what_a_body_looks_like(
+def test_the_error_for_unknown_members_names_them_and_shows_an_example(
     body: dict[str, Any],
 ) -> None:
     with pytest.raises(Undecodable) as caught:
@@ -357,7 +357,7 @@ def test_members_that_are_called_otherwise_are_named_with_what_a_body_looks_like
         ({"names": "x", "float_data": [1]}, "got one of 0 (unknown members: 'names')"),
     ],
 )
-def test_what_a_tensor_has_too_many_is_named_where_it_lacks_something(
+def test_the_error_for_missing_members_of_a_tensor_names_unknown_ones(
     tensor: dict[str, Any], text: str
 ) -> None:
     call = decode(json.dumps({"tensors": [tensor]}).encode())

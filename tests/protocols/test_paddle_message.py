@@ -1,4 +1,4 @@
-"""The pipeline's messages, in both numberings and by both ways: the library is the judge."""
+"""The pipeline's messages, in both numberings, compared with the protobuf library."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def old(*fields: str) -> bytes:
 
 
 def kept(request: pb.Request) -> pb.Request:
-    """What is kept of a request."""
+    """The request as it is kept, with a truncated clientip."""
     request.clientip = request.clientip[:64]
     return request
 
@@ -57,7 +57,7 @@ def kept(request: pb.Request) -> pb.Request:
     ],
     ids=", ".join,
 )
-def test_one_sign_of_age_is_enough(fields: tuple[str, ...]) -> None:
+def test_one_field_of_the_old_numbering_is_enough_to_recognise_it(fields: tuple[str, ...]) -> None:
     call = decode(old(*fields), ("uci",))
     assert call.key == (["x"] if "key" in fields else [])
     assert call.value == (["1"] if "value" in fields else [])
@@ -68,12 +68,12 @@ def test_one_sign_of_age_is_enough(fields: tuple[str, ...]) -> None:
     assert (call.tensors, call.nbytes) == ([], len(old(*fields)))
 
 
-def test_an_old_request_for_another_service_keeps_that_name() -> None:
+def test_a_request_in_the_old_numbering_keeps_the_name_of_another_service() -> None:
     assert decode(old("name", "method", "logid"), ("ocr",)).name == "uci"
 
 
 @pytest.mark.parametrize("service", ["ocr", ""])
-def test_without_a_sign_only_the_services_own_name_makes_it_old(service: str) -> None:
+def test_an_ambiguous_request_is_old_only_with_the_services_name(service: str) -> None:
     with pytest.raises(Undecodable):
         decode(old("key", "value", "name", "method"), (service,))
 
@@ -82,14 +82,18 @@ def test_without_a_sign_only_the_services_own_name_makes_it_old(service: str) ->
     ("data", "member", "value"),
     [
         (bytes.fromhex("28 ff ff ff ff ff ff ff ff ff 01"), "logid", -1),
-        (OLD["logid"] + pb.Request(logid=3).SerializeToString(), "logid", 3),  # of both ages
+        (
+            OLD["logid"] + pb.Request(logid=3).SerializeToString(),
+            "logid",
+            3,
+        ),  # fields of both numberings
         (pb.Request(clientip="9" * 100).SerializeToString(), "clientip", "9" * 64),
         (b"\x32\x64" + b"9" * 100, "clientip", "9" * 64),
         (pb.Request(key=["x"]).SerializeToString() + b"\xc0\x3e\x01", "key", ["x"]),  # field 1000
         (old(*OLD) + b"\xc0\x3e\x01", "name", "uci"),
     ],
 )
-def test_a_member_of_either_numbering(data: bytes, member: str, value: object) -> None:
+def test_members_of_both_numberings_are_decoded(data: bytes, member: str, value: object) -> None:
     assert getattr(decode(data, ("uci",)), member) == value
 
 
@@ -111,21 +115,21 @@ def test_an_old_text_that_is_not_utf8_is_refused() -> None:
     ],
     ids=lambda r: str(r).replace("\n", " ") or "empty",
 )
-def test_a_request_of_today_is_never_taken_for_an_old_one(request_: pb.Request) -> None:
+def test_a_request_in_the_new_numbering_is_never_taken_for_an_old_one(request_: pb.Request) -> None:
     for service in ("uci", ""):
         call = decode(request_.SerializeToString(), (service,))
         assert call.message() == request_
         assert call.typed == bool(request_.tensors)
 
 
-# --- How much there may be ---
+# --- Limits ---
 
 
 @pytest.mark.parametrize(
     "member", [b"\x0a\x00", b"\x12\x00", b"\x1a\x00", b"\x7a\x00", b"\x7b\x7c"]
 )
 @pytest.mark.parametrize("before", [b"", b"\x7b\x7c"], ids=["", "behind a group"])
-def test_millions_of_empty_members_are_refused_before_each_is_an_object(
+def test_a_million_empty_members_are_refused_without_an_object_for_each(
     member: bytes, before: bytes
 ) -> None:
     data = before + member * 1_000_000 + METHOD
@@ -136,12 +140,12 @@ def test_millions_of_empty_members_are_refused_before_each_is_an_object(
     assert most_memory() - start < 4 * len(data)
 
 
-def test_as_many_members_of_each_kind_as_are_allowed_are_read() -> None:
+def test_the_allowed_number_of_members_of_each_kind_is_decoded() -> None:
     call = decode(b"\x0a\x00\x12\x00\x1a\x00" * 10_000 + METHOD, ())
     assert (len(call.key), len(call.value), len(call.tensors)) == (10_000, 10_000, 10_000)
 
 
-# --- Any request, by the general way ---
+# --- Any request, with the general decoder ---
 
 requests = st.builds(
     pb.Request,
@@ -159,7 +163,7 @@ requests = st.builds(
 
 
 @given(requests)
-def test_every_request_comes_back(request: pb.Request) -> None:
+def test_every_request_is_decoded_to_the_same(request: pb.Request) -> None:
     assert decode(request.SerializeToString(), ("uci",)).message() == request
 
 
@@ -171,21 +175,21 @@ def test_every_request_comes_back(request: pb.Request) -> None:
     ),
     st.sampled_from(["", "uci"]),
 )
-def test_any_bytes_are_a_call_or_undecodable(data: bytes, service: str) -> None:
-    usual = read_texts(data)
-    if usual is not None:
-        assert usual.message() == kept(pb.Request.FromString(data))
+def test_any_bytes_are_decoded_or_undecodable(data: bytes, service: str) -> None:
+    fast = read_texts(data)
+    if fast is not None:
+        assert fast.message() == kept(pb.Request.FromString(data))
     try:
         assert decode(data, (service,)).message() is not None
     except Undecodable:
-        assert usual is None
+        assert fast is None
 
 
 # --- Requests of texts only ---
 
 
 @given(TEXTS, TEXTS, TEXT, TEXT, LOGID, TEXT)
-def test_texts_are_read_as_the_library_reads_them(
+def test_requests_of_texts_are_decoded_as_by_the_library(
     key: list[str], value: list[str], name: str, method: str, logid: int, clientip: str
 ) -> None:
     for keys, values in ((key, value), (key[:1], value[:1])):
@@ -203,21 +207,23 @@ def test_texts_are_read_as_the_library_reads_them(
 
 
 @given(st.data())
-def test_one_pair_with_anything_wrong_is_the_librarys_or_left_to_it(data: st.DataObject) -> None:
+def test_a_damaged_request_is_decoded_as_by_the_library_or_left_to_it(data: st.DataObject) -> None:
     size = st.sampled_from([0, 1, 127, 128, 300])
     request = pb.Request(
         key=["k" * data.draw(size)], value=["v" * data.draw(size)], name="echo", method="m"
     )
     raw = bytearray(request.SerializeToString())
     for _ in range(data.draw(st.integers(1, 3))):
-        where = data.draw(st.integers(0, min(len(raw), 8)) | st.integers(0, len(raw)))
-        how = data.draw(st.sampled_from(["cut", "put", "change"]))
-        if how == "cut":
-            del raw[where : where + data.draw(st.integers(1, 300))]
-        elif how == "put":
-            raw[where:where] = data.draw(st.binary(max_size=3))
+        position = data.draw(st.integers(0, min(len(raw), 8)) | st.integers(0, len(raw)))
+        change = data.draw(st.sampled_from(["cut", "put", "change"]))
+        if change == "cut":
+            del raw[position : position + data.draw(st.integers(1, 300))]
+        elif change == "put":
+            raw[position:position] = data.draw(st.binary(max_size=3))
         else:
-            raw[where : where + 1] = data.draw(st.sampled_from([b"\n", b"\x12", b"\x1a", b"\xff"]))
+            raw[position : position + 1] = data.draw(
+                st.sampled_from([b"\n", b"\x12", b"\x1a", b"\xff"])
+            )
     call = read_texts(bytes(raw))
     if call is not None:
         assert call.message() == kept(pb.Request.FromString(bytes(raw)))
@@ -228,13 +234,13 @@ def test_one_pair_with_anything_wrong_is_the_librarys_or_left_to_it(data: st.Dat
 
 
 @given(TEXTS, TEXTS)
-def test_what_is_written_is_what_the_library_writes(key: list[str], value: list[str]) -> None:
+def test_replies_of_texts_are_encoded_as_by_the_library(key: list[str], value: list[str]) -> None:
     written = write_texts(key, value)
     assert written == pb.Response(key=key, value=value).SerializeToString(deterministic=True)
 
 
 class Own(str):
-    """A text of a user's own kind."""
+    """A subclass of str, as users may have."""
 
     __slots__ = ()
 
@@ -243,7 +249,7 @@ ITEM = TEXT | st.builds(Own, TEXT) | st.sampled_from(["\ud800", 1, None, ["a"], 
 
 
 @given(st.dictionaries(TEXT | st.builds(Own, TEXT) | st.sampled_from(["\udfff", 1]), ITEM))
-def test_a_result_is_written_as_its_reply_would_be_or_not_at_all(value: dict[Any, Any]) -> None:
+def test_a_result_is_encoded_directly_as_its_reply_or_not_at_all(value: dict[Any, Any]) -> None:
     written = write_texts(value, value.values())
     try:
         reply = paddle.pack(value, typed=False, keep_text=True)
@@ -270,7 +276,7 @@ def is_unicode(text: str) -> bool:
     ],
     ids=["an error", "a text of an error", "an empty tensor", "all"],
 )
-def test_a_reply_is_the_message(reply: Reply) -> None:
+def test_a_reply_is_encoded_as_by_the_library(reply: Reply) -> None:
     message = pb.Response(
         err_no=reply.err_no,
         err_msg=reply.err_msg,

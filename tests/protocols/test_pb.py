@@ -1,4 +1,4 @@
-"""Our messages beside others of the same names, as two generated modules in one process."""
+"""Penstock's messages and others of the same names, as two generated modules in one process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ print(read.key[0], read.tensors[0].name, ours.Request.DESCRIPTOR.full_name)
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the module that users generate from the original's file."""
+    """A folder with the module generated from the original's file, as users have it."""
     folder = tmp_path_factory.mktemp("original")
     (folder / "pipeline.proto").write_text(PROTO_V09)
     command = [sys.executable, "-m", "grpc_tools.protoc", "-I.", "--python_out=.", "pipeline.proto"]
@@ -38,7 +38,9 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "first", ["import pipeline_pb2", "from penstock import PipelineClient, PipelineServer"]
 )
-def test_the_original_s_messages_may_be_in_the_same_process(original: Path, first: str) -> None:
+def test_the_originals_messages_can_be_imported_in_the_same_process(
+    original: Path, first: str
+) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", first + BOTH],
         cwd=original,
@@ -62,12 +64,12 @@ def test_the_messages_need_no_protobuf_as_new_as_their_compiler() -> None:
     subprocess.run([sys.executable, "-c", older], check=True, timeout=60)
 
 
-def test_no_message_of_ours_is_in_the_common_pool() -> None:
+def test_messages_are_not_in_the_default_descriptor_pool() -> None:
     assert pb.Request.DESCRIPTOR.file.pool is not descriptor_pool.Default()
 
 
-def test_a_message_survives_pickling() -> None:
+def test_a_message_can_be_pickled() -> None:
     request = pb.Request(key=["a"], tensors=[pb.Tensor(name="x")])
-    again = pickle.loads(pickle.dumps(request))
-    assert type(again) is pb.Request
-    assert again == request
+    unpickled = pickle.loads(pickle.dumps(request))
+    assert type(unpickled) is pb.Request
+    assert unpickled == request

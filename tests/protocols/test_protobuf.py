@@ -24,13 +24,13 @@ from penstock.protocols.protobuf import (
 
 
 @given(st.lists(st.integers(0, 2**31 - 1)))
-def test_few_numbers_are_read_at_once(numbers: list[int]) -> None:
+def test_few_varints_are_decoded_by_the_fast_path(numbers: list[int]) -> None:
     data = b"".join(map(varint, numbers))
     assert few_varints(b"\xff" + data, 1, len(data) + 1) == (numbers if len(data) <= 256 else None)
 
 
 @pytest.mark.parametrize("data", [b"\x80", varint(2**31), varint(2**64 - 1), b"\x80" * 200 + b"\1"])
-def test_large_numbers_and_wrong_ones_are_left_to_the_general_way(data: bytes) -> None:
+def test_large_and_malformed_varints_are_left_to_the_general_decoder(data: bytes) -> None:
     assert few_varints(data, 0, len(data)) is None
 
 
@@ -40,14 +40,16 @@ def _small_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 
 
 @given(st.integers(0, 2**64 - 1))
-def test_a_number_comes_back_as_it_went(number: int) -> None:
+def test_an_encoded_varint_is_decoded_to_the_same(number: int) -> None:
     data = varint(number)
     assert read_varint(data, 0) == (number, len(data))
 
 
 @pytest.mark.parametrize("few", [0, 256])
 @given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-2, 300)))
-def test_packed_numbers_are_the_library_s(few: int, numbers: list[int]) -> None:
+def test_packed_numbers_are_encoded_and_decoded_as_by_the_library(
+    few: int, numbers: list[int]
+) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(protobuf, "_FEW", few)
         _check_packed(np.array(numbers, np.int64), numbers)
@@ -64,14 +66,14 @@ def _check_packed(array: np.ndarray, numbers: list[int]) -> None:
 
 
 @pytest.mark.parametrize("data", [b"\x80", b"\1\x80", b"\x80" * 10 + b"\1", b"\xff" * 30])
-def test_packed_numbers_without_an_end_are_refused(data: bytes) -> None:
+def test_truncated_packed_numbers_are_refused(data: bytes) -> None:
     into = np.empty(count_varints(data, 0, len(data)), np.int64)
     with pytest.raises(ValueError, match="number"):
         read_varints(data, 0, len(data), into)
 
 
 @given(st.binary(max_size=60))
-def test_a_tensor_is_read_as_the_library_reads_it(data: bytes) -> None:
+def test_a_tensor_is_decoded_as_by_the_library(data: bytes) -> None:
     theirs: Tensor | None
     try:
         theirs = Tensor.FromString(data)
@@ -88,13 +90,13 @@ def test_a_tensor_is_read_as_the_library_reads_it(data: bytes) -> None:
 
 
 @given(st.lists(st.sampled_from([(1, 5), (1, -1), (3, 300), (6, 1), (22, 2)]), max_size=30))
-def test_numbers_that_are_not_packed_are_read_too(elements: list[tuple[int, int]]) -> None:
+def test_unpacked_numbers_are_decoded(elements: list[tuple[int, int]]) -> None:
     data = b"".join(varint(field << 3) + varint(number % 2**64) for field, number in elements)
     ours = tensors.read(Walker(data, 1000), 0, len(data), tensors.DecodeBudget(0))
     assert ours.message() == Tensor.FromString(data)
 
 
-def test_fields_are_counted_through_all_levels() -> None:
+def test_fields_of_nested_messages_count_for_the_limit() -> None:
     inner = b"\x08\1" * 6
     data = b"\x1a" + varint(len(inner)) + inner
     walker = Walker(data, 6)
@@ -103,7 +105,7 @@ def test_fields_are_counted_through_all_levels() -> None:
         tensors.read(walker, begin, end, tensors.DecodeBudget(0))
 
 
-def test_numbers_beyond_the_room_are_refused_before_there_is_memory_for_them() -> None:
+def test_numbers_beyond_the_budget_are_refused_before_allocation() -> None:
     data = b"\x0a" + varint(1 << 20) + b"\1" * (1 << 20)
     budget = tensors.DecodeBudget(0)
     budget.array(tensors.MOST_DECODED - (1 << 20), np.dtype(np.int8))
@@ -118,34 +120,34 @@ def test_a_text_is_decoded_in_pieces(text: str) -> None:
 
 
 @pytest.mark.parametrize("data", [b"\xff", b"x" * 40 + b"\xc3", b"\xed\xa0\x80" * 20])
-def test_what_is_no_text_is_refused(data: bytes) -> None:
+def test_bytes_that_are_not_utf8_are_refused(data: bytes) -> None:
     with pytest.raises(UnicodeDecodeError):
         decode_text(data, 0, len(data))
 
 
-def packed(plain: Any) -> bytes:
+def compressed(plain: Any) -> bytes:
     return library.compress(plain, 6, mtime=0)
 
 
-def test_what_is_packed_is_unpacked_up_to_a_megabyte_whatever_its_ratio() -> None:
-    assert gzip.unpack(packed(bytes(1 << 20)), 1 << 30) == bytes(1 << 20)
+def test_up_to_a_megabyte_is_decompressed_at_any_ratio() -> None:
+    assert gzip.unpack(compressed(bytes(1 << 20)), 1 << 30) == bytes(1 << 20)
 
 
-def test_beyond_a_megabyte_the_ratio_is_bounded() -> None:
+def test_beyond_a_megabyte_the_compression_ratio_is_limited() -> None:
     with pytest.raises(TooLarge, match="200 times"):
-        gzip.unpack(packed(bytes(2 << 20)), 1 << 30)
+        gzip.unpack(compressed(bytes(2 << 20)), 1 << 30)
     noise = np.random.default_rng(1).bytes(20_000)
     plain = noise + bytes((2 << 20) - len(noise))
-    assert gzip.unpack(packed(plain), 1 << 30) == plain
+    assert gzip.unpack(compressed(plain), 1 << 30) == plain
 
 
-def test_the_limit_holds_whatever_the_ratio() -> None:
+def test_the_size_limit_applies_at_any_ratio() -> None:
     with pytest.raises(TooLarge, match="999 bytes"):
-        gzip.unpack(packed(bytes(1000)), 999)
-    assert gzip.unpack(packed(bytes(1000)), 1000) == bytes(1000)
+        gzip.unpack(compressed(bytes(1000)), 999)
+    assert gzip.unpack(compressed(bytes(1000)), 1000) == bytes(1000)
 
 
-@pytest.mark.parametrize("data", [b"", b"x", packed(b"abc")[:-1], packed(b"abc") + b"x"])
-def test_what_is_not_gzip_is_refused(data: bytes) -> None:
+@pytest.mark.parametrize("data", [b"", b"x", compressed(b"abc")[:-1], compressed(b"abc") + b"x"])
+def test_invalid_gzip_data_is_refused(data: bytes) -> None:
     with pytest.raises(Undecodable):
         gzip.unpack(data, 1 << 20)

@@ -1,4 +1,4 @@
-"""Requests that would hold up the loop are known, however few bytes they have."""
+"""Requests that would block the event loop are recognised, even if they are small."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.protocols.protobuf import varint
 
 MOST = (256 << 10) - 64
 LONGEST = 25e-3
-"""Seconds for which others may wait: 5 ms on a usual machine, and five times that under load."""
+"""Limit of blocking in seconds: 5 ms on a normal machine, and five times that under load."""
 
 BodyOf = Callable[[int], bytes]
 
@@ -85,7 +85,7 @@ def decoder(name: str, body: bytes) -> Callable[..., paddle.Call]:
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Of this thread's own time; the least of some tries."""
+    """Of this thread's CPU time; the least of several runs."""
     least = 1.0
     for _ in range(5):
         start = time.thread_time()
@@ -95,25 +95,25 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def briefly(decode: Callable[..., paddle.Call]) -> None:
-    """Down to the feed."""
+    """Decode down to the feed, unless it takes long."""
     with contextlib.suppress(paddle.TakesLong):
         paddle.prepare(decode(briefly=True))
 
 
 @pytest.mark.parametrize("size", [4 << 10, 16 << 10, 64 << 10, MOST])
 @pytest.mark.parametrize("name", BODIES)
-def test_whatever_is_in_a_body_others_do_not_wait_for_it(name: str, size: int) -> None:
+def test_no_body_blocks_the_loop_for_long(name: str, size: int) -> None:
     decode = decoder(name, BODIES[name](size))
     assert seconds(partial(briefly, decode)) < LONGEST
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_each_of_them_is_a_request(name: str) -> None:
+def test_each_of_the_bodies_is_a_valid_request(name: str) -> None:
     body = BODIES[name](MOST)
     assert decoder(name, body)().nbytes == len(body)
 
 
-def test_usual_requests_of_some_size_are_decoded_at_once() -> None:
+def test_normal_requests_of_some_size_are_decoded_in_the_loop() -> None:
     floats = numbers(b"float_data", b"0.25")(100_000)
     paddle_json.decode(floats, name="a", method="m", briefly=True)
     picture = message(elem_type=1, float_data=[0.5] * 16_384, shape=[128, 128])

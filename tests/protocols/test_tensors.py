@@ -30,7 +30,7 @@ DTYPES = [
 
 
 @pytest.mark.parametrize(("dtype", "code", "field"), DTYPES)
-def test_an_array_goes_into_the_field_of_its_dtype(dtype: str, code: int, field: str) -> None:
+def test_an_array_is_encoded_in_the_field_of_its_dtype(dtype: str, code: int, field: str) -> None:
     array = np.array([[0, 1, 0], [1, 1, 0]], dtype)
     tensor = encode("x", array)
     assert tensor.elem_type == code
@@ -49,7 +49,9 @@ arrays = st.sampled_from([name for name, _, _ in DTYPES]).flatmap(
 
 
 @given(arrays, st.booleans(), st.sampled_from("CF"))
-def test_arrays_come_back_as_they_went(array: np.ndarray, as_bytes: bool, order: str) -> None:
+def test_encoded_arrays_are_decoded_to_the_same(
+    array: np.ndarray, as_bytes: bool, order: str
+) -> None:
     sent = encode("x", np.array(array, order=order), as_bytes=as_bytes)
     value, lod = tensors.decode(Tensor.FromString(sent.SerializeToString()))
     assert isinstance(value, np.ndarray)
@@ -60,23 +62,23 @@ def test_arrays_come_back_as_they_went(array: np.ndarray, as_bytes: bool, order:
 
 
 @given(st.text())
-def test_texts_come_back_as_they_went(text: str) -> None:
+def test_encoded_texts_are_decoded_to_the_same(text: str) -> None:
     assert tensors.decode(encode("x", text)) == (text, None)
 
 
-def test_foreign_byte_order_is_sent_as_numbers() -> None:
+def test_arrays_in_foreign_byte_order_are_encoded() -> None:
     tensor = encode("x", np.array([1.5, -2], ">f4"))
     assert list(tensor.float_data) == [1.5, -2]
 
 
-def test_a_lod_comes_back_as_two_rows() -> None:
+def test_a_lod_is_decoded_to_two_rows() -> None:
     tensor = encode("x", np.zeros((7, 1), np.float32), lod=[0, 3, 5, 7])
     _, lod = tensors.decode(tensor)
     assert lod is not None
     assert lod.dtype == np.int32
     assert lod.tolist() == [[0, 3], [5, 7]]
-    again = encode("x", np.zeros((7, 1), np.float32), lod=lod)
-    assert again == tensor
+    encoded_again = encode("x", np.zeros((7, 1), np.float32), lod=lod)
+    assert encoded_again == tensor
 
 
 @pytest.mark.parametrize(
@@ -93,13 +95,13 @@ def test_a_lod_comes_back_as_two_rows() -> None:
     ],
     ids=["complex", "uint32", "texts", "objects", "17 axes", "list", "number", "None"],
 )
-def test_what_the_wire_cannot_carry_is_a_type_error(value: object) -> None:
+def test_values_that_tensors_do_not_support_raise_type_error(value: object) -> None:
     with pytest.raises(TypeError, match="tensor 'x'"):
         encode("x", value)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("lod", [[0, 1.5], ["a"], [0, 2**31], [[0], [1, 2]]], ids=str)
-def test_a_lod_of_anything_but_offsets_is_a_type_error(lod: object) -> None:
+def test_an_invalid_lod_raises_type_error(lod: object) -> None:
     with pytest.raises(TypeError, match="lod"):
         encode("x", np.zeros(1), lod=lod)
 
@@ -109,7 +111,7 @@ def test_text_parts_are_joined() -> None:
     assert tensors.decode(tensor)[0] == "in parts"
 
 
-def test_npy_bytes_ignore_the_shape_beside_them() -> None:
+def test_the_shape_of_a_tensor_of_npy_bytes_is_ignored() -> None:
     tensor = Tensor(elem_type=13, byte_data=npy.write(np.arange(3)), shape=[9, 9])
     value, _ = tensors.decode(tensor)
     assert isinstance(value, np.ndarray)
@@ -129,20 +131,20 @@ def test_one_element_without_a_shape_is_a_scalar_array() -> None:
     assert value.shape == ()
 
 
-def test_nan_and_infinities_are_legal_also_in_half_precision() -> None:
+def test_nan_and_infinity_are_decoded_in_single_and_half_precision() -> None:
     numbers = [float("nan"), float("inf"), -float("inf")]
     for code in (1, 5):
         value, _ = tensors.decode(Tensor(elem_type=code, float_data=numbers, shape=[3]))
         np.testing.assert_array_equal(value, numbers)
 
 
-def test_a_value_may_be_written_by_ops() -> None:
+def test_decoded_arrays_are_writable() -> None:
     value, _ = tensors.decode(encode("x", np.zeros(2, np.float32)))
     assert isinstance(value, np.ndarray)
     value += 1
 
 
-def test_a_long_name_is_cut_in_the_error() -> None:
+def test_a_long_name_is_shortened_in_the_error() -> None:
     with pytest.raises(PackageError) as caught:
         tensors.decode(Tensor(name="n" * 100_000, elem_type=99))
     assert len(str(caught.value)) < 200
@@ -172,8 +174,8 @@ def test_any_tensor_is_decoded_or_refused(tensor: Tensor) -> None:
     assert lod is None or lod.shape[0] == 2
 
 
-def test_an_empty_array_of_huge_dimensions_is_sent_back() -> None:
-    # Twice as many bytes a value would be more than an array may have, were it not empty.
+def test_an_empty_array_of_huge_dimensions_is_decoded_and_encoded() -> None:
+    # With two bytes for each value, an array that is not empty would be too large.
     tensor = Tensor(name="x", elem_type=tensors.FP16, shape=[0, 2**31 - 1, 2**31 - 1])
     value, _ = tensors.decode(tensor)
     assert list(encode("x", value).shape) == list(tensor.shape)

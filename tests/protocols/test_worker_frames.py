@@ -1,4 +1,4 @@
-"""Frames of external workers: cut anywhere, and whatever breaks the protocol."""
+"""Frames of external workers: split at any offset, and protocol errors."""
 
 from __future__ import annotations
 
@@ -33,9 +33,7 @@ def framed(payload: bytes) -> bytes:
     payloads=st.lists(st.binary(max_size=70), max_size=6),
     cuts=st.lists(st.integers(0, 400), max_size=12),
 )
-def test_frames_do_not_depend_on_how_their_bytes_are_cut(
-    payloads: list[bytes], cuts: list[int]
-) -> None:
+def test_frames_split_at_any_offsets_are_read(payloads: list[bytes], cuts: list[int]) -> None:
     stream = b"".join(map(framed, payloads))
     places = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
     reader = FrameReader(70)
@@ -47,7 +45,7 @@ def test_frames_do_not_depend_on_how_their_bytes_are_cut(
     assert not reader
 
 
-def test_a_frame_over_the_limit_is_refused_when_its_length_is_there() -> None:
+def test_a_frame_over_the_limit_is_refused_when_its_length_was_read() -> None:
     for cut in range(4):
         reader = FrameReader(10)
         head = pack(">I", 11)
@@ -56,7 +54,7 @@ def test_a_frame_over_the_limit_is_refused_when_its_length_is_there() -> None:
             reader.receive(head[cut:])
 
 
-def test_a_batch_is_the_map_that_the_protocol_documents() -> None:
+def test_a_batch_is_encoded_as_the_documented_map() -> None:
     frame = b"".join(batch_frame({A: b"{}"}))
     assert frame == b"\0\0\0\x2b" + b"\x81\xd9\x24" + b"a" * 36 + b"\xc4\x02{}"
     assert read_batch(frame[4:]) == {A: b"{}"}
@@ -71,13 +69,13 @@ def test_a_batch_is_the_map_that_the_protocol_documents() -> None:
         Answer({}, leaving=True),
     ],
 )
-def test_an_answer_is_read_as_it_was_written(answer: Answer) -> None:
+def test_an_encoded_answer_is_decoded_to_the_same(answer: Answer) -> None:
     assert read_answer(answer_frame(answer)[1]) == answer
 
 
 @pytest.mark.parametrize("key", ["error_ids", "error_id"])
 @pytest.mark.parametrize("ids", [A + B, (A + B).encode(), [A, B]])
-def test_refused_ids_are_read_in_each_form_that_workers_use(key: str, ids: object) -> None:
+def test_refused_ids_are_read_in_each_documented_form(key: str, ids: object) -> None:
     found = read_answer(ormsgpack.packb({A: b"no", B: "neither", key: ids}))
     assert found == Answer({A: b"no", B: b"neither"}, frozenset((A, B)))
 
@@ -96,12 +94,12 @@ def test_refused_ids_are_read_in_each_form_that_workers_use(key: str, ids: objec
         ormsgpack.packb({1: b""}, option=ormsgpack.OPT_NON_STR_KEYS),
     ],
 )
-def test_what_is_no_answer_is_refused(payload: bytes) -> None:
+def test_an_invalid_answer_is_refused(payload: bytes) -> None:
     with pytest.raises(FrameError):
         read_answer(payload)
 
 
 @given(st.binary(max_size=200))
-def test_garbage_is_an_answer_or_refused(payload: bytes) -> None:
+def test_any_bytes_are_decoded_as_an_answer_or_refused(payload: bytes) -> None:
     with suppress(FrameError):
         read_answer(payload)

@@ -31,19 +31,22 @@ def refusal(data: bytes, most: int = 1 << 20, encoding: bytes | None = None) -> 
     return caught.value
 
 
-def test_a_message_has_a_flag_and_a_length_before_it() -> None:
+def test_a_message_is_encoded_with_flag_and_length() -> None:
     assert encode_message(b"abc") == b"\0\0\0\0\3abc"
-    packed = encode_message(b"abc", compressed=True)
-    assert packed[0] == 1
-    assert gzip.decompress(packed[5:]) == b"abc"
+    compressed_message = encode_message(b"abc", compressed=True)
+    assert compressed_message[0] == 1
+    assert gzip.decompress(compressed_message[5:]) == b"abc"
 
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.binary(max_size=3000), st.booleans()), max_size=5), st.data())
-def test_messages_do_not_depend_on_how_the_bytes_are_cut(
+def test_messages_split_at_any_offsets_are_read(
     made: list[tuple[bytes, bool]], data: st.DataObject
 ) -> None:
-    raw = b"".join(encode_message(message, compressed=packed) for message, packed in made)
+    raw = b"".join(
+        encode_message(message, compressed=compressed_message)
+        for message, compressed_message in made
+    )
     cuts = sorted(data.draw(st.sets(st.integers(0, len(raw)), max_size=12)))
     reader = MessageReader(1 << 20, GZIP)
     seen: list[bytes] = []
@@ -54,7 +57,7 @@ def test_messages_do_not_depend_on_how_the_bytes_are_cut(
 
 
 @pytest.mark.parametrize("piece", [1, 1023, 1024, 16384])
-def test_a_large_message_is_kept_once_while_it_comes_and_joined_once(piece: int) -> None:
+def test_a_large_message_in_pieces_is_buffered_and_joined_once(piece: int) -> None:
     size = 300_000
     data = encode_message(bytes(size))
     pieces = [data[n : n + piece] for n in range(0, len(data), piece)]
@@ -69,14 +72,14 @@ def test_a_large_message_is_kept_once_while_it_comes_and_joined_once(piece: int)
     assert peak < 3 * size
 
 
-def test_a_message_in_one_piece_is_not_copied_to_be_kept() -> None:
+def test_a_message_in_one_piece_is_not_copied() -> None:
     reader = MessageReader(10)
     reader.feed(b"\0\0\0\0\3")
     piece = b"abc"
     assert reader.feed(piece)[0] is piece
 
 
-def test_what_is_announced_over_the_limit_is_refused_before_it_is_read() -> None:
+def test_a_declared_length_over_the_limit_is_refused_before_the_message_is_read() -> None:
     reader = MessageReader(10)
     with pytest.raises(GrpcError) as caught:
         reader.feed(b"\0\0\0\0\x0b")
@@ -85,7 +88,7 @@ def test_what_is_announced_over_the_limit_is_refused_before_it_is_read() -> None
     assert "10 bytes" in caught.value.text
 
 
-def test_a_message_may_expand_up_to_the_limit_and_not_beyond() -> None:
+def test_a_message_may_decompress_to_the_limit_but_not_beyond() -> None:
     data = encode_message(bytes(1000), compressed=True)
     assert read(data, 1000, GZIP) == [bytes(1000)]
     error = refusal(data, 999, GZIP)
@@ -94,7 +97,7 @@ def test_a_message_may_expand_up_to_the_limit_and_not_beyond() -> None:
     assert "999 bytes" in error.text
 
 
-def test_a_bomb_costs_no_more_than_the_limit() -> None:
+def test_a_decompression_bomb_takes_no_more_memory_than_the_limit() -> None:
     data = encode_message(bytes(50 << 20), compressed=True)
     tracemalloc.start()
     try:
@@ -125,7 +128,5 @@ def _prefixed(data: bytes, flag: int = 1) -> bytes:
         (_prefixed(zlib.compress(b"abc")), GZIP),
     ],
 )
-def test_a_message_that_is_not_what_was_said_is_an_internal_error(
-    data: bytes, encoding: bytes | None
-) -> None:
+def test_a_malformed_message_is_an_internal_error(data: bytes, encoding: bytes | None) -> None:
     assert refusal(data, encoding=encoding).code is GrpcCode.INTERNAL

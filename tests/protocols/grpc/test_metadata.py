@@ -16,7 +16,7 @@ PAIR = st.one_of(
 
 
 @given(st.lists(PAIR, max_size=5))
-def test_metadata_comes_back(pairs: list[tuple[str, str | bytes]]) -> None:
+def test_encoded_metadata_is_decoded_to_the_same(pairs: list[tuple[str, str | bytes]]) -> None:
     assert decode_metadata(encode_metadata(pairs)) == tuple(pairs)
 
 
@@ -36,7 +36,7 @@ def test_a_binary_value_that_is_not_base64_is_refused(raw: bytes) -> None:
     assert caught.value.code is GrpcCode.INTERNAL
 
 
-def test_what_belongs_to_the_transport_is_no_metadata() -> None:
+def test_headers_of_the_transport_are_not_metadata() -> None:
     headers = (
         (b"te", b"trailers"),
         (b"content-type", b"application/grpc"),

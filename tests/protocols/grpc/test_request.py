@@ -21,11 +21,11 @@ def refusal(request: RequestHead) -> GrpcError:
     return caught.value
 
 
-def test_a_plain_call_is_read() -> None:
+def test_a_call_without_timeout_and_encoding_is_accepted() -> None:
     assert check_request(head()) == (None, None)
 
 
-def test_what_a_call_asks_for_is_read() -> None:
+def test_timeout_and_encoding_of_a_call_are_read() -> None:
     timeout, encoding = check_request(head(grpc_timeout=b"100m", grpc_encoding=b"gzip"))
     assert timeout == pytest.approx(0.1)
     assert encoding == b"gzip"
@@ -35,7 +35,7 @@ def test_what_a_call_asks_for_is_read() -> None:
     "kind",
     [b"application/grpc+proto", b"application/grpc;charset=utf-8", b"Application/GRPC ; a=b"],
 )
-def test_the_kinds_of_content_are_taken(kind: bytes) -> None:
+def test_all_grpc_content_types_are_accepted(kind: bytes) -> None:
     check_request(head(content_type=kind))
 
 
@@ -43,11 +43,11 @@ def test_the_kinds_of_content_are_taken(kind: bytes) -> None:
     "kind",
     [None, b"", b"application/json", b"application/grpc-web", b"application/grpc+json"],
 )
-def test_other_content_is_no_call(kind: bytes | None) -> None:
+def test_other_content_types_are_refused(kind: bytes | None) -> None:
     assert refusal(head(content_type=kind)).http == 415
 
 
-def test_other_methods_make_no_calls() -> None:
+def test_other_http_methods_are_refused() -> None:
     error = refusal(head(method="GET"))
     assert (error.http, error.headers) == (405, ((b"allow", b"POST"),))
 
@@ -57,7 +57,7 @@ def test_a_call_through_a_proxy_that_drops_trailers_is_refused(te: bytes | None)
     assert refusal(head(te=te)).code is GrpcCode.INTERNAL
 
 
-def test_an_unknown_encoding_is_told_what_is_known() -> None:
+def test_the_refusal_of_an_unknown_encoding_lists_the_known_ones() -> None:
     error = refusal(head(grpc_encoding=b"snappy"))
     assert error.code is GrpcCode.UNIMPLEMENTED
     assert "identity,gzip" in error.text

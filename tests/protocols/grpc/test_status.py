@@ -31,7 +31,7 @@ def test_a_text_is_percent_encoded(text: str, raw: bytes) -> None:
 
 
 @given(st.text(max_size=500))
-def test_a_text_comes_back(text: str) -> None:
+def test_an_encoded_text_is_decoded_to_the_same(text: str) -> None:
     raw = encode_status_message(text)
     assert all(0x20 <= byte < 0x7F for byte in raw)
     assert decode_status_message(raw) == text.encode("utf-8", "replace").decode()
@@ -43,12 +43,12 @@ def test_any_bytes_decode_to_some_text(raw: bytes) -> None:
 
 
 @pytest.mark.parametrize("raw", [b"%", b"%2", b"%zz", b"50%!"])
-def test_what_is_no_escape_stays(raw: bytes) -> None:
+def test_an_invalid_escape_is_kept(raw: bytes) -> None:
     assert decode_status_message(raw) == raw.decode()
 
 
 @pytest.mark.parametrize("lead", range(5))
-def test_a_very_long_text_is_cut_between_escapes(lead: int) -> None:
+def test_a_very_long_text_is_truncated_between_escapes(lead: int) -> None:
     raw = encode_status_message("a" * lead + "%" * 5000)
     assert 4090 < len(raw) <= 4096
     assert decode_status_message(raw).strip("a").strip("%") == ""
@@ -62,7 +62,7 @@ def test_the_status_of_trailers_is_read() -> None:
 
 
 @pytest.mark.parametrize("raw", [b"17", b"-1", b"00", b"x", b"", b"1" * 5000])
-def test_a_status_that_nobody_knows_is_unknown(raw: bytes) -> None:
+def test_an_invalid_status_is_unknown(raw: bytes) -> None:
     assert read_status({b"grpc-status": raw}) == (GrpcCode.UNKNOWN, "")
 
 
@@ -81,11 +81,11 @@ def test_a_status_that_nobody_knows_is_unknown(raw: bytes) -> None:
         (200, GrpcCode.UNKNOWN),
     ],
 )
-def test_an_answer_of_plain_http_has_a_code(status: int, code: GrpcCode) -> None:
+def test_an_http_status_becomes_a_grpc_code(status: int, code: GrpcCode) -> None:
     assert code_of_http(status) is code
 
 
-def test_trailers_tell_code_text_and_metadata() -> None:
+def test_trailers_have_code_text_and_metadata() -> None:
     metadata = encode_metadata([("a-bin", b"\xff")])
     status = ((b"grpc-status", b"5"), (b"grpc-message", b"no: %C3%A9"))
     assert trailers(GrpcCode.NOT_FOUND, "no: é", metadata) == (*status, (b"a-bin", b"/w"))

@@ -31,24 +31,24 @@ def test_a_timeout_is_read_in_seconds(raw: bytes, seconds: float) -> None:
     "raw",
     [b"", b"S", b"1", b"1s", b"123456789S", b"-1S", b"+1S", b"1.5S", b" 1S", b"1S ", b"1_0S"],
 )
-def test_a_malformed_timeout_is_the_callers_fault(raw: bytes) -> None:
+def test_a_malformed_timeout_is_an_invalid_argument(raw: bytes) -> None:
     with pytest.raises(GrpcError) as caught:
         parse_timeout(raw)
     assert caught.value.code is GrpcCode.INVALID_ARGUMENT
 
 
 @given(st.floats(1e-6, 1e11))
-def test_a_timeout_comes_back_and_is_hardly_rounded(seconds: float) -> None:
+def test_an_encoded_timeout_is_decoded_to_nearly_the_same(seconds: float) -> None:
     raw = encode_timeout(seconds)
     assert len(raw) <= 9
     assert math.isclose(parse_timeout(raw), seconds, rel_tol=1e-3)
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, 1e-12])
-def test_a_time_that_is_over_is_the_shortest_there_is(seconds: float) -> None:
+def test_a_timeout_of_zero_or_less_is_encoded_as_the_shortest(seconds: float) -> None:
     assert encode_timeout(seconds) == b"1n"
 
 
 @pytest.mark.parametrize("seconds", [1e15, math.inf])
-def test_a_time_beyond_bounds_is_the_longest_there_is(seconds: float) -> None:
+def test_a_timeout_beyond_the_limit_is_encoded_as_the_longest(seconds: float) -> None:
     assert encode_timeout(seconds) == b"99999999H"

@@ -1,4 +1,4 @@
-"""Feeds connections in tests and writes down what they say in a form that can be compared."""
+"""Feeds connections in tests, and describes their events as values that can be compared."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def connection(
 def request(
     body: bytes = b"", *fields: bytes, line: bytes = b"POST /a/b HTTP/1.1", host: bytes = b"Host: x"
 ) -> bytes:
-    """A request; its length is announced when there is a body and no field frames it."""
+    """A request; it has a length if there is a body and no field frames it."""
     framed = any(field.lower().startswith((b"content-length", b"transfer-")) for field in fields)
     length = [b"Content-Length: %d" % len(body)] if body and not framed else []
     lines = [line, *([host] if host else []), *fields, *length, b"", body]
@@ -33,26 +33,28 @@ def request(
 
 
 def chunked(body: bytes, *fields: bytes) -> bytes:
-    """A request whose body is in chunks, as it stands here."""
+    """A request with this chunked body."""
     return request(body, b"Transfer-Encoding: chunked", *fields)
 
 
-def told(events: Iterable[Event]) -> list[tuple[Any, ...]]:
-    """What events say; neighbouring pieces of a body as one."""
-    said: list[tuple[Any, ...]] = []
+def described(events: Iterable[Event]) -> list[tuple[Any, ...]]:
+    """Events as values; consecutive pieces of a body are joined."""
+    description: list[tuple[Any, ...]] = []
     for event in events:
         if isinstance(event, Http1Head):
             head = event.head
             line = ("head", head.method, head.path, head.query, head.authority)
-            said.append((*line, head.headers, head.version, head.content_length, event.ended))
+            description.append(
+                (*line, head.headers, head.version, head.content_length, event.ended)
+            )
         elif isinstance(event, Http1Failed):
-            said.append(("failed", event.status, event.text, event.answered))
-        elif said and said[-1][0] == "data":
-            assert not said[-1][2], "data behind the end"
-            said[-1] = ("data", said[-1][1] + event.data, event.ended)
+            description.append(("failed", event.status, event.text, event.answered))
+        elif description and description[-1][0] == "data":
+            assert not description[-1][2], "data behind the end"
+            description[-1] = ("data", description[-1][1] + event.data, event.ended)
         else:
-            said.append(("data", event.data, event.ended))
-    return said
+            description.append(("data", event.data, event.ended))
+    return description
 
 
 def ends_request(events: Iterable[Event]) -> bool:
@@ -69,53 +71,53 @@ def play(
     ends: bool = False,
     memo: LineCache | None = None,
     at_once: int | None = None,
-    lazily: bool = False,
-    shortly: bool = False,
+    deferred: bool = False,
+    fast_path: bool = False,
     **limits: int,
 ) -> tuple[list[tuple[Any, ...]], bool]:
-    """Feed the pieces, answer each request when it is whole; what was said, and keep_alive.
+    """Feed the pieces, answer each complete request; returns the described events and keep_alive.
 
     Args:
         pieces: one for each read.
-        ends: the client ends behind them.
-        memo: of heads.
-        at_once: chunks that one call takes.
-        lazily: what is left unread by that is looked at when all pieces are fed and the client has
-            ended, and not before the next piece.
-        shortly: by the short way, wherever it may be taken.
+        ends: whether the client closes after them.
+        memo: the cache of lines.
+        at_once: the number of chunks that one call reads.
+        deferred: whether chunks left unread are read only after all pieces and the client's end,
+            not before the next piece.
+        fast_path: whether the fast path is used where it applies.
         limits: of the connection.
     """
-    door = connection(memo, at_once, **limits)
+    server = connection(memo, at_once, **limits)
     events: list[Event] = []
 
     def take(new: list[Event]) -> None:
         events.extend(new)
         while ends_request(new):
-            if shortly and door.conclude(200, (), b"") is not None:
+            if fast_path and server.conclude(200, (), b"") is not None:
                 break
-            door.respond(200, (), b"")
-            if not door.keep_alive:
+            server.respond(200, (), b"")
+            if not server.keep_alive:
                 break
-            new = door.next()
+            new = server.next()
             events.extend(new)
 
     def feed(piece: bytes) -> list[Event]:
-        body = door.whole(piece) if shortly else None
+        body = server.whole(piece) if fast_path else None
         if body is None:
-            return door.receive(piece)
-        head = Http1Head(door.head, not door.head.body_length)
+            return server.receive(piece)
+        head = Http1Head(server.head, not server.head.body_length)
         return [head] if head.ended else [head, Http1Data(body, True)]
 
     for piece in pieces:
         take(feed(piece))
-        while door.unread and not lazily:
-            take(door.go_on())
+        while server.unread and not deferred:
+            take(server.go_on())
     if ends:
-        take(door.eof())
-    while door.unread:
-        take(door.go_on())
-    return told(events), door.keep_alive
+        take(server.eof())
+    while server.unread:
+        take(server.go_on())
+    return described(events), server.keep_alive
 
 
-def bytewise(data: bytes) -> list[bytes]:
+def single_bytes(data: bytes) -> list[bytes]:
     return [data[n : n + 1] for n in range(len(data))]

@@ -1,4 +1,4 @@
-"""Valid requests mean the same to h11 and to httptools as to us."""
+"""Valid requests are read as by h11 and httptools."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FRAMING_NAMES = {
 
 @st.composite
 def valid_requests(draw: st.DrawFn) -> tuple[bytes, bytes, bytes, Headers, bytes]:
-    """As bytes; its method, target, fields and body."""
+    """A request's bytes, method, target, fields and body."""
     method = draw(st.sampled_from([b"GET", b"POST", b"PUT", b"DELETE", b"OPTIONS"]))
     target = draw(PATH)
     names = TOKEN.filter(lambda name: name.lower() not in FRAMING_NAMES)
@@ -71,7 +71,7 @@ class Collector:
 
 @settings(deadline=None, max_examples=200)
 @given(valid_requests())
-def test_we_read_what_h11_and_httptools_read(
+def test_valid_requests_are_read_as_by_h11_and_httptools(
     made: tuple[bytes, bytes, bytes, Headers, bytes],
 ) -> None:
     raw, method, target, headers, body = made

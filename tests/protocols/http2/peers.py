@@ -1,4 +1,4 @@
-"""Two cores joined by their bytes, frames by hand, and events as values that can be compared."""
+"""Two connected cores, frames made by hand, and events as values that can be compared."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ OPENING = PREFACE + settings() + SETTINGS_ACK
 
 
 def server(limits: Http2Limits | None = None, *, opening: bytes = OPENING) -> Http2Connection:
-    """A server whose peer has shaken hands and taken the output so far."""
+    """A server after the exchange of settings, with no output left."""
     connection = Http2Connection(Role.SERVER, limits or Http2Limits())
     assert connection.receive(opening) == []
     connection.take_output()
@@ -102,7 +102,7 @@ def frames_of(output: bytes) -> list[tuple[int, int, int, bytes]]:
 
 
 def value_of(event: Event) -> tuple[Any, ...]:
-    """An event as something that is equal to an equal one."""
+    """An event as a value that can be compared."""
     match event:
         case HeadReceived():
             head = event.head
@@ -125,7 +125,7 @@ def value_of(event: Event) -> tuple[Any, ...]:
 
 
 def head_received(stream: Stream, head: RequestHead | ResponseHead, ended: bool) -> HeadReceived:
-    """A HeadReceived."""
+    """Make a HeadReceived."""
     event = HeadReceived()
     event.stream = stream
     event.head = head
@@ -135,7 +135,7 @@ def head_received(stream: Stream, head: RequestHead | ResponseHead, ended: bool)
 
 
 def data_received(stream: Stream, data: bytes, ended: bool) -> DataReceived:
-    """A DataReceived."""
+    """Make a DataReceived."""
     event = DataReceived()
     event.stream = stream
     event.data = data
@@ -145,9 +145,9 @@ def data_received(stream: Stream, data: bytes, ended: bool) -> DataReceived:
 
 
 def apart(events: Iterable[Event]) -> Iterator[Event]:
-    """The same with a body that came together with its head told by an event of its own.
+    """The same events, with a separate event for a body that came with its head.
 
-    Whether it came so depends on how the bytes were cut.
+    Whether it did depends on how the bytes were split.
     """
     for event in events:
         if isinstance(event, HeadReceived) and event.data:
@@ -159,7 +159,7 @@ def apart(events: Iterable[Event]) -> Iterator[Event]:
 
 
 def merged(events: list[Event]) -> list[tuple[Any, ...]]:
-    """Values of events, with neighbouring data of one stream as one piece."""
+    """Values of events, with consecutive data of one stream joined."""
     values: list[tuple[Any, ...]] = []
     for event in apart(events):
         value = value_of(event)
@@ -173,7 +173,7 @@ def merged(events: list[Event]) -> list[tuple[Any, ...]]:
 
 
 def exchange(one: Http2Connection, other: Http2Connection) -> tuple[list[Event], list[Event]]:
-    """Carry bytes between two until both are silent; the events of each."""
+    """Exchange bytes between two until neither has output; returns the events of each."""
     events: tuple[list[Event], list[Event]] = ([], [])
     while one.has_output or other.has_output:
         events[1].extend(other.receive(one.take_output()))
@@ -182,7 +182,7 @@ def exchange(one: Http2Connection, other: Http2Connection) -> tuple[list[Event],
 
 
 def check(connection: Http2Connection) -> None:
-    """What is always true."""
+    """Check the invariants of a connection."""
     streams = connection.streams.values()
     whole = connection._stream_window
     unconsumed = 0

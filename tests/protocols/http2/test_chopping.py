@@ -1,4 +1,4 @@
-"""However the bytes are cut, they mean the same."""
+"""Bytes split at any offsets give the same events."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BIG = bytes(range(256)) * 40
 
 
 def conversation() -> bytes:
-    """One of everything that a client may send, and an end in a fault of its own."""
+    """Frames of all kinds that a client may send, with a protocol error at the end."""
     encoder = Encoder()
     block = encoder.encode([*peers.POST, (b"x-a", b"1" * 50), (b"x-b", b"2")])
     again = encoder.encode([*peers.POST, (b"x-a", b"1" * 50), (b"x-b", b"2")])
@@ -121,7 +121,7 @@ def test_any_cuts_give_the_same_events(cuts: list[int]) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, len(WHOLE)), max_size=10), st.integers(1, 9))
-def test_turns_give_the_same_events(cuts: list[int], most: int) -> None:
+def test_reading_in_turns_gives_the_same_events(cuts: list[int], most: int) -> None:
     ends = [*sorted(cuts), len(WHOLE)]
     pieces = [WHOLE[a:b] for a, b in zip([0, *ends], ends, strict=False)]
     events, connection = read_in_turns(pieces, most)
@@ -130,7 +130,7 @@ def test_turns_give_the_same_events(cuts: list[int], most: int) -> None:
     assert connection.take_output() == first.take_output()
 
 
-def test_a_turn_ends_soon_after_its_events_and_nothing_is_lost() -> None:
+def test_a_turn_is_limited_by_events_and_nothing_is_lost() -> None:
     connection = peers.server()
     connection.receive(peers.headers(1))
     flood = peers.data(1, b"x") * 3000
@@ -145,7 +145,7 @@ def test_a_turn_ends_soon_after_its_events_and_nothing_is_lost() -> None:
     assert count == 3000
 
 
-def test_a_turn_of_few_events_is_short_though_frames_are_small() -> None:
+def test_a_turn_of_few_events_is_short_with_small_frames() -> None:
     connection = peers.server()
     connection.receive(peers.headers(1))
     flood = peers.data(1, b"x") * 3000
@@ -153,13 +153,13 @@ def test_a_turn_of_few_events_is_short_though_frames_are_small() -> None:
     assert 4 <= len(connection.go_on(4)) < 4 + 4 * 64 // 10 + 2
 
 
-def test_frames_without_events_end_a_turn_as_well() -> None:
+def test_frames_without_events_count_for_the_limit_of_a_turn() -> None:
     connection = peers.server(Http2Limits(priorities=10**6))
     connection.receive(frame(PRIORITY, 0, 9, bytes(5)) * 1000, 100)
     assert connection.behind == 14 * 900
 
 
-def test_what_comes_while_something_is_behind_follows_it() -> None:
+def test_bytes_received_during_a_backlog_are_read_after_it() -> None:
     connection = peers.server()
     connection.receive(peers.headers(1))
     events = connection.receive(peers.data(1, b"x") * 3000, 1)
@@ -187,7 +187,7 @@ def test_what_comes_while_something_is_behind_follows_it() -> None:
     ),
     st.lists(st.integers(0, 400), max_size=8),
 )
-def test_any_frames_cut_anywhere_give_the_same_events(
+def test_any_frames_split_at_any_offsets_give_the_same_events(
     made: list[tuple[int, int, int, bytes]], cuts: list[int]
 ) -> None:
     whole = peers.OPENING + peers.headers(1) + b"".join(frame(*parts) for parts in made)

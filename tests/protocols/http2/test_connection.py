@@ -15,10 +15,10 @@ from penstock.protocols.http2 import (
 from . import peers
 
 
-def test_nothing_grows_with_the_streams_that_have_been() -> None:
+def test_closed_streams_leave_no_state() -> None:
     connection = peers.server(Http2Limits(resets=10**9))
     for n in range(4000):
-        id = 4 * n + 1  # every other identifier is skipped
+        id = 4 * n + 1  # every second identifier is skipped
         connection.receive(peers.headers(id, end=n % 2 == 0))
         stream = connection.streams[id]
         if n % 3:
@@ -30,7 +30,7 @@ def test_nothing_grows_with_the_streams_that_have_been() -> None:
     assert not connection._ready
 
 
-def test_a_failed_connection_says_so_once_and_ends_its_streams() -> None:
+def test_a_failed_connection_sends_one_goaway_and_resets_its_streams() -> None:
     connection = peers.server()
     connection.receive(peers.headers(1) + peers.headers(3))
     events = connection.receive(peers.data(0, b"x") + peers.headers(5))
@@ -51,7 +51,7 @@ def test_a_failed_connection_says_so_once_and_ends_its_streams() -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 60, 5000, 16384, 16385, 60_000])
 @pytest.mark.parametrize("trailers", [None, peers.TRAILER_BLOCK])
-def test_a_reply_says_the_same_whichever_way_it_is_packed(
+def test_a_reply_in_one_call_makes_the_same_frames_as_in_parts(
     size: int, trailers: bytes | None
 ) -> None:
     connection = peers.server()
@@ -72,7 +72,7 @@ def test_a_reply_says_the_same_whichever_way_it_is_packed(
     assert not connection.streams
 
 
-def test_a_large_head_is_told_with_what_was_kept_of_it() -> None:
+def test_the_event_of_a_too_large_head_has_the_fields_that_fit() -> None:
     connection = peers.server()
     block = encode_block([*peers.GET, (b"x", b"v" * 9000), (b"y", b"z")])
     (event,) = connection.receive(peers.headers(1, block, end=True))
@@ -83,20 +83,20 @@ def test_a_large_head_is_told_with_what_was_kept_of_it() -> None:
     peers.check(connection)
 
 
-def test_the_rest_of_a_block_is_seen_to_be_awaited() -> None:
+def test_an_incomplete_header_block_is_unfinished() -> None:
     connection = peers.server()
     connection.receive(peers.frame(1, 0, 1, peers.POST_BLOCK[:3]))
-    awaited = connection.unfinished
-    assert awaited is not None
+    pending = connection.unfinished
+    assert pending is not None
     rest = peers.frame(9, 4, 1, peers.POST_BLOCK[3:])
     connection.receive(rest[:11])
-    assert connection.unfinished is awaited
+    assert connection.unfinished is pending
     connection.receive(rest[11:])
     assert connection.unfinished is None
     assert list(connection.streams) == [1]
 
 
-def test_the_rest_of_a_frame_is_seen_to_be_awaited() -> None:
+def test_an_incomplete_frame_is_unfinished() -> None:
     connection = peers.server()
     one = peers.headers(1)
     connection.receive(one[:5])
@@ -111,13 +111,13 @@ def test_the_rest_of_a_frame_is_seen_to_be_awaited() -> None:
     assert connection.unfinished is not second, "another frame"
 
 
-def test_the_rest_of_data_is_not_awaited_because_it_is_passed_on() -> None:
+def test_an_incomplete_data_frame_is_not_unfinished() -> None:
     connection = peers.server()
     connection.receive(peers.headers(1) + peers.data(1, b"abc")[:-1])
     assert connection.unfinished is None
 
 
-def test_the_peer_s_first_frame_is_seen_to_be_awaited() -> None:
+def test_a_connection_is_unfinished_before_the_peers_settings() -> None:
     connection = Http2Connection(Role.SERVER)
     assert connection.unfinished is not None
     connection.receive(PREFACE)

@@ -21,7 +21,7 @@ def test_data_in_tiny_pieces_is_joined_for_each_stream() -> None:
     assert joined[3].counted == 500
 
 
-def test_what_follows_data_stays_behind_it() -> None:
+def test_the_order_of_data_and_other_events_of_a_stream_is_kept() -> None:
     connection = peers.server()
     frames = [
         peers.headers(1),
@@ -41,7 +41,7 @@ def test_what_follows_data_stays_behind_it() -> None:
     assert peers.merged(joined)[4] == ("data", 3, b"cd", True)
 
 
-def test_few_and_whole_pieces_stay_as_they_are() -> None:
+def test_few_pieces_are_not_joined() -> None:
     connection = peers.server()
     events = connection.receive(peers.headers(1) + peers.data(1, b"abc", end=True))
     assert with_data_joined(events) == events

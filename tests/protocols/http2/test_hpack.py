@@ -18,7 +18,7 @@ WIDE = Http2Limits(max_header_bytes=1 << 20, max_header_field=1 << 20, max_heade
 
 
 @given(LISTS)
-def test_an_encoded_block_leaves_the_table_alone(fields: list) -> None:
+def test_an_encoded_block_does_not_change_the_dynamic_table(fields: list) -> None:
     decoder = FieldDecoder(WIDE)
     assert decoder.decode(encode_block(fields)) == fields
     assert decoder.entries == []
@@ -30,7 +30,7 @@ def test_secrets_are_never_indexed() -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.binary(max_size=30), max_size=4))
-def test_any_bytes_are_read_or_refused_as_another_decoder_does(blocks: list[bytes]) -> None:
+def test_any_bytes_are_decoded_or_refused_as_by_another_decoder(blocks: list[bytes]) -> None:
     ours, theirs = FieldDecoder(WIDE), Decoder(max_header_list_size=1 << 20)
     for block in blocks:
         try:
@@ -43,19 +43,19 @@ def test_any_bytes_are_read_or_refused_as_another_decoder_does(blocks: list[byte
 
 
 @pytest.mark.parametrize("size", [0, 1, 203, 204, 205, 63_000])
-def test_a_huffman_coded_string_is_read_whatever_its_length(size: int) -> None:
-    fields = [(b"x-a", b"a" * size)]  # five bits each: 127 octets from 204 letters on
+def test_huffman_coded_strings_of_any_length_are_read(size: int) -> None:
+    fields = [(b"x-a", b"a" * size)]  # five bits each: 127 bytes from 204 letters on
     assert FieldDecoder(WIDE).decode(Encoder().encode(fields)) == fields
 
 
-def test_a_huffman_coded_string_beyond_all_bounds_ends_the_connection() -> None:
+def test_a_huffman_coded_string_beyond_the_limit_closes_the_connection() -> None:
     block = Encoder().encode([(b"x-a", b"a" * 65_600)])
     with pytest.raises(ConnectionFault) as caught:
         FieldDecoder(WIDE).decode(block)
     assert caught.value.code is ErrorCode.ENHANCE_YOUR_CALM
 
 
-def test_a_list_over_a_limit_leaves_the_table_right() -> None:
+def test_a_field_list_over_a_limit_keeps_the_dynamic_table_correct() -> None:
     encoder = Encoder()
     decoder = FieldDecoder(Http2Limits(max_header_bytes=500))
     with pytest.raises(HeadersTooLarge):
@@ -74,7 +74,7 @@ def test_a_list_over_a_limit_leaves_the_table_right() -> None:
         Http2Limits(max_header_bytes=120),
     ],
 )
-def test_each_limit_of_a_list_is_kept(limits: Http2Limits) -> None:
+def test_each_limit_of_field_lists_is_enforced(limits: Http2Limits) -> None:
     fields = [(b"a", b"1" * 18), (b"b", b"2"), (b"c", b"3" * 20)]
     decoder = FieldDecoder(limits)
     assert decoder.decode(encode_block(fields[:2])) == fields[:2]

@@ -1,4 +1,4 @@
-"""Each attack is stopped by ENHANCE_YOUR_CALM; a legal heavy user is not."""
+"""Each attack is stopped with ENHANCE_YOUR_CALM; valid heavy use is not."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def stream_of(n: int) -> int:
 
 
 def attack(connection: Http2Connection, part: Callable[[int], bytes], most: int = 3000) -> int:
-    """How many parts were borne, each with its own read and output."""
+    """The number of parts that were accepted, each with its own read and output."""
     for n in range(most):
         for event in connection.receive(part(n)):
             if isinstance(event, ConnectionFailed):
@@ -35,7 +35,7 @@ def attack(connection: Http2Connection, part: Callable[[int], bytes], most: int 
 
 
 @pytest.mark.parametrize("content", [b"x", b"xyz"])
-def test_data_in_tiny_frames_is_stopped_when_there_is_much_of_it(content: bytes) -> None:
+def test_a_flood_of_tiny_data_frames_is_an_attack(content: bytes) -> None:
     connection = peers.server()
     connection.receive(peers.headers(1))
     frames = attack(connection, lambda n: peers.data(1, content) * 100) * 100
@@ -43,7 +43,7 @@ def test_data_in_tiny_frames_is_stopped_when_there_is_much_of_it(content: bytes)
 
 
 @pytest.mark.parametrize("content", [bytes(7), b"\0\0\0\0\5hello"])
-def test_small_messages_are_legal_at_any_pace(content: bytes) -> None:
+def test_small_messages_are_allowed_at_any_rate(content: bytes) -> None:
     connection = peers.server()
     connection.receive(peers.headers(1))
     for _ in range(1000):
@@ -53,7 +53,7 @@ def test_small_messages_are_legal_at_any_pace(content: bytes) -> None:
     assert not connection.failed
 
 
-def test_a_ping_for_each_request_is_legal() -> None:
+def test_a_ping_for_each_request_is_allowed() -> None:
     connection = peers.server()
     for n in range(3000):
         connection.receive(peers.headers(stream_of(n), end=True) + PINGING)
@@ -63,7 +63,7 @@ def test_a_ping_for_each_request_is_legal() -> None:
     assert not connection.failed
 
 
-def test_a_client_that_gives_up_every_other_call_is_legal() -> None:
+def test_cancelling_every_second_call_is_allowed() -> None:
     connection = peers.server()
     for n in range(3000):
         connection.receive(peers.headers(stream_of(n), end=True))
@@ -76,14 +76,14 @@ def test_a_client_that_gives_up_every_other_call_is_legal() -> None:
     assert not connection.failed
 
 
-def test_a_window_opened_byte_by_byte_is_an_attack() -> None:
+def test_window_updates_of_single_bytes_are_an_attack() -> None:
     connection = peers.server(opening=peers.OPENING + peers.settings((4, 0)))
     (stream,) = [event.stream for event in connection.receive(peers.headers(1, end=True))]
     connection.send_data(stream, bytes(100_000), end=True)
     assert attack(connection, lambda n: peers.window_update(1, 1)) < 1100
 
 
-def test_streams_refused_before_our_limit_is_known_are_no_attack() -> None:
+def test_streams_refused_before_the_client_knows_the_limit_are_no_attack() -> None:
     connection = peers.server(Http2Limits(max_streams=10), opening=peers.OPENING[:-9])
     opened = b"".join(peers.headers(stream_of(n), end=True) for n in range(1000))
     events = connection.receive(opened)
@@ -91,19 +91,19 @@ def test_streams_refused_before_our_limit_is_known_are_no_attack() -> None:
     assert not connection.failed
 
 
-def test_a_nuisance_is_known_long_before_it_is_stopped() -> None:
+def test_is_abused_is_set_before_the_connection_is_closed() -> None:
     connection = peers.server()
     assert not connection.is_abused
-    borne = 0
+    accepted = 0
     while not connection.is_abused:
         connection.receive(PINGING)
-        borne += 1
-    assert borne < Http2Limits().pings
+        accepted += 1
+    assert accepted < Http2Limits().pings
     connection.refill()
     assert not connection.is_abused
 
 
-def test_traffic_and_its_own_frames_are_no_nuisance() -> None:
+def test_normal_traffic_is_not_counted_as_abuse() -> None:
     connection = peers.server()
     for n in range(200):
         connection.receive(

@@ -12,7 +12,7 @@ INITIAL_WINDOW = 4
 
 
 @given(st.lists(st.binary(max_size=20)), st.lists(st.integers(0, 30)))
-def test_an_outbox_gives_its_bytes_in_order(puts: list[bytes], takes: list[int]) -> None:
+def test_an_outbox_returns_its_bytes_in_order(puts: list[bytes], takes: list[int]) -> None:
     outbox = Outbox()
     for piece in puts:
         outbox.put(piece)
@@ -26,7 +26,7 @@ def test_an_outbox_gives_its_bytes_in_order(puts: list[bytes], takes: list[int])
         whole = whole[len(got) :]
 
 
-def test_small_pieces_are_joined() -> None:
+def test_an_outbox_joins_small_pieces() -> None:
     outbox = Outbox()
     for _ in range(1000):
         outbox.put(b"0123456789")
@@ -35,7 +35,7 @@ def test_small_pieces_are_joined() -> None:
 
 
 def opened(connection: Http2Connection, count: int) -> list[Stream]:
-    """Streams whose requests have come whole."""
+    """Open streams with complete requests."""
     first = connection._last_peer + 2
     events = connection.receive(
         b"".join(peers.headers(first + 2 * n, end=True) for n in range(count))
@@ -47,7 +47,7 @@ def sizes(connection: Http2Connection) -> list[tuple[int, int]]:
     return [(s, len(p)) for kind, _, s, p in peers.frames_of(connection.take_output()) if not kind]
 
 
-def test_a_stream_without_a_window_holds_nobody_up() -> None:
+def test_a_stream_without_a_window_does_not_block_others() -> None:
     connection = peers.server(opening=peers.OPENING + peers.settings((INITIAL_WINDOW, 0)))
     one, two = opened(connection, 2)
     connection.reply(one, peers.OK_BLOCK, b"abc")
@@ -60,7 +60,7 @@ def test_a_stream_without_a_window_holds_nobody_up() -> None:
     assert not connection.streams
 
 
-def test_what_is_consumed_is_given_back_in_halves() -> None:
+def test_a_window_update_is_sent_when_half_of_the_window_is_consumed() -> None:
     connection = peers.server()
     (stream,) = [e.stream for e in connection.receive(peers.headers(1))]
     whole = connection.limits.stream_window
@@ -76,7 +76,7 @@ def test_what_is_consumed_is_given_back_in_halves() -> None:
     assert 6 <= updates <= 8
 
 
-def test_a_blocked_peer_is_told_at_once() -> None:
+def test_a_window_update_for_a_blocked_peer_is_sent_at_once() -> None:
     connection = peers.server()
     (stream,) = [e.stream for e in connection.receive(peers.headers(1))]
     for _ in range(64):
@@ -87,7 +87,7 @@ def test_a_blocked_peer_is_told_at_once() -> None:
     assert peers.frames_of(connection.take_output()) == [(8, 0, 1, b"\0\0\0\x0a")]
 
 
-def test_nothing_is_given_back_twice() -> None:
+def test_consumed_bytes_are_counted_once() -> None:
     connection = peers.server()
     (stream,) = [e.stream for e in connection.receive(peers.headers(1))]
     connection.receive(peers.data(1, b"abc"))

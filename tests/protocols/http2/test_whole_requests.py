@@ -1,4 +1,4 @@
-"""A small body that comes with its head is told together with it."""
+"""A small body that comes with its head is in the head's event."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from . import peers
 
 KNOWN = encode_block([*peers.POST])
 LIMITS = Http2Limits(max_streams=8, stream_window=100_000, connection_window=160_000)
-SMALL = 10_000  # of these limits: half of the connection's window for 8 streams
+SMALL = 10_000  # with these limits: half of the connection's window for 8 streams
 
 
 def server(block: bytes = KNOWN) -> Http2Connection:
@@ -27,7 +27,7 @@ def server(block: bytes = KNOWN) -> Http2Connection:
     return core
 
 
-def test_one_event_has_both() -> None:
+def test_one_event_has_head_and_small_body() -> None:
     core = server()
     (event,) = core.receive(peers.headers(3, KNOWN) + peers.data(3, b"abc", end=True))
     assert isinstance(event, HeadReceived)
@@ -35,16 +35,16 @@ def test_one_event_has_both() -> None:
     assert event.stream.remote_ended
 
 
-def test_several_requests_of_one_read_have_their_own() -> None:
+def test_several_requests_of_one_read_have_their_own_bodies() -> None:
     core = server()
     read = b"".join(
         peers.headers(id, KNOWN) + peers.data(id, b"%d" % id, end=True) for id in (3, 5, 7)
     )
-    told = [(event.stream.id, event.data) for event in core.receive(read)]  # type: ignore[union-attr]
-    assert told == [(3, b"3"), (5, b"5"), (7, b"7")]
+    values = [(event.stream.id, event.data) for event in core.receive(read)]  # type: ignore[union-attr]
+    assert values == [(3, b"3"), (5, b"5"), (7, b"7")]
 
 
-def test_a_frame_that_is_not_whole_is_not_waited_for() -> None:
+def test_the_event_of_a_head_does_not_wait_for_an_incomplete_data_frame() -> None:
     core = server()
     read = peers.headers(3, KNOWN) + peers.data(3, b"abc", end=True)
     head, *pieces = [*core.receive(read[:-1]), *core.receive(read[-1:])]
@@ -54,7 +54,7 @@ def test_a_frame_that_is_not_whole_is_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize(
-    "behind",
+    "data_frame",
     [
         peers.data(3, b"abc"),
         peers.data(3, b"", end=True),
@@ -63,16 +63,16 @@ def test_a_frame_that_is_not_whole_is_not_waited_for() -> None:
     ],
     ids=["more comes", "empty", "padded", "not small"],
 )
-def test_other_data_is_told_by_itself(behind: bytes) -> None:
+def test_other_data_has_a_separate_event(data_frame: bytes) -> None:
     core = server()
-    head, data = core.receive(peers.headers(3, KNOWN) + behind)
+    head, data = core.receive(peers.headers(3, KNOWN) + data_frame)
     assert isinstance(head, HeadReceived)
     assert isinstance(data, DataReceived)
     assert not head.data
     assert not head.ended
 
 
-def test_its_bytes_are_given_back_when_its_stream_is_closed() -> None:
+def test_the_window_of_a_small_body_is_returned_when_its_stream_is_closed() -> None:
     core = server()
     core.take_output()
     streams = []
@@ -92,7 +92,7 @@ def test_its_bytes_are_given_back_when_its_stream_is_closed() -> None:
     peers.check(core)
 
 
-def test_bodies_behind_several_heads_come_with_their_heads() -> None:
+def test_bodies_after_several_heads_are_in_their_heads_events() -> None:
     core = server()
     heads = b"".join(peers.headers(id, KNOWN) for id in (3, 5, 7, 9))
     bodies = b"".join(
@@ -104,11 +104,11 @@ def test_bodies_behind_several_heads_come_with_their_heads() -> None:
             peers.data(9, b"", end=True),
         ]
     )
-    told = [
+    values = [
         (type(event), event.stream.id, event.data, event.ended)  # type: ignore[union-attr]
         for event in core.receive(heads + bodies)
     ]
-    assert told == [
+    assert values == [
         (HeadReceived, 3, b"", False),
         (HeadReceived, 5, b"5", True),
         (HeadReceived, 7, b"7", True),
