@@ -57,7 +57,7 @@ __all__ = [
 ]
 
 _ALIASES = dict.fromkeys(("ChannelDataEcode", "ChannelDataErrcode"), "CustomExceptionCode")
-_HOMES = {
+_PLACES_OF_KEYS = {
     "penstock.client": ("AsyncPipelineClient", "PipelineClient"),
     "penstock.instrument": ("Instrument",),
     "penstock.observe.analyst": ("Analyst",),
@@ -73,7 +73,7 @@ _HOMES = {
     "penstock.tensor": ("Signature",),
     "penstock.typed.arrays": ("Array", "Image"),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_HOME_OF = {name: home for home, names in _PLACES_OF_KEYS.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

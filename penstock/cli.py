@@ -166,7 +166,7 @@ def run(
         now = _flags(given, overrides, lenient, arguments)
         with flags.using(now), _log_of_imports(now), signals_stop_the_start() as signals:
             try:
-                with _mistakes_of_a_script_are_shown_alone():
+                with _script_errors_without_our_frames():
                     run_file(file)
                 signals.raise_if_stopped()
             except Stopped:
@@ -231,7 +231,7 @@ def worker(
     with (
         _errors_end_the_command(),
         logging_to_stderr(options, at_once=True),
-        _mistakes_of_a_script_are_shown_alone(),
+        _script_errors_without_our_frames(),
         signals_stop_the_start() as signals,
     ):
         try:
@@ -265,7 +265,7 @@ def check(
         now = _flags(given, overrides, lenient, arguments)
         now.check_only = True
         now.opens = opens
-        with flags.using(now), _log_of_imports(now), _mistakes_of_a_script_are_shown_alone():
+        with flags.using(now), _log_of_imports(now), _script_errors_without_our_frames():
             run_file(file)
         for report in now.reports:
             typer.echo(report)
@@ -577,7 +577,7 @@ def _errors_end_the_command() -> Iterator[None]:
 
 
 @contextmanager
-def _mistakes_of_a_script_are_shown_alone() -> Iterator[None]:
+def _script_errors_without_our_frames() -> Iterator[None]:
     """Print exceptions of user code with their traceback, without our frames."""
     from penstock.service.script import users_traceback
 

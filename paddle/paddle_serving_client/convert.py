@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--params_filename", help="The file of all parameters.")
     add(
         "--show_proto",
-        type=_truth,
+        type=_boolean,
         default=False,
         metavar="true|false",
         help="Only print the configuration.",
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _truth(text: str) -> bool:
+def _boolean(text: str) -> bool:
     if text.lower() not in ("true", "false", "1", "0"):
         raise argparse.ArgumentTypeError(f"true or false, not {text!r}")
     return text.lower() in ("true", "1")

@@ -15,7 +15,7 @@ from penstock.request import Batch
 _PHASES: Final = ("compute_input", "compute_infer", "compute_output")
 
 
-class _Of:
+class _Totals:
     """The statistics of one graph; durations are counts and seconds."""
 
     __slots__ = ("batches", "executions", "fail", "last", "phases", "queue", "rows", "success")
@@ -40,14 +40,14 @@ class ModelStatistics(Instrument):
     def __init__(self, engine: Engine, clock: Callable[[], float] = time.time) -> None:
         self._engine = engine
         self._clock = clock
-        self._of: dict[ServedGraph, _Of] = {}
-        self._graphs: dict[str, tuple[_Of, bool]] = {}
+        self._totals: dict[ServedGraph, _Totals] = {}
+        self._graphs: dict[str, tuple[_Totals, bool]] = {}
 
     def replied(self, request: RequestInfo, error: RequestError | None, now: float) -> None:
         """See Instrument."""
-        found = self._of.get(request.graph)  # type: ignore[call-overload]
+        found = self._totals.get(request.graph)  # type: ignore[call-overload]
         if found is None:
-            found = self._of[request.graph] = _Of()  # type: ignore[index]
+            found = self._totals[request.graph] = _Totals()  # type: ignore[index]
         duration = found.success if error is None else found.fail
         duration[0] += 1
         duration[1] += now - request.admitted_at
@@ -77,18 +77,18 @@ class ModelStatistics(Instrument):
             for index, seconds in enumerate(phases, 1):
                 of_size[index] += seconds
 
-    def _find(self, op: str) -> tuple[_Of, bool] | None:
+    def _find(self, op: str) -> tuple[_Totals, bool] | None:
         for graph in self._engine.graphs:
             for stage in graph.stages:
                 if stage.name == op:
-                    found = self._of.setdefault(graph, _Of())
+                    found = self._totals.setdefault(graph, _Totals())
                     self._graphs[op] = (found, stage is graph.stages[-1])
                     return self._graphs[op]
         return None
 
     def of(self, graph: ServedGraph) -> dict[str, Any]:
         """The statistics of a graph, in the protocol's JSON format."""
-        found = self._of.get(graph) or _Of()
+        found = self._totals.get(graph) or _Totals()
         ago = graph.now() - found.last
         return {
             "name": graph.name,

@@ -159,7 +159,7 @@ def _at_exit() -> None:
         _running.stop()
 
 
-def _forget_the_parents() -> None:
+def _drop_inherited_state() -> None:
     """Drop the parent's thread in a forked child: it does not run, and its lock may be held."""
     global _lock, _running
     if _running is not None:
@@ -169,7 +169,7 @@ def _forget_the_parents() -> None:
 
 
 atexit.register(_at_exit)
-os.register_at_fork(after_in_child=_forget_the_parents)
+os.register_at_fork(after_in_child=_drop_inherited_state)
 
 
 class _Channel:

@@ -252,7 +252,7 @@ class Connection(asyncio.Protocol):
                 self._head(cast(HeadReceived, event))
             else:
                 self._other(event)
-        if not self.settled.done() and self._is_greeted(data):
+        if not self.settled.done() and self._has_first_frame(data):
             self.settled.set_result(None)
         self._after()
 
@@ -281,7 +281,7 @@ class Connection(asyncio.Protocol):
         self._owner.lost(self)
         self.gone.set_result(None)
 
-    def _is_greeted(self, data: bytes) -> bool:
+    def _has_first_frame(self, data: bytes) -> bool:
         """Whether the server's first frame was received; the core requires that it is SETTINGS."""
         self._greeting += data
         size = int.from_bytes(self._greeting[:3], "big")
@@ -570,7 +570,7 @@ class EndpointChannel:
         if not isinstance(outcome, CallFailed) or outcome.status not in _FAULTS:
             self._health.answered()
             self._report_health(None)
-        elif self._health.failed(time.monotonic(), _chance()):
+        elif self._health.failed(time.monotonic(), _uniform()):
             self._report_health(f"calls fail: {outcome}")
 
     def capacity_freed(self, connection: AnyConnection) -> None:
@@ -708,7 +708,7 @@ class EndpointChannel:
 
     def _failed(self, problem: str) -> None:
         self._problem = problem
-        self._backoff.failed(time.monotonic(), _chance())
+        self._backoff.failed(time.monotonic(), _uniform())
         if not self._closed:
             self._report_health(problem)
 
@@ -771,7 +771,7 @@ def cancel(call: Call) -> None:
     call.abandon(failure(GrpcCode.CANCELLED, "cancelled by the caller"))
 
 
-def _chance() -> float:
+def _uniform() -> float:
     return random.random()  # noqa: S311 - not for cryptography
 
 

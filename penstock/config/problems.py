@@ -160,7 +160,7 @@ def _hint(kind: str, value: object) -> str:
 def _nearest(path: KeyPath) -> str:
     """A hint with the nearest known key; empty if none is near."""
     section, key = section_at(path[:-1]) or ServiceConfig, str(path[-1])
-    homes = [where for name, where in _HOMES if name == key]
+    homes = [where for name, where in _PLACES_OF_KEYS if name == key]
     if homes:
         return f"; {key} belongs under {' or '.join(homes)}"
     near = get_close_matches(key, list(keys_of(section)), n=1) or get_close_matches(
@@ -169,15 +169,15 @@ def _nearest(path: KeyPath) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
-def _homes(section: type[Section], where: str) -> Iterable[tuple[str, str]]:
+def _places_of_keys(section: type[Section], where: str) -> Iterable[tuple[str, str]]:
     for key, annotation in keys_of(section).items():
         yield key, where or "the top of the file"
         inner, entries = section_of(annotation), entries_of(annotation)
         if inner is not None:
-            yield from _homes(inner, f"{where}.{key}".removeprefix("."))
+            yield from _places_of_keys(inner, f"{where}.{key}".removeprefix("."))
         elif entries is not None:
-            yield from _homes(entries, f"{key}.<name>")
+            yield from _places_of_keys(entries, f"{key}.<name>")
 
 
-_HOMES: Sequence[tuple[str, str]] = tuple(_homes(ServiceConfig, ""))
+_PLACES_OF_KEYS: Sequence[tuple[str, str]] = tuple(_places_of_keys(ServiceConfig, ""))
 """Every key and its section."""

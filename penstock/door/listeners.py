@@ -204,14 +204,14 @@ class TlsListener:
                 continue
             self._shared.handshakes += 1
             self._quota.open += 1
-            task = self._loop.create_task(self._shake_hands(link))
+            task = self._loop.create_task(self._handshake(link))
             self._handshakes.add(task)
             task.add_done_callback(self._handshakes.discard)
 
     def _accept_again(self) -> None:
         self._loop.add_reader(self._listener.fileno(), self._accept)
 
-    async def _shake_hands(self, link: socket.socket) -> None:
+    async def _handshake(self, link: socket.socket) -> None:
         shared = self._shared
         try:
             link.setblocking(False)

@@ -506,7 +506,7 @@ class Engine:
             if sample.waiting:
                 stage.batcher.cancel(sample)
             else:
-                stage.nobody_waits()
+                stage.sample_gone()
         samples.clear()
 
     def _start_waiting(self) -> None:

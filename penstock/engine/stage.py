@@ -153,7 +153,7 @@ class Stage:
             and all(work.current is not None and work.current.settled for work in self._out)
         )
 
-    def nobody_waits(self) -> None:
+    def sample_gone(self) -> None:
         """A dispatched sample has been cancelled or has expired: its call may be useless."""
         if self._out and not self._ending:
             self._ending = True

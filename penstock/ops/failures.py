@@ -146,7 +146,7 @@ def process_gave(op: str, given: Any) -> RequestError:
     """The error for an invalid result of ``process``."""
     if given is None:
         return _failed(InferenceFailed, op, "process gave no result")
-    return _failed(WrongType, op, f"process must give a dict, got {instead(given)}")
+    return _failed(WrongType, op, f"process must give a dict, got {type_instead(given)}")
 
 
 def _failed(kind: type[RequestError], op: str, text: str) -> RequestError:
@@ -278,7 +278,7 @@ def short_text_of(error: BaseException) -> str:
     return text or type(error).__name__
 
 
-def instead(given: Any) -> str:
+def type_instead(given: Any) -> str:
     """The type that came instead of a dict, with advice for common mistakes.
 
     A coroutine is closed, to avoid the warning that it was never awaited.

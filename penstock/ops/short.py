@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import GraphError, HookError, InputMismatch, NotProvided, RequestError
-from penstock.ops.failures import instead
+from penstock.ops.failures import type_instead
 from penstock.ops.hooks import is_coroutine, is_generator
 from penstock.ops.op import Op
 from penstock.ops.product import product_error
@@ -239,7 +239,7 @@ class FunctionOp(Op):
                 return product_error(number, text)
             if isinstance(value, dict):
                 return value
-        raise TypeError(f"{self.name} must return a dict, got {instead(result)}")
+        raise TypeError(f"{self.name} must return a dict, got {type_instead(result)}")
 
 
 def op(

@@ -56,7 +56,7 @@ def _add(found: dict[str, dict[str, Any]], parts: list[str], value: str, costs: 
         else:
             raise UnknownSetting(f"{key}={value}: of an op can be planned: {_OP_KEYS}")
     elif key == "dag.is_thread_op":
-        place = "thread" if _truth(value) else "process"
+        place = "thread" if _boolean(value) else "process"
         for op in costs.ops:
             if op.place != "loop":
                 found.setdefault(op.name, {})["place"] = place
@@ -65,7 +65,7 @@ def _add(found: dict[str, dict[str, Any]], parts: list[str], value: str, costs: 
         several = own["most_running"] is None if own else costs.engines > 1
         own["engines" if several else "most_running"] = _count(value)
     elif key == "build_dag_each_worker":
-        several = _truth(value)
+        several = _boolean(value)
         number = costs.most_running or costs.engines  # that is, ``worker_num``
         found[""] = {
             "engines": number if several else 1,
@@ -88,7 +88,7 @@ def _count(text: str) -> int:
     return number
 
 
-def _truth(text: str) -> bool:
+def _boolean(text: str) -> bool:
     if text not in ("true", "false", "1", "0"):
         raise ValueError(text)
     return text in ("true", "1")

@@ -354,7 +354,7 @@ def as_integer(value: Any, where: str, low: int, high: int) -> int:
     return number  # type: ignore[no-any-return]
 
 
-def _truths(piece: list[Any], where: str, first: int, dtype: np.dtype[Any]) -> Any:
+def _booleans(piece: list[Any], where: str, first: int, dtype: np.dtype[Any]) -> Any:
     if set(map(type, piece)) <= {bool}:
         return piece
     index = next(index for index, item in enumerate(piece) if type(item) is not bool)
@@ -384,7 +384,7 @@ def _floats(piece: list[Any], where: str, first: int, dtype: np.dtype[Any]) -> A
     return array
 
 
-_READ = {"b": _truths, "i": _integers, "u": _integers, "f": _floats}
+_READ = {"b": _booleans, "i": _integers, "u": _integers, "f": _floats}
 
 
 def _as_float(value: Any, where: str) -> float:

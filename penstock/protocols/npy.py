@@ -57,7 +57,7 @@ def read(data: bytes | memoryview) -> Array:
     start = begin + int.from_bytes(view[8:begin], "little")
     if not begin <= start <= min(begin + MAX_HEADER_BYTES, len(view)):
         raise ValueError(f"the .npy header is cut off, or over {MAX_HEADER_BYTES} bytes")
-    dtype, fortran_order, shape = _promise(bytes(view[begin:start]))
+    dtype, fortran_order, shape = _parse_header(bytes(view[begin:start]))
     needed = prod(shape) * dtype.itemsize
     if needed != len(view) - start:
         raise ValueError(f"the header promises {needed} bytes, but {len(view) - start} follow")
@@ -100,7 +100,7 @@ def _is_known(kind: str, size: int) -> bool:
 
 # Cached: arrays of one client have similar headers, and parsing one takes longer than the rest.
 @lru_cache(maxsize=64)
-def _promise(header: bytes) -> tuple[np.dtype[Any], bool, tuple[int, ...]]:
+def _parse_header(header: bytes) -> tuple[np.dtype[Any], bool, tuple[int, ...]]:
     found = _HEADER.fullmatch(header)
     if found is None or None in found.group("descr", "fortran", "shape"):
         raise ValueError("the .npy header is not that of an array of numbers or texts")

@@ -227,7 +227,7 @@ def draw_blueprint(
         problems.extend(cpu_problems(resolved, cpus))
         problems.extend(_function_problems(op, resolved))
         problems.extend(_joining_problems(op, resolved))
-        problems.extend(loaded.place(each) for each in only_for_processes(resolved))
+        problems.extend(loaded.place(each) for each in process_only_problems(resolved))
         problems.extend(loaded.place(each) for each in problems_of_socket(resolved, config))
         problems.extend(problems_of_model(op, resolved, loaded))
     instruments = [*instruments, *_instruments(config, problems)]
@@ -490,7 +490,7 @@ def supervision_of(options: OpOptions, config: ServiceConfig) -> Supervision:
     )
 
 
-def only_for_processes(options: OpOptions) -> Iterator[Problem]:
+def process_only_problems(options: OpOptions) -> Iterator[Problem]:
     """Options that need worker processes, set for an op without: its calls cannot be ended, its
     workers not replaced.
     """

@@ -141,7 +141,7 @@ def take_over(path: Path, key: str, stack: ExitStack) -> None:
             return
 
 
-def of_the_door(listeners: Listeners) -> list[socket.socket]:
+def door_sockets(listeners: Listeners) -> list[socket.socket]:
     """The sockets for clients, without those for workers and scrapers."""
     return [listeners[key] for key in (*_PORTS, _UNIX) if key in listeners]
 

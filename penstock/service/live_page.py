@@ -63,7 +63,7 @@ def _listed(recorder: Recorder) -> dict[str, list[Shown]]:
     }
 
 
-def kept_request(recorder: Recorder, text: str) -> Shown | None:
+def recorded_request(recorder: Recorder, text: str) -> Shown | None:
     """The request of this engine with that id; see ``Recorder.find``."""
     timeline = recorder.find(text)
     return None if timeline is None else details(timeline, time.monotonic())

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 _SWITCH: Final = 0.001
 
 
-def spare_the_collector() -> None:
+def freeze_garbage_collector() -> None:
     """Exclude all existing objects, which live forever, from garbage collection.
 
     Requests create many objects and no cycles, so it also runs less often. Measured with an echo
@@ -34,7 +34,7 @@ def spare_the_collector() -> None:
     gc.set_threshold(20_000, 20, 50)
 
 
-def share_the_lock() -> None:
+def shorten_switch_interval() -> None:
     """Set the switch interval of the GIL to one millisecond, instead of five.
 
     A thread that computes in Python delays the loop by that at each wake-up, and a busy loop delays

@@ -133,8 +133,8 @@ def limits_of(config: ServiceConfig, processes: int = 0) -> DoorLimits:
         http2=Http2Limits(**_limits_of(Http2Limits, door)),
         max_connections=max_connections(config.max_connections, processes),
         max_calls=config.max_calls or _CALLS_A_REQUEST * config.max_requests,
-        header_timeout=_at_the_latest(config.header_timeout),
-        body_timeout=_at_the_latest(config.body_timeout),
+        header_timeout=_with_margin(config.header_timeout),
+        body_timeout=_with_margin(config.body_timeout),
         keep_alive=config.keep_alive,
         write_timeout=config.write_timeout,
     )
@@ -147,7 +147,7 @@ def _limits_of(limits: type[Any], door: DoorConfig) -> dict[str, Any]:
     }
 
 
-def _at_the_latest(seconds: float) -> float:
+def _with_margin(seconds: float) -> float:
     """The door's timeout for a limit: timeouts may fire up to a second late."""
     return seconds - min(1.0, seconds / 10)
 

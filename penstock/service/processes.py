@@ -91,7 +91,7 @@ class Role:
     files: int | None = None
 
 
-def threads_in_the_way() -> list[str]:
+def threads_that_prevent_fork() -> list[str]:
     """Names of threads that prevent a fork: Python threads, and native thread pools that do not
     survive it.
     """
@@ -270,7 +270,7 @@ class Processes:
         Raises:
             StartupError: they must, and cannot.
         """
-        threads = threads_in_the_way()
+        threads = threads_that_prevent_fork()
         if not threads:
             return False
         names = ", ".join(threads)

@@ -64,18 +64,23 @@ from penstock.service.listening import (
     addresses,
     bind_all,
     bind_worker_sockets,
+    door_sockets,
     listen_on_all,
-    of_the_door,
     raise_descriptor_limit,
 )
 from penstock.service.live_page import (
     LISTS,
     TIMELINE,
     LivePage,
-    kept_request,
     listed_requests,
+    recorded_request,
 )
-from penstock.service.loop import DaemonPool, run_on_a_loop, share_the_lock, spare_the_collector
+from penstock.service.loop import (
+    DaemonPool,
+    freeze_garbage_collector,
+    run_on_a_loop,
+    shorten_switch_interval,
+)
 from penstock.service.model_keys import send_keys
 from penstock.service.opening import make_router, open_door, open_metrics_door, tls_of
 from penstock.service.processes import Processes, log_options, spawned_role
@@ -271,7 +276,7 @@ class _Service:
     async def _serve(self) -> None:
         loop = asyncio.get_running_loop()
         if self._control is not None:
-            self._supervisor = SupervisorClient(self._control, loop, self._obey)
+            self._supervisor = SupervisorClient(self._control, loop, self._handle_order)
         counters = Counters()
         recorder = Recorder(self._works.deployment.engine_id.index, counters)
         if self._config.log_requests:
@@ -294,7 +299,7 @@ class _Service:
             TRACE: partial(next_timelines, recorder),
             TRACER: partial(window_of, window, engine),
             LISTS: partial(listed_requests, recorder, writers),
-            TIMELINE: partial(kept_request, recorder),
+            TIMELINE: partial(recorded_request, recorder),
         }
         self._everyone = Everyone(answerers, self._supervisor)
         self._health.watch(engine.why_stuck)
@@ -324,8 +329,8 @@ class _Service:
             for_scrapers = open_metrics_door(self._config, metrics.routes(), writers)
             reporting: asyncio.Task[None] | None = None
             try:
-                spare_the_collector()
-                share_the_lock()
+                freeze_garbage_collector()
+                shorten_switch_interval()
                 await self._open(door, for_scrapers, self._works.model_lines(engine))
                 if interval is not None and self._works.deployment.engine_id.index == 0:
                     reports_written = report_every(self._config, self._everyone, engine)
@@ -376,7 +381,7 @@ class _Service:
             listen_on_all(self._config, [self._listeners])
         if self._stop.is_set():
             return  # stopped before it was ready
-        for listener in of_the_door(self._listeners):
+        for listener in door_sockets(self._listeners):
             await door.listen(listener, self._tls)
         if METRICS in self._listeners:
             await for_scrapers.listen(self._listeners[METRICS], self._tls)
@@ -402,7 +407,7 @@ class _Service:
                 return
         self._begin_stop()
 
-    def _obey(self, order: Order) -> None:
+    def _handle_order(self, order: Order) -> None:
         match order:
             case Serve():
                 self._serve_now.set()

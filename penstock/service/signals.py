@@ -109,7 +109,7 @@ def signals_stop_the_start() -> Iterator[StopSignals]:
 
 
 @contextmanager
-def waits_are_woken(waker: socket.socket) -> Iterator[None]:
+def signals_wake_waits(waker: socket.socket) -> Iterator[None]:
     """Make signals wake waits; and keep ended children as zombies, which ignoring SIGCHLD
     prevents.
     """
@@ -124,7 +124,7 @@ def waits_are_woken(waker: socket.socket) -> Iterator[None]:
             signal.signal(signal.SIGCHLD, before)
 
 
-class _HangUp:
+class _HangupHandler:
     """Our handler, which a child can recognise."""
 
     def __init__(self, action: Callable[[], object]) -> None:
@@ -138,10 +138,10 @@ class _HangUp:
 def on_hangup(action: Callable[[], object]) -> Iterator[None]:
     """Call ``action`` on SIGHUP, unless the script or ``nohup`` has set another action."""
     before = signal.getsignal(signal.SIGHUP)
-    if before is not signal.SIG_DFL and not isinstance(before, _HangUp):
+    if before is not signal.SIG_DFL and not isinstance(before, _HangupHandler):
         yield
         return
-    signal.signal(signal.SIGHUP, _HangUp(action))
+    signal.signal(signal.SIGHUP, _HangupHandler(action))
     try:
         yield
     finally:
@@ -150,7 +150,7 @@ def on_hangup(action: Callable[[], object]) -> Iterator[None]:
 
 def hang_up_as_before() -> None:
     """For a child: restore the default action of SIGHUP, if the parent has our handler."""
-    if isinstance(signal.getsignal(signal.SIGHUP), _HangUp):
+    if isinstance(signal.getsignal(signal.SIGHUP), _HangupHandler):
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 

@@ -69,7 +69,7 @@ from penstock.service.children import Child, Reaper, as_shell, end_all, fork, st
 from penstock.service.loop import spared_pages
 from penstock.service.placement import EngineId
 from penstock.service.questions import Questions
-from penstock.service.signals import StopSignals, hang_up_as_before, on_hangup, waits_are_woken
+from penstock.service.signals import StopSignals, hang_up_as_before, on_hangup, signals_wake_waits
 from penstock.service.status import Sums
 
 _log = logging.getLogger(__name__)
@@ -132,7 +132,7 @@ class EngineProcess:
             return False
         self._was_asked = True
         self.look_at = now + self._answer_timeout
-        self.say(Ping())
+        self.send(Ping())
         return True
 
     def answered(self) -> None:
@@ -143,21 +143,21 @@ class EngineProcess:
     def serve(self) -> None:
         """Make it accept connections."""
         self._serves_since = time.monotonic()
-        self.say(Serve())
+        self.send(Serve())
 
     def leave(self) -> None:
         """Make it finish its requests and end, since another engine accepts in its place."""
         self.is_leaving = True
-        self._expect_the_end()
-        self.say(Leave())
+        self._set_kill_time()
+        self.send(Leave())
         if not self.talks:
             self.child.signal(signal.SIGTERM)
 
     def stop(self, *, hurry: bool) -> None:
         """Make it end with the service."""
-        self._expect_the_end()
+        self._set_kill_time()
         if self.is_ready:
-            self.say(Stop(hurry))
+            self.send(Stop(hurry))
         if not self.is_ready or not self.talks:  # it cannot receive the message
             self.child.signal(signal.SIGTERM)
 
@@ -166,7 +166,7 @@ class EngineProcess:
         self.kill_at = None
         self.child.kill()
 
-    def _expect_the_end(self) -> None:
+    def _set_kill_time(self) -> None:
         if self.kill_at is None:
             self.kill_at = time.monotonic() + self._stop_timeout
 
@@ -184,7 +184,7 @@ class EngineProcess:
                 return
             yield decode(data), fds
 
-    def say(self, message: Message, *fds: int) -> None:
+    def send(self, message: Message, *fds: int) -> None:
         """Send a message. The caller keeps the descriptors."""
         if not self.talks:
             return
@@ -346,7 +346,7 @@ class Supervisor:
                 for each in (self._woken, self._waker):
                     stack.enter_context(each)
                     each.setblocking(False)
-                stack.enter_context(waits_are_woken(self._waker))
+                stack.enter_context(signals_wake_waits(self._waker))
                 stack.enter_context(on_hangup(self._hang_up))
                 stack.callback(self._end_children)
                 self._forward_signals()  # signals from before they could wake a wait
@@ -522,7 +522,7 @@ class Supervisor:
                 others = [each for each in self._processes() if each.serves and each is not engine]
                 ours = self._sums.want(engine, number, text, others, time.monotonic())
                 for each in others:
-                    each.say(ReportWanted(ours))
+                    each.send(ReportWanted(ours))
                 self._give_sums()
             case Report(number, text):
                 self._sums.take(engine, number, text)
@@ -532,7 +532,7 @@ class Supervisor:
                 others = [each for each in self._processes() if each.serves and each is not engine]
                 ours = self._questions.ask(engine, number, seconds, others, time.monotonic())
                 for each in others:
-                    each.say(Asked(ours, question))
+                    each.send(Asked(ours, question))
                 self._give_answers()
             case Answer(number):
                 for fd in fds:
@@ -541,12 +541,12 @@ class Supervisor:
 
     def _give_answers(self) -> None:
         for each in self._questions.ready():
-            each.asker.say(Answers(each.number), *each.answers)
+            each.asker.send(Answers(each.number), *each.answers)
             each.close()
 
     def _give_sums(self) -> None:
         for engine, number, text in self._sums.ready():
-            engine.say(Sum(number, text))
+            engine.send(Sum(number, text))
 
     def _engine_ready(self, slot: EngineSlot, engine: EngineProcess, models: Sequence[str]) -> None:
         predecessor = slot.serving
@@ -617,7 +617,7 @@ class Supervisor:
     def _worker_died(self, worker: Child, engine: EngineProcess) -> None:
         status = worker.reap()
         del self._workers[worker.pid]
-        engine.say(Exited(worker.pid, status, worker.peak))
+        engine.send(Exited(worker.pid, status, worker.peak))
 
     def _spawn(self, engine: EngineProcess, wanted: Spawn) -> None:
         listeners = [each for every in self._slots for each in every.listeners]
@@ -629,9 +629,9 @@ class Supervisor:
                 child = fork(f"{wanted.op}|{wanted.index}", main, leave, stoppable=False,
                              spawns=self._spawns)  # fmt: skip
                 self._workers[child.pid] = child, engine
-                engine.say(Forked(wanted.number, child.pid), ours.fileno(), child.pidfd)
+                engine.send(Forked(wanted.number, child.pid), ours.fileno(), child.pidfd)
         except (OSError, StartupError) as error:
-            engine.say(Refused(wanted.number, str(error)))
+            engine.send(Refused(wanted.number, str(error)))
 
     def _leave(self, *others: socket.socket) -> None:
         """For a child: close the descriptors of the supervisor and the siblings."""

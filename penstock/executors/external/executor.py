@@ -151,7 +151,7 @@ class ExternalExecutor(LocalExecutor):
         else:
             self._idle.append(connection)
         finished(work, work.take_results())
-        self._look_for_rest()
+        self._check_idle()
 
     def ended(self, connection: Connection, why: str | None) -> None:
         """See Owner."""
@@ -173,7 +173,7 @@ class ExternalExecutor(LocalExecutor):
         work.current = None
         self._count()
         finished(work, work.take_results())
-        self._look_for_rest()
+        self._check_idle()
 
     def _log_end(self, connection: Connection, why: str | None, lost: Sequence[Sample]) -> None:
         if not connection.ready:
@@ -202,7 +202,7 @@ class ExternalExecutor(LocalExecutor):
         if notify is not None:
             notify(self._name, connection.index, why, now)
 
-    def _look_for_rest(self) -> None:
+    def _check_idle(self) -> None:
         if self._closing and not self._busy:
             self._at_rest.set()
 

@@ -95,15 +95,15 @@ class Child:
 
     def step(self, doing: str) -> None:
         """Report the current step of the start, as a text."""
-        self._say(Kind.STEP, doing)
+        self._send_message(Kind.STEP, doing)
 
     def ready(self, loaded: dict[str, Any]) -> None:
         """Report that the model is open and ``init_op`` has run, and what was loaded."""
-        self._say(Kind.READY, loaded)
+        self._send_message(Kind.READY, loaded)
 
     def failed(self, text: str) -> None:
         """Report a failed start."""
-        self._say(Kind.FAILED, text[:_MOST_WORDS])
+        self._send_message(Kind.FAILED, text[:_MOST_WORDS])
 
     def serve(self, op: BoundOp, outside: str | None = None) -> None:
         """Run batches until the engine sends STOP or closes the socket.
@@ -237,7 +237,7 @@ class Child:
             self._unopened = f"it cannot be unpickled: {type(error).__name__}: {text_of(error)}"
             return _UNOPENED
 
-    def _say(self, kind: Kind, value: Any) -> None:
+    def _send_message(self, kind: Kind, value: Any) -> None:
         body = encode(value)
         self._send([header(kind, 0, sum(map(len, body))), *body])
         os.eventfd_write(self._event, 1)

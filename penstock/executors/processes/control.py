@@ -254,7 +254,7 @@ class SupervisorClient:
         control.setblocking(False)
         self._control = control
         self._loop = loop
-        self._obey = obey
+        self._handle_order = obey
         self._numbers = itertools.count(1)
         # One request at a time: the supervisor serves them one after the other anyhow, and so its
         # queue, which would refuse at some length, stays short.
@@ -266,7 +266,7 @@ class SupervisorClient:
 
     def ready(self, models: Sequence[str] = ()) -> None:
         """Report that this engine is ready, and its open models."""
-        self._say(Ready([*models]))
+        self._send_message(Ready([*models]))
 
     def leaving(self) -> None:
         """Report that this engine got a signal to stop, and request a replacement.
@@ -274,7 +274,7 @@ class SupervisorClient:
         Raises:
             StartupError: the supervisor is gone.
         """
-        self._say(Leaving())
+        self._send_message(Leaving())
 
     async def spawn(self, op: str, index: int) -> Spawned:
         """Start a worker.
@@ -292,7 +292,7 @@ class SupervisorClient:
         Raises:
             StartupError: the supervisor is gone.
         """
-        self._say(Report(number, text))
+        self._send_message(Report(number, text))
 
     async def sum_up(self, text: str) -> str:
         """Return the sum of all engines' reports; ``text`` is this engine's own.
@@ -322,7 +322,7 @@ class SupervisorClient:
         with open(os.memfd_create("penstock-answer", os.MFD_CLOEXEC), "w+") as file:
             file.write(text)
             file.flush()
-            self._say(Answer(number), file.fileno())
+            self._send_message(Answer(number), file.fileno())
 
     async def exited(self, pid: int) -> Exited:
         """Wait until a worker has ended, and return its wait status, as of ``os.waitpid``.
@@ -347,7 +347,7 @@ class SupervisorClient:
     async def _ask(self, message: Spawn | SumWanted | Ask) -> Any:
         answer = self._pending[message.number] = self._loop.create_future()
         try:
-            self._say(message)
+            self._send_message(message)
             return await answer
         except asyncio.CancelledError:
             # Maybe in the same turn of the loop in which a worker was reported.
@@ -357,7 +357,7 @@ class SupervisorClient:
         finally:
             del self._pending[message.number]
 
-    def _say(self, message: Message, *fds: int) -> None:
+    def _send_message(self, message: Message, *fds: int) -> None:
         if self._lost is not None:
             raise StartupError(self._lost)
         try:
@@ -399,9 +399,9 @@ class SupervisorClient:
                     self._exits[pid].set_result(message)
             case Ping():
                 with suppress(StartupError):  # gone, or it will repeat the request
-                    self._say(Pong())
+                    self._send_message(Pong())
             case Serve() | Leave() | Stop() | ReportWanted() | Asked():
-                self._obey(message)
+                self._handle_order(message)
 
     def _answer(self, number: int, answer: Any) -> None:
         future = self._pending.get(number)
