@@ -1,4 +1,5 @@
-"""An exchange without a connection, and a pipeline without an engine: what they get is kept."""
+"""An exchange without a connection, and a pipeline protocol without an engine, which record
+everything."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from penstock.protocols.heads import HTTP_1_1, HTTP_2, Headers, RequestHead
 
 
 class RecordedExchange(Exchange):
-    """Keeps everything: whole replies in ``replies``, parts of others in ``sent``."""
+    """Records everything: whole replies in ``replies``, parts of streamed ones in ``sent``."""
 
     peer = Peer("127.0.0.1", 1, None)
 
@@ -73,35 +74,35 @@ class RecordedExchange(Exchange):
 
     @property
     def answered(self) -> bool:
-        """Anything has been said."""
+        """Whether any part of a reply was sent."""
         return bool(self.replies or self.sent)
 
     @property
     def ended(self) -> bool:
-        """The answer is complete."""
+        """Whether the reply is complete."""
         return bool(self.replies or ("finish", b"") in self.sent)
 
     @property
-    def said(self) -> bytes:
-        """The answer's body."""
+    def body(self) -> bytes:
+        """The body of the reply."""
         return b"".join(
             [body for _, _, body, _ in self.replies]
             + [piece for what, piece in self.sent if what == "send"]
         )
 
     def fields(self) -> dict[bytes, bytes]:
-        """Of head and trailers."""
+        """The fields of head and trailers."""
         return dict([field for headers in self.heads for field in headers] + [*self.trailers])
 
 
 class HeldProtocol:
-    """Keeps what it is asked, for the test to answer."""
+    """Records the calls, which the test answers."""
 
     prepare = staticmethod(paddle.prepare)
     names = ()
 
     def __init__(self) -> None:
-        self.asked: list[paddle.Call] = []
+        self.calls: list[paddle.Call] = []
         self.timeouts: list[float | None] = []
         self.threads = None
         self.done: Callable[..., None] | None = None
@@ -111,7 +112,7 @@ class HeldProtocol:
     def start(
         self, call: paddle.Call, timeout: float | None, port: Any, context: Any
     ) -> Callable[[], None]:
-        self.asked.append(call)
+        self.calls.append(call)
         self.timeouts.append(timeout)
         self.done, self.context = port.done, context
         return self._drop

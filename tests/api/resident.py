@@ -1,4 +1,4 @@
-"""The memory of this very process."""
+"""The resident memory of this process."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 
 def memory() -> int:
-    """Bytes that are resident."""
+    """The resident bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
-def most_memory() -> int:
-    """The most bytes that were resident since the mark was taken down."""
+def peak_memory() -> int:
+    """The peak of resident bytes since the last reset."""
     (line,) = [
         line
         for line in Path("/proc/self/status").read_text().splitlines()
@@ -21,6 +21,6 @@ def most_memory() -> int:
     return int(line.split()[1]) * 1024
 
 
-def take_the_mark_down() -> None:
-    """Let ``most_memory`` begin anew."""
+def reset_peak_memory() -> None:
+    """Resets ``peak_memory``."""
     Path("/proc/self/clear_refs").write_text("5")

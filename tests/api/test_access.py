@@ -1,4 +1,4 @@
-"""Who may see a page that is for this machine, or for those who know its token."""
+"""Access to pages that are for this machine only, or for clients with a token."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def access(token: str | None = None, *, tls: bool = False) -> Access:
 @pytest.mark.parametrize(
     "host", ["localhost", "LOCALHOST:80", "127.0.0.1:80", "[::1]:80", "a.localhost:80"]
 )
-def test_without_a_token_callers_on_this_machine_see_it(peer: str, host: str) -> None:
+def test_without_a_token_clients_on_this_machine_have_access(peer: str, host: str) -> None:
     assert access().denial(peer, head(host=host)) is None
 
 
 @pytest.mark.parametrize(
-    ("peer", "asked", "why"),
+    ("peer", "request_head", "why"),
     [
         ("10.0.0.1", head(), "for this machine only"),
         ("::ffff:10.0.0.1", head(), "for this machine only"),
@@ -40,41 +40,43 @@ def test_without_a_token_callers_on_this_machine_see_it(peer: str, host: str) ->
         (HERE, head(("x-real-ip", "10.0.0.1")), "through a proxy"),
         (HERE, head(("via", "1.1 a")), "through a proxy"),
         ("", head(("x-forwarded-proto", "https")), "through a proxy"),
-        (HERE, head(version="1.0"), "through a proxy"),  # no browser speaks that
+        (HERE, head(version="1.0"), "through a proxy"),  # no browser uses that version
         (HERE, head(host="evil.example:80"), "by the name localhost"),
         (HERE, head(host="localhost.evil.example"), "by the name localhost"),
         (HERE, head(host="127.0.0.1.evil.example"), "by the name localhost"),
         (HERE, head(host="evil-localhost"), "by the name localhost"),
         (HERE, head(host="[::2]:80"), "by the name localhost"),
         (HERE, head(host=""), "by the name localhost"),
-        # Who knows no token is not let in by one.
+        # A token is no help if none is configured.
         ("10.0.0.1", head(("authorization", f"Bearer {TOKEN}")), "for this machine only"),
     ],
 )
-def test_without_a_token_all_others_are_told_why_not(
-    peer: str, asked: RequestHead, why: str
+def test_without_a_token_other_clients_are_refused_with_the_reason(
+    peer: str, request_head: RequestHead, why: str
 ) -> None:
-    denial = access().denial(peer, asked)
+    denial = access().denial(peer, request_head)
     assert denial is not None
     assert (denial.status, denial.code) == (403, "forbidden")
     assert why in denial.text
     assert "ui.token" in denial.text
 
 
-def test_a_token_lets_its_bearer_in_from_anywhere_and_nobody_without_it() -> None:
+def test_a_token_gives_access_from_anywhere_and_is_required_everywhere() -> None:
     guard = access(TOKEN)
     for given in (f"Bearer {TOKEN}", f"bearer {TOKEN}"):
-        asked = head(("authorization", given), ("x-forwarded-for", "10.0.0.1"), host="any.example")
-        assert guard.denial("10.0.0.1", asked) is None
+        request_head = head(
+            ("authorization", given), ("x-forwarded-for", "10.0.0.1"), host="any.example"
+        )
+        assert guard.denial("10.0.0.1", request_head) is None
     for wrong in ("", "Bearer", "Bearer ", f"Bearer {TOKEN}x", f"Basic {TOKEN}", "Bearer \xff"):
         denial = guard.denial(HERE, head(("authorization", wrong)))
         assert denial is not None
         assert denial.status == 401
-    assert guard.denial(HERE, head()) is not None  # this machine needs it, too
+    assert guard.denial(HERE, head()) is not None  # on this machine too
 
 
 @pytest.mark.parametrize("tls", [False, True])
-def test_the_cookie_of_a_bearer_lets_it_in_again(tls: bool) -> None:
+def test_the_cookie_of_a_client_with_the_token_gives_access(tls: bool) -> None:
     guard = access(TOKEN, tls=tls)
     ((name, line),) = guard.cookie(head(("authorization", f"Bearer {TOKEN}")))
     assert name == b"set-cookie"
@@ -89,7 +91,7 @@ def test_the_cookie_of_a_bearer_lets_it_in_again(tls: bool) -> None:
     assert other.denial(HERE, head(("cookie", pair))) is not None
 
 
-def test_nobody_else_is_given_a_cookie() -> None:
+def test_a_client_without_the_token_gets_no_cookie() -> None:
     assert access(TOKEN).cookie(head()) == ()
     assert access(TOKEN).cookie(head(("authorization", "Bearer wrong"))) == ()
     assert access().cookie(head(("authorization", "Bearer "))) == ()

@@ -1,4 +1,4 @@
-"""Bodies while they come in."""
+"""Bodies while they are received."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pytest
 
 from penstock.api import body as body_module
 from penstock.api.body import PartialBody
-from tests.api.resident import memory, most_memory, take_the_mark_down
+from tests.api.resident import memory, peak_memory, reset_peak_memory
 
 
 @pytest.mark.parametrize("size", [1, 100, 4096, 100_000])
-def test_pieces_are_joined_in_their_order(size: int) -> None:
+def test_pieces_are_joined_in_order(size: int) -> None:
     body = PartialBody()
     pieces = [bytes((n % 251,)) * size for n in range(300)]
     for piece in pieces:
@@ -22,7 +22,7 @@ def test_pieces_are_joined_in_their_order(size: int) -> None:
     assert body.join() == b"".join(pieces)
 
 
-def test_small_and_large_pieces_keep_their_order() -> None:
+def test_small_and_large_pieces_are_joined_in_order() -> None:
     body = PartialBody()
     pieces = [b"a", b"b" * 70_000, b"c", b"d" * 65_000, b"e" * 1000, b"f"]
     for piece in pieces:
@@ -31,7 +31,7 @@ def test_small_and_large_pieces_keep_their_order() -> None:
 
 
 @pytest.mark.parametrize("freed", [0, 20_000_000])
-def test_bodies_come_in_beside_each_other_and_take_what_they_hold(freed: int) -> None:
+def test_concurrent_bodies_need_little_more_memory_than_their_size(freed: int) -> None:
     bytearray(freed)  # from then on the allocator keeps blocks of nearly that size in its heap
     bodies = [PartialBody() for _ in range(50)]
     before = memory()
@@ -46,29 +46,29 @@ def test_bodies_come_in_beside_each_other_and_take_what_they_hold(freed: int) ->
     assert [one.size for one in kept] == [2_000_000] * 5
 
 
-def test_a_large_body_is_never_there_twice() -> None:
+def test_joining_a_large_body_does_not_copy_it_whole() -> None:
     body = PartialBody()
     pieces = [bytes((n,)) * 1_000_003 for n in range(50)]
     for piece in pieces:
         body.add(piece)
-    take_the_mark_down()
+    reset_peak_memory()
     before = memory()
     whole = body.join()
-    assert most_memory() - before < 25_000_000  # the system counts pages by and by
+    assert peak_memory() - before < 25_000_000  # the kernel updates its count of pages with a delay
     assert whole == b"".join(pieces)
 
 
-def test_the_memory_of_a_body_serves_the_next_one_and_little_is_kept(
+def test_the_memory_of_a_body_is_reused_and_little_is_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made: list[int] = []
     mapped = body_module._mapped
 
-    def noted(size: int) -> mmap.mmap:
+    def recording_mapped(size: int) -> mmap.mmap:
         made.append(size)
         return mapped(size)
 
-    monkeypatch.setattr(body_module, "_mapped", noted)
+    monkeypatch.setattr(body_module, "_mapped", recording_mapped)
     monkeypatch.setattr(body_module, "_MAPPINGS", body_module._Mappings())
     for n in range(5):
         body = PartialBody()

@@ -1,4 +1,4 @@
-"""Packed bodies, in both directions."""
+"""Compressed bodies, of requests and replies."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ MOST = 8 << 20
         (b"gzip;q=nonsense", None),
     ],
 )
-def test_the_coding_that_is_accepted_is_chosen(accepted: bytes, coding: bytes | None) -> None:
+def test_the_preferred_accepted_coding_is_chosen(accepted: bytes, coding: bytes | None) -> None:
     assert choose(accepted) == coding
 
 
 @pytest.mark.parametrize("coding", [b"gzip", b"zstd"])
-def test_what_is_packed_unpacks_to_the_same(coding: bytes) -> None:
+def test_a_compressed_body_is_decompressed_to_the_same(coding: bytes) -> None:
     body = b"[1.5, 2.5]" * 10_000
     packed = pack(body, coding)
     assert len(packed) < len(body) / 10
@@ -55,7 +55,7 @@ def test_what_is_packed_unpacks_to_the_same(coding: bytes) -> None:
     ],
     ids=["cut", "longer", "other", "empty", "too large", "a bomb", "a large window"],
 )
-def test_zstd_that_is_broken_or_too_large_is_refused(
+def test_invalid_or_too_large_zstd_is_refused(
     spoil: Callable[[bytes], bytes], error: type[Exception]
 ) -> None:
     with pytest.raises(error):

@@ -32,8 +32,8 @@ def app_with(examples: list[Any], function: Any = add_one, **options: Any) -> Ap
     return app
 
 
-def test_each_worker_has_run_the_examples_before_the_service_is_ready() -> None:
-    arrived = threading.Barrier(3, timeout=20)  # passed only by three calls at once
+def test_each_worker_runs_the_examples_before_the_service_is_ready() -> None:
+    arrived = threading.Barrier(3, timeout=20)  # passed only by three concurrent calls
     calls = []
 
     def wait(x: int) -> int:
@@ -46,21 +46,21 @@ def test_each_worker_has_run_the_examples_before_the_service_is_ready() -> None:
         assert len({ident for ident, _ in calls}) == 3
 
 
-def test_a_model_s_own_examples_are_run_where_the_route_has_none() -> None:
-    seen = []
+def test_a_model_s_own_examples_are_run_if_the_route_has_none() -> None:
+    runs = []
 
-    def keep(item: Item) -> int:
-        seen.append(item.x)
+    def record(item: Item) -> int:
+        runs.append(item.x)
         return item.x
 
-    with client(app_with([], keep)) as http:
-        assert seen == [1, 2]
+    with client(app_with([], record)) as http:
+        assert runs == [1, 2]
         report = http.get("/health/deep").json()
         assert [(each["example"], each["state"]) for each in report["checked"]] == [
             (1, "ok"),
             (2, "ok"),
         ]
-        assert seen == [1, 2, 1, 2]
+        assert runs == [1, 2, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_model_s_own_examples_are_run_where_the_route_has_none() -> None:
         (({"x": 1}, 2), None),
     ],
 )
-def test_an_example_that_fails_is_an_error_at_the_start(example: Any, why: str | None) -> None:
+def test_an_example_that_fails_is_an_error_at_start(example: Any, why: str | None) -> None:
     app = app_with([{"x": 5}, example])
     if why is None:
         with client(app) as http:
@@ -103,24 +103,24 @@ def graph_with(examples: list[Any], seen: list[int], request: Any = None) -> App
     return app
 
 
-def test_a_graph_s_examples_are_run_shown_and_checked() -> None:
-    seen: list[int] = []
-    with client(graph_with([({"x": 1}, {"sum": 2}), {"x": 5}], seen)) as http:
-        assert seen == [1, 1, 5, 5]
+def test_a_graph_s_examples_are_run_described_and_checked() -> None:
+    runs: list[int] = []
+    with client(graph_with([({"x": 1}, {"sum": 2}), {"x": 5}], runs)) as http:
+        assert runs == [1, 1, 5, 5]
         report = http.get("/health/deep").json()
         assert [(each["route"], each["state"]) for each in report["checked"]] == [
             ("/total", "ok"),
             ("/total", "ok"),
         ]
-        asked = http.get("/openapi.json").json()["paths"]["/total"]["post"]["requestBody"]
-        shown = asked["content"]["application/json"]["examples"]
+        body = http.get("/openapi.json").json()["paths"]["/total"]["post"]["requestBody"]
+        shown = body["content"]["application/json"]["examples"]
         assert [each["value"] for each in shown.values()] == [{"x": 1}, {"x": 5}]
 
 
-def test_a_graph_s_own_examples_are_those_of_its_request() -> None:
-    seen: list[int] = []
-    with client(graph_with([], seen, Item)):
-        assert seen == [1, 1, 2, 2]
+def test_a_graph_without_examples_has_those_of_its_request_type() -> None:
+    runs: list[int] = []
+    with client(graph_with([], runs, Item)):
+        assert runs == [1, 1, 2, 2]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_graph_s_own_examples_are_those_of_its_request() -> None:
         (None, {"x": 0.5}, "the answer cannot be encoded"),
     ],
 )
-def test_a_graph_s_example_that_fails_is_an_error_at_the_start(
+def test_a_graph_s_example_that_fails_is_an_error_at_start(
     request_type: Any, example: Any, why: str
 ) -> None:
     app = graph_with([example], [], request_type)
@@ -141,12 +141,12 @@ def test_a_graph_s_example_that_fails_is_an_error_at_the_start(
     assert why in str(raised.value)
 
 
-def test_an_example_that_is_no_plain_value_is_an_error_where_it_is_written() -> None:
+def test_an_example_that_is_no_plain_value_is_an_error_at_its_route() -> None:
     with pytest.raises(HookError, match="an example of /it"):
         app_with([{"x": object()}])
 
 
-def test_the_deep_check_says_which_example_fails_and_not_why_to_strangers() -> None:
+def test_the_deep_check_names_the_failed_example_without_the_exception_s_text() -> None:
     broken = threading.Event()
 
     def sometimes(x: int) -> int:
@@ -167,14 +167,14 @@ def test_the_deep_check_says_which_example_fails_and_not_why_to_strangers() -> N
         assert one["id"].isdigit()
 
 
-def test_checks_at_the_same_time_are_one_and_nobody_need_wait_for_it() -> None:
-    go, slow = threading.Event(), threading.Event()
+def test_concurrent_deep_checks_run_the_examples_once_and_may_time_out() -> None:
+    released, slow = threading.Event(), threading.Event()
     calls = []
 
     def wait(x: int) -> int:
         if slow.is_set():
             calls.append(x)
-            go.wait(20)
+            released.wait(20)
         return x
 
     with client(app_with([{"x": 1}], wait, workers=4)) as http:
@@ -183,18 +183,18 @@ def test_checks_at_the_same_time_are_one_and_nobody_need_wait_for_it() -> None:
             late = http.get("/health/deep", headers={"penstock-timeout": "0.05"})
             assert (late.status_code, late.json()["error"]) == (504, "deadline")
         assert calls == [1]
-        go.set()
+        released.set()
         assert http.get("/health/deep").status_code == 200
 
 
-def test_a_service_that_is_full_is_not_called_broken() -> None:
-    go, slow = threading.Event(), threading.Event()
+def test_a_busy_service_does_not_fail_the_deep_check() -> None:
+    released, slow = threading.Event(), threading.Event()
     running = threading.Semaphore(0)
 
     def wait(x: int) -> int:
         if slow.is_set():
             running.release()
-            go.wait(20)
+            released.wait(20)
         return x
 
     app = App("tests", max_requests=1)
@@ -205,11 +205,11 @@ def test_a_service_that_is_full_is_not_called_broken() -> None:
         assert running.acquire(timeout=20)
         report = http.get("/health/deep")
         assert (report.status_code, report.json()["checked"][0]["state"]) == (200, "busy")
-        go.set()
+        released.set()
         assert taken.result().json() == 2
 
 
-def test_services_without_examples_are_well() -> None:
+def test_a_service_without_examples_passes_the_deep_check() -> None:
     with client(app_with([])) as http:
         assert http.get("/health/deep").json() == {"ok": True, "checked": []}
 
@@ -230,7 +230,7 @@ app.run()
 
 
 @pytest.mark.real
-def test_worker_processes_run_them_too(tmp_path: Path) -> None:
+def test_worker_processes_run_the_examples_at_start(tmp_path: Path) -> None:
     script = tmp_path / "service.py"
     script.write_text(SCRIPT.replace("EXPECTED", "1"))
     with running(script) as server:
@@ -257,5 +257,7 @@ def test_worker_processes_run_them_too(tmp_path: Path) -> None:
         ("1", 1, False),
     ],
 )
-def test_the_same_but_for_the_last_digits(found: Any, wanted: Any, is_same: bool) -> None:
+def test_expected_and_actual_results_may_differ_in_the_last_digits(
+    found: Any, wanted: Any, is_same: bool
+) -> None:
     assert same(found, wanted) is is_same

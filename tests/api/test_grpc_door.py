@@ -1,4 +1,4 @@
-"""gRPC through the door, asked by grpcio's own client; behind it a protocol that a test holds."""
+"""gRPC through the door, with grpcio's client and a protocol that is controlled by the test."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 MOST = 3
 
 
-class Held:
-    """Answers when it is told to."""
+class HeldProtocol:
+    """Answers once the event ``go`` is set."""
 
     def __init__(self) -> None:
         self.names = ()
@@ -49,18 +49,18 @@ class Held:
 
 
 class Site:
-    def __init__(self, channel: grpc.aio.Channel, protocol: Held, health: Health) -> None:
+    def __init__(self, channel: grpc.aio.Channel, protocol: HeldProtocol, health: Health) -> None:
         self.channel = channel
         self.protocol = protocol
         self.health = health
         self.probes: Any = health_pb2_grpc.HealthStub(channel)
 
     def call(self) -> Any:
-        """A whole call."""
+        """A complete call."""
         return self.channel.unary_unary(METHOD)(pb.Request().SerializeToString(), timeout=20)
 
     async def half_open(self) -> Any:
-        """A call whose message does not come."""
+        """A call whose message does not arrive."""
         call = self.channel.stream_unary(METHOD)(timeout=20)
         await call.wait_for_connection()
         return call
@@ -72,7 +72,7 @@ class Site:
 
 @pytest.fixture
 async def site() -> AsyncIterator[Site]:
-    protocol: Any = Held()
+    protocol: Any = HeldProtocol()
     health = Health()
     routes = [
         *PaddleApplication(protocol).routes(),
@@ -90,7 +90,7 @@ async def site() -> AsyncIterator[Site]:
     assert budget.used == 0
 
 
-async def test_calls_beyond_the_limit_are_told_to_try_again_later(site: Site) -> None:
+async def test_calls_beyond_the_limit_are_refused_with_a_retry_pushback(site: Site) -> None:
     calls = [site.call() for _ in range(MOST)]
     for _ in calls:
         await site.protocol.arrived.acquire()
@@ -104,10 +104,10 @@ async def test_calls_beyond_the_limit_are_told_to_try_again_later(site: Site) ->
     assert await site.code_of_another() is grpc.StatusCode.OK
 
 
-async def test_calls_whose_message_has_not_come_count_as_well(site: Site) -> None:
+async def test_calls_without_a_message_count_for_the_limit(site: Site) -> None:
     site.protocol.go.set()
     calls = [await site.half_open() for _ in range(MOST)]
-    # Until the last of them has reached the server, a whole call is still answered.
+    # Until the last of them has reached the server, a complete call is still answered.
     async with asyncio.timeout(10):
         while await site.code_of_another() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
             pass
@@ -118,7 +118,7 @@ async def test_calls_whose_message_has_not_come_count_as_well(site: Site) -> Non
             pass
 
 
-async def test_probes_are_answered_when_no_call_is_free(site: Site) -> None:
+async def test_health_checks_are_answered_while_the_limit_of_calls_is_reached(site: Site) -> None:
     site.health.set_ready()
     calls = [site.call() for _ in range(MOST)]
     for _ in calls:

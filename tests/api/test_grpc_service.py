@@ -33,21 +33,21 @@ def echo(call: GrpcCall, message: bytes) -> None:
     call.reply(message[::-1])
 
 
-async def echoes(call: GrpcCall) -> None:
+async def echo_stream(call: GrpcCall) -> None:
     while (message := await call.read()) is not None:
         await call.write(message[::-1])
 
 
-def labels(call: GrpcCall, message: bytes) -> None:
+def with_metadata(call: GrpcCall, message: bytes) -> None:
     call.start(LEADING)
     call.reply(message[::-1], TRAILING)
 
 
-def remarks(call: GrpcCall, message: bytes) -> None:
+def with_trailers(call: GrpcCall, message: bytes) -> None:
     call.reply(message[::-1], TRAILING)
 
 
-async def sleeps(call: GrpcCall) -> None:
+async def wait_forever(call: GrpcCall) -> None:
     await asyncio.Event().wait()
 
 
@@ -55,10 +55,10 @@ SERVICE = Router(
     [
         Grpc("/a.B/Echo", unary=echo),
         Grpc("/a.B/Probe", unary=echo, always=True),
-        Grpc("/a.B/Echoes", stream=echoes),
-        Grpc("/a.B/Labels", unary=labels),
-        Grpc("/a.B/Remarks", unary=remarks),
-        Grpc("/a.B/Sleeps", stream=sleeps),
+        Grpc("/a.B/Echoes", stream=echo_stream),
+        Grpc("/a.B/Labels", unary=with_metadata),
+        Grpc("/a.B/Remarks", unary=with_trailers),
+        Grpc("/a.B/Sleeps", stream=wait_forever),
     ],
     max_message_bytes=MOST,
 )
@@ -77,12 +77,12 @@ async def until(done: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-def failed(exchange: RecordedExchange, code: GrpcCode, text: str) -> bool:
+def is_failed(exchange: RecordedExchange, code: GrpcCode, text: str) -> bool:
     headers = (*grpc.HEAD, *grpc.trailers(code, text))
     return exchange.replies == [(200, headers, b"", False)]
 
 
-def good(exchange: RecordedExchange) -> bool:
+def is_echo(exchange: RecordedExchange) -> bool:
     reply = (200, grpc.HEAD, framed(b"cba"), False)
     return exchange.replies == [reply] and exchange.trailers == grpc.OK_TRAILERS
 
@@ -90,7 +90,7 @@ def good(exchange: RecordedExchange) -> bool:
 async def test_a_unary_call_is_answered_by_its_function() -> None:
     exchange = begun("/a.B/Echo")
     exchange.state.data(exchange, framed(b"abc"), True)
-    assert good(exchange)
+    assert is_echo(exchange)
 
 
 WHOLE_BODIES = {
@@ -110,7 +110,7 @@ WHOLE_BODIES = {
 @pytest.mark.parametrize("over_limit", [False, True], ids=["usual", "over_limit"])
 @pytest.mark.parametrize("path", ["Echo", "Probe", "Labels", "Remarks", "Unheard"])
 @pytest.mark.parametrize("body", WHOLE_BODIES.values(), ids=list(WHOLE_BODIES))
-async def test_what_is_there_as_a_whole_is_answered_as_any_other(
+async def test_a_call_that_arrives_whole_is_answered_as_one_in_pieces(
     body: bytes, path: str, over_limit: bool, most: int
 ) -> None:
     exchanges = []
@@ -140,7 +140,7 @@ async def test_what_is_there_as_a_whole_is_answered_as_any_other(
     ],
     ids=["none", "two", "cut short", "too large", "packed without saying so"],
 )
-async def test_what_is_no_single_message_fails_the_call(
+async def test_a_body_that_is_no_single_message_fails_the_call(
     pieces: list[bytes], code: GrpcCode
 ) -> None:
     exchange = begun("/a.B/Echo")
@@ -151,28 +151,28 @@ async def test_what_is_no_single_message_fails_the_call(
     assert int(exchange.fields()[b"grpc-status"]) == code
 
 
-async def test_a_second_message_ends_a_unary_call_that_is_under_way() -> None:
-    dropped = []
+async def test_a_second_message_ends_a_running_unary_call() -> None:
+    cancelled = []
 
-    def holds(call: GrpcCall, message: bytes) -> None:
-        call.exchange.on_gone = lambda: dropped.append(message)
+    def hold(call: GrpcCall, message: bytes) -> None:
+        call.exchange.on_gone = lambda: cancelled.append(message)
 
-    service = Router([Grpc("/a.B/Holds", unary=holds)], max_message_bytes=MOST)
+    service = Router([Grpc("/a.B/Holds", unary=hold)], max_message_bytes=MOST)
     exchange = RecordedExchange(grpc_head("/a.B/Holds"))
     exchange.state = service.begin(exchange)
     exchange.state.data(exchange, framed(b"a"), False)
     exchange.state.data(exchange, framed(b"b"), True)
-    assert dropped == [b"a"]
-    assert failed(exchange, GrpcCode.INVALID_ARGUMENT, "the call has more than one message")
+    assert cancelled == [b"a"]
+    assert is_failed(exchange, GrpcCode.INVALID_ARGUMENT, "the call has more than one message")
 
 
-async def test_a_whole_message_is_answered_before_its_stream_has_ended() -> None:
+async def test_a_whole_message_is_answered_before_its_stream_ends() -> None:
     exchange = begun("/a.B/Echo")
     exchange.state.data(exchange, framed(b"abc"), False)
-    assert good(exchange)
+    assert is_echo(exchange)
 
 
-async def test_bytes_beyond_the_budget_fail_the_call_with_a_pause_to_keep() -> None:
+async def test_bytes_beyond_the_budget_fail_the_call_with_a_retry_pushback() -> None:
     exchange = begun("/a.B/Echo", most=10)
     exchange.state.data(exchange, framed(b"x" * 100), True)
     fields = exchange.fields()
@@ -180,14 +180,14 @@ async def test_bytes_beyond_the_budget_fail_the_call_with_a_pause_to_keep() -> N
     assert fields[b"grpc-retry-pushback-ms"] == b"1000"
 
 
-async def test_a_method_may_answer_such_errors_itself() -> None:
-    seen: list[object] = []
-    method = Grpc("/a.B/Own", unary=echo, failed=lambda call, error: seen.append(type(error)))
+async def test_a_method_may_handle_such_errors_itself() -> None:
+    errors: list[object] = []
+    method = Grpc("/a.B/Own", unary=echo, failed=lambda call, error: errors.append(type(error)))
     service = Router([method], max_message_bytes=MOST)
     exchange = RecordedExchange(grpc_head("/a.B/Own"), ByteBudget(10))
     exchange.state = service.begin(exchange)
     exchange.state.data(exchange, framed(b"x" * 100), True)
-    assert seen == [ServiceBusy]
+    assert errors == [ServiceBusy]
 
 
 async def test_messages_of_a_stream_are_answered_one_by_one() -> None:
@@ -206,7 +206,7 @@ async def test_messages_of_a_stream_are_answered_one_by_one() -> None:
     assert exchange.taken < 32
 
 
-async def test_a_sender_that_is_too_far_ahead_is_stopped_until_its_messages_are_read() -> None:
+async def test_a_sender_too_far_ahead_is_paused_until_its_messages_are_read() -> None:
     exchange = begun("/a.B/Sleeps")
     exchange.state.data(exchange, framed(b"x") * 100, False)
     assert exchange.paused
@@ -217,7 +217,7 @@ async def test_a_sender_that_is_too_far_ahead_is_stopped_until_its_messages_are_
     exchange.on_gone and exchange.on_gone()
 
 
-async def test_a_handler_waits_for_a_caller_that_does_not_read() -> None:
+async def test_a_handler_waits_for_a_client_that_does_not_read() -> None:
     exchange = begun("/a.B/Echoes")
     exchange.waiting = 1 << 20
     exchange.state.data(exchange, framed(b"ab") + framed(b"cd"), True)
@@ -229,14 +229,14 @@ async def test_a_handler_waits_for_a_caller_that_does_not_read() -> None:
     await until(lambda: len(exchange.sent) == 4)
 
 
-async def test_a_message_that_does_not_come_in_time_ends_the_call() -> None:
+async def test_a_message_that_does_not_arrive_in_time_ends_the_call() -> None:
     for path in ("/a.B/Echo", "/a.B/Sleeps"):
         exchange = begun(path)
         exchange.state.late(exchange)
         late = "no message arrived in time"
-        assert failed(exchange, GrpcCode.DEADLINE_EXCEEDED, late)
+        assert is_failed(exchange, GrpcCode.DEADLINE_EXCEEDED, late)
 
 
-async def test_a_message_that_never_comes_is_late_when_the_callers_own_time_is_over() -> None:
+async def test_the_time_for_a_message_is_limited_by_the_call_s_deadline() -> None:
     exchange = begun("/a.B/Echo", (b"grpc-timeout", b"1500m"))
     assert 0 < exchange.body_deadline - time.monotonic() <= 1.5

@@ -8,7 +8,7 @@ from penstock.api import health
 from penstock.api.health import Health
 
 
-async def test_who_watches_is_told_the_state_and_then_each_change() -> None:
+async def test_a_watcher_gets_the_state_and_then_each_change() -> None:
     state = Health()
     changes = state.changes()
     assert await anext(changes) is False
@@ -18,7 +18,7 @@ async def test_who_watches_is_told_the_state_and_then_each_change() -> None:
     await changes.aclose()
 
 
-async def test_a_change_of_the_reason_alone_is_not_told() -> None:
+async def test_a_change_of_the_reason_alone_is_not_reported() -> None:
     state = Health()
     changes = state.changes()
     assert await anext(changes) is False
@@ -32,7 +32,7 @@ async def test_a_change_of_the_reason_alone_is_not_told() -> None:
     await changes.aclose()
 
 
-async def test_all_who_watch_are_told() -> None:
+async def test_all_watchers_get_a_change() -> None:
     state = Health()
     watchers = [state.changes() for _ in range(3)]
     assert [await anext(each) for each in watchers] == [False] * 3
@@ -42,7 +42,7 @@ async def test_all_who_watch_are_told() -> None:
     assert await asyncio.gather(*following) == [True] * 3
 
 
-async def test_what_is_stuck_is_told_although_it_says_nothing_itself(
+async def test_a_stuck_service_is_reported_without_a_notification(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(health, "LOOK", 0.01)
@@ -51,13 +51,13 @@ async def test_what_is_stuck_is_told_although_it_says_nothing_itself(
     state.watch(lambda: why[0])
     state.set_ready()
     changes = state.changes()
-    seen = []
+    states = []
     async for ready in changes:
-        seen.append((ready, state.ready()))
+        states.append((ready, state.ready()))
         why[0] = None if why[0] else "op 'work': no worker returns"
-        if len(seen) == 3:
+        if len(states) == 3:
             break
-    assert seen == [
+    assert states == [
         (True, (True, "ok")),
         (False, (False, "op 'work': no worker returns")),
         (True, (True, "ok")),

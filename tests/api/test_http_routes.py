@@ -1,4 +1,4 @@
-"""Routes without a connection; behind them a protocol that the test answers for."""
+"""Routes without a connection, with a protocol that is controlled by the test."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Site:
             max_message_bytes=MOST,
         )
 
-    def ask(self, head: RequestHead, *pieces: bytes, budget: int = 1 << 20) -> RecordedExchange:
+    def request(self, head: RequestHead, *pieces: bytes, budget: int = 1 << 20) -> RecordedExchange:
         exchange = RecordedExchange(head, ByteBudget(budget))
         receiver = self.routes.begin(exchange)
         for number, piece in enumerate(pieces):
@@ -55,9 +55,9 @@ def status_of(exchange: RecordedExchange) -> int:
     return status
 
 
-def test_a_body_in_one_piece_is_asked_at_once(site: Site) -> None:
-    exchange = site.ask(post("/ocr/prediction", length=len(BODY)), BODY)
-    [call] = site.protocol.asked
+def test_a_body_in_one_piece_is_decoded_at_once(site: Site) -> None:
+    exchange = site.request(post("/ocr/prediction", length=len(BODY)), BODY)
+    [call] = site.protocol.calls
     assert (call.name, call.method, call.key, call.value) == ("ocr", "prediction", ["x"], ["1"])
     assert site.protocol.timeouts == [None]
     assert not exchange.replies
@@ -70,14 +70,14 @@ def test_a_body_in_one_piece_is_asked_at_once(site: Site) -> None:
 
 
 @pytest.mark.parametrize("length", [None, len(BODY)])
-def test_a_body_may_come_in_pieces(site: Site, length: int | None) -> None:
-    site.ask(post("/ocr/prediction", length=length), BODY[:5], BODY[5:9], BODY[9:], b"")
-    [call] = site.protocol.asked
+def test_a_body_may_arrive_in_pieces(site: Site, length: int | None) -> None:
+    site.request(post("/ocr/prediction", length=length), BODY[:5], BODY[5:9], BODY[9:], b"")
+    [call] = site.protocol.calls
     assert call.value == ["1"]
 
 
-def test_who_leaves_drops_the_work(site: Site) -> None:
-    exchange = site.ask(post("/ocr/prediction", length=len(BODY)), BODY)
+def test_a_disconnect_cancels_the_call(site: Site) -> None:
+    exchange = site.request(post("/ocr/prediction", length=len(BODY)), BODY)
     assert exchange.on_gone is not None
     exchange.on_gone()
     assert site.protocol.dropped == 1
@@ -93,24 +93,24 @@ def test_an_announced_body_over_the_limit_is_refused_before_it_is_read(site: Sit
 
 def test_a_body_that_grows_over_the_limit_is_refused(site: Site) -> None:
     piece = b"x" * (MOST * 3 // 5)
-    assert status_of(site.ask(post("/ocr/prediction"), piece, piece, b"")) == 413
-    assert not site.protocol.asked
+    assert status_of(site.request(post("/ocr/prediction"), piece, piece, b"")) == 413
+    assert not site.protocol.calls
 
 
 @pytest.mark.parametrize("after", [(), (b"",)], ids=["in one piece", "and its end apart"])
 def test_a_body_over_the_limit_that_was_not_announced_is_refused(
     site: Site, after: tuple[bytes, ...]
 ) -> None:
-    exchange = site.ask(post("/ocr/prediction"), BODY + b" " * MOST, *after)
+    exchange = site.request(post("/ocr/prediction"), BODY + b" " * MOST, *after)
     assert status_of(exchange) == 413
-    assert not site.protocol.asked
+    assert not site.protocol.calls
 
 
-def test_a_compressed_body_is_unpacked(site: Site) -> None:
+def test_a_compressed_body_is_decompressed(site: Site) -> None:
     packed = gzip.compress(BODY)
     head = post("/ocr/prediction", (b"content-encoding", b"gzip"), length=len(packed))
-    site.ask(head, packed)
-    [call] = site.protocol.asked
+    site.request(head, packed)
+    [call] = site.protocol.calls
     assert call.value == ["1"]
 
 
@@ -124,22 +124,22 @@ def test_a_compressed_body_is_unpacked(site: Site) -> None:
         ([(b"penstock-timeout", b"soon")], 400),
     ],
 )
-def test_headers_that_cannot_be_obeyed_are_refused(
+def test_invalid_or_unsupported_headers_are_refused(
     site: Site, headers: list[tuple[bytes, bytes]], status: int
 ) -> None:
-    exchange = site.ask(post("/ocr/prediction", *headers, length=len(BODY)), BODY)
+    exchange = site.request(post("/ocr/prediction", *headers, length=len(BODY)), BODY)
     assert status_of(exchange) == status
-    assert not site.protocol.asked
+    assert not site.protocol.calls
 
 
 @pytest.mark.parametrize(
     ("header", "value", "seconds"),
     [(b"grpc-timeout", b"1500m", 1.5), (b"penstock-timeout", b"0.25", 0.25)],
 )
-def test_the_caller_says_how_long_it_waits(
+def test_the_client_may_set_a_timeout(
     site: Site, header: bytes, value: bytes, seconds: float
 ) -> None:
-    site.ask(post("/ocr/prediction", (header, value), length=len(BODY)), BODY)
+    site.request(post("/ocr/prediction", (header, value), length=len(BODY)), BODY)
     assert site.protocol.timeouts == [seconds]
 
 
@@ -154,38 +154,38 @@ def test_the_caller_says_how_long_it_waits(
         ("*", "GET", 400),
     ],
 )
-def test_paths_and_methods(site: Site, path: str, method: str, status: int) -> None:
-    assert status_of(site.ask(post(path, method=method))) == status
+def test_statuses_of_paths_and_methods(site: Site, path: str, method: str, status: int) -> None:
+    assert status_of(site.request(post(path, method=method))) == status
 
 
-def test_readiness_is_asked_each_time_although_the_head_is_shared(site: Site) -> None:
+def test_readiness_is_evaluated_for_each_request_even_with_a_cached_head(site: Site) -> None:
     head = post("/readyz", method="GET")
-    assert status_of(site.ask(head)) == 200
+    assert status_of(site.request(head)) == 200
     site.health.set_unready("shutting down")
-    exchange = site.ask(head)
+    exchange = site.request(head)
     assert status_of(exchange) == 503
     assert exchange.replies[0][2] == b"shutting down\n"
 
 
-def test_names_are_decoded_once(site: Site) -> None:
-    site.ask(post("/my%20ocr/%2541", length=len(BODY)), BODY)
-    [call] = site.protocol.asked
+def test_names_are_percent_decoded_once(site: Site) -> None:
+    site.request(post("/my%20ocr/%2541", length=len(BODY)), BODY)
+    [call] = site.protocol.calls
     assert (call.name, call.method) == ("my ocr", "%41")
 
 
 @pytest.mark.parametrize(
     ("error", "status"), [(DeadlineExceeded("late"), 504), (ServiceBusy("full"), 429)]
 )
-def test_what_ends_the_call_itself_has_a_status(
+def test_an_error_that_ends_the_call_has_its_status(
     site: Site, error: RequestError, status: int
 ) -> None:
-    exchange = site.ask(post("/ocr/prediction", length=len(BODY)), BODY)
+    exchange = site.request(post("/ocr/prediction", length=len(BODY)), BODY)
     assert site.protocol.done is not None
     site.protocol.done(site.protocol.context, None, error)
     assert status_of(exchange) == status
 
 
-def test_a_body_that_comes_too_late_is_told_so(site: Site) -> None:
+def test_a_body_that_arrives_too_late_is_408(site: Site) -> None:
     exchange = RecordedExchange(post("/ocr/prediction", length=len(BODY)))
     receiver = site.routes.begin(exchange)
     assert receiver is not None

@@ -1,4 +1,4 @@
-"""The description of a service: every route with what it takes and answers, and the page of it."""
+"""The OpenAPI description of a service: each route with its requests and replies, and its page."""
 
 from __future__ import annotations
 
@@ -91,17 +91,17 @@ def http() -> Iterator[httpx.Client]:
 
 
 @pytest.fixture(scope="module")
-def told(http: httpx.Client) -> dict[str, Any]:
+def description(http: httpx.Client) -> dict[str, Any]:
     answer = http.get("/openapi.json")
     assert answer.headers["content-type"] == "application/json"
     found: dict[str, Any] = answer.json()
     return found
 
 
-def at(told: dict[str, Any], reference: str) -> Any:
+def at(description: dict[str, Any], reference: str) -> Any:
     for key in reference.removeprefix("#/").split("/"):
-        told = told[key]
-    return told
+        description = description[key]
+    return description
 
 
 def references(value: Any) -> Iterator[str]:
@@ -115,26 +115,26 @@ def references(value: Any) -> Iterator[str]:
             yield from references(each)
 
 
-def content(told: dict[str, Any], path: str) -> dict[str, Any]:
-    found: dict[str, Any] = told["paths"][path]["post"]["requestBody"]["content"]
+def content(description: dict[str, Any], path: str) -> dict[str, Any]:
+    found: dict[str, Any] = description["paths"][path]["post"]["requestBody"]["content"]
     return found
 
 
-def test_every_route_is_described(told: dict[str, Any]) -> None:
-    assert told["openapi"].startswith("3.1")
-    assert told["info"]["title"] == "garden"
+def test_every_route_is_described(description: dict[str, Any]) -> None:
+    assert description["openapi"].startswith("3.1")
+    assert description["info"]["title"] == "garden"
     typed = ["/grow", "/paint", "/look", "/mean", "/double"]
     others = ["/{name}/{method}", "/livez", "/readyz", "/health/deep", "/openapi.json", "/docs"]
-    assert [path for path in told["paths"] if path in typed + others] == typed + others
-    for item in told["paths"].values():
+    assert [path for path in description["paths"] if path in typed + others] == typed + others
+    for item in description["paths"].values():
         for operation in item.values():
             assert operation["summary"]
             assert "200" in operation["responses"]
-    grow = told["paths"]["/grow"]["post"]
+    grow = description["paths"]["/grow"]["post"]
     assert (grow["summary"], grow["description"]) == ("Make it larger.", "By `one`.")
 
 
-def test_parameters_of_the_query_and_of_the_path_are_described() -> None:
+def test_query_and_path_parameters_are_described() -> None:
     number = {"type": "integer", "minimum": 1, "default": 5}
     route = Http("GET", "/parts/{part}", query={"number": number})
     assert document([route], "garden")["paths"]["/parts/{part}"]["get"]["parameters"] == [
@@ -143,51 +143,51 @@ def test_parameters_of_the_query_and_of_the_path_are_described() -> None:
     ]
 
 
-def test_references_lead_to_what_is_there(told: dict[str, Any]) -> None:
-    found = set(references(told))
+def test_all_references_can_be_resolved(description: dict[str, Any]) -> None:
+    found = set(references(description))
     assert found
     for each in found:
-        assert isinstance(at(told, each), dict), each
+        assert isinstance(at(description, each), dict), each
 
 
-def test_types_of_one_name_have_names_of_their_own(told: dict[str, Any]) -> None:
-    schemas = told["components"]["schemas"]
-    grown = at(told, content(told, "/grow")["application/json"]["schema"]["$ref"])
+def test_types_with_the_same_name_get_different_schema_names(description: dict[str, Any]) -> None:
+    schemas = description["components"]["schemas"]
+    grown = at(description, content(description, "/grow")["application/json"]["schema"]["$ref"])
     assert grown["properties"]["parts"]["items"]["$ref"] == "#/components/schemas/Flower"
-    painted = at(told, content(told, "/paint")["application/json"]["schema"]["$ref"])
+    painted = at(description, content(description, "/paint")["application/json"]["schema"]["$ref"])
     assert painted["properties"]["flower"]["$ref"] == "#/components/schemas/Flower2"
     assert "size" in schemas["Flower"]["properties"]
     assert "color" in schemas["Flower2"]["properties"]
 
 
-def test_files_are_forms_and_bodies_of_their_own(told: dict[str, Any]) -> None:
-    look = content(told, "/look")
+def test_files_may_be_sent_in_forms_or_as_the_body(description: dict[str, Any]) -> None:
+    look = content(description, "/look")
     assert list(look) == [
         "application/json",
         "application/msgpack",
         "multipart/form-data",
         "image/*",
     ]
-    form = at(told, look["multipart/form-data"]["schema"]["$ref"])
+    form = at(description, look["multipart/form-data"]["schema"]["$ref"])
     assert form["properties"]["picture"]["format"] == "binary"
     assert form["properties"]["top"]["type"] == "integer"
-    mean = content(told, "/mean")
-    assert "application/octet-stream" not in mean  # it needs two things
-    form = at(told, mean["multipart/form-data"]["schema"]["$ref"])
+    mean = content(description, "/mean")
+    assert "application/octet-stream" not in mean  # it needs two values
+    form = at(description, mean["multipart/form-data"]["schema"]["$ref"])
     assert [each["format"] for each in form["properties"].values()] == ["binary", "binary"]
 
 
-def test_examples_stand_beside_the_body_and_the_answer(told: dict[str, Any]) -> None:
-    given = content(told, "/paint")["application/json"]["examples"]
+def test_examples_are_in_the_descriptions_of_body_and_reply(description: dict[str, Any]) -> None:
+    given = content(description, "/paint")["application/json"]["examples"]
     assert given["1"]["value"] == {"flower": {"color": "red"}, "times": 2}
     assert given["2"]["value"] == {"flower": {"color": "b"}}
-    good = told["paths"]["/paint"]["post"]["responses"]["200"]
+    good = description["paths"]["/paint"]["post"]["responses"]["200"]
     assert good["content"]["application/json"]["examples"] == {"1": {"value": "red"}}
-    of_the_model = content(told, "/grow")["application/json"]["examples"]
+    of_the_model = content(description, "/grow")["application/json"]["examples"]
     assert of_the_model == {"1": {"value": {"size": 1.5}}}
 
 
-def test_every_error_of_a_request_has_a_status_that_is_described() -> None:
+def test_every_error_of_a_request_has_a_described_status() -> None:
     described = engine_errors()
     for cls in STATUS:
         if issubclass(cls, Cancelled):
@@ -201,7 +201,7 @@ def test_every_error_of_a_request_has_a_status_that_is_described() -> None:
     assert http_status(DeadlineExceeded("no", by_client=True)) in described
 
 
-def test_a_graph_with_a_model_has_its_tensors() -> None:
+def test_a_graph_with_a_model_is_described_by_its_tensors() -> None:
     signature = Signature(
         inputs=(
             TensorSpec(name="a", alias="x", dtype=np.dtype("float32"), shape=(None, 3)),
@@ -225,7 +225,7 @@ def test_a_graph_with_a_model_has_its_tensors() -> None:
     assert (answer["items"], answer["minItems"]) == ({"type": "boolean"}, 1)
 
 
-def test_a_pattern_is_listed_by_the_routes_that_stand_for_it() -> None:
+def test_a_pattern_is_replaced_by_the_routes_that_it_lists() -> None:
     good = {200: Answer(text="Yes.")}
 
     def route(path: str, **more: Any) -> Http:
@@ -241,7 +241,7 @@ def test_a_pattern_is_listed_by_the_routes_that_stand_for_it() -> None:
     assert {path: list(item) for path, item in paths.items()} == {"/taken": ["get"], "/a": ["post"]}
 
 
-def test_the_page_may_run_what_is_in_it_and_nothing_else(http: httpx.Client) -> None:
+def test_the_page_may_only_run_its_own_scripts(http: httpx.Client) -> None:
     page = http.get("/docs")
     policy = page.headers["content-security-policy"]
     assert "default-src 'none'" in policy
@@ -254,9 +254,9 @@ def test_the_page_may_run_what_is_in_it_and_nothing_else(http: httpx.Client) -> 
     assert " style=" not in page.text
 
 
-def test_both_can_be_left_out() -> None:
+def test_description_and_page_can_be_disabled() -> None:
     with client(make_app(docs=False)) as http:
-        assert http.get("/docs").status_code == 404  # as any name of a graph
+        assert http.get("/docs").status_code == 404  # as any unknown path
         assert http.get("/openapi.json").status_code == 404
 
 
@@ -271,14 +271,14 @@ def test_both_can_be_left_out() -> None:
         ("POST", "/docs", {}, 405, "method_not_allowed"),
     ],
 )
-def test_what_is_refused_before_its_handler_has_our_form(
+def test_requests_refused_before_their_handler_get_an_error_of_the_common_form(
     http: httpx.Client, method: str, path: str, headers: dict[str, str], status: int, error: str
 ) -> None:
     answer = http.request(method, path, headers=headers, content=b"{}")
     assert (answer.status_code, answer.json()["error"]) == (status, error)
 
 
-def test_the_pipeline_s_routes_keep_the_gateway_s_form(http: httpx.Client) -> None:
+def test_the_pipeline_s_routes_keep_the_gateway_s_error_form(http: httpx.Client) -> None:
     refused = http.post("/grow/prediction", headers={"penstock-timeout": "soon"}, content=b"{}")
     assert (refused.status_code, refused.json()["code"]) == (400, 3)
     assert http.get("/grow/prediction").text == "Method Not Allowed\n"

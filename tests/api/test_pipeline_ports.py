@@ -1,4 +1,4 @@
-"""The pipeline protocol and its ports: what is written at once is what a Reply would have been."""
+"""The pipeline protocol and its ports: bytes written directly equal the encoded Reply."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ ENCODERS = [
 ]
 
 
-class Recorded:
-    """A port that keeps what it is told."""
+class RecordingPort:
+    """A port that records its calls."""
 
     def __init__(self, write: Write) -> None:
         self._write = write
         self.done_with: list[tuple[Any, Answer | None, RequestError | None]] = []
-        self.heard = asyncio.Event()
+        self.called = asyncio.Event()
 
     def write(self, names: Any, texts: Any, /) -> bytes | None:
         return self._write(names, texts)
@@ -48,11 +48,11 @@ class Recorded:
 
     def done(self, context: Any, answer: Answer | None, error: RequestError | None, /) -> None:
         self.done_with.append((context, answer, error))
-        self.heard.set()
+        self.called.set()
 
 
 class OwnDict(dict[str, Any]):
-    """A dict of a user's own kind, which has its faults."""
+    """A user's own dict class, which is faulty."""
 
     def values(self) -> Any:
         raise ValueError("no values today")
@@ -64,7 +64,7 @@ class OwnItems(OwnDict):
 
 
 def texts(**pairs: str) -> paddle.Call:
-    """A call as it comes over gRPC."""
+    """A call as decoded from gRPC."""
     request = Request(key=list(pairs), value=list(pairs.values()), name="any", method="m", logid=7)
     return paddle_message.decode(request.SerializeToString(), ("any",))
 
@@ -89,12 +89,12 @@ RESULTS: dict[str, Any] = {
 }
 
 
-def giving(value: Any) -> Op:
-    class Giving(Op):
+def returning(value: Any) -> Op:
+    class Returning(Op):
         def postprocess(self, input_dicts: Any, fetch: Any, data_id: int, log_id: int) -> Any:
             return value, None, ""
 
-    return Giving("giving", input_ops=[RequestOp()])
+    return Returning("giving", input_ops=[RequestOp()])
 
 
 CALLS = [
@@ -105,17 +105,17 @@ CALLS = [
 
 
 async def answered(service: Inside, call: paddle.Call, write: Write) -> Answer:
-    """What a port is told, and told once."""
-    port = Recorded(write)
+    """The one answer that a port gets."""
+    port = RecordingPort(write)
     context = object()
     cancel = service.protocol.start(call, None, port, context)
     async with asyncio.timeout(5):
-        await port.heard.wait()
+        await port.called.wait()
     if cancel is not None:
         cancel()
     await asyncio.sleep(0)
-    [(told, answer, error)] = port.done_with
-    assert told is context
+    [(given_context, answer, error)] = port.done_with
+    assert given_context is context
     assert answer is not None, error
     return answer
 
@@ -123,10 +123,10 @@ async def answered(service: Inside, call: paddle.Call, write: Write) -> Answer:
 @pytest.mark.parametrize(("write", "encode"), ENCODERS)
 @pytest.mark.parametrize("make", CALLS)
 @pytest.mark.parametrize("value", RESULTS.values(), ids=RESULTS.keys())
-async def test_what_is_written_at_once_is_what_the_reply_would_be(
+async def test_bytes_written_directly_equal_the_encoded_reply(
     value: Any, make: Callable[[], paddle.Call], write: Write, encode: Any
 ) -> None:
-    async with inside(giving(value)) as service:
+    async with inside(returning(value)) as service:
         answer = await answered(service, make(), write)
         expected = encode(await reply_to(service.protocol, make()))
     plain = type(value) is dict and all(
@@ -137,7 +137,9 @@ async def test_what_is_written_at_once_is_what_the_reply_would_be(
 
 
 @pytest.mark.parametrize(("write", "encode"), ENCODERS)
-async def test_the_reply_of_an_own_end_is_not_written_past_it(write: Write, encode: Any) -> None:
+async def test_the_reply_of_an_overridden_response_op_is_not_written_directly(
+    write: Write, encode: Any
+) -> None:
     class Marking(ResponseOp):
         def pack_response_package(self, channeldata: Any) -> Any:
             reply = super().pack_response_package(channeldata)
@@ -145,23 +147,23 @@ async def test_the_reply_of_an_own_end_is_not_written_past_it(write: Write, enco
             reply.value.append("x")
             return reply
 
-    async with inside(Marking(input_ops=[giving({"y": "1"})])) as service:
+    async with inside(Marking(input_ops=[returning({"y": "1"})])) as service:
         answer = await answered(service, texts(x="1"), write)
     assert not isinstance(answer, bytes)
     assert [*answer.key] == ["y", "mark"]
 
 
-async def test_an_own_unpack_sees_the_message_of_one_pair() -> None:
-    seen: list[Any] = []
+async def test_an_overridden_unpack_gets_the_message_of_one_pair() -> None:
+    messages: list[Any] = []
 
     class Own(RequestOp):
         def unpack_request_package(self, request: Any) -> Any:
-            seen.append(request)
+            messages.append(request)
             return super().unpack_request_package(request)
 
     async with inside(Op("work", input_ops=[Own()])) as service:
         answer = await answered(service, texts(x="1"), GrpcPort.write)
-    assert seen == [Request(key=["x"], value=["1"], name="any", method="m", logid=7)]
+    assert messages == [Request(key=["x"], value=["1"], name="any", method="m", logid=7)]
     assert answer == GrpcPort.write(["x"], ["1"])
 
 
@@ -179,9 +181,9 @@ async def test_an_op_may_edit_the_feed_of_one_pair() -> None:
 
 
 @pytest.mark.parametrize("make", CALLS)
-async def test_who_leaves_is_told_nothing_more(make: Callable[[], paddle.Call]) -> None:
-    async with inside(giving({"y": "1"})) as service:
-        port = Recorded(GrpcPort.write)
+async def test_a_cancelled_call_gets_no_reply(make: Callable[[], paddle.Call]) -> None:
+    async with inside(returning({"y": "1"})) as service:
+        port = RecordingPort(GrpcPort.write)
         cancel = service.protocol.start(make(), None, port, None)
         assert cancel is not None
         cancel()
@@ -192,29 +194,29 @@ async def test_who_leaves_is_told_nothing_more(make: Callable[[], paddle.Call]) 
         assert (statistics.admitted, statistics.cancelled, statistics.replied) == (2, 1, 1)
 
 
-async def test_an_answered_request_is_gone_without_the_collector() -> None:
-    async with inside(giving({"y": "1"})) as service:
-        port = Recorded(GrpcPort.write)
+async def test_an_answered_request_is_freed_without_the_garbage_collector() -> None:
+    async with inside(returning({"y": "1"})) as service:
+        port = RecordingPort(GrpcPort.write)
         context = OwnDict()
-        left = weakref.ref(context)
+        reference = weakref.ref(context)
         cancel = service.protocol.start(texts(x="1"), None, port, context)
         del context
-        await asyncio.wait_for(port.heard.wait(), 5)
-        await asyncio.sleep(0.05)  # whoever ran it lets go
-        assert left() is not None
+        await asyncio.wait_for(port.called.wait(), 5)
+        await asyncio.sleep(0.05)  # until the worker drops its references
+        assert reference() is not None
         gc.disable()
         try:
             port.done_with.clear()
             del cancel
-            assert left() is None
+            assert reference() is None
         finally:
             gc.enable()
 
 
-async def test_what_is_refused_at_once_is_told_before_start_returns() -> None:
-    async with inside(giving({"y": "1"})) as service:
+async def test_a_refusal_is_reported_before_start_returns() -> None:
+    async with inside(returning({"y": "1"})) as service:
         service.engine.drain(lambda: None)
-        port = Recorded(GrpcPort.write)
+        port = RecordingPort(GrpcPort.write)
         assert service.protocol.start(texts(x="1"), None, port, None) is None
         [(_, answer, error)] = port.done_with
         assert answer is None
@@ -222,7 +224,7 @@ async def test_what_is_refused_at_once_is_told_before_start_returns() -> None:
 
 
 class Call:
-    """A call of either port that keeps its answer."""
+    """A call of either port, which records its reply."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
@@ -233,7 +235,7 @@ class Call:
 
 
 @pytest.mark.parametrize("port", [GrpcPort, HttpPort])
-def test_a_reply_that_cannot_be_written_is_answered_all_the_same(
+def test_a_reply_that_cannot_be_encoded_becomes_an_internal_error(
     port: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     call = Call()
@@ -244,8 +246,8 @@ def test_a_reply_that_cannot_be_written_is_answered_all_the_same(
     assert "please report this" in caplog.text
 
 
-class Packing:
-    """Takes the time that it is told to for each reply, and knows where."""
+class BlockingPack:
+    """Replaces ``paddle.pack``: blocks until ``go_on`` is set, and records its threads."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._pack = paddle.pack
@@ -260,24 +262,24 @@ class Packing:
 
 
 @pytest.mark.parametrize("own_root", [False, True])
-async def test_a_large_array_is_written_while_others_are_answered(
+async def test_a_large_array_is_written_in_a_thread_off_the_loop(
     own_root: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class OwnRoot(RequestOp):
         def unpack_request_package(self, request: Any) -> Any:
             return {"x": "1"}
 
-    class Giving(Op):
+    class Returning(Op):
         def postprocess(self, input_dicts: Any, fetch: Any, data_id: int, log_id: int) -> Any:
             return {"y": np.arange(5000.0)}, None, ""
 
-    packing = Packing(monkeypatch)
+    pack = BlockingPack(monkeypatch)
     root = OwnRoot() if own_root else RequestOp()
-    async with inside(Giving("giving", input_ops=[root])) as service:
-        asked = asyncio.create_task(service.ask(x="1"))
+    async with inside(Returning("giving", input_ops=[root])) as service:
+        request = asyncio.create_task(service.ask(x="1"))
         async with asyncio.timeout(5):
-            while not packing.threads:
+            while not pack.threads:
                 await asyncio.sleep(0)
-        assert packing.threads != [threading.get_ident()]
-        packing.go_on.set()
-        assert (await asked).value[0].startswith("array([")
+        assert pack.threads != [threading.get_ident()]
+        pack.go_on.set()
+        assert (await request).value[0].startswith("array([")

@@ -1,4 +1,4 @@
-"""Large replies are written in threads, where there are any."""
+"""Large replies are written in threads, if there are any."""
 
 from __future__ import annotations
 
@@ -27,34 +27,34 @@ class Full(Executor):
         raise RuntimeError("can't start new thread")
 
 
-async def test_where_no_thread_can_be_started_it_is_written_here() -> None:
+async def test_a_reply_is_written_on_the_loop_if_no_thread_can_be_started() -> None:
     pack = Ends(RequestOp(), response_op()).pack
     reply: Any = await run_aside(Full(), pack, LARGE, 1, 7, False)
     assert (reply.err_no, reply.key) == (0, ["y"])
 
 
-async def test_who_leaves_before_the_turn_of_his_reply_has_none_made() -> None:
-    made: list[int] = []
-    go_on = threading.Event()
+async def test_the_reply_of_a_cancelled_request_in_the_queue_is_not_made() -> None:
+    packed: list[int] = []
+    gate = threading.Event()
 
     class Counted(Ends):
         def pack(self, *arguments: Any) -> Any:
-            made.append(threading.get_ident())
-            go_on.wait(20)
+            packed.append(threading.get_ident())
+            gate.wait(20)
             return super().pack(*arguments)
 
     with ThreadPoolExecutor(1) as threads:
         pack = Counted(RequestOp(), response_op()).pack
         first, second, third = (run_aside(threads, pack, LARGE, n, 7, False) for n in range(3))
         second.cancel()
-        await asyncio.sleep(0)  # a turn of the loop, in which the thread's queue hears of it
-        go_on.set()
+        await asyncio.sleep(0)  # a turn of the loop, which removes it from the thread's queue
+        gate.set()
         await first
         await third
-    assert len(made) == 2
+    assert len(packed) == 2
 
 
-def test_how_large_a_reply_is_can_be_told_before_it_is_written() -> None:
+def test_the_size_of_a_reply_is_estimated_before_it_is_written() -> None:
     response = response_op()
     ends = Ends(RequestOp(), response)
     for array in (np.arange(5000.0) - 7, np.arange(5000, dtype=np.int8), np.arange(5000) > 7):
@@ -66,7 +66,7 @@ def test_how_large_a_reply_is_can_be_told_before_it_is_written() -> None:
     assert ends.reply_size(LARGE.value or {}, False) == 40_000
 
 
-def test_arrays_and_long_texts_take_long() -> None:
+def test_large_arrays_and_long_texts_count_as_slow_to_write() -> None:
     assert paddle.takes_long(LARGE.value)
     assert paddle.takes_long({"y": "x" * 300_000})
     assert not paddle.takes_long({"y": np.arange(50.0), "z": "x" * 1000})

@@ -1,4 +1,4 @@
-"""Which handler answers a request, and what is answered where there is none."""
+"""The handler of each request, and the errors of requests without one."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tests.api.recorded_exchange import RecordedExchange, grpc_head, post
 MOST = 1 << 20
 
 
-def says(text: str) -> Any:
+def replying(text: str) -> Any:
     def handler(call: HttpCall, body: bytes) -> None:
         call.reply(200, (), b" ".join([text.encode(), *map(str.encode, call.values), body]))
 
     return handler
 
 
-def asked(router: Router, method: str, path: str, body: bytes = b"") -> RecordedExchange:
+def request(router: Router, method: str, path: str, body: bytes = b"") -> RecordedExchange:
     exchange = RecordedExchange(post(path, method=method, length=len(body)))
     receiver = router.begin(exchange)
     if receiver is not None:
@@ -39,12 +39,12 @@ def asked(router: Router, method: str, path: str, body: bytes = b"") -> Recorded
 
 ROUTER = Router(
     [
-        Http("POST", "/{name}/{method}", says("any")),
-        Http("POST", "/v2/{what}", says("v2")),
-        Http("GET", "/v2/health", says("health")),
-        Http("GET", "/v2/{what}", says("shown")),
-        Http("POST", "/v2/models/{model}/versions/{version}/infer", says("infer")),
-        Http("POST", "/{a}/models", says("models")),
+        Http("POST", "/{name}/{method}", replying("any")),
+        Http("POST", "/v2/{what}", replying("v2")),
+        Http("GET", "/v2/health", replying("health")),
+        Http("GET", "/v2/{what}", replying("shown")),
+        Http("POST", "/v2/models/{model}/versions/{version}/infer", replying("infer")),
+        Http("POST", "/{a}/models", replying("models")),
         Grpc("/a.B/C", lambda call, message: call.reply(message)),
     ],
     max_message_bytes=MOST,
@@ -64,9 +64,9 @@ ROUTER = Router(
         ("POST", "/x/models", b"models x !"),
     ],
 )
-def test_the_most_literal_route_is_taken(method: str, path: str, answer: bytes) -> None:
-    for _ in range(2):  # found, and remembered
-        exchange = asked(ROUTER, method, path, b"!" if method == "POST" else b"")
+def test_the_most_literal_route_handles_a_request(method: str, path: str, answer: bytes) -> None:
+    for _ in range(2):  # first searched, then cached
+        exchange = request(ROUTER, method, path, b"!" if method == "POST" else b"")
         assert [(reply[0], reply[2]) for reply in exchange.replies] == [(200, answer)]
 
 
@@ -86,14 +86,16 @@ def test_the_most_literal_route_is_taken(method: str, path: str, answer: bytes) 
         ("POST", "/a.B/C", 415, None),
     ],
 )
-def test_what_no_route_answers(method: str, path: str, status: int, allow: bytes | None) -> None:
+def test_the_error_of_a_request_without_a_route(
+    method: str, path: str, status: int, allow: bytes | None
+) -> None:
     for _ in range(2):
-        exchange = asked(ROUTER, method, path)
-        [(told, headers, *_)] = exchange.replies
-        assert (told, dict(headers).get(b"allow")) == (status, allow)
+        exchange = request(ROUTER, method, path)
+        [(answer_status, headers, *_)] = exchange.replies
+        assert (answer_status, dict(headers).get(b"allow")) == (status, allow)
 
 
-def test_a_grpc_call_finds_no_http_route() -> None:
+def test_a_grpc_call_matches_no_http_route() -> None:
     exchange = RecordedExchange(grpc_head("/x/y"))
     assert ROUTER.begin(exchange) is None
     assert exchange.fields()[b"grpc-status"] == b"12"
@@ -102,28 +104,28 @@ def test_a_grpc_call_finds_no_http_route() -> None:
 @pytest.mark.parametrize(
     "routes",
     [
-        [Http("POST", "/a/b", says("")), Http("POST", "/a/b", says(""))],
-        [Http("POST", "/a/{b}", says("")), Http("POST", "/a/{c}", says(""))],
+        [Http("POST", "/a/b", replying("")), Http("POST", "/a/b", replying(""))],
+        [Http("POST", "/a/{b}", replying("")), Http("POST", "/a/{c}", replying(""))],
         [Grpc("/a.B/C"), Grpc("/a.B/C")],
     ],
     ids=["static", "patterns", "gRPC"],
 )
-def test_two_routes_that_are_the_same_are_an_error_at_the_start(routes: list[Any]) -> None:
+def test_two_identical_routes_are_an_error_at_start(routes: list[Any]) -> None:
     with pytest.raises(StartupError, match="two routes"):
         Router(routes, max_message_bytes=MOST)
 
 
-def test_paths_that_are_never_asked_for_again_are_forgotten() -> None:
+def test_the_cache_of_paths_is_bounded() -> None:
     for number in range(3000):
-        asked(ROUTER, "POST", f"/x/{number}")
+        request(ROUTER, "POST", f"/x/{number}")
     assert len(ROUTER._targets) < 1100
 
 
-# --- A protocol of one's own: lines, echoed over an HTTP route and a streaming gRPC method. ---
+# --- A custom protocol: lines, echoed over an HTTP route and a streaming gRPC method. ---
 
 
 class Lines:
-    """Echoes each line in capitals as soon as it is whole."""
+    """Echoes each line in capitals once it is complete."""
 
     def routes(self) -> Iterator[Http | Grpc]:
         yield Http("POST", "/lines/{prefix}", stream=self.over_http, summary="Echo lines.")
@@ -159,19 +161,19 @@ async def pieces() -> AsyncIterator[bytes]:
 
 
 @pytest.mark.parametrize("http2", [False, True], ids=["HTTP/1.1", "HTTP/2"])
-async def test_a_protocol_of_lines_over_http(port: int, http2: bool) -> None:
+async def test_a_custom_protocol_of_lines_over_http(port: int, http2: bool) -> None:
     async with httpx.AsyncClient(http1=not http2, http2=http2) as client:
         response = await client.post(f"http://127.0.0.1:{port}/lines/a%20b", content=pieces())
     assert (response.status_code, response.text) == (200, "a b: ONE\na b: TWO\na b: THREE\n")
 
 
-async def test_a_protocol_of_lines_over_grpc(port: int) -> None:
+async def test_a_custom_protocol_of_lines_over_grpc(port: int) -> None:
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         call = channel.stream_stream("/lines.Lines/Echo")(pieces())
         assert [message async for message in call] == [b"ONE\nTW", b"O\n", b"THREE\n"]
 
 
-async def test_two_writers_of_one_stream_both_go_on(port: int) -> None:
+async def test_two_writers_of_one_stream_both_continue(port: int) -> None:
     exchange = RecordedExchange(grpc_head("/a.B/C"))
     exchange.waiting = 1 << 20
     call = GrpcCall(exchange, ROUTER._shared, Grpc("/a.B/C"))
@@ -185,9 +187,9 @@ async def test_two_writers_of_one_stream_both_go_on(port: int) -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "QUERY"])
-def test_a_route_with_errors_of_its_own_refuses_other_verbs_in_their_form(method: str) -> None:
-    route = Http("POST", "/own", says("own"), failed=failed, refusal=refusal)
-    exchange = asked(Router([route], max_message_bytes=MOST), method, "/own")
+def test_a_route_with_its_own_errors_uses_them_for_other_methods(method: str) -> None:
+    route = Http("POST", "/own", replying("own"), failed=failed, refusal=refusal)
+    exchange = request(Router([route], max_message_bytes=MOST), method, "/own")
     ((status, headers, body, close),) = exchange.replies
     assert (status, close, dict(headers)[b"allow"]) == (405, False, b"POST")
     assert b'"error":"method_not_allowed"' in body

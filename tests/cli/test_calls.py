@@ -1,4 +1,4 @@
-"""One call from the shell, against servers that behave badly."""
+"""One call from the shell, to servers that misbehave."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from penstock.client.calls import ask_http, lacks_name
 
 @contextmanager
 def answering(status: int, body: bytes, **headers: str) -> Iterator[str]:
-    """A server with one answer for everything."""
+    """A server with the same response to every request."""
 
-    class Door(http.server.BaseHTTPRequestHandler):
+    class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["content-length"]))
             self.send_response(status)
@@ -30,7 +30,7 @@ def answering(status: int, body: bytes, **headers: str) -> Iterator[str]:
         def log_message(self, *args: object) -> None:
             pass
 
-    with http.server.HTTPServer(("127.0.0.1", 0), Door) as server:
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
@@ -40,13 +40,13 @@ def answering(status: int, body: bytes, **headers: str) -> Iterator[str]:
             thread.join()
 
 
-def ask(target: str) -> object:
+def call(target: str) -> object:
     return ask_http(target, {"a": "1"}, name="x", method="y", log_id=0, timeout=10)
 
 
 def test_a_reply_is_its_json() -> None:
     with answering(200, b'{"err_no": 0}') as target:
-        assert ask(target) == {"err_no": 0}
+        assert call(target) == {"err_no": 0}
 
 
 @pytest.mark.parametrize(
@@ -60,20 +60,20 @@ def test_a_reply_is_its_json() -> None:
         (302, b"", {"location": "file:///etc/passwd"}, "HTTP 302"),
     ],
 )
-def test_what_is_no_reply_is_a_failed_call(
+def test_an_invalid_reply_is_a_failed_call(
     status: int, body: bytes, headers: dict[str, str], words: str
 ) -> None:
     with answering(status, body, **headers) as target:
         with pytest.raises(CallFailed) as caught:
-            ask(target)
+            call(target)
     assert words in str(caught.value)
 
 
-def test_a_reply_that_is_too_large_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reply_over_the_limit_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "MAX_REPLY_BYTES", 10)
     with answering(200, b'{"err_no": 0}') as target:
         with pytest.raises(CallFailed, match="the reply is too large"):
-            ask(target)
+            call(target)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_reply_that_is_too_large_is_not_read_to_its_end(monkeypatch: pytest.Mo
         ({}, "", False),
     ],
 )
-def test_only_a_refused_call_without_a_name_lacks_one(
+def test_only_a_refused_call_without_a_name_needs_a_name(
     reply: dict[str, object], name: str, expected: bool
 ) -> None:
     assert lacks_name(reply, name) is expected

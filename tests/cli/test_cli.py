@@ -37,7 +37,7 @@ def penstock(*arguments: str) -> Result:
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The working directory: a script and its configuration."""
+    """The working directory, with a script and its configuration."""
     monkeypatch.setattr(sys, "path", sys.path[:])
     monkeypatch.chdir(tmp_path)
     Path("config.yml").write_text("rpc_port: 0\nop:\n  uci:\n    concurrency: 2\n")
@@ -48,7 +48,7 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 # Help
 
 
-def test_help_tells_each_command_in_one_line() -> None:
+def test_help_shows_each_command_in_one_line() -> None:
     for done in (penstock("--help"), penstock()):
         lines = [line.strip() for line in done.output.splitlines()]
         assert "Serve graphs of machine-learning models over gRPC and HTTP." in lines
@@ -69,8 +69,8 @@ def test_each_command_has_help(command: str) -> None:
 
 
 def test_the_version_is_the_installed_one() -> None:
-    for asked in ("version", "--version"):
-        assert penstock(asked).output == f"penstock {version('penstock')}\n"
+    for command in ("version", "--version"):
+        assert penstock(command).output == f"penstock {version('penstock')}\n"
 
 
 def test_python_m_penstock_is_the_command() -> None:
@@ -145,7 +145,7 @@ NOT_OPENED = "  not opened: Guess.__init__ and Guess.load; --open tries that, to
 
 
 @pytest.mark.usefixtures("folder")
-def test_check_of_an_app_reports_its_routes_with_their_types() -> None:
+def test_check_of_an_app_shows_its_routes_with_their_types() -> None:
     Path("app.py").write_text(APP)
     done = penstock("check", "app.py")
     assert (done.exit_code, done.stderr) == (0, "")
@@ -153,7 +153,7 @@ def test_check_of_an_app_reports_its_routes_with_their_types() -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_check_open_makes_the_objects_and_tells_which_cannot_be() -> None:
+def test_check_open_makes_the_objects_and_names_one_that_fails() -> None:
     Path("app.py").write_text(APP)
     done = penstock("check", "app.py", "--open")
     assert (done.exit_code, done.stdout) == (1, "made\n")
@@ -166,7 +166,7 @@ def test_check_open_makes_the_objects_and_tells_which_cannot_be() -> None:
 
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("command", ["run", "check"])
-def test_check_and_run_tell_the_same_of_a_model_that_cannot_be_opened(command: str) -> None:
+def test_check_and_run_report_the_same_errors_of_a_model(command: str) -> None:
     Path("config.yml").write_text(
         "rpc_port: 0\nop:\n  uci:\n    local_service_conf:\n"
         "      model_config: nowhere.onnx\n      precision: fp16\n      use_calib: true\n"
@@ -180,7 +180,7 @@ def test_check_and_run_tell_the_same_of_a_model_that_cannot_be_opened(command: s
 
 
 @pytest.mark.usefixtures("folder")
-def test_every_bad_hook_is_a_line_of_its_own() -> None:
+def test_every_invalid_hook_has_its_own_error_line() -> None:
     hooks = "    def preprocess(self): ...\n    def postprocess(self): ...\n"
     text = f"class Bad(Op):\n{hooks}\nclass Uci"
     Path("service.py").write_text(
@@ -195,7 +195,7 @@ def test_every_bad_hook_is_a_line_of_its_own() -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_check_takes_overrides_and_shows_warnings() -> None:
+def test_check_applies_overrides_and_shows_warnings() -> None:
     done = penstock("check", "service.py", "-o", "op.uci.concurrency=7", "--set", "worker_num=1",
                     "--set", "op.uci.batch_size=4")  # fmt: skip
     assert "op    uci  after request  7 threads, batches of 4" in done.output
@@ -203,7 +203,7 @@ def test_check_takes_overrides_and_shows_warnings() -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_every_problem_of_a_configuration_is_a_line_of_its_own() -> None:
+def test_every_problem_of_a_configuration_has_its_own_error_line() -> None:
     Path("config.yml").write_text("rpc_port: 0\nworker_nun: 1\nop:\n  uci:\n    timeout: soon\n")
     done = penstock("check", "service.py")
     assert (done.exit_code, done.stdout) == (1, "")
@@ -234,7 +234,7 @@ def test_lenient_turns_unknown_keys_into_warnings() -> None:
         (["service.py", "--set", "wroker_num=1"], "flag: wroker_num: is not a known key"),
     ],
 )
-def test_what_cannot_be_run_is_told_in_one_line_with_status_1(
+def test_an_invalid_argument_is_one_error_line_with_status_1(
     command: str, arguments: list[str], message: str
 ) -> None:
     Path("notes.txt").write_text("x")
@@ -247,7 +247,7 @@ def test_what_cannot_be_run_is_told_in_one_line_with_status_1(
 
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("command", ["run", "check"])
-def test_a_script_s_own_exit_status_and_exceptions_are_its_own(command: str) -> None:
+def test_a_script_s_own_exit_status_and_exceptions_are_kept(command: str) -> None:
     Path("service.py").write_text("raise SystemExit(7)")
     assert penstock(command, "service.py").exit_code == 7
     Path("service.py").write_text("1 / 0")
@@ -290,18 +290,20 @@ def test_a_traceback_begins_with_the_user_s_own_line(
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("command", ["run", "check"])
 @pytest.mark.parametrize("arguments", [[], ["a", "--size", "2", "-o"]])
-def test_what_follows_two_dashes_is_the_script_s(command: str, arguments: list[str]) -> None:
+def test_arguments_after_two_dashes_are_passed_to_the_script(
+    command: str, arguments: list[str]
+) -> None:
     Path("service.py").write_text("import sys\nraise SystemExit(' '.join(sys.argv))")
     done = penstock(command, "service.py", "--lenient", "--", *arguments)
     assert str(done.exception) == " ".join(["service.py", *arguments])
 
 
 @pytest.mark.usefixtures("folder")
-def test_check_shows_what_the_script_logs() -> None:
+def test_check_shows_the_script_s_log_lines() -> None:
     Path("service.py").write_text(
         f"import logging\nlogging.getLogger('mine').info('imported'){CLASS}{RUN}"
     )
-    # Another process, because here pytest has configured logging.
+    # In another process, since pytest has configured logging here.
     command = [*PENSTOCK[:-1], "check", "service.py"]
     for level, shown in (("info", True), ("warning", False)):
         done = subprocess.run(
@@ -311,7 +313,7 @@ def test_check_shows_what_the_script_logs() -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_an_unknown_level_is_a_usage_error() -> None:
+def test_an_unknown_log_level_is_a_usage_error() -> None:
     done = penstock("check", "service.py", "--log-level", "loud")
     assert done.exit_code == 2
     assert "'loud' is not one of" in done.stderr
@@ -321,7 +323,7 @@ def test_an_unknown_level_is_a_usage_error() -> None:
 
 
 @pytest.mark.real
-def test_run_takes_ports_host_and_keys_before_the_environment(tmp_path: Path) -> None:
+def test_flags_of_run_override_the_environment(tmp_path: Path) -> None:
     http, rpc = free_port(), free_port()
     flags = ["--http-port", str(http), "--rpc-port", str(rpc), "--set", "name=other"]
     with running(
@@ -396,7 +398,7 @@ def test_client_prints_the_reply_as_json(server: ServiceProcess, way: str, tmp_p
 @pytest.mark.parametrize(
     ("arguments", "number"), [(["fail=1", "--name", "work"], 51), (["a=1", "--name", "x"], 3002)]
 )
-def test_client_exits_with_1_when_the_reply_is_an_error(
+def test_client_exits_with_1_if_the_reply_is_an_error(
     server: ServiceProcess, way: str, arguments: list[str], number: int
 ) -> None:
     done = penstock("client", address(server, way), *arguments, way)
@@ -421,7 +423,7 @@ one, two = Service("one", same), Service("two", other)
 
 @pytest.mark.real
 @WAYS
-def test_client_needs_a_name_only_where_there_are_several(
+def test_client_needs_a_name_only_if_there_are_several_services(
     server: ServiceProcess, way: str, tmp_path: Path
 ) -> None:
     done = penstock("client", address(server, way), "a=1", way)
@@ -437,7 +439,7 @@ def test_client_needs_a_name_only_where_there_are_several(
 
 @pytest.mark.real
 @WAYS
-def test_client_gives_up_after_its_timeout(server: ServiceProcess, way: str) -> None:
+def test_client_fails_after_its_timeout(server: ServiceProcess, way: str) -> None:
     done = penstock(
         "client", address(server, way), "wait=2", way, "--name", "work", "--timeout", "0.2"
     )
@@ -446,7 +448,7 @@ def test_client_gives_up_after_its_timeout(server: ServiceProcess, way: str) -> 
 
 
 @WAYS
-def test_client_tells_in_one_line_that_nobody_is_there(way: str) -> None:
+def test_client_reports_an_unreachable_server_in_one_line(way: str) -> None:
     done = penstock("client", f"127.0.0.1:{free_port()}", "a=1", way, "--timeout", "5")
     assert (done.exit_code, done.stdout) == (1, "")
     (line,) = done.stderr.splitlines()
@@ -464,7 +466,7 @@ def test_client_tells_in_one_line_that_nobody_is_there(way: str) -> None:
     ],
 )
 @WAYS
-def test_client_tells_in_one_line_what_is_wrong_with_its_arguments(
+def test_client_reports_an_invalid_argument_in_one_line(
     arguments: list[str], message: str, way: str
 ) -> None:
     done = penstock("client", *arguments, way)
@@ -484,7 +486,7 @@ def test_client_tells_in_one_line_what_is_wrong_with_its_arguments(
         ("json:loads", "no type"),
     ],
 )
-def test_a_worker_that_cannot_be_made_is_one_clear_message(
+def test_an_invalid_worker_target_is_one_error_message(
     target: str, words: str, tmp_path: Path
 ) -> None:
     result = CliRunner().invoke(app, ["worker", target, "--socket", str(tmp_path / "s")])

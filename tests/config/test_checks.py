@@ -1,4 +1,4 @@
-"""Checks between keys: what is not built, what contradicts itself, which ports are taken."""
+"""Checks between keys: unavailable features, conflicting keys, choice of ports."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ LOCAL = "op.a.local_service_conf"
         (local(device_type=5, devices="0"), f"{LOCAL}.device_type: 5 (Ascend 310) is not"),
         (local(device_type=6, devices="0"), f"{LOCAL}.device_type: 6 (Ascend 910) is not"),
         ({"rpc_port": None}, "rpc_port: is left blank"),
-        # A port that is wrong is not called missing as well.
+        # An invalid port is not reported as missing too.
         ({"rpc_port": 80}, "rpc_port: must be 0 (any free port) or between 1024 and 65535, got 80"),
         (
             {"rpc_port": 18080, "http_port": 18080},
@@ -54,9 +54,9 @@ LOCAL = "op.a.local_service_conf"
         ),
     ],
 )
-def test_what_cannot_be_is_one_problem(data: dict[str, Any], problem: str) -> None:
-    (told,) = problems_of({"rpc_port": 0, **data})
-    assert told.startswith(problem)
+def test_an_invalid_combination_is_one_problem(data: dict[str, Any], problem: str) -> None:
+    (message,) = problems_of({"rpc_port": 0, **data})
+    assert message.startswith(problem)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_what_cannot_be_is_one_problem(data: dict[str, Any], problem: str) -> No
     [
         {"http_port": 0},
         {"deadline": 700, "max_deadline": 700},
-        {"max_deadline": 10},  # below the default deadline, which gives way
+        {"max_deadline": 10},  # below the default deadline, which is lowered
         {"worker_num": 1025},
         {"build_dag_each_worker": True, "worker_num": 4},
         {"dag": {"is_thread_op": True, "client_type": "grpc", "prometheus_port": 19393}},
@@ -74,29 +74,29 @@ def test_what_cannot_be_is_one_problem(data: dict[str, Any], problem: str) -> No
         local(device_type=2, devices="0", use_mkldnn=True),
     ],
 )
-def test_the_same_keys_switched_off_or_in_agreement_are_taken_without_a_word(
+def test_disabled_or_consistent_keys_cause_no_warning(
     data: dict[str, Any],
 ) -> None:
     assert load(yml_dict={"rpc_port": 0, **data}, environ={}).warnings == []
 
 
-def test_the_port_of_the_metrics_is_none_of_the_others() -> None:
+def test_the_metrics_port_must_differ_from_the_others() -> None:
     dag = {"enable_prometheus": True, "prometheus_port": 9393}
     assert problems_of({"rpc_port": 0, "http_port": 9393, "dag": dag}) == [
         "dag.prometheus_port: is 9393, and http_port is the same: leave it out, as http_port has"
         " /metrics, too"
     ]
-    load(yml_dict={"rpc_port": 9393, "dag": {"prometheus_port": 9393}}, environ={})  # it is off
+    load(yml_dict={"rpc_port": 9393, "dag": {"prometheus_port": 9393}}, environ={})  # disabled
 
 
-def test_one_of_the_ports_must_be_set_wherever() -> None:
+def test_one_of_the_ports_must_be_set_in_yaml_environment_or_flags() -> None:
     missing = "set rpc_port or http_port: the service has no port"
     assert problems_of({}) == [missing]
     assert load(yml_dict={}, environ={"PENSTOCK_RPC_PORT": "0"}).config.rpc_port == 0
     assert load(yml_dict={}, environ={}, overrides={"http_port": 0}).config.http_port == 0
 
 
-def never_asked(port: int) -> bool:
+def must_not_be_probed(port: int) -> bool:
     raise AssertionError(f"asked for {port}")
 
 
@@ -110,10 +110,10 @@ def never_asked(port: int) -> bool:
         (None, 0, Ports(rpc=0, http=0)),
     ],
 )
-def test_written_ports_are_taken_without_probing(rpc: int, http: int, expected: Ports) -> None:
+def test_configured_ports_are_used_without_probing(rpc: int, http: int, expected: Ports) -> None:
     given = {"rpc_port": rpc, "http_port": http}
     config = ServiceConfig.model_validate({k: v for k, v in given.items() if v is not None})
-    assert ports(config, never_asked) == expected
+    assert ports(config, must_not_be_probed) == expected
 
 
 @pytest.mark.parametrize(
@@ -136,11 +136,11 @@ def test_no_free_port_and_no_port_at_all_are_refused() -> None:
     with pytest.raises(ConfigError, match="no port is free"):
         ports(ServiceConfig(http_port=9999), lambda port: False)
     with pytest.raises(ConfigError, match="set rpc_port or http_port"):
-        ports(ServiceConfig(), never_asked)
+        ports(ServiceConfig(), must_not_be_probed)
 
 
 @pytest.mark.parametrize(("missing", "found"), [("error", 1), ("cpu", 0)])
-def test_other_hardware_is_for_the_library_to_refuse_where_the_cpu_will_do(
+def test_unavailable_hardware_is_accepted_if_missing_device_allows_the_cpu(
     missing: str, found: int
 ) -> None:
     op = {"local_service_conf": {"model_config": "m", "device_type": 4, "devices": "0"}}

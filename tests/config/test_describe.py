@@ -15,7 +15,7 @@ from penstock.config.schema import (
 PAGE = Path(__file__).parent.parent.parent / "docs" / "configuration.md"
 
 
-def test_the_committed_page_is_what_the_schema_says() -> None:
+def test_the_committed_page_equals_the_schema_s_description() -> None:
     assert PAGE.read_text() == markdown(), (
         "python -m penstock.config.describe > docs/configuration.md"
     )
@@ -24,13 +24,13 @@ def test_the_committed_page_is_what_the_schema_says() -> None:
 @pytest.mark.parametrize(
     "section", [ServiceConfig, DagConfig, TracerConfig, OpConfig, LocalServiceConfig]
 )
-def test_every_key_has_a_sentence(section: type[ServiceConfig]) -> None:
+def test_every_key_has_a_description(section: type[ServiceConfig]) -> None:
     for name, field in section.model_fields.items():
         assert field.description, name
         assert field.description.endswith("."), name
 
 
-def test_the_json_schema_knows_the_keys_as_written_in_yaml() -> None:
+def test_the_json_schema_has_the_keys_as_written_in_yaml() -> None:
     schema = json.loads(json_schema())
     assert schema["properties"]["http_port"]
     assert schema["$defs"]["OpConfig"]["properties"]["timeout"]["anyOf"][0]["type"] == "integer"
@@ -38,7 +38,7 @@ def test_the_json_schema_knows_the_keys_as_written_in_yaml() -> None:
     assert schema["additionalProperties"] is False
 
 
-def test_the_command_writes_either_and_refuses_other_arguments(
+def test_the_command_writes_markdown_or_json_schema_and_refuses_other_arguments(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main([]) == 0

@@ -53,7 +53,7 @@ def problems_of(**arguments: Any) -> list[str]:
     return caught.value.problems
 
 
-def test_every_problem_is_listed_at_once_with_its_line_and_key(tmp_path: Path) -> None:
+def test_all_problems_are_listed_at_once_with_line_and_key(tmp_path: Path) -> None:
     path = write(tmp_path, MANY_FAULTS)
     problems = [each.removeprefix(f"{path}:") for each in problems_of(yml_file=path)]
     assert problems == [
@@ -103,7 +103,7 @@ def test_a_blank_key_with_a_default_has_the_default() -> None:
         ),
     ],
 )
-def test_a_blank_key_that_had_to_have_a_value_is_refused(place: tuple[str, ...], key: str) -> None:
+def test_a_blank_key_that_requires_a_value_is_refused(place: tuple[str, ...], key: str) -> None:
     data: dict[str, Any] = {"rpc_port": 0, "http_port": 0}
     inner = data
     for step in place:
@@ -133,14 +133,14 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(data: Any, hint: s
     assert problems_of(yml_dict={"rpc_port": 0, **data}) == [f"yml_dict: {hint}"]
 
 
-def test_an_unknown_key_is_refused_even_when_it_is_blank() -> None:
+def test_an_unknown_key_is_refused_even_if_blank() -> None:
     assert problems_of(yml_dict={"rpc_port": 0, "op": {"det": {"devices": None}}}) == [
         "yml_dict: op.det.devices: is not a known key;"
         " devices belongs under op.<name>.local_service_conf"
     ]
 
 
-def test_lenient_makes_unknown_keys_warnings_and_nothing_else(tmp_path: Path) -> None:
+def test_lenient_turns_unknown_keys_into_warnings_and_nothing_else(tmp_path: Path) -> None:
     path = write(tmp_path, "rpc_port: 0\nwork_num: 1\nop:\n  det:\n    devices: ''\n")
     loaded = load(yml_file=path, environ={}, lenient=True)
     assert loaded.config == ServiceConfig(rpc_port=0, op={"det": OpConfig()})
@@ -164,7 +164,9 @@ def test_a_dict_is_not_modified_even_by_overrides() -> None:
     assert loaded.source == "yml_dict"
 
 
-def test_a_flag_wins_over_the_environment_and_that_over_yaml(tmp_path: Path) -> None:
+def test_flags_override_the_environment_and_the_environment_overrides_yaml(
+    tmp_path: Path,
+) -> None:
     path = write(tmp_path, "rpc_port: 18080\nhttp_port: 18081\nhost: 127.0.0.2\nworker_num: 1\n")
     environ = {
         "PENSTOCK_HTTP_PORT": "18082",
@@ -179,7 +181,7 @@ def test_a_flag_wins_over_the_environment_and_that_over_yaml(tmp_path: Path) -> 
     assert config.deadline == 2.5
 
 
-def test_a_wrong_value_is_blamed_on_whoever_gave_it(tmp_path: Path) -> None:
+def test_an_invalid_value_is_reported_with_its_source(tmp_path: Path) -> None:
     path = write(tmp_path, "rpc_port: 18080\nworker_num: 1\nop:\n  a: 5\n")
     problems = problems_of(
         yml_file=path,
@@ -198,7 +200,7 @@ def test_a_wrong_value_is_blamed_on_whoever_gave_it(tmp_path: Path) -> None:
     )
 
 
-def test_a_variable_sets_inner_keys_above_constructors_and_below_flags() -> None:
+def test_a_variable_sets_nested_keys_above_constructors_and_below_flags() -> None:
     loaded = load(
         yml_dict={"rpc_port": 0, "op": {"a": {"retry": 2, "concurrency": 1}}},
         overrides={"op.a.concurrency": 2},
@@ -223,7 +225,7 @@ def test_a_variable_sets_inner_keys_above_constructors_and_below_flags() -> None
         ({}, {}, {"host": "::1"}, "::1"),
     ],
 )
-def test_defaults_of_the_caller_hold_where_nothing_else_is_said(
+def test_the_caller_s_defaults_apply_only_to_unset_keys(
     yaml: dict[str, Any], environ: dict[str, str], overrides: dict[str, str], host: str
 ) -> None:
     data = {"rpc_port": 0, "dag": {"retry": 2}, **yaml}
@@ -234,7 +236,7 @@ def test_defaults_of_the_caller_hold_where_nothing_else_is_said(
     assert data == {"rpc_port": 0, "dag": {"retry": 2}, **yaml}
 
 
-def test_a_relative_file_is_looked_up_in_the_base_folder(tmp_path: Path) -> None:
+def test_a_relative_file_is_relative_to_the_base_folder(tmp_path: Path) -> None:
     write(tmp_path, "rpc_port: 18080\n")
     loaded = load(yml_file="config.yml", base_dir=tmp_path, environ={})
     assert loaded == Loaded(
@@ -243,12 +245,12 @@ def test_a_relative_file_is_looked_up_in_the_base_folder(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("arguments", [{}, {"yml_file": "a.yml", "yml_dict": {}}])
-def test_a_file_or_a_dict_must_be_given_and_not_both(arguments: dict[str, Any]) -> None:
+def test_either_a_file_or_a_dict_must_be_given(arguments: dict[str, Any]) -> None:
     assert problems_of(**arguments) == ["give either yml_file or yml_dict"]
 
 
 @pytest.mark.parametrize("data", [[], "rpc_port: 1", 5])
-def test_a_dict_that_is_none_is_refused(data: Any) -> None:
+def test_a_dict_of_another_type_is_refused(data: Any) -> None:
     [problem] = problems_of(yml_dict=data)
     assert problem.startswith("yml_dict: must be a mapping, got ")
 
@@ -261,13 +263,13 @@ def test_keys_of_a_dict_must_be_text() -> None:
     ]
 
 
-def test_names_of_ops_can_be_shown() -> None:
+def test_a_name_of_an_op_must_be_printable() -> None:
     assert problems_of(yml_dict={"rpc_port": 0, "op": {"a\udcff": {}, "b": {"x": 1}}})[0] == (
         "yml_dict: op: the name 'a\\udcff' has unprintable characters: choose another"
     )
 
 
-def test_a_dict_that_contains_itself_is_answered() -> None:
+def test_a_dict_that_contains_itself_is_refused() -> None:
     data: dict[str, Any] = {"rpc_port": 0}
     data["op"] = {"a": data}
     data["dag"] = {"tracer": data}
@@ -339,7 +341,7 @@ def test_any_file_is_loaded_or_a_config_error(tmp_path: Path, text: str, lenient
 
 
 @given(st.text(max_size=30), st.text(max_size=10))
-def test_any_override_and_variable_are_taken_or_a_config_error(text: str, value: str) -> None:
+def test_any_override_and_variable_is_loaded_or_a_config_error(text: str, value: str) -> None:
     try:
         key, parsed = parse_override(f"{text}={value}")
     except ConfigError:
@@ -348,7 +350,7 @@ def test_any_override_and_variable_are_taken_or_a_config_error(text: str, value:
     check(loaded_or_refused(yml_dict={"rpc_port": 0}, overrides={key: parsed}, environ=environ))
 
 
-# Variables that are nobody's
+# Unknown variables
 
 
 def test_a_misspelt_variable_is_a_warning_with_the_nearest_name() -> None:
@@ -363,8 +365,8 @@ def test_a_misspelt_variable_is_a_warning_with_the_nearest_name() -> None:
     ]
 
 
-def test_what_kubernetes_tells_of_a_service_by_our_name_is_no_misspelling() -> None:
-    told = {
+def test_the_variables_that_kubernetes_sets_for_a_service_cause_no_warning() -> None:
+    variables = {
         "PENSTOCK_SERVICE_HOST": "10.0.0.1",
         "PENSTOCK_SERVICE_PORT": "8080",
         "PENSTOCK_SERVICE_PORT_HTTP": "8080",
@@ -372,10 +374,10 @@ def test_what_kubernetes_tells_of_a_service_by_our_name_is_no_misspelling() -> N
         "PENSTOCK_PORT_8080_TCP": "tcp://10.0.0.1:8080",
         "PENSTOCK_PORT_8080_TCP_ADDR": "10.0.0.1",
     }
-    assert load(yml_dict={"rpc_port": 0}, environ=told).warnings == []
+    assert load(yml_dict={"rpc_port": 0}, environ=variables).warnings == []
 
 
-def test_a_problem_that_shows_later_is_told_with_the_place_of_its_key(tmp_path: Path) -> None:
+def test_a_later_problem_is_reported_with_the_place_of_its_key(tmp_path: Path) -> None:
     write(tmp_path, "rpc_port: 0\nop:\n  a:\n    retry: 2\n")
     loaded = load(
         yml_file="config.yml",
@@ -392,7 +394,7 @@ def test_a_problem_that_shows_later_is_told_with_the_place_of_its_key(tmp_path: 
     )
 
 
-# Texts of flags and environment
+# Texts of flags and environment variables
 
 
 @pytest.mark.parametrize(
@@ -420,7 +422,7 @@ def test_a_problem_that_shows_later_is_told_with_the_place_of_its_key(tmp_path: 
         ("op.uci=5", "op.uci", 5),
     ],
 )
-def test_an_override_is_read_as_its_key_needs(text: str, key: str, value: Any) -> None:
+def test_an_override_is_parsed_by_the_type_of_its_key(text: str, key: str, value: Any) -> None:
     parsed = parse_override(text)
     assert parsed == (key, value)
     assert type(parsed[1]) is type(value)
@@ -432,7 +434,7 @@ def test_an_override_without_a_key_or_a_value_is_refused(text: str) -> None:
         parse_override(text)
 
 
-def test_one_variable_sets_keys_at_any_depth() -> None:
+def test_one_variable_sets_several_keys_at_any_depth() -> None:
     environ = {
         "PENSTOCK_SET": " op.uci.concurrency=4; op.uci.fetch_list=a,b;;deadline=5;",
         "PENSTOCK_DEADLINE": "6",

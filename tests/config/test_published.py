@@ -1,4 +1,4 @@
-"""Files as published services have them: what each is loaded as, and what is said about it."""
+"""Configuration files of published services: the loaded configuration, and the warnings."""
 
 from pathlib import Path
 
@@ -111,7 +111,7 @@ def resolved(config: ServiceConfig) -> dict[str, OpOptions]:
     return {name: resolve_op(name, {}, op) for name, op in config.op.items()}
 
 
-def test_the_regression_service(config_file: Path) -> None:
+def test_the_regression_service_is_loaded(config_file: Path) -> None:
     loaded = loaded_from(config_file, UCI)
     config = loaded.config
     assert config == ServiceConfig(
@@ -138,7 +138,7 @@ def test_the_regression_service(config_file: Path) -> None:
     assert advice(config.worker_num, resolved(config).values()) == []
 
 
-def test_the_ensemble_with_local_models(config_file: Path) -> None:
+def test_the_ensemble_with_local_models_is_loaded(config_file: Path) -> None:
     loaded = loaded_from(config_file, IMDB_LOCAL)
     assert loaded.warnings == []
     assert loaded.config.op["combine"] == OpConfig()
@@ -165,7 +165,7 @@ def test_the_ensemble_with_local_models(config_file: Path) -> None:
     ]
 
 
-def test_the_text_recognition_service(config_file: Path) -> None:
+def test_the_text_recognition_service_is_loaded(config_file: Path) -> None:
     loaded = loaded_from(config_file, OCR)
     assert (loaded.config.rpc_port, loaded.config.http_port) == (18090, 9999)
     assert loaded.config.worker_num == 20
@@ -185,7 +185,7 @@ def test_the_text_recognition_service(config_file: Path) -> None:
     }
 
 
-def test_keys_that_the_original_ignored_are_found_and_lenient_lets_them_pass(
+def test_keys_that_the_original_ignored_are_refused_unless_lenient(
     config_file: Path,
 ) -> None:
     text = OCR + "    pre_det:\n        concurrency: 25\n        device_type: 0\n"

@@ -19,7 +19,7 @@ def resolve(yaml: OpConfig | None = None, **arguments: Any) -> OpOptions:
     return resolve_op("uci", arguments, yaml)
 
 
-def test_an_op_that_nobody_configured_has_the_defaults_and_no_model() -> None:
+def test_an_op_without_configuration_has_the_defaults_and_no_model() -> None:
     assert resolve() == OpOptions(name="uci")
     assert resolve(entry()) == OpOptions(name="uci")
     assert OpOptions(name="uci") == OpOptions(
@@ -76,13 +76,13 @@ YAML = {
         ("server_endpoints", [], "concurrency", 2),
     ],
 )
-def test_the_constructor_wins_over_yaml_when_it_was_given(
+def test_a_constructor_s_argument_overrides_yaml(
     argument: str, value: Any, option: str, expected: Any
 ) -> None:
     assert getattr(resolve(entry(**YAML), **{argument: value}), option) == expected
 
 
-def test_a_flag_wins_over_the_constructor() -> None:
+def test_a_flag_overrides_the_constructor() -> None:
     data = {"rpc_port": 0, "op": {"uci": {"local_service_conf": {"model_config": "m"}}}}
     flags = {"op.uci.concurrency": 7, "op.uci.retry": 4}
     op = load(yml_dict=data, overrides=flags, environ={}).config.op["uci"]
@@ -91,7 +91,7 @@ def test_a_flag_wins_over_the_constructor() -> None:
 
 
 @pytest.mark.parametrize("key", ["op.uci.fetch_list", "op.uci.local_service_conf.fetch_list"])
-def test_a_fetch_list_from_a_flag_wins_over_every_other(key: str) -> None:
+def test_a_fetch_list_of_a_flag_overrides_all_others(key: str) -> None:
     conf = {"model_config": "m", "fetch_list": ["l"]}
     data = {"rpc_port": 0, "op": {"uci": {"fetch_list": ["y"], "local_service_conf": conf}}}
     op = load(yml_dict=data, overrides={key: ["flag"]}, environ={}).config.op["uci"]
@@ -109,7 +109,7 @@ def test_a_fetch_list_from_a_flag_wins_over_every_other(key: str) -> None:
         (None, None, None, None),
     ],
 )
-def test_the_fetch_list_of_the_local_model_comes_before_that_of_the_op(
+def test_the_local_model_s_fetch_list_overrides_the_op_s(
     constructor: Any, local: Any, op_level: Any, expected: Any
 ) -> None:
     keys = {} if op_level is None else {"fetch_list": op_level}
@@ -119,14 +119,14 @@ def test_the_fetch_list_of_the_local_model_comes_before_that_of_the_op(
     assert options.model == ModelOptions(path="m", fetch_list=expected)
 
 
-def test_the_local_fetch_list_is_that_of_a_model_of_the_constructor_too() -> None:
+def test_the_local_fetch_list_applies_to_a_model_of_the_constructor() -> None:
     conf = entry(local_service_conf={"fetch_list": ["l"]})
-    found = resolve_op("uci", {}, conf, model_path="m")
-    assert found.model == ModelOptions(path="m", fetch_list=("l",))
+    options = resolve_op("uci", {}, conf, model_path="m")
+    assert options.model == ModelOptions(path="m", fetch_list=("l",))
     assert resolve_op("uci", {}, conf).fetch_list is None
 
 
-def test_the_model_has_every_key_of_its_section() -> None:
+def test_the_model_s_options_have_every_key_of_its_section() -> None:
     conf = {
         "model_config": "../models/uci",
         "client_type": "local_predictor",
@@ -162,7 +162,7 @@ def test_the_model_has_every_key_of_its_section() -> None:
     )
 
 
-def test_a_section_that_names_only_the_model_has_the_defaults_of_a_model() -> None:
+def test_a_section_with_the_model_alone_has_the_default_options() -> None:
     assert resolve(entry(local_service_conf={"model_config": "m"})).model == ModelOptions(path="m")
 
 
@@ -184,7 +184,7 @@ def test_a_section_that_names_only_the_model_has_the_defaults_of_a_model() -> No
         ({"executor": "thread", "local_service_conf": {"thread_num": 7}}, 1, 7),
     ],
 )
-def test_threads_of_models_fit_the_cpus_unless_they_are_given(
+def test_the_models_threads_fit_the_cpus_unless_configured(
     keys: dict[str, Any], cpus: int, threads: int
 ) -> None:
     given = {**keys.pop("local_service_conf", {}), "model_config": "m"}
@@ -193,13 +193,13 @@ def test_threads_of_models_fit_the_cpus_unless_they_are_given(
     assert options.model == ModelOptions(path="m", thread_num=threads)
 
 
-def test_a_batch_of_one_never_waits() -> None:
+def test_a_batch_size_of_one_has_no_window() -> None:
     assert resolve(entry(batch_size=1, auto_batching_timeout=2000)).window is None
     assert resolve(entry(batch_size=2, auto_batching_timeout=2000)).window == 2.0
     assert resolve(entry(auto_batching_timeout=2000), batch_size=2).window == 2.0
 
 
-def test_where_and_how_an_op_fails_come_from_yaml() -> None:
+def test_executor_and_failure_options_come_from_yaml() -> None:
     options = resolve(
         entry(executor="inline", isolate_errors=False, retry_on_crash=True, on_timeout="kill")
     )
@@ -208,7 +208,7 @@ def test_where_and_how_an_op_fails_come_from_yaml() -> None:
     assert options.kill_late
 
 
-def test_everything_wrong_in_a_constructor_is_listed_at_once() -> None:
+def test_all_problems_of_a_constructor_are_listed_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         resolve(
             concurrency=0,
@@ -230,7 +230,7 @@ def test_everything_wrong_in_a_constructor_is_listed_at_once() -> None:
     ]
 
 
-def test_endpoints_make_an_op_remote() -> None:
+def test_server_endpoints_make_an_op_remote() -> None:
     yaml = entry(client_type="pipeline_grpc", server_endpoints=["h:1", "[::1]:2"], model_name="m")
     found = resolve(yaml, fetch_list=["y"])
     assert found.remote is not None
@@ -256,12 +256,12 @@ def test_endpoints_make_an_op_remote() -> None:
         ),
     ],
 )
-def test_what_cannot_be_called_is_refused(arguments: dict[str, Any], problem: str) -> None:
+def test_an_invalid_remote_call_is_refused(arguments: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(problem)):
         resolve(**arguments)
 
 
-def test_fewer_workers_than_the_largest_batch_is_one_warning() -> None:
+def test_a_worker_num_below_the_largest_batch_is_one_warning() -> None:
     options = [
         OpOptions(name="a", batch_size=4, window=0.1),
         OpOptions(name="b", batch_size=8, window=0.1),

@@ -1,4 +1,4 @@
-"""Every key: a good value, one of a wrong type, one out of range (where it has a range)."""
+"""Every key: a valid value, one of a wrong type, and one out of range (if it has a range)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from penstock.errors import ConfigError
 NO_RANGE = object()
 HUGE = 10**400
 
-# place: (key, good, value it becomes, wrong type, out of range)
+# place: (key, valid value, its parsed value, wrong type, out of range)
 SERVICE = [
     ("rpc_port", 18080, 18080, "18080", 80),
     ("http_port", 0, 0, True, 65536),
@@ -179,7 +179,7 @@ ROWS = [(section, place, *row) for section, place, rows in PLACES for row in row
 IDS = [".".join((*row[1], row[2])) for row in ROWS]
 
 
-def written(place: tuple[str, ...], key: str, value: Any) -> dict[str, Any]:
+def config_with(place: tuple[str, ...], key: str, value: Any) -> dict[str, Any]:
     inner: dict[str, Any] = {key: value}
     for step in reversed(place):
         inner = {step: inner}
@@ -193,7 +193,7 @@ def section_at(config: ServiceConfig, place: tuple[str, ...]) -> Any:
     return found
 
 
-def test_the_tables_here_name_every_key() -> None:
+def test_the_tables_have_every_key() -> None:
     for section, _, rows in PLACES:
         assert [row[0] for row in rows if row[0] in keys_of(section)] == [row[0] for row in rows]
         assert {row[0] for row in rows} == set(keys_of(section))
@@ -202,10 +202,10 @@ def test_the_tables_here_name_every_key() -> None:
 @pytest.mark.parametrize(
     ("section", "place", "key", "good", "becomes", "wrong", "beyond"), ROWS, ids=IDS
 )
-def test_a_good_value_is_taken(
+def test_a_valid_value_is_accepted(
     section: Any, place: Any, key: str, good: Any, becomes: Any, wrong: Any, beyond: Any
 ) -> None:
-    loaded = load(yml_dict=written(place, key, good), environ={})
+    loaded = load(yml_dict=config_with(place, key, good), environ={})
     field = {field.alias or name: name for name, field in section.model_fields.items()}[key]
     value = getattr(section_at(loaded.config, place), field)
     assert value == becomes
@@ -216,20 +216,20 @@ def test_a_good_value_is_taken(
 @pytest.mark.parametrize(
     ("section", "place", "key", "good", "becomes", "wrong", "beyond"), ROWS, ids=IDS
 )
-def test_a_value_of_a_wrong_type_or_out_of_range_is_refused_with_its_key_path(
+def test_an_invalid_type_or_value_is_refused_with_its_key_path(
     section: Any, place: Any, key: str, good: Any, becomes: Any, wrong: Any, beyond: Any
 ) -> None:
     path = ".".join((*place, key))
     for value in (wrong, beyond):
         if value is not NO_RANGE:
             with pytest.raises(ConfigError) as caught:
-                load(yml_dict=written(place, key, value), environ={})
+                load(yml_dict=config_with(place, key, value), environ={})
             (problem,) = caught.value.problems
             assert problem.startswith((f"yml_dict: {path}: must", f"yml_dict: {path}[0]: must"))
             assert ", got " in problem
 
 
-def test_times_of_an_op_are_seconds_outside_and_none_when_off() -> None:
+def test_an_op_s_times_are_converted_to_seconds_or_none() -> None:
     op = OpConfig.model_validate({"timeout": 3000, "auto_batching_timeout": 2.5})
     assert (op.timeout, op.window) == (3.0, 0.0025)
     off = OpConfig.model_validate({"timeout": 0, "auto_batching_timeout": -1})
@@ -237,7 +237,7 @@ def test_times_of_an_op_are_seconds_outside_and_none_when_off() -> None:
 
 
 @given(st.integers() | st.floats())
-def test_a_time_is_positive_and_finite_or_absent(value: float) -> None:
+def test_a_time_is_positive_and_finite_or_none(value: float) -> None:
     try:
         loaded = load(
             yml_dict={"rpc_port": 0, "op": {"a": {"auto_batching_timeout": value}}}, environ={}
@@ -249,25 +249,25 @@ def test_a_time_is_positive_and_finite_or_absent(value: float) -> None:
     assert (window is None) == (value <= 0)
 
 
-def test_card_ids_are_cut_at_commas() -> None:
+def test_card_ids_are_separated_by_commas() -> None:
     assert LocalServiceConfig(devices=" 0, 1 ").device_ids == ("0", "1")
     assert LocalServiceConfig().device_ids == ()
 
 
 @pytest.mark.parametrize("entry", [{"inputs": {"x": [""]}}, {"values": {"x": "0"}}])
-def test_what_is_wrong_with_an_entry_of_pad_is_told_by_its_name(entry: Any) -> None:
+def test_an_invalid_entry_of_pad_is_refused_with_its_name(entry: Any) -> None:
     (key,) = entry
     with pytest.raises(ConfigError, match=rf"op.uci.pad.{key}.x(\[0\])?: must be"):
-        load(yml_dict=written(("op", "uci"), "pad", entry), environ={})
+        load(yml_dict=config_with(("op", "uci"), "pad", entry), environ={})
 
 
-def test_any_key_of_pad_switches_it_on_unless_enabled_says_otherwise() -> None:
+def test_any_key_of_pad_enables_it_unless_enabled_is_false() -> None:
     assert not PadConfig().on
     assert PadConfig(sizes=32).on
     assert not PadConfig(sizes=32, enabled=False).on
 
 
-def test_nobody_wants_more_than_1024_workers_of_one_op_or_threads_of_one_model() -> None:
+def test_more_than_1024_workers_or_threads_are_refused() -> None:
     assert OpConfig.model_validate({"concurrency": 1024}).concurrency == 1024
     for data in ({"concurrency": 1025}, {"local_service_conf": {"thread_num": 1025}}):
         with pytest.raises(ValidationError, match="less than or equal to 1024"):
@@ -283,7 +283,7 @@ def test_nobody_wants_more_than_1024_workers_of_one_op_or_threads_of_one_model()
         ({"build_dag_each_worker": True, "worker_num": 4}, 4, None),
     ],
 )
-def test_worker_num_counts_requests_or_engines(
+def test_worker_num_is_a_limit_of_requests_or_a_number_of_engines(
     data: dict[str, Any], engines: int, most_running: int | None
 ) -> None:
     config = ServiceConfig.model_validate(data)
@@ -313,13 +313,13 @@ def test_cpus_are_numbers_and_ranges(text: str, expected: set[int]) -> None:
     assert cpus(text) == (expected,)
 
 
-def test_in_a_list_each_worker_has_its_own() -> None:
+def test_a_list_has_the_cpus_of_each_worker() -> None:
     assert cpus(["0-1", "2-3"]) == ({0, 1}, {2, 3})
     assert cpus([0, 1]) == ({0}, {1})
     assert cpus(5) == ({5},)
 
 
-def test_a_flag_gives_one_text() -> None:
+def test_cpus_may_be_set_by_a_flag() -> None:
     loaded = load(yml_dict={"rpc_port": 0}, overrides={"op.a.cpu_affinity": "0-1,3"}, environ={})
     assert loaded.config.op["a"].cpus == (frozenset({0, 1, 3}),)
 
@@ -332,6 +332,6 @@ def test_a_flag_gives_one_text() -> None:
     ],
     ids=repr,
 )
-def test_anything_else_is_refused_with_its_key(value: Any) -> None:
+def test_invalid_cpus_are_refused_with_the_key(value: Any) -> None:
     with pytest.raises(ConfigError, match=r"op\.a\.cpu_affinity: must be .*0-1,3"):
         cpus(value)

@@ -50,7 +50,7 @@ def refusal(text: str) -> str:
         ("|\n  two\n  lines", "two\nlines\n"),
     ],
 )
-def test_a_value_is_read_by_the_core_schema(text: str, value: Any) -> None:
+def test_a_value_is_parsed_by_the_core_schema(text: str, value: Any) -> None:
     read = read_text(f"key: {text}\n").data["key"]
     assert read == value
     assert type(read) is type(value)
@@ -97,7 +97,7 @@ def test_an_alias_repeats_the_value_of_its_anchor() -> None:
     assert document.data == {"a": {"k": [1]}, "b": {"k": [1]}, "c": "text", "d": "text"}
 
 
-def test_merged_keys_give_way_to_written_ones() -> None:
+def test_written_keys_override_merged_ones() -> None:
     text = "base: &b {k: 1, l: 2}\nmore: &m {l: 3, n: 4}\nop:\n  l: 9\n  <<: [*b, *m]\n"
     document = read_text(text)
     assert document.data["op"] == {"l": 9, "k": 1, "n": 4}
@@ -128,7 +128,7 @@ def test_merged_keys_give_way_to_written_ones() -> None:
         ("a: " + "[" * 5000, "config.yml:", "nested deeper"),
     ],
 )
-def test_what_cannot_be_read_is_refused_with_its_line(text: str, where: str, what: str) -> None:
+def test_an_invalid_text_is_refused_with_its_line(text: str, where: str, what: str) -> None:
     problem = refusal(text)
     assert problem.startswith(where)
     assert what in problem
@@ -140,7 +140,7 @@ def test_the_deepest_allowed_nesting_is_read() -> None:
     assert "nested deeper" in refusal(f"a: [{'[' * MAX_DEPTH}{']' * MAX_DEPTH}]")
 
 
-def test_a_small_text_cannot_grow_large_through_aliases() -> None:
+def test_aliases_cannot_expand_a_small_text_without_limit() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
     before = time.process_time()
@@ -148,11 +148,11 @@ def test_a_small_text_cannot_grow_large_through_aliases() -> None:
     assert time.process_time() - before < 5
 
 
-def test_a_text_over_the_limit_is_refused_before_it_is_read() -> None:
+def test_a_text_over_the_size_limit_is_refused() -> None:
     assert "is larger than" in refusal("#" * (MAX_BYTES + 1))
 
 
-def test_a_file_is_read_as_utf_8_with_or_without_a_mark(tmp_path: Path) -> None:
+def test_a_file_is_utf_8_with_or_without_a_byte_order_mark(tmp_path: Path) -> None:
     path = tmp_path / "config.yml"
     path.write_bytes("\ufeffname: größe\n".encode())
     assert read_text(read_file(path)).data == {"name": "größe"}
@@ -162,7 +162,7 @@ def test_a_file_is_read_as_utf_8_with_or_without_a_mark(tmp_path: Path) -> None:
     ("content", "what"),
     [(b"a: 1\nb: \xff\n", ":2: is not UTF-8"), (b"#" * (MAX_BYTES + 1), "is larger than")],
 )
-def test_a_file_that_is_no_text_or_too_large_is_refused(
+def test_a_file_that_is_not_utf_8_or_too_large_is_refused(
     tmp_path: Path, content: bytes, what: str
 ) -> None:
     path = tmp_path / "config.yml"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from penstock.executors.work import BoundOp, WorkOptions, run_batch
 from penstock.request import REQUEST_OP_NAME, Batch, CloseReason, Sample
 from tests.differential.graphs import exactly
-from tests.executors.house import KINDS, Desk, doing, executor_of
+from tests.executors.harness import KINDS, ExecutorHarness, body_op, executor_of
 
 
 def softmax(feed: dict[str, Any]) -> dict[str, Any]:
@@ -62,12 +62,12 @@ def test_every_executor_gives_what_a_plain_call_gives(
     body: Callable[[dict[str, Any]], dict[str, Any]], seed: int, sizes: list[list[int]]
 ) -> None:
     async def through(kind: str) -> list[Any]:
-        desk = Desk(executor_of(kind, doing(kind, body)))
-        results = await desk.run(*batches_of(seed, sizes))
-        assert await desk.executor.close(5.0)
+        harness = ExecutorHarness(executor_of(kind, body_op(kind, body)))
+        results = await harness.run(*batches_of(seed, sizes))
+        assert await harness.executor.close(5.0)
         return [exactly(outcomes) for _, outcomes in results]
 
-    bound = BoundOp(doing("inline", body), None, WorkOptions())
+    bound = BoundOp(body_op("inline", body), None, WorkOptions())
     expected = [exactly(run_batch(bound, batch)) for batch in batches_of(seed, sizes)]
     for kind in KINDS:
         assert asyncio.run(through(kind)) == expected

@@ -1,4 +1,4 @@
-"""The wheel reports everything once, nothing early, and everything within one tick."""
+"""The deadline wheel reports every item once, never early, and at most one tick late."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from penstock.engine.deadlines import TICK, Deadlines, Due
 
 
-def unheard() -> None:
-    """For whom an earlier alarm is nothing."""
+def ignore_alarm() -> None:
+    """For wheels whose earlier alarms do not matter."""
 
 
 @given(
@@ -18,7 +18,7 @@ def unheard() -> None:
 def test_every_item_is_due_once_within_a_tick_after_its_deadline(
     deadlines: list[float], removed: set[int], steps: list[float]
 ) -> None:
-    wheel: Deadlines[int] = Deadlines(unheard)
+    wheel: Deadlines[int] = Deadlines(ignore_alarm)
     dues: list[Due[int]] = []
     for item, deadline in enumerate(deadlines):
         dues.append(wheel.add(item, deadline))
@@ -40,23 +40,23 @@ def test_every_item_is_due_once_within_a_tick_after_its_deadline(
 
 
 @given(deadlines=st.lists(st.floats(0.0, 100.0), min_size=1, max_size=20))
-def test_it_says_when_to_look_again(deadlines: list[float]) -> None:
-    told: list[float | None] = []
-    wheel: Deadlines[int] = Deadlines(lambda: told.append(wheel.next_due()))
+def test_the_alarm_is_raised_when_the_next_due_time_becomes_earlier(deadlines: list[float]) -> None:
+    alarms: list[float | None] = []
+    wheel: Deadlines[int] = Deadlines(lambda: alarms.append(wheel.next_due()))
     earliest = None
     for item, deadline in enumerate(deadlines):
-        told.clear()
+        alarms.clear()
         wheel.add(item, deadline)
         due = wheel.next_due()
         assert due is not None
-        assert told == ([due] if earliest is None or due < earliest else [])
+        assert alarms == ([due] if earliest is None or due < earliest else [])
         earliest = due
     assert min(deadlines) <= earliest <= min(deadlines) + TICK * 1.001  # type: ignore[operator]
     assert wheel.expire(earliest)  # type: ignore[arg-type]
 
 
-def test_an_empty_wheel_asks_for_nothing_and_forgets_what_came_and_went() -> None:
-    wheel: Deadlines[int] = Deadlines(unheard)
+def test_an_empty_wheel_has_no_due_time_and_keeps_no_buckets() -> None:
+    wheel: Deadlines[int] = Deadlines(ignore_alarm)
     for item in range(1000):
         del wheel.add(item, float(item))[item]
     assert wheel.next_due() is None
@@ -64,8 +64,8 @@ def test_an_empty_wheel_asks_for_nothing_and_forgets_what_came_and_went() -> Non
     assert not wheel._ticks
 
 
-def test_who_was_due_may_be_taken_out_afterwards() -> None:
-    wheel: Deadlines[int] = Deadlines(unheard)
+def test_an_item_may_be_removed_after_it_was_reported() -> None:
+    wheel: Deadlines[int] = Deadlines(ignore_alarm)
     due = wheel.add(1, 5.0)
     assert due is wheel.add(2, 5.0)
     assert wheel.expire(6.0) == [1, 2]

@@ -1,4 +1,4 @@
-"""The engine under a virtual clock: admission, deadlines, cancellation, time-outs, drain."""
+"""The engine under a virtual clock: admission, deadlines, cancellation, timeouts, drain."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ from penstock.testing.executor import FakeExecutor
 from tests.graph.test_dag import plan_of
 
 
-class Heard(Instrument):
+class RecordingInstrument(Instrument):
     def __init__(self) -> None:
         self.lines: list[str] = []
 
@@ -37,13 +37,13 @@ class Heard(Instrument):
 
 
 @dataclass
-class House:
-    """An engine on a manual clock with fake workers."""
+class EngineHarness:
+    """An engine with a manual clock and fake workers."""
 
     engine: Engine
     clock: ManualClock
     workers: dict[str, FakeExecutor]
-    heard: Heard
+    recorded: RecordingInstrument
     answers: dict[int, list[Outcome]] = field(default_factory=dict)
 
     def submit(
@@ -57,19 +57,19 @@ class House:
         self.engine.submit(submission, lambda _, outcome: reply(outcome))
         return submission
 
-    def ask(self, life: float = 60.0, **feed: object) -> Submission:
-        got: list[Outcome] = []
-        asked = self.submit(got.append, life, **feed)
-        self.answers[asked.data_id] = got
+    def request(self, life: float = 60.0, **feed: object) -> Submission:
+        outcomes: list[Outcome] = []
+        submission = self.submit(outcomes.append, life, **feed)
+        self.answers[submission.data_id] = outcomes
         self.clock.run()
-        return asked
+        return submission
 
-    def answer(self, asked: Submission) -> Outcome:
-        (outcome,) = self.answers[asked.data_id]
+    def answer(self, submission: Submission) -> Outcome:
+        (outcome,) = self.answers[submission.data_id]
         return outcome
 
 
-def house(
+def make_harness(
     edges: dict[str, list[str]] | None = None,
     *,
     policy: BatchPolicy | None = None,
@@ -78,12 +78,12 @@ def house(
     workers: int = 1,
     attempts: int = 1,
     instruments: Sequence[Instrument] = (),
-) -> House:
+) -> EngineHarness:
     edges = edges or {"op": ["@"]}
     plan = plan_of(edges, list(edges)[-1], attempts=attempts)
     clock = ManualClock()
-    heard = Heard()
-    engine = Engine(clock, options, Instruments([heard, *instruments], log_dropped))
+    recorded = RecordingInstrument()
+    engine = Engine(clock, options, Instruments([recorded, *instruments], log_dropped))
     graph = ServedGraph(engine, plan)
     executors = {name: FakeExecutor(workers) for name in plan.names}
     for name in plan.names:
@@ -94,72 +94,72 @@ def house(
             options=work or WorkOptions(),
         )
     engine.add(graph)
-    return House(engine, clock, executors, heard)
+    return EngineHarness(engine, clock, executors, recorded)
 
 
-def test_a_request_goes_through_its_ops_and_is_answered_once() -> None:
-    h = house({"a": ["@"], "b": ["a"]})
-    asked = h.ask(x=1)
+def test_a_request_runs_its_ops_in_order_and_is_answered_once() -> None:
+    h = make_harness({"a": ["@"], "b": ["a"]})
+    submission = h.request(x=1)
     h.workers["a"].finish()
     h.clock.run()
     h.workers["b"].finish()
-    assert h.answer(asked).value == {"x": 1}
+    assert h.answer(submission).value == {"x": 1}
     stats = h.engine.statistics()
     assert (stats.admitted, stats.replied, stats.inside) == (1, 1, 0)
 
 
-def test_data_ids_start_and_step_as_told_so_that_engines_do_not_collide() -> None:
-    h = house(options=EngineOptions(first_id=2, id_step=3))
-    assert [h.ask().data_id for _ in range(3)] == [2, 5, 8]
+def test_data_ids_start_and_step_as_configured() -> None:
+    h = make_harness(options=EngineOptions(first_id=2, id_step=3))
+    assert [h.request().data_id for _ in range(3)] == [2, 5, 8]
 
 
-def test_one_too_many_is_refused_and_the_others_are_not_disturbed() -> None:
-    h = house(options=EngineOptions(max_requests=2))
-    first = h.ask()
-    h.ask()
+def test_a_request_over_the_limit_is_refused_without_effect_on_others() -> None:
+    h = make_harness(options=EngineOptions(max_requests=2))
+    first = h.request()
+    h.request()
     with pytest.raises(ServiceBusy):
-        h.ask()
+        h.request()
     h.workers["op"].finish()
     assert h.answer(first).error is None
-    h.ask()
+    h.request()
     assert h.engine.statistics().refused == 1
 
 
-def test_a_full_channel_refuses_at_the_entrance() -> None:
-    h = house({"a": ["@"], "b": ["a"]}, policy=BatchPolicy(capacity=1))
-    h.ask()  # runs
-    h.ask()  # waits
+def test_a_full_queue_of_the_first_op_refuses_a_request() -> None:
+    h = make_harness({"a": ["@"], "b": ["a"]}, policy=BatchPolicy(capacity=1))
+    h.request()  # running
+    h.request()  # queued
     with pytest.raises(ServiceBusy, match="'a'"):
-        h.ask()
+        h.request()
 
 
-def test_a_channel_that_fills_up_inside_ends_the_request_that_found_it_full() -> None:
-    h = house({"a": ["@"], "b": ["a"]}, policy=BatchPolicy(capacity=1), workers=3)
+def test_a_full_queue_of_a_later_op_ends_the_request_with_an_error() -> None:
+    h = make_harness({"a": ["@"], "b": ["a"]}, policy=BatchPolicy(capacity=1), workers=3)
     h.workers["b"].workers = 3
-    asked = [h.ask() for _ in range(3)]
-    h.engine.stages[1]._busy = 3  # nobody takes from b's queue
+    submissions = [h.request() for _ in range(3)]
+    h.engine.stages[1]._busy = 3  # no worker takes from b's queue
     for _ in range(3):
         h.workers["a"].finish()
         h.clock.run()
     errors = [answers[0].error for answers in h.answers.values() if answers]
     assert len(errors) == 2
     assert all(isinstance(error, ServiceBusy) for error in errors)
-    assert h.answers[asked[0].data_id] == []
+    assert h.answers[submissions[0].data_id] == []
 
 
-def test_beyond_the_running_limit_callers_wait_and_are_not_refused() -> None:
-    h = house(options=EngineOptions(max_running=1), workers=4)
-    first, second = h.ask(), h.ask()
+def test_requests_over_max_running_wait_and_are_not_refused() -> None:
+    h = make_harness(options=EngineOptions(max_running=1), workers=4)
+    first, second = h.request(), h.request()
     assert [b.data_ids for b in h.workers["op"].batches()] == [[first.data_id]]
     h.workers["op"].finish()
     h.clock.run()
     assert [b.data_ids for b in h.workers["op"].batches()] == [[second.data_id]]
 
 
-def test_queued_work_past_its_deadline_is_answered_and_never_dispatched() -> None:
-    h = house()
-    h.ask()
-    late = h.ask(life=0.5)
+def test_a_queued_request_past_its_deadline_is_answered_and_never_dispatched() -> None:
+    h = make_harness()
+    h.request()
+    late = h.request(life=0.5)
     h.clock.advance(0.6)
     error = h.answer(late).error
     assert isinstance(error, DeadlineExceeded)
@@ -168,105 +168,105 @@ def test_queued_work_past_its_deadline_is_answered_and_never_dispatched() -> Non
     assert h.workers["op"].batches() == []
 
 
-def test_a_result_after_the_deadline_is_dropped_without_a_word_to_the_caller() -> None:
-    h = house()
-    asked = h.ask(life=0.5)
+def test_a_result_after_the_deadline_is_dropped() -> None:
+    h = make_harness()
+    submission = h.request(life=0.5)
     h.clock.advance(1.0)
     h.workers["op"].finish()
-    assert isinstance(h.answer(asked).error, DeadlineExceeded)
+    assert isinstance(h.answer(submission).error, DeadlineExceeded)
 
 
-def too_late(caplog: pytest.LogCaptureFixture) -> list[str]:
+def deadline_messages(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [line.getMessage() for line in caplog.records if "deadline" in line.getMessage()]
 
 
-def test_a_request_whose_time_is_over_has_one_line_in_the_log_with_its_op_and_its_ids(
+def test_a_request_past_the_time_limit_has_one_log_line_with_op_and_ids(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    h = house({"a": ["@"], "b": ["a"]}, options=EngineOptions(time_limit=1.0))
-    asked = [h.submit(lambda _: None, log_id=7) for _ in range(2)]
+    h = make_harness({"a": ["@"], "b": ["a"]}, options=EngineOptions(time_limit=1.0))
+    submissions = [h.submit(lambda _: None, log_id=7) for _ in range(2)]
     h.clock.advance(2.0)
     h.workers["a"].finish()
     h.clock.run()
-    first, second = (f"(data_id={each.data_id} log_id=7)" for each in asked)
-    assert too_late(caplog) == [
+    first, second = (f"(data_id={each.data_id} log_id=7)" for each in submissions)
+    assert deadline_messages(caplog) == [
         f"op a: the request's deadline passed while it ran {first}",
         f"op a: the request's deadline passed while it waited {second}",
     ]
 
 
-def test_a_worker_that_finds_that_the_time_is_over_is_as_good(
+def test_a_deadline_error_of_a_worker_gets_the_same_log_line(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    h = house(options=EngineOptions(time_limit=1.0))
+    h = make_harness(options=EngineOptions(time_limit=1.0))
     h.submit(lambda _: None)
     h.clock.advance(1.001)  # before the tick
     late = DeadlineExceeded("the request's deadline passed before the op began")
     h.workers["op"].finish(outcomes=[Outcome(None, late)])
     h.clock.run()
     h.clock.advance(1.0)
-    assert too_late(caplog) == [
+    assert deadline_messages(caplog) == [
         "op op: the request's deadline passed before the op began (data_id=0 log_id=0)"
     ]
 
 
-def test_the_time_that_a_client_gave_is_no_failure_of_ours(
+def test_a_deadline_set_by_the_client_is_not_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    h = house()
-    h.ask(life=0.5)
+    h = make_harness()
+    h.request(life=0.5)
     h.clock.advance(1.0)
-    assert too_late(caplog) == []
+    assert deadline_messages(caplog) == []
 
 
 @pytest.mark.parametrize(("life", "by_client"), [(0.5, True), (60.0, False)])
-def test_an_op_that_finds_that_the_time_is_over_need_not_know_whose_time(
+def test_a_deadline_error_of_an_op_is_marked_if_the_client_set_the_deadline(
     life: float, by_client: bool
 ) -> None:
-    h = house(options=EngineOptions(time_limit=1.0))
-    asked = h.ask(life=life)
+    h = make_harness(options=EngineOptions(time_limit=1.0))
+    submission = h.request(life=life)
     late = DeadlineExceeded("DEADLINE_EXCEEDED: the other server says so first")
     h.workers["op"].finish(outcomes=[Outcome(None, late)])
     h.clock.run()
-    error = h.answer(asked).error
+    error = h.answer(submission).error
     assert isinstance(error, DeadlineExceeded)
     assert error.by_client is by_client
     assert str(error) == str(late)
 
 
-def test_a_request_that_comes_too_late_is_refused() -> None:
+def test_a_request_past_its_deadline_on_arrival_is_refused() -> None:
     with pytest.raises(DeadlineExceeded):
-        house().ask(life=0.0)
+        make_harness().request(life=0.0)
 
 
-def test_cancelling_takes_queued_work_out_and_leaves_the_rest_alone() -> None:
-    h = house(policy=BatchPolicy(max_rows=8))
-    h.ask()
-    gone, stays = h.ask(), h.ask()
-    h.engine.cancel(gone)
-    h.engine.cancel(gone)
+def test_cancelling_removes_a_queued_request_and_no_other() -> None:
+    h = make_harness(policy=BatchPolicy(max_rows=8))
+    h.request()
+    cancelled, other = h.request(), h.request()
+    h.engine.cancel(cancelled)
+    h.engine.cancel(cancelled)
     h.workers["op"].finish()
     h.clock.run()
-    assert [b.data_ids for b in h.workers["op"].batches()] == [[stays.data_id]]
-    assert h.answers[gone.data_id] == []
+    assert [b.data_ids for b in h.workers["op"].batches()] == [[other.data_id]]
+    assert h.answers[cancelled.data_id] == []
     assert h.engine.statistics().cancelled == 1
 
 
-def test_cancelling_while_it_runs_gives_no_answer_and_frees_the_place() -> None:
-    h = house(options=EngineOptions(max_requests=1))
-    gone = h.ask()
-    h.engine.cancel(gone)
-    again = h.ask()
+def test_a_running_request_that_is_cancelled_gets_no_reply_and_frees_its_place() -> None:
+    h = make_harness(options=EngineOptions(max_requests=1))
+    cancelled = h.request()
+    h.engine.cancel(cancelled)
+    again = h.request()
     h.workers["op"].finish()
     h.clock.run()
     h.workers["op"].finish()
-    assert h.answers[gone.data_id] == []
+    assert h.answers[cancelled.data_id] == []
     assert h.answer(again).error is None
 
 
-def test_a_call_is_given_up_when_the_last_of_its_requests_has_gone() -> None:
-    h = house(policy=BatchPolicy(max_rows=2, window=1.0))
-    left, right = h.ask(), h.ask()
+def test_a_call_is_abandoned_when_all_its_requests_are_cancelled() -> None:
+    h = make_harness(policy=BatchPolicy(max_rows=2, window=1.0))
+    left, right = h.request(), h.request()
     ((work, _),) = h.workers["op"].running
     h.engine.cancel(left)
     h.clock.run()
@@ -277,47 +277,47 @@ def test_a_call_is_given_up_when_the_last_of_its_requests_has_gone() -> None:
     assert h.engine.statistics().stages[0].idle == 0, "it keeps its slot until it is back"
 
 
-def test_a_call_past_its_requests_deadline_is_given_up() -> None:
-    h = house()
-    late = h.ask(life=0.5)
+def test_a_call_past_its_requests_deadlines_is_abandoned() -> None:
+    h = make_harness()
+    late = h.request(life=0.5)
     ((work, _),) = h.workers["op"].running
     h.clock.advance(0.6)
     assert isinstance(h.answer(late).error, DeadlineExceeded)
     assert h.workers["op"].abandoned == [work]
 
 
-def test_a_call_is_not_given_up_for_one_that_has_gone_while_others_wait_behind_it() -> None:
-    h = house()
+def test_a_call_with_batches_queued_behind_it_is_not_abandoned_for_a_cancelled_request() -> None:
+    h = make_harness()
     h.engine.stages[0]._hand_over.learn(1e-6)
-    js = [h.submit(lambda _: None) for _ in range(3)]
+    submissions = [h.submit(lambda _: None) for _ in range(3)]
     h.clock.run()
     ((work, _),) = h.workers["op"].running
     assert work.crowded
-    h.engine.cancel(js[0])
+    h.engine.cancel(submissions[0])
     h.clock.run()
     assert h.workers["op"].abandoned == []
 
 
-def test_cancelling_in_the_admission_queue_leaves_no_trace() -> None:
-    h = house(options=EngineOptions(max_running=1))
-    h.ask()
+def test_requests_cancelled_in_the_admission_queue_are_removed() -> None:
+    h = make_harness(options=EngineOptions(max_running=1))
+    h.request()
     for _ in range(50):
-        h.engine.cancel(h.ask())
+        h.engine.cancel(h.request())
     assert h.engine.statistics().waiting == 0
     assert not h.engine._waiting
 
 
-def begin(h: House, op: str = "op") -> None:
-    """Let the running calls' ``process`` begin now."""
+def begin(h: EngineHarness, op: str = "op") -> None:
+    """Lets ``process`` of the running calls begin now."""
     for batch in h.workers[op].batches():
         batch.started = h.clock.now()
 
 
-def test_a_call_over_its_time_out_is_answered_and_keeps_its_slot() -> None:
-    h = house(work=WorkOptions(timeout=0.5))
-    slow = h.ask()
+def test_a_call_over_its_timeout_is_answered_and_keeps_its_worker() -> None:
+    h = make_harness(work=WorkOptions(timeout=0.5))
+    slow = h.request()
     begin(h)
-    waiting = h.ask()
+    waiting = h.request()
     h.clock.advance(0.6)
     error = h.answer(slow).error
     assert isinstance(error, OpTimeout)
@@ -325,25 +325,25 @@ def test_a_call_over_its_time_out_is_answered_and_keeps_its_slot() -> None:
     assert len(h.workers["op"].running) == 1, "the abandoned call still holds the only slot"
     h.workers["op"].finish()
     h.clock.run()
-    assert "late op [0]" in h.heard.lines
+    assert "late op [0]" in h.recorded.lines
     assert [b.data_ids for b in h.workers["op"].batches()] == [[waiting.data_id]]
 
 
-def test_only_process_counts_for_the_time_out() -> None:
-    h = house(work=WorkOptions(timeout=0.5))
-    asked = h.ask()
+def test_only_process_counts_for_the_timeout() -> None:
+    h = make_harness(work=WorkOptions(timeout=0.5))
+    submission = h.request()
     h.clock.advance(3.0)  # a long preprocess
-    assert h.answers[asked.data_id] == []
+    assert h.answers[submission.data_id] == []
     begin(h)
     h.clock.advance(0.4)
-    assert h.answers[asked.data_id] == []
+    assert h.answers[submission.data_id] == []
     h.clock.advance(0.7)
-    assert isinstance(h.answer(asked).error, OpTimeout)
+    assert isinstance(h.answer(submission).error, OpTimeout)
 
 
-def test_a_timed_out_call_is_tried_again_on_another_worker_with_fresh_inputs() -> None:
-    h = house(work=WorkOptions(timeout=0.5, retry=2), workers=2)
-    asked = h.ask(x=1)
+def test_a_timed_out_call_is_retried_on_another_worker_with_fresh_inputs() -> None:
+    h = make_harness(work=WorkOptions(timeout=0.5, retry=2), workers=2)
+    submission = h.request(x=1)
     begin(h)
     (batch,) = h.workers["op"].batches()
     batch.samples[0].inputs["@DAGExecutor"]["x"] = "edited by the first attempt"
@@ -351,59 +351,61 @@ def test_a_timed_out_call_is_tried_again_on_another_worker_with_fresh_inputs() -
     first, second = h.workers["op"].batches()
     assert (first.attempt, second.attempt) == (1, 2)
     h.workers["op"].finish(1)
-    assert h.answer(asked).value == {"x": 1}
+    assert h.answer(submission).value == {"x": 1}
 
 
-def test_the_graph_is_tried_again_after_a_time_out_when_told_so() -> None:
-    h = house(work=WorkOptions(timeout=0.5), attempts=2, workers=2)
-    asked = h.ask(x=1)
+def test_the_graph_is_retried_after_a_timeout_if_configured() -> None:
+    h = make_harness(work=WorkOptions(timeout=0.5), attempts=2, workers=2)
+    submission = h.request(x=1)
     begin(h)
     h.clock.advance(0.6)
     h.workers["op"].finish(1)
-    assert h.answer(asked).value == {"x": 1}
+    assert h.answer(submission).value == {"x": 1}
 
 
-def test_draining_refuses_new_requests_and_finishes_the_admitted_ones() -> None:
-    h = house(policy=BatchPolicy(max_rows=4, window=10.0))
-    inside = h.ask()
-    at_rest: list[bool] = []
-    h.engine.drain(lambda: at_rest.append(True))
+def test_draining_refuses_new_requests_and_finishes_admitted_ones() -> None:
+    h = make_harness(policy=BatchPolicy(max_rows=4, window=10.0))
+    admitted = h.request()
+    drained: list[bool] = []
+    h.engine.drain(lambda: drained.append(True))
     with pytest.raises(ServiceClosed):
-        h.ask()
-    assert h.heard.lines == ["op [0] drain"], "nobody waits for company any more"
-    assert at_rest == []
+        h.request()
+    assert h.recorded.lines == ["op [0] drain"], "nobody waits for company any more"
+    assert drained == []
     h.workers["op"].finish()
-    assert h.answer(inside).error is None
-    assert at_rest == [True]
+    assert h.answer(admitted).error is None
+    assert drained == [True]
 
 
-def test_closing_answers_whoever_is_still_inside() -> None:
-    h = house()
-    asked = [h.ask(), h.ask()]
+def test_closing_answers_all_requests_in_flight_with_an_error() -> None:
+    h = make_harness()
+    submissions = [h.request(), h.request()]
     h.engine.close()
-    assert [str(h.answer(j).error) for j in asked] == ["dag closed."] * 2
+    assert [str(h.answer(j).error) for j in submissions] == ["dag closed."] * 2
     h.workers["op"].finish()
 
 
-def test_double_and_late_outcomes_are_ignored() -> None:
-    h = house()
-    asked = h.ask()
+def test_repeated_and_late_outcomes_are_ignored() -> None:
+    h = make_harness()
+    submission = h.request()
     ((work, _finished),) = h.workers["op"].running
     sample = work.current.samples[0]  # type: ignore[union-attr]
     h.workers["op"].finish()
     h.engine.settle(sample, Outcome(None, HookFailed("again")))
-    assert h.answer(asked).error is None
+    assert h.answer(submission).error is None
 
 
-def test_a_reply_that_cannot_be_delivered_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    h = house()
+def test_an_exception_in_a_reply_callback_is_logged_and_affects_no_other_request(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    h = make_harness()
 
     def broken(_: Outcome) -> None:
         raise RuntimeError("the transport broke")
 
     h.submit(broken)
     h.clock.run()
-    fine = h.ask()
+    fine = h.request()
     h.workers["op"].finish()
     h.clock.run()
     h.workers["op"].finish()
@@ -414,33 +416,33 @@ def test_a_reply_that_cannot_be_delivered_harms_nobody(caplog: pytest.LogCapture
 EDGES = {"top": ["@"], "a": ["top"], "b": ["top"], "end": ["a", "b"]}
 
 
-def test_nothing_more_is_put_for_a_request_that_a_full_queue_has_just_ended() -> None:
-    h = house(EDGES, policy=BatchPolicy(capacity=1), workers=3)
+def test_a_request_ended_by_a_full_queue_is_not_put_into_further_queues() -> None:
+    h = make_harness(EDGES, policy=BatchPolicy(capacity=1), workers=3)
     h.engine.graphs[0].plan = plan_of(EDGES, "end", first_arrival=True)
-    h.engine.stages[1]._busy = 3  # nobody takes from a's queue
-    asked = [h.ask() for _ in range(2)]
+    h.engine.stages[1]._busy = 3  # no worker takes from a's queue
+    submissions = [h.request() for _ in range(2)]
     h.workers["top"].finish()
     h.clock.run()
     h.workers["top"].finish()
     h.clock.run()
-    assert isinstance(h.answer(asked[1]).error, ServiceBusy)
+    assert isinstance(h.answer(submissions[1]).error, ServiceBusy)
     assert [b.data_ids for b in h.workers["b"].batches()] == [[0]]
 
 
-def test_requests_that_expire_together_are_answered_once_whatever_a_reply_does() -> None:
-    h = house()
-    got: list[Outcome] = []
-    j: list[Submission] = []
-    j.append(h.submit(lambda o: h.engine.cancel(j[1]), 1.0))
-    j.append(h.submit(got.append, 1.0))
+def test_requests_that_expire_together_are_answered_once_even_if_a_reply_cancels_another() -> None:
+    h = make_harness()
+    outcomes: list[Outcome] = []
+    submissions: list[Submission] = []
+    submissions.append(h.submit(lambda o: h.engine.cancel(submissions[1]), 1.0))
+    submissions.append(h.submit(outcomes.append, 1.0))
     h.clock.advance(2.0)
-    assert got == []
+    assert outcomes == []
     s = h.engine.statistics()
     assert (s.admitted, s.replied, s.cancelled, s.inside) == (2, 1, 1, 0)
 
 
-def test_the_engine_is_at_rest_only_after_the_last_answer_is_delivered() -> None:
-    h = house()
+def test_the_drain_ends_only_after_the_last_reply() -> None:
+    h = make_harness()
     order: list[str] = []
     h.submit(lambda o: order.append("answer"))
     h.clock.run()
@@ -449,10 +451,10 @@ def test_the_engine_is_at_rest_only_after_the_last_answer_is_delivered() -> None
     assert order == ["answer", "at rest"]
 
 
-def test_large_answers_that_come_back_together_are_given_in_several_turns() -> None:
-    h = house()
-    h.ask()
-    h.workers["op"].finish()  # so that the next ones travel together
+def test_large_replies_that_return_together_are_delivered_over_several_turns() -> None:
+    h = make_harness()
+    h.request()
+    h.workers["op"].finish()  # so that the next requests are handed over together
     order: list[object] = []
 
     def write(outcome: Outcome) -> None:
@@ -472,50 +474,50 @@ def test_large_answers_that_come_back_together_are_given_in_several_turns() -> N
     assert h.engine.statistics().inside == 0
 
 
-def test_no_more_is_handed_out_while_answers_wait_to_be_given() -> None:
-    h = house()
-    h.ask()
+def test_no_batch_is_handed_over_while_replies_wait_for_delivery() -> None:
+    h = make_harness()
+    h.request()
     h.workers["op"].finish()
-    handed_out: list[int] = []
+    running: list[int] = []
 
     def write(outcome: Outcome) -> None:
-        handed_out.append(len(h.workers["op"].running))
+        running.append(len(h.workers["op"].running))
         h.clock.spend(0.01)
 
-    for _ in range(40):  # more than travel together
+    for _ in range(40):  # more than one hand-over carries
         h.submit(write)
     h.clock.run()
     h.workers["op"].finish()
     h.clock.run()
-    assert handed_out == [0] * 32
+    assert running == [0] * 32
     h.workers["op"].finish()
     h.clock.run()
-    assert handed_out == [0] * 40
+    assert running == [0] * 40
 
 
-def test_what_is_taken_back_is_not_dispatched_for_those_who_left_or_are_late() -> None:
-    h = house(work=WorkOptions(timeout=0.5))
+def test_batches_taken_back_are_not_dispatched_for_cancelled_or_expired_requests() -> None:
+    h = make_harness(work=WorkOptions(timeout=0.5))
     h.engine.stages[0]._hand_over.learn(1e-6)
-    js = [h.submit(lambda _: None) for _ in range(3)]
+    submissions = [h.submit(lambda _: None) for _ in range(3)]
     h.clock.run()
     begin(h)
     h.clock.advance(0.6)
-    h.engine.cancel(js[1])
-    h.heard.lines.clear()
+    h.engine.cancel(submissions[1])
+    h.recorded.lines.clear()
     h.workers["op"].finish()
     h.clock.run()
-    assert [line for line in h.heard.lines if "late" not in line] == ["op [2] full"]
+    assert [line for line in h.recorded.lines if "late" not in line] == ["op [2] full"]
 
 
-def test_a_call_that_begins_while_the_one_before_is_given_up_is_watched_too() -> None:
-    h = house(work=WorkOptions(timeout=0.5))
+def test_a_call_that_begins_as_its_predecessor_is_abandoned_has_a_timeout() -> None:
+    h = make_harness(work=WorkOptions(timeout=0.5))
     h.engine.stages[0]._hand_over.learn(1e-6)
-    asked = [h.ask()]
+    first = [h.request()]
     ((work, _),) = h.workers["op"].running
     begin(h)
     h.clock.advance(0.6)
-    # The worker went on to a batch that the engine did not get hold of in time.
-    late = h.ask()
+    # The worker began a batch before the engine could take it back.
+    late = h.request()
     h.workers["op"].finish()
     h.clock.run()
     ((work, _),) = h.workers["op"].running
@@ -524,28 +526,28 @@ def test_a_call_that_begins_while_the_one_before_is_given_up_is_watched_too() ->
     begin(h)
     h.clock.advance(1.1)
     assert isinstance(h.answer(late).error, OpTimeout)
-    assert isinstance(h.answer(asked[0]).error, OpTimeout)
+    assert isinstance(h.answer(first[0]).error, OpTimeout)
 
 
-def crowd(h: House, count: int) -> None:
-    """Let a hand-over carry several batches, and fill one."""
+def hand_over_several(h: EngineHarness, count: int) -> None:
+    """Makes the next hand-over carry several batches, and submits ``count`` requests."""
     h.engine.stages[0]._hand_over.learn(1e-6)
     for _ in range(count):
-        got: list[Outcome] = []
-        h.answers[h.submit(got.append).data_id] = got
+        outcomes: list[Outcome] = []
+        h.answers[h.submit(outcomes.append).data_id] = outcomes
     h.clock.run()
 
 
-def test_a_slow_batch_neither_holds_back_finished_neighbours_nor_waiting_ones() -> None:
-    h = house(workers=2)
-    first = h.ask()  # keeps one worker busy, so that the others travel together
-    crowd(h, 3)
+def test_a_slow_batch_delays_neither_finished_nor_queued_ones_of_its_hand_over() -> None:
+    h = make_harness(workers=2)
+    first = h.request()  # keeps one worker busy, so that the others are handed over together
+    hand_over_several(h, 3)
     ((_, _), (work, _)) = h.workers["op"].running
     assert len(work.pending) == 2
     done = work.current
     assert done is not None
     work.add_result(done, [Outcome({})])
-    work.begin_next()  # and this one takes for ever
+    work.begin_next()  # this one never ends
     h.clock.advance(0.1)
     assert h.answers[1][0].error is None, "what has been run is answered"
     h.workers["op"].finish()
@@ -554,24 +556,24 @@ def test_a_slow_batch_neither_holds_back_finished_neighbours_nor_waiting_ones() 
     assert [b.data_ids for b in h.workers["op"].batches()] == [[2], [3]], "who waits moves on"
 
 
-def test_inputs_that_cannot_even_be_compared_run_alone() -> None:
-    h = house(policy=BatchPolicy(max_rows=4))
+def test_inputs_that_cannot_be_compared_run_alone() -> None:
+    h = make_harness(policy=BatchPolicy(max_rows=4))
 
     def key_of(inputs: object) -> str:
         raise TypeError("unhashable")
 
     h.engine.stages[0]._key_of = key_of
-    h.ask()
-    h.ask()
-    h.ask()
+    h.request()
+    h.request()
+    h.request()
     h.workers["op"].finish()
     h.clock.run()
     assert [b.data_ids for b in h.workers["op"].batches()] == [[1]]
 
 
-def test_probes_learn_that_no_worker_of_an_op_returns() -> None:
-    h = house(work=WorkOptions(timeout=0.5))
-    h.ask()
+def test_an_op_whose_workers_are_all_blocked_makes_the_engine_unready() -> None:
+    h = make_harness(work=WorkOptions(timeout=0.5))
+    h.request()
     begin(h)
     assert h.engine.why_stuck() is None
     h.clock.advance(0.6)
@@ -581,47 +583,47 @@ def test_probes_learn_that_no_worker_of_an_op_returns() -> None:
     assert h.engine.why_stuck() is None
 
 
-def test_every_moment_of_a_request_and_its_batch_is_told_in_order() -> None:
-    class All(Instrument):
+def test_an_instrument_gets_every_event_of_a_request_and_its_batch_in_order() -> None:
+    class AllEvents(Instrument):
         def __init__(self) -> None:
-            self.told: list[tuple[str, object]] = []
+            self.events: list[tuple[str, object]] = []
 
         def admitted(self, request: RequestInfo, now: float) -> None:
-            self.told.append(("admitted", request.graph.version))
+            self.events.append(("admitted", request.graph.version))
 
         def queued(self, op: str, sample: Sample, now: float) -> None:
-            self.told.append(("queued", op))
+            self.events.append(("queued", op))
 
         def batch_closed(self, op: str, batch: Batch, now: float) -> None:
-            self.told.append(("closed", batch.reason))
+            self.events.append(("closed", batch.reason))
 
         def dispatched(self, op: str, batch: Batch, now: float) -> None:
-            self.told.append(("dispatched", op))
+            self.events.append(("dispatched", op))
 
         def returned(self, op: str, batch: Batch, errors: int, now: float) -> None:
-            self.told.append(("returned", errors))
+            self.events.append(("returned", errors))
 
         def replied(self, request: RequestInfo, error: RequestError | None, now: float) -> None:
-            self.told.append(("replied", now - request.admitted_at))
+            self.events.append(("replied", now - request.admitted_at))
 
         def cancelled(self, request: RequestInfo, now: float) -> None:
-            self.told.append(("cancelled", now - request.admitted_at))
+            self.events.append(("cancelled", now - request.admitted_at))
 
         def refused(self, request: RequestInfo, error: RequestError, now: float) -> None:
-            self.told.append(("refused", error.code))
+            self.events.append(("refused", error.code))
 
-    listening = All()
-    h = house(options=EngineOptions(max_requests=1), instruments=[listening])
-    h.ask()
+    instrument = AllEvents()
+    h = make_harness(options=EngineOptions(max_requests=1), instruments=[instrument])
+    h.request()
     with pytest.raises(ServiceBusy):
-        h.ask()
+        h.request()
     h.clock.advance(0.25)
     h.workers["op"].finish()
     h.clock.run()
-    gone = h.ask()
+    cancelled = h.request()
     h.clock.advance(0.5)
-    h.engine.cancel(gone)
-    assert listening.told[:8] == [
+    h.engine.cancel(cancelled)
+    assert instrument.events[:8] == [
         ("admitted", "1"),
         ("queued", "op"),
         ("closed", CloseReason.FULL),
@@ -631,4 +633,4 @@ def test_every_moment_of_a_request_and_its_batch_is_told_in_order() -> None:
         ("replied", 0.25),
         ("admitted", "1"),
     ]
-    assert listening.told[-1] == ("cancelled", 0.5)
+    assert instrument.events[-1] == ("cancelled", 0.5)

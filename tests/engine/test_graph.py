@@ -19,23 +19,23 @@ from penstock.testing.executor import FakeExecutor
 from tests.graph.test_dag import plan_of
 
 
-class Gone(FakeExecutor):
-    """Its workers have died."""
+class DeadExecutor(FakeExecutor):
+    """An executor whose workers have died."""
 
     @property
     def alive(self) -> bool:
         return False
 
 
-class Site:
-    """An engine with graphs of one op each, whose workers do as told."""
+class EngineOfGraphs:
+    """An engine with graphs of one op each, whose fake workers finish on demand."""
 
     def __init__(self, **options: Any) -> None:
         self.clock = ManualClock()
         self.engine = Engine(self.clock, EngineOptions(**options))
         self.workers: dict[ServedGraph, FakeExecutor] = {}
-        self.told: list[Outcome] = []
-        self.rested: list[ServedGraph] = []
+        self.outcomes: list[Outcome] = []
+        self.drained: list[ServedGraph] = []
 
     def build(self, name: str | None, version: str = "1") -> ServedGraph:
         graph = ServedGraph(self.engine, plan_of({"op": ["@"]}, "op"), name, version)
@@ -48,11 +48,11 @@ class Site:
         self.engine.add(graph)
         return graph
 
-    def ask(self, graph: ServedGraph) -> Submission:
-        asked = Submission(graph, {})
-        asked.start(lambda _, outcome: self.told.append(outcome))
+    def request(self, graph: ServedGraph) -> Submission:
+        submission = Submission(graph, {})
+        submission.start(lambda _, outcome: self.outcomes.append(outcome))
         self.clock.run()
-        return asked
+        return submission
 
     def finish(self, graph: ServedGraph) -> None:
         self.workers[graph].finish()
@@ -60,152 +60,158 @@ class Site:
 
 
 def test_a_graph_is_found_by_its_name_and_version() -> None:
-    site = Site()
-    a, b, newer = site.add("a"), site.add("b"), site.add("a", "2")
-    find = site.engine.graph
+    harness = EngineOfGraphs()
+    a, b, newer = harness.add("a"), harness.add("b"), harness.add("a", "2")
+    find = harness.engine.graph
     assert (find("a"), find("b"), find("a", "1"), find("a", "2")) == (newer, b, a, newer)
     assert (find("c"), find("a", "3")) == (None, None)
 
 
-def test_no_name_means_the_only_graph_there_is() -> None:
-    site = Site()
-    a = site.add("a")
-    assert site.engine.graph("") is a
-    site.add("b")
-    assert site.engine.graph("") is None
+def test_an_empty_name_finds_the_only_graph() -> None:
+    harness = EngineOfGraphs()
+    a = harness.add("a")
+    assert harness.engine.graph("") is a
+    harness.add("b")
+    assert harness.engine.graph("") is None
 
 
-def test_a_graph_without_a_name_takes_every_name_that_no_other_has() -> None:
-    site = Site()
-    a, every = site.add("a"), site.add(None)
-    find = site.engine.graph
+def test_a_graph_without_a_name_serves_every_name_that_no_other_has() -> None:
+    harness = EngineOfGraphs()
+    a, every = harness.add("a"), harness.add(None)
+    find = harness.engine.graph
     assert (find("a"), find("x"), find("")) == (a, every, every)
 
 
-def test_two_of_one_name_and_version_are_an_error() -> None:
-    site = Site()
-    site.add("a")
+def test_two_graphs_of_the_same_name_and_version_are_an_error() -> None:
+    harness = EngineOfGraphs()
+    harness.add("a")
     with pytest.raises(GraphError, match="two graphs a"):
-        site.add("a")
+        harness.add("a")
 
 
-def test_limits_and_ids_are_the_engines() -> None:
-    site = Site(max_requests=2, id_step=3)
-    a, b = site.add("a"), site.add("b")
-    assert [site.ask(a).data_id, site.ask(b).data_id, site.ask(b).refused] == [0, 3, True]
+def test_limits_and_ids_are_common_to_all_graphs() -> None:
+    harness = EngineOfGraphs(max_requests=2, id_step=3)
+    a, b = harness.add("a"), harness.add("b")
+    assert [harness.request(a).data_id, harness.request(b).data_id, harness.request(b).refused] == [
+        0,
+        3,
+        True,
+    ]
 
 
-def test_a_drained_graph_finishes_what_it_has_and_takes_nothing_new() -> None:
-    site = Site()
-    a, b = site.add("a"), site.add("b")
-    site.ask(a)
-    site.ask(a)
-    site.engine.drain_graph(a, lambda: site.rested.append(a))
-    assert site.engine.graph("a") is None
-    assert site.ask(a).refused
-    (refusal,) = site.told
+def test_a_drained_graph_finishes_its_requests_and_refuses_new_ones() -> None:
+    harness = EngineOfGraphs()
+    a, b = harness.add("a"), harness.add("b")
+    harness.request(a)
+    harness.request(a)
+    harness.engine.drain_graph(a, lambda: harness.drained.append(a))
+    assert harness.engine.graph("a") is None
+    assert harness.request(a).refused
+    (refusal,) = harness.outcomes
     assert isinstance(refusal.error, ServiceClosed)
-    site.ask(b)
-    site.finish(b)
+    harness.request(b)
+    harness.finish(b)
     with pytest.raises(GraphError, match="2 requests inside"):
-        site.engine.remove(a)
-    site.finish(a)
-    assert site.rested == []
-    site.finish(a)
-    assert site.rested == [a]
-    site.engine.remove(a)
+        harness.engine.remove(a)
+    harness.finish(a)
+    assert harness.drained == []
+    harness.finish(a)
+    assert harness.drained == [a]
+    harness.engine.remove(a)
     assert a.state is GraphState.REMOVED
-    assert site.engine.graphs == [b]
-    assert [outcome.error for outcome in site.told[1:]] == [None] * 3
+    assert harness.engine.graphs == [b]
+    assert [outcome.error for outcome in harness.outcomes[1:]] == [None] * 3
 
 
-def test_a_graph_at_rest_is_drained_at_once_and_does_not_come_back() -> None:
-    site = Site()
-    a = site.add("a")
-    site.engine.drain_graph(a, lambda: site.rested.append(a))
-    assert site.rested == [a]
+def test_an_idle_graph_is_drained_at_once_and_cannot_be_added_again() -> None:
+    harness = EngineOfGraphs()
+    a = harness.add("a")
+    harness.engine.drain_graph(a, lambda: harness.drained.append(a))
+    assert harness.drained == [a]
     with pytest.raises(GraphError, match="draining"):
-        site.engine.drain_graph(a, lambda: None)
-    site.engine.remove(a)
+        harness.engine.drain_graph(a, lambda: None)
+    harness.engine.remove(a)
     with pytest.raises(GraphError, match="removed"):
-        site.engine.add(a)
+        harness.engine.add(a)
 
 
-def test_a_new_version_takes_the_name_over_while_the_old_one_finishes() -> None:
-    site = Site()
-    old = site.add("a")
-    site.ask(old)
-    decoded = Submission(old, {})  # before the change, and started after it
-    new = site.build("a", "2")
-    assert site.engine.replace(new, site.rested.append) == [old]
-    assert site.engine.graph("a") is new
-    decoded.start(lambda _, outcome: site.told.append(outcome))
-    site.clock.run()
-    assert (old.inside, new.inside, site.rested) == (1, 1, [])
-    site.finish(old)
-    assert site.rested == [old]
-    site.finish(new)
-    assert [outcome.error for outcome in site.told] == [None, None]
+def test_a_new_version_gets_new_requests_while_the_old_one_finishes() -> None:
+    harness = EngineOfGraphs()
+    old = harness.add("a")
+    harness.request(old)
+    decoded = Submission(old, {})  # made before the replacement, and started after it
+    new = harness.build("a", "2")
+    assert harness.engine.replace(new, harness.drained.append) == [old]
+    assert harness.engine.graph("a") is new
+    decoded.start(lambda _, outcome: harness.outcomes.append(outcome))
+    harness.clock.run()
+    assert (old.inside, new.inside, harness.drained) == (1, 1, [])
+    harness.finish(old)
+    assert harness.drained == [old]
+    harness.finish(new)
+    assert [outcome.error for outcome in harness.outcomes] == [None, None]
 
 
-def test_a_stuck_graph_makes_the_engine_unready_until_it_is_drained() -> None:
-    site = Site()
-    a = site.add("a")
-    site.add("b")
-    a.stages[0].executor = Gone()
-    assert site.engine.why_stuck() == "op 'op': it has no worker"
-    site.engine.drain_graph(a, lambda: None)
-    assert site.engine.why_stuck() is None
+def test_a_graph_without_workers_makes_the_engine_unready_until_it_is_drained() -> None:
+    harness = EngineOfGraphs()
+    a = harness.add("a")
+    harness.add("b")
+    a.stages[0].executor = DeadExecutor()
+    assert harness.engine.why_stuck() == "op 'op': it has no worker"
+    harness.engine.drain_graph(a, lambda: None)
+    assert harness.engine.why_stuck() is None
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_graphs_come_and_go_at_random_and_every_request_is_answered_once(seed: int) -> None:
+def test_every_request_is_answered_once_while_graphs_are_replaced_at_random(seed: int) -> None:
     random = Random(seed)
-    site = Site(max_requests=random.choice((3, 1024)), max_running=random.choice((None, 2)))
+    harness = EngineOfGraphs(
+        max_requests=random.choice((3, 1024)), max_running=random.choice((None, 2))
+    )
     versions = dict.fromkeys("ab", 0)
-    rested: list[ServedGraph] = []
-    asked: dict[Submission, int] = {}
+    retired: list[ServedGraph] = []
+    answers: dict[Submission, int] = {}
     cancelled = 0
-    serving = [site.add(name, "0") for name in versions]
+    serving = [harness.add(name, "0") for name in versions]
 
-    def told(submission: Submission, _: Outcome) -> None:
-        asked[submission] += 1
+    def count(submission: Submission, _: Outcome) -> None:
+        answers[submission] += 1
 
     for _ in range(400):
         step = random.random()
         if step < 0.6:
             submission = Submission(random.choice(serving), {})
-            asked[submission] = 0
-            submission.start(told)
+            answers[submission] = 0
+            submission.start(count)
         elif step < 0.9:
-            busy = [worker for worker in site.workers.values() if worker.running]
+            busy = [worker for worker in harness.workers.values() if worker.running]
             if busy:
                 random.choice(busy).finish()
         elif step < 0.94:
-            open_ = [each for each in asked if not each.over]
+            open_ = [each for each in answers if not each.over]
             if open_:
-                gone = random.choice(open_)
-                gone.cancel()
-                asked[gone] += 1
+                cancelled_one = random.choice(open_)
+                cancelled_one.cancel()
+                answers[cancelled_one] += 1
                 cancelled += 1
         else:
             name = random.choice("ab")
             versions[name] += 1
-            new = site.build(name, str(versions[name]))
-            site.engine.replace(new, rested.append)
-            serving.append(new)  # those of old versions are asked on, as decoders may
-        while rested:
-            site.engine.remove(rested.pop())
-        site.clock.run()
-    site.engine.drain(lambda: site.rested.append(serving[0]))
-    while any(worker.running for worker in site.workers.values()):
-        for worker in site.workers.values():
+            new = harness.build(name, str(versions[name]))
+            harness.engine.replace(new, retired.append)
+            serving.append(new)  # requests still reach old versions, as from slow decoders
+        while retired:
+            harness.engine.remove(retired.pop())
+        harness.clock.run()
+    harness.engine.drain(lambda: harness.drained.append(serving[0]))
+    while any(worker.running for worker in harness.workers.values()):
+        for worker in harness.workers.values():
             if worker.running:
                 worker.finish()
-        site.clock.run()
-    assert set(asked.values()) == {1}
-    assert site.rested
-    stats = site.engine.statistics()
+        harness.clock.run()
+    assert set(answers.values()) == {1}
+    assert harness.drained
+    stats = harness.engine.statistics()
     assert stats.admitted == stats.replied + stats.cancelled
-    assert stats.admitted + stats.refused == len(asked)
+    assert stats.admitted + stats.refused == len(answers)
     assert stats.cancelled == cancelled

@@ -1,4 +1,4 @@
-"""What becomes of the requests that a worker died with."""
+"""Handling of requests whose worker died."""
 
 import logging
 import math
@@ -35,15 +35,15 @@ def batch(*samples: Sample) -> Batch:
 
 
 def died(quarantine: Quarantine, lost: Batch, now: float = 1.0) -> dict[int, str]:
-    """Who is answered, and with which error."""
+    """The answered samples, and the codes of their errors."""
     outcomes = [Outcome(None, worker_died("op", 0)) for _ in lost.samples]
-    over, answers = quarantine.died(lost, outcomes, now)
+    answered, answers = quarantine.died(lost, outcomes, now)
     errors = [answer.error.code for answer in answers if answer.error is not None]
-    return dict(zip([each.data_id for each in over], errors, strict=True))
+    return dict(zip([each.data_id for each in answered], errors, strict=True))
 
 
 def fill(quarantine: Quarantine, *queue: Batch, now: float = 2.0) -> tuple[list[Any], list[int]]:
-    """Every hand-over that these batches make, and who is refused."""
+    """All hand-overs made from these batches, and the refused data ids."""
     waiting = list(queue)
     handed: list[Any] = []
     refused: list[int] = []
@@ -58,8 +58,8 @@ def fill(quarantine: Quarantine, *queue: Batch, now: float = 2.0) -> tuple[list[
         handed.append([each.data_ids for each in batches])
 
 
-def suspect(quarantine: Quarantine, number: int, x: Any, now: float = 2.0) -> Batch | None:
-    """What is run of one request with these inputs; None if it is refused."""
+def dispatch_alone(quarantine: Quarantine, number: int, x: Any, now: float = 2.0) -> Batch | None:
+    """The batch that runs for one request with these inputs; None if it is refused."""
     queue = [batch(sample(number, x=x))]
     batches, _, _ = quarantine.fill(
         8, lambda: now, lambda now: None, lambda: queue.pop(0) if queue else None
@@ -67,7 +67,7 @@ def suspect(quarantine: Quarantine, number: int, x: Any, now: float = 2.0) -> Ba
     return batches[0] if batches else None
 
 
-def test_it_is_active_from_the_first_death_until_suspicion_ends() -> None:
+def test_quarantine_is_active_from_the_first_death_until_suspicion_expires() -> None:
     quarantine = Quarantine("op", rerun=False)
     assert not quarantine.active
     died(quarantine, batch(sample(1)), 1.0)
@@ -77,7 +77,7 @@ def test_it_is_active_from_the_first_death_until_suspicion_ends() -> None:
     assert quarantine.suspects == 0
 
 
-def test_without_a_rerun_all_are_answered_and_all_are_suspects() -> None:
+def test_without_a_rerun_all_are_answered_and_become_suspects() -> None:
     quarantine = Quarantine("op", rerun=False)
     assert died(quarantine, batch(sample(1), sample(2))) == {1: "worker_died", 2: "worker_died"}
     queue = batch(sample(3, x=1), sample(4), sample(5)), batch(sample(6, x=2))
@@ -85,11 +85,11 @@ def test_without_a_rerun_all_are_answered_and_all_are_suspects() -> None:
     assert queue[0].rows == 2
 
 
-def test_a_suspect_that_comes_back_is_cleared() -> None:
+def test_a_suspect_whose_run_succeeds_is_cleared() -> None:
     quarantine = Quarantine("op", rerun=False)
     died(quarantine, batch(sample(1), sample(2)))
     for x in (1, 2):
-        again = suspect(quarantine, 3, x=x)
+        again = dispatch_alone(quarantine, 3, x=x)
         assert again is not None
         assert (again.reason, runs_alone(again.samples[0])) == (CloseReason.ALONE, True)
         assert quarantine.active
@@ -97,20 +97,20 @@ def test_a_suspect_that_comes_back_is_cleared() -> None:
     assert not quarantine.active
 
 
-def test_nobody_is_cleared_by_a_call_that_nobody_waited_for() -> None:
+def test_a_run_whose_request_was_cancelled_clears_no_suspect() -> None:
     quarantine = Quarantine("op", rerun=False)
     died(quarantine, batch(sample(1)))
-    again = suspect(quarantine, 3, x=1)
+    again = dispatch_alone(quarantine, 3, x=1)
     assert again is not None
     again.samples[0].gone = True
     quarantine.came_back(again, [Outcome({})], 2.5)
     assert quarantine.suspects == 1
 
 
-def test_nobody_is_cleared_by_an_op_that_has_no_worker() -> None:
+def test_a_failure_for_lack_of_workers_clears_no_suspect() -> None:
     quarantine = Quarantine("op", rerun=False)
     died(quarantine, batch(sample(1)))
-    again = suspect(quarantine, 3, x=1)
+    again = dispatch_alone(quarantine, 3, x=1)
     assert again is not None
     quarantine.came_back(again, [Outcome(None, InferenceFailed("no worker"))], 2.5)
     assert quarantine.suspects == 1
@@ -118,7 +118,7 @@ def test_nobody_is_cleared_by_an_op_that_has_no_worker() -> None:
     assert quarantine.suspects == 0
 
 
-def test_a_suspect_that_kills_alone_is_refused_for_a_while_and_longer_each_time(
+def test_a_suspect_that_kills_a_worker_alone_is_banned_for_increasing_times(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     quarantine = Quarantine("op", rerun=False)
@@ -126,47 +126,49 @@ def test_a_suspect_that_kills_alone_is_refused_for_a_while_and_longer_each_time(
     now, bans = 2.0, []
     with caplog.at_level(logging.ERROR):
         for _ in range(5):
-            lone = suspect(quarantine, 3, x=1, now=now)
+            lone = dispatch_alone(quarantine, 3, x=1, now=now)
             assert lone is not None
             assert died(quarantine, lone, now) == {3: "kills_workers"}
             end = next(
-                now + n for n in range(100) if suspect(quarantine, 4, x=1, now=now + n) is not None
+                now + n
+                for n in range(100)
+                if dispatch_alone(quarantine, 4, x=1, now=now + n) is not None
             )
             bans.append(end - now)
             now = end
     assert bans == [BAN, 2 * BAN, 4 * BAN, LONGEST_BAN, LONGEST_BAN]
     assert "op op: two workers have died of one request (data_id=3" in caplog.text
     assert quarantine.refused > 0
-    lone = suspect(quarantine, 5, x=1, now=now)
+    lone = dispatch_alone(quarantine, 5, x=1, now=now)
     assert lone is not None
-    quarantine.came_back(lone, [Outcome({})], now)  # the card is back
+    quarantine.came_back(lone, [Outcome({})], now)  # the card works again
     assert not quarantine.active
 
 
-def test_two_deaths_in_company_convict_nobody() -> None:
+def test_two_deaths_of_shared_batches_ban_no_request() -> None:
     quarantine = Quarantine("op", rerun=False)
     for n in range(5):
         lost = batch(sample(1, x="common"), sample(2, x=n))
         assert set(died(quarantine, lost).values()) == {"worker_died"}
 
 
-def test_with_a_rerun_each_is_run_once_more_alone_in_order() -> None:
+def test_with_a_rerun_each_sample_runs_once_more_alone_in_order() -> None:
     quarantine = Quarantine("op", rerun=True)
     assert died(quarantine, batch(sample(1), sample(2), sample(3))) == {}
     assert len(quarantine) == 3
     assert fill(quarantine) == ([[[1]], [[2]], [[3]]], [])
 
 
-def test_who_dies_again_in_its_rerun_is_answered_and_refused() -> None:
+def test_a_sample_that_kills_a_worker_in_its_rerun_is_answered_and_banned() -> None:
     quarantine = Quarantine("op", rerun=True)
     died(quarantine, batch(sample(1)))
     (lone,), _, _ = quarantine.fill(8, lambda: 2.0, lambda now: None, lambda: None)
     assert died(quarantine, lone, 2.0) == {1: "kills_workers"}
     assert len(quarantine) == 0
-    assert suspect(quarantine, 2, x=1, now=3.0) is None
+    assert dispatch_alone(quarantine, 2, x=1, now=3.0) is None
 
 
-def test_who_cannot_be_recognised_is_still_run_at_most_twice() -> None:
+def test_a_sample_without_a_digest_runs_at_most_twice() -> None:
     quarantine = Quarantine("op", rerun=True)
     died(quarantine, batch(sample(1, x=object())))
     (lone,), _, _ = quarantine.fill(8, lambda: 2.0, lambda now: None, lambda: None)
@@ -176,17 +178,17 @@ def test_who_cannot_be_recognised_is_still_run_at_most_twice() -> None:
     assert not quarantine.active
 
 
-def test_who_is_gone_or_too_late_is_not_run_again_but_remembered() -> None:
+def test_cancelled_and_expired_samples_are_not_rerun_but_are_suspects() -> None:
     quarantine = Quarantine("op", rerun=True)
-    gone, leaves, late = sample(1), sample(2), sample(3, deadline=5.0)
+    gone, leaving, late = sample(1), sample(2), sample(3, deadline=5.0)
     gone.gone = True
-    assert died(quarantine, batch(gone, leaves, late), 4.0) == {1: "worker_died"}
-    leaves.gone = True
+    assert died(quarantine, batch(gone, leaving, late), 4.0) == {1: "worker_died"}
+    leaving.gone = True
     assert fill(quarantine, now=5.0) == ([], [])
     assert quarantine.suspects == 3
 
 
-def test_a_batch_that_had_been_given_up_is_not_run_again() -> None:
+def test_an_abandoned_batch_is_not_rerun() -> None:
     quarantine = Quarantine("op", rerun=True)
     lost = batch(sample(1))
     lost.settled = True
@@ -194,7 +196,7 @@ def test_a_batch_that_had_been_given_up_is_not_run_again() -> None:
     assert quarantine.suspects == 1
 
 
-def test_a_hand_over_holds_one_suspect_or_several_others_and_the_suspect_is_next() -> None:
+def test_a_suspect_has_its_own_hand_over_directly_after_the_current_one() -> None:
     quarantine = Quarantine("op", rerun=False)
     died(quarantine, batch(sample(1)))
     queue = [batch(sample(n, x=x)) for n, x in ((2, "a"), (3, "b"), (4, 1), (5, "c"))]
@@ -204,7 +206,7 @@ def test_a_hand_over_holds_one_suspect_or_several_others_and_the_suspect_is_next
 def test_a_suspect_that_was_taken_back_still_runs_alone() -> None:
     quarantine = Quarantine("op", rerun=False)
     died(quarantine, batch(sample(1)))
-    lone = suspect(quarantine, 2, x=1)
+    lone = dispatch_alone(quarantine, 2, x=1)
     assert lone is not None
     again = [batch(sample(3)), lone, None]
     batches, _, _ = quarantine.fill(8, lambda: 2.0, lambda now: again.pop(0), lambda: None)
@@ -213,28 +215,30 @@ def test_a_suspect_that_was_taken_back_still_runs_alone() -> None:
     assert [each.data_ids for each in batches] == [[2]]
 
 
-def slowly(step: float) -> Callable[[], float]:
-    """A clock in whose seconds to look at a batch takes that long."""
+def slow_clock(step: float) -> Callable[[], float]:
+    """A clock by which each look at a batch takes ``step`` seconds."""
     return count(2.0, step).__next__
 
 
-def test_no_more_is_looked_at_in_one_turn_than_takes_a_millisecond() -> None:
+def test_the_checks_of_one_turn_are_limited_to_a_millisecond() -> None:
     quarantine = Quarantine("op", rerun=False)
     died(quarantine, batch(sample(0, x="bad")))
-    lone = suspect(quarantine, 1, x="bad")
+    lone = dispatch_alone(quarantine, 1, x="bad")
     assert lone is not None
     died(quarantine, lone, 2.0)
     bad = [batch(sample(n, x="bad")) for n in range(5)]
-    batches, wait, refused = quarantine.fill(8, slowly(0.0006), lambda now: None, lambda: bad.pop())
+    batches, wait, refused = quarantine.fill(
+        8, slow_clock(0.0006), lambda now: None, lambda: bad.pop()
+    )
     assert (batches, wait, len(refused), len(bad)) == ([], pytest.approx(2.0012), 2, 3)
     good = [batch(sample(n)) for n in range(5)]
     batches, wait, refused = quarantine.fill(
-        8, slowly(0.0006), lambda now: None, lambda: good.pop(0)
+        8, slow_clock(0.0006), lambda now: None, lambda: good.pop(0)
     )
     assert ([each.data_ids for each in batches], wait, refused) == ([[0], [1]], None, [])
 
 
-def test_no_more_inputs_are_remembered_than_are_allowed() -> None:
+def test_the_number_of_suspects_is_bounded() -> None:
     quarantine = Quarantine("op", rerun=False)
     died(quarantine, batch(*map(sample, range(MOST + 5))))
     assert quarantine.suspects == MOST
@@ -248,7 +252,7 @@ VALUES = st.recursive(
 
 
 @given(VALUES, VALUES)
-def test_inputs_have_one_digest_exactly_if_they_are_equal(a: Any, b: Any) -> None:
+def test_equal_inputs_and_no_others_have_equal_digests(a: Any, b: Any) -> None:
     assert digest_of({"op": {"x": a}}) == digest_of({"op": {"x": a}})
     same = digest_of({"op": {"x": a}}) == digest_of({"op": {"x": b}})
     assert same == (repr(a) == repr(b))
@@ -256,7 +260,7 @@ def test_inputs_have_one_digest_exactly_if_they_are_equal(a: Any, b: Any) -> Non
 
 @pytest.mark.parametrize("dtype", ["f4", "u1", "U3", "bool", "M8[s]"])
 @pytest.mark.parametrize("shape", [(3,), (300, 400), (0, 2), ()])
-def test_arrays_are_told_apart_by_dtype_shape_and_content(
+def test_digests_of_arrays_depend_on_dtype_shape_and_content(
     dtype: str, shape: tuple[int, ...]
 ) -> None:
     array = np.zeros(shape, dtype)
@@ -284,18 +288,18 @@ def test_arrays_are_told_apart_by_dtype_shape_and_content(
     ],
     ids=["array", "array with gaps", "bytes", "text", "list", "lists", "dict"],
 )
-def test_a_digest_takes_little_whatever_the_size(value: Any) -> None:
+def test_the_time_for_a_digest_does_not_depend_on_the_size(value: Any) -> None:
     inputs = {"op": {"x": value}}
     assert digest_of(inputs) is not None
-    took = []
+    times = []
     for _ in range(5):
         began = time.process_time()
         digest_of(inputs)
-        took.append(time.process_time() - began)
-    assert min(took) < 0.02
+        times.append(time.process_time() - began)
+    assert min(times) < 0.02
 
 
-def test_what_has_no_stable_form_has_no_digest() -> None:
+def test_inputs_without_a_stable_form_have_no_digest() -> None:
     nested: list[Any] = []
     nested.append(nested)
     for value in (object(), nested, np.array([object()])):

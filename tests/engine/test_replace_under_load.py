@@ -1,4 +1,4 @@
-"""Graphs come and go on a real loop while requests keep coming: each is answered exactly once."""
+"""Graphs are replaced on a real loop under load: each request is answered exactly once."""
 
 from __future__ import annotations
 
@@ -34,29 +34,29 @@ def version(number: int, name: str = "a") -> Blueprint:
     return replace(drawn(Versioned(number), name=name), version=str(number))
 
 
-async def test_versions_replace_each_other_under_load() -> None:
+async def test_every_request_is_answered_once_while_versions_are_replaced_under_load() -> None:
     loop = asyncio.get_running_loop()
     works = Works(deploy([version(0), version(7, "b")]))
     engine = works.engine(loop)
     answers: list[list[Outcome]] = []
     retired: asyncio.Queue[ServedGraph] = asyncio.Queue()
 
-    def ask(name: str) -> None:
+    def submit(name: str) -> None:
         graph = engine.graph(name)
         assert graph is not None
-        told: list[Outcome] = []
-        answers.append(told)
-        Submission(graph, {"x": "1"}).start(lambda _, outcome: told.append(outcome))
+        outcomes: list[Outcome] = []
+        answers.append(outcomes)
+        Submission(graph, {"x": "1"}).start(lambda _, outcome: outcomes.append(outcome))
 
     async def load(until: asyncio.Event) -> None:
         while not until.is_set():
             for _ in range(8):
-                ask("a")
-            ask("b")
+                submit("a")
+            submit("b")
             await asyncio.sleep(0)
 
-    enough = asyncio.Event()
-    offering = asyncio.create_task(load(enough))
+    stop_load = asyncio.Event()
+    sending = asyncio.create_task(load(stop_load))
     for number in range(1, 6):
         await asyncio.sleep(0.01)
         new = GraphWorks(version(number), works.deployment, lambda *_: nullcontext()).build(
@@ -69,16 +69,16 @@ async def test_versions_replace_each_other_under_load() -> None:
         engine.remove(old)
         assert await old.close(5.0)
         assert old.state is GraphState.REMOVED
-    enough.set()
-    await offering
+    stop_load.set()
+    await sending
     async with asyncio.timeout(10):
         while engine.statistics().inside + engine.statistics().waiting:
             await asyncio.sleep(0.001)
-    assert {len(told) for told in answers} == {1}
-    seen = Counter(
+    assert {len(outcomes) for outcomes in answers} == {1}
+    versions = Counter(
         (outcome.value or {}).get("version") for (outcome,) in answers if outcome.error is None
     )
-    assert set(seen) == {0, 1, 2, 3, 4, 5, 7}
+    assert set(versions) == {0, 1, 2, 3, 4, 5, 7}
     codes = {outcome.error.code for (outcome,) in answers if outcome.error is not None}
     assert codes <= {"busy"}
     assert [graph.name for graph in engine.graphs] == ["b", "a"]

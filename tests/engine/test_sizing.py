@@ -1,4 +1,4 @@
-"""Samples measured in rows: batches filled by rows, large samples in pieces."""
+"""Samples measured in rows: batches filled by rows, large samples split into pieces."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from penstock.engine.sizing import MOST_PIECES, Sizing
 from penstock.errors import InferenceFailed, OpTimeout, ServiceBusy
 from penstock.executors.work import WorkOptions
 from penstock.request import Feed, Outcome, Sample
-from tests.engine.test_engine import House, house
+from tests.engine.test_engine import EngineHarness, make_harness
 
 
-def sized(
+def with_sizing(
     joining: Joining | None = None,
     *,
     splits: bool = True,
     capacity: int | None = None,
     workers: int = 1,
     **work: Any,
-) -> House:
-    """An engine with an op of at most 4 rows."""
-    h = house(workers=workers, work=WorkOptions(**work))
+) -> EngineHarness:
+    """An engine with an op of at most 4 rows per batch."""
+    h = make_harness(workers=workers, work=WorkOptions(**work))
     (stage,) = h.engine.stages
     sizing = Sizing(joining=joining or Joining(True), most=4, splits=splits)
     stage.sizing = sizing
@@ -38,86 +38,86 @@ def rows(count: int, first: int = 0) -> Feed:
     return {"x": np.arange(first, first + count, dtype="f4").reshape(count, 1)}
 
 
-def sizes(h: House) -> list[list[int]]:
-    """Rows of the samples of each batch that runs."""
+def sizes(h: EngineHarness) -> list[list[int]]:
+    """The rows of the samples of each running batch."""
     return [[sample.rows for sample in batch.samples] for batch in h.workers["op"].batches()]
 
 
-def finish(h: House, index: int = 0, outcomes: list[Outcome] | None = None) -> None:
+def finish(h: EngineHarness, index: int = 0, outcomes: list[Outcome] | None = None) -> None:
     h.workers["op"].finish(index, outcomes)
     h.clock.run()
 
 
-def test_a_batch_is_full_when_its_rows_are() -> None:
-    h = sized()
-    h.ask(**rows(1))
+def test_a_batch_is_full_by_its_number_of_rows() -> None:
+    h = with_sizing()
+    h.request(**rows(1))
     for count in (2, 1, 1, 3):
-        h.ask(**rows(count))
+        h.request(**rows(count))
     finish(h)
-    assert h.heard.lines[1:] == ["op [1, 2, 3] full", "op [4] idle slot"]
+    assert h.recorded.lines[1:] == ["op [1, 2, 3] full", "op [4] idle slot"]
 
 
 def test_a_large_request_runs_in_pieces_and_is_answered_once_in_order() -> None:
-    h = sized(workers=3)
-    asked = h.ask(**rows(10))
+    h = with_sizing(workers=3)
+    submission = h.request(**rows(10))
     assert sizes(h) == [[4], [4], [2]]
     finish(h, 2)
     finish(h, 1)
-    assert h.answers[asked.data_id] == []
+    assert h.answers[submission.data_id] == []
     finish(h)
-    value = h.answer(asked).value
+    value = h.answer(submission).value
     assert value is not None
     np.testing.assert_array_equal(value["x"], rows(10)["x"])
     assert h.engine.statistics().replied == 1
 
 
-def test_the_last_piece_shares_its_batch() -> None:
-    h = sized()
-    asked, other = h.ask(**rows(5)), h.ask(**rows(2, first=50))
+def test_the_last_piece_may_share_its_batch() -> None:
+    h = with_sizing()
+    submission, other = h.request(**rows(5)), h.request(**rows(2, first=50))
     finish(h)
     assert sizes(h) == [[1, 2]]
     finish(h)
-    assert [len((h.answer(each).value or {})["x"]) for each in (asked, other)] == [5, 2]
+    assert [len((h.answer(each).value or {})["x"]) for each in (submission, other)] == [5, 2]
 
 
-def test_the_error_of_a_piece_is_the_requests_and_the_others_are_dropped() -> None:
-    h = sized(workers=2)
-    asked = h.ask(**rows(16))
+def test_the_error_of_a_piece_ends_the_request_and_drops_its_other_pieces() -> None:
+    h = with_sizing(workers=2)
+    submission = h.request(**rows(16))
     finish(h, 1, [Outcome(None, InferenceFailed("no"))])
-    assert str(h.answer(asked).error) == "no"
+    assert str(h.answer(submission).error) == "no"
     assert len(h.engine.stages[0].batcher) == 0
     finish(h)
     assert h.engine.statistics().inside == 0
 
 
-def test_a_piece_with_other_rows_fails_the_request() -> None:
-    h = sized(workers=2)
-    asked = h.ask(**rows(8))
+def test_a_piece_with_a_wrong_number_of_rows_fails_the_request() -> None:
+    h = with_sizing(workers=2)
+    submission = h.request(**rows(8))
     finish(h)
     finish(h, 0, [Outcome({"x": np.ones((3, 1))})])
-    assert isinstance(h.answer(asked).error, InferenceFailed)
+    assert isinstance(h.answer(submission).error, InferenceFailed)
 
 
-def test_a_request_that_is_cancelled_leaves_with_all_its_pieces() -> None:
-    h = sized()
-    asked = h.ask(**rows(12))
-    asked.cancel()
+def test_cancelling_a_request_removes_all_its_pieces() -> None:
+    h = with_sizing()
+    submission = h.request(**rows(12))
+    submission.cancel()
     assert len(h.engine.stages[0].batcher) == 0
     finish(h)
-    assert h.answers[asked.data_id] == []
+    assert h.answers[submission.data_id] == []
 
 
-def test_pieces_beyond_a_full_queue_refuse_the_request() -> None:
-    h = sized(capacity=2)
-    asked = h.ask(**rows(16))
-    assert isinstance(h.answer(asked).error, ServiceBusy)
+def test_a_request_with_more_pieces_than_the_queue_holds_is_refused() -> None:
+    h = with_sizing(capacity=2)
+    submission = h.request(**rows(16))
+    assert isinstance(h.answer(submission).error, ServiceBusy)
     assert h.workers["op"].batches() == []
     assert len(h.engine.stages[0].batcher) == 0
 
 
-def test_a_piece_that_times_out_is_tried_again_by_itself() -> None:
-    h = sized(workers=2, timeout=1.0, retry=2)
-    asked = h.ask(**rows(8))
+def test_a_piece_that_times_out_is_retried_alone() -> None:
+    h = with_sizing(workers=2, timeout=1.0, retry=2)
+    submission = h.request(**rows(8))
     (first, second) = h.workers["op"].batches()
     first.started = h.clock.now()
     finish(h, 1)
@@ -125,36 +125,36 @@ def test_a_piece_that_times_out_is_tried_again_by_itself() -> None:
     assert second.settled
     assert [len(b.samples) for b in h.workers["op"].batches() if not b.settled] == [1]
     finish(h, 1)
-    value = h.answer(asked).value
+    value = h.answer(submission).value
     assert value is not None
     np.testing.assert_array_equal(value["x"], rows(8)["x"])
 
 
-def test_a_piece_that_times_out_for_good_ends_the_request() -> None:
-    h = sized(timeout=1.0)
-    asked = h.ask(**rows(8))
+def test_a_piece_that_times_out_in_its_last_attempt_ends_the_request() -> None:
+    h = with_sizing(timeout=1.0)
+    submission = h.request(**rows(8))
     h.workers["op"].batches()[0].started = h.clock.now()
     h.clock.advance(1.5)
-    assert isinstance(h.answer(asked).error, OpTimeout)
+    assert isinstance(h.answer(submission).error, OpTimeout)
 
 
 def test_without_splitting_a_large_request_runs_whole_and_alone() -> None:
-    h = sized(splits=False)
-    h.ask(**rows(9))
+    h = with_sizing(splits=False)
+    h.request(**rows(9))
     assert sizes(h) == [[9]]
 
 
-def test_a_request_has_a_bounded_number_of_pieces() -> None:
+def test_the_number_of_a_request_s_pieces_is_bounded() -> None:
     pieces = Sizing(joining=Joining(True), most=1).split({"@": rows(3000)})
     assert pieces is not None
     assert len(pieces.inputs) <= MOST_PIECES
 
 
-def test_what_is_filled_in_is_counted() -> None:
-    h = sized(Joining(True, Padding()))
-    h.ask(x=np.ones((1, 1)))
-    h.ask(x=np.ones((1, 10)))
-    h.ask(x=np.ones((2, 8)))
+def test_filled_in_elements_are_counted() -> None:
+    h = with_sizing(Joining(True, Padding()))
+    h.request(x=np.ones((1, 1)))
+    h.request(x=np.ones((1, 10)))
+    h.request(x=np.ones((2, 8)))
     finish(h)
     assert sizes(h) == [[1, 2]]
     found = h.engine.stages[0].statistics()
@@ -164,7 +164,7 @@ def test_what_is_filled_in_is_counted() -> None:
 
 
 @pytest.mark.parametrize("value", [[1, 2], "text", np.array(3), np.ones(0)])
-def test_whatever_comes_has_a_size(value: Any) -> None:
+def test_every_input_has_a_size(value: Any) -> None:
     for reads in (False, True):
         one = Sample(1, {"@": {"x": value}}, 9.0)
         Sizing(joining=Joining(True, Padding()), most=4, reads=reads).measure(one)

@@ -1,4 +1,4 @@
-"""Events: no signal is lost, none is taken twice, and no descriptor is left."""
+"""EventFd: no signal is lost or taken twice, and no descriptor is leaked."""
 
 import asyncio
 import gc
@@ -12,7 +12,7 @@ import pytest
 from penstock.executors.event_fd import EventFd
 
 
-def test_rings_before_the_wait_are_heard_one_by_one() -> None:
+def test_signals_before_the_wait_are_taken_one_by_one() -> None:
     event = EventFd()
     for _ in range(3):
         event.signal()
@@ -23,13 +23,13 @@ def test_rings_before_the_wait_are_heard_one_by_one() -> None:
         event.wait()
 
 
-def test_each_ring_wakes_exactly_one_of_those_who_wait() -> None:
-    event, heard, gate = EventFd(), [], threading.Semaphore(0)
+def test_each_signal_wakes_exactly_one_waiting_thread() -> None:
+    event, woken, gate = EventFd(), [], threading.Semaphore(0)
 
     def wait() -> None:
         for _ in range(100):
             event.wait()
-            heard.append(threading.current_thread().name)
+            woken.append(threading.current_thread().name)
             gate.release()
 
     threads = [threading.Thread(target=wait, daemon=True) for _ in range(4)]
@@ -38,35 +38,35 @@ def test_each_ring_wakes_exactly_one_of_those_who_wait() -> None:
     for n in range(400):
         event.signal()
         assert gate.acquire(timeout=10.0), n
-        assert len(heard) == n + 1
+        assert len(woken) == n + 1
     for thread in threads:
         thread.join(10.0)
         assert not thread.is_alive()
 
 
-async def test_a_loop_hears_all_rings_at_once() -> None:
-    event, heard = EventFd(watched=True), asyncio.Queue[None]()
+async def test_a_loop_takes_all_signals_at_once() -> None:
+    event, notified = EventFd(watched=True), asyncio.Queue[None]()
     loop = asyncio.get_running_loop()
 
-    def hear() -> None:
+    def on_signal() -> None:
         event.clear()
-        heard.put_nowait(None)
+        notified.put_nowait(None)
 
     event.signal()
     event.signal()
-    loop.add_reader(event, hear)
+    loop.add_reader(event, on_signal)
     try:
-        await asyncio.wait_for(heard.get(), 10.0)
-        assert heard.empty()
+        await asyncio.wait_for(notified.get(), 10.0)
+        assert notified.empty()
         thread = threading.Thread(target=event.signal)
         thread.start()
-        await asyncio.wait_for(heard.get(), 10.0)
+        await asyncio.wait_for(notified.get(), 10.0)
         thread.join()
     finally:
         loop.remove_reader(event)
 
 
-def test_clearing_what_was_never_rung_does_nothing() -> None:
+def test_clearing_without_a_signal_has_no_effect() -> None:
     event = EventFd(watched=True)
     event.clear()
     event.signal()
@@ -74,7 +74,7 @@ def test_clearing_what_was_never_rung_does_nothing() -> None:
     event.clear()
 
 
-def test_its_descriptors_end_with_whoever_held_it_last() -> None:
+def test_the_descriptors_are_closed_with_the_last_reference() -> None:
     gc.collect()
     before = set(os.listdir("/proc/self/fd"))
     event, gate = EventFd(), threading.Event()
@@ -91,13 +91,13 @@ def test_its_descriptors_end_with_whoever_held_it_last() -> None:
     assert set(os.listdir("/proc/self/fd")) <= before
 
 
-def test_a_signal_does_not_end_the_wait() -> None:
+def test_a_unix_signal_does_not_end_the_wait() -> None:
     event = EventFd()
-    heard = threading.Event()
+    woken = threading.Event()
 
     def wait() -> None:
         event.wait()
-        heard.set()
+        woken.set()
 
     before = signal.signal(signal.SIGUSR1, lambda *_: None)
     try:
@@ -109,8 +109,8 @@ def test_a_signal_does_not_end_the_wait() -> None:
                 os.sched_yield()
             assert thread.ident is not None
             signal.pthread_kill(thread.ident, signal.SIGUSR1)
-        assert not heard.is_set()
+        assert not woken.is_set()
         event.signal()
-        assert heard.wait(10.0)
+        assert woken.wait(10.0)
     finally:
         signal.signal(signal.SIGUSR1, before)

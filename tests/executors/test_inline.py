@@ -1,4 +1,4 @@
-"""Inline: the loop itself runs the op, so a time-out can only be judged afterwards."""
+"""Inline: the loop itself runs the op, so a timeout is detected afterwards."""
 
 import asyncio
 import time
@@ -6,27 +6,27 @@ from typing import Any
 
 from penstock.errors import OpTimeout
 from penstock.executors.work import WorkOptions
-from tests.executors.house import Doing, House
+from tests.executors.harness import BodyOp, EngineHarness
 
 LIMIT = 0.02
 
 
-def slow_when_told(feed: dict[str, Any]) -> dict[str, Any]:
+def slow_on_request(feed: dict[str, Any]) -> dict[str, Any]:
     if feed.get("slow"):
         time.sleep(LIMIT * 1.5)
     return {"n": feed["n"]}
 
 
-async def test_a_call_over_its_limit_is_answered_with_the_time_out_once_it_has_returned() -> None:
-    house = House("inline", Doing(slow_when_told), options=WorkOptions(timeout=LIMIT))
-    outcome = await house.ask(slow=True)
+async def test_a_call_over_its_timeout_is_answered_with_an_error_once_it_returns() -> None:
+    harness = EngineHarness("inline", BodyOp(slow_on_request), options=WorkOptions(timeout=LIMIT))
+    outcome = await harness.request(slow=True)
     assert isinstance(outcome.error, OpTimeout)
     assert "[op|0] Failed to process(batch: [0]): exceeded retry count." in str(outcome.error)
-    assert (await house.ask()).error is None
-    assert house.verdict() == []
+    assert (await harness.request()).error is None
+    assert harness.verdict() == []
 
 
-async def test_after_a_time_out_the_request_is_tried_again() -> None:
+async def test_a_request_that_timed_out_is_retried() -> None:
     calls = 0
 
     def slow_at_first(feed: dict[str, Any]) -> dict[str, Any]:
@@ -37,52 +37,54 @@ async def test_after_a_time_out_the_request_is_tried_again() -> None:
             time.sleep(LIMIT * 1.5)
         return {"n": feed["n"]}
 
-    house = House("inline", Doing(slow_at_first), options=WorkOptions(timeout=LIMIT, retry=9))
-    outcome = await house.ask(word="edited in place")
+    harness = EngineHarness(
+        "inline", BodyOp(slow_at_first), options=WorkOptions(timeout=LIMIT, retry=9)
+    )
+    outcome = await harness.request(word="edited in place")
     assert outcome.value == {"n": 0}
     assert calls >= 2
-    assert house.verdict() == []
+    assert harness.verdict() == []
 
 
-async def test_many_waiting_requests_are_run_in_turn_without_growing_the_stack() -> None:
-    house = House("inline", Doing(slow_when_told))
-    outcomes = await asyncio.gather(*(house.ask() for _ in range(5000)))
+async def test_many_queued_requests_run_in_order_without_recursion() -> None:
+    harness = EngineHarness("inline", BodyOp(slow_on_request))
+    outcomes = await asyncio.gather(*(harness.request() for _ in range(5000)))
     assert [outcome.value for outcome in outcomes] == [{"n": n} for n in range(5000)]
-    assert house.verdict() == []
+    assert harness.verdict() == []
 
 
-async def test_a_long_queue_of_slowish_calls_lets_the_loop_breathe() -> None:
-    def slowish(feed: dict[str, Any]) -> dict[str, Any]:
+async def test_a_long_queue_of_slow_calls_does_not_block_the_loop() -> None:
+    def slow(feed: dict[str, Any]) -> dict[str, Any]:
         time.sleep(0.002)
         return {"n": feed["n"]}
 
-    house = House("inline", Doing(slowish))
+    harness = EngineHarness("inline", BodyOp(slow))
     longest = 0.0
 
-    async def another() -> None:
+    async def measure() -> None:
         nonlocal longest
         while True:
             before = time.monotonic()
             await asyncio.sleep(0)
             longest = max(longest, time.monotonic() - before)
 
-    other = asyncio.create_task(another())
-    await asyncio.gather(*(house.ask() for _ in range(150)))
-    other.cancel()
+    measuring = asyncio.create_task(measure())
+    await asyncio.gather(*(harness.request() for _ in range(150)))
+    measuring.cancel()
     assert longest < 0.1, "a third of what all of them take"
 
 
-async def test_what_was_left_off_runs_in_a_later_turn_each_batch_once() -> None:
+async def test_batches_left_for_a_later_turn_run_once_each() -> None:
     calls: list[int] = []
 
     def slow_at_times(feed: dict[str, Any]) -> dict[str, Any]:
         calls.append(feed["n"])
         if feed["n"] % 50 == 49:
-            time.sleep(0.003)  # far beyond what was learned from those before
+            time.sleep(0.003)  # much longer than the estimate from earlier calls
         return {"n": feed["n"]}
 
-    house = House("inline", Doing(slow_at_times))
-    outcomes = await asyncio.gather(*(house.ask() for _ in range(500)))
+    harness = EngineHarness("inline", BodyOp(slow_at_times))
+    outcomes = await asyncio.gather(*(harness.request() for _ in range(500)))
     assert [outcome.value for outcome in outcomes] == [{"n": n} for n in range(500)]
     assert calls == list(range(500))
-    assert house.verdict() == []
+    assert harness.verdict() == []

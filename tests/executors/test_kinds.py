@@ -1,4 +1,4 @@
-"""Kinds of executors: what is known of each, and how others are added."""
+"""Kinds of executors: their properties, and adding others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kinds, "_registered", dict(kinds._registered))
 
 
-def test_the_kinds_that_come_along_have_their_properties() -> None:
+def test_the_built_in_kinds_have_their_properties() -> None:
     every = (INLINE, THREAD, COROUTINE, PROCESS, EXTERNAL)
     assert [each.name for each in every if each.on_loop] == ["inline", "coroutine"]
     assert [each.name for each in every if each.own_processes] == ["process"]
@@ -40,7 +40,7 @@ def test_the_kinds_that_come_along_have_their_properties() -> None:
     ]
 
 
-def test_a_kind_is_added_by_registering_it() -> None:
+def test_a_kind_can_be_registered() -> None:
     with pytest.raises(ConfigError, match="must be one of external, inline, process, thread"):
         kind_named("toy")
     kinds.register(TOY)
@@ -48,7 +48,7 @@ def test_a_kind_is_added_by_registering_it() -> None:
 
 
 @pytest.mark.parametrize(("value", "why"), [("TOY", None), ("NONE", "must be importable")])
-def test_a_kind_is_added_by_an_entry_point(
+def test_a_kind_can_be_added_by_an_entry_point(
     value: str, why: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entry = metadata.EntryPoint("toy", f"{__name__}:{value}", kinds.ENTRY_POINTS)

@@ -1,4 +1,4 @@
-"""Threads: private copies of the op, calls that never return, and the end."""
+"""Threads: copies of the op per worker, calls that never return, and closing."""
 
 import asyncio
 import os
@@ -12,11 +12,11 @@ from penstock.executors.executor import Result, Work
 from penstock.executors.local import ThreadExecutor
 from penstock.executors.work import BoundOp, WorkOptions
 from penstock.ops.op import Op
-from tests.executors.house import Desk, Doing, batch_of, executor_of
+from tests.executors.harness import BodyOp, ExecutorHarness, batch_of, executor_of
 
 
-class Keeping(Op):
-    """Passes a value from ``preprocess`` to ``postprocess`` on itself, as deployed ops do."""
+class Remembering(Op):
+    """Passes a value from ``preprocess`` to ``postprocess`` in an attribute, as deployed ops do."""
 
     def __init__(self, meet: threading.Barrier) -> None:
         super().__init__(name="op")
@@ -31,7 +31,7 @@ class Keeping(Op):
         return feed
 
     def process(self, feed_batch: Any, typical_logid: int = 0) -> Any:
-        self.meet.wait(10.0)  # every worker stands between its own two hooks now
+        self.meet.wait(10.0)  # every worker is between its own two hooks now
         return feed_batch[0]
 
     def postprocess(
@@ -40,22 +40,22 @@ class Keeping(Op):
         return {"n": fetch_data["n"], "kept": self.kept, "loaded": self.loaded}
 
 
-async def test_what_a_worker_keeps_on_the_op_is_its_own_and_what_was_loaded_is_everybodys() -> None:
-    op = Keeping(threading.Barrier(3))
+async def test_attributes_set_by_a_worker_are_its_own_and_those_of_init_op_are_shared() -> None:
+    op = Remembering(threading.Barrier(3))
     op.init_op()
-    desk = Desk(executor_of("thread", op, workers=3))
-    works = [desk.submit([batch_of(n)]) for n in range(3)]
+    harness = ExecutorHarness(executor_of("thread", op, workers=3))
+    works = [harness.submit([batch_of(n)]) for n in range(3)]
     for work in works:
-        ((_, (outcome,)),) = await desk.results(work)
+        ((_, (outcome,)),) = await harness.results(work)
         value = outcome.value
         assert value is not None
         assert value["kept"] == value["n"]
         assert value["loaded"] is op.loaded
     assert not hasattr(op, "kept")
-    assert await desk.executor.close(5.0)
+    assert await harness.executor.close(5.0)
 
 
-async def test_closing_over_a_hanging_call_is_bounded_and_says_which_one(
+async def test_closing_with_a_hanging_call_is_bounded_and_names_the_worker(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     gate, entered = threading.Event(), threading.Event()
@@ -67,27 +67,27 @@ async def test_closing_over_a_hanging_call_is_bounded_and_says_which_one(
         return feed
 
     names: list[str] = []
-    desk = Desk(executor_of("thread", Doing(hangs), workers=3))
-    work = desk.submit([batch_of(1)])
+    harness = ExecutorHarness(executor_of("thread", BodyOp(hangs), workers=3))
+    work = harness.submit([batch_of(1)])
     await asyncio.to_thread(entered.wait, 10.0)
     began = time.monotonic()
-    assert await desk.executor.close(0.2) is False
+    assert await harness.executor.close(0.2) is False
     assert time.monotonic() - began < 2.0
     (record,) = caplog.records
     named = [name for name in ("op|0", "op|1", "op|2") if name in record.getMessage()]
     assert named == names, record.getMessage()
     gate.set()
-    await desk.results(work)
+    await harness.results(work)
 
 
-async def test_a_hanging_thread_does_not_keep_the_process_from_ending() -> None:
-    executor = executor_of("thread", Doing(lambda feed: feed))
+async def test_worker_threads_are_daemons_that_do_not_block_the_process_s_exit() -> None:
+    executor = executor_of("thread", BodyOp(lambda feed: feed))
     assert isinstance(executor, ThreadExecutor)
     assert all(thread.daemon for thread in executor._threads)
     assert await executor.close(5.0)
 
 
-def test_results_after_the_loops_end_are_dropped_and_the_thread_ends() -> None:
+def test_results_after_the_loop_s_end_are_dropped_and_the_thread_ends() -> None:
     gate, entered = threading.Event(), threading.Event()
     threads: list[threading.Thread] = []
 
@@ -98,7 +98,7 @@ def test_results_after_the_loops_end_are_dropped_and_the_thread_ends() -> None:
 
     async def leave_it_hanging() -> None:
         loop = asyncio.get_running_loop()
-        executor = ThreadExecutor([BoundOp(Doing(hangs), None, WorkOptions())], loop)
+        executor = ThreadExecutor([BoundOp(BodyOp(hangs), None, WorkOptions())], loop)
         threads.extend(executor._threads)
         executor.submit(Work([batch_of(1), batch_of(2)]), lambda *_: pytest.fail("reported"))
         await asyncio.to_thread(entered.wait, 10.0)
@@ -110,8 +110,8 @@ def test_results_after_the_loops_end_are_dropped_and_the_thread_ends() -> None:
     assert not threads[0].is_alive()
 
 
-async def test_a_worker_that_is_always_done_again_leaves_the_loop_its_turns() -> None:
-    executor = executor_of("thread", Doing(lambda feed: feed))
+async def test_a_worker_that_finishes_continuously_does_not_starve_the_loop() -> None:
+    executor = executor_of("thread", BodyOp(lambda feed: feed))
     assert isinstance(executor, ThreadExecutor)
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     turns = reports = 0
@@ -131,7 +131,7 @@ async def test_a_worker_that_is_always_done_again_leaves_the_loop_its_turns() ->
         executor.submit(Work([batch_of(reports)]), finished)
         until = time.monotonic() + 10.0
         while not executor._done and time.monotonic() < until:
-            os.sched_yield()  # as long as settling a large answer takes, on a bad day
+            os.sched_yield()  # as long as the delivery of a large reply may take
 
     loop.call_soon(turn)
     executor.submit(Work([batch_of(0)]), finished)

@@ -1,4 +1,4 @@
-"""One turn of a worker: what it runs, and what it leaves for the next."""
+"""One turn of a worker: the batches that it runs, and those that it leaves for the next turn."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from penstock.executors import local
 from penstock.executors.executor import Work
 from penstock.executors.local import take_turn
 from penstock.executors.work import BoundOp, WorkOptions
-from tests.executors.house import Doing, batch_of
+from tests.executors.harness import BodyOp, batch_of
 
 
 def echo(feed: dict[str, Any]) -> dict[str, Any]:
@@ -16,10 +16,10 @@ def echo(feed: dict[str, Any]) -> dict[str, Any]:
 
 
 def bound(body: Any = echo) -> BoundOp:
-    return BoundOp(Doing(body), None, WorkOptions())
+    return BoundOp(BodyOp(body), None, WorkOptions())
 
 
-def test_all_batches_run_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_batches_run_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "TURN", 60.0)
     batches = [batch_of(1, 2), batch_of(3)]
     work = Work(batches)
@@ -28,7 +28,7 @@ def test_all_batches_run_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None
     assert (list(work.pending), work.current) == ([], None)
 
 
-def test_once_the_turn_is_over_no_further_batch_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_further_batch_begins_once_the_turn_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "TURN", 1e-9)
     first, second = batch_of(1), batch_of(2)
     work = Work([first, second])
@@ -43,26 +43,26 @@ def test_results_can_be_taken_while_the_next_batch_runs() -> None:
     taken: list[Any] = []
     running: list[Any] = []
 
-    def look(feed: dict[str, Any]) -> dict[str, Any]:
+    def take(feed: dict[str, Any]) -> dict[str, Any]:
         running.append(work.current)
         taken.extend(batch for batch, _ in work.take_results())
         return feed
 
-    take_turn(bound(look), work)
+    take_turn(bound(take), work)
     assert running == [first, second]
     assert taken == [first]
     assert [batch for batch, _ in work.take_results()] == [second]
 
 
-def test_what_is_taken_back_while_a_batch_runs_does_not_begin() -> None:
+def test_batches_taken_back_while_another_runs_do_not_begin() -> None:
     first, second = batch_of(1), batch_of(2)
     work = Work([first, second])
     back: list[Any] = []
 
-    def steal(feed: dict[str, Any]) -> dict[str, Any]:
+    def take_back(feed: dict[str, Any]) -> dict[str, Any]:
         back.extend(work.take_back())
         return feed
 
-    take_turn(bound(steal), work)
+    take_turn(bound(take_back), work)
     assert [batch for batch, _ in work.take_results()] == [first]
     assert back == [second]

@@ -1,4 +1,4 @@
-"""run_batch: a sample's outcome does not depend on its company, and no hook ends a worker."""
+"""run_batch: a sample's outcome does not depend on its neighbours, and no hook ends a worker."""
 
 import math
 import time
@@ -70,16 +70,16 @@ def raising(error: BaseException) -> Any:
     raise error
 
 
-class LastStraw(BaseException):
-    """Of an op that derives its errors from the wrong class."""
+class CustomBaseException(BaseException):
+    """For ops that derive their errors from the wrong class."""
 
 
-class Unspeakable(Exception):
+class WithoutText(Exception):
     def __str__(self) -> str:
         raise SystemExit
 
 
-# How ``process`` fails when BAD is in its feed.
+# The ways in which ``process`` fails when BAD is in its feed.
 FAILURES: dict[str, Callable[[], Any]] = {
     "raises": lambda: raising(ValueError("no such cat")),
     "raises nothing to say": lambda: raising(KeyError()),
@@ -90,7 +90,7 @@ FAILURES: dict[str, Callable[[], Any]] = {
     "exits": lambda: raising(SystemExit(3)),
     "interrupts": lambda: raising(KeyboardInterrupt()),
     "is cancelled": lambda: raising(CancelledError()),
-    "raises its own": lambda: raising(LastStraw("on the camel")),
+    "raises its own": lambda: raising(CustomBaseException("on the camel")),
     "gives nothing": lambda: None,
     "gives a list": lambda: [1, 2],
     "gives a code": lambda: (None, 5000, "broken pipe"),
@@ -98,7 +98,7 @@ FAILURES: dict[str, Callable[[], Any]] = {
 
 
 class Mixed(Op):
-    """Does with each sample what its request says."""
+    """Does with each sample what its request names."""
 
     def __init__(self, failure: str = "raises") -> None:
         super().__init__(name="mixed")
@@ -119,9 +119,9 @@ class Mixed(Op):
             case "ends a generator":
                 raise GeneratorExit
             case "raises its own":
-                raise LastStraw
+                raise CustomBaseException
             case "raises what cannot be told":
-                raise Unspeakable
+                raise WithoutText
             case "declares":
                 raise CustomException(CustomExceptionCode.CLIENT_ERROR, "one: two", True)
             case "product error":
@@ -171,7 +171,7 @@ class Mixed(Op):
 
 @st.composite
 def feeds(draw: st.DrawFn) -> dict[str, Any]:
-    """Rows of one of a few shapes and dtypes, or sequences, whose lod may lie; sometimes BAD."""
+    """Rows of a few shapes and dtypes, or sequences, whose lod may be wrong; sometimes BAD."""
     kind = draw(st.sampled_from(["rows", "rows", "rows", "two inputs", "sequences", "bad lod"]))
     rows = draw(st.integers(0, 3))
     columns = draw(st.sampled_from([2, 2, 2, 3]))
@@ -207,25 +207,25 @@ REQUESTS = st.fixed_dictionaries(
 )
 
 
-def fresh(request: dict[str, Any]) -> dict[str, Any]:
+def copy_of(request: dict[str, Any]) -> dict[str, Any]:
     return {**request, "feeds": [dict(feed) for feed in request["feeds"]]}
 
 
 @given(requests=st.lists(REQUESTS, min_size=1, max_size=9), failure=st.sampled_from([*FAILURES]))
-def test_a_samples_outcome_does_not_depend_on_its_company(
+def test_a_sample_s_outcome_does_not_depend_on_its_neighbours(
     requests: list[dict[str, Any]], failure: str
 ) -> None:
     together = run(
-        Mixed(failure), *[sample_of(n, **fresh(request)) for n, request in enumerate(requests)]
+        Mixed(failure), *[sample_of(n, **copy_of(request)) for n, request in enumerate(requests)]
     )
     assert len(together) == len(requests)
     for number, request in enumerate(requests):
-        (alone,) = run(Mixed(failure), sample_of(number, **fresh(request)))
+        (alone,) = run(Mixed(failure), sample_of(number, **copy_of(request)))
         assert same(alone.error, together[number].error), (alone, together[number])
         assert same(alone.value, together[number].value), (alone, together[number])
 
 
-def test_inputs_that_disagree_about_their_rows_never_get_a_neighbours() -> None:
+def test_inputs_with_different_rows_never_get_a_neighbour_s_rows() -> None:
     def two(number: int, x: int, k: int, *, k_first: bool = False) -> Sample:
         feed = {"x": np.full((x, 2), number), "k": np.full((k, 1), number)}
         return sample_of(number, feeds=[dict(sorted(feed.items(), reverse=not k_first))])
@@ -237,7 +237,7 @@ def test_inputs_that_disagree_about_their_rows_never_get_a_neighbours() -> None:
 
 
 @pytest.mark.parametrize("lod", [[0, 1], [0, 5], [0, 3, 2], [1, 2], [0], []])
-def test_a_lod_that_lies_never_cuts_into_a_neighbours_rows(lod: list[int]) -> None:
+def test_an_invalid_lod_never_includes_a_neighbour_s_rows(lod: list[int]) -> None:
     def words(number: int, lod: list[int]) -> Sample:
         return sample_of(number, feeds=[{"x": np.full((2, 2), number), "x.lod": lod}])
 
@@ -263,7 +263,7 @@ def test_one_culprit_fails_alone_and_is_found_in_few_calls(size: int, data: st.D
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 8, 64])
-def test_when_all_fail_each_is_asked_alone_before_it_is_blamed(size: int) -> None:
+def test_if_all_samples_fail_each_is_called_alone(size: int) -> None:
     op = Mixed()
     samples = [sample_of(n, feeds=[{"x": np.array([[BAD]])}]) for n in range(size)]
     outcomes = run(op, *samples)
@@ -271,20 +271,22 @@ def test_when_all_fail_each_is_asked_alone_before_it_is_blamed(size: int) -> Non
     assert len(op.calls) == 2 * size - 1
 
 
-def test_without_isolation_a_failed_call_fails_everybody_in_it_and_nobody_else() -> None:
+def test_without_isolation_a_failed_call_fails_all_its_samples_and_no_others() -> None:
     op = Mixed()
     outcomes = run(
         op,
         sample_of(0, feeds=[{"x": np.array([[1]])}]),
         sample_of(1, feeds=[{"x": np.array([[BAD]])}]),
-        sample_of(2, feeds=[{"x": np.array([[1.5]])}]),  # another dtype: a call of its own
+        sample_of(
+            2, feeds=[{"x": np.array([[1.5]])}]
+        ),  # another dtype, and therefore a separate call
         isolate_errors=False,
     )
     assert [type(outcome.error) for outcome in outcomes] == [HookFailed, HookFailed, type(None)]
     assert len(op.calls) == 2
 
 
-def test_a_call_over_its_limit_is_not_tried_in_halves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_over_its_timeout_is_not_bisected(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter(range(0, 1000, 5))
     monkeypatch.setattr(work, "_monotonic", lambda: float(next(now)))
     op = Mixed()
@@ -295,7 +297,7 @@ def test_a_call_over_its_limit_is_not_tried_in_halves(monkeypatch: pytest.Monkey
     assert len(op.calls) == 1
 
 
-def test_samples_nobody_waits_for_run_no_hook() -> None:
+def test_cancelled_and_expired_samples_run_no_hook() -> None:
     gone, late, fine = (sample_of(n, feeds=[{"x": np.array([[1]])}]) for n in range(3))
     gone.gone = True
     late.deadline = 0.0
@@ -314,7 +316,7 @@ def test_samples_nobody_waits_for_run_no_hook() -> None:
         ("gives a number", WrongType),
     ],
 )
-def test_a_failure_of_preprocess_keeps_its_kind_and_runs_no_process(
+def test_a_failure_of_preprocess_keeps_its_class_and_skips_process(
     pre: str, kind: type[RequestError]
 ) -> None:
     op = Mixed()
@@ -323,18 +325,18 @@ def test_a_failure_of_preprocess_keeps_its_kind_and_runs_no_process(
     assert op.calls == []
 
 
-def test_of_an_exception_that_says_too_much_its_caller_reads_the_beginning() -> None:
-    class Talking(Op):
+def test_a_very_long_exception_text_is_cut() -> None:
+    class Verbose(Op):
         def process(self, feed_batch: Any, typical_logid: int = 0) -> Any:
             raise ValueError("no such cat" * 1_000_000)
 
-    (outcome,) = run(Talking("talking"), sample_of(0, x="1"))
+    (outcome,) = run(Verbose("talking"), sample_of(0, x="1"))
     assert "no such catno such cat" in str(outcome.error)
     assert len(str(outcome.error)) < 20_000
 
 
-class Picky(Op):
-    """Its ``process`` refuses BAD, in whatever company it comes."""
+class RefusingBad(Op):
+    """An op whose ``process`` raises if its feed has BAD."""
 
     def process(self, feed_batch: Any, typical_logid: int) -> Any:
         if (feed_batch[0]["x"] == BAD).any():
@@ -343,32 +345,32 @@ class Picky(Op):
 
 
 @pytest.mark.parametrize("bad", [{5}, {2, 5}, set(range(8))])
-def test_an_exception_of_process_is_a_warning_for_each_culprit_and_not_for_each_half(
+def test_an_exception_of_process_is_one_warning_per_culprit_and_none_per_half(
     caplog: pytest.LogCaptureFixture, bad: set[int]
 ) -> None:
     samples = [sample_of(n, x=np.array([[BAD if n in bad else n]])) for n in range(8)]
-    outcomes = run(Picky("cat"), *samples)
+    outcomes = run(RefusingBad("cat"), *samples)
     assert {n for n, outcome in enumerate(outcomes) if outcome.error} == bad
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         ("WARNING", f"op cat: process raised (data_ids=[{n}] log_id={100 + n})")
         for n in sorted(bad)
     ]
     assert "ValueError: no such cat" in caplog.text
-    # Else the frames would hold the batch for as long as the answer lives.
+    # Otherwise the frames would hold the batch as long as the reply exists.
     assert all(outcome.error.__cause__ is None for outcome in outcomes if outcome.error)
 
 
-def test_where_a_batch_is_not_split_one_warning_names_all_of_its_samples(
+def test_without_isolation_one_warning_names_all_samples_of_the_batch(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     samples = [sample_of(n, x=np.array([[BAD]])) for n in range(20)]
-    run(Picky("cat"), *samples, isolate_errors=False)
+    run(RefusingBad("cat"), *samples, isolate_errors=False)
     (record,) = caplog.records
     shown = ", ".join(map(str, range(16)))
     assert f"process raised (data_ids=[{shown}] and 4 more log_id=100)" in record.getMessage()
 
 
-def test_what_check_jumping_raised_is_told_once_for_the_whole_batch(
+def test_an_exception_of_check_jumping_is_logged_once_per_batch(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Jumping(Op):
@@ -382,7 +384,7 @@ def test_what_check_jumping_raised_is_told_once_for_the_whole_batch(
     assert caplog.messages == ["op cat: check_jumping raised (data_ids=[1, 2] log_id=101)"]
 
 
-def test_a_skipped_process_hands_the_data_on_whatever_the_others_do() -> None:
+def test_a_skipped_process_passes_its_data_on() -> None:
     op = Mixed()
     skips = sample_of(0, pre="skips", feeds=[])
     runs = sample_of(1, feeds=[{"x": np.array([[3]])}])
@@ -392,7 +394,7 @@ def test_a_skipped_process_hands_the_data_on_whatever_the_others_do() -> None:
     assert op.calls == [101]
 
 
-def test_a_list_of_feeds_runs_piece_by_piece_and_comes_back_as_a_list() -> None:
+def test_a_list_of_feeds_runs_one_by_one_and_returns_a_list() -> None:
     op = Mixed()
     pieces = [{"x": np.array([[n]])} for n in (1, 2, 3)]
     (value,) = values(run(op, sample_of(0, pre="gives a list", feeds=pieces)))
@@ -400,14 +402,14 @@ def test_a_list_of_feeds_runs_piece_by_piece_and_comes_back_as_a_list() -> None:
     assert len(op.calls) == 3
 
 
-def test_an_empty_list_runs_nothing_and_comes_back_empty() -> None:
+def test_an_empty_list_of_feeds_runs_nothing_and_returns_an_empty_list() -> None:
     op = Mixed()
     (value,) = values(run(op, sample_of(0, pre="gives a list", feeds=[])))
     assert value["got"] == []
     assert op.calls == []
 
 
-def test_the_first_bad_piece_ends_its_sample_only() -> None:
+def test_the_first_failing_feed_of_a_list_ends_its_sample_only() -> None:
     op = Mixed()
     bad = [{"x": np.array([[n]])} for n in (1, BAD, 3)]
     fine = [{"x": np.array([[n]])} for n in (4, 5)]
@@ -426,7 +428,7 @@ class Sums(Op):
         return {"sum": feed_batch[0]["x"].sum(keepdims=True).ravel()}
 
 
-def test_an_output_that_does_not_follow_the_batch_is_whole_alone_and_refused_in_company() -> None:
+def test_an_output_without_a_batch_axis_is_accepted_for_one_sample_and_refused_for_more() -> None:
     one = sample_of(0, x=np.array([[1, 2]]))
     two = sample_of(1, x=np.array([[3, 4]]))
     assert same(values(run(Sums(), one)), [{"sum": np.array([3])}])
@@ -436,7 +438,7 @@ def test_an_output_that_does_not_follow_the_batch_is_whole_alone_and_refused_in_
     assert "shared_outputs" in str(outcomes[0].error)
 
 
-def test_a_shared_output_goes_whole_to_everybody() -> None:
+def test_a_shared_output_is_passed_whole_to_every_sample() -> None:
     op = Sums()
     op.shared_outputs = ["sum"]  # type: ignore[misc]
     one = sample_of(0, x=np.array([[1, 2]]))
@@ -451,11 +453,11 @@ class Lengths(Op):
         return {"size": [len(feed["x"]) for feed in feed_batch]}
 
 
-def test_feeds_that_are_not_joined_come_as_they_are_and_their_results_go_apart() -> None:
+def test_feeds_that_are_not_joined_are_passed_as_a_list_and_results_are_split() -> None:
     op = Lengths("lengths")
-    found = run(op, sample_of(0, x="abc"), sample_of(1, x=BAD), sample_of(2, x=[1, 2], y=1))
-    assert [outcome.value for outcome in found] == [{"size": [3]}, None, {"size": [2]}]
-    assert isinstance(found[1].error, HookFailed)
+    outcomes = run(op, sample_of(0, x="abc"), sample_of(1, x=BAD), sample_of(2, x=[1, 2], y=1))
+    assert [outcome.value for outcome in outcomes] == [{"size": [3]}, None, {"size": [2]}]
+    assert isinstance(outcomes[1].error, HookFailed)
 
 
 class FakeModel:
@@ -473,12 +475,12 @@ def test_the_default_hooks_run_the_model_on_the_joined_feed() -> None:
     model = FakeModel()
     one = sample_of(0, x=np.array([[1]]))
     two = sample_of(1, x=np.array([[2]]))
-    got = values(run(Op(name="op"), one, two, model=model))
-    assert same(got, [{"y": np.array([[2]])}, {"y": np.array([[3]])}])
+    results = values(run(Op(name="op"), one, two, model=model))
+    assert same(results, [{"y": np.array([[2]])}, {"y": np.array([[3]])}])
     assert same(model.fed, [{"x": np.array([[1], [2]])}])
 
 
-def test_an_error_of_the_model_touches_its_own_sample_only() -> None:
+def test_an_error_of_the_model_only_fails_its_own_sample() -> None:
     one = sample_of(0, x=np.array([[BAD]]))
     two = sample_of(1, x=np.array([[2]]))
     outcomes = run(Op(name="op"), one, two, model=FakeModel())
@@ -492,7 +494,7 @@ def test_without_a_model_the_default_process_is_skipped() -> None:
 
 
 class Jumper(Op):
-    """Jumps when it sees two results; its own target does not matter here."""
+    """Jumps if it has two inputs; the target does not matter here."""
 
     def is_jump_op(self) -> bool:
         return True
@@ -504,7 +506,7 @@ class Jumper(Op):
         return len(input_data) == 2
 
 
-def test_check_jumping_sees_the_whole_batch_and_speaks_for_all_of_it() -> None:
+def test_check_jumping_gets_the_whole_batch_and_decides_for_all_samples() -> None:
     one, two = run(Jumper(), sample_of(3, a=1), sample_of(4, a=2))
     assert (one.jump, two.jump) == (True, True)
     assert (one.value, two.value) == ({"a": 1}, {"a": 2})
@@ -512,31 +514,33 @@ def test_check_jumping_sees_the_whole_batch_and_speaks_for_all_of_it() -> None:
     assert not alone.jump
 
 
-def test_check_jumping_is_asked_about_the_good_ones_and_speaks_for_them() -> None:
-    class Choosy(Jumper):
+def test_check_jumping_gets_and_decides_for_the_good_samples_only() -> None:
+    class RefusingBadJumper(Jumper):
         def preprocess(self, input_dicts: Any, data_id: int = 0, log_id: int = 0) -> Any:
             (feed,) = input_dicts.values()
             return feed, False, 51 if "bad" in feed else None, "it is bad"
 
-    one, bad, two = run(Choosy(), sample_of(3, a=1), sample_of(4, bad=1), sample_of(5, a=2))
+    one, bad, two = run(
+        RefusingBadJumper(), sample_of(3, a=1), sample_of(4, bad=1), sample_of(5, a=2)
+    )
     assert (one.jump, two.jump) == (True, True)
     assert isinstance(bad.error, ProductError)
     assert bad.error.number == 51
     assert not bad.jump
-    (alone,) = run(Choosy(), sample_of(6, bad=1))
+    (alone,) = run(RefusingBadJumper(), sample_of(6, bad=1))
     assert isinstance(alone.error, ProductError)
 
 
 @pytest.mark.parametrize(
-    ("hook", "given", "said"),
+    ("hook", "given", "message"),
     [
         ("preprocess", "text", "preprocess must give a dict, or a list of dicts"),
         ("process", None, "process gave no result"),
         ("postprocess", 1, "postprocess should return dict"),
     ],
 )
-def test_a_hook_that_gives_something_wrong_is_warned_of(
-    hook: str, given: Any, said: str, caplog: pytest.LogCaptureFixture
+def test_an_invalid_result_of_a_hook_is_a_warning(
+    hook: str, given: Any, message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Wrong(Op):
         def process(self, feed_batch: Any, typical_logid: int = 0) -> Any:
@@ -546,11 +550,11 @@ def test_a_hook_that_gives_something_wrong_is_warned_of(
     run(Wrong("odd"), sample_of(3, x=1))
     (record,) = caplog.records
     assert record.levelname == "WARNING"
-    assert said in record.getMessage()
+    assert message in record.getMessage()
     assert "data_ids=[3]" in record.getMessage()
 
 
-def test_an_op_that_cannot_jump_is_never_asked() -> None:
+def test_check_jumping_of_an_op_without_jumps_is_not_called() -> None:
     class Careless(Op):
         def check_jumping(self, input_data: Any) -> bool:
             raise AssertionError("not a jump op")
@@ -560,7 +564,7 @@ def test_an_op_that_cannot_jump_is_never_asked() -> None:
     assert not outcome.jump
 
 
-def test_edits_of_a_sample_in_preprocess_are_seen_in_its_postprocess() -> None:
+def test_a_sample_s_edits_in_preprocess_are_visible_in_its_postprocess() -> None:
     class Edits(Op):
         def preprocess(self, input_dicts: Any, data_id: int = 0, log_id: int = 0) -> Any:
             input_dicts[REQUEST_OP_NAME]["was"] = data_id
@@ -574,7 +578,7 @@ def test_edits_of_a_sample_in_preprocess_are_seen_in_its_postprocess() -> None:
     assert values(run(Edits(), sample_of(0), sample_of(1))) == [{"was": 0}, {"was": 1}]
 
 
-def test_a_mistake_of_ours_fails_the_batch_and_not_the_worker(
+def test_an_internal_error_fails_the_batch_and_not_the_worker(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(work, "explode", lambda feeds: raising(AssertionError("ours")))
@@ -585,7 +589,7 @@ def test_a_mistake_of_ours_fails_the_batch_and_not_the_worker(
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_batch_knows_the_seconds_of_each_phase(count: int) -> None:
+def test_a_batch_has_the_duration_of_each_phase(count: int) -> None:
     class Slow(Op):
         def preprocess(self, input_dicts: Any, data_id: int, log_id: int) -> Any:
             time.sleep(0.002)

@@ -14,7 +14,7 @@ from penstock.protocols import paddle, pb, tensors
 from penstock.protocols.paddle import Reply
 from penstock.protocols.paddle_message import decode, encode, read_texts, write_texts
 from penstock.protocols.tensors import WireTensor
-from tests.api.resident import memory, most_memory, take_the_mark_down
+from tests.api.resident import memory, peak_memory, reset_peak_memory
 
 # key "x", value "1", name "uci", method "prediction", logid 7, clientip "10.0.0.1", one by one in
 # the numbering that clients used before there were tensors.
@@ -133,11 +133,11 @@ def test_a_million_empty_members_are_refused_without_an_object_for_each(
     member: bytes, before: bytes
 ) -> None:
     data = before + member * 1_000_000 + METHOD
-    take_the_mark_down()
+    reset_peak_memory()
     start = memory()
     with pytest.raises(Undecodable, match="more than 10000"):
         decode(data, ())
-    assert most_memory() - start < 4 * len(data)
+    assert peak_memory() - start < 4 * len(data)
 
 
 def test_the_allowed_number_of_members_of_each_kind_is_decoded() -> None:

@@ -1,4 +1,4 @@
-"""A real door with small gRPC methods behind it, and connections to it by hand."""
+"""A real door with small gRPC methods, and hand-made connections to it."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tests.kit.http2 import Link
 MOST = 1 << 16
 TEXT = "50 % of ä\n\x7f~"
 BEFORE = encode_metadata([("x-a", "1"), ("x-b-bin", b"\xfb\xff\xbf\0")])
-BEHIND = encode_metadata([("x-c", "some ~ text"), ("x-c", "again")])
+AFTER = encode_metadata([("x-c", "some ~ text"), ("x-c", "again")])
 
 
-class Nothing:
-    """The pipeline behind the HTTP routes: there is none."""
+class UnusedPipeline:
+    """The pipeline of the HTTP routes, which no case calls."""
 
     names = ()
 
@@ -42,51 +42,51 @@ class Nothing:
 
 
 class Service:
-    """The methods of ``/a.B/``; what its callers did is written down."""
+    """The methods of ``/a.B/``, which record their calls."""
 
     def __init__(self) -> None:
         self.health = Health()
-        nothing: Any = Nothing()
+        unused: Any = UnusedPipeline()
         self.heads: list[tuple[tuple[bytes, bytes], ...]] = []
         self.timeouts: list[float | None] = []
         self.entered = threading.Semaphore(0)
         self.cancelled = threading.Semaphore(0)
         routes = [
             Grpc("/a.B/Echo", unary=self._echo),
-            Grpc("/a.B/Echoes", stream=self._echoes),
-            Grpc("/a.B/Fails", unary=self._fails),
-            Grpc("/a.B/FailsLate", stream=self._fails_late),
-            Grpc("/a.B/Sleeps", stream=self._sleeps),
-            Grpc("/a.B/Answers", stream=self._answers),
-            Grpc("/a.B/Tells", stream=self._tells),
-            Grpc("/a.B/TellsOnce", unary=self._tells_once),
+            Grpc("/a.B/Echoes", stream=self._echo_stream),
+            Grpc("/a.B/Fails", unary=self._fail),
+            Grpc("/a.B/FailsLate", stream=self._fail_late),
+            Grpc("/a.B/Sleeps", stream=self._sleep),
+            Grpc("/a.B/Answers", stream=self._send_early),
+            Grpc("/a.B/Tells", stream=self._send_metadata),
+            Grpc("/a.B/TellsOnce", unary=self._reply_with_metadata),
             *HealthApplication(self.health, ["a.B"]).routes(),
-            *PaddleApplication(nothing).routes(),
+            *PaddleApplication(unused).routes(),
         ]
         self.grpc = self.frontend = Router(routes, max_message_bytes=MOST)
 
-    def _note(self, call: GrpcCall) -> None:
+    def _record(self, call: GrpcCall) -> None:
         self.heads.append(call.metadata)
         self.timeouts.append(call.timeout)
 
     def _echo(self, call: GrpcCall, message: bytes) -> None:
-        self._note(call)
+        self._record(call)
         call.reply(message)
 
-    async def _echoes(self, call: GrpcCall) -> None:
-        self._note(call)
+    async def _echo_stream(self, call: GrpcCall) -> None:
+        self._record(call)
         while (message := await call.read()) is not None:
             await call.write(message)
 
-    def _fails(self, call: GrpcCall, message: bytes) -> None:
+    def _fail(self, call: GrpcCall, message: bytes) -> None:
         call.fail(GrpcCode.FAILED_PRECONDITION, TEXT)
 
-    async def _fails_late(self, call: GrpcCall) -> None:
+    async def _fail_late(self, call: GrpcCall) -> None:
         await call.write(b"some")
         raise GrpcError(GrpcCode.ABORTED, TEXT)
 
-    async def _sleeps(self, call: GrpcCall) -> None:
-        self._note(call)
+    async def _sleep(self, call: GrpcCall) -> None:
+        self._record(call)
         self.entered.release()
         try:
             await asyncio.Event().wait()
@@ -94,28 +94,28 @@ class Service:
             self.cancelled.release()
             raise
 
-    async def _answers(self, call: GrpcCall) -> None:
-        """One message without reading any."""
+    async def _send_early(self, call: GrpcCall) -> None:
+        """Sends one message without reading any."""
         await call.write(b"early")
 
-    async def _tells(self, call: GrpcCall) -> None:
-        """Metadata before and behind a message."""
+    async def _send_metadata(self, call: GrpcCall) -> None:
+        """Sends metadata before and after a message."""
         call.start(BEFORE)
         await call.write(b"told")
-        call.finish(BEHIND)
+        call.finish(AFTER)
 
-    def _tells_once(self, call: GrpcCall, message: bytes) -> None:
+    def _reply_with_metadata(self, call: GrpcCall, message: bytes) -> None:
         call.start(BEFORE)
-        call.reply(message, BEHIND)
+        call.reply(message, AFTER)
 
 
 class Served:
     """A door with the service behind it.
 
     Attributes:
-        service: what is served.
+        service: the service.
         site: the door.
-        link: a connection that has been greeted; its first stream is 1.
+        link: a connection after its handshake; its first stream is 1.
     """
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ class Served:
         return link
 
     def call(self, function: Callable[[], object]) -> None:
-        """Call something on the door's loop."""
+        """Calls a function on the door's loop."""
         self.site.call(function)
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""The other end of a connection under test, the verdict that its bytes show, and tables of rules.
+"""The peer of a connection under test, the verdict that the connection's output shows, and tables
+of rules.
 
-What goes in is made by hand (``tests.kit.frames``) or by the package hpack; what comes out is read
-by the kit. Nothing of the core makes or reads bytes here, and only this module knows its methods.
-"""
+Input is made by hand (``tests.kit.frames``) or by the package hpack; output is decoded by the kit.
+The core encodes and decodes no bytes here, and only this module calls its methods."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from penstock.protocols.http2 import Http2Connection, Http2Limits, Role, events
 from tests.kit import frames as f
 from tests.protocols.http2.peers import apart
 
-NEW_STREAM = 2**30 + 1  # odd, above what a case uses
+NEW_STREAM = 2**30 + 1  # odd, and above those that cases use
 OK = f.block(f.OK)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the core made of its input: nothing bad, a stream's error, or the connection's."""
+    """The core's reaction to its input: no error, a stream error, or a connection error."""
 
     code: int | None = None
     stream: int | None = None
@@ -47,7 +47,7 @@ def strm(code: int, stream: int = 1) -> Verdict:
 
 
 class Peer:
-    """Speaks to one core; the handshake is done unless ``greet`` is false."""
+    """The peer of one core; the handshake is done unless ``greet`` is false."""
 
     def __init__(
         self,
@@ -62,22 +62,22 @@ class Peer:
         self.encoder = hpack.Encoder()
         self.events: list[Any] = []
         max_frame = dict(settings).get(f.MAX_FRAME_SIZE, 1 << 14)
-        self.heard = f.Transcript(client=role is Role.CLIENT, max_frame=max_frame)
+        self.transcript = f.Transcript(client=role is Role.CLIENT, max_frame=max_frame)
         if greet:
             self.greet(*settings)
 
     def greet(self, *pairs: tuple[int, int]) -> None:
-        """The connection preface of this end, and the acknowledgement of the other's."""
+        """Sends this end's connection preface, and the acknowledgement of the other's settings."""
         preface = f.PREFACE if self.role is Role.SERVER else b""
         self.send(preface, f.settings(*pairs), f.settings_ack())
 
     # In
 
     def send(self, *pieces: bytes) -> list[Any]:
-        """Hand bytes to the core; gives the events they made."""
+        """Passes bytes to the core; returns the resulting events."""
         made = list(apart(self.core.receive(b"".join(pieces))))
         for event in made:
-            if isinstance(event, events.HeadTooLarge):  # whoever drives the core answers it
+            if isinstance(event, events.HeadTooLarge):  # the core's caller must answer it
                 self.core.reply(event.stream, f.block([(b":status", b"431")]), b"")
                 self.core.reset(event.stream, f.NO_ERROR)
         self.events += made
@@ -85,35 +85,35 @@ class Peer:
         return made
 
     def encoded(self, fields: Iterable[f.Field]) -> bytes:
-        """A block of this end's encoder, with its table."""
+        """A block encoded with this end's encoder and its table."""
         return self.encoder.encode(list(fields))
 
     # Out
 
     @property
     def out(self) -> list[f.Frame]:
-        """What the core has put out."""
-        return self.heard.frames
+        """The frames that the core has sent."""
+        return self.transcript.frames
 
     @property
     def heads(self) -> list[tuple[int, list[f.Field]]]:
-        return self.heard.heads
+        return self.transcript.heads
 
     def flush(self) -> list[f.Frame]:
-        """Read what the core wants written now."""
-        made = self.heard.feed(self.core.take_output())
-        assert not self.heard.cut_off, "a frame is cut off"
+        """Reads the core's pending output."""
+        made = self.transcript.feed(self.core.take_output())
+        assert not self.transcript.cut_off, "a frame is cut off"
         return made
 
     def sent(self, kind: int, stream: int | None = None) -> list[f.Frame]:
-        """Frames of one kind that the core has put out."""
+        """The frames of one kind that the core has sent."""
         return [one for one in self.out if one.kind == kind and stream in (None, one.stream)]
 
     def body(self, stream: int = 1) -> bytes:
         return b"".join(one.payload for one in self.sent(f.DATA, stream))
 
     def seen(self, kind: type, stream: int | None = None) -> list[Any]:
-        """Events of one kind."""
+        """The events of one kind."""
         found = [event for event in self.events if isinstance(event, kind)]
         return [event for event in found if stream is None or event.stream.id == stream]
 
@@ -122,7 +122,7 @@ class Peer:
         return event.head
 
     def stream(self, stream: int = 1) -> Any:
-        """The core's stream, as the driver got it."""
+        """The core's stream object."""
         return self.seen(events.HeadReceived, stream)[0].stream
 
     def received(self, stream: int = 1) -> bytes:
@@ -134,7 +134,7 @@ class Peer:
         return headers
 
     def open(self, fields: Iterable[f.Field] = f.GET, *, end: bool = True) -> Any:
-        """Let a core that is a client ask something."""
+        """Lets a client core open a request."""
         stream = self.core.open(f.block(fields), end=end)
         self.flush()
         return stream
@@ -150,28 +150,29 @@ class Peer:
         return strm(resets[0].code, resets[0].stream) if resets else FINE
 
     def judge(self, *allowed: Verdict, alive: bool = True) -> None:
-        """The verdict is one of these; what the driver was told agrees with the bytes."""
-        got = self.verdict()
-        story = f"got {got}, want {' or '.join(map(str, allowed))}; events {self.events[-5:]}"
-        assert got in allowed, story
+        """Asserts that the verdict is one of these, and that the events agree with the output."""
+        found = self.verdict()
+        details = f"got {found}, want {' or '.join(map(str, allowed))}; events {self.events[-5:]}"
+        assert found in allowed, details
         failed = self.seen(events.ConnectionFailed)
-        if got.code is not None and got.stream is None:
-            assert [event.code for event in failed] == [got.code], story
+        if found.code is not None and found.stream is None:
+            assert [event.code for event in failed] == [found.code], details
             assert self.out[-1].kind == f.GOAWAY
-            # A failed connection takes nothing and says nothing any more.
+            # A failed connection accepts and sends nothing more.
             assert self.core.receive(f.ping()) == []
             assert self.core.take_output() == b""
             return
-        assert not failed, story
+        assert not failed, details
         known = {event.stream.id for event in self.seen(events.HeadReceived)}
         ours = [event for event in self.seen(events.StreamReset) if not event.by_peer]
-        if got.stream in known:
-            assert [(event.stream.id, event.code) for event in ours] == [(got.stream, got.code)]
+        if found.stream in known:
+            assert [(event.stream.id, event.code) for event in ours] == [(found.stream, found.code)]
         if alive:
             self.alive()
 
     def alive(self) -> None:
-        """The connection goes on: a ping is answered, a new stream works, both tables agree."""
+        """Asserts that the connection is open: a ping is answered, a new stream works, the HPACK
+        tables agree."""
         payload = b"alive\0\0\0"
         self.send(f.ping(payload))
         assert [one for one in self.sent(f.PING) if one.ack][-1].payload == payload
@@ -186,11 +187,11 @@ class Peer:
             assert self.head(stream).fields[b"x-alive"] == b"yes"
 
 
-# Steps of a rule, beside bytes, which are sent. One that gives False fails.
+# Steps of a rule, besides bytes, which are sent. A step that returns False fails.
 
 Step = Callable[[Peer], object]
 CHECKS: set[int] = set()
-"""Steps that do nothing but look; without them a rule is the bytes that it sends."""
+"""Steps that only check; without them, a rule consists of the bytes that it sends."""
 
 
 def check(step: Step) -> Step:
@@ -199,7 +200,7 @@ def check(step: Step) -> Step:
 
 
 def reply(body: bytes = b"", stream: int = 1, trailers: Iterable[f.Field] | None = None) -> Step:
-    """Let a core that is a server answer."""
+    """Lets a server core reply."""
 
     def step(peer: Peer) -> None:
         block = None if trailers is None else f.block(trailers)
@@ -210,7 +211,7 @@ def reply(body: bytes = b"", stream: int = 1, trailers: Iterable[f.Field] | None
 
 
 def reset(stream: int = 1, code: int = f.CANCEL) -> Step:
-    """Let the core end a stream, and forget what it said."""
+    """Lets the core reset a stream, and clears the recorded output."""
 
     def step(peer: Peer) -> None:
         peer.core.reset(peer.stream(stream), code)
@@ -220,19 +221,19 @@ def reset(stream: int = 1, code: int = f.CANCEL) -> Step:
     return step
 
 
-def asks(fields: Iterable[f.Field] = f.GET, *, end: bool = True) -> Step:
-    """Let a core that is a client begin a request."""
+def open_request(fields: Iterable[f.Field] = f.GET, *, end: bool = True) -> Step:
+    """Lets a client core open a request."""
     return lambda peer: peer.open(fields, end=end)
 
 
 def forget(peer: Peer) -> None:
-    """What was put out and told is no part of what is judged."""
+    """Clears the recorded output and events, which are not judged."""
     peer.out.clear()
     peer.events = [one for one in peer.events if isinstance(one, events.HeadReceived)]
 
 
-def told(*kinds: type) -> Step:
-    """Exactly these kinds of events came since the last ``forget``, beside heads of requests."""
+def events_are(*kinds: type) -> Step:
+    """Exactly these kinds of events came since the last ``forget``, besides heads of requests."""
     return check(
         lambda peer: (
             tuple(type(one) for one in peer.events if not isinstance(one, events.HeadReceived))
@@ -242,39 +243,39 @@ def told(*kinds: type) -> Step:
 
 
 def received(data: bytes, stream: int = 1) -> Step:
-    """This much of a body has come so far."""
+    """This part of a body has been received."""
     return check(lambda peer: peer.received(stream) == data)
 
 
 def trailers(*fields: f.Field) -> Step:
-    """These trailers came."""
+    """These trailers have been received."""
     return check(lambda peer: peer.trailers() == fields)
 
 
 def body(want: bytes | int, stream: int = 1) -> Step:
-    """This body, or so many bytes, went out so far."""
+    """This body, or this number of bytes, has been sent."""
     if isinstance(want, int):
         return lambda peer: len(peer.body(stream)) == want
     return lambda peer: peer.body(stream) == want
 
 
 def ended(stream: int = 1) -> Step:
-    """What went out on a stream has its end."""
-    return lambda peer: "END" in peer.heard.heard(stream).order
+    """The end of a stream has been sent."""
+    return lambda peer: "END" in peer.transcript.heard(stream).order
 
 
 def unknown(stream: int = 1) -> Step:
-    """Nobody was told of a request, or its answer, on this stream."""
+    """No head was reported for this stream."""
     return check(lambda peer: peer.seen(events.HeadReceived, stream) == [])
 
 
 def has(stream: int, name: bytes, value: bytes) -> Step:
-    """A head has a field."""
+    """A received head has this field."""
     return check(lambda peer: peer.head(stream).fields[name] == value)
 
 
-def left(count: int) -> Step:
-    """So many streams are open."""
+def open_streams(count: int) -> Step:
+    """This number of streams is open."""
     return check(lambda peer: len(peer.core.streams) == count)
 
 
@@ -290,7 +291,7 @@ class Case:
     alive: bool
 
     def sent(self) -> bytes | None:
-        """What a server is sent, if that is all that this rule needs."""
+        """The bytes that a server is sent, if the rule consists of them."""
         sent = [step for step in self.steps if id(step) not in CHECKS]
         if self.role is Role.CLIENT or self.options or not all(type(s) is bytes for s in sent):
             return None
@@ -318,28 +319,28 @@ class Table:
         alive: bool = True,
         **options: Any,
     ) -> None:
-        """Add a rule: what is sent, done and checked in this order, and the verdicts allowed."""
+        """Adds a rule: what is sent, done and checked in order, and the allowed verdicts."""
         allowed = tuple(step for step in steps if isinstance(step, Verdict))
         played = tuple(step for step in steps if not isinstance(step, Verdict))
         role = Role.CLIENT if client else Role.SERVER
         self.cases.append(Case(name, allowed or (FINE,), played, role, options, alive))
 
     def rules(self, *rows: tuple[Any, ...], **options: Any) -> None:
-        """Add many that have the same options."""
+        """Adds several rules with the same options."""
         for row in rows:
             self.rule(*row, **options)
 
     def play(self, name: str, *allowed: Verdict, **options: Any) -> Callable[[Step], Step]:
-        """Add a rule whose steps are a function."""
+        """Adds a rule whose steps are a function."""
 
-        def keep(step: Step) -> Step:
+        def register(step: Step) -> Step:
             self.rule(name, step, *allowed, **options)
             return step
 
-        return keep
+        return register
 
     def tested(self) -> Any:
-        """The test of the cases that were added before."""
+        """The test function of the cases added so far."""
 
         def test_rule(case: Case) -> None:
             case.run()

@@ -1,4 +1,5 @@
-"""Tables of what documents without numbers ask for: a case is a heading, a colon and a sentence."""
+"""Tables of rules of documents without section numbers: a case is a heading, a colon and a
+sentence."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 NO_TIME = 0.2
-"""Seconds in which what must not happen would have happened."""
+"""Seconds to wait for something that must not happen."""
 
 Step = Callable[[Any], object]
 
@@ -22,7 +23,7 @@ class Case:
 
 
 class Sentences:
-    """Collects the cases of a test module. A step that gives False fails."""
+    """Collects the cases of a test module. A step that returns False fails."""
 
     def __init__(self) -> None:
         self.cases: list[Case] = []
@@ -32,16 +33,16 @@ class Sentences:
             self.cases.append(Case(name, tuple(steps)))
 
     def add(self, name: str) -> Callable[[Step], Step]:
-        """Add the decorated function."""
+        """Adds the decorated function."""
 
-        def keep(step: Step) -> Step:
+        def register(step: Step) -> Step:
             self.cases.append(Case(name, (step,)))
             return step
 
-        return keep
+        return register
 
     def tested(self, site: Callable[[], AbstractContextManager[Any]]) -> Any:
-        """The test of the cases that were added before, each at a site of its own."""
+        """The test function of the cases added so far, each with its own peer."""
 
         def test_sentence(case: Case) -> None:
             with site() as one:

@@ -1,4 +1,5 @@
-"""Random lawful conversations with the package h2 at the other end: both sides saw the same."""
+"""Random valid conversations with the package h2 as the peer: each side receives what the other
+sent."""
 
 from __future__ import annotations
 
@@ -36,26 +37,26 @@ fields = st.lists(
 
 
 def content(stream: int, size: int) -> bytes:
-    """Octets that tell streams and positions apart."""
+    """Octets that differ by stream and position."""
     return (b"%d." % stream * (size // 2 + 1))[:size]
 
 
 class Exchange:
-    """What each end sent on one stream, and what the other end saw."""
+    """The data that each end sent on one stream, and what the other end received."""
 
     def __init__(self) -> None:
         self.sent: dict[str, list[object]] = {"core": [], "h2": []}
-        self.seen: dict[str, list[object]] = {"core": [], "h2": []}
+        self.fields_received: dict[str, list[object]] = {"core": [], "h2": []}
         self.body = {"core": b"", "h2": b""}
-        self.got = {"core": bytearray(), "h2": bytearray()}
-        self.ended: set[str] = set()  # which ends have ended their side
-        self.end_seen: set[str] = set()
-        self.reset: str | None = None  # by whom
-        self.stream = None  # the core's
+        self.body_received = {"core": bytearray(), "h2": bytearray()}
+        self.ended: set[str] = set()  # the ends that have ended their side
+        self.end_received: set[str] = set()
+        self.reset: str | None = None  # the end that reset the stream
+        self.stream = None  # the core's stream
 
 
 class Conversation(RuleBasedStateMachine):
-    """The core in one role and h2 in the other, with a line between that cuts as it likes."""
+    """The core in one role and h2 in the other; the bytes between them are split at any place."""
 
     role: Role
 
@@ -85,21 +86,21 @@ class Conversation(RuleBasedStateMachine):
         self.h2 = h2.connection.H2Connection(config)
         self.h2.initiate_connection()
         self.exchanges: dict[int, Exchange] = {}
-        self.unread: list[tuple[int, int]] = []  # of h2: stream, octets
-        self.uncounted: list[tuple[object, int]] = []  # of the core
+        self.unread: list[tuple[int, int]] = []  # h2's: stream, octets
+        self.uncounted: list[tuple[object, int]] = []  # the core's
         self.next = 1
         self.to_core, self.to_h2 = b"", b""
-        self.half = b""  # of a frame on its way to h2
+        self.half = b""  # the beginning of a frame for h2
         self.preface = len(wire.PREFACE) if self.role is Role.CLIENT else 0
         self.shrunk = False
         self.pings: list[bytes] = []
         self.ponged: list[bytes] = []
         self.carry()
 
-    # The line
+    # The transport
 
     def carry(self, cut: int = 1 << 30) -> None:
-        """Move what both ends want written, ``cut`` octets at a time, until both are silent."""
+        """Moves the pending output of both ends, ``cut`` octets at a time, until there is none."""
         while True:
             self.to_core += self.h2.data_to_send()
             self.to_h2 += self.core.take_output()
@@ -122,23 +123,24 @@ class Conversation(RuleBasedStateMachine):
             mine = self.exchanges[number]
             if isinstance(event, events.HeadReceived):
                 mine.stream = event.stream
-                mine.seen["core"].append(list(event.head.headers))
+                mine.fields_received["core"].append(list(event.head.headers))
                 if event.ended:
-                    mine.end_seen.add("core")
+                    mine.end_received.add("core")
             elif isinstance(event, events.DataReceived):
-                mine.got["core"] += event.data
+                mine.body_received["core"] += event.data
                 self.uncounted.append((event.stream, event.counted))
                 if event.ended:
-                    mine.end_seen.add("core")
+                    mine.end_received.add("core")
             elif isinstance(event, events.TrailersReceived):
-                mine.seen["core"].append(list(event.headers))
-                mine.end_seen.add("core")
+                mine.fields_received["core"].append(list(event.headers))
+                mine.end_received.add("core")
             elif isinstance(event, events.StreamReset):
                 assert event.by_peer, event.text
                 assert mine.reset == "h2"
 
     def h2_reads(self, piece: bytes) -> None:
-        """Frame by frame: h2 takes larger ones only from the read behind the acknowledgement on."""
+        """Frame by frame: h2 accepts larger frames only from the read after the acknowledgement
+        on."""
         self.half += piece
         if len(self.half) >= self.preface:
             self.h2.receive_data(self.half[: self.preface])
@@ -157,17 +159,17 @@ class Conversation(RuleBasedStateMachine):
             if isinstance(event, (h2.events.RequestReceived, h2.events.ResponseReceived)):
                 assert mine
                 plain = [(bytes(k), bytes(v)) for k, v in event.headers if not k.startswith(b":")]
-                mine.seen["h2"].append(plain)
+                mine.fields_received["h2"].append(plain)
             elif isinstance(event, h2.events.DataReceived):
                 assert mine
-                mine.got["h2"] += event.data
+                mine.body_received["h2"] += event.data
                 self.unread.append((number, event.flow_controlled_length))
             elif isinstance(event, h2.events.TrailersReceived):
                 assert mine
-                mine.seen["h2"].append([(bytes(k), bytes(v)) for k, v in event.headers])
+                mine.fields_received["h2"].append([(bytes(k), bytes(v)) for k, v in event.headers])
             elif isinstance(event, h2.events.StreamEnded):
                 assert mine
-                mine.end_seen.add("h2")
+                mine.end_received.add("h2")
             elif isinstance(event, h2.events.StreamReset):
                 assert mine
                 assert mine.reset == "core"
@@ -177,58 +179,58 @@ class Conversation(RuleBasedStateMachine):
     @rule(cut=st.sampled_from([1, 7, 9, 100, 5000, 1 << 30]))
     def deliver(self, cut: int) -> None:
         if cut < 100 and len(self.to_core) + len(self.to_h2) > 20_000:
-            cut = 1000  # single octets of a large body take long and say nothing new
+            cut = 1000  # single octets of a large body are slow and test nothing new
         self.carry(cut)
 
     # Opening
 
     @rule(more=fields, end=st.booleans())
     def open(self, more: list[wire.Field], end: bool) -> None:
-        asked = [*wire.POST, *more]
+        head = [*wire.POST, *more]
         exchange = Exchange()
         if self.role is Role.SERVER:
-            # h2 keeps to what it has been told, and that may still be on the line.
+            # h2 keeps to the settings that it has received; newer ones may be on their way.
             if self.h2.open_outbound_streams >= 100:
                 return
-            self.h2.send_headers(self.next, asked, end_stream=end)
-            asker = "h2"
+            self.h2.send_headers(self.next, head, end_stream=end)
+            opener = "h2"
         else:
             try:
-                stream = self.core.open(wire.block(asked), end=end)
+                stream = self.core.open(wire.block(head), end=end)
             except StreamLimit:
                 assert len(self.core.streams) >= 100
                 return
             assert stream.id == self.next
             exchange.stream = stream
-            asker = "core"
+            opener = "core"
         self.exchanges[self.next] = exchange
         self.next += 2
-        exchange.sent[asker].append(more)
+        exchange.sent[opener].append(more)
         if end:
-            exchange.ended.add(asker)
+            exchange.ended.add(opener)
 
-    # Sending; the number picks one of those that can
+    # Sending; the number selects one of the possible streams
 
     def pick(self, end: str, number: int) -> int | None:
-        """A stream on which this end may send: h2 or core, with its head out already."""
-        able = [
+        """A stream on which this end may send, after its head."""
+        streams = [
             stream
             for stream, one in self.exchanges.items()
             if one.reset is None and end not in one.ended and one.sent[end]
         ]
-        return able[number % len(able)] if able else None
+        return streams[number % len(streams)] if streams else None
 
     @rule(number=st.integers(0, 50), more=fields, end=st.booleans())
     def answer_head(self, number: int, more: list[wire.Field], end: bool) -> None:
         end_of = "core" if self.role is Role.SERVER else "h2"
-        able = [
+        streams = [
             stream
             for stream, one in self.exchanges.items()
-            if one.reset is None and one.seen[end_of] and not one.sent[end_of]
+            if one.reset is None and one.fields_received[end_of] and not one.sent[end_of]
         ]
-        if not able:
+        if not streams:
             return
-        stream = able[number % len(able)]
+        stream = streams[number % len(streams)]
         one = self.exchanges[stream]
         head = [*OK, *more]
         if end_of == "core":
@@ -244,14 +246,14 @@ class Conversation(RuleBasedStateMachine):
     def reply(
         self, number: int, more: list[wire.Field], size: int, trailers: list[wire.Field] | None
     ) -> None:
-        able = [
+        streams = [
             stream
             for stream, one in self.exchanges.items()
-            if one.reset is None and one.seen["core"] and not one.sent["core"]
+            if one.reset is None and one.fields_received["core"] and not one.sent["core"]
         ]
-        if not able:
+        if not streams:
             return
-        stream = able[number % len(able)]
+        stream = streams[number % len(streams)]
         one = self.exchanges[stream]
         body = content(stream, size)
         block = None if trailers is None else wire.block(trailers)
@@ -269,7 +271,7 @@ class Conversation(RuleBasedStateMachine):
             return
         one = self.exchanges[stream]
         if self.shrunk:
-            size = max(size, 1)  # h2 takes no empty frame while its window is negative
+            size = max(size, 1)  # h2 accepts no empty frame while its window is negative
         piece = content(stream, size)
         self.core.send_data(one.stream, piece, end=end)
         one.body["core"] += piece
@@ -311,19 +313,19 @@ class Conversation(RuleBasedStateMachine):
         one.sent[end].append(more)
         one.ended.add(end)
 
-    # Ending before the time
+    # Resets
 
     @rule(number=st.integers(0, 50), end=st.sampled_from(["core", "h2"]))
     def reset(self, number: int, end: str) -> None:
-        self.carry()  # so that both agree whether the stream still lives
-        able = [
+        self.carry()  # so that both ends agree whether the stream is open
+        streams = [
             stream
             for stream, one in self.exchanges.items()
-            if one.reset is None and one.stream is not None and len(one.end_seen) < 2
+            if one.reset is None and one.stream is not None and len(one.end_received) < 2
         ]
-        if not able:
+        if not streams:
             return
-        stream = able[number % len(able)]
+        stream = streams[number % len(streams)]
         one = self.exchanges[stream]
         if end == "core":
             self.core.reset(one.stream, wire.CANCEL)
@@ -362,7 +364,7 @@ class Conversation(RuleBasedStateMachine):
                 codes.HEADER_TABLE_SIZE: table,
             }
         )
-        # h2 counts both ends' windows only when its change has been acknowledged.
+        # h2 counts both ends' windows only once its change has been acknowledged.
         self.carry()
 
     @rule(by_core=st.booleans())
@@ -378,14 +380,16 @@ class Conversation(RuleBasedStateMachine):
     def refill(self) -> None:
         self.core.refill()
 
-    # What must hold
+    # Invariants
 
     @invariant()
-    def nothing_is_made_up(self) -> None:
+    def received_data_was_sent(self) -> None:
         for one in getattr(self, "exchanges", {}).values():
             for here, there in (("core", "h2"), ("h2", "core")):
-                assert one.body[there].startswith(one.got[here])
-                assert one.sent[there][: len(one.seen[here])] == one.seen[here]
+                assert one.body[there].startswith(one.body_received[here])
+                assert (
+                    one.sent[there][: len(one.fields_received[here])] == one.fields_received[here]
+                )
 
     def teardown(self) -> None:
         if not hasattr(self, "exchanges"):
@@ -403,9 +407,9 @@ class Conversation(RuleBasedStateMachine):
         for one in self.exchanges.values():
             if one.reset is None:
                 for here, there in (("core", "h2"), ("h2", "core")):
-                    assert one.body[there] == bytes(one.got[here])
-                    assert one.sent[there] == one.seen[here]
-                    assert (there in one.ended) == (here in one.end_seen)
+                    assert one.body[there] == bytes(one.body_received[here])
+                    assert one.sent[there] == one.fields_received[here]
+                    assert (there in one.ended) == (here in one.end_received)
         living = [one for one in self.exchanges.values() if not one.reset and len(one.ended) < 2]
         assert len(self.core.streams) == len(living)
         assert self.ponged == self.pings
@@ -428,9 +432,9 @@ LONG = settings(
 )
 
 
-def test_our_server_and_the_client_of_h2_agree() -> None:
+def test_our_server_and_h2_s_client_agree() -> None:
     run_state_machine_as_test(WithOurServer, settings=LONG)
 
 
-def test_our_client_and_the_server_of_h2_agree() -> None:
+def test_our_client_and_h2_s_server_agree() -> None:
     run_state_machine_as_test(WithOurClient, settings=LONG)

@@ -1,8 +1,7 @@
-"""gRPC's documents, what they ask of clients: what is said and what is taken.
+"""gRPC's documents, requirements on clients: the requests they send and the replies they accept.
 
 *gRPC over HTTP2* with its sister documents on compression, statuses, health checking and keepalive;
-asked of our own client, by a server made by hand.
-"""
+tested with our client and a hand-made server."""
 
 import gzip
 import re
@@ -26,10 +25,10 @@ table = Sentences()
 rules, add = table.rules, table.add
 
 
-def asks(
+def sends(
     body: bytes = b"ask", seconds: float | None = 5.0, check: Callable[..., bool] = bool
 ) -> Step:
-    """A first call; ``check`` is given the fields of its head."""
+    """A first call; ``check`` gets the fields of its head."""
 
     def step(peer: Called) -> bool:
         peer.first(body, seconds)
@@ -40,13 +39,13 @@ def asks(
     return step
 
 
-def good(*parts: bytes, stream: int = 1) -> Step:
-    """The call that is answered so succeeds."""
+def succeeds(*parts: bytes, stream: int = 1) -> Step:
+    """The call that gets this reply succeeds."""
     return lambda peer: peer.played(*parts, stream=stream).reply() == b"good"
 
 
 def fails(code: GrpcCode, *texts: str, by: bytes, stream: int = 1) -> Step:
-    """The call that is answered so fails with this status, and its text holds these."""
+    """The call that gets this reply fails with this status, and its message has these texts."""
 
     def step(peer: Called) -> None:
         failure = peer.played(by, stream=stream).failure()
@@ -59,7 +58,7 @@ def fails(code: GrpcCode, *texts: str, by: bytes, stream: int = 1) -> Step:
 
 
 def in_turn(rows: list[tuple[GrpcCode, Callable[[int], bytes]]]) -> list[Step]:
-    """Failures on one stream after the other."""
+    """Failures on consecutive streams."""
     return [
         fails(code, by=make(2 * index + 1), stream=2 * index + 1)
         for index, (code, make) in enumerate(rows)
@@ -69,20 +68,20 @@ def in_turn(rows: list[tuple[GrpcCode, Callable[[int], bytes]]]) -> list[Step]:
 # Requests
 
 
-def defines_a_call(head: dict[bytes, bytes]) -> bool:
+def has_a_call_s_fields(head: dict[bytes, bytes]) -> bool:
     assert (head[b":method"], head[b":scheme"]) == (b"POST", b"http")
     assert re.fullmatch(rb"/[\w.]+/\w+", head[b":path"])
     assert head[b"te"] == b"trailers"  # codespell:ignore te
     assert head[b"content-type"].startswith(b"application/grpc")
     assert head[b"user-agent"].startswith(b"penstock")
-    # It can read no compressed answer, and sends none.
+    # It can decode no compressed message, and sends none.
     assert head[b"grpc-accept-encoding"] == b"identity"
     return not {b"grpc-timeout", b"grpc-encoding"} & set(head)
 
 
-def tells_its_time(head: dict[bytes, bytes]) -> bool:
+def has_a_timeout(head: dict[bytes, bytes]) -> bool:
     names = list(head)
-    # Reserved fields come first, the time-out right behind them.
+    # Reserved fields come first, then the timeout.
     assert names.index(b"grpc-timeout") == sum(name.startswith(b":") for name in names)
     assert not any(name.startswith(b":") for name in names[4:])
     raw = head[b"grpc-timeout"]
@@ -100,17 +99,17 @@ def whole_large_message(peer: Called) -> None:
 
 
 rules(
-    ("Requests: a client's head defines the call", asks(seconds=None, check=defines_a_call)),
-    ("Requests: a client tells the time that is left", asks(seconds=4.0, check=tells_its_time)),
+    ("Requests: a client's head defines the call", sends(seconds=None, check=has_a_call_s_fields)),
+    ("Requests: a client tells the time that is left", sends(seconds=4.0, check=has_a_timeout)),
     (
         "Requests: a client sends a message with its prefix and ends with it",
-        asks(b"ask"),
+        sends(b"ask"),
         ordered("HEADERS", "DATA", "END"),
     ),
-    ("Requests: a client sends an empty message, too", asks(b"")),
+    ("Requests: a client sends an empty message, too", sends(b"")),
     (
         "Requests: a large message goes as its windows allow",
-        asks(b"x" * 100_000),
+        sends(b"x" * 100_000),
         whole_large_message,
     ),
 )
@@ -133,14 +132,14 @@ IDENTITY = (*HEAD, (b"grpc-encoding", b"identity"))
 PACKED = message(gzip.compress(b"good"), flag=1)
 UNKNOWN = GrpcCode.UNKNOWN
 rules(
-    ("Responses: a client takes a head, a message and trailers", good(answer(1))),
+    ("Responses: a client takes a head, a message and trailers", succeeds(answer(1))),
     (
         "Responses: a client takes any kind of application/grpc and any metadata",
-        good(answer(1, trailers=(*OK, *FIELDS[3:]), head=FIELDS)),
+        succeeds(answer(1, trailers=(*OK, *FIELDS[3:]), head=FIELDS)),
     ),
     (
         "Responses: a client takes a message in frames of any border",
-        good(
+        succeeds(
             BEGUN,
             *[f.data(1, bytes([octet])) for octet in message(b"good")],
             f.headers(1, END, end=True),
@@ -148,7 +147,7 @@ rules(
     ),
     (
         "Responses: a client takes trailers in CONTINUATION frames",
-        good(
+        succeeds(
             BEGUN + f.data(1, message(b"good")) + f.headers(1, END[:4], end=True, whole=False),
             f.continuation(1, END[4:]),
         ),
@@ -224,23 +223,23 @@ rules(
             for index, kind in enumerate((b"text/html", b"application/json", b""))
         ],
     ),
-    ("Responses: interim answers are passed over", good(INTERIM, INTERIM, answer(1))),
+    ("Responses: interim answers are passed over", succeeds(INTERIM, INTERIM, answer(1))),
     (
         "Responses: an end in the middle of a message is a failure",
         fails(GrpcCode.INTERNAL, by=answer(1, message(b"good")[:-1])),
     ),
     (
         "Responses: heads of 8 KiB are taken",
-        good(answer(1, trailers=(*OK, *EIGHT_KIB), head=(*HEAD, *EIGHT_KIB))),
+        succeeds(answer(1, trailers=(*OK, *EIGHT_KIB), head=(*HEAD, *EIGHT_KIB))),
     ),
     (
         "Compression: an answer that is compressed though that was not offered is INTERNAL",
-        # The failure names the encoding that was used and those that can be read.
+        # The message names the encoding that was used and the supported ones.
         fails(GrpcCode.INTERNAL, "gzip", "identity", by=answer(1, PACKED, head=GZIP)),
         fails(GrpcCode.INTERNAL, by=answer(3, PACKED), stream=3),
         fails(GrpcCode.INTERNAL, by=answer(5, PACKED, head=IDENTITY), stream=5),
     ),
-    ("Compression: a plain message beside an encoding is plain", good(answer(1, head=GZIP))),
+    ("Compression: a plain message beside an encoding is plain", succeeds(answer(1, head=GZIP))),
 )
 
 # HTTP statuses
@@ -257,7 +256,7 @@ CODES = {
     504: GrpcCode.UNAVAILABLE,
     **dict.fromkeys((204, 301, 405, 408, 413, 418, 431, 500, 501, 505), UNKNOWN),
 }
-TOLD = f.block([(b":status", b"503"), GRPC, *status(7)])
+WITH_STATUS = f.block([(b":status", b"503"), GRPC, *status(7)])
 rules(
     (
         "HTTP statuses: an answer without a grpc-status is judged by its HTTP status",
@@ -278,9 +277,11 @@ rules(
     ),
     (
         "HTTP statuses: a grpc-status counts more, with a body and without",
-        fails(GrpcCode.PERMISSION_DENIED, by=f.headers(1, TOLD, end=True)),
+        fails(GrpcCode.PERMISSION_DENIED, by=f.headers(1, WITH_STATUS, end=True)),
         fails(
-            GrpcCode.PERMISSION_DENIED, by=f.headers(3, TOLD) + f.data(3, b"", end=True), stream=3
+            GrpcCode.PERMISSION_DENIED,
+            by=f.headers(3, WITH_STATUS) + f.data(3, b"", end=True),
+            stream=3,
         ),
     ),
 )
@@ -329,27 +330,27 @@ rules(
 
 @add("Early Server Closure: a client takes an answer before its request has ended, and resets it")
 def _(peer: Called) -> None:
-    asked = peer.start(b"x" * (1 << 25))  # more than the windows
+    outgoing = peer.start(b"x" * (1 << 25))  # more than the windows allow
     peer.accept()
     peer.link.until(lambda: len(peer.link.heard.heard(1).data) > 1 << 23)
     peer.link.send(only(1, *HEAD, *status(8)))
-    assert asked.code() is GrpcCode.RESOURCE_EXHAUSTED
+    assert outgoing.code() is GrpcCode.RESOURCE_EXHAUSTED
     assert peer.asked().code == f.NO_ERROR
 
 
 @add("Idempotency and Retries: a refused stream is called again")
 def _(peer: Called) -> None:
-    asked = peer.played(f.reset(1, f.REFUSED_STREAM))
+    outgoing = peer.played(f.reset(1, f.REFUSED_STREAM))
     peer.asked(3)
     peer.link.send(answer(3))
-    assert asked.reply() == b"good"
+    assert outgoing.reply() == b"good"
 
 
 @add("Idempotency and Retries: a stream that is always refused is UNAVAILABLE")
 def _(peer: Called) -> None:
-    asked = peer.first()
+    outgoing = peer.first()
     stream = 1
-    while asked.outcomes.empty() and stream < 20:
+    while outgoing.outcomes.empty() and stream < 20:
         peer.link.send(f.reset(stream, f.REFUSED_STREAM))
         stream += 2
         try:
@@ -357,17 +358,17 @@ def _(peer: Called) -> None:
             peer.asked(stream)
         except TimeoutError:
             break
-    failure = asked.failure()
+    failure = outgoing.failure()
     assert (failure.status, failure.sent) == (GrpcCode.UNAVAILABLE, False)
 
 
 @add("Idempotency and Retries: a call that may have begun is not made again")
 def _(peer: Called) -> None:
     peer.played(answer(1)).reply()
-    asked = peer.start()
+    outgoing = peer.start()
     peer.asked(3)
     peer.link.socket.close()
-    assert asked.code() is GrpcCode.UNAVAILABLE
+    assert outgoing.code() is GrpcCode.UNAVAILABLE
     again = peer.start(b"again")
     peer.accept()
     assert peer.asked(1).messages == [b"again"]
@@ -377,22 +378,22 @@ def _(peer: Called) -> None:
 
 @add("Client Cancellation: it is RST_STREAM with CANCEL")
 def _(peer: Called) -> None:
-    asked = peer.first()
-    peer.channel.cancel(asked.call)
-    assert asked.code() is GrpcCode.CANCELLED
+    outgoing = peer.first()
+    peer.channel.cancel(outgoing.call)
+    assert outgoing.code() is GrpcCode.CANCELLED
     assert peer.link.reset(1) == f.CANCEL
 
 
 @add("Client Cancellation: a passed deadline is one; what comes later is thrown away")
 def _(peer: Called) -> None:
     began = time.monotonic()
-    asked = peer.first(seconds=0.2)
-    assert asked.code() is GrpcCode.DEADLINE_EXCEEDED
+    outgoing = peer.first(seconds=0.2)
+    assert outgoing.code() is GrpcCode.DEADLINE_EXCEEDED
     assert time.monotonic() - began >= 0.2
     assert peer.link.reset(1) == f.CANCEL
     peer.link.send(answer(1))
     peer.link.alive()
-    assert asked.outcomes.empty()
+    assert outgoing.outcomes.empty()
     assert peer.played(answer(3), stream=3).reply() == b"good"
 
 
@@ -432,12 +433,12 @@ def _(peer: Called) -> None:
 
 @add("GOAWAY: with an error the calls that were not taken are UNAVAILABLE or made again")
 def _(peer: Called) -> None:
-    asked = peer.first()
+    outgoing = peer.first()
     peer.link.send(f.goaway(0, f.ENHANCE_YOUR_CALM, b"too_many_pings"))
     peer.accept()
     peer.asked(1)
     peer.link.send(answer(1))
-    assert asked.reply() == b"good"
+    assert outgoing.reply() == b"good"
 
 
 @add("PING: a client's answer is the same eight bytes")
@@ -453,9 +454,9 @@ def _(peer: Called) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(keepalive, "PING_AFTER", (0.1,))
         patch.setattr(keepalive, "PING_TIMEOUT", 0.2)
-        asked = peer.first()
+        outgoing = peer.first()
         assert not peer.link.frame(f.PING).ack
-        failure = asked.failure()
+        failure = outgoing.failure()
     assert failure.status is GrpcCode.UNAVAILABLE
     assert "silent" in failure.args[1]
 
@@ -493,7 +494,7 @@ def _(peer: Called) -> None:
     linger = b"\x01\0\0\0\0\0\0\0"
     peer.link.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
     peer.link.socket.close()
-    assert {asked.code() for asked in calls} == {GrpcCode.UNAVAILABLE}
+    assert {outgoing.code() for outgoing in calls} == {GrpcCode.UNAVAILABLE}
 
 
 @add("User Agents: a client says what it is")

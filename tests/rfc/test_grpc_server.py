@@ -1,8 +1,7 @@
-"""gRPC's documents, what they ask of servers: what is taken, what is refused, what is answered.
+"""gRPC's documents, requirements on servers: accepted requests, refused requests, and replies.
 
-*gRPC over HTTP2* with its sister documents on compression, health checking and keepalive; asked of
-a real door over a socket, in frames made by hand.
-"""
+*gRPC over HTTP2* with its sister documents on compression, health checking and keepalive; tested
+with a real door over a socket, in hand-made frames."""
 
 import gzip
 import threading
@@ -29,11 +28,11 @@ rules, add = table.rules, table.add
 
 
 def undated(head: list[f.Field]) -> list[f.Field]:
-    """The fields without the date, which every answer has."""
+    """The fields without the date, which every reply has."""
     return [field for field in head if field[0] != b"date"]
 
 
-def ask(
+def rpc(
     path: bytes = ECHO,
     *more: f.Field,
     body: bytes | None = None,
@@ -46,7 +45,7 @@ def ask(
     text: bytes = b"",
     **changed: bytes,
 ) -> Step:
-    """A whole call on the next stream, and what its answer must have."""
+    """A complete call on the next stream, and what its reply must have."""
 
     def step(door: Served) -> Heard:
         fields = call(path, *more)
@@ -73,22 +72,22 @@ KINDS = {(b"content-type", b""), (b"te", b"")}  # codespell:ignore te
 
 
 def each(path: bytes, bodies: list[bytes], **want: object) -> list[Step]:
-    return [ask(path, body=body, **want) for body in bodies]  # type: ignore[arg-type]
+    return [rpc(path, body=body, **want) for body in bodies]  # type: ignore[arg-type]
 
 
-def seen(*fields: f.Field) -> Step:
-    """The handler of the last call has been given these fields."""
+def handler_got(*fields: f.Field) -> Step:
+    """The handler of the last call got these fields."""
     return lambda door: [one for one in door.service.heads[-1] if one in fields] == list(fields)
 
 
 def opened(door: Served, path: bytes, *more: f.Field) -> tuple[int, Heard]:
-    """A call without its end; what comes on it is heard."""
+    """A call whose stream has not ended, and what is received on it."""
     stream = door.link.open(call(path, *more))
     return stream, door.link.heard.heard(stream)
 
 
 def asleep(door: Served) -> tuple[int, Heard]:
-    """A call whose handler waits for ever."""
+    """A call whose handler waits forever."""
     one = opened(door, b"/a.B/Sleeps")
     assert door.service.entered.acquire(timeout=TIMEOUT)
     return one
@@ -103,94 +102,101 @@ ODD = [(b"x-a", b"\xc3\xa4"), (b"x-b", b""), (b"x-c", b"a\tb"), (b"x-d", b"\xff"
 AGAIN = [(b"x-a", b"1"), (b"x-b", b"2"), (b"x-a", b"3")]
 WHOLE = ["HEADERS", "DATA", "HEADERS", "END"]
 rules(
-    ("Requests: a call is a head, its messages and an end", ask(order=WHOLE, messages=[b"abc"])),
-    ("Requests: the method is POST", ask(method=b"PUT", http=b"405", status=ANY)),
-    ("Requests: the scheme is http or https", ask(scheme=b"http"), ask(scheme=b"https")),
+    (
+        "Requests: a call is a head, its messages and an end",
+        rpc(order=WHOLE, messages=[b"abc"]),
+    ),
+    ("Requests: the method is POST", rpc(method=b"PUT", http=b"405", status=ANY)),
+    (
+        "Requests: the scheme is http or https",
+        rpc(scheme=b"http"),
+        rpc(scheme=b"https"),
+    ),
     (
         "Requests: the path is case-sensitive",
-        *[ask(path, status=UNIMPLEMENTED) for path in (b"/a.b/Echo", b"/a.B/echo", b"/A.B/ECHO")],
+        *[rpc(path, status=UNIMPLEMENTED) for path in (b"/a.b/Echo", b"/a.B/echo", b"/A.B/ECHO")],
     ),
     (
         "Requests: the path is a service and a method",
         *[
-            ask(path, status=UNIMPLEMENTED)
+            rpc(path, status=UNIMPLEMENTED)
             for path in (b"/", b"/a.B", b"/a.B/", b"//Echo", b"/a.B/Echo/", b"/a.B/Ec/ho")
         ],
     ),
     (
         "Requests: the authority may be left out where host stands for it",
-        ask(ECHO, (b"host", b"example.org"), without=b":authority"),
+        rpc(ECHO, (b"host", b"example.org"), without=b":authority"),
     ),
     (
         "Requests: te trailers shows proxies that do not fit",
-        ask(without=b"te", status=INTERNAL),  # codespell:ignore te
+        rpc(without=b"te", status=INTERNAL),  # codespell:ignore te
     ),
     (
         "Requests: without a time-out there is none",
-        ask(),
-        ask(ECHO, (b"grpc-timeout", b"20S")),
+        rpc(),
+        rpc(ECHO, (b"grpc-timeout", b"20S")),
         lambda door: door.service.timeouts == [None, 20.0],
     ),
     (
         "Requests: a time-out that is none is refused",
-        ask(ECHO, (b"grpc-timeout", b"1x"), status=INVALID_ARGUMENT),
+        rpc(ECHO, (b"grpc-timeout", b"1x"), status=INVALID_ARGUMENT),
     ),
     (
         "Requests: a content-type of application/grpc may name protobuf",
-        ask(content_type=b"application/grpc+proto"),
-        ask(content_type=b"application/grpc;charset=utf-8"),
+        rpc(content_type=b"application/grpc+proto"),
+        rpc(content_type=b"application/grpc;charset=utf-8"),
     ),
     (
         "Requests: another content-type does not get the status 200",
         *[
-            ask(content_type=kind, http=b"4", status=None)
+            rpc(content_type=kind, http=b"4", status=None)
             for kind in (b"application/json", b"application/grpcx", b"application/grpc-web", b"a/b")
         ],
-        ask(without=b"content-type", http=b"4", status=None),
+        rpc(without=b"content-type", http=b"4", status=None),
     ),
     (
         "Requests: a form of messages that we do not have is 415",
-        ask(content_type=b"application/grpc+json", http=b"415", status=ANY),
-        ask(content_type=b"application/grpc+own", http=b"415", status=ANY),
+        rpc(content_type=b"application/grpc+json", http=b"415", status=ANY),
+        rpc(content_type=b"application/grpc+own", http=b"415", status=ANY),
     ),
     (
         "Requests: message-type, user-agent and unknown grpc fields do no harm",
-        ask(ECHO, (b"grpc-message-type", b"a.C"), (b"user-agent", b"grpc-x/1"), (b"grpc-f", b"?")),
-        seen((b"user-agent", b"grpc-x/1")),
+        rpc(ECHO, (b"grpc-message-type", b"a.C"), (b"user-agent", b"grpc-x/1"), (b"grpc-f", b"?")),
+        handler_got((b"user-agent", b"grpc-x/1")),
     ),
     (
         "Requests: custom metadata reaches the application",
-        ask(ECHO, (b"x-0_a.b", b"some ~ text")),
-        seen((b"x-0_a.b", b"some ~ text")),
+        rpc(ECHO, (b"x-0_a.b", b"some ~ text")),
+        handler_got((b"x-0_a.b", b"some ~ text")),
     ),
-    ("Requests: equal names keep their order", ask(ECHO, *AGAIN), seen(*AGAIN)),
-    ("Requests: a value that HTTP allows is no error", ask(ECHO, *ODD), seen(*ODD)),
+    ("Requests: equal names keep their order", rpc(ECHO, *AGAIN), handler_got(*AGAIN)),
+    ("Requests: a value that HTTP allows is no error", rpc(ECHO, *ODD), handler_got(*ODD)),
     (
         "Requests: a head over the limit is refused, and the connection goes on",
-        ask(ECHO, *LARGE, http=b"431", status=ANY),
-        ask(),
+        rpc(ECHO, *LARGE, http=b"431", status=ANY),
+        rpc(),
     ),
     (
         "Requests: a head of 8 KiB is taken, counted as HTTP counts it",
-        ask(ECHO, *[(b"x-%d" % number, b"v" * 964) for number in range(8)]),
+        rpc(ECHO, *[(b"x-%d" % number, b"v" * 964) for number in range(8)]),
     ),
     (
         "Requests: a length counts in the order of the network",
         lambda door: message(b"x" * 0x0201)[:5] == b"\x00\x00\x00\x02\x01",
-        ask(body=message(b"x" * 0x0201), messages=[b"x" * 0x0201]),
+        rpc(body=message(b"x" * 0x0201), messages=[b"x" * 0x0201]),
     ),
-    ("Requests: a message may be empty", ask(body=message(b""), messages=[b""])),
+    ("Requests: a message may be empty", rpc(body=message(b""), messages=[b""])),
     (
         "Requests: a compressed message is unpacked by the encoding of the head",
-        ask(ECHO, GZIP, body=message(PACKED, flag=1), messages=[b"packed"]),
+        rpc(ECHO, GZIP, body=message(PACKED, flag=1), messages=[b"packed"]),
     ),
     (
         "Requests: a flag of 0 is a plain message whatever the encoding",
-        ask(ECHO, GZIP, body=message(b"plain"), messages=[b"plain"]),
+        rpc(ECHO, GZIP, body=message(b"plain"), messages=[b"plain"]),
     ),
     (
         "Requests: each message is compressed by itself",
-        ask(
+        rpc(
             ECHOES,
             GZIP,
             body=message(PACKED, flag=1) + message(b"plain") + message(PACKED, flag=1),
@@ -199,32 +205,35 @@ rules(
     ),
     (
         "Requests: a flag of 1 needs an encoding",
-        ask(body=message(PACKED, flag=1), status=INTERNAL, text=b"without a grpc-encoding"),
+        rpc(body=message(PACKED, flag=1), status=INTERNAL, text=b"without a grpc-encoding"),
     ),
     (
         "Requests: a flag is 0 or 1",
         *each(ECHO, [message(flag=2), message(flag=255)], status=INTERNAL),
     ),
-    ("Requests: a stream of no messages at all is a call", ask(ECHOES, body=b"", messages=[])),
+    (
+        "Requests: a stream of no messages at all is a call",
+        rpc(ECHOES, body=b"", messages=[]),
+    ),
     (
         "Requests: an end in the middle of a message fails the call",
-        ask(ECHOES, body=message()[:-1], status=INTERNAL),
+        rpc(ECHOES, body=message()[:-1], status=INTERNAL),
     ),
     (
         "Compression: an encoding that was told never fails for being one",
-        ask(ECHO, (b"grpc-encoding", b"identity")),
-        ask(ECHO, GZIP),
+        rpc(ECHO, (b"grpc-encoding", b"identity")),
+        rpc(ECHO, GZIP),
     ),
     (
         "Compression: what cannot be unpacked is INTERNAL",
         *[
-            ask(ECHO, GZIP, body=message(data, flag=1), status=INTERNAL)
+            rpc(ECHO, GZIP, body=message(data, flag=1), status=INTERNAL)
             for data in (b"no gzip", PACKED[:-1], PACKED + b"x", b"")
         ],
     ),
     (
         "Compression: an answer is plain whatever the caller could read",
-        ask(
+        rpc(
             ECHO,
             (b"grpc-accept-encoding", b"gzip,deflate"),
             body=message(b"a" * 5000),
@@ -233,7 +242,7 @@ rules(
     ),
     (
         "Compression: what a caller can read is no matter of the call's success",
-        *[ask(ECHO, (b"grpc-accept-encoding", it)) for it in (b"", b"own", b"deflate, own ,gzip")],
+        *[rpc(ECHO, (b"grpc-accept-encoding", it)) for it in (b"", b"own", b"deflate, own ,gzip")],
     ),
 )
 
@@ -287,28 +296,28 @@ def _(door: Served) -> None:
 def _(door: Served) -> None:
     for encoding in (b"deflate", b"snappy", b"zstd"):
         field = (b"grpc-encoding", encoding)
-        heard = ask(ECHO, field, status=UNIMPLEMENTED, text=b"gzip")(door)
+        heard = rpc(ECHO, field, status=UNIMPLEMENTED, text=b"gzip")(door)
         assert isinstance(heard, Heard)
         assert heard.fields[b"grpc-accept-encoding"].split(b",") == [b"identity", b"gzip"]
 
 
 @add("Compression: an encoding that was used though it was not told is told in the answer")
 def _(door: Served) -> None:
-    heard = ask(ECHO, GZIP, body=message(PACKED, flag=1))(door)
+    heard = rpc(ECHO, GZIP, body=message(PACKED, flag=1))(door)
     assert isinstance(heard, Heard)
     assert b"gzip" in dict(heard.heads[0])[b"grpc-accept-encoding"].split(b",")
 
 
 # Responses
 
-BEHIND = [(b"grpc-status", b"0"), (b"x-c", b"some ~ text"), (b"x-c", b"again")]
+AFTER = [(b"grpc-status", b"0"), (b"x-c", b"some ~ text"), (b"x-c", b"again")]
 BEFORE = [(b"x-a", b"1"), (b"x-b-bin", b"+/+/AA")]  # without padding
 HEAD = [(b":status", b"200"), (b"content-type", b"application/grpc")]
 ENCODED = b"50 %25 of %C3%A4%0A%7F~"
 rules(
     (
         "Responses: a head, messages and trailers",
-        ask(order=WHOLE, trailers=[(b"grpc-status", b"0")]),
+        rpc(order=WHOLE, trailers=[(b"grpc-status", b"0")]),
         lambda door: undated(door.link.streams[1].heads[0]) == HEAD,
     ),
     (
@@ -317,41 +326,41 @@ rules(
     ),
     (
         "Responses: an immediate error is trailers only, in one block that ends the stream",
-        ask(b"/a.B/Fails", status=FAILED_PRECONDITION, order=["HEADERS", "END"]),
-        ask(b"/a.B/Nothing", status=UNIMPLEMENTED),
+        rpc(b"/a.B/Fails", status=FAILED_PRECONDITION, order=["HEADERS", "END"]),
+        rpc(b"/a.B/Nothing", status=UNIMPLEMENTED),
         lambda door: door.link.streams[3].order[:2] == ["HEADERS", "END"],
         lambda door: all(heard.heads[0][:2] == HEAD for heard in door.link.streams.values()),
     ),
     (
         "Responses: an error behind messages is in the trailers",
-        ask(
+        rpc(
             b"/a.B/FailsLate",
             status=ABORTED,
             messages=[b"some"],
-            # Decimal, without zeros before it.
+            # Decimal, without leading zeros.
             trailers=[(b"grpc-status", b"10"), (b"grpc-message", ENCODED)],
         ),
     ),
     (
         "Responses: a message of a status is UTF-8 and percent-encoded",
-        ask(b"/a.B/Fails", status=FAILED_PRECONDITION, text=ENCODED),
+        rpc(b"/a.B/Fails", status=FAILED_PRECONDITION, text=ENCODED),
         lambda door: grpc.decode_status_message(ENCODED) == TEXT,
     ),
     (
         "Responses: every answer to a call has the HTTP status 200",
-        *[ask(path, status=UNIMPLEMENTED) for path in (b"/a.B/Nothing", b"/x")],
+        *[rpc(path, status=UNIMPLEMENTED) for path in (b"/a.B/Nothing", b"/x")],
     ),
     *[
         (
             f"Responses: metadata may stand in the head and, beside OK, in the trailers: {path!r}",
-            ask(path, messages=[told], trailers=BEHIND),
+            rpc(path, messages=[events_are], trailers=AFTER),
             lambda door: undated(door.link.streams[1].heads[0])[2:] == BEFORE,
         )
-        for path, told in ((b"/a.B/Tells", b"told"), (b"/a.B/TellsOnce", b"abc"))
+        for path, events_are in ((b"/a.B/Tells", b"told"), (b"/a.B/TellsOnce", b"abc"))
     ],
     (
         "Responses: metadata stands behind the status and its message",
-        ask(ECHO, (b"grpc-encoding", b"own"), status=UNIMPLEMENTED),
+        rpc(ECHO, (b"grpc-encoding", b"own"), status=UNIMPLEMENTED),
         lambda door: (
             [name for name, _ in undated(door.link.streams[1].heads[0])[2:]]
             == [b"grpc-status", b"grpc-message", b"grpc-accept-encoding"]
@@ -384,7 +393,7 @@ def _(door: Served) -> None:
     door.link.send(*[f.data(stream, message()) for _ in range(50)], f.data(stream, end=True))
     door.link.answer(stream)
     assert heard.status == UNIMPLEMENTED
-    ask()(door)
+    rpc()(door)
 
 
 @add("Errors: RST_STREAM of a caller closes its call at once, whatever the code")
@@ -412,7 +421,7 @@ def _(door: Served) -> None:
 
 
 def goaways(door: Served) -> list[int]:
-    """The last streams that were named."""
+    """The last streams that GOAWAY frames named."""
     return [one.last_stream for one in door.link.sent(f.GOAWAY)]
 
 
@@ -484,9 +493,9 @@ def _(door: Served) -> None:
 
 
 def health(service: bytes = b"", **want: object) -> Step:
-    """A check of a service by name."""
+    """A health check of a service by name."""
     body = b"\x0a" + bytes([len(service)]) + service if service else b""
-    return ask(CHECK, body=message(body), **want)  # type: ignore[arg-type]
+    return rpc(CHECK, body=message(body), **want)  # type: ignore[arg-type]
 
 
 rules(
@@ -507,15 +516,15 @@ rules(
 def _(door: Served) -> None:
     stream, heard = opened(door, WATCH)
     door.link.send(f.data(stream, message(b""), end=True))
-    told = [NOT_SERVING]
-    door.link.until(lambda: heard.messages == told)
+    expected = [NOT_SERVING]
+    door.link.until(lambda: heard.messages == expected)
     for change, status in (
         (door.service.health.set_ready, SERVING),
         (lambda: door.service.health.set_unready("leaving"), NOT_SERVING),
     ):
         door.call(change)
-        told.append(status)
-        door.link.until(lambda: heard.messages == told)
+        expected.append(status)
+        door.link.until(lambda: heard.messages == expected)
     assert not heard.ended
 
 

@@ -1,4 +1,4 @@
-"""RFC 7541: what a decoder must take and must refuse. Every error ends the connection."""
+"""RFC 7541: blocks that a decoder must accept or refuse. Every error ends the connection."""
 
 import hpack
 import pytest
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from penstock.protocols.http2 import Http2Limits, encode_block
 from tests.kit import frames as f
-from tests.rfc.peer import Peer, Table, asks, conn, has, unknown
+from tests.rfc.peer import Peer, Table, conn, has, open_request, unknown
 
 table = Table()
 
@@ -16,35 +16,35 @@ GET = f.block(f.GET)
 NEWEST = b"\xbe"  # index 62
 
 
-def block(name: str, data: bytes, *want: f.Field) -> None:
-    """This block, behind the fields of a request, is decoded to these."""
+def decoded(name: str, data: bytes, *want: f.Field) -> None:
+    """This block, after the fields of a request, is decoded to these fields."""
     sent = f.headers(1, GET + data, end=True)
     table.rule(name, sent, lambda peer: peer.head().headers == want)
 
 
-def wrong(name: str, data: bytes, *, first: bool = False) -> None:
-    """This block is refused, behind good fields and alone, in HEADERS and in trailers."""
+def refused(name: str, data: bytes, *, first: bool = False) -> None:
+    """This block is refused after valid fields and alone, in HEADERS and in trailers."""
     alone = f.headers(1, data, end=True)
     sent = alone if first else f.headers(1, GET + data, end=True)
     table.rule(f"{name}-in-a-request", sent, unknown(), COMPRESSION)
     table.rule(f"{name}-in-trailers", f.post() + alone, COMPRESSION)
-    table.rule(f"{name}-in-a-response", asks(), alone, unknown(), COMPRESSION, client=True)
+    table.rule(f"{name}-in-a-response", open_request(), alone, unknown(), COMPRESSION, client=True)
 
 
 # 2.3.3 Index address space
 
-wrong("2.3.3-index-beyond-the-tables", b"\xbe")
-wrong("2.3.3-index-far-beyond-the-tables", f.integer(5000, 7, 0x80))
-wrong("2.3.3-name-index-beyond-the-tables", f.integer(62, 4, 0x00) + f.string(b"v"))
-wrong("2.3.3-indexed-name-beyond-the-tables", f.integer(62, 6, 0x40) + f.string(b"v"))
-wrong("2.3.3-never-indexed-name-beyond-the-tables", f.integer(62, 4, 0x10) + f.string(b"v"))
-wrong("2.3.3-the-next-after-the-oldest", f.literal(b"a", b"b", kind=0x40) + b"\xbf")
+refused("2.3.3-index-beyond-the-tables", b"\xbe")
+refused("2.3.3-index-far-beyond-the-tables", f.integer(5000, 7, 0x80))
+refused("2.3.3-name-index-beyond-the-tables", f.integer(62, 4, 0x00) + f.string(b"v"))
+refused("2.3.3-indexed-name-beyond-the-tables", f.integer(62, 6, 0x40) + f.string(b"v"))
+refused("2.3.3-never-indexed-name-beyond-the-tables", f.integer(62, 4, 0x10) + f.string(b"v"))
+refused("2.3.3-the-next-after-the-oldest", f.literal(b"a", b"b", kind=0x40) + b"\xbf")
 
 # 4.1 to 4.4 The dynamic table
 
 ADD = f.literal(b"x-a", b"1", kind=0x40)
-block("4.1-an-entry-is-named-by-its-index", ADD + NEWEST, (b"x-a", b"1"), (b"x-a", b"1"))
-block(
+decoded("4.1-an-entry-is-named-by-its-index", ADD + NEWEST, (b"x-a", b"1"), (b"x-a", b"1"))
+decoded(
     "4.1-the-newest-entry-comes-first",
     ADD + f.literal(b"x-b", b"2", kind=0x40) + b"\xbf\xbe",
     (b"x-a", b"1"),
@@ -52,7 +52,7 @@ block(
     (b"x-a", b"1"),
     (b"x-b", b"2"),
 )
-block(
+decoded(
     "4.1-equal-entries-are-two",
     ADD + ADD + b"\xbf\xbe",
     *[(b"x-a", b"1")] * 4,
@@ -63,12 +63,12 @@ def large(letter: bytes, size: int = 2000) -> bytes:
     return f.literal(b"x-" + letter, letter * size, kind=0x40)
 
 
-wrong("4.4-an-evicted-entry", large(b"a") + large(b"b") + large(b"c") + b"\xc0")
-wrong(
+refused("4.4-an-evicted-entry", large(b"a") + large(b"b") + large(b"c") + b"\xc0")
+refused(
     "4.4-an-entry-over-the-table-empties-it",
     ADD + f.literal(b"x", b"v" * 4090, kind=0x40) + NEWEST,
 )
-block(
+decoded(
     "4.1-the-size-of-an-entry-has-32-octets-more",
     # Two entries of 2048 fill the table exactly.
     large(b"a", 2048 - 32 - 3) + large(b"b", 2048 - 32 - 3) + b"\xbf",
@@ -76,8 +76,8 @@ block(
     (b"x-b", b"b" * 2013),
     (b"x-a", b"a" * 2013),
 )
-wrong("4.1-one-octet-more-evicts", large(b"a", 2013) + large(b"b", 2014) + b"\xbf")
-block(
+refused("4.1-one-octet-more-evicts", large(b"a", 2013) + large(b"b", 2014) + b"\xbf")
+decoded(
     "4.4-a-name-may-be-taken-from-the-entry-that-it-evicts",
     large(b"a", 4096 - 35) + f.integer(62, 6, 0x40) + f.string(b"v" * 100) + NEWEST,
     (b"x-a", b"a" * 4061),
@@ -91,8 +91,8 @@ FULL_AGAIN = EMPTY_IT + f.integer(4096, 5, 0x20)
 TWO = f.literal(b"x-a", b"2", kind=0x40)
 
 
-def request(stream: int, block: bytes) -> bytes:
-    return f.headers(stream, block, end=True)
+def request(stream: int, decoded: bytes) -> bytes:
+    return f.headers(stream, decoded, end=True)
 
 
 table.rule(
@@ -113,14 +113,14 @@ table.rule(
     COMPRESSION,
 )
 
-# A head must not be taken for an earlier one by its bytes alone.
+# A head must not be taken for an earlier one because of equal bytes.
 BLOCKS = [GET + ADD, *[GET + NEWEST] * 2, GET + TWO, *[GET + NEWEST] * 2]
 BLOCKS += [FULL_AGAIN + GET + ADD, GET + NEWEST, GET + ADD, GET + NEWEST]
 SENT = [request(2 * n + 1, data) for n, data in enumerate(BLOCKS)]
 WANT = [b"1"] * 3 + [b"2"] * 3 + [b"1"] * 4
-MEANT = [has(2 * n + 1, b"x-a", each) for n, each in enumerate(WANT)]
-table.rule("4.2-the-same-block-means-another-thing-when-the-table-has-changed", *SENT, *MEANT)
-table.rule("4.2-the-same-inside-one-read", b"".join(SENT), *MEANT)
+DECODED = [has(2 * n + 1, b"x-a", each) for n, each in enumerate(WANT)]
+table.rule("4.2-the-same-block-means-another-thing-when-the-table-has-changed", *SENT, *DECODED)
+table.rule("4.2-the-same-inside-one-read", b"".join(SENT), *DECODED)
 table.rule(
     "4.2-a-block-that-changes-the-table-changes-it-each-time",
     request(1, GET + ADD) + request(3, GET + f.literal(b"x-b", b"2", kind=0x40)),
@@ -130,14 +130,14 @@ table.rule(
 
 # 5.1 Integers
 
-wrong("5.1-an-integer-that-is-cut-off", b"\xff\x80\x80")
-wrong("5.1-an-integer-without-its-octets", b"\xff")
-wrong("5.1-an-integer-over-32-bits", b"\xff\x80\x80\x80\x80\x10")
-wrong("5.1-an-integer-over-64-bits", b"\xff" + b"\xff" * 9 + b"\x01")
-wrong("5.1-an-integer-of-a-thousand-octets", b"\xff" + b"\x80" * 1000 + b"\x00")
-wrong("5.1-an-integer-of-many-octets-for-nothing", b"\x00" + b"\x7f" + b"\x80" * 40 + b"\x00")
-wrong("5.1-a-length-of-a-thousand-octets", b"\x00\x7f" + b"\xff" * 1000 + b"\x00")
-block(
+refused("5.1-an-integer-that-is-cut-off", b"\xff\x80\x80")
+refused("5.1-an-integer-without-its-octets", b"\xff")
+refused("5.1-an-integer-over-32-bits", b"\xff\x80\x80\x80\x80\x10")
+refused("5.1-an-integer-over-64-bits", b"\xff" + b"\xff" * 9 + b"\x01")
+refused("5.1-an-integer-of-a-thousand-octets", b"\xff" + b"\x80" * 1000 + b"\x00")
+refused("5.1-an-integer-of-many-octets-for-nothing", b"\x00" + b"\x7f" + b"\x80" * 40 + b"\x00")
+refused("5.1-a-length-of-a-thousand-octets", b"\x00\x7f" + b"\xff" * 1000 + b"\x00")
+decoded(
     "5.1-an-integer-on-the-border-of-its-prefix",
     f.literal(b"n" * 127, b"v" * 127) + f.literal(b"m" * 126, b"w" * 128),
     (b"n" * 127, b"v" * 127),
@@ -146,10 +146,10 @@ block(
 
 # 5.2 Strings
 
-wrong("5.2-a-string-longer-than-the-block", b"\x00\x05abc")
-wrong("5.2-a-name-without-a-value", b"\x00\x01a")
-wrong("5.2-a-literal-without-anything", b"\x00")
-wrong("5.2-a-length-beyond-the-block", b"\x00\x7f\xff\xff\xff\x07a")
+refused("5.2-a-string-longer-than-the-block", b"\x00\x05abc")
+refused("5.2-a-name-without-a-value", b"\x00\x01a")
+refused("5.2-a-literal-without-anything", b"\x00")
+refused("5.2-a-length-beyond-the-block", b"\x00\x7f\xff\xff\xff\x07a")
 
 
 def huffman(data: bytes) -> bytes:
@@ -157,28 +157,30 @@ def huffman(data: bytes) -> bytes:
 
 
 ZERO = b"\x00" + f.string(b"x-h")
-block(
+decoded(
     "5.2-huffman",
     ZERO + huffman(b"\xf1\xe3\xc2\xe5\xf2\x3a\x6b\xa0\xab\x90\xf4\xff"),
     (b"x-h", b"www.example.com"),
 )
-block("5.2-huffman-with-7-bits-of-padding", ZERO + huffman(b"\x18\xc6\x31\xff"), (b"x-h", b"aaaaa"))
-block("5.2-huffman-of-nothing", ZERO + huffman(b""), (b"x-h", b""))
-block("5.2-huffman-without-padding", ZERO + huffman(b"\x18\xc6\x31\x8c\x63"), (b"x-h", b"a" * 8))
-wrong("5.2-huffman-padding-of-8-bits", ZERO + huffman(b"\x18\xc6\x31\x8c\x63\xff"))
-wrong("5.2-huffman-padding-over-7-bits", ZERO + huffman(b"\x18\xc6\x31\xff\xff"))
-wrong("5.2-huffman-padding-only", ZERO + huffman(b"\xff"))
-wrong("5.2-huffman-padding-not-all-ones", ZERO + huffman(b"\x18\xc6\x31\x80"))
-wrong("5.2-huffman-padding-with-a-zero-at-the-end", ZERO + huffman(b"\x18\xc6\x31\xfe"))
-wrong("5.2-huffman-with-eos", ZERO + huffman(b"\xff\xff\xff\xff"))
-wrong("5.2-huffman-with-eos-inside", ZERO + huffman(b"\x1f\xff\xff\xff\xe3\x1f"))
-wrong("5.2-huffman-code-that-is-cut-off", ZERO + huffman(b"\xff\xfe"))
-wrong("5.2-huffman-in-the-name-with-eos", b"\x00" + huffman(b"\xff\xff\xff\xff") + f.string(b"v"))
+decoded(
+    "5.2-huffman-with-7-bits-of-padding", ZERO + huffman(b"\x18\xc6\x31\xff"), (b"x-h", b"aaaaa")
+)
+decoded("5.2-huffman-of-nothing", ZERO + huffman(b""), (b"x-h", b""))
+decoded("5.2-huffman-without-padding", ZERO + huffman(b"\x18\xc6\x31\x8c\x63"), (b"x-h", b"a" * 8))
+refused("5.2-huffman-padding-of-8-bits", ZERO + huffman(b"\x18\xc6\x31\x8c\x63\xff"))
+refused("5.2-huffman-padding-over-7-bits", ZERO + huffman(b"\x18\xc6\x31\xff\xff"))
+refused("5.2-huffman-padding-only", ZERO + huffman(b"\xff"))
+refused("5.2-huffman-padding-not-all-ones", ZERO + huffman(b"\x18\xc6\x31\x80"))
+refused("5.2-huffman-padding-with-a-zero-at-the-end", ZERO + huffman(b"\x18\xc6\x31\xfe"))
+refused("5.2-huffman-with-eos", ZERO + huffman(b"\xff\xff\xff\xff"))
+refused("5.2-huffman-with-eos-inside", ZERO + huffman(b"\x1f\xff\xff\xff\xe3\x1f"))
+refused("5.2-huffman-code-that-is-cut-off", ZERO + huffman(b"\xff\xfe"))
+refused("5.2-huffman-in-the-name-with-eos", b"\x00" + huffman(b"\xff\xff\xff\xff") + f.string(b"v"))
 
 # 6.1 Indexed fields
 
-wrong("6.1-index-0", b"\x80")
-block(
+refused("6.1-index-0", b"\x80")
+decoded(
     "6.1-static-entries",
     b"\x90\x93\xb0",
     (b"accept-encoding", b"gzip, deflate"),
@@ -188,28 +190,28 @@ block(
 
 # 6.2 Literals
 
-block(
+decoded(
     "6.2.1-literal-with-indexing-and-a-static-name",
     b"\x7a\x03abc" + NEWEST,
     (b"user-agent", b"abc"),
     (b"user-agent", b"abc"),
 )
-block(
+decoded(
     "6.2.2-literal-without-indexing-and-a-static-name", b"\x0f\x2b\x03abc", (b"user-agent", b"abc")
 )
-block(
+decoded(
     "6.2.3-literal-never-indexed",
     b"\x1f\x2b\x03abc" + f.literal(b"x", b"y", kind=0x10),
     (b"user-agent", b"abc"),
     (b"x", b"y"),
 )
-wrong("6.2.2-a-literal-without-indexing-is-not-kept", f.literal(b"x-a", b"1") + NEWEST)
-wrong("6.2.3-a-literal-never-indexed-is-not-kept", f.literal(b"x-a", b"1", kind=0x10) + NEWEST)
+refused("6.2.2-a-literal-without-indexing-is-not-kept", f.literal(b"x-a", b"1") + NEWEST)
+refused("6.2.3-a-literal-never-indexed-is-not-kept", f.literal(b"x-a", b"1", kind=0x10) + NEWEST)
 
 # 6.3 Size updates
 
-wrong("6.3-update-over-the-limit", f.integer(4097, 5, 0x20), first=True)
-wrong("6.3-update-far-over-the-limit", f.integer(2**31, 5, 0x20), first=True)
+refused("6.3-update-over-the-limit", f.integer(4097, 5, 0x20), first=True)
+refused("6.3-update-far-over-the-limit", f.integer(2**31, 5, 0x20), first=True)
 table.rules(
     ("6.3-update-to-the-limit", request(1, f.integer(4096, 5, 0x20) + GET)),
     ("4.2-update-behind-a-field", request(1, GET + EMPTY_IT), COMPRESSION),
@@ -250,7 +252,7 @@ REQUESTS = {
 
 
 @pytest.mark.parametrize("example", REQUESTS)
-def test_the_request_examples(example: str) -> None:
+def test_the_request_examples_of_the_appendix_are_decoded(example: str) -> None:
     peer = Peer()
     for index, text in enumerate(REQUESTS[example]):
         peer.send(f.headers(2 * index + 1, bytes.fromhex(text), end=True))
@@ -267,7 +269,7 @@ def test_the_request_examples(example: str) -> None:
 test_rule = table.tested()
 
 
-# Any sequence of blocks, against the package hpack
+# Any sequence of blocks, compared with the package hpack
 
 names = st.sampled_from([b"x-a", b"x-b", b"user-agent", b"content-type", b"x-long"])
 values = st.one_of(
@@ -285,7 +287,7 @@ lists = st.lists(st.tuples(names, values), max_size=6)
         max_size=12,
     )
 )
-def test_any_blocks_of_another_encoder_are_read_as_they_were_meant(
+def test_blocks_of_another_encoder_are_decoded_to_its_fields(
     blocks: list[tuple[list[f.Field], bool, int | None]],
 ) -> None:
     peer = Peer()
@@ -293,16 +295,16 @@ def test_any_blocks_of_another_encoder_are_read_as_they_were_meant(
     for index, (fields, squeeze, size) in enumerate(blocks):
         if size is not None:
             encoder.header_table_size = size
-        block = encoder.encode([*f.GET, *fields], huffman=squeeze)
+        decoded = encoder.encode([*f.GET, *fields], huffman=squeeze)
         stream = 2 * index + 1
-        peer.send(f.headers(stream, block, end=True))
+        peer.send(f.headers(stream, decoded, end=True))
         assert peer.head(stream).headers == tuple(fields)
 
 
 @given(
     st.lists(st.tuples(st.binary(min_size=1, max_size=200), st.binary(max_size=300)), max_size=10)
 )
-def test_any_fields_we_encode_are_read_by_another_decoder(fields: list[f.Field]) -> None:
+def test_our_blocks_are_decoded_to_our_fields_by_another_decoder(fields: list[f.Field]) -> None:
     decoder = hpack.Decoder()
-    found = decoder.decode(encode_block(fields), raw=True)
-    assert [(bytes(name), bytes(value)) for name, value in found] == fields
+    decoded_fields = decoder.decode(encode_block(fields), raw=True)
+    assert [(bytes(name), bytes(value)) for name, value in decoded_fields] == fields

@@ -1,4 +1,4 @@
-"""RFC 9113, section 10.5: what a peer may make us do; lawful heavy use is never stopped."""
+"""RFC 9113, section 10.5: limits of a peer's demands; valid heavy use is never stopped."""
 
 import tracemalloc
 from collections.abc import Callable
@@ -18,7 +18,7 @@ FEW = Http2Limits(resets=10, pings=5, settings=5, empty_frames=10)
 
 
 def streams(make: Callable[[int], bytes]) -> Step:
-    """The same on stream after stream, until it is stopped."""
+    """Repeats frames on stream after stream, until the connection fails."""
 
     def run(peer: Peer) -> None:
         for stream in range(1, 2001, 2):
@@ -74,7 +74,7 @@ rule(
 )
 
 
-def test_10_5_acknowledgements_that_nobody_reads_are_bounded() -> None:
+def test_10_5_unsent_acknowledgements_are_bounded() -> None:
     peer = Peer()
     for _ in range(MANY):
         peer.core.refill()
@@ -84,16 +84,16 @@ def test_10_5_acknowledgements_that_nobody_reads_are_bounded() -> None:
     assert len(peer.core.take_output()) < 1 << 20
 
 
-# A header list that is too large
+# A header list over the limit
 
 
 def bomb(fields: int, size: int) -> bytes:
-    """One entry of the table, named again and again."""
+    """One entry of the table, referenced many times."""
     return f.literal(b"x-bomb", b"v" * size, kind=0x40) + b"\xbe" * fields
 
 
 def in_frames(block: bytes, stream: int = 1) -> bytes:
-    """HEADERS that end the stream, and as many CONTINUATION frames as the block needs."""
+    """HEADERS that end the stream, and the CONTINUATION frames that the block needs."""
     pieces = [block[at : at + 16_384] for at in range(0, len(block), 16_384)]
     head = f.headers(stream, pieces[0], end=True, whole=len(pieces) == 1)
     more = [f.continuation(stream, piece, whole=piece is pieces[-1]) for piece in pieces[1:]]
@@ -117,7 +117,7 @@ TOO_LARGE = {
 
 
 @pytest.mark.parametrize("what", TOO_LARGE)
-def test_10_5_1_a_header_list_over_our_limit_ends_its_stream_only(what: str) -> None:
+def test_10_5_1_a_header_list_over_the_limit_ends_its_stream_only(what: str) -> None:
     peer = Peer()
     peer.send(in_frames(TOO_LARGE[what]))
     assert peer.seen(events.HeadReceived) == []
@@ -129,7 +129,7 @@ def test_10_5_1_a_header_list_over_our_limit_ends_its_stream_only(what: str) -> 
     peer.alive()
 
 
-def test_10_5_1_far_too_large_lists_one_after_the_other_end_the_connection() -> None:
+def test_10_5_1_repeated_header_lists_far_over_the_limit_end_the_connection() -> None:
     peer = Peer()
     count = 0
     while not peer.seen(events.ConnectionFailed):
@@ -141,23 +141,23 @@ def test_10_5_1_far_too_large_lists_one_after_the_other_end_the_connection() -> 
 
 
 @pytest.mark.parametrize("role", Role)
-def test_10_5_1_a_bomb_is_not_unpacked(role: Role) -> None:
-    """To decode it only for the sake of the table would be work without end."""
+def test_10_5_1_a_compression_bomb_is_not_decoded(role: Role) -> None:
+    """Decoding it only to keep the table in step would be unbounded work."""
     thirty_mb = bomb(10_000, 3000)  # in 13 KB
     peer = Peer(role)
     if role is Role.CLIENT:
         peer.open()
     tracemalloc.start()
     peer.send(f.headers(1, (GET if role is Role.SERVER else OK) + thirty_mb, end=True))
-    _, most = tracemalloc.get_traced_memory()
+    _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert most < 2 << 20
+    assert peak < 2 << 20
     peer.judge(CALM, alive=False)
     assert peer.seen(events.HeadReceived) == []
 
 
 @pytest.mark.parametrize("role", Role)
-def test_10_5_1_trailers_or_a_response_over_our_limit_end_their_stream_only(role: Role) -> None:
+def test_10_5_1_trailers_or_a_response_over_the_limit_end_their_stream_only(role: Role) -> None:
     peer = Peer(role)
     if role is Role.CLIENT:
         peer.open()
@@ -170,10 +170,10 @@ def test_10_5_1_trailers_or_a_response_over_our_limit_end_their_stream_only(role
     peer.alive()
 
 
-# Lawful heavy use
+# Valid heavy use
 
 
-def test_every_budget_is_full_again_after_refill() -> None:
+def test_every_limit_is_reset_by_refill() -> None:
     peer = Peer(limits=FEW)
     stream = 1
     for _ in range(50):
@@ -185,24 +185,24 @@ def test_every_budget_is_full_again_after_refill() -> None:
     peer.judge(FINE)
 
 
-def test_a_peer_that_takes_large_answers_in_small_steps_is_not_stopped() -> None:
-    """A WINDOW_UPDATE for each frame of ours on both levels, as common clients send them."""
+def test_a_peer_that_reads_a_large_body_in_small_steps_is_not_stopped() -> None:
+    """One WINDOW_UPDATE on each level for every frame, as common clients send them."""
     peer = Peer()
     peer.send(f.request())
     size = 20 << 20
     reply(bytes(size))(peer)
-    got = 0
+    received = 0
     while peer.out:
         sizes = [len(one.payload) for one in peer.sent(f.DATA)]
-        got += sum(sizes)
+        received += sum(sizes)
         peer.out.clear()
         for length in filter(None, sizes):
             peer.send(f.window_update(0, length), f.window_update(1, length))
-    assert got == size
+    assert received == size
     assert not peer.seen(events.ConnectionFailed)
 
 
-def test_a_peer_that_asks_thousands_of_things_at_once_is_not_stopped() -> None:
+def test_a_peer_with_thousands_of_requests_is_not_stopped() -> None:
     peer = Peer()
     for first in range(1, 20_001, 200):
         several = range(first, first + 200, 2)

@@ -8,16 +8,16 @@ from tests.rfc.peer import (
     FINE,
     Peer,
     Table,
-    asks,
     body,
     conn,
+    events_are,
     forget,
     has,
+    open_request,
     received,
     reply,
     reset,
     strm,
-    told,
     unknown,
 )  # fmt: skip
 
@@ -52,7 +52,11 @@ rules(
         HELLO,
     ),
     ("3.4-client-may-ask-before-it-has-seen-the-server-settings", HELLO + f.request(), Peer.head),
-    ("3.4-preface-in-single-octets", *[HELLO[at : at + 1] for at in range(len(HELLO))], told()),
+    (
+        "3.4-preface-in-single-octets",
+        *[HELLO[at : at + 1] for at in range(len(HELLO))],
+        events_are(),
+    ),
     (
         "3.4-settings-of-the-preface-are-acknowledged",
         HELLO,
@@ -71,14 +75,14 @@ rules(
     ),
     ("3.4-settings-of-the-server-may-be-empty", f.settings()),
     (
-        "3.4-client-sends-preface-and-settings-first",  # the transcript asks for the preface
+        "3.4-client-sends-preface-and-settings-first",  # the transcript expects the preface
         Peer.flush,
         lambda p: p.out[0].kind == f.SETTINGS,
         f.settings(),
     ),
     (
         "3.4-our-client-asks-before-it-has-seen-the-server-settings",
-        asks(),
+        open_request(),
         lambda p: bool(p.sent(f.HEADERS, 1)),
         f.settings() + f.settings_ack(),
     ),
@@ -144,7 +148,7 @@ rules(
     ("4.2-goaway-over-the-size", f.goaway(0, 0, OVER), SIZE),
     ("4.2-unknown-frame-over-the-size-on-stream-0", f.frame(UNKNOWN, 0, 0, OVER), SIZE),
     ("4.2-the-size-is-judged-before-the-payload-is-there", f.headers(1, OVER)[:9], SIZE),
-    # What we send is checked frame by frame as it is read.
+    # The size of each sent frame is checked as it is read.
     (
         "4.2-we-send-no-frame-over-the-size-of-the-peer",
         f.request(),
@@ -255,7 +259,7 @@ rules(
     "4.3-a-refused-request-still-counts-for-the-table",
     strm(f.REFUSED_STREAM, 3),
     limits=Http2Limits(max_streams=1),
-    alive=False,  # that check asks two things at once
+    alive=False,  # the check for an open connection needs two streams
 )
 def _(peer: Peer) -> None:
     fields = [*f.GET, KEPT]
@@ -317,7 +321,7 @@ def _(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("sizes", [(0,), (100,), (0, 4096), (4096, 10, 65536)], ids=str)
-def test_4_3_1_our_block_follows_the_reduction_with_an_update(sizes: tuple[int, ...]) -> None:
+def test_4_3_1_our_block_begins_with_an_update_after_a_reduction(sizes: tuple[int, ...]) -> None:
     peer = Peer()
     peer.send(f.request(1))
     reply()(peer)
@@ -327,14 +331,14 @@ def test_4_3_1_our_block_follows_the_reduction_with_an_update(sizes: tuple[int, 
     reply(stream=3)(peer)
     first = peer.sent(f.HEADERS, 3)[0].payload[0]
     assert first & 0xE0 == 0x20, "no update at the start of the block"
-    assert first & 0x1F <= min(sizes)  # sizes under 31 stand in the first octet
+    assert first & 0x1F <= min(sizes)  # sizes under 31 are in the first octet
     peer.send(f.request(5))
     reply(stream=5)(peer)
     assert peer.heads == [(stream, list(f.OK)) for stream in (1, 3, 5)]
     peer.judge(FINE)
 
 
-def test_4_3_1_our_request_follows_the_reduction_with_an_update() -> None:
+def test_4_3_1_our_request_begins_with_an_update_after_a_reduction() -> None:
     peer = Peer(Role.CLIENT, settings=((f.HEADER_TABLE_SIZE, 0),))
     peer.open()
     assert peer.sent(f.HEADERS, 1)[0].payload[0] & 0xE0 == 0x20

@@ -10,17 +10,17 @@ from tests.rfc.peer import (
     FINE,
     Peer,
     Table,
-    asks,
     body,
     conn,
     ended,
+    events_are,
     forget,
-    left,
+    open_request,
+    open_streams,
     received,
     reply,
     reset,
     strm,
-    told,
     unknown,
 )
 
@@ -59,17 +59,17 @@ rules(
     client=True,
 )
 
-# 5.1 open, and how it is left
+# 5.1 open, and its end
 
 
-def answers(peer: Peer) -> None:
-    """A head that ends our side while the other's is still open."""
+def reply_head_only(peer: Peer) -> None:
+    """A head that ends our side while the other side is still open."""
     peer.core.send_head(peer.stream(), f.block(f.OK), end=True)
     peer.flush()
 
 
 def last(kind: type, **values: object) -> Callable[[Peer], bool]:
-    """The last event of a kind has these values."""
+    """The last event of this kind has these values."""
     return lambda peer: all(
         getattr(peer.seen(kind)[-1], name) == value for name, value in values.items()
     )
@@ -81,7 +81,7 @@ rules(
         f.post() + f.data(1, b"abc", end=True),
         last(events.DataReceived, ended=True),
         reply(),
-        left(0),
+        open_streams(0),
     ),
     (
         "5.1-open-empty-end-stream",
@@ -93,20 +93,32 @@ rules(
         "5.1-open-rst-stream-closes-it",
         f.post() + f.reset(1),
         last(events.StreamReset, code=f.CANCEL, by_peer=True),
-        left(0),
+        open_streams(0),
     ),
     (
         "5.1-half-closed-local-data-still-comes",
         f.post(),
-        answers,
+        reply_head_only,
         f.data(1, b"abc") + f.window_update(1, 5) + f.priority(1),
         received(b"abc"),
         f.data(1, b"d", end=True),
         received(b"abcd"),
-        left(0),
+        open_streams(0),
     ),
-    ("5.1-half-closed-local-trailers-still-come", f.post(), reply(b"early"), TRAILERS, left(0)),
-    ("5.1-half-closed-local-rst-stream-still-comes", f.post(), reply(b"x"), f.reset(1), left(0)),
+    (
+        "5.1-half-closed-local-trailers-still-come",
+        f.post(),
+        reply(b"early"),
+        TRAILERS,
+        open_streams(0),
+    ),
+    (
+        "5.1-half-closed-local-rst-stream-still-comes",
+        f.post(),
+        reply(b"x"),
+        f.reset(1),
+        open_streams(0),
+    ),
 )
 
 # 5.1 half-closed (remote)
@@ -127,7 +139,7 @@ rules(
         last(events.StreamReset, by_peer=True),
     ),
 )
-POST = asks(f.POST, end=False)
+POST = open_request(f.POST, end=False)
 ANSWERED = OK + f.data(1, b"x", end=True)
 rules(
     ("5.1-half-closed-remote-response-data", POST, WHOLE_OK + f.data(1, b"x"), CLOSED),
@@ -144,7 +156,7 @@ rules(
 
 # 5.1 closed
 
-BY_END = (f.request(), reply(b"ok"), left(0))
+BY_END = (f.request(), reply(b"ok"), open_streams(0))
 BY_PEER = (f.post() + f.reset(1),)
 BY_US = (f.post(), reset())
 AFTER = {"data": f.data(1, b"x", end=True), "headers": TRAILERS}
@@ -169,7 +181,7 @@ rules(
         *BY_US,
         f.headers(1, f.block([(b"a", b"b")]), whole=False, end=True)
         + f.continuation(1, f.block([(b"c", b"d")])),
-        told(),
+        events_are(),
     ),
 )
 rule(
@@ -179,7 +191,7 @@ rule(
     forget,
     OK + f.data(1, b"abc", end=True),
     unknown(),
-    told(),
+    events_are(),
     client=True,
 )
 
@@ -233,7 +245,7 @@ rules(
         strm(f.STREAM_CLOSED, 3),
     ),
     (
-        "5.1.1-nothing-follows-the-last-stream-id",  # the next is the reserved bit and stream 1
+        "5.1.1-nothing-follows-the-last-stream-id",  # the next id is the reserved bit and stream 1
         f.request(LAST - 2) + f.request(LAST) + f.request(LAST + 2),
         PROTOCOL,
         CLOSED_CONNECTION,
@@ -300,7 +312,7 @@ def test_5_1_2_we_open_no_more_streams_than_the_peer_allows(most: int) -> None:
     assert len(peer.sent(f.HEADERS)) == most + (most > 0)
 
 
-def test_5_1_2_a_limit_lowered_under_what_is_open_lets_that_finish() -> None:
+def test_5_1_2_streams_over_a_lowered_limit_may_finish() -> None:
     peer = Peer(Role.CLIENT)
     _, second = peer.open(), peer.open()
     peer.send(f.settings((f.MAX_CONCURRENT_STREAMS, 1)), WHOLE_OK)
@@ -341,7 +353,7 @@ rule(
 # 5.4 Errors
 
 
-def goaway_names(stream: int) -> Callable[[Peer], bool]:
+def last_stream_in_goaway_is(stream: int) -> Callable[[Peer], bool]:
     return lambda peer: peer.sent(f.GOAWAY)[0].last_stream == stream
 
 
@@ -349,13 +361,13 @@ rules(
     (
         "5.4.1-goaway-names-the-last-stream",
         f.request(1) + f.request(7) + f.data(0),
-        goaway_names(7),
+        last_stream_in_goaway_is(7),
         PROTOCOL,
     ),
     (
         "5.4.1-goaway-names-no-stream-when-there-was-none",
         f.data(0),
-        goaway_names(0),
+        last_stream_in_goaway_is(0),
         PROTOCOL,
     ),
     (

@@ -1,4 +1,4 @@
-"""RFC 9113, sections 6 and 7: what each kind of frame must hold, and error codes."""
+"""RFC 9113, sections 6 and 7: the valid contents of each kind of frame, and error codes."""
 
 import pytest
 
@@ -9,10 +9,10 @@ from tests.rfc.peer import (
     Peer,
     Step,
     Table,
-    asks,
     body,
     conn,
     ended,
+    open_request,
     received,
     reply,
     reset,
@@ -76,7 +76,7 @@ rules(
     ),
 )
 
-# RFC 7540 made a dependency on itself an error of the stream; RFC 9113 gives it no meaning.
+# RFC 7540 made a dependency on itself a stream error; in RFC 9113 it has no meaning.
 SELF = (FINE, strm(f.PROTOCOL_ERROR))
 rule("6.2-a-dependency-on-itself", f.request(1, priority=f.weight(1)), *SELF)
 rule("6.3-a-dependency-on-itself", f.request() + f.priority(1, 1), *SELF)
@@ -174,7 +174,7 @@ rule(
 
 
 @pytest.mark.parametrize("role", Role)
-def test_6_5_our_settings_say_what_we_bound(role: Role) -> None:
+def test_6_5_our_settings_have_our_limits(role: Role) -> None:
     limits = Http2Limits(
         max_streams=7,
         max_frame_size=20000,
@@ -185,16 +185,16 @@ def test_6_5_our_settings_say_what_we_bound(role: Role) -> None:
     )
     peer = Peer(role, limits, greet=False)
     peer.flush()
-    said = peer.out[0].values
-    assert said[f.INITIAL_WINDOW_SIZE] == 70000
-    assert said[f.MAX_FRAME_SIZE] == 20000
-    assert said[f.MAX_HEADER_LIST_SIZE] == 5000
-    assert said[f.HEADER_TABLE_SIZE] == 100
+    values = peer.out[0].values
+    assert values[f.INITIAL_WINDOW_SIZE] == 70000
+    assert values[f.MAX_FRAME_SIZE] == 20000
+    assert values[f.MAX_HEADER_LIST_SIZE] == 5000
+    assert values[f.HEADER_TABLE_SIZE] == 100
     if role is Role.SERVER:
-        assert said[f.MAX_CONCURRENT_STREAMS] == 7
-        assert said.get(f.ENABLE_PUSH, 0) == 0
+        assert values[f.MAX_CONCURRENT_STREAMS] == 7
+        assert values.get(f.ENABLE_PUSH, 0) == 0
     else:
-        assert said[f.ENABLE_PUSH] == 0
+        assert values[f.ENABLE_PUSH] == 0
     (update,) = peer.sent(f.WINDOW_UPDATE)
     assert (update.stream, update.increment) == (0, 90000 - 65535)
 
@@ -204,15 +204,15 @@ def test_6_5_our_settings_say_what_we_bound(role: Role) -> None:
 PROMISE = f.push_promise(1, 2, BLOCK)
 rule("6.6-push-promise-to-a-server", f.post() + PROMISE, PROTOCOL)
 rules(
-    ("6.6-push-promise-though-disabled", asks(), PROMISE, PROTOCOL),
-    ("6.6-push-promise-on-stream-0", asks(), f.push_promise(0, 2, BLOCK), PROTOCOL),
+    ("6.6-push-promise-though-disabled", open_request(), PROMISE, PROTOCOL),
+    ("6.6-push-promise-on-stream-0", open_request(), f.push_promise(0, 2, BLOCK), PROTOCOL),
     ("6.6-push-promise-on-an-idle-stream", PROMISE, PROTOCOL),
     client=True,
 )
 
 
-def pongs(*payloads: bytes) -> Step:
-    """What our acknowledgements hold, in their order."""
+def ping_acks(*payloads: bytes) -> Step:
+    """The payloads of our acknowledgements, in order."""
     return lambda peer: (
         [(one.payload, one.ack) for one in peer.sent(f.PING)] == [(each, True) for each in payloads]
     )
@@ -228,9 +228,9 @@ rules(
     (
         "6.7-ping-is-answered-with-its-payload",
         f.ping(b"12345678") + f.ping(b"abcdefgh"),
-        pongs(b"12345678", b"abcdefgh"),
+        ping_acks(b"12345678", b"abcdefgh"),
     ),
-    ("6.7-an-acknowledgement-is-not-answered", f.ping(b"12345678", ack=True), pongs()),
+    ("6.7-an-acknowledgement-is-not-answered", f.ping(b"12345678", ack=True), ping_acks()),
     (
         "6.7-our-ping",
         lambda p: p.core.ping(b"ours\0\0\0\0"),
@@ -264,11 +264,11 @@ def goaways(*values: tuple[int, int, bytes]) -> Step:
     )
 
 
-def goes_away(*, final: bool) -> Step:
+def send_goaway(*, final: bool) -> Step:
     return lambda peer: (peer.core.go_away(final=final), peer.flush())
 
 
-def opens_nothing(peer: Peer) -> None:
+def no_stream_can_be_opened(peer: Peer) -> None:
     peer.out.clear()
     with pytest.raises(StreamLimit):
         peer.open()
@@ -278,17 +278,17 @@ def opens_nothing(peer: Peer) -> None:
 rules(
     (
         "6.8-goaway-is-told-and-open-streams-go-on",
-        asks(),
+        open_request(),
         f.goaway(1 | 1 << 31, f.NO_ERROR, b"bye"),
         goaways((1, 0, b"bye")),
         f.headers(1, OK) + f.data(1, b"abc", end=True),
         received(b"abc"),
     ),
-    ("6.8-no-new-stream-after-goaway", asks(), f.goaway(f.MOST), opens_nothing),
+    ("6.8-no-new-stream-after-goaway", open_request(), f.goaway(f.MOST), no_stream_can_be_opened),
     (
         "6.8-a-second-goaway-lowers-the-last-stream",
-        asks(),
-        asks(),
+        open_request(),
+        open_request(),
         f.goaway(f.MOST) + f.goaway(1),
         goaways((f.MOST, 0, b""), (1, 0, b"")),
     ),
@@ -298,10 +298,10 @@ rules(
 rules(
     (
         "6.8-our-goaway-in-two-steps",
-        goes_away(final=False),
+        send_goaway(final=False),
         f.request(1) + f.request(3),
         lambda p: p.head(3),
-        goes_away(final=True),
+        send_goaway(final=True),
         f.request(5),
         lambda p: p.seen(events.HeadReceived, 5) == [],
         lambda p: [(one.last_stream, one.code) for one in p.sent(7)] == [(f.MOST, 0), (3, 0)],
@@ -311,16 +311,16 @@ rules(
     (
         "6.8-blocks-of-streams-after-our-goaway-still-count-for-the-table",
         f.post(),
-        goes_away(final=True),
+        send_goaway(final=True),
         lambda p: p.send(f.headers(3, p.encoded([*f.GET, (b"x-kept", b"once")]), end=True)),
         lambda p: p.send(f.headers(1, p.encoded([(b"x-kept", b"once")]), end=True)),
         trailers((b"x-kept", b"once")),
     ),
     (
         "6.8-data-of-streams-after-our-goaway-still-counts-for-the-window",
-        goes_away(final=True),
+        send_goaway(final=True),
         *[f.post(stream) + f.data(stream, bytes(16384)) * 32 for stream in range(1, 17, 2)],
-        # The rest of the first window is made this way too.
+        # The rest of the first window is returned in this way too.
         lambda p: sum(one.increment for one in p.sent(f.WINDOW_UPDATE, 0)) > 4 << 20,
     ),
     alive=False,
@@ -355,18 +355,22 @@ rules(
 )
 
 
-def pour(total: int, stream: int = 1) -> bytes:
-    """So much data, in frames of any size."""
+def data_of(total: int, stream: int = 1) -> bytes:
+    """This amount of data, in frames of different sizes."""
     sizes = [16000] * (total // 16000) + [total % 16000]
     return b"".join(f.data(stream, bytes(size)) for size in sizes)
 
 
 rules(
-    ("6.9.1-the-whole-stream-window-may-be-used", f.post() + pour(65535), received(bytes(65535))),
-    ("6.9.1-data-over-the-stream-window", f.post() + pour(65536), STREAM_FLOW, FLOW),
+    (
+        "6.9.1-the-whole-stream-window-may-be-used",
+        f.post() + data_of(65535),
+        received(bytes(65535)),
+    ),
+    ("6.9.1-data-over-the-stream-window", f.post() + data_of(65536), STREAM_FLOW, FLOW),
     (
         "6.9.1-padding-counts-for-the-stream-window",
-        f.post() + pour(65535 - 256) + f.data(1, b"x", pad=255),
+        f.post() + data_of(65535 - 256) + f.data(1, b"x", pad=255),
         STREAM_FLOW,
         FLOW,
     ),
@@ -375,34 +379,36 @@ rules(
 rules(
     (
         "6.9.1-data-over-the-connection-window",
-        f.post(1) + f.post(3) + pour(40000, 1) + pour(25536, 3),
+        f.post(1) + f.post(3) + data_of(40000, 1) + data_of(25536, 3),
         FLOW,
     ),
     (
         "6.9.1-the-whole-connection-window-may-be-used",
-        f.post(1) + f.post(3) + pour(40000, 1) + pour(25535, 3),
+        f.post(1) + f.post(3) + data_of(40000, 1) + data_of(25535, 3),
     ),
     limits=Http2Limits(stream_window=1 << 20, connection_window=65535),
 )
 
 
 @pytest.mark.parametrize(("piece", "pad"), [(b"x", 255), (bytes(16000), None)])
-def test_6_9_1_what_was_read_is_given_back(piece: bytes, pad: int | None) -> None:
-    """Padding as well: the peer is never stuck, and never has more than the window."""
+def test_6_9_1_the_window_is_returned_after_data_was_consumed(
+    piece: bytes, pad: int | None
+) -> None:
+    """With padding too: the peer is never blocked, and never has more than the window."""
     peer = Peer(limits=Http2Limits(stream_window=65535, connection_window=1 << 20))
     peer.send(f.post())
-    room, got, frame = 65535, 0, f.data(1, piece, pad=pad)
+    window, received_bytes, frame = 65535, 0, f.data(1, piece, pad=pad)
     for _ in range(1024 if pad else 64):
         peer.out.clear()
-        assert room >= len(frame) - 9, "the peer is stuck"
+        assert window >= len(frame) - 9, "the peer is stuck"
         for event in peer.send(frame):
-            got += len(event.data)
+            received_bytes += len(event.data)
             peer.core.consumed(event.stream, event.counted)
         peer.flush()
-        room -= len(frame) - 9
-        room += sum(one.increment for one in peer.sent(f.WINDOW_UPDATE, 1))
-        assert room <= 65535
-    assert got == len(piece) * (1024 if pad else 64)
+        window -= len(frame) - 9
+        window += sum(one.increment for one in peer.sent(f.WINDOW_UPDATE, 1))
+        assert window <= 65535
+    assert received_bytes == len(piece) * (1024 if pad else 64)
     peer.judge(FINE)
 
 
@@ -422,38 +428,38 @@ WAYS_TO_END = {
 
 
 @pytest.mark.parametrize("how", WAYS_TO_END)
-def test_6_9_1_what_a_stream_left_unread_when_it_ended_is_given_back(how: str) -> None:
-    """Nobody can say ``consumed`` for it any more with effect; the connection must not starve."""
+def test_6_9_1_the_window_of_data_unread_at_a_stream_s_end_is_returned(how: str) -> None:
+    """``consumed`` has no effect on it any more; the connection's window must not shrink."""
     peer = Peer(limits=Http2Limits(stream_window=1 << 20, connection_window=100_000))
     peer.flush()
-    room, end = 100_000, WAYS_TO_END[how]
+    window, end = 100_000, WAYS_TO_END[how]
     for stream in range(1, 101, 2):
         peer.out.clear()
         peer.send(f.post(stream))
         if end is None:
             reset(stream)(peer)
         peer.send(f.data(stream, bytes(16000), pad=10))
-        room -= 16011
+        window -= 16011
         held = peer.seen(events.DataReceived, stream)
         if end is not None:
             end(peer, stream)
-        room -= 9000 if "behind" in how else 0
-        for event in held:  # a driver that is late
+        window -= 9000 if "behind" in how else 0
+        for event in held:  # as by a slow caller
             peer.core.consumed(event.stream, event.counted)
         peer.flush()
-        room += sum(one.increment for one in peer.sent(f.WINDOW_UPDATE, 0))
-        assert 25011 <= room <= 100_000, f"after {stream}"
+        window += sum(one.increment for one in peer.sent(f.WINDOW_UPDATE, 0))
+        assert 25011 <= window <= 100_000, f"after {stream}"
     assert not peer.seen(events.ConnectionFailed)
 
 
 # 6.9.2 The initial window, 6.9.3 Reducing it
 
 
-def sends(data: bytes, *, end: bool = False) -> Step:
+def send_data(data: bytes, *, end: bool = False) -> Step:
     return lambda peer: (peer.core.send_data(peer.stream(), data, end=end), peer.flush())
 
 
-def begins(peer: Peer) -> None:
+def send_head(peer: Peer) -> None:
     peer.core.send_head(peer.stream(), OK)
     peer.flush()
 
@@ -462,10 +468,10 @@ rules(
     (
         "6.9.2-a-window-may-become-negative",
         f.request(),
-        begins,
-        sends(bytes(10000)),
+        send_head,
+        send_data(bytes(10000)),
         f.settings((4, 100)),  # 9900 below zero
-        sends(b"abc", end=True),
+        send_data(b"abc", end=True),
         f.window_update(1, 9900),
         body(10000),
         f.window_update(1, 1),
@@ -505,9 +511,21 @@ rules(
         f.window_update(1, 1 << 31 | 3),
         body(b"abc"),
     ),
-    # An empty frame needs no room only when it ends the stream; some peers insist on that.
-    ("6.9-nothing-is-sent-for-no-data", f.request(), begins, sends(b""), lambda p: not p.sent(0)),
-    ("6.9.2-an-empty-end-needs-no-window", f.request(), begins, sends(b"", end=True), ended()),
+    # An empty frame needs no window only if it ends the stream; some peers require that.
+    (
+        "6.9-nothing-is-sent-for-no-data",
+        f.request(),
+        send_head,
+        send_data(b""),
+        lambda p: not p.sent(0),
+    ),
+    (
+        "6.9.2-an-empty-end-needs-no-window",
+        f.request(),
+        send_head,
+        send_data(b"", end=True),
+        ended(),
+    ),
     (
         "6.9-trailers-wait-for-data-that-waits",
         f.request(),
@@ -586,8 +604,8 @@ rule(
     alive=False,
 )
 
-# What does not depend on the role is wrong for both.
-POST = asks(f.POST, end=False)
+# Rules that do not depend on the role hold for both roles.
+POST = open_request(f.POST, end=False)
 rules(
     ("6.1-to-a-client-data-on-stream-0", POST, f.data(0, b"x"), PROTOCOL),
     ("6.5-to-a-client-acknowledgement-with-a-payload", POST, f.settings_ack(b"x"), SIZE),

@@ -1,4 +1,4 @@
-"""RFC 9113, section 8: requests and responses, and which of them are malformed."""
+"""RFC 9113, section 8: requests and responses, valid and malformed ones."""
 
 import pytest
 
@@ -9,10 +9,10 @@ from tests.rfc.peer import (
     Peer,
     Step,
     Table,
-    asks,
     body,
     ended,
     has,
+    open_request,
     received,
     reply,
     strm,
@@ -29,12 +29,12 @@ TRAILERS = f.headers(1, f.block([(b"x-t", b"1")]), end=True)
 
 
 def refused(name: str, *fields: f.Field) -> None:
-    """A request of these fields is malformed, and nobody hears of it."""
+    """A request of these fields is malformed, and is not reported."""
     rule(name, f.request(1, fields), unknown(), MALFORMED)
 
 
-def taken(name: str, *fields: f.Field) -> None:
-    """A request of these fields is told as it is."""
+def accepted(name: str, *fields: f.Field) -> None:
+    """A request of these fields is reported with them."""
     rule(name, f.request(1, fields), Peer.head)
 
 
@@ -43,11 +43,11 @@ def refused_trailers(name: str, *fields: f.Field) -> None:
 
 
 def refused_response(name: str, *fields: f.Field) -> None:
-    rule(name, asks(), f.request(1, fields), unknown(), MALFORMED, client=True)
+    rule(name, open_request(), f.request(1, fields), unknown(), MALFORMED, client=True)
 
 
 def get(name: bytes, value: bytes | None) -> tuple[f.Field, ...]:
-    """A GET with one pseudo-header changed, or left out."""
+    """A GET with one pseudo-header changed or left out."""
     return f.changed(f.GET, name, value)
 
 
@@ -86,16 +86,26 @@ def interim(status: bytes, *fields: f.Field, end: bool = False) -> bytes:
 
 REFUSED = (b"content-type", b"application/grpc"), (b"grpc-status", b"12")
 rules(
-    ("8.1-response-data-before-its-head", asks(), f.data(1, b"x"), MALFORMED),
-    ("8.1-response-with-two-heads", asks(), OK * 2, MALFORMED),
-    ("8.1-response-trailers-that-do-not-end-it", asks(), OK + MORE, MALFORMED),
-    ("8.1-response-trailers-with-a-status", asks(), OK + f.request(1, f.OK), MALFORMED),
-    ("8.1-interim-response-that-ends-the-stream", asks(), interim(b"103", end=True), MALFORMED),
-    ("8.1-response-ends-without-a-final", asks(), interim(b"100") + TRAILERS, MALFORMED),
-    ("8.1-data-before-the-final-response", asks(), interim(b"100") + f.data(1, b"x"), MALFORMED),
+    ("8.1-response-data-before-its-head", open_request(), f.data(1, b"x"), MALFORMED),
+    ("8.1-response-with-two-heads", open_request(), OK * 2, MALFORMED),
+    ("8.1-response-trailers-that-do-not-end-it", open_request(), OK + MORE, MALFORMED),
+    ("8.1-response-trailers-with-a-status", open_request(), OK + f.request(1, f.OK), MALFORMED),
+    (
+        "8.1-interim-response-that-ends-the-stream",
+        open_request(),
+        interim(b"103", end=True),
+        MALFORMED,
+    ),
+    ("8.1-response-ends-without-a-final", open_request(), interim(b"100") + TRAILERS, MALFORMED),
+    (
+        "8.1-data-before-the-final-response",
+        open_request(),
+        interim(b"100") + f.data(1, b"x"),
+        MALFORMED,
+    ),
     (
         "8.1-interim-responses-are-passed-over",
-        asks(),
+        open_request(),
         b"".join(
             interim(status, (b"link", b"</a>")) for status in (b"100", b"102", b"103", b"199")
         ),
@@ -107,14 +117,14 @@ rules(
     ),
     (
         "8.1-a-response-that-is-trailers-only",
-        asks(),
+        open_request(),
         f.request(1, [*f.OK, *REFUSED]),
         has(1, b"grpc-status", b"12"),
         lambda p: p.seen(events.HeadReceived)[0].ended,
     ),
     (
         "8.1-a-whole-response-before-our-request-ends-then-no-error",
-        asks(f.POST, end=False),
+        open_request(f.POST, end=False),
         f.request(1, f.OK) + f.reset(1, f.NO_ERROR),
         lambda p: [(e.code, e.by_peer) for e in p.seen(events.StreamReset)] == [(0, True)],
         lambda p: p.core.send_data(p.stream(), b"late", end=True),
@@ -126,31 +136,51 @@ rules(
 # 8.1.1 Malformed messages: the length
 
 
-def sized(length: bytes, *pieces: bytes) -> bytes:
-    """A POST with this content-length, and what follows its head."""
+def with_length(length: bytes, *pieces: bytes) -> bytes:
+    """A POST with this content-length, and its body."""
     return f.post(1, (b"content-length", length)) + b"".join(pieces)
 
 
-def answered(length: bytes, data: bytes | None) -> tuple[Step, bytes]:
+def response_with_length(length: bytes, data: bytes | None) -> tuple[Step, bytes]:
     """A response with this content-length, and its data if any."""
     fields = [*f.OK, (b"content-length", length)]
     more = b"" if data is None else f.data(1, data, end=True)
-    return asks(), f.request(1, fields, end=data is None) + more
+    return open_request(), f.request(1, fields, end=data is None) + more
 
 
 ONE = (b"content-length", b"1")
 AB, END = f.data(1, b"ab"), f.data(1, end=True)
 rules(
     ("8.1.1-content-length-without-a-body", f.request(1, f.POST, ONE), MALFORMED),
-    ("8.1.1-less-data-than-content-length", sized(b"3", AB, END), MALFORMED),
-    ("8.1.1-less-data-in-one-frame", sized(b"3", f.data(1, b"ab", end=True)), MALFORMED),
-    ("8.1.1-more-data-than-content-length", sized(b"3", f.data(1, b"abcd", end=True)), MALFORMED),
-    ("8.1.1-more-data-than-content-length-before-the-end", sized(b"3", AB, AB), MALFORMED),
-    ("8.1.1-data-though-content-length-is-0", sized(b"0", f.data(1, b"a", end=True)), MALFORMED),
-    ("8.1.1-less-data-than-content-length-before-trailers", sized(b"3", AB, TRAILERS), MALFORMED),
-    ("8.1.1-padding-is-no-content", sized(b"3", f.data(1, b"ab", pad=1, end=True)), MALFORMED),
+    ("8.1.1-less-data-than-content-length", with_length(b"3", AB, END), MALFORMED),
+    ("8.1.1-less-data-in-one-frame", with_length(b"3", f.data(1, b"ab", end=True)), MALFORMED),
+    (
+        "8.1.1-more-data-than-content-length",
+        with_length(b"3", f.data(1, b"abcd", end=True)),
+        MALFORMED,
+    ),
+    ("8.1.1-more-data-than-content-length-before-the-end", with_length(b"3", AB, AB), MALFORMED),
+    (
+        "8.1.1-data-though-content-length-is-0",
+        with_length(b"0", f.data(1, b"a", end=True)),
+        MALFORMED,
+    ),
+    (
+        "8.1.1-less-data-than-content-length-before-trailers",
+        with_length(b"3", AB, TRAILERS),
+        MALFORMED,
+    ),
+    (
+        "8.1.1-padding-is-no-content",
+        with_length(b"3", f.data(1, b"ab", pad=1, end=True)),
+        MALFORMED,
+    ),
     *[
-        (f"8.1.1-content-length-{value!r}", sized(value, f.data(1, b"a", end=True)), MALFORMED)
+        (
+            f"8.1.1-content-length-{value!r}",
+            with_length(value, f.data(1, b"a", end=True)),
+            MALFORMED,
+        )
         for value in (
             b"",
             b"x",
@@ -167,7 +197,7 @@ rules(
     ],
     (
         "8.1.1-content-length-1_0",
-        sized(b"1_0", f.data(1, b"a", end=True)),
+        with_length(b"1_0", f.data(1, b"a", end=True)),
         MALFORMED,
     ),
     (
@@ -177,13 +207,13 @@ rules(
     ),
     (
         "8.1.1-content-length-without-a-body-of-a-head-that-is-known",
-        sized(b"1", f.data(1, b"a", end=True)) + f.request(3, f.POST, ONE),
+        with_length(b"1", f.data(1, b"a", end=True)) + f.request(3, f.POST, ONE),
         unknown(3),
         strm(f.PROTOCOL_ERROR, 3),
     ),
     (
         "8.1.1-content-length-that-fits",
-        sized(b"5", f.data(1, b"ab", pad=4), f.data(1, b"cde", end=True)),
+        with_length(b"5", f.data(1, b"ab", pad=4), f.data(1, b"cde", end=True)),
         received(b"abcde"),
         lambda p: p.head().content_length == 5,
         f.post(3, (b"content-length", b"0")) + f.data(3, end=True),
@@ -192,19 +222,27 @@ rules(
     ),
     (
         "8.1.1-the-body-of-a-malformed-message-is-not-told-as-ended",
-        sized(b"3", f.data(1, b"ab", end=True)),
+        with_length(b"3", f.data(1, b"ab", end=True)),
         lambda p: not any(event.ended for event in p.seen(events.DataReceived)),
         MALFORMED,
     ),
 )
 rules(
-    ("8.1.1-response-without-the-data-of-its-length", *answered(b"2", None), MALFORMED),
-    ("8.1.1-response-with-less-data-than-content-length", *answered(b"2", b"a"), MALFORMED),
-    ("8.1.1-response-with-more-data-than-content-length", *answered(b"2", b"abc"), MALFORMED),
-    ("8.1.1-response-that-fits-its-content-length", *answered(b"3", b"abc")),
+    ("8.1.1-response-without-the-data-of-its-length", *response_with_length(b"2", None), MALFORMED),
+    (
+        "8.1.1-response-with-less-data-than-content-length",
+        *response_with_length(b"2", b"a"),
+        MALFORMED,
+    ),
+    (
+        "8.1.1-response-with-more-data-than-content-length",
+        *response_with_length(b"2", b"abc"),
+        MALFORMED,
+    ),
+    ("8.1.1-response-that-fits-its-content-length", *response_with_length(b"3", b"abc")),
     (
         "8.1.1-304-has-no-data",
-        asks(),
+        open_request(),
         interim(b"304", (b"content-length", b"3"), end=True),
     ),
     (
@@ -237,9 +275,9 @@ refused("8.2.1-method-with-space", *get(b":method", b"GET /"))
 refused("8.2.1-authority-with-space", *get(b":authority", b"a b"))
 refused("8.2.1-authority-with-cr", *get(b":authority", b"a\rb"))
 refused("8.2.1-scheme-with-lf", *get(b":scheme", b"http\n"))
-taken("8.2.1-values-may-be-empty", *f.GET, (b"x", b""))
-taken("8.2.1-values-may-hold-spaces-and-high-octets", *f.GET, (b"x", b"a \t\xff\x80 b"))
-taken("8.2.1-names-may-hold-every-token-character", *f.GET, (b"!#$%&'*+-.^_`|~09az", b"1"))
+accepted("8.2.1-values-may-be-empty", *f.GET, (b"x", b""))
+accepted("8.2.1-values-may-hold-spaces-and-high-octets", *f.GET, (b"x", b"a \t\xff\x80 b"))
+accepted("8.2.1-names-may-hold-every-token-character", *f.GET, (b"!#$%&'*+-.^_`|~09az", b"1"))
 for what, pair in {
     "name": (b"X-A", b"1"),
     "value": (b"x-a", b"1\n"),
@@ -270,7 +308,7 @@ for name, value in SPECIFIC.items():
     refused_trailers(f"8.2.2-trailers-with-{name.decode()}", (name, value))
 for value in (b"gzip", b"trailers, deflate", b"", b"deflate;q=0.5"):
     refused(f"8.2.2-te-{value!r}", *f.GET, (b"te", value))  # codespell:ignore te
-taken("8.2.2-te-trailers", *f.GET, (b"te", b"trailers"))  # codespell:ignore te
+accepted("8.2.2-te-trailers", *f.GET, (b"te", b"trailers"))  # codespell:ignore te
 CRUMBS = [(b"cookie", b"a=b"), (b"x", b"y"), (b"cookie", b"c=d"), (b"cookie", b"e=f")]
 rule(
     "8.2.3-crumbs-are-joined",
@@ -307,12 +345,12 @@ for target in (
     b"example.org:80",
 ):
     refused(f"8.3.1-path-{target!r}", *get(b":path", target))
-taken("8.3.1-asterisk-of-options", *f.changed(get(b":method", b"OPTIONS"), b":path", b"*"))
+accepted("8.3.1-asterisk-of-options", *f.changed(get(b":method", b"OPTIONS"), b":path", b"*"))
 refused("8.3.1-port-of-the-authority-that-is-no-number", *get(b":authority", b"host:port"))
 refused("8.3.1-scheme-that-begins-with-a-digit", *get(b":scheme", b"1x"))
 refused("8.3.1-userinfo-in-authority", *get(b":authority", b"me:pw@example.org"))
 refused("8.3.1-authority-and-another-host", *f.GET, (b"host", b"example.com"))
-# Needed by what answers, though a client may lack it.
+# Required by our server, though clients may omit it.
 refused("8.3.1-neither-authority-nor-host", *get(b":authority", None))
 rule(
     "8.3.1-host-in-place-of-authority",
@@ -378,7 +416,7 @@ test_rule = table.tested()
 @pytest.mark.parametrize("in_parts", [False, True])
 @pytest.mark.parametrize("end", [None, [(b"x-t", b"1")]])
 @pytest.mark.parametrize("data", [b"", b"abc"])
-def test_an_answer_is_a_head_a_body_and_trailers(
+def test_a_reply_is_a_head_a_body_and_trailers(
     data: bytes, end: list[f.Field] | None, in_parts: bool
 ) -> None:
     peer = Peer()
@@ -394,15 +432,15 @@ def test_an_answer_is_a_head_a_body_and_trailers(
     else:
         core.reply(stream, f.block(f.OK), data, None if end is None else f.block(end))
     peer.flush()
-    assert peer.heard.heard(1).order[0] == "HEADERS"
-    assert peer.heard.heard(1).order[-1] == "END"
+    assert peer.transcript.heard(1).order[0] == "HEADERS"
+    assert peer.transcript.heard(1).order[-1] == "END"
     assert peer.body() == data
     assert [fields for _, fields in peer.heads] == [list(f.OK)] + ([end] if end else [])
     peer.judge(FINE)
 
 
 @pytest.mark.parametrize("role", Role)
-def test_a_block_of_ours_is_what_hpack_reads_on_every_connection(role: Role) -> None:
+def test_our_block_is_decoded_to_its_fields_by_hpack_on_every_connection(role: Role) -> None:
     fields = [
         *f.GET,
         (b":status", b"404"),
@@ -412,8 +450,8 @@ def test_a_block_of_ours_is_what_hpack_reads_on_every_connection(role: Role) -> 
         (b"n" * 300, b"\x00\xff"),
         (b"authorization", b"secret"),
     ]
-    decoder = Peer(role).heard.decoder
+    decoder = Peer(role).transcript.decoder
     for _ in range(2):
-        found = decoder.decode(encode_block(fields), raw=True)
-        assert [(bytes(name), bytes(value)) for name, value in found] == fields
+        decoded = decoder.decode(encode_block(fields), raw=True)
+        assert [(bytes(name), bytes(value)) for name, value in decoded] == fields
     assert len(decoder.header_table.dynamic_entries) == 0

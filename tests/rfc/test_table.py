@@ -1,4 +1,4 @@
-"""docs/rfc.md names every section that has cases, and the file that holds them."""
+"""docs/rfc.md names every section that has cases, with their files."""
 
 import re
 from pathlib import Path
@@ -29,7 +29,7 @@ MODULES = {
 GRPC = [test_grpc_server, test_grpc_client]
 
 
-def test_each_section_stands_in_the_page_with_its_file() -> None:
+def test_the_page_has_each_section_with_its_files() -> None:
     for rfc, modules in MODULES.items():
         tested = {
             (match[0], Path(module.__file__).name)
@@ -41,7 +41,7 @@ def test_each_section_stands_in_the_page_with_its_file() -> None:
         assert shown == tested
 
 
-def test_each_part_of_the_documents_of_grpc_stands_in_the_page_with_its_file() -> None:
+def test_the_page_has_each_part_of_the_grpc_documents_with_its_files() -> None:
     tested = {
         (case.name.partition(":")[0], Path(module.__file__).name)
         for module in GRPC
@@ -52,13 +52,13 @@ def test_each_part_of_the_documents_of_grpc_stands_in_the_page_with_its_file() -
     assert shown == tested
 
 
-def test_every_file_of_the_page_exists() -> None:
+def test_every_file_in_the_page_exists() -> None:
     named = re.findall(r"`(?:tests/rfc/)?(test_\w+\.py)`", PAGE)
     assert len(named) > 40
     assert [name for name in named if not (ROOT / "tests/rfc" / name).is_file()] == []
 
 
-def test_names_of_cases_are_not_used_twice() -> None:
+def test_case_names_are_unique() -> None:
     for module in (*GRPC, *(module for modules in MODULES.values() for module in modules)):
         names = [case.name for case in module.table.cases]
         assert len(names) == len(set(names))

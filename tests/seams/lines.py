@@ -1,4 +1,4 @@
-"""A protocol of one's own: each line is a request, its answer a line; over HTTP and over gRPC."""
+"""A custom protocol: each line is a request, and its reply a line; over HTTP and over gRPC."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.request import Outcome
 
 
 class Lines:
-    """Submits lines to the graph that the path, or the first line, names."""
+    """Submits lines to the graph that is named by the path or by the first line."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -27,24 +27,24 @@ class Lines:
         while (piece := await call.read()) is not None:
             *lines, rest = (rest + piece).split(b"\n")
             for line in lines:
-                await call.write(await self._ask(call.values[0], line, call.timeout) + b"\n")
+                await call.write(await self._submit(call.values[0], line, call.timeout) + b"\n")
 
     async def _over_grpc(self, call: GrpcCall) -> None:
         name = await call.read() or b""
         while (line := await call.read()) is not None:
-            await call.write(await self._ask(name.decode(), line, call.timeout))
+            await call.write(await self._submit(name.decode(), line, call.timeout))
 
-    async def _ask(self, name: str, line: bytes, timeout: float | None) -> bytes:
+    async def _submit(self, name: str, line: bytes, timeout: float | None) -> bytes:
         graph = self._engine.graph(name)
         if graph is None:
             return b"! unknown_service"
         answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        asked = Submission(graph, {"line": line.decode()}, timeout, context=answer)
-        asked.start(lambda asked, outcome: asked.context.set_result(outcome))
+        submission = Submission(graph, {"line": line.decode()}, timeout, context=answer)
+        submission.start(lambda submission, outcome: submission.context.set_result(outcome))
         try:
             outcome = await answer
-        except asyncio.CancelledError:  # the caller has gone
-            asked.cancel()
+        except asyncio.CancelledError:  # the client has disconnected
+            submission.cancel()
             raise
         if outcome.error is not None:
             return b"! " + outcome.error.code.encode()

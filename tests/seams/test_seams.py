@@ -1,4 +1,4 @@
-"""What can be added from outside the package: a protocol, an executor, an instrument."""
+"""Additions from outside of the package: a protocol, an executor, an instrument."""
 
 from __future__ import annotations
 
@@ -39,40 +39,40 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> ServiceProcess:
         assert server.stop() == 0
 
 
-def test_a_toy_protocol_answers_lines_over_http(server: ServiceProcess) -> None:
+def test_a_custom_protocol_replies_to_lines_over_http(server: ServiceProcess) -> None:
     with direct.open(f"{server.http_url}/lines/shout", b"one\ntwo\n", timeout=10) as answer:
         assert answer.read() == b"ONE by toy\nTWO by toy\n"
     with direct.open(f"{server.http_url}/lines/other", b"one\n", timeout=10) as answer:
         assert answer.read() == b"! unknown_service\n"
 
 
-def test_a_toy_protocol_answers_lines_over_a_stream_of_grpc(server: ServiceProcess) -> None:
+def test_a_custom_protocol_replies_to_lines_over_a_grpc_stream(server: ServiceProcess) -> None:
     with grpc.insecure_channel(f"127.0.0.1:{server.rpc_port}") as channel:
-        ask = channel.stream_stream("/lines.Lines/Ask")
-        assert list(ask(iter([b"shout", b"one", b"two"]), timeout=10)) == [
+        call = channel.stream_stream("/lines.Lines/Ask")
+        assert list(call(iter([b"shout", b"one", b"two"]), timeout=10)) == [
             b"ONE by toy",
             b"TWO by toy",
         ]
 
 
-def test_the_pipeline_protocol_answers_beside_it_through_the_toy_executor(
+def test_the_pipeline_protocol_uses_the_custom_executor(
     server: ServiceProcess,
 ) -> None:
     assert post(server, "shout", line="x").json["value"] == ["X by toy"]
 
 
-def test_the_toy_instrument_was_told_everything(server: ServiceProcess) -> None:
+def test_the_custom_instrument_gets_every_event(server: ServiceProcess) -> None:
     before = server.log().count("told replied")
     assert post(server, "shout", line="x").json["err_no"] == 0
-    told = [line[5:] for line in server.log().splitlines() if line.startswith("told ")]
-    assert sum(line.startswith("replied") for line in told) == before + 1
-    number = [line for line in told if line.startswith("replied")][-1].split()[1]
-    assert f"admitted shout {number}" in told
-    assert f"replied {number} True None" in told
-    assert "closed shout full" in told
-    assert "returned shout True 0" in told
+    events = [line[5:] for line in server.log().splitlines() if line.startswith("told ")]
+    assert sum(line.startswith("replied") for line in events) == before + 1
+    number = [line for line in events if line.startswith("replied")][-1].split()[1]
+    assert f"admitted shout {number}" in events
+    assert f"replied {number} True None" in events
+    assert "closed shout full" in events
+    assert "returned shout True 0" in events
 
 
 @pytest.mark.parametrize("file", ["lines.py", "toy_executor.py", "toy_instrument.py"])
-def test_each_of_them_takes_less_than_sixty_lines(file: str) -> None:
+def test_each_addition_has_less_than_sixty_lines(file: str) -> None:
     assert len((Path(__file__).parent / file).read_text().splitlines()) < 60

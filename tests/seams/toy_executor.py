@@ -1,4 +1,4 @@
-"""An executor of one's own: one thread from a pool for each hand-over."""
+"""A custom executor: one thread of a pool for each hand-over."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.executors.work import BoundOp, run_batch
 
 
 class PoolExecutor(LocalExecutor):
-    """As many calls at once as there are copies of the op."""
+    """Runs as many calls at once as there are copies of the op."""
 
     takes_several = False
 
@@ -32,7 +32,7 @@ class PoolExecutor(LocalExecutor):
         ran.add_done_callback(report)
 
     def abandon(self, work: Work) -> None:
-        """A thread cannot be ended from outside."""
+        """A thread cannot be stopped from outside."""
 
     async def close(self, timeout: float) -> bool:
         self._pool.shutdown(wait=False)

@@ -1,7 +1,6 @@
-"""Requests at a fixed rate from several kinds of clients, written down for a judge.
+"""Requests at a fixed rate from several kinds of clients, recorded in a history.
 
-Each goes to one of several services at random, which answers with its own name as ``by``.
-"""
+Each request goes to a random service, whose reply has the service's name as ``by``."""
 
 from __future__ import annotations
 
@@ -25,20 +24,20 @@ INFERENCE = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
 TIMEOUT = 30.0
 
 Ask = Callable[[str, str], Awaitable[dict[str, str]]]
-"""Sends a service a nonce, gives the answer's pairs; raises when there is none."""
+"""Sends a nonce to a service; returns the reply's pairs, or raises."""
 
 
 class Refused(Exception):
-    """An answer that is an error."""
+    """A reply that is an error."""
 
 
 class Load:
-    """What the clients saw.
+    """The calls of all clients, and their outcomes.
 
     Attributes:
-        engines: how many answers each process gave.
-        broken: how calls failed that got no answer, by client.
-        asked: requests sent.
+        engines: number of replies of each engine process.
+        broken: errors of calls without a reply, by kind of client.
+        asked: number of requests sent.
     """
 
     def __init__(self, services: Sequence[str]) -> None:
@@ -52,7 +51,7 @@ class Load:
         self._numbers = itertools.count(1)
 
     async def one(self, kind: str, ask: Ask) -> None:
-        """One request."""
+        """Sends one request and records its outcome."""
         number = next(self._numbers)
         nonce = str(number)
         self.asked += 1
@@ -73,14 +72,15 @@ class Load:
             self.ids.append(int(answer["id"]))
 
     def verdict(self) -> list[str]:
-        """What is wrong with the answers that came."""
+        """The violations in the recorded history."""
         found = check(self.history.events)
         if len(set(self.ids)) != len(self.ids):
             found.append("a data id was given twice")
         return found
 
     async def offer(self, kinds: dict[str, Ask], rate: float, enough: asyncio.Event) -> None:
-        """Send ``rate`` requests a second over each kind, whatever becomes of them, until told."""
+        """Sends ``rate`` requests a second with each kind of client, whatever their outcome, until
+        ``enough`` is set."""
         loop = asyncio.get_running_loop()
         calls: set[asyncio.Task[None]] = set()
         due = loop.time()
@@ -101,7 +101,8 @@ class Load:
 
 @asynccontextmanager
 async def clients(server: ServiceProcess) -> AsyncIterator[dict[str, Ask]]:
-    """Our client, grpcio, HTTP on connections that are kept, and on a new one each time."""
+    """Our client, grpcio, HTTP over kept-alive connections, and HTTP over a new connection per
+    request."""
     async with AsyncExitStack() as stack:
         kept = await stack.enter_async_context(httpx.AsyncClient(timeout=TIMEOUT, trust_env=False))
         ours = await stack.enter_async_context(AsyncPipelineClient())
@@ -124,7 +125,7 @@ async def clients(server: ServiceProcess) -> AsyncIterator[dict[str, Ask]]:
             return await post(kept, service, nonce)
 
         async def over_new(service: str, nonce: str) -> dict[str, str]:
-            # With no certificates to read, which would take 30 ms of CPU each time.
+            # Without loading certificates, which would take 30 ms of CPU for each client.
             more = {"trust_env": False, "verify": False}
             async with httpx.AsyncClient(timeout=TIMEOUT, **more) as client:
                 return await post(client, service, nonce)
@@ -140,7 +141,7 @@ async def clients(server: ServiceProcess) -> AsyncIterator[dict[str, Ask]]:
 
 
 def pairs_of_json(answer: httpx.Response) -> dict[str, str]:
-    """The pairs of a good answer."""
+    """The pairs of a successful HTTP reply."""
     reply = answer.json()
     if answer.status_code != 200 or reply["err_no"]:
         raise Refused(f"{answer.status_code} {answer.text[:200]}")
@@ -148,7 +149,7 @@ def pairs_of_json(answer: httpx.Response) -> dict[str, str]:
 
 
 def pairs_of(reply: Response) -> dict[str, str]:
-    """The same over gRPC."""
+    """The pairs of a successful gRPC reply."""
     if reply.err_no:
         raise Refused(f"{reply.err_no} {reply.err_msg}")
     return dict(zip(reply.key, reply.value, strict=True))

@@ -1,4 +1,4 @@
-"""A whole service without ports: real graph, real engine, real workers, calls made directly."""
+"""A service without ports: the real graph, engine and workers, called directly."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def drawn(
     flags: Mapping[str, Any] | None = None,
     name: str | None = None,
 ) -> Blueprint:
-    """The checked service that ends in this op."""
+    """The checked service whose last op this is."""
     end = last if isinstance(last, ResponseOp) else ResponseOp(input_ops=[last])
     return draw_blueprint(end, loaded(config, flags), name)
 
@@ -48,7 +48,7 @@ class Inside:
         self.works = works
 
     async def ask(self, log_id: int = 0, **feed: Any) -> paddle.Reply | pb.Response:
-        """Send texts and arrays as one request; give the reply."""
+        """Sends texts and arrays as one request; returns the reply."""
         texts = {key: value for key, value in feed.items() if isinstance(value, str)}
         arrays = [
             tensors.encode(key, value)
@@ -61,7 +61,7 @@ class Inside:
 
 
 class _Futures:
-    """The port of whoever waits for a reply; a future is what a call is known by."""
+    """The callbacks for replies; each call is identified by its future."""
 
     def write(self, _names: Any, _texts: Any, /) -> None:
         return None
@@ -80,7 +80,7 @@ class _Futures:
 async def answer(
     protocol: PipelineProtocol, call: paddle.Call, timeout: float | None = None
 ) -> Any:
-    """The reply to a call; its cancellation drops the work."""
+    """The reply to a call. Cancelling the task cancels the call."""
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     drop = protocol.start(call, timeout, _Futures(), future)
     try:
@@ -97,7 +97,7 @@ async def inside(
     config: Mapping[str, Any] | None = None,
     flags: Mapping[str, Any] | None = None,
 ) -> AsyncIterator[Inside]:
-    """Run the service that ends in this op."""
+    """Runs the service whose last op this is."""
     works = Works(deploy([drawn(last, config, flags)]))
     engine = works.engine(asyncio.get_running_loop())
     pool: Any = DaemonPool(4, "ends")
@@ -111,11 +111,11 @@ async def inside(
 
 
 def pairs(reply: paddle.Reply | pb.Response) -> dict[str, str]:
-    """The reply's pairs; fails when it is an error."""
+    """The pairs of a reply, which must not be an error."""
     assert reply.err_no == 0, reply.err_msg
     return dict(zip(reply.key, reply.value, strict=True))
 
 
 def root() -> RequestOp:
-    """A new root for a graph."""
+    """A new request op."""
     return RequestOp()

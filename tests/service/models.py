@@ -9,7 +9,8 @@ from onnx import TensorProto, helper
 
 
 def scale(file: Path, factor: float, output: str = "y") -> Path:
-    """``output = x * factor`` and ``twice = output * 2``; ``x`` is float32 ``[n, 3]``."""
+    """A model of ``output = x * factor`` and ``twice = output * 2``; ``x`` is float32 ``[n,
+    3]``."""
     rows = ["n", 3]
     graph = helper.make_graph(
         [
@@ -24,14 +25,14 @@ def scale(file: Path, factor: float, output: str = "y") -> Path:
         ],
         [helper.make_tensor("factor", TensorProto.FLOAT, [1], [factor])],
     )
-    # Versions that every ONNX Runtime we allow can read.
+    # Versions that all supported versions of ONNX Runtime can read.
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.save(model, str(file))
     return file
 
 
 def plus_one(file: Path) -> Path:
-    """``y = x + 1``, float32 of any sizes ``[n, height, width]``."""
+    """A model of ``y = x + 1`` for float32 of any shape ``[n, height, width]``."""
     axes = ["n", "height", "width"]
     graph = helper.make_graph(
         [helper.make_node("Add", ["x", "one"], ["y"])],

@@ -1,4 +1,4 @@
-"""Server scripts for tests, written as users write them: no ``__main__`` guard, run at the end."""
+"""Service scripts for tests, in the users' style: no ``__main__`` guard, run at the end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from tests.services.process import ServiceProcess, direct
 
 NAME = "work"
-"""Of the service of ``script``."""
+"""The name of the service of ``script``."""
 PYTHON = (sys.executable,)
 PENSTOCK = (sys.executable, "-m", "penstock", "run")
 
@@ -45,7 +45,8 @@ def script(
     text: str = ECHO,
     name: str = "service.py",
 ) -> Path:
-    """Write a script. Its op is ``WorkOp`` with these hooks; its ports are the environment's."""
+    """Writes a script. Its op is ``WorkOp`` with these hooks; its ports come from the
+    environment."""
     lines = "\n".join(f"    {line}" for line in hooks.strip("\n").splitlines())
     path = folder / name
     filled = text.format(hooks=lines, config=config, before=before)
@@ -54,7 +55,7 @@ def script(
 
 
 class Answer:
-    """What one HTTP exchange gave."""
+    """An HTTP response."""
 
     def __init__(self, status: int, headers: dict[str, str], body: bytes) -> None:
         self.status = status
@@ -63,19 +64,19 @@ class Answer:
 
     @property
     def json(self) -> dict[str, Any]:
-        """The body."""
+        """The decoded body."""
         value: dict[str, Any] = json.loads(self.body)
         return value
 
 
 def post(server: ServiceProcess, name: str = NAME, timeout: float = 30, **pairs: str) -> Answer:
-    """One request over HTTP."""
+    """Sends one prediction request over HTTP."""
     body = json.dumps({"key": list(pairs), "value": list(pairs.values())}).encode()
     return fetch(f"{server.http_url}/{name}/prediction", body, timeout)
 
 
 def fetch(url: str, body: bytes | None = None, timeout: float = 30) -> Answer:
-    """One exchange; statuses that are errors are answers too."""
+    """Sends one HTTP request; error statuses are returned too."""
     try:
         with direct.open(url, data=body, timeout=timeout) as reply:
             return Answer(reply.status, dict(reply.headers), reply.read())
@@ -84,7 +85,7 @@ def fetch(url: str, body: bytes | None = None, timeout: float = 30) -> Answer:
 
 
 class Later:
-    """Something that runs in a thread of its own."""
+    """A call that runs in its own thread."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self._call = call
@@ -99,7 +100,7 @@ class Later:
             self._result = error
 
     def result(self, timeout: float = 30) -> Any:
-        """What it gave; raises what it raised."""
+        """The call's result; raises the call's exception."""
         self._thread.join(timeout)
         assert not self._thread.is_alive(), "still running"
         if isinstance(self._result, BaseException):
@@ -108,7 +109,7 @@ class Later:
 
 
 def until(true: Callable[[], object], what: str, timeout: float = 20) -> None:
-    """Return when it has become true."""
+    """Waits until ``true()`` is true."""
     pause = threading.Event()
     deadline = time.monotonic() + timeout
     while not true():

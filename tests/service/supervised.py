@@ -1,9 +1,8 @@
-"""Scripts with a supervisor, run as processes of their own, which tell the test what they do.
+"""Scripts with a supervisor, run as processes, which report events to the test.
 
 A script defines ``serve(zygote)``, the engine's coroutine, and may define ``worker_main`` and the
-number of ``engines``; ``here`` is an engine's id, and ``orders`` what it is told. All its
-processes write lines to one pipe; its end of file means that none of them is left.
-"""
+number of ``engines``; ``here`` is an engine's id, and ``orders`` has the supervisor's messages to
+it. All its processes write lines to one pipe, whose end of file means that they all have ended."""
 
 from __future__ import annotations
 
@@ -17,7 +16,8 @@ from pathlib import Path
 from types import TracebackType
 
 DONE = 7
-"""Status of an engine that has done what its test wanted: with 0, unasked, it would have failed."""
+"""The exit status of an engine after a successful test: an unrequested exit with 0 counts as a
+failure."""
 
 PROLOGUE = """
 done = 7
@@ -106,7 +106,7 @@ class Supervised:
             os.close(pidfd)
 
     def hear(self, word: str, timeout: float = 20) -> list[str]:
-        """The rest of the next line that starts with a word; lines before it are skipped."""
+        """Skips lines until one starts with the word; returns the rest of that line."""
         deadline = time.monotonic() + timeout
         while True:
             first, *rest = self.next_line(deadline - time.monotonic())
@@ -122,23 +122,23 @@ class Supervised:
         return line.decode().split(" ")
 
     def pid(self, word: str) -> int:
-        """The number after a word."""
+        """The number after the word."""
         return int(self.hear(word)[0])
 
     def rest(self, timeout: float = 20) -> str:
-        """What is written until every process is gone."""
+        """The remaining output, once every process has ended."""
         deadline = time.monotonic() + timeout
         while self._more(deadline):
             pass
         return self._heard.decode()
 
     def status(self, timeout: float = 20) -> int:
-        """The script's exit status, when every process is gone."""
+        """The script's exit status, once every process has ended."""
         self.rest(timeout)
         return self.process.wait(timeout)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send the supervisor a signal."""
+        """Sends the supervisor a signal."""
         self.process.send_signal(number)
 
     def watch(self, pid: int) -> int:
@@ -148,7 +148,7 @@ class Supervised:
         return pidfd
 
     def _more(self, deadline: float) -> bool:
-        """Read on; False at the end of file."""
+        """Reads more output; False at the end of file."""
         poll = select.poll()
         poll.register(self._lines, select.POLLIN)
         left = deadline - time.monotonic()
@@ -159,7 +159,7 @@ class Supervised:
 
 
 def gone(pidfd: int, timeout: float) -> bool:
-    """Whether a process ends in time."""
+    """Whether the process ends within the timeout."""
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(timeout * 1000))

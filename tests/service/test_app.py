@@ -1,4 +1,4 @@
-"""An app's routes, called through the engine without a port."""
+"""Routes of an app, called through the engine without a port."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Item(BaseModel):
 
 
 class Doubler:
-    """One object per worker; a step for each part of the work."""
+    """One object per worker, with a method for each step."""
 
     made = 0
 
@@ -116,12 +116,12 @@ def http() -> Iterator[httpx.Client]:
     gate.set()
 
 
-def test_a_class_has_an_object_for_each_worker_and_its_steps_run(http: httpx.Client) -> None:
+def test_a_class_has_one_object_per_worker_and_all_its_steps_run(http: httpx.Client) -> None:
     assert http.post("/double", json={"value": 4}).json() == {"doubled": 8}
     assert Doubler.made == 2
 
 
-def test_bad_items_fail_alone_within_their_batch(http: httpx.Client) -> None:
+def test_invalid_items_fail_without_affecting_their_batch(http: httpx.Client) -> None:
     bodies: list[Any] = [{"value": each} for each in range(1, ITEMS + 1)]
     bodies[3], bodies[7], bodies[11] = {"value": 0}, {"value": "x"}, {}
     with ThreadPoolExecutor(ITEMS) as threads:
@@ -137,7 +137,7 @@ def test_bad_items_fail_alone_within_their_batch(http: httpx.Client) -> None:
             assert answer.json() == 1 / body["value"]
 
 
-def test_msgpack_is_read_and_answered(http: httpx.Client) -> None:
+def test_a_msgpack_request_gets_a_msgpack_reply(http: httpx.Client) -> None:
     answer = http.post(
         "/later",
         content=ormsgpack.packb({"x": 1}),
@@ -161,7 +161,7 @@ def test_msgpack_is_read_and_answered(http: httpx.Client) -> None:
         ("/Doubler", b'{"value": 1}', "application/json", 404, "unknown_service"),
     ],
 )
-def test_failures_have_statuses_and_one_form(
+def test_each_failure_has_its_status_and_the_common_form(
     http: httpx.Client, path: str, content: bytes, kind: str, status: int, error: str
 ) -> None:
     if path == "/stuck":
@@ -172,7 +172,7 @@ def test_failures_have_statuses_and_one_form(
     assert "no number" not in answer.text
 
 
-def test_a_graph_of_ops_has_a_route_with_types(http: httpx.Client) -> None:
+def test_a_graph_of_ops_has_a_typed_route(http: httpx.Client) -> None:
     answer = http.post("/pairs", json={"x": [[1, 2], [3, 4]]})
     assert answer.json() == {"left": [[2.0, 4.0], [6.0, 8.0]], "total": 20.0}
     assert http.post("/pairs", json={"x": [1]}).status_code == 422
@@ -180,7 +180,7 @@ def test_a_graph_of_ops_has_a_route_with_types(http: httpx.Client) -> None:
     assert (product.status_code, product.json()["number"]) == (400, 51)
 
 
-def test_every_graph_has_a_plain_route(http: httpx.Client) -> None:
+def test_a_route_accepts_json_and_forms_and_compresses_replies(http: httpx.Client) -> None:
     assert http.post("/later", json={"x": 3}).json() == 4
     array = io.BytesIO()
     np.save(array, np.ones((1, 2), "float32"))
@@ -194,9 +194,7 @@ def test_every_graph_has_a_plain_route(http: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize(("path", "status"), [("/double", 405), ("/later", 405), ("/nothing", 404)])
-def test_another_method_is_refused_where_something_is_served(
-    http: httpx.Client, path: str, status: int
-) -> None:
+def test_another_method_of_a_known_path_is_405(http: httpx.Client, path: str, status: int) -> None:
     assert http.get(path).status_code == status
 
 
@@ -211,7 +209,7 @@ def test_another_method_is_refused_where_something_is_served(
         ("POST", "/" + "x" * 4000, ""),
     ],
 )
-def test_a_path_without_a_route_is_answered_with_the_nearest(
+def test_the_404_of_an_unknown_path_names_the_nearest_route(
     http: httpx.Client, method: str, path: str, hint: str
 ) -> None:
     answer = http.request(method, path)
@@ -223,7 +221,7 @@ def test_a_path_without_a_route_is_answered_with_the_nearest(
 
 
 @pytest.mark.real
-def test_paths_beside_a_route_of_several_segments_are_not_the_pipeline_protocol_s(
+def test_an_unknown_path_near_a_route_of_two_segments_is_not_the_pipeline_protocol_s(
     tmp_path: Path,
 ) -> None:
     script = tmp_path / "app.py"
@@ -242,19 +240,19 @@ def test_paths_beside_a_route_of_several_segments_are_not_the_pipeline_protocol_
         for method in ("POST", "GET"):
             answer = http.request(method, "/api/predct")
             assert answer.status_code == 404
-            told = "there is no route /api/predct; did you mean /api/predict?"
-            assert answer.json()["message"] == told
+            message = "there is no route /api/predct; did you mean /api/predict?"
+            assert answer.json()["message"] == message
         other = http.post("/other/prediction", json={"key": [], "value": []})
         assert (other.status_code, other.json()["err_no"]) == (200, 3002)
 
 
-def test_the_pipeline_protocol_s_paths_keep_their_answers(http: httpx.Client) -> None:
+def test_paths_of_the_pipeline_protocol_keep_its_plain_text_errors(http: httpx.Client) -> None:
     for method, path, status in (("POST", "/later/%C2%82%0F", 404), ("GET", "/later/x", 405)):
         answer = http.request(method, path)
         assert (answer.status_code, answer.headers["content-type"][:10]) == (status, "text/plain")
 
 
-def test_another_method_is_answered_with_those_that_are_allowed(http: httpx.Client) -> None:
+def test_a_405_names_the_allowed_methods(http: httpx.Client) -> None:
     answer = http.get("/later")
     assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
     assert answer.json() == {
@@ -263,15 +261,15 @@ def test_another_method_is_answered_with_those_that_are_allowed(http: httpx.Clie
     }
 
 
-def test_the_log_says_what_an_answer_s_id_stands_for(
+def test_the_log_line_of_a_failure_has_the_id_of_its_reply(
     http: httpx.Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told = http.post("/invert", json={"value": 0}).json()["id"]
-    assert any(told in record.getMessage() and record.exc_info for record in caplog.records)
+    reply_id = http.post("/invert", json={"value": 0}).json()["id"]
+    assert any(reply_id in record.getMessage() and record.exc_info for record in caplog.records)
 
 
 class Raising:
-    """Each step raises for a text of its name."""
+    """Each step raises if the text is the step's name."""
 
     def preprocess(self, text: str) -> str:
         return self._step("preprocess", text)
@@ -289,30 +287,30 @@ class Raising:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("preprocess", "Raising.preprocess raised"),
         ("inference", "Raising.inference raised"),
         ("postprocess", "Raising.postprocess, or the check of its result, raised"),
     ],
 )
-def test_the_log_names_the_method_that_raised(
-    text: str, told: str, caplog: pytest.LogCaptureFixture
+def test_the_log_line_names_the_method_that_raised(
+    text: str, message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = App("raising")
     app.route("/length", batch=4)(Raising)
     with client(app) as http:
         assert http.post("/length", json={"text": text}).status_code == 500
-    assert any(each.startswith(f"op Raising: {told} (") for each in caplog.messages)
+    assert any(each.startswith(f"op Raising: {message} (") for each in caplog.messages)
 
 
-def test_the_log_names_the_function_that_raised(
+def test_the_log_line_names_the_function_that_raised(
     http: httpx.Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     http.post("/invert", json={"value": 0})
     http.post("/lies", json={"x": 0})
-    told = [each.partition(" (")[0] for each in caplog.messages]
-    assert told == ["op invert: invert raised", "op lies: the check of the result raised"]
+    messages = [each.partition(" (")[0] for each in caplog.messages]
+    assert messages == ["op invert: invert raised", "op lies: the check of the result raised"]
 
 
 class Unmade:
@@ -334,7 +332,7 @@ class Unloaded:
 @pytest.mark.parametrize(
     ("target", "step"), [(Unmade, "Unmade.__init__"), (Unloaded, "Unloaded.load")]
 )
-def test_a_class_that_cannot_start_is_named_with_its_method(
+def test_a_class_that_fails_to_start_is_named_with_its_method(
     target: type[Any], step: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = App("unmade")
@@ -344,7 +342,7 @@ def test_a_class_that_cannot_start_is_named_with_its_method(
     assert f"op {target.__name__}: {step} raised" in caplog.messages
 
 
-def test_numpy_scalars_and_product_errors_of_functions_are_answers() -> None:
+def test_functions_may_return_numpy_scalars_and_raise_product_errors() -> None:
     app = App("answers")
 
     @app.route("/scalars")
@@ -360,29 +358,29 @@ def test_numpy_scalars_and_product_errors_of_functions_are_answers() -> None:
         assert refused.json()["message"].endswith("x is negative")
 
 
-def test_a_mounted_app_serves_on_each_loop_that_asks() -> None:
+def test_a_mounted_app_serves_on_each_event_loop() -> None:
     app = App("mounted")
 
     @app.route("/double")
     def double(x: int) -> int:
         return 2 * x
 
-    async def ask() -> int:
+    async def request() -> int:
         transport = httpx.ASGITransport(app.asgi)
         async with httpx.AsyncClient(transport=transport, base_url="http://x") as http:
             return int((await http.post("/double", json={"x": 4})).text)
 
-    assert [asyncio.run(ask()) for _ in range(3)] == [8, 8, 8]
+    assert [asyncio.run(request()) for _ in range(3)] == [8, 8, 8]
 
 
 @pytest.mark.parametrize("path", ["predict", "/a{b}", "/double"])
-def test_paths_that_cannot_be_routes_are_errors(path: str) -> None:
+def test_a_path_that_cannot_be_a_route_is_an_error(path: str) -> None:
     with pytest.raises(GraphError):
         make_app().route(path)(Doubler)
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "problem"),
     [
         ({"bacth": 4}, "route('/x'): bacth is not a known option; did you mean batch?"),
         (
@@ -392,13 +390,15 @@ def test_paths_that_cannot_be_routes_are_errors(path: str) -> None:
         ({"http_port": 1}, "route('/x'): http_port is not a known option; it is one of App(...)"),
     ],
 )
-def test_an_unknown_option_of_a_route_names_the_nearest(options: dict[str, Any], told: str) -> None:
+def test_an_unknown_option_of_a_route_is_refused_with_the_nearest(
+    options: dict[str, Any], problem: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         App("iris").route("/x", **options)
-    assert caught.value.problems == [told]
+    assert caught.value.problems == [problem]
 
 
-def test_an_unknown_option_of_an_app_names_the_nearest() -> None:
+def test_an_unknown_option_of_an_app_is_refused_with_the_nearest() -> None:
     with pytest.raises(ConfigError) as caught:
         App("iris", http_prt=80, batch=4)
     assert caught.value.problems == [
@@ -410,18 +410,18 @@ def test_an_unknown_option_of_an_app_names_the_nearest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("app", "options", "told"),
+    ("app", "options", "message"),
     [
         ({}, {"max_batches": 0}, "App('iris'), route /double: op.Doubler.max_batches: must be"),
         ({"http_port": "x"}, {}, "App('iris'), route /double: http_port: must be an integer"),
     ],
 )
-def test_a_wrong_value_names_app_and_route(
-    app: dict[str, Any], options: dict[str, Any], told: str
+def test_an_invalid_value_is_refused_with_app_and_route(
+    app: dict[str, Any], options: dict[str, Any], message: str
 ) -> None:
     made = App("iris", **app)
     made.route("/double", **options)(Doubler)
-    with pytest.raises(ConfigError, match=re.escape(told)):
+    with pytest.raises(ConfigError, match=re.escape(message)):
         made.services[0].prepare_beside({})
 
 

@@ -1,4 +1,4 @@
-"""Typed functions in threads and in processes: each request of a batch gets its own result."""
+"""Typed functions in threads and processes: each request of a batch gets its own result."""
 
 from __future__ import annotations
 
@@ -57,16 +57,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]
         assert server.stop() == 0
 
 
-def ask(
+def send(
     server: ServiceProcess, path: str, body: Any, kind: str, timeout: float = 20.0
 ) -> tuple[int, Any]:
     packed = kind == "application/msgpack"
-    sent = ormsgpack.packb(body) if packed else json.dumps(body).encode()
+    content = ormsgpack.packb(body) if packed else json.dumps(body).encode()
     headers = {"Content-Type": kind, "Penstock-Timeout": str(timeout)}
     try:
-        with direct.open(Request(server.http_url + path, sent, headers), timeout=20) as answer:
-            read = answer.read()
-            return answer.status, ormsgpack.unpackb(read) if packed else json.loads(read)
+        with direct.open(Request(server.http_url + path, content, headers), timeout=20) as answer:
+            received = answer.read()
+            return answer.status, ormsgpack.unpackb(received) if packed else json.loads(received)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)
 
@@ -86,7 +86,9 @@ def test_each_request_of_a_batch_gets_its_own_result(
     timeouts[29] = 0.15
     with ThreadPoolExecutor(48) as threads:
         answers = list(
-            threads.map(lambda body, own: ask(server, path, body, kind, own), bodies, timeouts)
+            threads.map(
+                lambda body, timeout: send(server, path, body, kind, timeout), bodies, timeouts
+            )
         )
     together, failure = [], ""
     for index, (status, answer) in enumerate(answers):
@@ -95,7 +97,7 @@ def test_each_request_of_a_batch_gets_its_own_result(
         elif index == 17:
             assert (status, answer["error"]) == (500, "hook_failed")
             failure = answer["id"]
-        elif index == 29:  # while it waited, or while it ran
+        elif index == 29:  # in the queue, or while it ran
             assert (status, answer["error"]) == (504, "deadline")
         else:
             assert (status, answer["root"]) == (200, index**0.5)

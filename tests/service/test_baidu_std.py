@@ -1,4 +1,4 @@
-"""``penstock serve`` over baidu_std, which the original's clients speak: a service as a process."""
+"""``penstock serve`` over baidu_std, the protocol of the original's clients, as a process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.services.process import ROOT, ServiceProcess, running
 pytestmark = pytest.mark.real
 
 ENOSERVICE, ENOMETHOD, EREQUEST = 1001, 1002, 1003
-MOST = 1 << 20
+MAX_BYTES = 1 << 20
 PIPELINE = "baidu.paddle_serving.pipeline_serving.PipelineService"
 
 
@@ -45,7 +45,7 @@ def price(folder: Path) -> float:
 
 @pytest.fixture(scope="module")
 def service(folder: Path) -> Iterator[ServiceProcess]:
-    limits = {"PENSTOCK_MAX_MESSAGE_BYTES": str(MOST)}
+    limits = {"PENSTOCK_MAX_MESSAGE_BYTES": str(MAX_BYTES)}
     with running(folder, command=SERVE, timeout=60, environment=limits) as server:
         yield server
         assert server.stop() == 0
@@ -53,8 +53,8 @@ def service(folder: Path) -> Iterator[ServiceProcess]:
 
 
 def message(count: int = 1, **more: Any) -> bytes:
-    whole: bytes = REQUEST(**document(count, **more)).SerializeToString()
-    return whole
+    body: bytes = REQUEST(**document(count, **more)).SerializeToString()
+    return body
 
 
 def prices(answer: Message) -> list[float]:
@@ -62,53 +62,57 @@ def prices(answer: Message) -> list[float]:
     return [*RESPONSE.FromString(answer.payload).outputs[0].tensor[0].float_data]
 
 
-@pytest.mark.parametrize("told", [{}, {"method": "debug"}, {"service": "GeneralModelService"}])
-def test_a_call_on_either_port(service: ServiceProcess, price: float, told: dict[str, str]) -> None:
+@pytest.mark.parametrize("names", [{}, {"method": "debug"}, {"service": "GeneralModelService"}])
+def test_a_call_succeeds_on_both_ports(
+    service: ServiceProcess, price: float, names: dict[str, str]
+) -> None:
     for port in (service.http_port, service.rpc_port):
         with connected(port) as client:
-            answer = client.ask(request(message(log_id=5), id=2**63, **told))
+            answer = client.ask(request(message(log_id=5), id=2**63, **names))
             assert answer.id == 2**63
             assert prices(answer) == pytest.approx([price], rel=1e-5)
             assert RESPONSE.FromString(answer.payload).log_id == 5
 
 
-def test_a_thousand_calls_at_once_over_few_connections(
+def test_a_thousand_concurrent_calls_over_four_connections_succeed(
     service: ServiceProcess, price: float
 ) -> None:
-    seen: list[set[int]] = []
+    ids_of_threads: list[set[int]] = []
 
-    def ask(first: int) -> None:
+    def call(first: int) -> None:
         with connected(service.http_port, patience=30) as client:
             ids = range(first, first + 250)
             sender = threading.Thread(
                 target=lambda: client.send(*[request(message(1 + id % 3), id=id) for id in ids])
             )
             sender.start()
-            found = set()
+            answered = set()
             for _ in ids:
                 answer = client.read()
                 assert prices(answer) == pytest.approx([price] * (1 + answer.id % 3), rel=1e-5)
-                found.add(answer.id)
+                answered.add(answer.id)
             sender.join()
-            seen.append(found)
+            ids_of_threads.append(answered)
 
-    threads = [threading.Thread(target=ask, args=(1 + 250 * number,)) for number in range(4)]
+    threads = [threading.Thread(target=call, args=(1 + 250 * number,)) for number in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert set().union(*seen) == {*range(1, 1001)}
+    assert set().union(*ids_of_threads) == {*range(1, 1001)}
 
 
 @pytest.mark.parametrize("count", [1, 2000])
 @pytest.mark.parametrize(("kind", "pack"), [(2, gzip.compress), (3, zlib.compress)])
-def test_compressed_requests(service: ServiceProcess, kind: int, pack: Any, count: int) -> None:
+def test_compressed_requests_are_decoded(
+    service: ServiceProcess, kind: int, pack: Any, count: int
+) -> None:
     with connected(service.http_port) as client:
         assert len(prices(client.ask(request(pack(message(count)), compress=kind)))) == count
 
 
 @pytest.mark.parametrize("count", [1, 2000])
-def test_an_attachment_is_passed_over(service: ServiceProcess, count: int) -> None:
+def test_an_attachment_is_ignored(service: ServiceProcess, count: int) -> None:
     with connected(service.http_port) as client:
         answer = client.ask(request(message(count) + b"\xff" * 5000, attachment=5000))
         assert len(prices(answer)) == count
@@ -135,7 +139,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("data", "code", "text"), BAD, ids=range(len(BAD)))
-def test_a_bad_call_is_answered_and_harms_no_other(
+def test_a_bad_call_gets_an_error_and_the_next_call_succeeds(
     service: ServiceProcess, price: float, data: bytes, code: int, text: str
 ) -> None:
     with connected(service.http_port) as client:
@@ -145,23 +149,25 @@ def test_a_bad_call_is_answered_and_harms_no_other(
         assert prices(client.ask(request(message()))) == pytest.approx([price], rel=1e-5)
 
 
-def test_too_large_a_message_is_refused_from_its_header(service: ServiceProcess) -> None:
+def test_a_message_over_the_limit_is_refused_by_its_header(service: ServiceProcess) -> None:
     with connected(service.http_port) as client:
-        client.send(request(bytes(3 * MOST), id=9)[:1000])
+        client.send(request(bytes(3 * MAX_BYTES), id=9)[:1000])
         answer = client.read()
         assert (answer.id, answer.code) == (9, EREQUEST)
-        assert answer.text == f"the body is over {MOST} bytes"
+        assert answer.text == f"the body is over {MAX_BYTES} bytes"
         assert client.ends()
 
 
-def test_garbage_after_a_good_call(service: ServiceProcess) -> None:
+def test_invalid_bytes_after_a_call_close_the_connection(service: ServiceProcess) -> None:
     with connected(service.http_port) as client:
         assert client.ask(request(message())).code == 0
         client.send(b"GET / HTTP/1.1\r\n\r\n")
         assert client.ends()
 
 
-def test_the_pipeline_s_own_service(service: ServiceProcess, price: float) -> None:
+def test_the_pipeline_service_is_served_over_baidu_std(
+    service: ServiceProcess, price: float
+) -> None:
     body = pipeline.encode({"key": ["x"], "value": [str([FEATURES])], "name": "uci"})
     with connected(service.rpc_port) as client:
         answer = client.ask(request(body, service=PIPELINE))

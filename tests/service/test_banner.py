@@ -13,7 +13,7 @@ from penstock.service.blueprint import deploy
 from tests.service.inside import drawn, root
 
 
-def test_it_says_what_is_served_where_to_whom_and_by_which_ops() -> None:
+def test_the_banner_shows_services_addresses_and_ops() -> None:
     source = root()
     left, right = (Op(name, input_ops=[source]) for name in ("left", "right"))
     last = type("Join", (Op,), {"preprocess": lambda self, x: x})(
@@ -34,21 +34,21 @@ def test_it_says_what_is_served_where_to_whom_and_by_which_ops() -> None:
     ]
 
 
-async def asking(self: Op, feed_batch: list[Any]) -> Any:
+async def coroutine_process(self: Op, feed_batch: list[Any]) -> Any:
     return feed_batch[0]
 
 
 @pytest.mark.parametrize(
     ("hooks", "yaml", "shown"),
     [
-        ({"process": asking}, {}, "2 coroutines"),
-        ({"process": asking}, {"executor": "process"}, "2 coroutines"),
+        ({"process": coroutine_process}, {}, "2 coroutines"),
+        ({"process": coroutine_process}, {"executor": "process"}, "2 coroutines"),
         ({}, {"executor": "inline"}, "inline"),
         ({}, {"executor": "process"}, "2 processes"),
         ({}, {}, "2 threads"),
     ],
 )
-def test_it_says_where_an_op_runs_and_with_how_many_workers(
+def test_the_report_shows_an_op_s_executor_and_number_of_workers(
     hooks: dict[str, Any], yaml: dict[str, Any], shown: str
 ) -> None:
     op = type("Own", (Op,), hooks)("a", input_ops=[root()], concurrency=2)
@@ -58,7 +58,7 @@ def test_it_says_where_an_op_runs_and_with_how_many_workers(
     )
 
 
-def test_a_service_for_other_machines_says_so_and_one_without_http_shows_none() -> None:
+def test_the_banner_of_a_public_service_without_http_has_no_http_line() -> None:
     lines = banner(
         deploy([drawn(Op("a", input_ops=[root()]))]), Addresses(host="0.0.0.0", rpc_port=8001)
     ).splitlines()
@@ -66,7 +66,7 @@ def test_a_service_for_other_machines_says_so_and_one_without_http_shows_none() 
     assert not any("http" in line for line in lines)
 
 
-def test_an_address_of_ipv6_stands_in_brackets() -> None:
+def test_an_ipv6_address_is_in_brackets() -> None:
     lines = banner(
         deploy([drawn(Op("a", input_ops=[root()]))]),
         Addresses(host="::1", rpc_port=8001, http_port=8000),
@@ -76,7 +76,7 @@ def test_an_address_of_ipv6_stands_in_brackets() -> None:
 
 
 @pytest.mark.parametrize("closed", ["none", "pipe", "closed", "ascii"])
-def test_an_output_that_cannot_be_written_does_not_end_the_service(
+def test_an_unwritable_standard_output_is_a_warning(
     closed: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Pipe(io.StringIO):
@@ -94,7 +94,7 @@ def test_an_output_that_cannot_be_written_does_not_end_the_service(
 
 
 @pytest.mark.parametrize("engines", [1, 3])
-def test_several_engines_are_told_of(engines: int) -> None:
+def test_the_banner_shows_several_engines(engines: int) -> None:
     config = {"build_dag_each_worker": True, "worker_num": engines}
     drawing = deploy([drawn(Op("a", input_ops=[root()]), config)])
     lines = banner(drawing, Addresses(host="127.0.0.1", rpc_port=8001)).splitlines()

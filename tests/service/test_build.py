@@ -30,7 +30,7 @@ from tests.service.models import plus_one, scale
         ({"op": {"work": {"executor": "process"}}}, {"op.work.executor": "thread"}, "thread"),
     ],
 )
-def test_an_op_runs_where_its_own_key_says_else_where_that_of_the_graph_does(
+def test_an_op_s_executor_key_overrides_the_graph_s(
     config: dict[str, Any], flags: dict[str, Any], place: str
 ) -> None:
     blueprint = drawn(Op("work", input_ops=[root()]), config, flags)
@@ -41,12 +41,14 @@ def test_an_op_runs_where_its_own_key_says_else_where_that_of_the_graph_does(
 @pytest.mark.parametrize(
     "config", [{"dag": {"is_thread_op": False}}, {"op": {"work": {"executor": "process"}}}]
 )
-async def test_a_coroutine_stays_on_the_loop_whatever_is_asked_for(config: dict[str, Any]) -> None:
-    class Asking(Op):
+async def test_a_coroutine_op_runs_on_the_loop_whatever_the_executor_key(
+    config: dict[str, Any],
+) -> None:
+    class CoroutineOp(Op):
         async def process(self, feed_batch: Any, typical_logid: int) -> Any:
             return {"a": "1"}
 
-    op = Asking("work", input_ops=[root()])
+    op = CoroutineOp("work", input_ops=[root()])
     assert not drawn(op, config).processes
     async with inside(op, config) as service:
         reply = await service.ask(a="0")
@@ -54,14 +56,14 @@ async def test_a_coroutine_stays_on_the_loop_whatever_is_asked_for(config: dict[
 
 
 @pytest.mark.parametrize("again", [False, True])
-async def test_whether_a_batch_that_died_runs_again_is_told_to_the_stage(again: bool) -> None:
+async def test_retry_on_crash_is_an_option_of_the_op_s_stage(again: bool) -> None:
     config = {"op": {"work": {"retry_on_crash": again}}}
     async with inside(Op("work", input_ops=[root()]), config) as service:
         (stage,) = service.engine.stages
         assert stage.options.retry_on_crash is again
 
 
-def test_an_inline_op_has_one_worker_and_says_so() -> None:
+def test_an_inline_op_has_one_worker_with_a_warning() -> None:
     blueprint = drawn(
         Op("work", input_ops=[root()]),
         {"op": {"work": {"executor": "inline", "concurrency": 4}}},
@@ -71,23 +73,23 @@ def test_an_inline_op_has_one_worker_and_says_so() -> None:
     )
 
 
-async def test_worker_num_bounds_what_is_inside_and_refuses_nobody() -> None:
-    inside_now: list[int] = []
-    most: list[int] = []
+async def test_worker_num_limits_requests_in_flight_and_refuses_none() -> None:
+    in_flight: list[int] = []
+    counts: list[int] = []
 
     class Counting(Op):
         async def process(self, feed_batch: Any, typical_logid: int) -> Any:
-            inside_now.append(1)
-            most.append(len(inside_now))
+            in_flight.append(1)
+            counts.append(len(in_flight))
             await asyncio.sleep(0)
-            inside_now.pop()
+            in_flight.pop()
             return {"a": "1"}
 
     op = Counting("work", input_ops=[root()], concurrency=8)
     async with inside(op, {"worker_num": 2}) as service:
         replies = await asyncio.gather(*(service.ask(a="1") for _ in range(10)))
     assert [reply.err_no for reply in replies] == [0] * 10
-    assert max(most) <= 2
+    assert max(counts) <= 2
 
 
 # Start
@@ -98,7 +100,7 @@ async def test_worker_num_bounds_what_is_inside_and_refuses_nobody() -> None:
     [ValueError("no"), FileNotFoundError(2, "is missing", "x"), SystemExit(0)],
 )
 @pytest.mark.parametrize("where", ["request", "op", "response"])
-def test_an_init_op_that_fails_fails_the_start_with_the_original_exception(
+def test_a_failed_init_op_fails_the_start_with_the_original_exception(
     where: str, raised: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(self: Any) -> None:
@@ -119,22 +121,22 @@ def test_an_init_op_that_fails_fails_the_start_with_the_original_exception(
     assert record.exc_info[1] is raised
 
 
-def test_init_ops_run_in_the_order_of_the_graph_once_each() -> None:
+def test_init_ops_run_once_each_in_the_graph_s_order() -> None:
     order: list[str] = []
 
-    class Noting(Op):
+    class Recording(Op):
         def init_op(self) -> None:
             order.append(self.name)
 
-    first = Noting("first", input_ops=[root()], concurrency=3)
-    Works(deploy([drawn(Noting("second", input_ops=[first]))]))
+    first = Recording("first", input_ops=[root()], concurrency=3)
+    Works(deploy([drawn(Recording("second", input_ops=[first]))]))
     assert order == ["first", "second"]
 
 
-# What shows before anything is opened
+# Checks before anything is opened
 
 
-def test_a_model_that_a_constructor_names_is_looked_at_too(tmp_path: Path) -> None:
+def test_missing_models_of_constructors_are_configuration_errors(tmp_path: Path) -> None:
     handler = LocalServiceHandler(str(tmp_path / "gone.onnx"), precision="int8")
     work = Op("work", input_ops=[root()], local_service_handler=handler)
     with pytest.raises(ConfigError) as caught:
@@ -147,7 +149,7 @@ def test_a_model_that_a_constructor_names_is_looked_at_too(tmp_path: Path) -> No
     assert "lost.onnx': no such file or folder" in third
 
 
-def test_a_model_of_an_op_outside_the_graph_need_not_exist() -> None:
+def test_a_model_of_an_op_outside_the_graph_is_not_checked() -> None:
     conf = {"local_service_conf": {"model_config": "nowhere.onnx"}}
     (warning,) = drawn(Op("work", input_ops=[root()]), {"op": {"other": conf}}).warnings
     assert "op.other" in warning
@@ -166,16 +168,16 @@ class Second:
         return x
 
 
-async def test_a_second_worker_whose_class_fails_gives_the_error_of_the_first() -> None:
+async def test_a_second_worker_whose_class_fails_is_a_startup_error_of_the_class() -> None:
     works = begun(deploy([drawn(TypedOp(Second, batched=False, inputs=root(), concurrency=2))]))
-    told = "op 'Second': Second.__init__ failed: FileNotFoundError: .*: 'second.bin'"
-    with pytest.raises(StartupError, match=told) as raised:
+    message = "op 'Second': Second.__init__ failed: FileNotFoundError: .*: 'second.bin'"
+    with pytest.raises(StartupError, match=message) as raised:
         works.engine(asyncio.get_running_loop())
     assert isinstance(raised.value.__cause__, FileNotFoundError)
 
 
-def fixed(file: Path, rows: int) -> Path:
-    """``y = x + x`` of exactly so many rows."""
+def fixed_rows_model(file: Path, rows: int) -> Path:
+    """A model of ``y = x + x`` for exactly ``rows`` rows."""
     head = f'<ir_version: 8, opset_import: ["": 17]> g (float[{rows}, 3] x) => (float[{rows}, 3] y)'
     onnx.save(parser.parse_model(head + "{ y = Add(x, x) }"), str(file))
     return file
@@ -193,16 +195,18 @@ def fixed(file: Path, rows: int) -> Path:
         (4, {"batch_rows": True}, None),
     ],
 )
-def test_a_model_of_so_many_rows_has_no_larger_batch(
+def test_a_batch_size_above_a_model_s_fixed_rows_is_a_startup_error(
     tmp_path: Path, rows: int, keys: dict[str, Any], only: str | None
 ) -> None:
-    model = Model(fixed(tmp_path / "m.onnx", rows), inputs=root(), name="net")
+    model = Model(fixed_rows_model(tmp_path / "m.onnx", rows), inputs=root(), name="net")
     deployment = deploy([drawn(model, {"op": {"net": keys}})])
     if only is None:
         begun(deployment)
         return
-    told = f"op 'net': batch_size must be {only}, got {keys['batch_size']}: the model takes exactly"
-    with pytest.raises(StartupError, match=told):
+    message = (
+        f"op 'net': batch_size must be {only}, got {keys['batch_size']}: the model takes exactly"
+    )
+    with pytest.raises(StartupError, match=message):
         begun(deployment)
 
 

@@ -1,4 +1,4 @@
-"""Which card a worker process sees."""
+"""The CUDA devices that a worker process can see."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import pytest
 from penstock.service.placement import VARIABLE, show_only
 
 
-def test_a_process_sees_the_card_that_it_is_shown() -> None:
+def test_a_process_sees_its_own_card_only() -> None:
     environment: dict[str, str] = {}
     assert show_only("2", environment, {"numpy", "onnxruntime"})
     assert environment == {VARIABLE: "2"}
 
 
-def test_cards_count_among_those_that_the_service_may_use() -> None:
+def test_cards_are_numbered_within_the_service_s_visible_ones() -> None:
     environment = {VARIABLE: "4, 7,GPU-8932f937"}
     assert show_only("1", environment, ())
     assert environment == {VARIABLE: "7"}
@@ -23,14 +23,14 @@ def test_cards_count_among_those_that_the_service_may_use() -> None:
 
 
 @pytest.mark.parametrize("visible", ["", "4", "4,5"])
-def test_a_card_that_may_not_be_used_is_not_shown(visible: str) -> None:
+def test_a_card_outside_the_visible_ones_is_refused(visible: str) -> None:
     environment = {VARIABLE: visible}
     assert not show_only("2", environment, ())
     assert environment == {VARIABLE: visible}
 
 
 @pytest.mark.parametrize("library", ["torch", "paddle", "tensorflow", "cupy", "jax"])
-def test_a_library_that_may_have_counted_the_cards_is_not_confused(library: str) -> None:
+def test_a_card_is_not_set_after_a_cuda_library_was_imported(library: str) -> None:
     environment: dict[str, str] = {}
     assert not show_only("2", environment, {library})
     assert environment == {}

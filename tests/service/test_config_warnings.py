@@ -1,4 +1,4 @@
-"""What works, but probably not as meant, is told at start."""
+"""Warnings at start about configurations that work, but probably not as intended."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def around(self: Op, feed_batch: list[Any]) -> Any:
 
 
 @pytest.mark.parametrize("executor", ["thread", "inline", "process"])
-def test_a_coroutine_op_says_that_its_executor_has_no_effect(executor: str) -> None:
+def test_a_coroutine_op_with_an_executor_is_warned_about(executor: str) -> None:
     op = type("Own", (Op,), {"process": answer})("work", input_ops=[root()], concurrency=4)
     assert drawn(op, {"op": {"work": {"executor": executor}}}).warnings == (
         f"op 'work' is a coroutine, which runs on the loop: its executor '{executor}' "
@@ -31,18 +31,18 @@ def test_a_coroutine_op_says_that_its_executor_has_no_effect(executor: str) -> N
     )
 
 
-def test_a_coroutine_op_without_an_executor_of_its_own_is_beyond_doubt() -> None:
+def test_a_coroutine_op_without_an_executor_is_not_warned_about() -> None:
     op = type("Own", (Op,), {"process": answer})("work", input_ops=[root()], concurrency=4)
     assert drawn(op, {"op": {"work": {"timeout": 5}}}).warnings == ()
 
 
-def test_a_plain_process_around_a_coroutine_is_doubted() -> None:
+def test_a_plain_process_around_a_coroutine_is_warned_about() -> None:
     op = type("Own", (Op,), {"process": around})("work", input_ops=[root()])
-    (doubt,) = drawn(op).warnings
-    assert doubt.startswith("op 'work' is a coroutine inside a plain function, and runs like the")
+    (warning,) = drawn(op).warnings
+    assert warning.startswith("op 'work' is a coroutine inside a plain function, and runs like the")
 
 
-def test_a_plain_function_around_a_coroutine_is_doubted() -> None:
+def test_a_plain_function_around_a_coroutine_is_warned_about() -> None:
     async def inner(request: Any) -> Any:
         return request
 
@@ -50,11 +50,11 @@ def test_a_plain_function_around_a_coroutine_is_doubted() -> None:
     def outer(request: Any) -> Any:
         return inner(request)
 
-    (doubt,) = drawn(FunctionOp(outer, [root()], name="work")).warnings
-    assert doubt.startswith("op 'work' is a coroutine inside a plain function, and runs like the")
+    (warning,) = drawn(FunctionOp(outer, [root()], name="work")).warnings
+    assert warning.startswith("op 'work' is a coroutine inside a plain function, and runs like the")
 
 
-def test_an_entry_of_no_op_is_doubted_and_the_nearest_name_told() -> None:
+def test_an_entry_of_an_unknown_op_is_warned_about_with_the_nearest_name() -> None:
     op = Op("score", input_ops=[root()])
     assert drawn(op, {"op": {"scores": {"timeout": 5}}}).warnings == (
         "op.scores: the graph has no such op, and the entry no effect; did you mean score?",
@@ -64,7 +64,7 @@ def test_an_entry_of_no_op_is_doubted_and_the_nearest_name_told() -> None:
     )
 
 
-def test_a_flag_for_an_op_that_is_not_there_is_an_error() -> None:
+def test_a_flag_of_an_unknown_op_is_an_error() -> None:
     op = Op("iris", input_ops=[root()])
     with pytest.raises(ConfigError) as caught:
         drawn(op, flags={"op.iriss.batch_size": 4})
@@ -81,18 +81,18 @@ class Misspelt(Op):
         return image
 
 
-def test_a_hook_that_is_misspelt_is_found() -> None:
+def test_a_misspelt_hook_is_warned_about() -> None:
     assert drawn(Misspelt("work", input_ops=[root()])).warnings == (
         "op 'work' has a method 'preproces', which nothing calls: did you mean preprocess?",
     )
 
 
-def test_a_method_like_a_hook_is_no_slip_where_the_hook_is_there() -> None:
+def test_a_method_named_like_a_hook_is_accepted_if_the_hook_exists() -> None:
     both = type("Both", (Misspelt,), {"preprocess": lambda self, inputs: {}})
     assert drawn(both("work", input_ops=[root()])).warnings == ()
 
 
-def test_one_engine_for_want_of_a_number_is_doubted() -> None:
+def test_one_engine_for_lack_of_worker_num_is_warned_about() -> None:
     op = Op("work", input_ops=[root()])
     assert drawn(op, {"build_dag_each_worker": True}).warnings == (
         "build_dag_each_worker is true without worker_num: there will be one engine",
@@ -100,7 +100,7 @@ def test_one_engine_for_want_of_a_number_is_doubted() -> None:
     assert drawn(op, {"build_dag_each_worker": True, "worker_num": 1}).warnings == ()
 
 
-def test_a_share_of_the_bytes_that_no_large_request_fits_is_doubted() -> None:
+def test_a_byte_limit_per_engine_below_the_message_limit_is_warned_about() -> None:
     op = Op("work", input_ops=[root()])
     config = {"max_inflight_bytes": 600, "max_message_bytes": 100}
     assert drawn(op, config).warnings == ()
@@ -113,10 +113,10 @@ def test_a_share_of_the_bytes_that_no_large_request_fits_is_doubted() -> None:
     )
 
 
-@pytest.mark.parametrize(("executor", "doubted"), [("thread", True), ("process", False)])
-def test_cpus_of_an_op_without_processes_of_its_own_are_doubted(
-    executor: str, doubted: bool
+@pytest.mark.parametrize(("executor", "warned"), [("thread", True), ("process", False)])
+def test_cpu_affinity_of_an_op_without_processes_is_warned_about(
+    executor: str, warned: bool
 ) -> None:
     entry = {"executor": executor, "cpu_affinity": min(os.sched_getaffinity(0))}
     warnings = drawn(Op("work", input_ops=[root()]), {"op": {"work": entry}}).warnings
-    assert any("cpu_affinity has no effect" in each for each in warnings) == doubted
+    assert any("cpu_affinity has no effect" in each for each in warnings) == warned

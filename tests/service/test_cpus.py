@@ -1,4 +1,4 @@
-"""Which CPUs the workers of an op run on."""
+"""The CPUs that an op's workers run on."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def options(*cpus: set[int]) -> OpOptions:
     return OpOptions(name="a", cpus=tuple(map(frozenset, cpus)))
 
 
-def test_cpus_that_are_there_are_no_problem() -> None:
+def test_available_cpus_are_accepted() -> None:
     assert cpu_problems(options(), frozenset()) == []
     assert cpu_problems(options({0, 1}, {3}), frozenset({0, 1, 2, 3})) == []
 
 
-def test_cpus_that_are_not_there_are_named_with_those_that_are() -> None:
+def test_unavailable_cpus_are_refused_with_the_available_ones() -> None:
     assert cpu_problems(options({0, 4}, {5, 7}), frozenset({0, 1, 2, 3, 6})) == [
         "op.a.cpu_affinity: CPUs 4-5,7 cannot be used: this process may run on 0-3,6"
     ]
@@ -31,12 +31,12 @@ def test_cpus_that_are_not_there_are_named_with_those_that_are() -> None:
     ]
 
 
-def test_a_service_with_such_cpus_does_not_start() -> None:
+def test_a_service_with_unavailable_cpus_does_not_start() -> None:
     assert available() == os.sched_getaffinity(0)
     with pytest.raises(ConfigError, match=r"op\.work\.cpu_affinity: CPU 8191 cannot be used"):
         drawn(Op("work", input_ops=[root()]), {"op": {"work": {"cpu_affinity": "8191"}}})
 
 
-def test_numbers_are_spelt_as_they_are_written() -> None:
+def test_consecutive_cpus_are_written_as_ranges() -> None:
     assert spelt([0]) == "0"
     assert spelt([0, 1, 3, 5, 6, 7]) == "0-1,3,5-7"

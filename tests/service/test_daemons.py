@@ -10,7 +10,7 @@ import pytest
 from penstock.service.loop import DaemonPool
 
 
-def test_calls_give_their_result_or_their_exception() -> None:
+def test_a_call_s_future_has_its_result_or_exception() -> None:
     pool = DaemonPool(2, "pool")
     assert pool.submit(divmod, 7, 2).result(5) == (3, 1)
     assert pool.submit(int, "12", base=5).result(5) == 7
@@ -35,19 +35,19 @@ def test_as_many_calls_run_at_once_as_there_are_threads() -> None:
     pool.shutdown()
 
 
-def test_it_knows_which_calls_are_unfinished() -> None:
+def test_unfinished_has_running_and_queued_calls() -> None:
     pool = DaemonPool(1, "pool")
     gate = threading.Event()
-    running, waiting = pool.submit(gate.wait, 5), pool.submit(int)
-    assert set(pool.unfinished()) == {running, waiting}
+    running, queued = pool.submit(gate.wait, 5), pool.submit(int)
+    assert set(pool.unfinished()) == {running, queued}
     gate.set()
-    assert waiting.result(5) == 0
+    assert queued.result(5) == 0
     pool.shutdown()
     assert pool.unfinished() == []
 
 
 @pytest.mark.parametrize("cancel", [False, True])
-def test_a_shutdown_finishes_what_waits_or_cancels_it(cancel: bool) -> None:
+def test_a_shutdown_finishes_or_cancels_queued_calls(cancel: bool) -> None:
     pool = DaemonPool(1, "pool")
     gate = threading.Event()
     started = threading.Event()
@@ -58,18 +58,18 @@ def test_a_shutdown_finishes_what_waits_or_cancels_it(cancel: bool) -> None:
 
     pool.submit(run)
     assert started.wait(5)
-    waiting = pool.submit(int)
+    queued = pool.submit(int)
     pool.shutdown(wait=False, cancel_futures=cancel)
     gate.set()
     if cancel:
         with pytest.raises(CancelledError):
-            waiting.result(5)
+            queued.result(5)
     else:
-        assert waiting.result(5) == 0
+        assert queued.result(5) == 0
     pool.shutdown()
 
 
-def test_a_call_that_never_returns_does_not_keep_the_process_from_ending() -> None:
+def test_a_call_that_never_returns_does_not_block_the_process_s_exit() -> None:
     code = (
         "import threading\n"
         "from penstock.service.loop import DaemonPool\n"
@@ -78,21 +78,21 @@ def test_a_call_that_never_returns_does_not_keep_the_process_from_ending() -> No
     assert subprocess.run([sys.executable, "-c", code], timeout=20, check=False).returncode == 0
 
 
-def test_where_no_thread_can_be_started_the_others_do_it_if_there_are_any(
+def test_calls_run_on_existing_threads_if_no_thread_can_be_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    pool, go_on = DaemonPool(2, "pool"), threading.Event()
+    pool, gate = DaemonPool(2, "pool"), threading.Event()
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
         with pytest.raises(RuntimeError, match="can't start"):
             pool.submit(int)
     assert pool.unfinished() == []
-    first = pool.submit(go_on.wait, 20)
+    first = pool.submit(gate.wait, 20)
     monkeypatch.setattr(threading.Thread, "start", refuse)
     second = pool.submit(int)
-    go_on.set()
+    gate.set()
     assert (first.result(20), second.result(20)) == (True, 0)
     pool.shutdown()

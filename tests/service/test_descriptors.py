@@ -14,12 +14,12 @@ from penstock.service.opening import limits_of
         (100_000, 1000, 1024),
         (1024, 0, 896),
         (1024, 8, 896 - 8 * 22),
-        (1024, 100, 896 - 256),  # the callers keep a half
+        (1024, 100, 896 - 256),  # half of the descriptors is for connections
         (256, 2, 256 - 64 - 44),
         (20, 8, 16),
     ],
 )
-def test_connections_leave_descriptors_for_everything_else_and_for_each_worker_process(
+def test_the_connection_limit_leaves_descriptors_for_workers_and_the_rest(
     monkeypatch: pytest.MonkeyPatch, descriptors: int, processes: int, most: int
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda what: (descriptors, descriptors))
@@ -29,7 +29,7 @@ def test_connections_leave_descriptors_for_everything_else_and_for_each_worker_p
 
 
 @pytest.mark.parametrize(
-    ("soft", "hard", "processes", "then", "warned"),
+    ("soft", "hard", "processes", "expected", "warned"),
     [
         (1024, 4096, 0, 1024, False),
         (1024, 4096, 11, 1024, False),
@@ -42,11 +42,16 @@ def test_connections_leave_descriptors_for_everything_else_and_for_each_worker_p
         (resource.RLIM_INFINITY, resource.RLIM_INFINITY, 100, resource.RLIM_INFINITY, False),
     ],
 )
-def test_the_soft_limit_follows_the_worker_processes_as_far_as_the_hard_one(
-    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, processes: int, then: int, warned: bool
+def test_the_soft_limit_is_raised_for_worker_processes_up_to_the_hard_limit(
+    monkeypatch: pytest.MonkeyPatch,
+    soft: int,
+    hard: int,
+    processes: int,
+    expected: int,
+    warned: bool,
 ) -> None:
     limits = [soft, hard]
     monkeypatch.setattr(resource, "getrlimit", lambda what: tuple(limits))
     monkeypatch.setattr(resource, "setrlimit", lambda what, given: limits.__setitem__(0, given[0]))
     assert (raise_descriptor_limit(processes) is not None) == warned
-    assert limits == [then, hard]
+    assert limits == [expected, hard]

@@ -1,4 +1,4 @@
-"""What a door listens on, seen from outside of a running service."""
+"""The door's Unix socket and TLS, on a running service."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ pytestmark = pytest.mark.real
 TARGET = b"/attacked/prediction"
 
 
-def over(link: socket.socket, nonce: str) -> bytes:
-    """All that is answered to one request over a connected socket."""
+def exchange(link: socket.socket, nonce: str) -> bytes:
+    """Sends one request over a connected socket; returns the whole response."""
     link.settimeout(5)
     link.sendall(request(pairs(x=nonce), b"Connection: close", target=TARGET))
     data = b""
@@ -36,13 +36,13 @@ def over(link: socket.socket, nonce: str) -> bytes:
     return data
 
 
-def test_a_unix_socket_is_served_and_taken_away(tmp_path: Path) -> None:
+def test_a_unix_socket_is_served_and_removed(tmp_path: Path) -> None:
     path = tmp_path / "door"
     with service({"door": {"unix_socket": str(path)}}) as server:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         with socket.socket(socket.AF_UNIX) as link:
             link.connect(str(path))
-            assert b'"12"' in over(link, "12")
+            assert b'"12"' in exchange(link, "12")
         with grpc.insecure_channel(f"unix:{path}") as channel:
             answer = channel.unary_unary(http2.METHOD)(MESSAGE, timeout=5)
             assert decode(answer)["err_no"] == 0
@@ -50,7 +50,7 @@ def test_a_unix_socket_is_served_and_taken_away(tmp_path: Path) -> None:
         assert not path.exists()
 
 
-def test_both_ports_speak_tls(tmp_path: Path) -> None:
+def test_both_ports_serve_tls(tmp_path: Path) -> None:
     certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
     command = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
     subprocess.run(
@@ -66,7 +66,7 @@ def test_both_ports_speak_tls(tmp_path: Path) -> None:
     tls = {"certificate": str(certificate), "key": str(key)}
     with service({"door": {"tls": tls}}, ready=False) as server:
         context = ssl.create_default_context(cafile=str(certificate))
-        wait_until_it_listens(server)
+        wait_until_listening(server)
         link = http.client.HTTPSConnection("localhost", server.http_port, context=context)
         link.request("POST", TARGET.decode(), pairs(x="12"))
         reply = link.getresponse()
@@ -78,21 +78,21 @@ def test_both_ports_speak_tls(tmp_path: Path) -> None:
         with grpc.secure_channel(f"localhost:{server.rpc_port}", root) as channel:
             answer = channel.unary_unary(http2.METHOD)(MESSAGE, timeout=5)
             assert decode(answer)["err_no"] == 0
-        assert ask_plainly(server.http_port) == b""
+        assert request_without_tls(server.http_port) == b""
 
 
-def wait_until_it_listens(server: ServiceProcess) -> None:
-    """Readiness is asked for without TLS by everybody else."""
+def wait_until_listening(server: ServiceProcess) -> None:
+    """Waits for the banner, since the usual readiness check has no TLS."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         if "penstock serves" in server.log():
             return
-        time.sleep(0.02)  # another process, which tells it in its log alone
+        time.sleep(0.02)  # another process, whose log is the only sign
     raise AssertionError(server.log())
 
 
-def ask_plainly(port: int) -> bytes:
-    """What a client without TLS is told, apart from an alert."""
+def request_without_tls(port: int) -> bytes:
+    """The response to a client without TLS, except for an alert."""
     with socket.create_connection(("127.0.0.1", port), timeout=5) as link:
         link.sendall(request(pairs(x="1"), target=TARGET))
         try:

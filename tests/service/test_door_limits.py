@@ -1,4 +1,4 @@
-"""Within which limits the door opens."""
+"""The door's limits, from the configuration and the descriptor limit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (400, hard))
 
 @pytest.mark.real
 @pytest.mark.parametrize(("executor", "most"), [("process", 400 - 100 - 66), ("thread", 300)])
-def test_a_service_counts_its_worker_processes(tmp_path: Path, executor: str, most: int) -> None:
+def test_the_connection_limit_depends_on_worker_processes(
+    tmp_path: Path, executor: str, most: int
+) -> None:
     config = f'"op": {{"work": {{"executor": "{executor}", "concurrency": 3}}}}'
     hooks = "def process(self, feed_batch, typical_logid): return feed_batch[0]"
     with running(script(tmp_path, hooks, config, before=DOOR)) as server:
@@ -41,7 +43,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (64, 400))
 
 @pytest.mark.real
 @pytest.mark.parametrize(("concurrency", "soft", "warned"), [(1, 88, 0), (4, 352, 0), (12, 400, 1)])
-def test_a_service_sees_to_room_for_its_workers_descriptors(
+def test_the_soft_limit_is_raised_for_the_workers_descriptors(
     tmp_path: Path, concurrency: int, soft: int, warned: int
 ) -> None:
     config = f'"op": {{"work": {{"executor": "process", "concurrency": {concurrency}}}}}'
@@ -56,14 +58,14 @@ def process(self, feed_batch, typical_logid):
         assert server.stop() == 0
 
 
-def test_what_comes_slowly_is_ended_by_the_time_that_is_configured() -> None:
+def test_timeouts_of_the_door_come_from_the_configuration() -> None:
     limits = limits_of(ServiceConfig())
     assert (limits.header_timeout, limits.body_timeout) == (9.0, 29.0)
     short = limits_of(ServiceConfig(header_timeout=0.5, body_timeout=2))
     assert (short.header_timeout, short.body_timeout) == (0.45, 1.8)
 
 
-def test_every_key_of_the_door_reaches_its_limits() -> None:
+def test_every_key_of_the_door_is_passed_to_its_limits() -> None:
     elsewhere = {"tls", "unix_socket"}
     for key, field in DoorConfig.model_fields.items():
         if key in elsewhere:
@@ -71,11 +73,11 @@ def test_every_key_of_the_door_reaches_its_limits() -> None:
         value = not field.default if isinstance(field.default, bool) else field.default + 70_000
         door = DoorConfig.model_construct(**{key: value})
         limits = limits_of(ServiceConfig.model_construct(door=door))
-        found = [
+        values = [
             getattr(each, key)
             for each in (limits, limits.http1, limits.http2)
             if hasattr(each, key)
         ]
-        assert {*found} == {value}, key
+        assert {*values} == {value}, key
     assert limits_of(ServiceConfig(max_calls=4)).max_calls == 4
     assert limits_of(ServiceConfig(max_requests=4)).max_calls == 16

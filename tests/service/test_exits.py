@@ -14,6 +14,6 @@ from penstock.service.children import as_shell, status_text
         (-99, 227, "killed by signal 99"),
     ],
 )
-def test_an_end_is_told_in_numbers_and_words(status: int, number: int, words: str) -> None:
+def test_an_exit_status_has_a_shell_number_and_a_text(status: int, number: int, words: str) -> None:
     assert as_shell(status) == number
     assert status_text(status) == words

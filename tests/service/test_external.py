@@ -1,4 +1,4 @@
-"""Routes whose batches run in external workers, through the whole service, in this process."""
+"""Routes with external workers, through the whole service, in the test process."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ quick = threading.Event()
 
 
 def invert(items: list[Item]) -> list[Inverse]:
-    """Divides one by the value; a slow item waits until all quick ones have been asked."""
+    """Divides one by the value; a batch with a slow item waits for the event ``quick``."""
     if any(each.slow for each in items):
         quick.wait(10)
     return [Inverse(inverse=1 / each.value) for each in items]
@@ -77,13 +77,13 @@ def serving(folder: Path, kind: str, workers: int = 1, **options: Any) -> Iterat
         yield http
 
 
-def ask(http: httpx.Client, body: Any, kind: str, timeout: float = 20.0) -> httpx.Response:
+def send(http: httpx.Client, body: Any, kind: str, timeout: float = 20.0) -> httpx.Response:
     headers = {"content-type": kind, "penstock-timeout": str(timeout)}
     return http.post("/invert", content=WRITE[kind](body), headers=headers)
 
 
 @pytest.mark.parametrize("kind", [media.JSON, media.MSGPACK])
-def test_each_item_of_a_batch_gets_exactly_its_own_result(
+def test_each_item_of_a_batch_gets_its_own_result(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     quick.clear()
@@ -92,20 +92,20 @@ def test_each_item_of_a_batch_gets_exactly_its_own_result(
     bodies[3], bodies[7], bodies[11] = {"value": 0}, {"value": "x"}, {}
     late = {"value": 1, "slow": True}
     with serving(tmp_path, kind, workers=2) as http, ThreadPoolExecutor(ITEMS) as threads:
-        asked = [threads.submit(ask, http, body, kind) for body in bodies]
-        given_up = ask(http, late, kind, timeout=0.3)
-        assert (given_up.status_code, given_up.json()["error"]) == (504, "deadline")
+        calls = [threads.submit(send, http, body, kind) for body in bodies]
+        timed_out = send(http, late, kind, timeout=0.3)
+        assert (timed_out.status_code, timed_out.json()["error"]) == (504, "deadline")
         quick.set()
-        for index, (body, each) in enumerate(zip(bodies, asked, strict=True)):
+        for index, (body, each) in enumerate(zip(bodies, calls, strict=True)):
             answer = each.result(20)
             if index in (7, 11):
                 assert answer.status_code == 422
                 assert answer.json()["details"][0]["loc"] == ["body", "value"]
             elif index == 3:
                 assert answer.status_code == 500
-                told = answer.json()
-                assert set(told) == {"error", "message", "id"}
-                assert any(told["id"] in record.getMessage() for record in caplog.records)
+                error = answer.json()
+                assert set(error) == {"error", "message", "id"}
+                assert any(error["id"] in record.getMessage() for record in caplog.records)
             else:
                 assert answer.headers["content-type"] == kind
                 assert READ[kind](answer.content) == {"inverse": 1 / body["value"]}
@@ -122,7 +122,7 @@ def test_each_item_of_a_batch_gets_exactly_its_own_result(
         (media.JSON, "image/png", 200),
     ],
 )
-def test_a_body_goes_out_as_it_came_unless_its_type_is_another(
+def test_a_body_is_passed_on_unless_it_has_another_known_media_type(
     kind: str, given: str, status: int, tmp_path: Path
 ) -> None:
     with serving(tmp_path, kind) as http:
@@ -132,7 +132,7 @@ def test_a_body_goes_out_as_it_came_unless_its_type_is_another(
             assert answer.json()["error"] == "unknown_media_type"
 
 
-def test_an_answer_says_its_own_type_whatever_its_caller_accepts(tmp_path: Path) -> None:
+def test_a_reply_has_the_worker_s_media_type_whatever_the_client_accepts(tmp_path: Path) -> None:
     with serving(tmp_path, media.JSON) as http:
         headers = {"accept": media.MSGPACK, "content-type": media.JSON}
         answer = http.post("/invert", content=b'{"value": 2}', headers=headers)
@@ -140,7 +140,7 @@ def test_an_answer_says_its_own_type_whatever_its_caller_accepts(tmp_path: Path)
         assert answer.json() == {"inverse": 0.5}
 
 
-def test_an_op_of_a_graph_sends_its_input_s_dict(tmp_path: Path) -> None:
+def test_an_external_op_of_a_graph_gets_its_input_s_dict(tmp_path: Path) -> None:
     app, path = App("tests"), tmp_path / "invert.sock"
     options = {"executor": "external", "socket": str(path), "batch_size": 4}
     app.graph("/work", Op("work"), op={"work": options})
@@ -150,9 +150,7 @@ def test_an_op_of_a_graph_sends_its_input_s_dict(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [media.JSON, media.MSGPACK])
-def test_the_description_has_the_declared_types_in_the_workers_format(
-    kind: str, tmp_path: Path
-) -> None:
+def test_the_openapi_description_has_the_worker_s_media_type(kind: str, tmp_path: Path) -> None:
     with serving(tmp_path, kind) as http:
         found = http.get("/openapi.json").json()["paths"]["/invert"]["post"]
         assert list(found["requestBody"]["content"]) == [kind]
@@ -160,7 +158,7 @@ def test_the_description_has_the_declared_types_in_the_workers_format(
 
 
 @pytest.mark.parametrize("kind", [media.JSON, media.MSGPACK])
-def test_examples_are_run_in_the_workers_format(kind: str, tmp_path: Path) -> None:
+def test_examples_are_run_in_the_worker_s_media_type(kind: str, tmp_path: Path) -> None:
     examples = [({"value": 4}, {"inverse": 0.25})]
     with serving(tmp_path, kind, examples=examples) as http:
         checked = http.get("/health/deep").json()["checked"]
@@ -194,7 +192,7 @@ def one(item: Item) -> Inverse:
 
 
 @pytest.mark.parametrize(
-    ("name", "batched", "told"),
+    ("name", "batched", "warned"),
     [
         ("invert", False, True),
         ("Rows", False, True),
@@ -204,12 +202,12 @@ def one(item: Item) -> Inverse:
         ("AlwaysBatched", False, False),
     ],
 )
-def test_a_worker_says_that_batched_may_be_missing(
-    name: str, batched: bool, told: bool, caplog: pytest.LogCaptureFixture
+def test_a_worker_warns_that_batched_may_be_missing(
+    name: str, batched: bool, warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     target = f"{__name__}:{name}"
     program = worker_program(target, Path("unused.sock"), media.JSON, batched=batched)
     program.stop()
     program.run()  # closes what it has opened
     lines = [record.getMessage() for record in caplog.records]
-    assert any(target in line and "--batched" in line for line in lines) is told
+    assert any(target in line and "--batched" in line for line in lines) is warned

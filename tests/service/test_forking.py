@@ -1,4 +1,4 @@
-"""What a forked child is, seen from scripts that fork one and wait for it."""
+"""Properties of a forked child, seen from scripts that fork one and wait for it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def child(main, stoppable=True):
 
 
 def outcome(script: str, given: str = "") -> tuple[str, str]:
-    """What a script writes on standard output, and on standard error."""
+    """A script's standard output and standard error."""
     done = subprocess.run(
         [sys.executable, "-X", "dev", "-c", PROLOGUE + script],
         input=given,
@@ -47,14 +47,14 @@ def outcome(script: str, given: str = "") -> tuple[str, str]:
         ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, ""),
     ],
 )
-def test_a_childs_end_is_its_status(main: str, status: int, error: str) -> None:
+def test_a_child_s_exit_status_reflects_its_end(main: str, status: int, error: str) -> None:
     out, err = outcome(f"def main():\n    {main}\nprint(child(main))\nprint('once')")
     assert out.split("\n") == [str(status), "once"]
     assert error in err
     assert bool(err) == bool(error)
 
 
-def test_the_most_memory_that_a_child_had_is_known_after_its_end() -> None:
+def test_the_peak_memory_of_a_child_is_known_after_its_end() -> None:
     script = """
 mine = fork("thing", lambda: len(bytes(200 << 20)) * 0, lambda: None, stoppable=True)
 mine.reap()
@@ -63,7 +63,7 @@ print(mine.peak >> 20)
     assert 200 <= int(outcome(script)[0]) < 1000
 
 
-def test_what_was_written_before_the_fork_is_written_once() -> None:
+def test_output_before_the_fork_is_written_once() -> None:
     script = """
 print("before")
 child(lambda: print("inside") or 0)
@@ -84,7 +84,7 @@ draw(), child(draw), child(draw)
     assert len(set(drawn)) == len(drawn) == 6
 
 
-def test_a_library_that_was_imported_draws_different_numbers_in_each_child_too() -> None:
+def test_generators_of_imported_libraries_are_seeded_in_each_child() -> None:
     script = """
 from types import SimpleNamespace
 
@@ -109,7 +109,7 @@ draw(), child(draw), child(draw)
     assert len(set(drawn[::2])) == len(set(drawn[1::2])) == 3
 
 
-def test_a_child_finds_no_input() -> None:
+def test_a_child_s_standard_input_is_empty() -> None:
     script = """
 child(lambda: print(repr(sys.stdin.read())) or 0)
 print(sys.stdin.read())
@@ -117,7 +117,7 @@ print(sys.stdin.read())
     assert outcome(script, given="a line")[0].split("\n") == ["''", "a line"]
 
 
-def test_signals_find_a_child_without_the_parents_handlers() -> None:
+def test_a_child_has_default_signal_handlers_and_the_parent_s_mask() -> None:
     script = """
 signal.signal(signal.SIGTERM, print)
 signal.signal(signal.SIGINT, print)
@@ -135,7 +135,7 @@ child(main)
     assert mask == "['SIGUSR1']"
 
 
-def test_signals_do_nothing_to_a_child_that_others_stop_but_end_what_it_starts() -> None:
+def test_signals_do_not_stop_an_unstoppable_child_but_end_its_children() -> None:
     script = """
 def end(pid):
     os.kill(pid, signal.SIGTERM)
@@ -163,7 +163,7 @@ print(child(main, stoppable=False))
     assert outcome(script)[0].split() == ["-15", "-15", "5"]
 
 
-def test_what_a_child_leaves_behind_ends_with_it() -> None:
+def test_a_child_s_own_children_end_with_it() -> None:
     script = """
 heard, said = os.pipe()
 def main():

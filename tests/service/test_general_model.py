@@ -1,4 +1,4 @@
-"""``penstock serve`` by the protocol of the original's model server, asked as its clients ask."""
+"""``penstock serve`` with the protocol of the original's model server, called as by its clients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.real
 
 REQUEST, RESPONSE = messages.general_model_messages()
 SERVE = (sys.executable, "-m", "penstock", "serve", "--model")
-# The features of the original's own example.
+# The features in the original's example.
 FEATURES = [0.0137, -0.1136, 0.2553, -0.0692, 0.0582, -0.0727, -0.1583, -0.0584, 0.6283, 0.4919]
 FEATURES += [0.1856, 0.0795, -0.0332]
 URL = "/GeneralModelService/inference"
@@ -66,7 +66,7 @@ def curl(service: ServiceProcess, body: bytes, *more: str) -> bytes:
 
 
 @pytest.mark.parametrize("more", [(), ("-H", "Content-Type: application/json")])
-def test_the_documented_request_over_curl(
+def test_the_documented_request_succeeds_with_curl(
     service: ServiceProcess, price: float, more: tuple[str, ...]
 ) -> None:
     answer = json.loads(curl(service, json.dumps(document()).encode(), *more))
@@ -83,7 +83,9 @@ def test_the_documented_request_over_curl(
     assert (answer["err_no"], answer["log_id"]) == (0, 0)
 
 
-def test_protobuf_over_http_is_answered_by_protobuf(service: ServiceProcess, price: float) -> None:
+def test_a_protobuf_request_over_http_gets_a_protobuf_reply(
+    service: ServiceProcess, price: float
+) -> None:
     body = REQUEST(**document(log_id=2**64 - 1, profile_server=True)).SerializeToString()
     found = RESPONSE.FromString(curl(service, body, "-H", "Content-Type: application/proto"))
     assert found.outputs[0].tensor[0].float_data == pytest.approx([price], rel=1e-5)
@@ -93,7 +95,7 @@ def test_protobuf_over_http_is_answered_by_protobuf(service: ServiceProcess, pri
 
 
 @pytest.mark.parametrize("kind", ["application/json", "application/proto"])
-def test_gzip_both_ways(service: ServiceProcess, kind: str) -> None:
+def test_requests_and_large_replies_may_be_gzip(service: ServiceProcess, kind: str) -> None:
     body = json.dumps(document(200)).encode()
     if kind == "application/proto":
         body = REQUEST(**document(200)).SerializeToString()
@@ -114,7 +116,7 @@ def test_gzip_both_ways(service: ServiceProcess, kind: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["inference", "debug"])
-def test_grpcio_on_either_port(service: ServiceProcess, price: float, method: str) -> None:
+def test_grpcio_can_call_both_ports(service: ServiceProcess, price: float, method: str) -> None:
     for port in (service.rpc_port, service.http_port):
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
             call = channel.unary_unary(
@@ -140,7 +142,7 @@ def test_grpcio_on_either_port(service: ServiceProcess, price: float, method: st
         ),
     ],
 )
-def test_a_failure_has_a_number_and_a_status(
+def test_a_failure_has_its_number_and_status_in_each_encoding(
     service: ServiceProcess, body: dict[str, Any], status: int, err_no: int, code: str, text: str
 ) -> None:
     url = f"{service.http_url}{URL}"
@@ -164,7 +166,9 @@ def test_a_failure_has_a_number_and_a_status(
     assert ("err-no", str(err_no)) in error.trailing_metadata()
 
 
-def test_bodies_that_cannot_be_read(service: ServiceProcess) -> None:
+def test_undecodable_bodies_wrong_methods_and_timeouts_have_their_statuses(
+    service: ServiceProcess,
+) -> None:
     url = f"{service.http_url}{URL}"
     for kind, body, status in (
         ("application/json", b"{", 400),
@@ -182,7 +186,7 @@ def test_bodies_that_cannot_be_read(service: ServiceProcess) -> None:
     assert (late.status_code, late.json()["err_no"]) == (504, 6000)
 
 
-def test_one_of_several_models_is_named(tmp_path: Path) -> None:
+def test_one_of_several_models_is_selected_by_path_or_field(tmp_path: Path) -> None:
     files = [scale(tmp_path / f"{name}.onnx", factor) for name, factor in (("two", 2), ("six", 6))]
     tensor = {"name": "x", "elem_type": 1, "shape": [1, 3], "float_data": [1, 2, 3]}
     body = {"tensor": [tensor], "fetch_var_names": ["y"]}
@@ -196,8 +200,8 @@ def test_one_of_several_models_is_named(tmp_path: Path) -> None:
         url = f"{server.http_url}{URL}"
         by_field = httpx.post(url, json={**body, "model": "two"})
         assert by_field.json()["outputs"][0]["tensor"][0]["float_data"] == [2, 4, 6]
-        nobody = httpx.post(url, json=body)
-        assert (nobody.status_code, nobody.json()["err_no"]) == (404, 3002)
-        assert "'two', 'six'" in nobody.json()["err_msg"]
-        nope = httpx.post(f"{server.http_url}/GeneralModelService/nope/inference", json=body)
-        assert nope.status_code == 404
+        unnamed = httpx.post(url, json=body)
+        assert (unnamed.status_code, unnamed.json()["err_no"]) == (404, 3002)
+        assert "'two', 'six'" in unnamed.json()["err_msg"]
+        unknown = httpx.post(f"{server.http_url}/GeneralModelService/nope/inference", json=body)
+        assert unknown.status_code == 404

@@ -1,4 +1,4 @@
-"""Which graphs are legal, through the public classes; each message names the op and the fix."""
+"""Valid graphs, through the public classes; each error names the op and the fix."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from penstock.service.blueprint import graph_of
 from tests.service.inside import drawn, inside, pairs
 
 
-class Joining(Op):
+class JoinPaths(Op):
     def preprocess(self, input_dicts: Any) -> Any:
         return {"path": "+".join(sorted(feed["path"] for feed in input_dicts.values()))}
 
 
-class Naming(Op):
+class AppendName(Op):
     def preprocess(self, input_dicts: Any) -> Any:
         (feed,) = input_dicts.values()
         return {"path": f"{feed.get('path', '')}{self.name}"}
 
 
 @pytest.mark.parametrize("end", [Op("a"), None, "x"])
-def test_the_end_of_a_graph_is_a_response_op(end: Any) -> None:
+def test_the_end_of_a_graph_must_be_a_response_op(end: Any) -> None:
     with pytest.raises(GraphError, match=r"needs a ResponseOp.*give it ResponseOp\("):
         PipelineServer().set_response_op(end)
 
 
-def test_a_response_op_of_several_inputs_names_them_and_the_way_out() -> None:
+def test_a_response_op_with_several_inputs_is_refused_with_the_fix() -> None:
     source = RequestOp()
     text = r"has 2 inputs, 'a', 'b', but takes exactly one: put an op before it that combines them"
     with pytest.raises(GraphError, match=text):
@@ -39,7 +39,7 @@ def test_a_response_op_of_several_inputs_names_them_and_the_way_out() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 2])
-def test_a_response_op_that_was_given_other_inputs_later_is_refused(count: int) -> None:
+def test_a_response_op_whose_inputs_were_changed_is_checked_again(count: int) -> None:
     source = RequestOp()
     end = ResponseOp(input_ops=[Op("a", input_ops=[source])])
     end.set_input_ops([Op(f"b{n}", input_ops=[source]) for n in range(count)])
@@ -47,7 +47,7 @@ def test_a_response_op_that_was_given_other_inputs_later_is_refused(count: int) 
         graph_of(end)
 
 
-def the_request_op_reads() -> Op:
+def after_request_op_with_inputs() -> Op:
     source = RequestOp()
     last = Op("last", input_ops=[source])
     source.set_input_ops([Op("before")])
@@ -60,30 +60,36 @@ END = ResponseOp(input_ops=[Op("a", input_ops=[RequestOp()])])
 @pytest.mark.parametrize(
     ("last", "message"),
     [
-        (the_request_op_reads(), "the RequestOp has inputs, 'before': it is the graph's root"),
+        (
+            after_request_op_with_inputs(),
+            "the RequestOp has inputs, 'before': it is the graph's root",
+        ),
         (RequestOp(), "the graph has no op: put one between the RequestOp and the ResponseOp"),
         (Op("b", input_ops=[END]), "a ResponseOp feeds another op, 'b': it may only be the end"),
         (END, r"a ResponseOp feeds another one: give the last its input_ops="),
-        (Op("alone"), "op 'alone' has no input: give it input_ops="),  # and all else of the plan
+        (
+            Op("alone"),
+            "op 'alone' has no input: give it input_ops=",
+        ),  # and the other errors of the plan
     ],
 )
-def test_the_ends_of_a_graph_are_where_they_belong(last: Op, message: str) -> None:
+def test_misplaced_request_and_response_ops_are_refused(last: Op, message: str) -> None:
     with pytest.raises(GraphError, match=message):
         graph_of(ResponseOp(input_ops=[last]))
 
 
-async def test_fan_out_fan_in_and_an_edge_that_skips_levels_work() -> None:
+async def test_fan_out_fan_in_and_an_edge_over_levels_work() -> None:
     source = RequestOp()
-    a = Naming("a", input_ops=[source])
-    b = Naming("b", input_ops=[a])
-    c = Naming("c", input_ops=[b])
-    d = Naming("d", input_ops=[a])
-    last = Joining("join", input_ops=[a, c, d])
+    a = AppendName("a", input_ops=[source])
+    b = AppendName("b", input_ops=[a])
+    c = AppendName("c", input_ops=[b])
+    d = AppendName("d", input_ops=[a])
+    last = JoinPaths("join", input_ops=[a, c, d])
     async with inside(last) as service:
         assert pairs(await service.ask(path="")) == {"path": "a+abc+ad"}
 
 
-async def test_ops_may_edit_their_inputs_without_their_neighbours_seeing_it() -> None:
+async def test_an_op_may_edit_its_inputs_without_effect_on_others() -> None:
     class Editing(Op):
         def preprocess(self, input_dicts: Any) -> Any:
             (feed,) = input_dicts.values()
@@ -92,13 +98,13 @@ async def test_ops_may_edit_their_inputs_without_their_neighbours_seeing_it() ->
 
     source = RequestOp()
     left, right = (Editing(name, input_ops=[source]) for name in ("left", "right"))
-    async with inside(Joining("join", input_ops=[left, right])) as service:
+    async with inside(JoinPaths("join", input_ops=[left, right])) as service:
         assert pairs(await service.ask(path="x")) == {"path": "xleft+xright"}
 
 
-def test_ops_that_do_not_reach_the_end_are_named_once_each() -> None:
+def test_ops_without_a_path_to_the_response_op_are_warned_about_once_each() -> None:
     def build(source: RequestOp) -> Op:
-        # As in get_pipeline_response: nobody else holds the lost ones.
+        # As in get_pipeline_response: nothing else refers to the lost ops.
         kept = Op("kept", input_ops=[source])
         lost = Op("lost", input_ops=[kept])
         Op("more", input_ops=[lost])
@@ -112,7 +118,7 @@ def test_ops_that_do_not_reach_the_end_are_named_once_each() -> None:
     ]
 
 
-def test_a_second_response_op_and_ops_that_read_elsewhere_now_are_not_lost() -> None:
+def test_other_response_ops_and_moved_ops_are_not_warned_about() -> None:
     source = RequestOp()
     last = Op("last", input_ops=[source])
     ResponseOp(input_ops=[last])

@@ -1,4 +1,4 @@
-"""Services with ``legacy``: what those that were written for the original rely on."""
+"""Services with ``legacy``: what services written for the original rely on."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ service.run_service()
 
 
 @pytest.mark.parametrize("threads", [True, False], ids=["threads", "processes"])
-def test_the_log_files_are_in_the_working_directory(tmp_path: Path, threads: bool) -> None:
+def test_log_files_are_written_to_the_working_directory(tmp_path: Path, threads: bool) -> None:
     script = tmp_path / "web_service.py"
     script.write_text(SERVICE.format(legacy=True, threads=threads))
     with running(script) as server:
@@ -82,7 +82,7 @@ THREAD = "threading.Thread(target=threading.Event().wait, daemon=True).start()"
 @pytest.mark.parametrize("threads", [True, False], ids=["threads", "processes"])
 @pytest.mark.parametrize("engines", [True, False], ids=["engines", "one"])
 @pytest.mark.parametrize("before", ["", THREAD], ids=["forked", "spawned"])
-def test_numpy_is_as_it_was_in_all_processes(
+def test_numpy_behaves_as_numpy_1_in_all_processes(
     tmp_path: Path, threads: bool, engines: bool, before: str
 ) -> None:
     script = tmp_path / "web_service.py"
@@ -95,7 +95,7 @@ def test_numpy_is_as_it_was_in_all_processes(
 
 
 @pytest.mark.skipif(np.lib.NumpyVersion(np.__version__) < "2.0.0", reason="numpy 1 prints so")
-def test_numpy_stays_as_it_is_in_other_services(tmp_path: Path) -> None:
+def test_numpy_is_unchanged_in_other_services(tmp_path: Path) -> None:
     script = tmp_path / "web_service.py"
     text = OCR.format(legacy=False, threads=True, engines=False, before="")
     script.write_text(text.replace("np.fromstring", "np.frombuffer"))
@@ -104,7 +104,7 @@ def test_numpy_stays_as_it_is_in_other_services(tmp_path: Path) -> None:
         assert value == "[np.uint64(195), np.float32(0.2)]"
 
 
-def test_other_services_write_no_files(tmp_path: Path) -> None:
+def test_other_services_write_no_log_files(tmp_path: Path) -> None:
     script = tmp_path / "web_service.py"
     script.write_text(SERVICE.format(legacy=False, threads=True))
     with running(script) as server:

@@ -1,4 +1,4 @@
-"""numpy as services that were written for the original expect it; in a process of its own."""
+"""numpy's behaviour as expected by services written for the original; in a separate process."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from penstock.service.legacy import fromstring
 
 
 @pytest.mark.parametrize("data", [b"\1\2\3\4", "\1\2\3\4", memoryview(b"\1\2\3\4")])
-def test_bytes_are_read_and_may_be_changed(data: bytes | str) -> None:
-    got = fromstring(data, np.uint8)
-    assert got.tolist() == [1, 2, 3, 4]
-    got[0] = 7
+def test_fromstring_reads_bytes_into_a_writable_array(data: bytes | str) -> None:
+    array = fromstring(data, np.uint8)
+    assert array.tolist() == [1, 2, 3, 4]
+    array[0] = 7
     assert fromstring(data, "<u2").tolist() == [0x201, 0x403]
     assert fromstring(data, np.uint8, 2).tolist() == [1, 2]
     assert fromstring(b"", np.uint8).size == 0
@@ -23,7 +23,7 @@ def test_bytes_are_read_and_may_be_changed(data: bytes | str) -> None:
         fromstring(data, "<u8")
 
 
-def test_text_is_read_as_ever() -> None:
+def test_fromstring_reads_text_as_before() -> None:
     assert fromstring("1, 2", dtype=int, sep=",").tolist() == [1, 2]
     assert fromstring("1 2 3", sep=" ", count=2).tolist() == [1, 2]
 
@@ -48,9 +48,9 @@ thread.join()
 """
 
 
-def test_scalars_print_as_numbers_in_every_thread() -> None:
+def test_scalars_are_printed_as_numbers_in_every_thread() -> None:
     run = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
-    told, *shown = run.stdout.splitlines()
+    message, *values = run.stdout.splitlines()
     expected = "numpy.fromstring reads bytes here, and scalars print as in numpy 1, as services"
-    assert told.startswith(expected)
-    assert shown == ["[0.2, 3, True] array([0.2], dtype=float32)", "[97 98]"] * 2
+    assert message.startswith(expected)
+    assert values == ["[0.2, 3, True] array([0.2], dtype=float32)", "[97 98]"] * 2

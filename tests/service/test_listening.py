@@ -19,41 +19,41 @@ def config(**keys: Any) -> ServiceConfig:
     return ServiceConfig.model_validate({"rpc_port": 0, "http_port": 0, **keys})
 
 
-def several(**keys: Any) -> ServiceConfig:
+def three_engines(**keys: Any) -> ServiceConfig:
     return config(build_dag_each_worker=True, worker_num=3, **keys)
 
 
-def test_engines_have_a_socket_each_for_a_port_and_one_together_for_a_path(tmp_path: Path) -> None:
+def test_engines_have_a_socket_each_per_port_and_share_a_unix_socket(tmp_path: Path) -> None:
     path = tmp_path / "unix"
     with ExitStack() as stack:
-        engines = bind_all(several(door={"unix_socket": str(path)}), stack)
+        engines = bind_all(three_engines(door={"unix_socket": str(path)}), stack)
         assert len(engines) == 3
-        for key, sockets in (("rpc_port", 3), ("http_port", 3), ("door.unix_socket", 1)):
-            assert len({each[key] for each in engines}) == sockets
+        for key, count in (("rpc_port", 3), ("http_port", 3), ("door.unix_socket", 1)):
+            assert len({each[key] for each in engines}) == count
             assert len({each[key].getsockname() for each in engines}) == 1
         assert path.exists()
     assert not path.exists()
-    assert all(each.fileno() < 0 for own in engines for each in own.values())
+    assert all(each.fileno() < 0 for sockets_of in engines for each in sockets_of.values())
 
 
-def test_a_socket_file_that_nobody_serves_is_taken_over(tmp_path: Path) -> None:
+def test_the_socket_file_of_a_killed_service_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "unix"
     unix = {"unix_socket": str(path)}
-    with socket.socket(socket.AF_UNIX) as killed:
-        killed.bind(str(path))
-        killed.listen()
+    with socket.socket(socket.AF_UNIX) as abandoned:
+        abandoned.bind(str(path))
+        abandoned.listen()
     with ExitStack() as stack:
-        (own,) = bind_all(config(door=unix), stack)
-        # Not even before it listens is it taken for one that was left behind.
+        (sockets,) = bind_all(config(door=unix), stack)
+        # A socket that is bound, but does not listen yet, does not count as abandoned.
         with ExitStack() as second, pytest.raises(StartupError, match="it exists"):
             bind_all(config(door=unix), second)
-        listen_on_all(config(door=unix), [own])
+        listen_on_all(config(door=unix), [sockets])
         with socket.socket(socket.AF_UNIX) as caller:
             caller.connect(str(path))
 
 
 @pytest.mark.parametrize("kind", ["served by another program", "no socket"])
-def test_what_is_in_use_is_not_taken_over(kind: str, tmp_path: Path) -> None:
+def test_a_socket_file_in_use_is_not_replaced(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "unix"
     with ExitStack() as stack, socket.socket(socket.AF_UNIX) as other:
         if kind == "no socket":
@@ -66,31 +66,31 @@ def test_what_is_in_use_is_not_taken_over(kind: str, tmp_path: Path) -> None:
         assert path.exists()
 
 
-def test_one_engine_has_its_ports_alone() -> None:
+def test_a_single_engine_does_not_share_its_ports() -> None:
     with ExitStack() as stack:
-        (own,) = bind_all(config(), stack)
-        listen_on_all(config(), [own])
+        (sockets,) = bind_all(config(), stack)
+        listen_on_all(config(), [sockets])
         with pytest.raises(StartupError):
-            bind(HOST, port_of(own["rpc_port"]), "port", shared=True)
-        at = addresses(config(), own)
+            bind(HOST, port_of(sockets["rpc_port"]), "port", shared=True)
+        at = addresses(config(), sockets)
         assert (at.rpc_port, at.http_port) == tuple(
-            map(port_of, (own["rpc_port"], own["http_port"]))
+            map(port_of, (sockets["rpc_port"], sockets["http_port"]))
         )
 
 
-def test_of_two_services_that_begin_at_once_one_listens() -> None:
+def test_of_two_services_that_start_at_once_only_one_listens() -> None:
     with ExitStack() as stack:
-        first = bind_all(several(), stack)
+        first = bind_all(three_engines(), stack)
         ports = {key: port_of(first[0][key]) for key in ("rpc_port", "http_port")}
-        second = bind_all(several(**ports), stack)  # nobody listens yet
-        listen_on_all(several(), first)
+        second = bind_all(three_engines(**ports), stack)  # no service listens yet
+        listen_on_all(three_engines(), first)
         with pytest.raises(
             StartupError, match=r"rpc_port .* cannot be bound: Address already in use"
         ):
-            listen_on_all(several(), second)
+            listen_on_all(three_engines(), second)
 
 
-def test_without_shared_ports_the_second_of_two_services_cannot_listen_either() -> None:
+def test_without_shared_ports_only_one_of_two_services_listens_too() -> None:
     with ExitStack() as stack:
         (first,) = bind_all(config(), stack)
         ports = {key: port_of(first[key]) for key in ("rpc_port", "http_port")}

@@ -1,4 +1,4 @@
-"""What the live page asks a service for: of one engine and of several, with a token and without."""
+"""Requests of the live page: to one engine and to several, with and without a token."""
 
 from __future__ import annotations
 
@@ -26,18 +26,22 @@ TOKEN = "a-token-of-some-length"
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 
-def shown(ms: float, ago: float) -> dict[str, Any]:
+def summary(ms: float, ago: float) -> dict[str, Any]:
     return {"ms": ms, "ago": ago}
 
 
-def test_lists_of_several_engines_become_one_each_in_their_orders() -> None:
-    one = {"slowest": [shown(9, 1), shown(1, 5)], "failed": [shown(1, 3)], "latest": [shown(2, 7)]}
-    two = {"slowest": [shown(5, 2)], "failed": [shown(4, 1)], "latest": [shown(3, 6)]}
+def test_lists_of_several_engines_are_merged_in_order() -> None:
+    one = {
+        "slowest": [summary(9, 1), summary(1, 5)],
+        "failed": [summary(1, 3)],
+        "latest": [summary(2, 7)],
+    }
+    two = {"slowest": [summary(5, 2)], "failed": [summary(4, 1)], "latest": [summary(3, 6)]}
     both = merged([one, two])
     assert [each["ms"] for each in both["slowest"]] == [9, 5, 1]
     assert [each["ago"] for each in both["failed"]] == [1, 3]
     assert [each["ago"] for each in both["latest"]] == [6, 7]
-    many = {"slowest": [shown(n, n) for n in range(100)], "failed": [], "latest": []}
+    many = {"slowest": [summary(n, n) for n in range(100)], "failed": [], "latest": []}
     assert len(merged([many])["slowest"]) == 32
 
 
@@ -62,7 +66,7 @@ def send(server: ServiceProcess, x: str, trace: str = TRACE) -> None:
 
 @pytest.mark.real
 @pytest.mark.parametrize("engines", [1, 2])
-def test_whichever_engine_answers_shows_all_of_the_service(engines: int, tmp_path: Path) -> None:
+def test_every_engine_shows_the_requests_of_the_whole_service(engines: int, tmp_path: Path) -> None:
     several = f'"build_dag_each_worker": True, "worker_num": {engines}'
     config = several if engines > 1 else '"dag": {"is_thread_op": False}'
     with running(script(tmp_path, HOOKS, config)) as server:
@@ -70,7 +74,7 @@ def test_whichever_engine_answers_shows_all_of_the_service(engines: int, tmp_pat
         assert page.status == 200
         assert "default-src 'none'" in page.headers["content-security-policy"]
         assert "GET /docs /ui /livez /readyz" in server.log()
-        for number in range(12):  # each on a connection of its own, so that all engines have some
+        for number in range(12):  # one connection per request, so that every engine gets some
             send(server, "1", f"{number:032x}")
         assert post(server, x="fail").json["err_no"] != 0
 
@@ -107,7 +111,7 @@ def test_whichever_engine_answers_shows_all_of_the_service(engines: int, tmp_pat
 
 
 @pytest.mark.real
-def test_only_this_machine_by_its_own_name_sees_it_without_a_token(tmp_path: Path) -> None:
+def test_without_a_token_only_local_requests_with_a_local_host_are_answered(tmp_path: Path) -> None:
     with running(script(tmp_path, HOOKS, '"host": "0.0.0.0"')) as server:
         for path in ("/ui", "/ui/state", "/ui/requests", "/ui/requests/0"):
             for headers in ({"X_Forwarded_For": "10.0.0.1"}, {"Host": "evil.example"}):
@@ -118,21 +122,23 @@ def test_only_this_machine_by_its_own_name_sees_it_without_a_token(tmp_path: Pat
             assert get(server, path).status == 200
             assert get(server, path, X_Forwarded_For="10.0.0.1").status == 403
         own = socket.gethostbyname(socket.gethostname())
-        if not own.startswith("127."):  # else this machine has no other address
+        if not own.startswith("127."):  # otherwise this machine has only loopback addresses
             with pytest.raises(urllib.error.HTTPError, match="403"):
                 direct.open(f"http://{own}:{server.http_port}/ui", timeout=10)
 
 
 @pytest.mark.real
-def test_a_token_opens_it_and_a_key_turns_it_off(tmp_path: Path) -> None:
+def test_a_token_gives_access_and_a_key_disables_the_page(tmp_path: Path) -> None:
     with running(script(tmp_path, HOOKS, f'"ui": {{"token": "{TOKEN}"}}')) as server:
-        assert get(server, "/ui", Host="any.example").status == 200  # which asks for the token
+        assert (
+            get(server, "/ui", Host="any.example").status == 200
+        )  # the page itself, which asks for the token
         without = get(server, "/ui/state")
         assert (without.status, without.json["error"]) == (401, "unauthorized")
         assert "set-cookie" not in without.headers
-        let_in = get(server, "/ui/state", Authorization=f"Bearer {TOKEN}", Host="any.example")
-        assert let_in.status == 200
-        cookie = let_in.headers["set-cookie"].partition(";")[0]
+        accepted = get(server, "/ui/state", Authorization=f"Bearer {TOKEN}", Host="any.example")
+        assert accepted.status == 200
+        cookie = accepted.headers["set-cookie"].partition(";")[0]
         assert get(server, "/ui/requests", Cookie=cookie).status == 200
         assert get(server, "/ui/requests", Cookie=cookie + "0").status == 401
     with running(script(tmp_path, HOOKS, '"ui": {"enabled": False}')) as server:

@@ -1,4 +1,4 @@
-"""The loop of a service, and what is left on it at the end."""
+"""A service's event loop, and tasks and threads that remain at its end."""
 
 from __future__ import annotations
 
@@ -13,30 +13,32 @@ import pytest
 from penstock.service.loop import run_on_a_loop
 
 
-def test_tasks_that_are_left_are_cancelled_and_may_clear_up(
+def test_remaining_tasks_are_cancelled_and_may_clean_up(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    seen: list[str] = []
+    events: list[str] = []
 
-    async def left() -> None:
+    async def remaining() -> None:
         try:
             await asyncio.Event().wait()
         finally:
             await asyncio.sleep(0)
-            seen.append("cleared up")
+            events.append("cleared up")
 
     async def main() -> None:
-        task = asyncio.create_task(left(), name="left")
+        task = asyncio.create_task(remaining(), name="left")
         await asyncio.sleep(0)
-        seen.append(task.get_name())
+        events.append(task.get_name())
 
     run_on_a_loop(main())
-    assert seen == ["left", "cleared up"]
+    assert events == ["left", "cleared up"]
     assert not caplog.records
 
 
-def test_a_task_that_goes_on_is_left_behind_and_named(caplog: pytest.LogCaptureFixture) -> None:
-    async def deaf(free: asyncio.Event) -> None:
+def test_a_task_that_ignores_cancellation_is_abandoned_and_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def ignore_cancellation(free: asyncio.Event) -> None:
         while not free.is_set():
             try:
                 await free.wait()
@@ -44,10 +46,10 @@ def test_a_task_that_goes_on_is_left_behind_and_named(caplog: pytest.LogCaptureF
                 continue
 
     async def main() -> None:
-        tasks.append(asyncio.create_task(going_on, name="op work"))
+        tasks.append(asyncio.create_task(coroutine, name="op work"))
         await asyncio.sleep(0)
 
-    going_on = deaf(asyncio.Event())
+    coroutine = ignore_cancellation(asyncio.Event())
     tasks: list[asyncio.Task[None]] = []
     began = time.monotonic()
     run_on_a_loop(main())
@@ -56,57 +58,57 @@ def test_a_task_that_goes_on_is_left_behind_and_named(caplog: pytest.LogCaptureF
     assert record.levelno == logging.ERROR
     assert "abandoned: op work" in record.getMessage()
     assert not tasks[0].done()
-    going_on.close()
+    coroutine.close()
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What our own loop says: asyncio may tell of a task that an earlier test left behind."""
+def loop_messages(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Messages of our loop only: asyncio may log a task that an earlier test abandoned."""
     return [each.getMessage() for each in caplog.records if each.name == "penstock.service.loop"]
 
 
-def test_calls_in_threads_are_given_a_moment_and_left_behind(
+def test_calls_in_threads_are_awaited_briefly_and_then_abandoned(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    gate, seen = threading.Event(), list[str]()
+    gate, events = threading.Event(), list[str]()
 
     def call() -> None:
-        seen.append("began")
+        events.append("began")
         gate.wait(0.2)
-        seen.append("ended")
+        events.append("ended")
 
     async def main(call: Callable[[], None]) -> None:
         asyncio.get_running_loop().run_in_executor(None, call)
 
     run_on_a_loop(main(call))
-    assert seen == ["began", "ended"]
-    assert not told(caplog)
+    assert events == ["began", "ended"]
+    assert not loop_messages(caplog)
     began = time.monotonic()
     run_on_a_loop(main(lambda: gate.wait(60.0) and None))
     assert 0.9 < time.monotonic() - began < 10
-    (line,) = told(caplog)
+    (line,) = loop_messages(caplog)
     assert "abandoned: 1" in line
     gate.set()
 
 
-def test_what_the_service_raises_is_raised_and_a_service_cut_short_ends_by_itself() -> None:
-    seen: list[str] = []
+def test_an_exception_of_the_service_is_raised_after_its_own_clean_up() -> None:
+    events: list[str] = []
 
     async def failing() -> None:
         raise OSError("no port")
 
-    def leave() -> None:
+    def exit_now() -> None:
         raise SystemExit(3)
 
-    async def cut_short() -> None:
-        asyncio.get_running_loop().call_soon(leave)
+    async def interrupted() -> None:
+        asyncio.get_running_loop().call_soon(exit_now)
         try:
             await asyncio.Event().wait()
         finally:
-            await asyncio.sleep(1.2)  # more than what is left on the loop is given
-            seen.append("ended")
+            await asyncio.sleep(1.2)  # longer than the limit for remaining tasks
+            events.append("ended")
 
     with pytest.raises(OSError, match="no port"):
         run_on_a_loop(failing())
     with pytest.raises(SystemExit):
-        run_on_a_loop(cut_short())
-    assert seen == ["ended"]
+        run_on_a_loop(interrupted())
+    assert events == ["ended"]

@@ -1,4 +1,4 @@
-"""``GET /metrics`` of real services: the sum over engines, any number of scrapers, and formats."""
+"""``GET /metrics`` of real services: sums over engines, several scrapers, and formats."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def scrape(server: ServiceProcess) -> dict[tuple[str, tuple[str, ...]], float]:
 
 @real
 @pytest.mark.parametrize("engines", [1, 2])
-def test_any_scraper_sees_the_sum_of_all_engines(engines: int, tmp_path: Path) -> None:
+def test_every_scrape_has_the_sums_over_all_engines(engines: int, tmp_path: Path) -> None:
     config = f'"build_dag_each_worker": True, "worker_num": {engines}'
     with running(script(tmp_path, "pass", config)) as server:
         for _ in range(6):
@@ -51,12 +51,12 @@ def test_any_scraper_sees_the_sum_of_all_engines(engines: int, tmp_path: Path) -
         assert first["penstock_request_duration_seconds_count", ("work", "1")] == 6
         assert first["penstock_op_queue_wait_seconds_count", ("work", "work", "1")] == 6
         assert first["penstock_process_resident_memory_bytes", ("engine",)] > engines * 10e6
-        asked = ("penstock_door_requests_total", ())
-        assert second[asked] == first[asked] + 1
+        requests = ("penstock_door_requests_total", ())
+        assert second[requests] == first[requests] + 1
 
 
 @real
-def test_a_client_can_make_no_series(tmp_path: Path) -> None:
+def test_a_client_cannot_add_series(tmp_path: Path) -> None:
     with running(script(tmp_path)) as server:
         before = set(scrape(server))
         for name in ("other", "a%22b%0A", "x" * 300):
@@ -71,7 +71,7 @@ def test_a_client_can_make_no_series(tmp_path: Path) -> None:
 
 
 @real
-def test_formats_are_those_that_are_accepted(tmp_path: Path) -> None:
+def test_the_format_follows_the_accept_header(tmp_path: Path) -> None:
     with running(script(tmp_path)) as server:
         url = f"{server.http_url}/metrics"
         accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
@@ -84,10 +84,10 @@ def test_formats_are_those_that_are_accepted(tmp_path: Path) -> None:
 
 
 @real
-def test_they_can_be_switched_off_and_named_as_the_original_does(tmp_path: Path) -> None:
+def test_metrics_can_be_disabled_or_served_on_the_original_s_port(tmp_path: Path) -> None:
     with running(script(tmp_path, "pass", '"metrics": False')) as server:
         assert fetch(f"{server.http_url}/metrics").status == 404
-    # 0 is any free port, which the start lines name.
+    # 0 means any free port, which the banner shows.
     config = '"metrics": False, "dag": {"enable_prometheus": True, "prometheus_port": 0}'
     with running(script(tmp_path, "pass", config)) as server:
         assert post(server, x="1").json["err_no"] == 0
@@ -103,13 +103,13 @@ def test_they_can_be_switched_off_and_named_as_the_original_does(tmp_path: Path)
 
 
 @pytest.mark.parametrize("cancelled", [0, 1])
-async def test_those_who_ask_at_once_share_a_text(cancelled: int) -> None:
-    """Also when the first of them leaves."""
-    asked = 0
+async def test_concurrent_scrapes_share_one_text(cancelled: int) -> None:
+    """Also if the first client disconnects."""
+    sums = 0
 
     async def sum_up(text: str) -> str:
-        nonlocal asked
-        asked += 1
+        nonlocal sums
+        sums += 1
         await asyncio.sleep(0)
         return text
 
@@ -126,10 +126,10 @@ async def test_those_who_ask_at_once_share_a_text(cancelled: int) -> None:
         while not all(each.replies for each in exchanges[cancelled:]):
             await asyncio.sleep(0.001)
         assert {each.replies[0][0] for each in exchanges[cancelled:]} == {200}
-        assert asked == turn
+        assert sums == turn
 
 
-async def test_without_the_sum_there_are_none() -> None:
+async def test_without_the_sum_over_engines_a_scrape_is_503() -> None:
     async def sum_up(text: str) -> str:
         raise StartupError("the supervisor is gone")
 
@@ -141,7 +141,7 @@ async def test_without_the_sum_there_are_none() -> None:
     assert exchange.replies[0][0] == 503
 
 
-def test_an_app_under_another_server_has_them_too() -> None:
+def test_an_app_in_another_server_has_metrics() -> None:
     app = App("calculator")
 
     @app.route("/double")
@@ -158,14 +158,16 @@ def test_an_app_under_another_server_has_them_too() -> None:
 
 @real
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_no_counter_falls_when_engines_are_replaced(number: signal.Signals, tmp_path: Path) -> None:
+def test_no_counter_decreases_when_engines_are_replaced(
+    number: signal.Signals, tmp_path: Path
+) -> None:
     config = '"build_dag_each_worker": True, "worker_num": 2'
     with running(script(tmp_path, "pass", config)) as server:
         for _ in range(8):
             assert post(server, x="1").json["err_no"] == 0
         before = scrape(server)
         assert before[OK] == 8
-        # Their last reports are newer than any scrape only where they end by themselves.
+        # Final reports include later requests only if the engines exit by themselves.
         more = 4 if number is signal.SIGTERM else 0
         for _ in range(more):
             assert post(server, x="1").json["err_no"] == 0
@@ -179,11 +181,11 @@ def test_no_counter_falls_when_engines_are_replaced(number: signal.Signals, tmp_
             return after["penstock_engines_ended_total", ()] == after["penstock_engines", ()] == 2
 
         until(are_replaced, "two replacements")
-        fell = {
+        decreased = {
             key: (value, after.get(key))
             for key, value in before.items()
             if key[0].endswith(("_total", "_bucket", "_count", "_sum"))
             and after.get(key, 0) < value
         }
-        assert fell == {}
+        assert decreased == {}
         assert after[OK] == 8 + more

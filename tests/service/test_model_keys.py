@@ -26,14 +26,14 @@ KEY = bytes(range(16))
 
 
 class KeyService(BaseHTTPRequestHandler):
-    answer: ClassVar[Any] = None
+    reply: ClassVar[Any] = None
     bodies: ClassVar[list[bytes]] = []
 
     def do_POST(self) -> None:
         self.bodies.append(self.rfile.read(int(self.headers["content-length"])))
         self.send_response(200)
         self.end_headers()
-        self.wfile.write(json.dumps(self.answer).encode())
+        self.wfile.write(json.dumps(self.reply).encode())
 
     def log_message(self, *_: Any) -> None:
         pass
@@ -59,8 +59,8 @@ def entry(folder: Path, *endpoints: str) -> dict[str, Any]:
     }
 
 
-def called(options: dict[str, Any]) -> list[str]:
-    """Where an op calls its model when the key was handed over."""
+def endpoints_called(options: dict[str, Any]) -> list[str]:
+    """The endpoints that an op calls after the key was sent."""
     deployment = deploy([drawn(Op("scale", input_ops=[root()]), {"op": {"scale": options}})])
     (graph,) = send_keys(deployment).graphs
     remote = graph.options[0].remote
@@ -68,38 +68,40 @@ def called(options: dict[str, Any]) -> list[str]:
     return [str(each) for each in remote.endpoints]
 
 
-def test_the_first_endpoint_gets_the_key_and_names_the_port(tmp_path: Path, keys: str) -> None:
-    KeyService.answer = {"endpoint_list": [4321]}
-    assert called(entry(tmp_path, keys, "127.0.0.1:1")) == ["127.0.0.1:4321"]
+def test_the_first_endpoint_gets_the_key_and_replies_the_model_s_port(
+    tmp_path: Path, keys: str
+) -> None:
+    KeyService.reply = {"endpoint_list": [4321]}
+    assert endpoints_called(entry(tmp_path, keys, "127.0.0.1:1")) == ["127.0.0.1:4321"]
     assert [json.loads(each) for each in KeyService.bodies] == [
         {"key": base64.b64encode(KEY).decode()}
     ]
     plain = {**entry(tmp_path, keys), "use_encryption_model": False}
-    assert called(plain) == [keys]
+    assert endpoints_called(plain) == [keys]
     assert len(KeyService.bodies) == 1
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("reply", "message"),
     [
         ({"message": "start serving failed"}, "does not serve the model: start serving failed"),
         ({"endpoint_list": []}, "does not serve the model: None"),
         ([1], "does not serve the model: invalid answer"),
     ],
 )
-def test_a_key_service_that_does_not_serve_the_model_ends_the_start(
-    tmp_path: Path, keys: str, answer: Any, told: str
+def test_a_key_service_that_does_not_serve_the_model_fails_the_start(
+    tmp_path: Path, keys: str, reply: Any, message: str
 ) -> None:
-    KeyService.answer = answer
-    with pytest.raises(ModelError, match=f"op 'scale': use_encryption_model: {keys} {told}"):
-        called(entry(tmp_path, keys))
+    KeyService.reply = reply
+    with pytest.raises(ModelError, match=f"op 'scale': use_encryption_model: {keys} {message}"):
+        endpoints_called(entry(tmp_path, keys))
 
 
-def test_a_key_goes_to_nobody_on_another_machine(tmp_path: Path) -> None:
+def test_a_key_is_not_sent_to_another_machine(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"in plain text to models\.example:80: the first of"):
-        called(entry(tmp_path, "models.example:80"))
+        endpoints_called(entry(tmp_path, "models.example:80"))
     with pytest.raises(ModelError, match=r"the key service at 127\.0\.0\.1:1 does not answer"):
-        called(entry(tmp_path, "127.0.0.1:1"))
+        endpoints_called(entry(tmp_path, "127.0.0.1:1"))
 
 
 SERVICE = """
@@ -127,13 +129,13 @@ service.run_service()
 
 @pytest.mark.real
 @pytest.mark.parametrize("threads", [False, True], ids=["forked", "spawned"])
-def test_a_service_calls_the_model_that_its_key_opened(
+def test_a_service_calls_the_model_decrypted_with_its_key(
     tmp_path: Path, keys: str, threads: bool
 ) -> None:
     model = scale(tmp_path / "scale.onnx", 2.0)
     command = (sys.executable, "-m", "penstock", "serve", "--model")
     with running(model, command=command) as server:
-        KeyService.answer = {"endpoint_list": [server.rpc_port]}
+        KeyService.reply = {"endpoint_list": [server.rpc_port]}
         script = tmp_path / "service.py"
         script.write_text(SERVICE.format(entry=entry(tmp_path, keys), threads=threads))
         with running(script) as service:

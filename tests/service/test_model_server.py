@@ -1,4 +1,4 @@
-"""``penstock serve``: saved models behind every protocol, with no code."""
+"""``penstock serve``: saved models over every protocol, without code."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ TENSORS = "x float32[?, 3] -> y float32[?, 3], twice float32[?, 3]"
 
 
 @pytest.mark.real
-def test_the_start_lines_tell_of_models_addresses_and_stages(service: ServiceProcess) -> None:
+def test_the_banner_shows_models_addresses_and_ops(service: ServiceProcess) -> None:
     lines = service.log().splitlines()
     assert lines[0] == "penstock serves double and row to this machine only"
     assert lines[1].startswith(f"  http  {service.http_url} ")
@@ -64,14 +64,14 @@ def test_the_start_lines_tell_of_models_addresses_and_stages(service: ServicePro
     assert f"  model row_1   version 1, onnx: {TENSORS}" in lines
 
 
-def answer(service: ServiceProcess, model: str, body: Any = ROW) -> tuple[int, Any]:
+def infer(service: ServiceProcess, model: str, body: Any = ROW) -> tuple[int, Any]:
     reply = httpx.post(f"{service.http_url}/v2/models/{model}/infer", json=body)
     return reply.status_code, reply.json()
 
 
 @pytest.mark.real
 def test_each_model_is_called_by_its_name(service: ServiceProcess) -> None:
-    status, found = answer(service, "double")
+    status, found = infer(service, "double")
     assert status == 200
     assert found["model_name"] == "double"
     outputs = {each["name"]: each["data"] for each in found["outputs"]}
@@ -82,25 +82,27 @@ def test_each_model_is_called_by_its_name(service: ServiceProcess) -> None:
 
 @pytest.mark.real
 @pytest.mark.parametrize("path", ["/v2", "/v2/"])
-def test_the_server_tells_of_itself(service: ServiceProcess, path: str) -> None:
-    told = httpx.get(f"{service.http_url}{path}").json()
-    assert told["name"] == "penstock"
-    assert "binary_tensor_data" in told["extensions"]
+def test_the_server_s_metadata_has_its_name_and_extensions(
+    service: ServiceProcess, path: str
+) -> None:
+    metadata = httpx.get(f"{service.http_url}{path}").json()
+    assert metadata["name"] == "penstock"
+    assert "binary_tensor_data" in metadata["extensions"]
 
 
 @pytest.mark.real
-def test_the_output_of_one_is_the_input_of_the_next(service: ServiceProcess) -> None:
-    status, found = answer(service, "row", {**ROW, "outputs": [{"name": "y"}]})
+def test_the_output_of_a_model_is_the_input_of_the_next(service: ServiceProcess) -> None:
+    status, found = infer(service, "row", {**ROW, "outputs": [{"name": "y"}]})
     assert status == 200
     (output,) = found["outputs"]
     assert output["data"] == [6, 12, 18]
 
 
 @pytest.mark.real
-def test_what_is_wrong_is_said(service: ServiceProcess) -> None:
+def test_invalid_requests_get_a_status_and_an_error(service: ServiceProcess) -> None:
     wrong = {"inputs": [{**ROW["inputs"][0], "datatype": "FP64"}]}
-    assert answer(service, "double", wrong) == (400, {"error": "input 'x' is FP32, got FP64"})
-    assert answer(service, "nope") == (404, {"error": "there is no model 'nope'"})
+    assert infer(service, "double", wrong) == (400, {"error": "input 'x' is FP32, got FP64"})
+    assert infer(service, "nope") == (404, {"error": "there is no model 'nope'"})
     url = f"{service.http_url}/v2/models/double"
     assert httpx.post(f"{url}/versions/2/infer", json=ROW).status_code == 404
     assert httpx.get(f"{url}/versions/1").json()["versions"] == ["1"]
@@ -152,9 +154,7 @@ MODEL = ["--model", "."]
         (["--dist_worker_serving_endpoints", "x"], "--dist_worker_serving_endpoints: serving one"),
     ],
 )
-def test_flags_that_cannot_be_obeyed_are_refused_by_one_sentence(
-    arguments: list[str], text: str
-) -> None:
+def test_invalid_flags_are_refused_with_one_sentence(arguments: list[str], text: str) -> None:
     if arguments and "--model" not in arguments:
         arguments = [*arguments, *MODEL]
     with pytest.raises(StartupError) as raised:
@@ -181,7 +181,7 @@ def test_flags_that_cannot_be_obeyed_are_refused_by_one_sentence(
         (["--use_calib"], "conf.use_calib: int8 calibration is not available with ONNX Runtime"),
     ],
 )
-def test_what_a_runtime_lacks_is_refused_by_one_sentence(
+def test_options_that_a_runtime_lacks_are_refused_with_one_sentence(
     tmp_path: Path, flags: list[str], text: str
 ) -> None:
     server, _ = parse(["--model", str(scale(tmp_path / "m.onnx", 2.0)), *flags])
@@ -191,7 +191,7 @@ def test_what_a_runtime_lacks_is_refused_by_one_sentence(
     assert "\n" not in str(raised.value)
 
 
-def test_every_flag_of_the_original_is_taken(tmp_path: Path) -> None:
+def test_every_flag_of_the_original_is_accepted(tmp_path: Path) -> None:
     flags = [
         *("start", "--model", str(scale(tmp_path / "m.onnx", 2.0))),
         *(
@@ -228,7 +228,7 @@ def test_every_flag_of_the_original_is_taken(tmp_path: Path) -> None:
     assert node.options["local_service_conf"]["thread_num"] == 2
 
 
-def test_flags_with_fewer_items_than_models_begin_again(tmp_path: Path) -> None:
+def test_flags_with_fewer_values_than_models_are_repeated(tmp_path: Path) -> None:
     files = [str(scale(tmp_path / f"m{index}.onnx", 2.0)) for index in range(3)]
     server, keys = parse(
         ["--model", *files, "--runtime_thread_num", "2", "0", "--batch_infer_size", "8"]
@@ -246,7 +246,7 @@ def test_flags_with_fewer_items_than_models_begin_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.real
-def test_the_originals_metrics_have_a_port_of_their_own(tmp_path: Path) -> None:
+def test_the_original_s_metrics_have_their_own_port(tmp_path: Path) -> None:
     model = scale(tmp_path / "twice.onnx", 2.0)
     assert parse(["--model", str(model), "--enable_prometheus"])[1] == {
         "dag.enable_prometheus": True,
@@ -254,7 +254,7 @@ def test_the_originals_metrics_have_a_port_of_their_own(tmp_path: Path) -> None:
     }
     flags = ("--enable_prometheus", "--prometheus_port", "0")
     with running(model, *flags, command=SERVE, timeout=60) as server:
-        assert answer(server, "twice", ROW)[0] == 200
+        assert infer(server, "twice", ROW)[0] == 200
         (url,) = re.findall(r"(http://\S+) +GET /metrics alone", server.log())
         for text in (
             httpx.get(f"{url}/metrics").text,
@@ -267,7 +267,7 @@ def test_the_originals_metrics_have_a_port_of_their_own(tmp_path: Path) -> None:
 
 @pytest.mark.real
 @pytest.mark.parametrize("flags", [(), ("--no_pad",)])
-def test_requests_of_many_rows_and_sizes_get_the_answers_of_a_bare_loop(
+def test_requests_of_many_shapes_get_correct_results(
     tmp_path: Path, flags: tuple[str, ...]
 ) -> None:
     model = plus_one(tmp_path / "plus.onnx")
@@ -275,17 +275,17 @@ def test_requests_of_many_rows_and_sizes_get_the_answers_of_a_bare_loop(
     shapes = [(1 + i % 19, 20 + 7 * i % 23, 3 + i % 2) for i in range(60)]
     with running(model, *more, command=SERVE, timeout=60) as server:
 
-        def ask(shape: tuple[int, int, int]) -> bool:
+        def is_correct(shape: tuple[int, int, int]) -> bool:
             x = np.random.default_rng(shape[0]).random(shape, np.float32)
             tensor = {"name": "x", "shape": shape, "datatype": "FP32", "data": x.ravel().tolist()}
             body = {"inputs": [tensor], "outputs": [{"name": "y"}]}
-            status, found = answer(server, "plus", body)
+            status, found = infer(server, "plus", body)
             (output,) = found["outputs"]
             y = np.array(output["data"], "f4").reshape(output["shape"])
             return status == 200 and y.shape == shape and bool(np.allclose(y, x + 1))
 
         with ThreadPoolExecutor(16) as pool:
-            assert all(pool.map(ask, shapes))
+            assert all(pool.map(is_correct, shapes))
         statistics = httpx.get(f"{server.http_url}/v2/models/plus/stats").json()
         (found,) = statistics["model_stats"]
         assert found["inference_count"] == sum(shape[0] for shape in shapes)
@@ -304,7 +304,7 @@ OPS = [
 ]
 
 
-def test_ops_that_say_what_runs_anyway(tmp_path: Path) -> None:
+def test_redundant_op_flags_are_accepted_and_others_refused(tmp_path: Path) -> None:
     files = [str(scale(tmp_path / f"m{index}.onnx", 2.0)) for index in range(2)]
     server, _ = parse(["--model", *files, "--op", *OPS])
     (row,) = server.workflows
@@ -349,11 +349,11 @@ def configured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProc
 
 
 @pytest.mark.real
-def test_workflows_and_services_of_a_file(configured: ServiceProcess) -> None:
+def test_workflows_and_services_of_a_file_are_served(configured: ServiceProcess) -> None:
     tensor = {"name": "x", "elem_type": 1, "shape": [1, 3], "float_data": [1, 2, 3]}
     body = {"tensor": [tensor], "fetch_var_names": ["y"]}
 
-    def asked(path: str, **more: Any) -> Any:
+    def infer_over(path: str, **more: Any) -> Any:
         reply = httpx.post(f"{configured.http_url}/{path}/inference", json={**body, **more})
         if reply.status_code != 200:
             return reply.status_code, reply.json()["err_msg"]
@@ -362,30 +362,36 @@ def test_workflows_and_services_of_a_file(configured: ServiceProcess) -> None:
             for each in reply.json()["outputs"]
         }
 
-    assert asked("Twelve") == asked("Chosen", model="a") == {"six": [[12, 24, 36]]}
+    assert infer_over("Twelve") == infer_over("Chosen", model="a") == {"six": [[12, 24, 36]]}
     both = {"two": [[2, 4, 6]], "six": [[6, 12, 18]]}
-    assert asked("Chosen", model="b") == both
-    assert asked("GeneralModelService/both") == asked("GeneralModelService", model="both") == both
-    everything = asked("GeneralModelService", model="both", fetch_var_names=[])
+    assert infer_over("Chosen", model="b") == both
+    assert (
+        infer_over("GeneralModelService/both")
+        == infer_over("GeneralModelService", model="both")
+        == both
+    )
+    everything = infer_over("GeneralModelService", model="both", fetch_var_names=[])
     assert everything == {
         "two": [[2, 4, 6], [4, 8, 12]],
         "six": [[6, 12, 18], [12, 24, 36]],
     }
-    assert f"  model six    version 1, onnx: {TENSORS}" in configured.log()  # of another process
-    assert asked("Chosen") == (404, "`model` is one of 'a', 'b', got ''")
+    assert (
+        f"  model six    version 1, onnx: {TENSORS}" in configured.log()
+    )  # loaded in another process
+    assert infer_over("Chosen") == (404, "`model` is one of 'a', 'b', got ''")
 
 
 @pytest.mark.real
-def test_an_ensemble_in_the_other_protocols(configured: ServiceProcess) -> None:
-    told = httpx.get(f"{configured.http_url}/v2/models/both").json()
-    assert [each["name"] for each in told["inputs"]] == ["x"]
-    assert [each["name"] for each in told["outputs"]] == [
+def test_an_ensemble_is_served_over_the_other_protocols(configured: ServiceProcess) -> None:
+    metadata = httpx.get(f"{configured.http_url}/v2/models/both").json()
+    assert [each["name"] for each in metadata["inputs"]] == ["x"]
+    assert [each["name"] for each in metadata["outputs"]] == [
         "two/y",
         "two/twice",
         "six/y",
         "six/twice",
     ]
-    status, found = answer(configured, "both", {**ROW, "outputs": [{"name": "six/y"}]})
+    status, found = infer(configured, "both", {**ROW, "outputs": [{"name": "six/y"}]})
     assert (status, found["outputs"][0]["data"]) == (200, [6, 12, 18])
     plain = httpx.post(f"{configured.http_url}/both", json={"x": [[1, 2, 3]]}).json()
     assert plain["two/y"] == [[2, 4, 6]]
@@ -447,7 +453,7 @@ def test_an_ensemble_in_the_other_protocols(configured: ServiceProcess) -> None:
         ("models: {a: nowhere}", ["nowhere: no such file or folder"]),
     ],
 )
-def test_mistakes_in_a_file(
+def test_errors_in_a_file_have_line_and_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, problems: list[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -463,14 +469,14 @@ def test_mistakes_in_a_file(
 
 
 @pytest.mark.real
-def test_a_body_that_is_too_large_is_counted_once_by_every_protocol(tmp_path: Path) -> None:
+def test_a_body_over_the_limit_is_counted_once_by_every_protocol(tmp_path: Path) -> None:
     model = scale(tmp_path / "m.onnx", 2.0)
     routes = ("v2/models/m/infer", "m", "GeneralModelService/m/inference", "m/prediction")
     methods = ("inference.GRPCInferenceService/ModelInfer", f"{GENERAL_MODEL}/inference")
     large = b" " * 3000
     with running(model, "--max_body_size", "2000", command=SERVE, timeout=60) as server:
 
-        def counted() -> int:
+        def too_large() -> int:
             found = httpx.get(f"{server.http_url}/status").json()["door"]["bodies_too_large"]
             return int(found)
 
@@ -479,17 +485,17 @@ def test_a_body_that_is_too_large_is_counted_once_by_every_protocol(tmp_path: Pa
             for body in (large, iter([large]), iter([large[:1500], large])):
                 reply = httpx.post(f"{server.http_url}/{route}", content=body)
                 expected += 1
-                assert (reply.status_code, counted()) == (413, expected)
+                assert (reply.status_code, too_large()) == (413, expected)
         with grpc.insecure_channel(server.rpc_endpoint) as channel:
             for method in methods:
                 with pytest.raises(grpc.RpcError):
                     channel.unary_unary(f"/{method}")(large, timeout=30)
                 expected += 1
-                assert counted() == expected
+                assert too_large() == expected
 
 
 @pytest.mark.real
-def test_models_of_a_fixed_number_of_rows_run_request_by_request(tmp_path: Path) -> None:
+def test_models_with_a_fixed_number_of_rows_run_one_request_at_a_time(tmp_path: Path) -> None:
     head = '<ir_version: 8, opset_import: ["": 17]> g (float[%d, 3] x) => (float[%d, 3] y)'
     for rows in (1, 4):
         model = onnx.parser.parse_model(head % (rows, rows) + "{ y = Add(x, x) }")
@@ -499,7 +505,7 @@ def test_models_of_a_fixed_number_of_rows_run_request_by_request(tmp_path: Path)
         with PipelineClient() as client:
             client.connect([server.rpc_endpoint])
 
-            def ask(model: str, rows: int) -> list[Any]:
+            def predict(model: str, rows: int) -> list[Any]:
                 feed = {"x": np.full((rows, 3), rows, np.float32)}
                 more: dict[str, Any] = {"asyn": True, "pack_tensor_format": True, "timeout": 30}
                 futures = [client.predict(feed, name=model, **more) for _ in range(16)]
@@ -510,11 +516,11 @@ def test_models_of_a_fixed_number_of_rows_run_request_by_request(tmp_path: Path)
                 ("m4", 4),
                 ("m1", 3),
                 ("m4", 8),
-            ):  # two of them in pieces
-                for reply in ask(model, rows):
+            ):  # two of them are split into pieces
+                for reply in predict(model, rows):
                     y = response_arrays(reply)["y"]
                     np.testing.assert_array_equal(y, np.full((rows, 3), 2 * rows, np.float32))
-            for reply in ask("m4", 2):
+            for reply in predict("m4", 2):
                 assert "expected the shape [4, 3], got [2, 3]" in reply.err_msg
         (stage,) = httpx.get(f"{server.http_url}/status").json()["graphs"][0]["ops"]
         assert stage["batches"] == stage["samples"]
@@ -528,7 +534,7 @@ def test_models_of_a_fixed_number_of_rows_run_request_by_request(tmp_path: Path)
 
 
 @pytest.mark.real
-def test_the_fetch_list_of_a_model_holds_for_whoever_reads_it(tmp_path: Path) -> None:
+def test_a_model_s_fetch_list_applies_to_replies_and_to_next_models(tmp_path: Path) -> None:
     file = tmp_path / "serve.yml"
     two, six = scale(tmp_path / "two.onnx", 2.0), scale(tmp_path / "six.onnx", 6.0)
     conf = {"local_service_conf": {"fetch_list": ["y"]}}

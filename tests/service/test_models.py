@@ -1,4 +1,4 @@
-"""How an op's model is opened."""
+"""Opening an op's model."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.services.process import running
 @pytest.mark.parametrize(
     ("given", "alone", "conf", "threads"),
     [
-        ({}, True, {}, 1),  # hundreds of workers share the CPUs
+        ({}, True, {}, 1),  # with hundreds of workers for the CPUs
         ({}, True, {"thread_num": 5}, 5),
         ({}, False, {}, 2),
         ({"thread_num": 3}, True, {}, 3),
         ({"thread_num": 3}, True, {"thread_num": 5}, 3),
     ],
 )
-def test_a_handler_without_threads_of_its_own_has_its_worker_s_share(
+def test_a_handler_without_thread_num_has_its_worker_s_share_of_threads(
     tmp_path: Path, given: dict[str, Any], alone: bool, conf: dict[str, Any], threads: int
 ) -> None:
     handler = LocalServiceHandler(str(scale(tmp_path / "m.onnx", 2.0)), **given)
@@ -43,7 +43,9 @@ def test_a_handler_without_threads_of_its_own_has_its_worker_s_share(
 
 @pytest.mark.real
 @pytest.mark.parametrize("place", ["thread", "process"])
-def test_a_model_s_inputs_and_outputs_are_told_wherever_it_runs(tmp_path: Path, place: str) -> None:
+def test_a_model_s_inputs_and_outputs_are_in_the_status_for_every_executor(
+    tmp_path: Path, place: str
+) -> None:
     scale(tmp_path / "m.onnx", 2.0)
     model = '"local_service_conf": {"model_config": "m.onnx"}, "fetch_list": ["twice"]'
     config = f'"op": {{"work": {{"executor": "{place}", {model}}}}}'
@@ -54,8 +56,8 @@ def test_a_model_s_inputs_and_outputs_are_told_wherever_it_runs(tmp_path: Path, 
     (graph,) = report["graphs"]
     assert graph["signature"] == signature
     (op,) = graph["ops"]
-    told = {"runtime": "onnx", **signature}
-    assert [each["model"] for each in op["loaded"]] == [told] * (place == "process")
+    signature_of_model = {"runtime": "onnx", **signature}
+    assert [each["model"] for each in op["loaded"]] == [signature_of_model] * (place == "process")
 
 
 ENSEMBLE = """
@@ -73,32 +75,32 @@ run(Service("ensemble", both, **config), Service("alone", Model("m.onnx")))
 
 
 @pytest.mark.real
-def test_the_models_at_a_graph_s_ends_say_what_it_takes_and_gives(tmp_path: Path) -> None:
+def test_the_openapi_schema_comes_from_the_models_at_a_graph_s_ends(tmp_path: Path) -> None:
     scale(tmp_path / "m.onnx", 2.0)
     service = tmp_path / "service.py"
     service.write_text(ENSEMBLE)
     with running(service) as server:
-        told = json.loads(fetch(f"{server.http_url}/openapi.json").body)
+        description = json.loads(fetch(f"{server.http_url}/openapi.json").body)
     row = {"type": "array", "items": {"type": "number"}, "minItems": 3, "maxItems": 3}
     rows = {"type": "array", "items": row, "description": "array of float32, any × 3"}
 
     def schema(path: str, *keys: str) -> Any:
-        found = told["paths"][path]["post"]
+        found = description["paths"][path]["post"]
         for key in (*keys, "content", "application/json", "schema"):
             found = found[key]
         return found
 
     for path in ("/alone", "/ensemble"):
-        asked = {"type": "object", "required": ["x"], "properties": {"x": rows}}
-        assert schema(path, "requestBody") == asked
+        expected = {"type": "object", "required": ["x"], "properties": {"x": rows}}
+        assert schema(path, "requestBody") == expected
     number = {"description": "a number; in JSON null for NaN and infinities"}
     given = {**rows, "items": {**row, "items": number}}
     assert schema("/alone", "responses", "200")["properties"] == {"y": given, "twice": given}
     assert schema("/ensemble", "responses", "200") == {"type": "object"}
 
 
-def of_card(device: str, folder: Path, given: dict[str, Any]) -> tuple[Op, dict[str, Any]]:
-    """An op whose model is to be on a card; by a handler, by its configuration."""
+def op_on_card(device: str, folder: Path, given: dict[str, Any]) -> tuple[Op, dict[str, Any]]:
+    """An op whose model needs a card, by its handler or by its configuration."""
     path = str(scale(folder / "m.onnx", 2.0))
     if device == "handler":
         handler = LocalServiceHandler(path, devices="7", precision="fp16")
@@ -108,19 +110,19 @@ def of_card(device: str, folder: Path, given: dict[str, Any]) -> tuple[Op, dict[
 
 
 @pytest.mark.parametrize("place", ["handler", "configuration"])
-def test_a_card_that_is_not_there_is_a_problem_or_gives_way_to_the_cpu(
+def test_a_missing_card_is_an_error_unless_missing_device_allows_the_cpu(
     tmp_path: Path, place: str
 ) -> None:
-    op, config = of_card(place, tmp_path, {})
+    op, config = op_on_card(place, tmp_path, {})
     with pytest.raises(ConfigError, match=r"devices: .*card 7 was requested"):
         drawn(op, config)
-    op, config = of_card(place, tmp_path, {"missing_device": "cpu"})
+    op, config = op_on_card(place, tmp_path, {"missing_device": "cpu"})
     blueprint = drawn(op, config)
     (warning,) = blueprint.warnings
-    told = (
+    message = (
         "op 'work' runs on the CPU in fp32, as missing_device: cpu allows: local_service_conf.dev"
     )
-    assert warning.startswith(told)
+    assert warning.startswith(message)
     entry = blueprint.config.op.get("work")
     assert card_of(op, blueprint.options[0], entry, 0) is None
     model = open_model(op, blueprint.options[0], entry)
@@ -156,7 +158,7 @@ else:
 
 @pytest.mark.real
 @pytest.mark.parametrize("way", ["web", "server"])
-def test_a_variable_blanks_a_key_of_a_script_that_python_runs(tmp_path: Path, way: str) -> None:
+def test_an_environment_variable_can_unset_a_key_of_a_script(tmp_path: Path, way: str) -> None:
     scale(tmp_path / "m.onnx", 2.0)
     service = tmp_path / "service.py"
     service.write_text(OF_CARD)
@@ -168,7 +170,7 @@ def test_a_variable_blanks_a_key_of_a_script_that_python_runs(tmp_path: Path, wa
 
 @pytest.mark.real
 @pytest.mark.parametrize("executor", ["thread", "process"])
-def test_a_service_for_a_card_runs_on_the_cpu_where_it_is_told_to(
+def test_a_service_for_a_card_runs_on_the_cpu_if_missing_device_allows_it(
     tmp_path: Path, executor: str
 ) -> None:
     scale(tmp_path / "m.onnx", 2.0)

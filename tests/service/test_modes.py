@@ -1,4 +1,4 @@
-"""One graph in threads, in processes and mixed: every request is answered the same."""
+"""One graph in threads, in processes and mixed: equal replies to every request."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ server.run_server()
 
 @pytest.fixture(scope="module")
 def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, ServiceProcess]]:
-    """The same script, once in each mode."""
+    """The same script, running in each mode."""
     path = tmp_path_factory.mktemp("modes") / "service.py"
     path.write_text(GRAPH)
     with ExitStack() as stack:
@@ -176,7 +176,7 @@ def clients(services: dict[str, ServiceProcess]) -> Iterator[dict[str, PipelineC
 
 @contextmanager
 def serving(folder: Path, text: str, **environment: str) -> Iterator[ServiceProcess]:
-    """A service that ends well, when its test does."""
+    """A service that must exit with 0 at the end of the test."""
     path = script(folder, text=text.replace("{", "{{").replace("}", "}}"))
     with running(path, environment=environment) as server:
         yield server
@@ -202,7 +202,7 @@ def array_of(rng: random.Random) -> np.ndarray[Any, Any]:
 
 
 def requests(seed: int, count: int) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Feeds, and how to send them."""
+    """Feeds, and the options to send each with."""
     rng = random.Random(seed)
     for number in range(count):
         op, do = rng.choice(OPS), DOS[number % len(DOS)]
@@ -214,17 +214,17 @@ def requests(seed: int, count: int) -> Iterator[tuple[dict[str, Any], dict[str, 
             feed[name] = array_of(rng) if as_tensors else rng.choice(WORDS)
             if as_tensors and feed[name].ndim and rng.random() < 0.3:
                 feed[f"{name}.lod"] = [[0, feed[name].shape[0]]]
-        how = {"pack_tensor_format": True, "use_tensor_bytes": rng.random() < 0.3}
-        yield feed, {"log_id": rng.randint(0, 2**60), **(how if as_tensors else {})}
+        options = {"pack_tensor_format": True, "use_tensor_bytes": rng.random() < 0.3}
+        yield feed, {"log_id": rng.randint(0, 2**60), **(options if as_tensors else {})}
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_every_request_is_answered_the_same_in_every_mode(
+def test_every_request_gets_the_same_reply_in_every_mode(
     clients: dict[str, PipelineClient], seed: int
 ) -> None:
     seen = set()
-    for feed, how in requests(seed, 6 * len(DOS)):
-        replies = {mode: client.predict(feed, **how) for mode, client in clients.items()}
+    for feed, options in requests(seed, 6 * len(DOS)):
+        replies = {mode: client.predict(feed, **options) for mode, client in clients.items()}
         expected = replies["thread"]
         seen.add((feed["do"].partition(":")[2], expected.err_no))
         for mode, reply in replies.items():
@@ -264,7 +264,7 @@ server.run_server()
 
 
 @pytest.mark.parametrize("places", ["process process", "thread process", "thread thread"])
-def test_what_the_script_defines_goes_to_where_it_can_be_opened(
+def test_objects_of_the_script_s_classes_are_passed_to_ops_that_can_unpickle_them(
     tmp_path: Path, places: str
 ) -> None:
     with serving(tmp_path, THINGS, PLACES=places) as server:
@@ -280,7 +280,7 @@ def test_what_the_script_defines_goes_to_where_it_can_be_opened(
         ("process process", "keep", "opening", "the ResponseOp"),
     ],
 )
-def test_elsewhere_it_is_an_error_that_names_op_key_and_type(
+def test_other_ops_get_an_error_with_op_key_and_type(
     tmp_path: Path, places: str, who: str, maker: str, reader: str
 ) -> None:
     with serving(tmp_path, THINGS, PLACES=places) as server:

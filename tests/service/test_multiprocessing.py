@@ -1,4 +1,4 @@
-"""Programs that an op starts by multiprocessing import the script again, which has no guard."""
+"""Child processes of multiprocessing import the script again, which has no guard."""
 
 import json
 from pathlib import Path
@@ -30,7 +30,7 @@ server.run_server()
 
 @pytest.mark.parametrize("in_threads", [True, False])
 @pytest.mark.parametrize("by", ["spawn", "forkserver"])
-def test_an_op_s_pool_works_and_starts_no_second_service(
+def test_an_op_s_pool_works_without_starting_a_second_service(
     tmp_path: Path, by: str, in_threads: bool
 ) -> None:
     path = tmp_path / "service.py"

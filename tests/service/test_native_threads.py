@@ -1,4 +1,4 @@
-"""Native libraries with threads, seen before a fork; and whether they work after it."""
+"""Native libraries with threads before a fork, and their use after it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def maps(*files: str) -> str:
         (["libmine.so"], ["an unknown library"]),
     ],
 )
-def test_where_a_library_that_bears_no_fork_may_have_threads_the_script_runs_again(
+def test_libraries_whose_threads_do_not_survive_a_fork_are_detected(
     files: list[str], in_the_way: list[str]
 ) -> None:
     assert native_pools_in_the_way(maps(*files)) == in_the_way
@@ -74,14 +74,14 @@ PROCESSES = '"dag": {"is_thread_op": False}, "op": {"work": {"concurrency": 2}}'
 
 
 @pytest.mark.real
-def test_libraries_that_a_script_has_used_work_in_its_worker_processes(tmp_path: Path) -> None:
+def test_libraries_used_by_a_script_work_in_its_worker_processes(tmp_path: Path) -> None:
     with running(script(tmp_path, USING, PROCESSES, before=USED)) as server:
         for _ in range(4):
             reply = post(server, timeout=60, a="1").json
             values = dict(zip(reply["key"], reply["value"], strict=True))
             assert values["now"] == values["before"]
         log = server.log()
-        assert "WARNING" not in log  # none of them is in the way of a fork
+        assert "WARNING" not in log  # none of them prevents a fork
         assert server.stop() == 0
 
 
@@ -103,10 +103,10 @@ def process(self, feed_batch, typical_logid):
 @pytest.mark.real
 @pytest.mark.parametrize(
     "waits",
-    # Active ones are never seen waiting, and use every core.
+    # Active threads are never seen waiting, and use every core.
     ["passive", pytest.param("active", marks=pytest.mark.long)],
 )
-def test_openmp_of_gnu_works_in_worker_processes_though_the_script_has_used_it(
+def test_gnu_openmp_used_by_a_script_works_in_its_worker_processes(
     tmp_path: Path, waits: str
 ) -> None:
     spec = find_spec("sklearn")

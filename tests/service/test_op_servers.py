@@ -1,4 +1,4 @@
-"""Ops whose model server the service starts: ``local_service_conf`` with a client type of one."""
+"""Ops whose model server is started by the service: ``local_service_conf`` with a client type."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ def started(folder: Path, **options: Any) -> Iterator[ServiceProcess]:
         yield service
 
 
-def ask(service: ServiceProcess, row: Mapping[str, Any] = ROW) -> tuple[int, Any]:
+def send(service: ServiceProcess, row: Mapping[str, Any] = ROW) -> tuple[int, Any]:
     reply = httpx.post(f"{service.http_url}/scale", json=row, timeout=20)
     return reply.status_code, reply.json()
 
 
 def server_of(service: ServiceProcess) -> psutil.Process:
-    """The supervisor of its model server."""
+    """The supervisor of the service's model server."""
     (found,) = [
         each
         for each in service.descendants()
@@ -88,12 +88,12 @@ def server_of(service: ServiceProcess) -> psutil.Process:
     [("thread", False), ("process", False), ("process", True)],
     ids=["one process", "forked", "spawned"],
 )
-def test_an_op_calls_the_server_that_was_started_for_it(
+def test_an_op_calls_the_model_server_that_was_started_for_it(
     executor: str, threads: bool, tmp_path: Path
 ) -> None:
     with started(tmp_path, executor=executor, threads=threads, client_type="brpc") as service:
-        assert ask(service) == (200, {"y": [[2.0, 4.0, 6.0]], "twice": [[4.0, 8.0, 12.0]]})
-        status, answer = ask(service, {"x": [[1, 2]]})
+        assert send(service) == (200, {"y": [[2.0, 4.0, 6.0]], "twice": [[4.0, 8.0, 12.0]]})
+        status, answer = send(service, {"x": [[1, 2]]})
         assert (status, answer["error"]) == (400, "input_mismatch")
         server = server_of(service)
         assert f"op scale: its model server has started: pid {server.pid}" in service.log()
@@ -104,12 +104,12 @@ def test_an_op_calls_the_server_that_was_started_for_it(
 
 
 @pytest.mark.faults
-def test_a_server_lives_as_long_as_its_service_and_replaces_its_engine(tmp_path: Path) -> None:
+def test_a_model_server_replaces_its_engine_and_ends_with_its_service(tmp_path: Path) -> None:
     with started(tmp_path, executor="process") as service:
         (engine,) = server_of(service).children()
         engine.kill()
         deadline = time.monotonic() + 20
-        while ask(service)[0] != 200:
+        while send(service)[0] != 200:
             assert time.monotonic() < deadline, service.log()
         service.send_signal(signal.SIGKILL)
         service.wait_exit()
@@ -117,7 +117,7 @@ def test_a_server_lives_as_long_as_its_service_and_replaces_its_engine(tmp_path:
 
 
 @pytest.mark.real
-def test_a_server_that_does_not_start_is_an_error_at_start(tmp_path: Path) -> None:
+def test_a_model_server_that_fails_to_start_fails_the_service_s_start(tmp_path: Path) -> None:
     script = write(tmp_path, executor="thread")
     (tmp_path / "double.onnx").write_bytes(b"no model")
     with running(script, ready=False) as service:
@@ -128,7 +128,9 @@ def test_a_server_that_does_not_start_is_an_error_at_start(tmp_path: Path) -> No
 
 
 @pytest.mark.real
-def test_a_card_that_is_not_there_is_said_unless_the_cpu_does_for_it(tmp_path: Path) -> None:
+def test_a_missing_card_fails_the_start_unless_missing_device_allows_the_cpu(
+    tmp_path: Path,
+) -> None:
     script = write(tmp_path, executor="thread", model="double.onnx, device_type: 1, devices: '0,1'")
     with running(script, ready=False) as service:
         assert service.wait_exit() == 1
@@ -136,7 +138,7 @@ def test_a_card_that_is_not_there_is_said_unless_the_cpu_does_for_it(tmp_path: P
     with (tmp_path / "config.yml").open("a") as file:
         file.write("missing_device: cpu\n")
     with running(script) as service:
-        assert ask(service)[0] == 200
+        assert send(service)[0] == 200
         assert service.log().count("its model server has started") == 1
 
 
@@ -158,7 +160,7 @@ class OwnProcess(Op):
         return {}
 
 
-def test_what_is_wrong_is_said_before_anything_is_started(tmp_path: Path) -> None:
+def test_configuration_errors_are_found_before_a_model_server_is_started(tmp_path: Path) -> None:
     model = str(scale(tmp_path / "double.onnx", 2.0))
     assert "client_type: a model server needs model_config" in problems({})
     assert "local_service_conf.model_config: " in problems({"model_config": "nowhere.onnx"})
@@ -168,7 +170,7 @@ def test_what_is_wrong_is_said_before_anything_is_started(tmp_path: Path) -> Non
 
 
 @pytest.mark.real
-def test_check_says_that_a_server_is_started(tmp_path: Path) -> None:
+def test_check_shows_that_a_model_server_is_started(tmp_path: Path) -> None:
     script = write(tmp_path, executor="thread")
     with running(script, "--open", command=CHECK, ready=False) as checked:
         assert checked.wait_exit() == 0

@@ -1,4 +1,4 @@
-"""Spans of real services as a collector gets them, and one trace through several services."""
+"""Spans of real services at a collector, and one trace through several services."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def process(self, feed_batch, typical_logid):
 """
 
 
-def ask(url: str, body: object, **headers: str) -> int:
-    sent = Request(url, json.dumps(body).encode(), headers)
-    with direct.open(sent, timeout=30) as reply:
+def send(url: str, body: object, **headers: str) -> int:
+    request = Request(url, json.dumps(body).encode(), headers)
+    with direct.open(request, timeout=30) as reply:
         reply.read()
         return int(reply.status)
 
 
 def call(server: ServiceProcess, **metadata: str) -> None:
-    """The pipeline protocol over gRPC, by somebody else's client."""
+    """One call of the pipeline protocol over gRPC, with grpcio."""
     request = pb.Request(key=["x"], value=["1"]).SerializeToString()
     with grpc.insecure_channel(server.rpc_endpoint) as channel:
         method = channel.unary_unary(f"/{METHOD}")
@@ -51,7 +51,9 @@ def call(server: ServiceProcess, **metadata: str) -> None:
 
 
 @pytest.mark.parametrize("engines", [1, 2])
-def test_a_collector_gets_every_request_whoever_runs_its_ops(engines: int, tmp_path: Path) -> None:
+def test_a_collector_gets_the_spans_of_every_request_from_all_processes(
+    engines: int, tmp_path: Path
+) -> None:
     several = f'"build_dag_each_worker": True, "worker_num": {engines}'
     config = several if engines > 1 else '"dag": {"is_thread_op": False}'
     with collecting() as collector:
@@ -60,9 +62,9 @@ def test_a_collector_gets_every_request_whoever_runs_its_ops(engines: int, tmp_p
             body = {"key": ["x"], "value": ["1"]}
             url = f"{server.http_url}/work/prediction"
             for _ in range(5):
-                assert ask(url, body) == 200
-            assert ask(url, body, **OURS) == 200
-            assert ask(url, body, traceparent=f"00-{TRACE}-{SPAN}-00") == 200
+                assert send(url, body) == 200
+            assert send(url, body, **OURS) == 200
+            assert send(url, body, traceparent=f"00-{TRACE}-{SPAN}-00") == 200
             call(server, **OURS)
             assert server.stop() == 0
         requests = collector.named(ROUTE)
@@ -84,19 +86,21 @@ def test_a_collector_gets_every_request_whoever_runs_its_ops(engines: int, tmp_p
         assert len({each.id for each in collector.spans}) == len(collector.spans)
 
 
-def test_one_trace_leads_through_all_services_that_remote_ops_call(tmp_path: Path) -> None:
+def test_one_trace_includes_all_services_called_by_remote_ops(tmp_path: Path) -> None:
     model = scale(tmp_path / "double.onnx", 2.0)
     with collecting() as collector:
-        told = collector.environment
+        environment = collector.environment
         with (
-            running(model, command=SERVE, environment=told) as server,
-            running(SERVICE, "double", "grpc", server.rpc_endpoint, environment=told) as inner,
+            running(model, command=SERVE, environment=environment) as server,
             running(
-                SERVICE, "pipe", "pipeline_grpc", inner.rpc_endpoint, environment=told
+                SERVICE, "double", "grpc", server.rpc_endpoint, environment=environment
+            ) as inner,
+            running(
+                SERVICE, "pipe", "pipeline_grpc", inner.rpc_endpoint, environment=environment
             ) as outer,
         ):
-            assert ask(f"{outer.http_url}/pipe", ROW, **OURS) == 200
-            assert ask(f"{outer.http_url}/pipe", ROW) == 200
+            assert send(f"{outer.http_url}/pipe", ROW, **OURS) == 200
+            assert send(f"{outer.http_url}/pipe", ROW) == 200
             for each in (outer, inner, server):
                 assert each.stop() == 0
     traces = {each.trace for each in collector.spans}
@@ -114,21 +118,21 @@ def test_one_trace_leads_through_all_services_that_remote_ops_call(tmp_path: Pat
             assert visit.begin <= found.begin <= found.end <= visit.end
 
 
-def test_without_spans_of_its_own_a_service_passes_the_context_on(tmp_path: Path) -> None:
+def test_a_service_without_spans_passes_the_trace_context_on(tmp_path: Path) -> None:
     config = {"PENSTOCK_LOG_REQUESTS": "true", "PENSTOCK_LOG_FORMAT": "json"}
     model = scale(tmp_path / "double.onnx", 2.0)
     with (
         running(model, command=SERVE, environment=config) as server,
         running(SERVICE, "double", "grpc", server.rpc_endpoint) as outer,
     ):
-        assert ask(f"{outer.http_url}/pipe", ROW, **OURS) == 200
-        assert ask(f"{outer.http_url}/pipe", ROW) == 200
+        assert send(f"{outer.http_url}/pipe", ROW, **OURS) == 200
+        assert send(f"{outer.http_url}/pipe", ROW) == 200
         assert server.stop() == 0
         lines = [json.loads(line) for line in server.log().splitlines() if "/ModelInfer" in line]
     assert [each["request"].get("traceparent") for each in lines] == [OURS["traceparent"], None]
 
 
-def test_requests_do_not_wait_for_a_collector_that_is_not_there(tmp_path: Path) -> None:
+def test_requests_do_not_wait_for_an_unreachable_collector(tmp_path: Path) -> None:
     environment = Collector(free_port()).environment | {"OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
     with running(script(tmp_path), environment=environment) as server:
         assert post(server, x="1").json["err_no"] == 0
@@ -140,7 +144,7 @@ def test_requests_do_not_wait_for_a_collector_that_is_not_there(tmp_path: Path) 
         assert time.monotonic() - began < 10
 
 
-def test_without_its_packages_a_service_says_which_extra_it_needs(tmp_path: Path) -> None:
+def test_a_missing_opentelemetry_package_is_an_error_with_the_extra_s_name(tmp_path: Path) -> None:
     (tmp_path / "opentelemetry").mkdir()
     (tmp_path / "opentelemetry/__init__.py").touch()
     command = [*PENSTOCK, str(script(tmp_path))]

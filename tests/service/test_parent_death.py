@@ -1,4 +1,4 @@
-"""The kernel ends children with their parent; the parent here is the test, which lets go."""
+"""The kernel ends children with their parent; the parent here is the test, which closes its end."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from penstock.service.children import ParentDeath
 from tests.service.supervised import gone
 
 
-def child_of(parent_death: ParentDeath, live: Callable[[], object]) -> int:
-    """Fork a child that holds the parent_death, and say that it does."""
-    heard, said = os.pipe()
+def child_of(parent_death: ParentDeath, run: Callable[[], object]) -> int:
+    """Forks a child that holds ``parent_death``; returns its pid once it does."""
+    read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
             os.setpgid(0, 0)
             parent_death.hold()
-            os.write(said, b"!")
-            live()
+            os.write(write_end, b"!")
+            run()
         finally:
             os._exit(77)
     parent_death.keep()
-    os.close(said)
+    os.close(write_end)
     poll = select.poll()
-    poll.register(heard, select.POLLIN)
+    poll.register(read_end, select.POLLIN)
     assert poll.poll(10_000)
-    os.close(heard)
+    os.close(read_end)
     return pid
 
 
@@ -58,52 +58,52 @@ def test_a_child_is_killed_when_the_writer_is_closed() -> None:
     assert status_within(pid, 1) == -signal.SIGKILL
 
 
-def test_a_child_lives_while_the_writer_is_open() -> None:
+def test_a_child_is_not_killed_while_the_writer_is_open() -> None:
     parent_death = ParentDeath()
     pid = child_of(parent_death, lambda: None)
     assert status_within(pid, 10) == 77
     parent_death.close()
 
 
-def test_what_a_child_has_started_is_killed_with_it() -> None:
+def test_a_child_s_own_children_are_killed_with_it() -> None:
     parent_death = ParentDeath()
-    heard, said = os.pipe()
-    program = f"import os, signal; os.write({said}, b'!'); signal.pause()"
+    read_end, write_end = os.pipe()
+    program = f"import os, signal; os.write({write_end}, b'!'); signal.pause()"
 
     def start_a_program() -> None:
-        subprocess.run([sys.executable, "-c", program], pass_fds=[said])
+        subprocess.run([sys.executable, "-c", program], pass_fds=[write_end])
 
     pid = child_of(parent_death, start_a_program)
-    os.close(said)
+    os.close(write_end)
     poll = select.poll()
-    poll.register(heard, select.POLLIN)
+    poll.register(read_end, select.POLLIN)
     assert poll.poll(10_000)
-    assert os.read(heard, 1) == b"!"
+    assert os.read(read_end, 1) == b"!"
     parent_death.close()
     started = time.monotonic()
     assert poll.poll(1000), "the program holds its end of the pipe"
-    assert os.read(heard, 1) == b""
+    assert os.read(read_end, 1) == b""
     assert time.monotonic() - started < 1
-    os.close(heard)
+    os.close(read_end)
     status_within(pid, 1)
 
 
-def test_a_child_whose_parent_is_gone_already_does_not_begin() -> None:
+def test_a_child_whose_parent_has_ended_is_killed_before_it_begins() -> None:
     parent_death = ParentDeath()
-    go_on, gone_on = os.pipe()
+    read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
-            os.close(gone_on)
+            os.close(write_end)
             os.setpgid(0, 0)
-            os.read(go_on, 1)  # until the parent has let go
+            os.read(read_end, 1)  # until the parent has closed its end
             parent_death.hold()
         finally:
             os._exit(77)
     parent_death.keep()
     parent_death.close()
-    os.close(gone_on)
-    os.close(go_on)
+    os.close(write_end)
+    os.close(read_end)
     pidfd = os.pidfd_open(pid)
     assert gone(pidfd, 10)
     os.close(pidfd)

@@ -1,4 +1,4 @@
-"""Where the worker processes of one op run: cards, CPUs, threads, and numbers of their own."""
+"""Placement of an op's worker processes: cards, CPUs, threads, and random numbers."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def preprocess(self, input_dicts, data_id, log_id):
 """
 
 
-def told(folder: Path, workers: int) -> list[Any]:
+def reports_of(folder: Path, workers: int) -> list[Any]:
     found = [json.loads(each.read_text()) for each in (folder / "told").iterdir()]
     assert len(found) == workers
     return sorted(found)
@@ -86,46 +86,46 @@ def model(**conf: Any) -> dict[str, Any]:
     return {"local_service_conf": {"model_config": "model.telling", **conf}}
 
 
-def test_workers_take_turns_on_the_cards_and_each_sees_its_own_only(tmp_path: Path) -> None:
+def test_workers_are_distributed_over_cards_and_see_their_own_only(tmp_path: Path) -> None:
     with service(tmp_path, 5, **model(devices="0,1,3")):
-        found = told(tmp_path, 5)
+        found = reports_of(tmp_path, 5)
     assert [each[0] for each in found] == [0, 1, 2, 3, 4]
     assert [each[2] for each in found] == [
         [[visible, ["0"], 1]] for visible in ("0", "1", "3", "0", "1")
     ]
 
 
-def test_cards_are_counted_among_those_that_the_service_was_given(tmp_path: Path) -> None:
+def test_cards_are_numbered_within_the_service_s_visible_ones(tmp_path: Path) -> None:
     given = {"CUDA_VISIBLE_DEVICES": "6,7"}
     with service(tmp_path, 2, given, **model(devices="1,2", thread_num=3)):
-        found = told(tmp_path, 2)
+        found = reports_of(tmp_path, 2)
     assert [each[2] for each in found] == [[["7", ["0"], 3]], [["6,7", ["2"], 3]]]
 
 
-def test_without_cards_nothing_is_hidden(tmp_path: Path) -> None:
+def test_without_a_card_the_visible_ones_are_unchanged(tmp_path: Path) -> None:
     given = {"CUDA_VISIBLE_DEVICES": "6"}
     with service(tmp_path, 1, given, **model(devices="0", device_type=0)):
-        assert told(tmp_path, 1)[0][2][0][0] == "6"
+        assert reports_of(tmp_path, 1)[0][2][0][0] == "6"
 
 
-def test_each_worker_runs_on_the_cpus_that_it_was_given(tmp_path: Path) -> None:
+def test_each_worker_runs_on_its_configured_cpus(tmp_path: Path) -> None:
     usable = sorted(os.sched_getaffinity(0))
     first, last = usable[0], usable[-1]
     with service(tmp_path, 3, cpu_affinity=[first, f"{first},{last}"]):
-        found = told(tmp_path, 3)
+        found = reports_of(tmp_path, 3)
     assert [set(each[1]) for each in found] == [{first}, {first, last}, {first}]
 
 
-def test_no_two_workers_draw_the_same_numbers(tmp_path: Path) -> None:
+def test_workers_draw_different_random_numbers(tmp_path: Path) -> None:
     with service(tmp_path, 4, {"WITH_TORCH": "1"}) as server:
-        found = told(tmp_path, 4)
+        found = reports_of(tmp_path, 4)
         assert all(each[1] == sorted(os.sched_getaffinity(0)) for each in found)
         for library in range(3):
             assert len({each[3][library] for each in found}) == 4
         victim = next(int(each.name) for each in (tmp_path / "told").iterdir())
         os.kill(victim, 9)
         until(lambda: len(list((tmp_path / "told").glob("*[0-9]"))) == 5, "a new worker")
-        again = told(tmp_path, 5)
+        again = reports_of(tmp_path, 5)
         for library in range(3):
             assert len({each[3][library] for each in again}) == 5
         assert sorted(each[0] for each in again)[-1] == 3

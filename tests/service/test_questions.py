@@ -1,4 +1,4 @@
-"""Questions to all engines: when they are answered, and by what."""
+"""Requests to all engines: when they are complete, and their replies."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def closed(fd: int) -> bool:
     return False
 
 
-def test_a_question_is_answered_when_all_have_answered_or_ended_or_its_time_is_over() -> None:
+def test_a_request_is_complete_with_all_replies_or_ended_engines_or_at_its_deadline() -> None:
     questions = Questions()
     number = questions.ask("a", 7, 3.0, ["b", "c", "d"], 10.0)
     assert questions.ready(10.5) == []
     first, again = file(), file()
     questions.take("b", number, first)
-    questions.take("b", number, again)  # twice counts once
+    questions.take("b", number, again)  # a second reply is ignored
     assert closed(again)
     questions.forget("c")
     assert questions.ready(10.5) == []
@@ -42,7 +42,7 @@ def test_a_question_is_answered_when_all_have_answered_or_ended_or_its_time_is_o
     assert closed(late)
 
 
-def test_the_answers_to_an_engine_that_has_ended_are_closed() -> None:
+def test_replies_to_an_engine_that_has_ended_are_closed() -> None:
     questions = Questions()
     number = questions.ask("a", 8, 0.0, ["b", "c"], 20.0)
     answer = file()

@@ -1,4 +1,4 @@
-"""Who reads an op's output outside of worker processes."""
+"""The readers of an op's output outside of worker processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Join(Op):
 
 
 def readers(jump: bool = False, **executors: str) -> dict[str, str | None]:
-    """Of ``a``, which ``b`` and ``c`` read, whom ``d`` joins."""
+    """The outside readers in a graph where ``b`` and ``c`` read ``a``, and ``d`` reads both."""
     source = Op("a", input_ops=[root()])
     left, right = Op("b", input_ops=[source]), Op("c", input_ops=[source])
     last = Join("d", input_ops=[left, right])
@@ -29,12 +29,12 @@ def readers(jump: bool = False, **executors: str) -> dict[str, str | None]:
     }
 
 
-def test_the_reply_is_made_outside_and_everything_else_may_be_inside() -> None:
+def test_only_the_response_op_is_outside_if_all_ops_run_in_processes() -> None:
     assert readers() == {"a": None, "b": None, "c": None, "d": "the ResponseOp"}
 
 
 @pytest.mark.parametrize("executor", ["thread", "inline"])
-def test_one_reader_of_several_that_is_outside_is_named(executor: str) -> None:
+def test_a_reader_outside_of_processes_is_named(executor: str) -> None:
     assert readers(c=executor)["a"] == "op 'c'"
     assert readers(d=executor) == {
         "a": None,
@@ -44,6 +44,6 @@ def test_one_reader_of_several_that_is_outside_is_named(executor: str) -> None:
     }
 
 
-def test_who_jumps_is_read_by_those_behind_its_targets_too() -> None:
+def test_an_op_that_jumps_is_also_read_by_the_readers_of_its_targets() -> None:
     assert readers(jump=False, d="thread")["a"] is None
     assert readers(jump=True, d="thread")["a"] == "op 'd'"

@@ -1,4 +1,4 @@
-"""Children that nobody here has started."""
+"""Reaping children that this process did not start."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def zombies():
 
 
 def outcome(script: str) -> list[str]:
-    """What a script writes."""
+    """The lines that a script writes."""
     done = subprocess.run(
         [sys.executable, "-X", "dev", "-c", PROLOGUE + script],
         capture_output=True,
@@ -48,5 +48,5 @@ print(os.waitstatus_to_exitcode(mine.reap()), scripts.wait(), zombies())
 """
 
 
-def test_who_has_lost_its_parent_is_reaped_and_nobody_elses_child() -> None:
+def test_orphans_are_reaped_and_children_of_others_are_not() -> None:
     assert outcome(ADOPTED) == ["10.0", "2", "5 3 []"]

@@ -27,8 +27,8 @@ def number(x: int) -> int:
 """
 
 
-def _ask(port: int, wanted: int | None) -> None:
-    """Until the answer is this; None: until there is none."""
+def _wait_for_reply(port: int, wanted: int | None) -> None:
+    """Waits until the reply is ``wanted``; None: until there is no service."""
     end = time.monotonic() + 30
     while time.monotonic() < end:
         try:
@@ -42,30 +42,30 @@ def _ask(port: int, wanted: int | None) -> None:
     raise AssertionError(f"the answer did not become {wanted}")
 
 
-def test_a_changed_script_is_served_and_a_broken_one_waits(tmp_path: Path) -> None:
+def test_a_changed_script_is_reloaded_and_a_broken_one_is_not_served(tmp_path: Path) -> None:
     port = free_port()
     path = tmp_path / "app.py"
     path.write_text(SCRIPT.format(port=port, more=1))
     command = [sys.executable, "-m", "penstock", "run", str(path), "--reload"]
-    told, log = tmp_path / "out", tmp_path / "log"
-    with told.open("w") as stdout, log.open("w") as stderr:
+    out, log = tmp_path / "out", tmp_path / "log"
+    with out.open("w") as stdout, log.open("w") as stderr:
         process = subprocess.Popen(command, stdout=stdout, stderr=stderr)
     try:
-        _ask(port, 2)
+        _wait_for_reply(port, 2)
         path.write_text(SCRIPT.format(port=port, more=5))
-        _ask(port, 6)
+        _wait_for_reply(port, 6)
         (tmp_path / "page.html").write_text("<p>changed")
-        until(lambda: told.read_text().count("GET /docs") == 3, "a start after a changed page")
+        until(lambda: out.read_text().count("GET /docs") == 3, "a start after a changed page")
         path.write_text("this is no Python")
         until(lambda: "invalid syntax" in log.read_text(), "the end of the broken script")
-        _ask(port, None)
+        _wait_for_reply(port, None)
         path.write_text(SCRIPT.format(port=port, more=7))
-        _ask(port, 8)
+        _wait_for_reply(port, 8)
     finally:
         process.send_signal(signal.SIGINT)
         process.wait(20)
-    _ask(port, None)
+    _wait_for_reply(port, None)
     for name, times in (("app.py", 3), ("page.html", 1)):
-        assert told.read_text().count(f"changed: {name}; starting again\n") == times
+        assert out.read_text().count(f"changed: {name}; starting again\n") == times
     noise = [each for each in log.read_text().splitlines() if "exit code" in each or "Keyb" in each]
     assert noise == [], log.read_text()

@@ -1,4 +1,4 @@
-"""Whole services as processes: start, failures of the start, stop."""
+"""Whole services as processes: start, failed starts, stop."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STOPPED = pytest.mark.parametrize(
     ("way", "number"), [(PYTHON, signal.SIGINT), (PENSTOCK, signal.SIGTERM)]
 )
 
-# Waits for a file, so that a test decides when it goes on.
+# Blocks until a file exists, so that a test decides when the op continues.
 GATED = """
 def preprocess(self, input_dicts):
     import pathlib
@@ -67,7 +67,7 @@ def test_a_script_without_a_guard_serves_until_a_signal_and_exits_with_0(
 def started(
     path: Path, way: tuple[str, ...], **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """A start that is expected to fail."""
+    """The result of a start that is expected to fail."""
     ports = {"PENSTOCK_HTTP_PORT": str(free_port()), "PENSTOCK_RPC_PORT": str(free_port())}
     return subprocess.run(
         [*way, str(path)],
@@ -83,7 +83,7 @@ def started(
 def assert_failed_clearly(
     done: subprocess.CompletedProcess[str], way: tuple[str, ...], message: str
 ) -> None:
-    """Exit status 1; the message is the last line of a traceback, or all there is."""
+    """The exit status is 1; the message is the last line of a traceback, or the only line."""
     assert done.returncode == 1
     lines = [line for line in done.stderr.splitlines() if not re.match("[A-Z]+ 2|    ", line)]
     assert re.search(message, lines[-1]), done.stderr
@@ -109,7 +109,7 @@ def assert_failed_clearly(
     ],
     ids=["key", "hook", "init_op", "exit in init_op", "model"],
 )
-def test_a_start_that_fails_ends_with_1_and_a_clear_message(
+def test_a_failed_start_exits_with_1_and_a_clear_message(
     hooks: str, config: str, message: str, way: tuple[str, ...], tmp_path: Path
 ) -> None:
     assert_failed_clearly(started(script(tmp_path, hooks, config), way), way, message)
@@ -117,7 +117,7 @@ def test_a_start_that_fails_ends_with_1_and_a_clear_message(
 
 @WAYS
 @pytest.mark.parametrize("taken", ["http_port", "rpc_port"])
-def test_a_taken_port_is_told_before_anything_is_opened(
+def test_a_port_in_use_is_an_error_before_init_op_runs(
     taken: str, way: tuple[str, ...], tmp_path: Path
 ) -> None:
     path = script(tmp_path, "def init_op(self): print('init_op ran')")
@@ -151,7 +151,7 @@ def test_a_signal_while_models_load_ends_the_start_with_0(
         assert "penstock serves" not in server.log()
 
 
-def test_a_signal_while_the_script_is_read_ends_penstock_run_with_0(tmp_path: Path) -> None:
+def test_a_signal_while_the_script_is_imported_ends_penstock_run_with_0(tmp_path: Path) -> None:
     before = "print('training', flush=True)\nthreading.Event().wait(60)"
     with running(script(tmp_path, before=before), command=PENSTOCK, ready=False) as server:
         until(lambda: "training" in server.log(), "training")
@@ -180,7 +180,7 @@ def test_a_hangup_does_not_end_a_service_of_one_process(tmp_path: Path) -> None:
 # Stop
 
 
-def test_a_second_sigterm_ends_the_wait_for_those_inside(tmp_path: Path) -> None:
+def test_a_second_sigterm_ends_the_drain_at_once(tmp_path: Path) -> None:
     with running(script(tmp_path, GATED)) as server:
         stuck = Later(lambda: post(server, gate=str(tmp_path / "never")))
         until(lambda: "inside" in server.log(), "work")
@@ -197,7 +197,7 @@ def test_a_second_sigterm_ends_the_wait_for_those_inside(tmp_path: Path) -> None
     )
 
 
-def test_drain_delay_goes_on_accepting_while_unready(tmp_path: Path) -> None:
+def test_during_drain_delay_the_service_is_not_ready_but_accepts_requests(tmp_path: Path) -> None:
     with running(script(tmp_path, config='"drain_delay": 2.0')) as server:
         began = time.monotonic()
         server.send_signal(signal.SIGTERM)
@@ -228,7 +228,7 @@ raise SystemExit(0)
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_answers_that_are_still_being_packed_are_sent(protocol: str, tmp_path: Path) -> None:
+def test_replies_that_are_being_packed_at_a_stop_are_sent(protocol: str, tmp_path: Path) -> None:
     path = script(tmp_path, before=PACKING.replace("TIMEOUT", "30"))
     with running(path) as server, PipelineClient() as client:
         client.connect([server.rpc_endpoint])
@@ -239,7 +239,7 @@ def test_answers_that_are_still_being_packed_are_sent(protocol: str, tmp_path: P
         until(lambda: "packing" in server.log(), "packing")
         server.send_signal(signal.SIGTERM)
         until(lambda: "shutting down: 0 requests in flight" in server.log(), "the drain")
-        # Longer than what an answer is given to reach the wire once it is complete.
+        # Longer than the limit for sending a complete reply.
         with pytest.raises(AssertionError, match="still running"):
             answer.result(1.5)
         (tmp_path / "gate").touch()
@@ -247,7 +247,7 @@ def test_answers_that_are_still_being_packed_are_sent(protocol: str, tmp_path: P
         assert server.wait_exit() == 0
 
 
-def test_a_hook_at_the_end_that_outlasts_the_deadline_is_logged(tmp_path: Path) -> None:
+def test_a_pack_that_ends_after_the_deadline_is_logged(tmp_path: Path) -> None:
     path = script(tmp_path, before=PACKING.replace("TIMEOUT", '0.5, "deadline": 0.5'))
     with running(path) as server:
         assert post(server, a="1").json["err_no"] == 6000
@@ -255,7 +255,7 @@ def test_a_hook_at_the_end_that_outlasts_the_deadline_is_logged(tmp_path: Path) 
         until(lambda: late in server.log(), "the line")
 
 
-def test_a_hook_at_the_end_that_hangs_does_not_hold_the_exit_up(tmp_path: Path) -> None:
+def test_a_pack_that_hangs_does_not_delay_the_exit(tmp_path: Path) -> None:
     path = script(tmp_path, before=PACKING.replace("TIMEOUT", "0.5"))
     with running(path) as server:
         Later(lambda: post(server, a="1"))
@@ -266,7 +266,7 @@ def test_a_hook_at_the_end_that_hangs_does_not_hold_the_exit_up(tmp_path: Path) 
 # Log
 
 
-def test_what_callers_send_is_not_logged_and_each_event_is_one_line(tmp_path: Path) -> None:
+def test_data_of_clients_is_not_logged_and_each_event_is_one_line(tmp_path: Path) -> None:
     with running(script(tmp_path)) as server:
         for pairs in [{"a\nFORGED": "secret\nFORGED"}, {"x": "secret" * 1000}]:
             post(server, **pairs)
@@ -280,7 +280,7 @@ def test_what_callers_send_is_not_logged_and_each_event_is_one_line(tmp_path: Pa
     assert all(re.match(r"(INFO|WARNING) \d{4}-", line) for line in events), lines
 
 
-def test_level_and_format_of_the_log_are_chosen_by_flags_or_environment(tmp_path: Path) -> None:
+def test_log_level_and_format_come_from_flags_or_environment(tmp_path: Path) -> None:
     before = "import logging\nlogging.getLogger('mine').debug('imported')"
     path = script(tmp_path, before=before)
     command = (*PENSTOCK, "--log-level", "debug", "--log-format", "json")

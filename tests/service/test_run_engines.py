@@ -1,7 +1,6 @@
 """Whole services with several engines on the same ports.
 
-Under load there are two graphs in each engine, and every client asks either.
-"""
+Under load each engine has two graphs, and every client calls both."""
 
 from __future__ import annotations
 
@@ -55,7 +54,7 @@ SERVICES = (NAME, "other")
 
 
 def two_services(folder: Path, config: str) -> Path:
-    """Each has an op of its own name at its end."""
+    """A script of two services, whose last ops have their services' names."""
     text = ECHO.replace("service.run_service()\n", OTHER)
     return script(folder, HOOKS, config, text=text)
 
@@ -64,16 +63,16 @@ def service(folder: Path, config: str = TWO, hooks: str = HOOKS, before: str = "
     return script(folder, hooks, config, before)
 
 
-def ask(server: ServiceProcess, n: int = 1, **pairs: str) -> dict[str, str]:
+def predict(server: ServiceProcess, n: int = 1, **pairs: str) -> dict[str, str]:
     answer = post(server, NAME, 30.0, n=str(n), **pairs)
-    assert answer.status == 200, answer  # 503 to whom a service that stops does not admit
+    assert answer.status == 200, answer  # 503 if a stopping service has not admitted it
     reply = answer.json
     assert reply["err_no"] == 0, reply
     return dict(zip(reply["key"], reply["value"], strict=True))
 
 
 def engines_of(server: ServiceProcess) -> list[psutil.Process]:
-    """Sorted by age."""
+    """The engines, oldest first."""
     return sorted(
         psutil.Process(server.pid).children(), key=lambda each: (each.create_time(), each.pid)
     )
@@ -89,7 +88,7 @@ def is_free(port: int) -> bool:
     return True
 
 
-def test_lines_of_the_log_tell_which_engine_wrote_them_and_for_which_a_worker_did(
+def test_log_lines_have_the_engine_and_those_of_workers_their_engine(
     tmp_path: Path,
 ) -> None:
     hooks = """
@@ -107,14 +106,14 @@ def init_op(self):
     assert {line.split("[")[0].split()[-1] for line in stopped} == {"0", "1"}
 
 
-def test_all_engines_answer_and_no_data_id_comes_twice(tmp_path: Path) -> None:
+def test_all_engines_serve_requests_and_data_ids_are_unique(tmp_path: Path) -> None:
     with running(service(tmp_path, f"{ENGINES} 3")) as server:
         pids = {str(each.pid) for each in engines_of(server)}
         assert len(pids) == 3
         answers: list[dict[str, str]] = []
 
         def all_have_answered() -> bool:
-            answers.append(ask(server))
+            answers.append(predict(server))
             return len({each["pid"] for each in answers}) == 3
 
         until(all_have_answered, "an answer of each")
@@ -130,20 +129,20 @@ def test_all_engines_answer_and_no_data_id_comes_twice(tmp_path: Path) -> None:
         assert "after the service" in server.log()
 
 
-def test_a_port_in_use_is_not_shared_with_a_stranger(tmp_path: Path) -> None:
+def test_a_port_of_another_service_is_not_shared(tmp_path: Path) -> None:
     with running(service(tmp_path)) as server:
         taken = {"PENSTOCK_RPC_PORT": str(server.rpc_port)}
         with running(service(tmp_path), environment=taken, ready=False) as other:
             assert other.wait_exit() == 1
             assert f"rpc_port {server.rpc_port} on 127.0.0.1 cannot be bound" in other.log()
-        ask(server)
+        predict(server)
 
 
 # Ends
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_stop_lets_every_engine_finish_what_it_admitted(
+def test_at_a_stop_every_engine_finishes_its_admitted_requests(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     with running(service(tmp_path)) as server:
@@ -151,7 +150,7 @@ def test_a_stop_lets_every_engine_finish_what_it_admitted(
 
         def held(n: int) -> Later:
             began = str(tmp_path / f"began{n}")
-            return Later(lambda: ask(server, n, do="wait", gate=str(gate), began=began))
+            return Later(lambda: predict(server, n, do="wait", gate=str(gate), began=began))
 
         def begun() -> set[str]:
             return {each.name.removeprefix("began") for each in tmp_path.glob("began*")}
@@ -165,7 +164,7 @@ def test_a_stop_lets_every_engine_finish_what_it_admitted(
         for call in calls:
             try:
                 answered.add(call.result()["n"])
-            except (AssertionError, OSError):  # it was not admitted any more
+            except (AssertionError, OSError):  # not admitted, as the service was stopping
                 continue
         assert begun() <= answered
         assert server.wait_exit() == 0
@@ -176,12 +175,12 @@ def test_a_stop_lets_every_engine_finish_what_it_admitted(
 # Replacements
 
 
-def test_an_engine_that_is_told_to_stop_ends_well_and_is_replaced_without_a_loss(
+def test_an_engine_that_gets_sigterm_is_replaced_without_losing_a_request(
     tmp_path: Path,
 ) -> None:
     with running(service(tmp_path)) as server:
         gate, began = tmp_path / "gate", tmp_path / "began"
-        held = Later(lambda: ask(server, do="wait", gate=str(gate), began=str(began)))
+        held = Later(lambda: predict(server, do="wait", gate=str(gate), began=str(began)))
         until(lambda: began.exists() and began.read_text(), "the call has begun")
         old = int(began.read_text())
         before = {each.pid for each in engines_of(server)}
@@ -190,14 +189,14 @@ def test_an_engine_that_is_told_to_stop_ends_well_and_is_replaced_without_a_loss
         pids = {each.pid for each in engines_of(server)}
         assert len(pids - before) == 1
         assert old in pids
-        assert {int(ask(server)["pid"]) for _ in range(12)} <= pids - {old}
+        assert {int(predict(server)["pid"]) for _ in range(12)} <= pids - {old}
         gate.touch()
         assert int(held.result()["pid"]) == old
         until(lambda: f"(pid {old}) has ended: exit status 0" in server.log(), "its end")
         assert server.stop() == 0
 
 
-def test_a_rolling_restart_opens_models_anew(tmp_path: Path) -> None:
+def test_a_rolling_restart_opens_the_models_again(tmp_path: Path) -> None:
     hooks = """
 def init_op(self):
     self.text = open("model.txt").read()
@@ -207,15 +206,15 @@ def process(self, feed_batch, typical_logid):
     model = tmp_path / "model.txt"
     model.write_text("first")
     with running(service(tmp_path, TWO, hooks)) as server:
-        assert ask(server)["n"] == "first"
+        assert predict(server)["n"] == "first"
         model.write_text("second")
         server.send_signal(signal.SIGHUP)
         until(lambda: server.log().count("has ended: exit status 0") == 2, "two replacements")
-        assert {ask(server)["n"] for _ in range(8)} == {"second"}
+        assert {predict(server)["n"] for _ in range(8)} == {"second"}
         model.unlink()
         server.send_signal(signal.SIGHUP)
         until(lambda: "the old one continues" in server.log(), "a failure")
-        assert {ask(server)["n"] for _ in range(8)} == {"second"}
+        assert {predict(server)["n"] for _ in range(8)} == {"second"}
         assert server.log().count("penstock serves") == 1
 
 
@@ -224,59 +223,57 @@ def process(self, feed_batch, typical_logid):
     [TWO, f'{ENGINES} 2, "dag": {{"is_thread_op": False}}', '"dag": {"is_thread_op": False}'],
     ids=["threads", "processes", "one engine"],
 )
-async def test_a_rolling_restart_under_load_costs_nobody_anything(
-    tmp_path: Path, config: str
-) -> None:
+async def test_a_rolling_restart_under_load_loses_no_request(tmp_path: Path, config: str) -> None:
     with running(two_services(tmp_path, config)) as server:
-        load, enough = Load(SERVICES), asyncio.Event()
+        load, stop_load = Load(SERVICES), asyncio.Event()
         async with clients(server) as kinds:
-            offering = asyncio.create_task(load.offer(kinds, 25.0, enough))
-            await when(lambda: load.asked > 40)
+            sending = asyncio.create_task(load.offer(kinds, 25.0, stop_load))
+            await wait_until(lambda: load.asked > 40)
             for round in (1, 2):
                 await asyncio.to_thread(server.send_signal, signal.SIGHUP)
-                await have_left(server, round * (2 if "worker_num" in config else 1))
+                await wait_for_ended_engines(server, round * (2 if "worker_num" in config else 1))
             await more_requests(load)
-            enough.set()
-            await offering
+            stop_load.set()
+            await sending
         assert load.broken == []
         assert load.verdict() == []
         assert await asyncio.to_thread(server.stop) == 0
 
 
-async def test_an_engine_killed_under_load_hurts_nobody_but_its_own_connections(
+async def test_killing_an_engine_under_load_breaks_only_its_own_connections(
     tmp_path: Path,
 ) -> None:
     kills = 4
     with running(two_services(tmp_path, TWO)) as server:
-        load, enough = Load(SERVICES), asyncio.Event()
+        load, stop_load = Load(SERVICES), asyncio.Event()
         async with clients(server) as kinds:
-            offering = asyncio.create_task(load.offer(kinds, 25.0, enough))
+            sending = asyncio.create_task(load.offer(kinds, 25.0, stop_load))
             for _ in range(kills):
                 await more_requests(load)
                 os.kill(engines_of(server)[0].pid, signal.SIGKILL)  # the oldest
             await more_requests(load)
-            enough.set()
-            await offering
+            stop_load.set()
+            await sending
         assert load.verdict() == []
         assert len(load.engines) == 2 + kills
-        # What a process had accepted at its death: at this rate, the calls of some milliseconds.
+        # Calls accepted by the killed process: at this rate, those of some milliseconds.
         assert len(load.broken) <= 8 * kills, load.broken
-        # The system resets a connection of which it still held bytes that were not read; but none
-        # is refused, since the listening socket outlives the engine.
+        # The kernel resets connections with unread bytes; but no connection is refused, since the
+        # listening socket outlives the engine.
         refused = ("connection refused", "failed to connect", "connecterror")
         assert not [each for each in load.broken if any(text in each.lower() for text in refused)]
         assert server.log().count("killed by SIGKILL") == kills
         assert await asyncio.to_thread(server.stop) == 0
 
 
-async def when(true: Callable[[], object]) -> None:
+async def wait_until(true: Callable[[], object]) -> None:
     await asyncio.to_thread(until, true, "what is waited for", 60)
 
 
-async def have_left(server: ServiceProcess, count: int) -> None:
-    await when(lambda: server.log().count("has ended: exit status 0") == count)
+async def wait_for_ended_engines(server: ServiceProcess, count: int) -> None:
+    await wait_until(lambda: server.log().count("has ended: exit status 0") == count)
 
 
 async def more_requests(load: Load) -> None:
     already = load.asked
-    await when(lambda: load.asked > already + 60)
+    await wait_until(lambda: load.asked > already + 60)

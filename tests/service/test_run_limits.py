@@ -1,4 +1,4 @@
-"""Keys of the configuration that bound what clients may do, set small in whole services."""
+"""Configuration keys that limit clients, set to small values in whole services."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
-def test_a_stuck_op_is_told_alike_over_http_and_grpc(tmp_path: Path) -> None:
+def test_a_stuck_op_makes_the_service_unready_over_http_and_grpc(tmp_path: Path) -> None:
     path = script(tmp_path, HANGING, '"op": {"work": {"timeout": 50}}')
     with running(path) as server, grpc.insecure_channel(server.rpc_endpoint) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
@@ -33,7 +33,7 @@ def test_a_stuck_op_is_told_alike_over_http_and_grpc(tmp_path: Path) -> None:
         watch = stub.Watch(request, timeout=30)
         assert next(watch).status == SERVING
 
-        assert post(server, a="1").json["err_no"] == 6000  # and its worker does not return
+        assert post(server, a="1").json["err_no"] == 6000  # its worker remains blocked
 
         assert next(watch).status == NOT_SERVING
         assert stub.Check(request, timeout=5).status == NOT_SERVING

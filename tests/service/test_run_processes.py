@@ -1,4 +1,4 @@
-"""Whole services whose ops run in processes of their own."""
+"""Whole services whose ops run in worker processes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def answer(server: ServiceProcess, **pairs: str) -> tuple[int, dict[str, str]]:
     return reply["err_no"], dict(zip(reply["key"], reply["value"], strict=True))
 
 
-def test_ops_run_in_workers_which_may_die_and_the_service_ends_with_nothing_left(
+def test_killed_workers_are_replaced_and_no_process_outlives_the_service(
     tmp_path: Path,
 ) -> None:
     with running(service(tmp_path)) as server:
@@ -72,7 +72,7 @@ def test_ops_run_in_workers_which_may_die_and_the_service_ends_with_nothing_left
         assert not any(each.is_running() for each in family)
 
 
-def test_why_a_worker_cannot_start_is_told_with_the_traceback(tmp_path: Path) -> None:
+def test_a_failed_init_op_of_a_worker_is_logged_with_its_traceback(tmp_path: Path) -> None:
     hooks = """
 def init_op(self):
     import logging, queue
@@ -91,7 +91,7 @@ def init_op(self):
         assert "penstock serves" not in log
 
 
-def test_what_a_worker_logs_right_before_it_dies_is_told(tmp_path: Path) -> None:
+def test_a_log_line_written_just_before_a_worker_s_exit_is_not_lost(tmp_path: Path) -> None:
     hooks = """
 def preprocess(self, input_dicts, data_id, log_id):
     import logging, os
@@ -104,13 +104,13 @@ def preprocess(self, input_dicts, data_id, log_id):
         until(lambda: server.log().count("[mine] no way out") == 1, "the line")
 
 
-def test_a_worker_that_does_not_become_ready_ends_the_start(tmp_path: Path) -> None:
+def test_a_worker_that_is_not_ready_in_time_fails_the_start(tmp_path: Path) -> None:
     hooks = "def init_op(self):\n    threading.Event().wait()"
     with running(service(tmp_path, hooks, f'{TWO}, "start_timeout": 1'), ready=False) as server:
         assert server.wait_exit() == 1
         log = server.log()
         assert "in init_op\n" in log  # its stack
-        # Both hang as long; one of the two is the first to be told of.
+        # Both hang; either may be reported first.
         assert re.search(
             r"op 'work': worker [01] was not ready within 1 s .start_timeout.: its init_op runs",
             log,
@@ -159,10 +159,10 @@ NUMBERS = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 
 @NUMBERS
 @pytest.mark.parametrize("place", PLACES)
-def test_a_stop_at_any_place_of_the_start_is_a_clean_end(
+def test_a_signal_at_any_point_of_the_start_is_a_clean_exit(
     tmp_path: Path, place: str, number: signal.Signals
 ) -> None:
-    """The process sends it to itself there, so that no test has to hit a moment."""
+    """The process sends the signal to itself at that point, so that the test needs no timing."""
     before = (GIVEN + PLACES[place]).replace("NUMBER", number.name)
     with running(script(tmp_path, ACTING, TWO, before), ready=False) as server:
         assert server.wait_exit() == 0
@@ -175,17 +175,18 @@ def test_a_stop_at_any_place_of_the_start_is_a_clean_end(
 
 @contextmanager
 def load(server: ServiceProcess, callers: int = 8) -> Iterator[list[int]]:
-    """Callers without a pause until they are not answered any more; gives what they got."""
+    """Clients that send without a pause until they get no reply; yields the error numbers
+    received."""
     numbers: list[int] = []
 
-    def ask() -> None:
+    def send_requests() -> None:
         while True:
             try:
                 numbers.append(answer(server, a=str(len(numbers)))[0])
-            except (OSError, http.client.HTTPException, KeyError):  # refused, cut off, or 503
+            except (OSError, http.client.HTTPException, KeyError):  # refused, reset, or 503
                 return
 
-    threads = [threading.Thread(target=ask) for _ in range(callers)]
+    threads = [threading.Thread(target=send_requests) for _ in range(callers)]
     for thread in threads:
         thread.start()
     try:
@@ -197,7 +198,7 @@ def load(server: ServiceProcess, callers: int = 8) -> Iterator[list[int]]:
             thread.join(60.0)
 
 
-def test_a_supervisor_killed_under_load_leaves_nobody_after_a_second(tmp_path: Path) -> None:
+def test_a_supervisor_killed_under_load_leaves_no_process_after_a_second(tmp_path: Path) -> None:
     with running(service(tmp_path)) as server, load(server):
         watched = [os.pidfd_open(each.pid) for each in descendants(server)]
         assert len(watched) == 3

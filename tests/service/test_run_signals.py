@@ -1,4 +1,4 @@
-"""Signals that come after the one that has ended the service: the exit status stays 0."""
+"""Signals after the one that ended the service: the exit status stays 0."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ STOPPED = pytest.mark.parametrize(
     ("way", "number"), [(PYTHON, signal.SIGINT), (PENSTOCK, signal.SIGTERM)]
 )
 
-# Places that a process passes on its way from the drain to its end. At each of them it sends the
-# second signal to itself, so that no test has to hit a moment.
+# Points between a process's drain and its exit. At each the process sends the second signal to
+# itself, so that the test needs no timing.
 LOOP_CLOSED = """
 import signal
 import penstock.service.run
@@ -44,7 +44,7 @@ print("went on", flush=True)
 
 @STOPPED
 @pytest.mark.parametrize("place", [LOOP_CLOSED, AT_EXIT], ids=["loop closed", "at exit"])
-def test_a_second_signal_on_the_way_out_changes_nothing(
+def test_a_second_signal_during_the_exit_has_no_effect(
     place: str, number: signal.Signals, way: tuple[str, ...], tmp_path: Path
 ) -> None:
     path = script(tmp_path, before=place.replace("NUMBER", number.name))
@@ -57,7 +57,7 @@ def test_a_second_signal_on_the_way_out_changes_nothing(
 
 
 @STOPPED
-def test_a_second_signal_ends_what_a_script_does_after_its_service(
+def test_a_second_signal_ends_the_rest_of_a_script_after_its_service(
     number: signal.Signals, way: tuple[str, ...], tmp_path: Path
 ) -> None:
     path = script(tmp_path)
@@ -72,7 +72,7 @@ def test_a_second_signal_ends_what_a_script_does_after_its_service(
 
 
 @STOPPED
-def test_a_second_signal_while_the_interpreter_takes_itself_apart_changes_nothing(
+def test_a_second_signal_during_the_interpreter_s_finalization_has_no_effect(
     number: signal.Signals, way: tuple[str, ...], tmp_path: Path
 ) -> None:
     before = f"""
@@ -88,7 +88,7 @@ builtins.kept_to_the_end = Last()
         assert "sending" in server.log()
 
 
-def test_the_program_s_own_handler_is_back_after_the_service(tmp_path: Path) -> None:
+def test_the_program_s_own_signal_handler_is_restored_after_the_service(tmp_path: Path) -> None:
     path = script(
         tmp_path,
         before="import signal\nsignal.signal(signal.SIGTERM, lambda *_: print('its own'))",

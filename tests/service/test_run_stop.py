@@ -1,4 +1,4 @@
-"""How long whole services take to stop when clients stall and ops hang."""
+"""The time that whole services need to stop while clients stall and ops hang."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ HALF = (
     f"POST /{NAME}/prediction HTTP/1.1\r\nHost: x\r\nContent-Length: 30\r\n\r\n".encode()
     + b'{"key": ["a"],'
 )
-LEFT_BEHIND = "calls did not return in time and were abandoned: ['work|0']"
+ABANDONED = "calls did not return in time and were abandoned: ['work|0']"
 
 
 WHOLE = HALF + b' "value": ["1"]}'
 
 
 @pytest.fixture
-def nothing() -> Iterator[Iterator[bytes]]:
-    """Messages of a gRPC call: none, and no end before that of the test."""
-    over = threading.Event()
+def no_messages() -> Iterator[Iterator[bytes]]:
+    """Messages of a gRPC call: none, and no end before the test's."""
+    test_ended = threading.Event()
 
-    def wait() -> Iterator[bytes]:
-        over.wait()
+    def wait_for_end() -> Iterator[bytes]:
+        test_ended.wait()
         yield from ()
 
-    yield wait()
-    over.set()
+    yield wait_for_end()
+    test_ended.set()
 
 
 @pytest.mark.parametrize(
@@ -52,13 +52,11 @@ def nothing() -> Iterator[Iterator[bytes]]:
     ["", '"dag": {"is_thread_op": False}', '"build_dag_each_worker": True, "worker_num": 2'],
     ids=["threads", "processes", "engines"],
 )
-def test_who_has_connected_when_a_service_is_told_to_stop_is_answered(
-    config: str, tmp_path: Path
-) -> None:
+def test_clients_connected_before_a_stop_are_answered(config: str, tmp_path: Path) -> None:
     with running(script(tmp_path, config=config)) as server, ExitStack() as stack:
         family = [server.pid, *(each.pid for each in server.descendants())]
         for pid in family:
-            os.kill(pid, signal.SIGSTOP)  # so that the system alone accepts
+            os.kill(pid, signal.SIGSTOP)  # so that only the kernel accepts connections
         address = ("127.0.0.1", server.http_port)
         clients = [
             stack.enter_context(socket.create_connection(address, timeout=20)) for _ in range(200)
@@ -76,22 +74,24 @@ def test_who_has_connected_when_a_service_is_told_to_stop_is_answered(
         assert "Traceback" not in server.log()
 
 
-def test_clients_that_stall_in_a_request_are_told_and_do_not_hold_the_exit_up(
-    nothing: Iterator[bytes], tmp_path: Path
+def test_stalled_requests_are_refused_at_a_stop_and_do_not_delay_the_exit(
+    no_messages: Iterator[bytes], tmp_path: Path
 ) -> None:
     with running(script(tmp_path)) as server, grpc.insecure_channel(server.rpc_endpoint) as channel:
-        call = channel.stream_unary(METHOD, None, None).future(nothing, timeout=60)
+        call = channel.stream_unary(METHOD, None, None).future(no_messages, timeout=60)
         stub = health_pb2_grpc.HealthStub(channel)
         watch = stub.Watch(health_pb2.HealthCheckRequest(), timeout=60)
-        assert next(watch).status == health_pb2.HealthCheckResponse.SERVING  # behind the call
+        assert (
+            next(watch).status == health_pb2.HealthCheckResponse.SERVING
+        )  # after the call on the same connection
         with socket.create_connection(("127.0.0.1", server.http_port), timeout=20) as client:
             client.sendall(HALF)
-            assert post(server, a="1").status == 200  # asked behind it
+            assert post(server, a="1").status == 200  # accepted after it
             began = time.monotonic()
             server.send_signal(signal.SIGTERM)
             answer = b"".join(iter(lambda: client.recv(1 << 16), b""))
         assert server.wait_exit() == 0
-        assert time.monotonic() - began < 10  # and not drain_timeout, which is 30
+        assert time.monotonic() - began < 10  # less than drain_timeout, which is 30
         assert call.code() is grpc.StatusCode.UNAVAILABLE
         assert call.details() == "the service is shutting down"
         assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
@@ -106,23 +106,23 @@ def test_clients_that_stall_in_a_request_are_told_and_do_not_hold_the_exit_up(
     assert "stopped: 1 admitted, 1 answered, 0 cancelled, 0 refused" in log
 
 
-def test_they_are_told_at_once_while_admitted_requests_finish(tmp_path: Path) -> None:
+def test_stalled_requests_are_refused_at_once_while_admitted_ones_finish(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     with running(script(tmp_path, GATED)) as server:
-        inside = Later(lambda: post(server, gate=str(gate)))
+        admitted = Later(lambda: post(server, gate=str(gate)))
         until(lambda: "inside" in server.log(), "work")
         with socket.create_connection(("127.0.0.1", server.http_port), timeout=20) as client:
             client.sendall(HALF)
-            assert server.is_ready()  # asked behind it
+            assert server.is_ready()  # accepted after it
             server.send_signal(signal.SIGTERM)
             assert client.recv(1 << 16).startswith(b"HTTP/1.1 503 ")
         gate.touch()
-        assert inside.result().status == 200
+        assert admitted.result().status == 200
         assert server.wait_exit() == 0
 
 
 @pytest.mark.parametrize("seconds", [0, 3])
-def test_a_stop_takes_no_longer_than_drain_timeout_though_an_op_hangs(
+def test_a_stop_takes_no_longer_than_drain_timeout_while_an_op_hangs(
     seconds: int, tmp_path: Path
 ) -> None:
     with running(script(tmp_path, GATED, f'"drain_timeout": {seconds}')) as server:
@@ -131,12 +131,12 @@ def test_a_stop_takes_no_longer_than_drain_timeout_though_an_op_hangs(
         began = time.monotonic()
         assert server.stop(timeout=20) == 0
         took = time.monotonic() - began
-        assert seconds * 0.8 < took < seconds + 3.0  # much less than with 5 for the worker
+        assert seconds * 0.8 < took < seconds + 3.0  # much less than the 5 s for a worker
         assert stuck.result().json["err_no"] == 3001
-        assert LEFT_BEHIND in server.log()
+        assert ABANDONED in server.log()
 
 
-DEAF = """
+IGNORES_CANCELLATION = """
 async def process(self, feed_batch, typical_logid):
     import asyncio
     print("inside", flush=True)
@@ -157,29 +157,29 @@ async def process(self, feed_batch, typical_logid):
 
 
 @pytest.mark.parametrize(
-    ("hooks", "said"),
+    ("hooks", "message"),
     [
-        (DEAF, "tasks ignore their cancellation, and are abandoned: op work"),
+        (IGNORES_CANCELLATION, "tasks ignore their cancellation, and are abandoned: op work"),
         (IN_A_THREAD, "calls in asyncio.to_thread did not return and are abandoned: 1"),
     ],
     ids=["goes on though it is cancelled", "its thread hangs"],
 )
 @pytest.mark.parametrize("more", ["", '"build_dag_each_worker": True, "worker_num": 1, '])
-def test_a_coroutine_does_not_hold_the_exit_up(
-    more: str, hooks: str, said: str, tmp_path: Path
+def test_a_hanging_coroutine_does_not_delay_the_exit(
+    more: str, hooks: str, message: str, tmp_path: Path
 ) -> None:
     with running(script(tmp_path, hooks, f'{more}"drain_timeout": 0')) as server:
         stuck = Later(lambda: post(server, a="1"))
         until(lambda: "inside" in server.log(), "work")
         began = time.monotonic()
         assert server.stop(timeout=20) == 0
-        assert time.monotonic() - began < 5.0  # an engine process would be killed after 6
+        assert time.monotonic() - began < 5.0  # an engine process would be killed after 6 s
         assert stuck.result().json["err_no"] == 3001
-        assert said in server.log()
+        assert message in server.log()
         assert "Traceback" not in server.log()
 
 
-def test_a_call_that_nobody_waits_for_may_return_before_the_exit(tmp_path: Path) -> None:
+def test_a_call_past_its_deadline_may_return_before_the_exit(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     with running(script(tmp_path, GATED, '"deadline": 0.2')) as server:
         assert post(server, gate=str(gate)).json["err_no"] == 6000
@@ -190,7 +190,7 @@ def test_a_call_that_nobody_waits_for_may_return_before_the_exit(tmp_path: Path)
         assert "abandoned" not in server.log()
 
 
-def test_threads_that_keep_the_interpreter_are_named(tmp_path: Path) -> None:
+def test_threads_that_block_the_interpreter_s_exit_are_logged(tmp_path: Path) -> None:
     before = """
 import threading
 threading.Thread(target=threading.Event().wait, name="idler").start()
@@ -198,5 +198,5 @@ threading.Thread(target=threading.Event().wait, name="no matter", daemon=True).s
 """
     with running(script(tmp_path, before=before)) as server:
         server.send_signal(signal.SIGTERM)
-        told = "threads of the script, which its end waits for: idler\n"
-        until(lambda: told in server.log(), "a line")
+        message = "threads of the script, which its end waits for: idler\n"
+        until(lambda: message in server.log(), "a line")

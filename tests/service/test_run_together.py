@@ -1,4 +1,4 @@
-"""Several services in one process: one door, names route, readiness covers all."""
+"""Several services in one process: one door, routing by name, common readiness."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def written(tmp_path: Path, end: str = "", options: str = "", config: str = "") 
     [(PYTHON, "run(first, second)"), (PENSTOCK, "run(first, second)"), (PENSTOCK, "")],
     ids=["python", "penstock run", "penstock run of a script that runs nothing"],
 )
-def test_two_services_share_a_door_and_are_told_apart_by_name(
+def test_two_services_share_a_door_and_are_selected_by_name(
     way: tuple[str, ...], end: str, tmp_path: Path
 ) -> None:
     with running(written(tmp_path, end), command=way) as server:
@@ -51,7 +51,7 @@ def test_two_services_share_a_door_and_are_told_apart_by_name(
 
 
 @pytest.mark.parametrize("options", ["", 'op={"triple": {"executor": "process"}}'])
-def test_two_services_run_in_several_engines_and_with_worker_processes(
+def test_two_services_run_in_several_engines_and_worker_processes(
     options: str, tmp_path: Path
 ) -> None:
     config = ", build_dag_each_worker=True, worker_num=2" + (f", {options}" if options else "")
@@ -62,7 +62,7 @@ def test_two_services_run_in_several_engines_and_with_worker_processes(
         assert server.stop() == 0
 
 
-def test_a_check_tells_of_each(tmp_path: Path) -> None:
+def test_check_reports_each_service(tmp_path: Path) -> None:
     done = subprocess.run(
         [*PENSTOCK[:-1], "check", written(tmp_path)], capture_output=True, text=True, timeout=60
     )
@@ -72,7 +72,7 @@ def test_a_check_tells_of_each(tmp_path: Path) -> None:
     ]
 
 
-def test_a_flag_for_an_op_of_one_of_them_is_no_mistake_in_the_other(tmp_path: Path) -> None:
+def test_a_flag_for_an_op_of_one_service_is_valid_for_all(tmp_path: Path) -> None:
     check = [*PENSTOCK[:-1], "check", written(tmp_path)]
     for flag, status in (("op.triple.concurrency=3", 0), ("op.tenfold.concurrency=3", 1)):
         done = subprocess.run([*check, "-o", flag], capture_output=True, text=True, timeout=60)

@@ -1,4 +1,4 @@
-"""What ``penstock run`` and ``check`` find in a file."""
+"""The services that ``penstock run`` and ``check`` find in a file."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ server.set_response_op(ResponseOp(input_ops=[Op("a", input_ops=[RequestOp()])]))
 
 
 @pytest.fixture(autouse=True)
-def now(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[flags.Flags]:
-    """A check in an empty folder, so that nothing is really served."""
+def current_flags(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[flags.Flags]:
+    """A check in an empty folder, so that nothing is served."""
     monkeypatch.setattr(sys, "path", sys.path[:])
     monkeypatch.delenv("PENSTOCK_NAME", raising=False)
     monkeypatch.chdir(tmp_path)
@@ -42,21 +42,21 @@ def now(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[flags.Flags
         yield current
 
 
-def written(text: str, name: str = "service.py", config: str = "rpc_port: 0\n") -> Path:
+def write(text: str, name: str = "service.py", config: str = "rpc_port: 0\n") -> Path:
     if config:
         Path("config.yml").write_text(config)
     Path(name).write_text(text)
     return Path(name)
 
 
-def test_a_script_that_runs_its_service_is_left_alone(now: flags.Flags) -> None:
-    run_file(written(CLASS + RUN))
-    assert now.served == ["uci"]
+def test_a_script_that_runs_its_service_serves_it_once(current_flags: flags.Flags) -> None:
+    run_file(write(CLASS + RUN))
+    assert current_flags.served == ["uci"]
 
 
-def test_a_script_with_a_guard_runs_too(now: flags.Flags) -> None:
-    run_file(written(CLASS + "if __name__ == '__main__':" + RUN.replace("\n", "\n    ")))
-    assert now.served == ["uci"]
+def test_a_script_with_a_guard_runs_its_service(current_flags: flags.Flags) -> None:
+    run_file(write(CLASS + "if __name__ == '__main__':" + RUN.replace("\n", "\n    ")))
+    assert current_flags.served == ["uci"]
 
 
 @pytest.mark.parametrize(
@@ -71,36 +71,36 @@ def test_a_script_with_a_guard_runs_too(now: flags.Flags) -> None:
     ],
     ids=["class", "object", "one object, two names", "class with a name", "server", "prepared"],
 )
-def test_a_service_that_a_script_defines_but_does_not_run_is_run(
-    text: str, name: str, now: flags.Flags
+def test_a_service_that_a_script_only_defines_is_run(
+    text: str, name: str, current_flags: flags.Flags
 ) -> None:
-    run_file(written(text))
-    assert now.served == [name]
+    run_file(write(text))
+    assert current_flags.served == [name]
 
 
-def test_a_service_that_is_prepared_needs_no_config_beside_it(now: flags.Flags) -> None:
-    run_file(written(PIPELINE + "server.prepare_server(yml_dict={'rpc_port': 0})", config=""))
-    assert now.served == ["piped"]
+def test_a_prepared_service_needs_no_config_file(current_flags: flags.Flags) -> None:
+    run_file(write(PIPELINE + "server.prepare_server(yml_dict={'rpc_port': 0})", config=""))
+    assert current_flags.served == ["piped"]
 
 
-def test_several_services_run_together(now: flags.Flags) -> None:
-    run_file(written(CLASS + "first = Uci('a')\nsecond = Uci('b')"))
-    assert now.served == ["a and b"]
+def test_several_services_run_together(current_flags: flags.Flags) -> None:
+    run_file(write(CLASS + "first = Uci('a')\nsecond = Uci('b')"))
+    assert current_flags.served == ["a and b"]
 
 
-def test_several_classes_are_named() -> None:
+def test_several_service_classes_are_an_error_with_their_names() -> None:
     with pytest.raises(StartupError, match=r"defines several \(Other, Uci\): run one at its end"):
-        run_file(written(CLASS + CLASS.replace("Uci", "Other")))
+        run_file(write(CLASS + CLASS.replace("Uci", "Other")))
 
 
-def test_a_script_without_a_service_says_what_to_write() -> None:
+def test_a_script_without_a_service_is_an_error_with_the_fix() -> None:
     with pytest.raises(StartupError, match=r"defines none: end it with service\.run_service\(\)"):
-        run_file(written("x = 1"))
+        run_file(write("x = 1"))
 
 
-def test_a_service_without_a_configuration_says_where_it_was_looked_for() -> None:
+def test_a_service_without_a_configuration_is_an_error_with_the_file_s_name() -> None:
     with pytest.raises(StartupError, match=r"there is no config\.yml to run it with"):
-        run_file(written(CLASS, config=""))
+        run_file(write(CLASS, config=""))
 
 
 @pytest.mark.parametrize(
@@ -112,14 +112,14 @@ def test_a_service_without_a_configuration_says_where_it_was_looked_for() -> Non
         ("notes.txt", r"notes\.txt: give a Python script \(.py\) or a configuration \(.yml\)"),
     ],
 )
-def test_what_is_no_script_and_no_configuration_is_refused(name: str, words: str) -> None:
+def test_a_file_that_is_no_script_and_no_configuration_is_refused(name: str, words: str) -> None:
     Path("notes.txt").write_text("x")
     with pytest.raises(StartupError, match=words):
         run_file(Path(name))
 
 
-def test_a_script_s_neighbours_can_be_imported_and_the_working_directory_stays(
-    now: flags.Flags, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_script_can_import_its_neighbours_and_keeps_the_working_directory(
+    current_flags: flags.Flags, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "app"
     folder.mkdir()
@@ -133,7 +133,7 @@ def test_a_script_s_neighbours_can_be_imported_and_the_working_directory_stays(
     )
     monkeypatch.delitem(sys.modules, "neighbour_of_a_script", raising=False)
     run_file(script)
-    assert now.served == [f"near-{tmp_path.name}"]
+    assert current_flags.served == [f"near-{tmp_path.name}"]
 
 
 PICKLES = """
@@ -150,25 +150,29 @@ class Uci(WebService):
 
 
 @pytest.mark.parametrize("text", [PICKLES, PICKLES + RUN], ids=["defines", "runs"])
-def test_what_a_script_defines_can_be_pickled_while_it_serves(text: str, now: flags.Flags) -> None:
+def test_classes_of_a_script_can_be_pickled_while_it_serves(
+    text: str, current_flags: flags.Flags
+) -> None:
     main = sys.modules["__main__"]
-    run_file(written(text))
-    assert len(now.served) == 1
+    run_file(write(text))
+    assert len(current_flags.served) == 1
     assert sys.modules["__main__"] is main
 
 
-def test_so_can_what_a_configuration_s_script_defines(now: flags.Flags) -> None:
-    written(PICKLES, name="things.py", config="rpc_port: 0\nservice: things.py:Uci\n")
+def test_classes_of_a_configuration_s_script_can_be_pickled(current_flags: flags.Flags) -> None:
+    write(PICKLES, name="things.py", config="rpc_port: 0\nservice: things.py:Uci\n")
     run_file(Path("config.yml"))
-    assert now.served == ["default_service"]
+    assert current_flags.served == ["default_service"]
     assert "things" not in sys.modules
 
 
-def test_a_library_that_a_configuration_s_script_is_called_like_is_kept(now: flags.Flags) -> None:
+def test_a_configuration_s_script_does_not_replace_a_library_of_its_name(
+    current_flags: flags.Flags,
+) -> None:
     text = CLASS.replace("return Op", "import logging; logging.getLogger(); return Op")
-    written(text, name="logging.py", config="rpc_port: 0\nservice: logging.py:Uci\n")
+    write(text, name="logging.py", config="rpc_port: 0\nservice: logging.py:Uci\n")
     run_file(Path("config.yml"))
-    assert now.served == ["default_service"]
+    assert current_flags.served == ["default_service"]
     assert sys.modules["logging"] is logging
 
 
@@ -194,25 +198,25 @@ def test_a_library_that_a_configuration_s_script_is_called_like_is_kept(now: fla
         "server that runs",
     ],
 )
-def test_a_configuration_names_its_service(
-    text: str, wanted: str, name: str, now: flags.Flags
+def test_a_configuration_s_service_key_selects_its_service(
+    text: str, wanted: str, name: str, current_flags: flags.Flags
 ) -> None:
-    written(text, config=f"rpc_port: 0\nservice: service.py:{wanted}\n")
+    write(text, config=f"rpc_port: 0\nservice: service.py:{wanted}\n")
     run_file(Path("config.yml"))
-    assert now.served == [name]
+    assert current_flags.served == [name]
 
 
 @pytest.mark.parametrize("constructor", ["", "def __init__(self, name): super().__init__(name)"])
-def test_a_class_is_given_the_configured_name(constructor: str, now: flags.Flags) -> None:
+def test_a_class_gets_the_configured_name(constructor: str, current_flags: flags.Flags) -> None:
     text = CLASS + f"    {constructor}\n"
-    written(text, config="rpc_port: 0\nname: house\nservice: service.py:Uci\n")
+    write(text, config="rpc_port: 0\nname: house\nservice: service.py:Uci\n")
     run_file(Path("config.yml"))
-    assert now.served == ["house"]
+    assert current_flags.served == ["house"]
 
 
-def test_a_class_that_wants_a_name_and_gets_none_says_so() -> None:
+def test_a_class_that_needs_a_name_without_one_is_an_error_with_the_fix() -> None:
     text = CLASS + "    def __init__(self, name): super().__init__(name)"
-    written(text, config="rpc_port: 0\nservice: service.py:Uci\n")
+    write(text, config="rpc_port: 0\nservice: service.py:Uci\n")
     with pytest.raises(StartupError, match="Uci requires a name: set the key name"):
         run_file(Path("config.yml"))
 
@@ -231,9 +235,9 @@ def test_a_class_that_wants_a_name_and_gets_none_says_so() -> None:
         ("worker_nun: 1\nrpc_port: 0\n", ConfigError, "config.yml:1: worker_nun"),
     ],
 )
-def test_what_is_wrong_with_such_a_configuration_is_told(
+def test_an_invalid_configuration_of_a_service_is_an_error(
     config: str, kind: type[Exception], words: str
 ) -> None:
-    written(CLASS, config=config)
+    write(CLASS, config=config)
     with pytest.raises(kind, match=words):
         run_file(Path("config.yml"))

@@ -1,4 +1,4 @@
-"""The public classes of a script: names, order of calls, what is refused."""
+"""The public classes of a script: names, order of calls, refused arguments."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Echo(WebService):
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> list[Deployment]:
-    """What would have been served, in place of serving it."""
+    """The deployments that would have been served; nothing is served."""
     calls: list[Deployment] = []
     monkeypatch.setattr(run, "run_deployment", calls.append)
     return calls
@@ -48,9 +48,7 @@ def prepared(name: str | None = None, /, **config: Any) -> PipelineServer:
 
 @pytest.mark.parametrize("given", [{}, {"yml_file": "a.yml", "yml_dict": {}}])
 @pytest.mark.parametrize("kind", [PipelineServer, Echo])
-def test_prepare_is_given_a_file_or_a_dict_not_both_and_not_neither(
-    kind: type[Any], given: dict[str, Any]
-) -> None:
+def test_prepare_requires_either_a_file_or_a_dict(kind: type[Any], given: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="prepare_server: give either yml_file or yml_dict"):
         kind().prepare_pipeline_config(**given)
 
@@ -67,7 +65,7 @@ def test_run_before_prepare_is_refused(kind: type[Any]) -> None:
         start()
 
 
-def test_a_relative_file_is_seen_from_the_working_directory(
+def test_a_relative_path_is_relative_to_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "config.yml").write_text("rpc_port: 0\n")
@@ -99,12 +97,12 @@ def test_a_graph_that_does_not_end_in_an_op_is_a_value_error(returned: Any) -> N
         Wrong().prepare_pipeline_config(yml_dict={"rpc_port": 0})
 
 
-def test_a_web_service_without_a_graph_says_what_to_override() -> None:
+def test_a_web_service_without_a_graph_is_an_error_with_the_method_to_override() -> None:
     with pytest.raises(StartupError, match="WebService has no get_pipeline_response: override it"):
         WebService().prepare_pipeline_config(yml_dict={"rpc_port": 0})
 
 
-def test_a_class_of_services_has_defaults_of_its_own(served: list[Any]) -> None:
+def test_a_service_class_may_define_its_own_defaults(served: list[Any]) -> None:
     class Old(Echo):
         defaults: ClassVar[dict[str, object]] = {"max_requests": 7, "name": "ours"}
         legacy = True
@@ -130,7 +128,7 @@ def test_a_class_of_services_has_defaults_of_its_own(served: list[Any]) -> None:
         ("flag", "env", "code", "yaml", "flag"),
     ],
 )
-def test_a_name_is_the_flag_s_the_environment_s_the_constructor_s_or_yaml_s(
+def test_a_name_comes_from_flag_environment_constructor_or_yaml_in_this_order(
     flag: str | None,
     environment: str | None,
     constructor: str | None,
@@ -147,7 +145,7 @@ def test_a_name_is_the_flag_s_the_environment_s_the_constructor_s_or_yaml_s(
 
 
 @pytest.mark.parametrize(("yaml", "name"), [(None, "default_service"), ("yaml", "yaml")])
-def test_a_web_service_s_default_name_is_the_last_choice(
+def test_a_web_service_s_default_name_has_the_lowest_priority(
     yaml: str | None, name: str, served: list[Any]
 ) -> None:
     service = Echo()
@@ -157,17 +155,17 @@ def test_a_web_service_s_default_name_is_the_last_choice(
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "a\nb"])
-def test_a_name_that_fits_no_url_is_refused(name: str, served: list[Any]) -> None:
+def test_a_name_that_cannot_be_part_of_a_url_is_refused(name: str, served: list[Any]) -> None:
     with pytest.raises(StartupError, match="cannot be part of a URL"):
         prepared(name).run_server()
     assert served == []
 
 
-# A script that is run for what it defines
+# A script that is imported for its definitions
 
 
 @pytest.mark.usefixtures("importing")
-def test_a_script_that_is_only_imported_configures_and_serves_nothing(served: list[Any]) -> None:
+def test_an_imported_script_prepares_and_serves_nothing(served: list[Any]) -> None:
     service = Echo("uci")
     service.prepare_pipeline_config("no such file.yml")
     service.run_service()
@@ -178,11 +176,11 @@ def test_a_script_that_is_only_imported_configures_and_serves_nothing(served: li
     assert not service.is_prepared
 
 
-def test_a_check_serves_nothing_and_reports(capsys: pytest.CaptureFixture[str]) -> None:
-    with flags.using(flags.Flags(check_only=True)) as now:
+def test_a_check_reports_and_serves_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with flags.using(flags.Flags(check_only=True)) as current_flags:
         prepared("uci").run_server()
-    assert now.served == ["uci"]
-    assert now.reports == [
+    assert current_flags.served == ["uci"]
+    assert current_flags.reports == [
         "uci: the configuration and the graph are good\n  op    echo  after request  1 thread"
     ]
     assert capsys.readouterr().out == ""

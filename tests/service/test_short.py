@@ -1,4 +1,4 @@
-"""The short form as a program: its length is a promise."""
+"""The short form as a program, whose length is guaranteed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ service.run()
 """
 
 
-def test_two_models_joined_by_a_function_take_at_most_twenty_lines() -> None:
+def test_two_models_joined_by_a_function_need_at_most_twenty_lines() -> None:
     assert len(PROGRAM.splitlines()) <= 20
 
 
@@ -42,7 +42,7 @@ def test_two_models_joined_by_a_function_take_at_most_twenty_lines() -> None:
     ],
     ids=["python", "penstock run", "penstock run of a script that runs nothing", "run_service"],
 )
-def test_they_are_served_without_configuration(
+def test_two_models_and_a_function_are_served_without_configuration(
     way: tuple[str, ...], last_line: str, tmp_path: Path
 ) -> None:
     scale(tmp_path / "left.onnx", 10)
@@ -62,7 +62,7 @@ def test_they_are_served_without_configuration(
 
 
 @pytest.mark.parametrize("http_port", [None, 9480])
-def test_without_ports_the_documented_ones_are_used(http_port: int | None) -> None:
+def test_without_configured_ports_the_documented_defaults_are_used(http_port: int | None) -> None:
     from penstock import App, Service, op
     from penstock.config.checks import ports
 

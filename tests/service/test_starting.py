@@ -1,4 +1,4 @@
-"""Models and ``init_op`` of ops in this process, which have to be over in time."""
+"""Opening models and ``init_op`` in the service's own process, within start_timeout."""
 
 from __future__ import annotations
 
@@ -38,36 +38,36 @@ def forever() -> None:
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left(caplog: pytest.LogCaptureFixture) -> Any:
+def nothing_remains(caplog: pytest.LogCaptureFixture) -> Any:
     caplog.set_level(logging.WARNING)
     before = signal.getsignal(signal.SIGURG), set(threading.enumerate())
     yield
     assert (signal.getsignal(signal.SIGURG), set(threading.enumerate())) == before
 
 
-def test_a_start_that_goes_on_is_told_of(
+def test_a_slow_start_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(build, "LOG_AFTER", 0.2)
-    told = threading.Event()
+    logged = threading.Event()
 
-    class Heard(logging.Handler):
+    class LoggedHandler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            told.set()
+            logged.set()
 
     log = logging.getLogger("penstock.service.build")
-    heard = Heard()
-    log.addHandler(heard)
+    handler = LoggedHandler()
+    log.addHandler(handler)
     try:
-        begun(deploy([drawn(service(lambda: told.wait(20)), {"start_timeout": 0})]))
+        begun(deploy([drawn(service(lambda: logged.wait(20)), {"start_timeout": 0})]))
     finally:
-        log.removeHandler(heard)
+        log.removeHandler(handler)
     (line,) = caplog.messages
     assert line == "op work has not become ready for 0 s: its init_op runs"
 
 
-def test_each_op_has_a_time_of_its_own() -> None:
-    """Together they take longer than one may."""
+def test_start_timeout_applies_to_each_op_separately() -> None:
+    """The sum of their times exceeds the limit."""
     last = service(lambda: threading.Event().wait(0.4), "first")
     for name in ("second", "third"):
         after = service(lambda: threading.Event().wait(0.4), name)
@@ -89,7 +89,7 @@ def init_op(self):
 @pytest.mark.real
 @WAYS
 @pytest.mark.parametrize("executor", ["thread", "inline"])
-def test_a_service_whose_init_op_hangs_ends_with_1(
+def test_a_service_whose_init_op_hangs_exits_with_1(
     executor: str, way: tuple[str, ...], tmp_path: Path
 ) -> None:
     config = f'"start_timeout": 1, "op": {{"work": {{"executor": "{executor}"}}}}'
@@ -102,7 +102,9 @@ def test_a_service_whose_init_op_hangs_ends_with_1(
 
 @pytest.mark.real
 @WAYS
-def test_native_code_that_hangs_ends_with_the_process(way: tuple[str, ...], tmp_path: Path) -> None:
+def test_an_init_op_that_hangs_in_native_code_ends_with_the_process(
+    way: tuple[str, ...], tmp_path: Path
+) -> None:
     done = started(script(tmp_path, NATIVE, '"start_timeout": 1'), way)
     assert done.returncode == 1
     assert "in init_op" in done.stderr
@@ -112,7 +114,7 @@ def test_native_code_that_hangs_ends_with_the_process(way: tuple[str, ...], tmp_
 
 
 @pytest.mark.real
-def test_of_several_engines_each_sees_to_its_own_start(tmp_path: Path) -> None:
+def test_each_of_several_engines_applies_start_timeout(tmp_path: Path) -> None:
     config = '"start_timeout": 1, "build_dag_each_worker": True, "worker_num": 2'
     done = started(script(tmp_path, "def init_op(self): threading.Event().wait()", config), PYTHON)
     assert done.returncode == 1

@@ -1,4 +1,5 @@
-"""Status: one engine's report, the sum over several, and the page and command that show it."""
+"""Status: an engine's report, the sum over several engines, and the page and command that show
+it."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from tests.service.scripts import PENSTOCK, post, script
 from tests.services.process import direct, running
 
 
-async def test_a_report_has_the_numbers_of_requests_and_ops() -> None:
+async def test_a_report_has_the_counts_of_requests_and_ops() -> None:
     counters, health = Counters(), Health()
     health.set_ready()
     works = Works(deploy([drawn(Op("work", input_ops=[root()]), name="one")]))
@@ -46,7 +47,7 @@ async def test_a_report_has_the_numbers_of_requests_and_ops() -> None:
     assert unpacked(packed(report)) == report
 
 
-def one(ready: bool = True, **more: Any) -> dict[str, Any]:
+def report_of_one_engine(ready: bool = True, **more: Any) -> dict[str, Any]:
     op = {"name": "a/op", "workers": 2, "batches": 3, "loaded": [{"pid": 1}]}
     return {
         "engines": 1,
@@ -58,8 +59,8 @@ def one(ready: bool = True, **more: Any) -> dict[str, Any]:
     }
 
 
-def test_a_sum_adds_numbers_and_is_ready_if_all_are() -> None:
-    summed = total([one(), one(ready=False, busy=2)])
+def test_a_sum_adds_counts_and_is_ready_if_all_engines_are() -> None:
+    summed = total([report_of_one_engine(), report_of_one_engine(ready=False, busy=2)])
     assert (summed["engines"], summed["ready"], summed["why"]) == (2, False, "stuck")
     assert summed["answers"] == {"ok": 8, "busy": 2}
     (graph,) = summed["graphs"]
@@ -69,37 +70,41 @@ def test_a_sum_adds_numbers_and_is_ready_if_all_are() -> None:
     ]
 
 
-def test_a_sum_is_given_when_all_have_answered_or_ended_or_its_time_is_over() -> None:
-    text = packed(one())
+def test_a_sum_is_complete_with_all_reports_or_ended_engines_or_at_its_deadline() -> None:
+    text = packed(report_of_one_engine())
     sums = Sums()
     number = sums.want("a", 7, text, ["b", "c", "d"], 10.0)
     assert sums.ready(10.5) == []
     sums.take("b", number, text)
-    sums.take("b", number, text)  # twice counts once
+    sums.take("b", number, text)  # a second report is ignored
     sums.forget("c")
     assert sums.ready(10.5) == []
     assert sums.due == 11.0
     ((asker, theirs, summed),) = sums.ready(11.0)
     assert (asker, theirs, unpacked(summed)["engines"]) == ("a", 7, 2)
-    sums.take("d", number, text)  # too late for that one
+    sums.take("d", number, text)  # too late
     sums.want("a", 8, text, ["b"], 20.0)
     sums.forget("a")
     assert sums.ready(30.0) == []
 
 
 def sum_of(sums: Sums, asker: str, others: list[str], now: float = 0.0) -> Any:
-    sums.want(asker, 1, packed(one()), others, now)
+    sums.want(asker, 1, packed(report_of_one_engine()), others, now)
     ((_, _, summed),) = sums.ready(now + 1.0)
     return unpacked(summed)
 
 
-def test_what_an_engine_counted_stays_in_the_sum_when_it_is_silent_and_when_it_has_ended() -> None:
+def test_counts_of_silent_and_ended_engines_stay_in_the_sum() -> None:
     sums = Sums()
-    sums.take("b", sums.want("a", 1, packed(one()), ["b"], 0.0), packed(one()))
+    sums.take(
+        "b",
+        sums.want("a", 1, packed(report_of_one_engine()), ["b"], 0.0),
+        packed(report_of_one_engine()),
+    )
     assert len(sums.ready(0.0)) == 1
-    summed = sum_of(sums, "a", ["b"])  # which does not answer
+    summed = sum_of(sums, "a", ["b"])  # b does not report
     assert (summed["requests"]["admitted"], summed["graphs"][0]["inside"]) == (10, 2)
-    sums.take("b", 0, packed(one()))  # its last, unasked
+    sums.take("b", 0, packed(report_of_one_engine()))  # its final report
     sums.forget("b")
     summed = sum_of(sums, "a", ["c"])
     assert (summed["engines"], summed["engines_ended"]) == (1, 1)
@@ -112,19 +117,22 @@ def test_what_an_engine_counted_stays_in_the_sum_when_it_is_silent_and_when_it_h
     assert (summed["requests"]["admitted"], summed["engines_ended"]) == (15, 3)
 
 
-def test_reports_of_many_ops_fit_a_message() -> None:
+def test_reports_of_many_ops_fit_into_a_message() -> None:
     ops = [
         {**Counters().of_op("op"), "name": f"op_{n}", "batches": 7919 * n, "waiting": n % 13}
         for n in range(300)
     ]
-    report = {**one(), "graphs": [{"name": "a", "version": "1", "inside": 1, "ops": ops}]}
+    report = {
+        **report_of_one_engine(),
+        "graphs": [{"name": "a", "version": "1", "inside": 1, "ops": ops}],
+    }
     assert len(json.dumps(report)) > MOST_TEXT
     assert unpacked(packed(report)) == report
 
 
 @pytest.mark.real
 @pytest.mark.parametrize("engines", [1, 3])
-def test_the_status_of_a_service_is_that_of_all_its_engines(engines: int, tmp_path: Path) -> None:
+def test_the_status_of_a_service_includes_all_its_engines(engines: int, tmp_path: Path) -> None:
     config = f'"build_dag_each_worker": True, "worker_num": {engines}'
     with running(script(tmp_path, "pass", config)) as server:
         for _ in range(6):

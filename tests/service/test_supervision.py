@@ -18,13 +18,15 @@ class Coroutine(Op):
 @pytest.mark.parametrize(
     ("kind", "executor"), [(Op, "thread"), (Op, "inline"), (Coroutine, "process")]
 )
-def test_only_calls_in_processes_can_be_ended(kind: type[Op], executor: str) -> None:
+def test_on_timeout_kill_is_refused_for_ops_outside_of_processes(
+    kind: type[Op], executor: str
+) -> None:
     yaml = {"executor": executor, "on_timeout": "kill"}
     with pytest.raises(ConfigError, match=r"op.work.on_timeout: kill is for ops that run in proc"):
         drawn(kind("work", input_ops=[root()]), {"op": {"work": yaml}})
 
 
-def test_what_is_configured_is_what_workers_are_looked_after_by() -> None:
+def test_supervision_has_the_configured_values() -> None:
     yaml = {"executor": "process", "on_timeout": "kill"}
     yaml |= {"memory_limit_mib": 500, "max_batches": 9}
     for limit, seconds in ((0, None), (7, 7.0)):
@@ -38,6 +40,6 @@ def test_what_is_configured_is_what_workers_are_looked_after_by() -> None:
 
 
 @pytest.mark.parametrize("key", ["memory_limit_mib", "max_batches"])
-def test_only_workers_in_processes_can_be_replaced(key: str) -> None:
+def test_replacement_keys_are_refused_for_ops_outside_of_processes(key: str) -> None:
     with pytest.raises(ConfigError, match=f"op.work.{key}: is for ops that run in processes"):
         drawn(Op("work", input_ops=[root()]), {"op": {"work": {key: 100}}})

@@ -1,4 +1,4 @@
-"""The process tree, with real processes: who is started, who hears of whose end, who is left."""
+"""The process tree, with real processes: starts, deaths, notifications, and remaining processes."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ def run(folder: Path, script: str) -> Supervised:
     return Supervised(folder, script)
 
 
-# The engine's end
+# The engine's exit
 
 
 @pytest.mark.parametrize(
-    ("end", "status", "told"),
+    ("end", "status", "message"),
     [
         ("return 7", 7, ""),
         ("os.kill(os.getpid(), 9)", 128 + signal.SIGKILL, "ended before it was ready"),
         ("raise OSError('no such model')", 1, "no such model"),
     ],
 )
-def test_an_engine_that_ends_before_it_was_ready_decides_the_status(
-    tmp_path: Path, end: str, status: int, told: str
+def test_the_exit_status_of_an_engine_before_it_is_ready_is_the_service_s(
+    tmp_path: Path, end: str, status: int, message: str
 ) -> None:
     with run(tmp_path, f"async def serve(zygote): {end}") as service:
         assert service.status() == status
-        assert told in service.errors.read_text()
+        assert message in service.errors.read_text()
 
 
-def test_an_engine_that_dies_is_replaced_and_its_workers_with_it(tmp_path: Path) -> None:
+def test_a_killed_engine_and_its_workers_are_replaced(tmp_path: Path) -> None:
     with run(tmp_path, ONE_WORKER) as service:
         engine, worker = service.pid("engine"), service.watch(service.pid("worker"))
         started = time.monotonic()
@@ -56,7 +56,7 @@ def test_an_engine_that_dies_is_replaced_and_its_workers_with_it(tmp_path: Path)
         assert "killed by SIGKILL" in service.errors.read_text()
 
 
-def test_an_engine_that_keeps_dying_is_given_up(tmp_path: Path) -> None:
+def test_an_engine_that_keeps_dying_is_not_restarted(tmp_path: Path) -> None:
     script = """
 async def serve(zygote):
     say("engine", os.getpid())
@@ -72,7 +72,7 @@ async def serve(zygote):
         assert "too often" in errors
 
 
-def test_workers_that_are_left_end_with_the_engine(tmp_path: Path) -> None:
+def test_remaining_workers_end_with_their_engine(tmp_path: Path) -> None:
     script = """
 async def serve(zygote):
     loop = asyncio.get_running_loop()
@@ -97,19 +97,19 @@ def worker_main(engine_id, op, index, channel):
         assert gone(worker, 0)
 
 
-# The supervisor's end
+# The supervisor's death
 
 
 @pytest.mark.parametrize(
     "stuck",
     [
-        "import re; re.match(r'(a+)+$', 'a' * 60 + 'b')",  # native code that keeps the lock
-        "subprocess.run(['sleep', '60'])",  # a process of its own, in the same pipe
+        "import re; re.match(r'(a+)+$', 'a' * 60 + 'b')",  # native code that holds the GIL
+        "subprocess.run(['sleep', '60'])",  # a child process with the same pipe
         "signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65)); signal.sigwait([10])",
     ],
     ids=["holds the lock", "waits for a program", "blocks signals"],
 )
-def test_nobody_outlives_a_killed_supervisor(tmp_path: Path, stuck: str) -> None:
+def test_no_process_outlives_a_killed_supervisor(tmp_path: Path, stuck: str) -> None:
     script = f"""
 async def serve(zygote):
     worker = await zygote.spawn("op", 0)
@@ -158,7 +158,7 @@ def test_a_signal_stops_the_engine_and_the_next_one_hurries_it(
         assert service.status() == 0
 
 
-def test_ctrl_c_in_the_terminal_reaches_the_supervisor_alone(tmp_path: Path) -> None:
+def test_ctrl_c_in_the_terminal_only_reaches_the_supervisor(tmp_path: Path) -> None:
     with run(tmp_path, SIGNALLED) as service:
         assert service.hear("told") == ["Serve()"]
         for stop in STOPS:
@@ -168,7 +168,7 @@ def test_ctrl_c_in_the_terminal_reaches_the_supervisor_alone(tmp_path: Path) -> 
         assert service.status() == 0
 
 
-def test_a_stop_before_the_engine_can_take_it_is_a_clean_end(tmp_path: Path) -> None:
+def test_a_stop_before_the_engine_is_ready_is_a_clean_exit(tmp_path: Path) -> None:
     script = """
 def engine_main(engine_id, control):
     say("engine")
@@ -200,7 +200,7 @@ penstock.service.supervisor.Restarts = Patient
         assert service.status() == 0
 
 
-def test_an_engine_that_fails_while_it_stops_is_not_replaced(tmp_path: Path) -> None:
+def test_an_engine_that_fails_during_a_stop_is_not_replaced(tmp_path: Path) -> None:
     script = """
 async def serve(zygote):
     zygote.ready()
@@ -216,7 +216,9 @@ async def serve(zygote):
         assert "ended with an error: exit status 9" in service.errors.read_text()
 
 
-def test_an_engine_that_died_before_the_stop_was_heard_does_not_spoil_it(tmp_path: Path) -> None:
+def test_an_engine_s_death_just_before_the_stop_does_not_change_the_exit_status(
+    tmp_path: Path,
+) -> None:
     with run(tmp_path, ONE_WORKER) as service:
         engine = service.pid("engine")
         service.hear("worker")
@@ -225,12 +227,12 @@ def test_an_engine_that_died_before_the_stop_was_heard_does_not_spoil_it(tmp_pat
         os.kill(engine, signal.SIGKILL)
         assert gone(end, 20)
         service.signal(signal.SIGTERM)
-        service.signal(signal.SIGCONT)  # it hears of both at once
+        service.signal(signal.SIGCONT)  # both events are reported at once
         assert service.status() == 0
         assert "died: killed by SIGKILL" in service.errors.read_text()
 
 
-def test_an_ignored_sigchld_does_not_lose_the_status(tmp_path: Path) -> None:
+def test_an_ignored_sigchld_does_not_lose_the_exit_status(tmp_path: Path) -> None:
     script = """
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 async def serve(zygote): return 7
@@ -252,7 +254,9 @@ async def serve(zygote): return 7
         ("os.kill(os.getpid(), signal.SIGSEGV)", signal.SIGSEGV),
     ],
 )
-def test_a_workers_status_reaches_the_engine(tmp_path: Path, end: str, status: int) -> None:
+def test_a_worker_s_exit_status_is_sent_to_the_engine(
+    tmp_path: Path, end: str, status: int
+) -> None:
     script = f"""
 async def serve(zygote):
     worker = await zygote.spawn("op", 0)
@@ -269,7 +273,7 @@ def worker_main(engine_id, op, index, channel):
         assert ("bad day" in service.errors.read_text()) == ("bad day" in end)
 
 
-def test_spawning_and_killing_a_hundred_workers_leaves_nothing(tmp_path: Path) -> None:
+def test_a_hundred_killed_workers_leave_no_descriptor_and_no_process(tmp_path: Path) -> None:
     script = """
 import psutil
 
@@ -304,7 +308,7 @@ async def serve(zygote):
         assert service.status() == DONE
 
 
-def test_siblings_hold_nothing_of_each_other(tmp_path: Path) -> None:
+def test_workers_do_not_inherit_descriptors_of_each_other(tmp_path: Path) -> None:
     script = """
 async def serve(zygote):
     loop = asyncio.get_running_loop()
@@ -329,13 +333,13 @@ before = opened()
 """
     with run(tmp_path, script) as service:
         for _ in range(3):
-            assert service.hear("more") == ["2"]  # its socket and its parent_death
+            assert service.hear("more") == ["2"]  # its socket and its parent_death pipe
         assert service.hear("end") == ["b''"]
         assert service.pid("status") == 17 << 8
         assert service.status() == DONE
 
 
-def test_the_listeners_are_the_engines_alone(tmp_path: Path) -> None:
+def test_workers_do_not_inherit_the_listeners(tmp_path: Path) -> None:
     script = """
 listeners = [socket.create_server(("127.0.0.1", 0))]
 port = listeners[0].getsockname()[1]
@@ -359,7 +363,7 @@ def worker_main(engine_id, op, index, channel):
         assert service.hear("listening") == ["True", "[]"]
 
 
-def test_an_engine_that_stops_can_close_the_ports_itself(tmp_path: Path) -> None:
+def test_a_stopping_engine_can_close_the_ports(tmp_path: Path) -> None:
     script = """
 listeners = [socket.create_server(("127.0.0.1", 0))]
 
@@ -423,7 +427,7 @@ socket.socketpair = pair
 """
 
 
-def test_a_spawn_without_room_for_its_socket_is_refused_and_the_next_one_is_not(
+def test_a_spawn_without_a_free_descriptor_fails_and_the_next_one_succeeds(
     tmp_path: Path,
 ) -> None:
     script = """

@@ -1,4 +1,4 @@
-"""Several engines of one service, and how one process takes another's place."""
+"""Several engines of one service, and the replacement of their processes."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def run(folder: Path, script: str) -> Supervised:
 
 
 def all_serve(service: Supervised, engines: int = 3) -> dict[int, int]:
-    """The engines' processes, once all serve."""
-    heard = [service.hear("Serve") for _ in range(engines)]
-    return {int(index): int(pid) for index, pid in sorted(heard)}
+    """The engines' pids, once all serve."""
+    lines = [service.hear("Serve") for _ in range(engines)]
+    return {int(index): int(pid) for index, pid in sorted(lines)}
 
 
 # The start
@@ -71,9 +71,7 @@ def open_ports(models):
 
 
 @pytest.mark.parametrize("index", [0, 1])
-def test_what_an_engine_says_of_its_failed_start_is_raised_by_the_supervisor(
-    tmp_path: Path, index: int
-) -> None:
+def test_an_engine_s_failed_start_is_raised_by_the_supervisor(tmp_path: Path, index: int) -> None:
     script = f"""
 engines = 3
 from penstock.executors.processes.control import report_failure
@@ -96,7 +94,7 @@ async def serve(zygote):
 
 
 @pytest.mark.parametrize("index", [0, 1])
-def test_an_engine_that_there_is_no_room_for_ends_the_start_in_words(
+def test_an_engine_without_a_free_descriptor_fails_the_start_with_a_message(
     tmp_path: Path, index: int
 ) -> None:
     script = """
@@ -114,7 +112,7 @@ async def serve(zygote):
 # Deaths
 
 
-def test_only_the_engine_that_died_is_replaced(tmp_path: Path) -> None:
+def test_only_the_killed_engine_is_replaced(tmp_path: Path) -> None:
     with run(tmp_path, OBEDIENT) as service:
         engines = all_serve(service)
         os.kill(engines[1], signal.SIGKILL)
@@ -127,7 +125,7 @@ def test_only_the_engine_that_died_is_replaced(tmp_path: Path) -> None:
         assert service.status() == 0
 
 
-def test_an_engine_that_is_stopped_is_replaced(tmp_path: Path) -> None:
+def test_an_engine_stopped_by_sigstop_is_replaced(tmp_path: Path) -> None:
     with run(tmp_path, "answer_timeout = 0.5\n" + OBEDIENT) as service:
         engines = all_serve(service)
         os.kill(engines[1], signal.SIGSTOP)
@@ -138,19 +136,19 @@ def test_an_engine_that_is_stopped_is_replaced(tmp_path: Path) -> None:
         assert service.status() == 0
 
 
-def test_when_all_processes_were_stopped_none_is_replaced(tmp_path: Path) -> None:
+def test_no_engine_is_replaced_if_all_processes_were_stopped(tmp_path: Path) -> None:
     with run(tmp_path, "answer_timeout = 0.5\n" + OBEDIENT) as service:
         every = [service.process.pid, *all_serve(service).values()]
         for number in (signal.SIGSTOP, signal.SIGCONT):
             for pid in every:
                 os.kill(pid, number)
-            time.sleep(2.0)  # what is tested is that time passes; then a few more questions
+            time.sleep(2.0)  # time must pass here; then some liveness checks follow
         service.signal(signal.SIGTERM)
         assert service.status() == 0
         assert "not answered" not in service.errors.read_text()
 
 
-def test_a_worker_is_told_its_engines_place(tmp_path: Path) -> None:
+def test_a_worker_gets_its_engine_s_id(tmp_path: Path) -> None:
     script = """
 engines = 2
 async def serve(zygote):
@@ -169,7 +167,7 @@ def worker_main(engine_id, op, index, channel):
         assert service.hear("worker") == ["1", "1", "of", "2:", "5"]
 
 
-def test_an_engine_that_is_given_up_leaves_its_part_of_the_port_to_the_others(
+def test_the_port_of_an_engine_that_is_not_restarted_is_served_by_the_others(
     tmp_path: Path,
 ) -> None:
     script = """
@@ -210,7 +208,7 @@ penstock.service.supervisor.Restarts = Fixed
         ports = [service.hear("pid")[1:] for _ in range(2)]
         until(lambda: "is not restarted" in service.errors.read_text(), "the last death")
         port, unshared = map(int, ports[0])
-        for _ in range(20):  # each would wait for ever in the queue of a socket without engine
+        for _ in range(20):  # a connection to a socket without an engine would wait forever
             with socket.create_connection(("127.0.0.1", port), 10) as connection:
                 assert connection.recv(1) == b""
         socket.create_connection(("127.0.0.1", unshared), 10).close()
@@ -220,7 +218,7 @@ penstock.service.supervisor.Restarts = Fixed
         assert "engine 0" not in errors
 
 
-def test_killing_engines_leaves_nothing_in_the_supervisor(tmp_path: Path) -> None:
+def test_killed_engines_leave_no_descriptor_in_the_supervisor(tmp_path: Path) -> None:
     script = """
 import penstock.service.supervisor
 class Fixed:
@@ -231,7 +229,7 @@ penstock.service.supervisor.Restarts = Fixed
     with run(tmp_path, OBEDIENT + script) as service:
         engines = all_serve(service)
 
-        def held() -> list[str]:
+        def descriptors() -> list[str]:
             folder = Path(f"/proc/{service.process.pid}/fd")
             return sorted(os.readlink(each).split(":")[0] for each in folder.iterdir())
 
@@ -242,49 +240,49 @@ penstock.service.supervisor.Restarts = Fixed
             engines[index] = pid
 
         kill(0)
-        before = held()
+        before = descriptors()
         for round in range(20):
             kill(round % 3)
-        assert held() == before
+        assert descriptors() == before
 
 
 # Replacements
 
 
-def test_a_hangup_replaces_all_one_after_the_other_and_none_leaves_before_its_successor_serves(
+def test_a_hangup_replaces_engines_one_by_one_each_after_its_successor_serves(
     tmp_path: Path,
 ) -> None:
     with run(tmp_path, OBEDIENT) as service:
         before = all_serve(service)
         service.signal(signal.SIGHUP)
         lines = [service.next_line() for _ in range(9)]
-        told = [(words[0], int(words[1])) for words in lines]
-        assert sorted(told) == [(w, n) for w in ("Leave", "Serve", "started") for n in range(3)]
-        # A process may tell late of what it heard, and the one that left was its predecessor.
-        one_after_the_other = [(word, n) for n in range(3) for word in ("started", "Leave")]
-        assert [each for each in told if each[0] != "Serve"] == one_after_the_other
+        events = [(words[0], int(words[1])) for words in lines]
+        assert sorted(events) == [(w, n) for w in ("Leave", "Serve", "started") for n in range(3)]
+        # A process may report late, and the one that left was the predecessor.
+        one_by_one = [(word, n) for n in range(3) for word in ("started", "Leave")]
+        assert [each for each in events if each[0] != "Serve"] == one_by_one
         for word, index, *rest in lines:
             assert word != "Leave" or rest == [str(before[int(index)])]
             assert word != "started" or rest[0] == "1"
         for n in range(3):
-            assert told.index(("Serve", n)) > told.index(("started", n))
+            assert events.index(("Serve", n)) > events.index(("started", n))
         service.signal(signal.SIGTERM)
         for _ in range(3):
             service.hear("Stop")
         assert service.status() == 0
 
 
-def test_an_engine_that_is_told_to_stop_serves_until_another_does(tmp_path: Path) -> None:
+def test_an_engine_that_gets_sigterm_serves_until_its_successor_does(tmp_path: Path) -> None:
     with run(tmp_path, OBEDIENT) as service:
         before = all_serve(service)
         os.kill(before[2], signal.SIGTERM)
         assert service.hear("started")[:2] == ["2", "1"]
-        heard = {tuple(service.next_line()), tuple(service.next_line())}
-        assert ("Leave", "2", str(before[2])) in heard
-        assert {words[:2] for words in heard} == {("Leave", "2"), ("Serve", "2")}
+        lines = {tuple(service.next_line()), tuple(service.next_line())}
+        assert ("Leave", "2", str(before[2])) in lines
+        assert {words[:2] for words in lines} == {("Leave", "2"), ("Serve", "2")}
 
 
-def test_when_the_new_process_fails_the_old_one_goes_on_and_the_others_are_left_alone(
+def test_if_a_replacement_fails_the_old_engine_continues_and_others_are_not_replaced(
     tmp_path: Path,
 ) -> None:
     script = """
@@ -303,12 +301,12 @@ engine_main = failing
         errors = service.errors.read_text()
         assert "engine 0: its new process" in errors
         assert "the old one continues: the model is half written" in errors
-        service.signal(signal.SIGHUP)  # and when that has been mended
+        service.signal(signal.SIGHUP)  # again, after the fix
         assert service.hear("started")[:2] == ["0", "2"]
         assert service.hear("Leave") == ["0", str(before[0])]
 
 
-def test_nohup_and_handlers_of_the_script_keep_their_say(tmp_path: Path) -> None:
+def test_a_script_s_own_hangup_handler_is_kept(tmp_path: Path) -> None:
     script = """
 signal.signal(signal.SIGHUP, lambda *_: say("mine"))
 """
@@ -323,7 +321,7 @@ signal.signal(signal.SIGHUP, lambda *_: say("mine"))
 
 
 @pytest.mark.parametrize("end", ["a stop", "a replacement"])
-def test_a_process_that_does_not_end_in_time_is_killed(tmp_path: Path, end: str) -> None:
+def test_a_process_that_does_not_exit_in_time_is_killed(tmp_path: Path, end: str) -> None:
     script = """
 engines = 1
 stop_timeout = 0.2
@@ -333,13 +331,13 @@ async def serve(zygote):
         say(type(await orders.get()).__name__, os.getpid())
 """
     with run(tmp_path, script) as service:
-        deaf = service.watch(service.pid("Serve"))
+        engine = service.watch(service.pid("Serve"))
         if end == "a stop":
             service.signal(signal.SIGTERM)
             service.hear("Stop")
             assert service.status() == 128 + signal.SIGKILL
         else:
             service.signal(signal.SIGHUP)
-            assert gone(deaf, 10)
+            assert gone(engine, 10)
             service.pid("Serve")
         assert "does not end, and is killed" in service.errors.read_text()

@@ -8,7 +8,7 @@ import pytest
 from penstock.service.placement import MOST_BYTES, EngineId, engine_title, worker_title
 
 
-def test_the_engine_is_told_from_others_where_there_are_any() -> None:
+def test_an_engine_s_title_has_its_number_if_there_are_several() -> None:
     assert engine_title(EngineId()) == "engine"
     assert engine_title(EngineId(index=1, engines=3)) == "engine 1"
 
@@ -19,15 +19,15 @@ def test_the_engine_is_told_from_others_where_there_are_any() -> None:
         ("det", 0, "det/0"),
         ("a_recogniser_of_texts", 1, "a_recogniser_/1"),
         ("a_recogniser_of_texts", 123, "a_recognise/123"),
-        ("识别文字识别文字", 1, "识别文字/1"),  # three octets each: the fifth has no room
+        ("识别文字识别文字", 1, "识别文字/1"),  # three octets each: a fifth does not fit
     ],
 )
-def test_a_worker_is_called_as_its_op_and_by_its_number(op: str, index: int, title: str) -> None:
+def test_a_worker_s_title_is_its_op_s_name_and_its_number(op: str, index: int, title: str) -> None:
     assert worker_title(op, index) == title
     assert len(title.encode()) <= MOST_BYTES
 
 
-def test_the_kernel_knows_a_process_by_its_title() -> None:
+def test_the_kernel_has_a_process_s_title() -> None:
     code = """
 import threading
 from penstock.service.placement import name_process

@@ -23,7 +23,7 @@ def process(self, feed_batch, typical_logid):
 
 
 def traced(server: ServiceProcess, requests: int) -> dict[str, Any]:
-    """What ``GET /trace`` gives for so many requests, which are sent meanwhile."""
+    """The reply to ``GET /trace`` for this number of requests, which are sent meanwhile."""
     url = f"{server.http_url}/trace?requests={requests}&seconds=20"
     with ThreadPoolExecutor(4) as pool:
         answer = pool.submit(lambda: direct.open(url, timeout=30).read())
@@ -60,7 +60,7 @@ def test_a_trace_has_the_next_requests_of_all_engines(engines: int, tmp_path: Pa
         assert json.loads(output.read_text())["otherData"] == {"requests": 0}
         assert server.stop() == 0
         lines = [line for line in server.log().splitlines() if "request_log" in line]
-    asked = [line for line in lines if "/{name}/{method} 200" in line]
-    assert len(asked) >= 6
-    assert all("| work batch " in line and " process 2" in line for line in asked)
+    requests_logged = [line for line in lines if "/{name}/{method} 200" in line]
+    assert len(requests_logged) >= 6
+    assert all("| work batch " in line and " process 2" in line for line in requests_logged)
     assert any("GET /trace 400" in line for line in lines)

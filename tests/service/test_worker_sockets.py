@@ -1,4 +1,4 @@
-"""Ops whose workers connect to a socket: what their configuration may say, and who binds it."""
+"""Ops whose external workers connect to a socket: configuration keys, and the socket's binding."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def blueprint(config: dict[str, Any] | None = None, **op: Any) -> Any:
         ({"executor": "external", "socket": "x", "max_batches": 5}, {}, "op.work.max_batches"),
     ],
 )
-def test_keys_that_contradict_each_other_are_errors(
+def test_conflicting_keys_are_errors(
     op: dict[str, Any], config: dict[str, Any], problem: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -41,13 +41,13 @@ def test_keys_that_contradict_each_other_are_errors(
     assert problem in str(caught.value)
 
 
-def test_what_is_served_and_what_has_no_effect_is_told() -> None:
+def test_the_report_names_the_socket_and_warns_about_keys_without_effect() -> None:
     found = blueprint(executor="external", socket="/run/work.sock", concurrency=3)
     assert "external workers at /run/work.sock" in check_report(found)
     assert any("concurrency of 3 has no effect" in each for each in found.warnings)
 
 
-def test_a_socket_is_its_user_s_alone_and_one_left_behind_is_taken_over(tmp_path: Path) -> None:
+def test_a_socket_is_private_to_its_user_and_an_abandoned_one_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "work.sock"
     deployment = deploy([blueprint(executor="external", socket=str(path))])
     with ExitStack() as stack:
@@ -57,9 +57,9 @@ def test_a_socket_is_its_user_s_alone_and_one_left_behind_is_taken_over(tmp_path
             bind_worker_sockets(deployment, second)
         assert path.exists()
         listener.detach()
-        left_behind = path.with_name("kept")
-        path.rename(left_behind)
-    left_behind.rename(path)
+        abandoned = path.with_name("kept")
+        path.rename(abandoned)
+    abandoned.rename(path)
     with ExitStack() as stack:
         bind_worker_sockets(deployment, stack)
     assert not path.exists()

@@ -1,4 +1,4 @@
-"""A made-up graph: its plan, every option of its ops, their workers, and what the ops may see."""
+"""A random graph: its plan, its ops' options and workers, and the inputs that each op may get."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def draw_plan(random: Random) -> Plan:
-    """Any legal graph of one to eight ops in which every op reaches the last."""
+    """Any valid graph of one to eight ops, each an ancestor of the last."""
     size = 1 + int(8 * random.random() ** 2)
     inputs: dict[int, list[int]] = {}
     for key in range(1, size + 1):
@@ -49,15 +49,15 @@ def _draw_jumps(random: Random, inputs: dict[int, list[int]]) -> dict[int, list[
     return jumps
 
 
-class MadeGraph:
-    """One version of a graph, built aside; all of it is drawn from the world's seed.
+class RandomGraph:
+    """One version of a graph; everything is drawn from the world's seed.
 
     Attributes:
-        served: the engine's.
-        plan: what runs after what.
-        workers: of each op.
-        drained: how often it was told to finish.
-        rests: how often the engine has told that it has.
+        served: the engine's graph.
+        plan: its compiled graph.
+        workers: the workers of each op.
+        drained: how often a drain was requested.
+        rests: how often the engine has reported the end of a drain.
     """
 
     def __init__(self, world: World, name: str, version: int) -> None:
@@ -68,7 +68,7 @@ class MadeGraph:
         self.processes = [each for each in self.workers if isinstance(each, ProcessWorkers)]
         self.served = ServedGraph(world.engine, self.plan, name, str(version))
         self.drained = self.rests = 0
-        self._poisoned: dict[int, set[int]] = {}  # op -> nonces that its processes die of
+        self._poisoned: dict[int, set[int]] = {}  # op -> nonces that kill its processes
         for op in range(len(self.plan.names)):
             self._add_op(op)
         self._traces = self._allowed_traces()
@@ -85,7 +85,7 @@ class MadeGraph:
 
     @property
     def stages(self) -> list[Stage]:
-        """Of its ops."""
+        """The stages of its ops."""
         return self.served.stages
 
     def _draw_workers(self, op: int) -> Workers:
@@ -106,12 +106,13 @@ class MadeGraph:
             retry=random.choice((1, 1, 2, 3)),
             retry_on_crash=executor.retry_on_crash,
         )
-        # A version's ops have names of their own, so that the history tells them apart.
+        # Each version has its own op names, so that the history can distinguish them.
         name = f"{self.name}/{self.plan.names[op]}.{self.served.version}"
         self.served.add_op(name, queue=batcher_for(policy), executor=executor, options=options)
 
     def _allowed_traces(self) -> list[set[str]]:
-        """Per op, the keys of a dict that reaches it: traces of the ops before it, no others."""
+        """Per op, the allowed keys of its input dicts: traces of the ops before it, and no
+        others."""
         allowed: list[set[str]] = []
         for inputs in self.plan.inputs:
             names = {"nonce", "graph"}
@@ -122,14 +123,14 @@ class MadeGraph:
         return allowed
 
     def poison(self, nonce: int) -> None:
-        """One of its ops has processes that die of this nonce."""
+        """Makes the processes of one of its ops die of this nonce."""
         op = self.world.random.choice(self.processes).op
         self._poisoned.setdefault(op, set()).add(nonce)
 
-    # What its workers do.
+    # Behaviour of its workers.
 
     def inspect(self, op: int, batch: Batch) -> None:
-        """A worker looks at what it is given."""
+        """Checks a batch that a worker is given."""
         world = self.world
         now = world.clock.now()
         name = self.stages[op].name
@@ -158,12 +159,13 @@ class MadeGraph:
         )
 
     def outcomes(self, op: int, batch: Batch, *, copies: bool = False) -> list[Outcome]:
-        """Made up. The op leaves a trace in its inputs, and may give one of them on as output.
+        """Random outcomes. The op leaves a trace in its inputs, and may return one of them as its
+        output.
 
         Args:
-            op: which.
-            batch: what it ran.
-            copies: whether it got copies, as a process does.
+            op: the op's index.
+            batch: the batch that ran.
+            copies: whether the op got copies, as a process does.
         """
         world = self.world
         random = world.random

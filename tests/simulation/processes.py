@@ -1,9 +1,8 @@
-"""Made-up worker processes: hand-overs of several batches, begun one by one, lost in a death.
+"""Simulated worker processes: hand-overs of several batches, begun one by one, lost in a death.
 
-As the real ones, they and the engine know only what they have told each other: the engine sees a
-batch begin when it looks at the status page, and messages arrive a turn later than they were sent,
-but before news of the death.
-"""
+As with real ones, they and the engine only know each other's messages: the engine sees that a batch
+has begun when it reads the status page, and messages arrive one turn after they were sent, but
+before the report of a death."""
 
 from __future__ import annotations
 
@@ -20,20 +19,20 @@ from penstock.request import Batch, Outcome
 from tests.simulation.workers import Workers
 
 if TYPE_CHECKING:
-    from tests.simulation.graphs import MadeGraph
+    from tests.simulation.graphs import RandomGraph
 
 
 class ProcessWorkers(Workers):
-    """One op's fake executor of processes."""
+    """The fake process executor of one op."""
 
-    def __init__(self, graph: MadeGraph, op: int) -> None:
+    def __init__(self, graph: RandomGraph, op: int) -> None:
         super().__init__(graph, op, "process")
         random = self.world.random
         self.retry_on_crash = random.random() < 0.5
         self.given_up: set[int] = set()
         self.gave_up = self.took_up = 0
-        self.kills = random.random() < 0.5  # a call that is given up, with its worker
-        self.fails = random.choice((0.0, 0.0, 0.2, 0.9))  # to start
+        self.kills = random.random() < 0.5  # an abandoned call's worker is killed
+        self.fails = random.choice((0.0, 0.0, 0.2, 0.9))  # the probability of a failed start
         self.next_start = self.rested = 0.0
         self._restarts = [Restarts() for _ in range(self.workers)]
         self._alive = [Process(self, slot) for slot in range(self.workers)]
@@ -70,7 +69,7 @@ class ProcessWorkers(Workers):
             self._at[work].look()
 
     def take_back(self, work: Work) -> list[Batch]:
-        """See Executor: what a process has been sent stays there."""
+        """See Executor: batches sent to a process are not taken back."""
         return [] if work in self._at else work.take_back()
 
     def abandon(self, work: Work) -> None:
@@ -83,7 +82,7 @@ class ProcessWorkers(Workers):
             process.die()
 
     def kill_any(self) -> str | None:
-        """One of the processes is killed from outside, whatever it does."""
+        """Kills one of the processes from outside, whatever it does."""
         if not self._alive:
             return None
         process = self.world.random.choice(self._alive)
@@ -91,12 +90,12 @@ class ProcessWorkers(Workers):
         return repr(process)
 
     def unstick(self) -> None:
-        """Processes that hang go on, idle ones too."""
+        """Lets hanging processes continue, idle ones too."""
         for process in self._alive:
             process.stuck = False
 
     def done(self, process: Process, work: Work, finished: Finished) -> None:
-        """A process has answered all of a Work, or will not run the rest."""
+        """Handles a process that has answered all of a Work, or will not run the rest."""
         del self._at[work]
         work.current = None
         if self._waiting and process in self._alive:
@@ -104,7 +103,8 @@ class ProcessWorkers(Workers):
         self.report(work, finished, work.take_results())
 
     def bury(self, process: Process) -> None:
-        """A process is no more: tell what it had begun, give the rest back, start another."""
+        """Handles a dead process: reports the begun batch, returns the rest, starts another
+        process."""
         self._alive.remove(process)
         lost = process.lost()
         work, finished = process.work, process.finished
@@ -112,11 +112,11 @@ class ProcessWorkers(Workers):
             del self._at[work]
             work.current = None
             if lost is not None:
-                work.add_result(lost, self._fate(process, lost))
+                work.add_result(lost, self._outcomes_of_lost(process, lost))
             self.report(work, finished, work.take_results())
         self._restart(process.slot, had_worked=process.has_worked)
 
-    def _fate(self, process: Process, batch: Batch) -> list[Outcome]:
+    def _outcomes_of_lost(self, process: Process, batch: Batch) -> list[Outcome]:
         if process.abandoned:
             return broken(batch)
         batch.started = None
@@ -166,15 +166,15 @@ class ProcessWorkers(Workers):
 
 
 class Process:
-    """One worker process, both its own side and what the engine knows of it.
+    """One worker process, both its own state and what the engine knows of it.
 
     Attributes:
-        stuck: it hangs for now.
-        slot: the place that it fills.
-        work: what it was given and the engine has not got back.
-        finished: to be called then.
-        has_worked: it has finished a batch, as far as the engine knows.
-        abandoned: the engine ends it.
+        stuck: it hangs at present.
+        slot: its worker's index.
+        work: the Work that it was given and has not reported.
+        finished: the callback of that Work.
+        has_worked: whether the engine knows that it has finished a batch.
+        abandoned: whether the engine killed it.
     """
 
     def __init__(self, workers: ProcessWorkers, slot: int) -> None:
@@ -186,8 +186,8 @@ class Process:
         self.abandoned = False
         self._workers = workers
         self._world = workers.world
-        self._in_flight: deque[Batch] = deque()  # the engine's: not answered, as far as it heard
-        self._queue: deque[Batch] = deque()  # the worker's: not begun
+        self._in_flight: deque[Batch] = deque()  # the engine's view: batches without results
+        self._queue: deque[Batch] = deque()  # the worker's view: batches not begun
         self._running: Batch | None = None  # on the status page, and not ended
         self._started: float | None = None
         self._dead = False
@@ -198,7 +198,7 @@ class Process:
     # The worker's side.
 
     def begin(self) -> list[int] | None:
-        """One step towards a ``process`` call: onto the status page, then into the call."""
+        """One step towards a ``process`` call: first to the status page, then into the call."""
         if self._running is None:
             if not self._queue:
                 return None
@@ -211,7 +211,7 @@ class Process:
         return self._running.data_ids
 
     def advance(self) -> list[int]:
-        """See Doer."""
+        """See RunningWork."""
         while self._started is None:
             if self.begin() is None:
                 return []
@@ -222,23 +222,23 @@ class Process:
             return batch.data_ids
         self._running = self._started = None
         outcomes = self._workers.graph.outcomes(self._workers.op, batch, copies=True)
-        self._world.clock.soon(partial(self._hear, batch, outcomes))
+        self._world.clock.soon(partial(self._receive, batch, outcomes))
         if self._queue and self._world.random.random() < 0.2:  # the turn was too short
             self._queue.clear()
-            self._world.clock.soon(self._hear_rest)
+            self._world.clock.soon(self._receive_rest)
         if not self._queue:
             self._leave_calls()
         return batch.data_ids
 
     def end(self) -> list[int]:
-        """See Doer."""
+        """See RunningWork."""
         ids: list[int] = []
         while not self._dead and (self._running is not None or self._queue):
             ids += self.advance()
         return ids
 
     def die(self) -> list[int] | None:
-        """See Doer; the status page stays as it is."""
+        """See RunningWork; the status page is unchanged."""
         if self._dead:
             return None
         self._dead = True
@@ -246,7 +246,7 @@ class Process:
         self._world.clock.soon(partial(self._workers.bury, self))
         if self._running is None:
             return []
-        self._workers.deaths.held(self._running)
+        self._workers.deaths.ended_with(self._running)
         return self._running.data_ids
 
     def _leave_calls(self) -> None:
@@ -256,23 +256,23 @@ class Process:
     # The engine's side.
 
     def take(self, work: Work, finished: Finished) -> None:
-        """It is sent a Work's batches."""
+        """Sends the process a Work's batches."""
         self.work, self.finished = work, finished
         self._in_flight.extend(work.pending)
         if not self._in_flight:  # all was taken back while there was no process
             self._done()
-        elif not self._dead:  # else the engine does not know yet
+        elif not self._dead:  # otherwise the engine does not know yet
             self._queue.extend(work.pending)
             self._world.calls.append(self)
 
     def look(self) -> None:
-        """What stands on the status page has begun."""
+        """Reads the status page: the batch on it has begun."""
         if self._running is not None and self._in_flight[0] is self._running:
             self._begun(self._running)
             self._running.started = self._started
 
     def lost(self) -> Batch | None:
-        """What it had begun when it died."""
+        """The batch that had begun when the process died."""
         self.look()
         return self._running
 
@@ -282,20 +282,20 @@ class Process:
         if work.pending and work.pending[0] is batch:
             work.begin_next()
 
-    def _hear(self, batch: Batch, outcomes: list[Outcome]) -> None:
+    def _receive(self, batch: Batch, outcomes: list[Outcome]) -> None:
         assert self._in_flight[0] is batch
         self._begun(batch)
         self._in_flight.popleft()
         batch.started = None
         batch.ran = self._workers.seconds
         self.has_worked = True
-        self._workers.deaths.back(batch)
+        self._workers.deaths.ran(batch)
         assert self.work is not None
         self.work.add_result(batch, outcomes)
         if not self._in_flight:
             self._done()
 
-    def _hear_rest(self) -> None:
+    def _receive_rest(self) -> None:
         self._in_flight.clear()
         self._done()
 

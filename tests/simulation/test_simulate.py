@@ -1,4 +1,5 @@
-"""The engine keeps its promises in made-up worlds, and a world in which it does not is noticed."""
+"""The engine keeps its guarantees in random worlds, and the simulation notices an engine that does
+not."""
 
 import re
 from collections import Counter
@@ -27,12 +28,12 @@ CHUNK = 100
 
 
 @pytest.mark.parametrize("first", range(0, 400, CHUNK))
-def test_the_engine_keeps_its_promises_whatever_happens(first: int) -> None:
+def test_the_engine_keeps_its_guarantees_in_random_worlds(first: int) -> None:
     for seed in range(first, first + CHUNK):
         simulate(seed)
 
 
-def test_a_seed_always_tells_the_same_story() -> None:
+def test_a_seed_always_has_the_same_events() -> None:
     stories = []
     for _ in range(2):
         run = Simulation(7)
@@ -52,7 +53,7 @@ def test_graphs_of_every_size_and_kind_are_drawn() -> None:
     assert {plan.attempts for plan in plans} == {1, 2, 3}
 
 
-def test_everything_that_may_happen_does_happen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_kind_of_event_and_outcome_occurs(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: Counter[str] = Counter()
     take_back = Work.take_back
 
@@ -61,29 +62,29 @@ def test_everything_that_may_happen_does_happen(monkeypatch: pytest.MonkeyPatch)
         seen["taken back"] += bool(taken)
         return taken
 
-    hear_rest = Process._hear_rest
+    receive_rest = Process._receive_rest
     came_back = Quarantine.came_back
     bury = ProcessWorkers.bury
     drain_graph = Engine.drain_graph
     submit = Engine.submit
 
-    def draining(self: Engine, graph: ServedGraph, *told: Any) -> None:
+    def draining(self: Engine, graph: ServedGraph, *arguments: Any) -> None:
         seen["a graph goes with requests inside"] += graph.inside > 0
         seen["one goes while another serves"] += len(self.graphs) > 1
-        drain_graph(self, graph, *told)
+        drain_graph(self, graph, *arguments)
 
-    def submitting(self: Engine, submission: Any, *told: Any) -> None:
+    def submitting(self: Engine, submission: Any, *arguments: Any) -> None:
         before = submission.graph
-        submit(self, submission, *told)
+        submit(self, submission, *arguments)
         seen["sent on to the next version"] += submission.graph is not before
 
-    def hearing(self: Process) -> None:
+    def receiving_rest(self: Process) -> None:
         seen["a turn was too short"] += 1
-        hear_rest(self)
+        receive_rest(self)
 
-    def clearing(self: Quarantine, *told: Any) -> None:
+    def coming_back(self: Quarantine, *arguments: Any) -> None:
         before = self.suspects
-        came_back(self, *told)
+        came_back(self, *arguments)
         seen["cleared"] += self.suspects < before
 
     def burying(self: ProcessWorkers, process: Process) -> None:
@@ -91,8 +92,8 @@ def test_everything_that_may_happen_does_happen(monkeypatch: pytest.MonkeyPatch)
         bury(self, process)
 
     monkeypatch.setattr(Work, "take_back", counting)
-    monkeypatch.setattr(Process, "_hear_rest", hearing)
-    monkeypatch.setattr(Quarantine, "came_back", clearing)
+    monkeypatch.setattr(Process, "_receive_rest", receiving_rest)
+    monkeypatch.setattr(Quarantine, "came_back", coming_back)
     monkeypatch.setattr(ProcessWorkers, "bury", burying)
     monkeypatch.setattr(Engine, "drain_graph", draining)
     monkeypatch.setattr(Engine, "submit", submitting)
@@ -129,21 +130,21 @@ def test_everything_that_may_happen_does_happen(monkeypatch: pytest.MonkeyPatch)
     assert {name for name, count in seen.items() if count} == expected
 
 
-# Bugs on purpose: each a patch, and the words by which the simulation must notice it.
+# Deliberate bugs: each is a patch, and the words by which the simulation must notice it.
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 BUGS: dict[str, tuple[Patch, str]] = {}
 
 
 def bug(name: str, words: str) -> Callable[[Patch], Patch]:
-    def keep(patch: Patch) -> Patch:
+    def register(patch: Patch) -> Patch:
         BUGS[name] = (patch, words)
         return patch
 
-    return keep
+    return register
 
 
-@bug("an outcome that is over is taken once more", "list.remove|answered again|is over")
+@bug("an outcome of an ended sample is accepted", "list.remove|answered again|is over")
 def _(patch: pytest.MonkeyPatch) -> None:
     real = Engine.settle
 
@@ -166,7 +167,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Engine, "_reply", reply)
 
 
-@bug("whoever leaves stays in the queues", "stand in queues|nobody waits for")
+@bug("a cancelled request stays in the queues", "stand in queues|nobody waits for")
 def _(patch: pytest.MonkeyPatch) -> None:
     def forget(self: Engine, submission: Any) -> None:
         for sample in submission.samples:
@@ -187,7 +188,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(queue, "offer", offer)
 
 
-@bug("a worker that is free again is not used", "beside an idle worker|still waits")
+@bug("an idle worker is not used again", "beside an idle worker|still waits")
 def _(patch: pytest.MonkeyPatch) -> None:
     real = Stage._finished
 
@@ -210,7 +211,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Timer, "at", at_deadlines_only)
 
 
-@bug("a time-out frees the slot of a call that still runs", "one Work more|a slot is lost")
+@bug("a timeout frees the worker of a call that still runs", "one Work more|a slot is lost")
 def _(patch: pytest.MonkeyPatch) -> None:
     real = Stage._give_up
 
@@ -221,7 +222,10 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Stage, "_give_up", give_up)
 
 
-@bug("what was taken back is lost", "no call hangs, yet|stand in queues|no answer|ran . Works")
+@bug(
+    "batches that were taken back are lost",
+    "no call hangs, yet|stand in queues|no answer|ran . Works",
+)
 def _(patch: pytest.MonkeyPatch) -> None:
     real = Work.take_back
 
@@ -232,12 +236,12 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Work, "take_back", take_back)
 
 
-@bug("nobody watches the deadlines", "no answer after its deadline|nothing will ever happen")
+@bug("deadlines are not checked", "no answer after its deadline|nothing will ever happen")
 def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Engine, "_set_alarm", lambda self: None)
 
 
-@bug("deadlines are watched too lazily", "no answer after its deadline|past its deadline")
+@bug("deadlines are checked too late", "no answer after its deadline|past its deadline")
 def _(patch: pytest.MonkeyPatch) -> None:
     real = Deadlines.next_due
 
@@ -248,7 +252,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Deadlines, "next_due", next_due)
 
 
-@bug("outcomes of a batch are dealt to the wrong samples", "another's dict|sent .* and got")
+@bug("outcomes of a batch are assigned to the wrong samples", "another's dict|sent .* and got")
 def _(patch: pytest.MonkeyPatch) -> None:
     real = Stage._finished
 
@@ -258,7 +262,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Stage, "_finished", finished)
 
 
-@bug("more are admitted than there is room for", "are inside")
+@bug("more requests are admitted than allowed", "are inside")
 def _(patch: pytest.MonkeyPatch) -> None:
     real = Engine._refusal
 
@@ -269,7 +273,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Engine, "_refusal", refusal)
 
 
-@bug("one too many is started", "requests run where")
+@bug("one request too many is started", "requests run where")
 def _(patch: pytest.MonkeyPatch) -> None:
     real = Engine._start_waiting
 
@@ -283,12 +287,12 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Engine, "_start_waiting", start_waiting)
 
 
-@bug("a call is tried more often than allowed", "times where")
+@bug("a call is retried more often than allowed", "times where")
 def _(patch: pytest.MonkeyPatch) -> None:
     real = Engine._try_again
 
     def try_again(self: Engine, submission: Any, sample: Any) -> bool:
-        mark = f"trace{sample.op}"  # of the attempt before; it would be noticed first
+        mark = f"trace{sample.op}"  # the trace of the attempt before, which would be noticed first
         sample.spare = sample.spare or {
             name: {key: value for key, value in feed.items() if key != mark}
             for name, feed in sample.inputs.items()
@@ -298,7 +302,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Engine, "_try_again", try_again)
 
 
-@bug("a second attempt gets what the first has soiled", "another's dict")
+@bug("a second attempt gets inputs that the first has edited", "another's dict")
 def _(patch: pytest.MonkeyPatch) -> None:
     real = Engine._try_again
 
@@ -309,7 +313,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Engine, "_try_again", try_again)
 
 
-@bug("rest is told too early", "at rest, and")
+@bug("the end of a drain is reported too early", "at rest, and")
 def _(patch: pytest.MonkeyPatch) -> None:
     real = Engine.drain
 
@@ -320,12 +324,12 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Engine, "drain", drain)
 
 
-@bug("a graph's rest is told too early", "is at rest, and|requests inside")
+@bug("the end of a graph's drain is reported too early", "is at rest, and|requests inside")
 def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Engine, "_rests", lambda self, graph: graph is not None or not self._admitted_now)
 
 
-@bug("a graph's rest is forgotten", "was told of rest 0 times")
+@bug("the end of a graph's drain is not reported", "was told of rest 0 times")
 def _(patch: pytest.MonkeyPatch) -> None:
     real = Engine._rests
     patch.setattr(Engine, "_rests", lambda self, graph: graph is None and real(self, graph))
@@ -356,7 +360,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-@bug("a closed engine forgets somebody", "closed, and")
+@bug("a closed engine leaves a request unanswered", "closed, and")
 def _(patch: pytest.MonkeyPatch) -> None:
     real = Engine.close
 
@@ -369,7 +373,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Engine, "close", close)
 
 
-@bug("a worker that dies takes along what it had not begun", "no worker has died with it")
+@bug("a dead worker loses batches that it had not begun", "no worker has died with it")
 def _(patch: pytest.MonkeyPatch) -> None:
     def lost(self: Process) -> Any:
         self.look()
@@ -381,16 +385,19 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Process, "lost", lost)
 
 
-@bug("what a dying worker had not begun is lost", "no call hangs|is lost|no answer|ran . Works")
+@bug(
+    "batches that a dead worker had not begun are dropped",
+    "no call hangs|is lost|no answer|ran . Works",
+)
 def _(patch: pytest.MonkeyPatch) -> None:
-    def report(self: ProcessWorkers, work: Work, *told: Any) -> None:
+    def report(self: ProcessWorkers, work: Work, *arguments: Any) -> None:
         work.pending.clear()
-        Workers.report(self, work, *told)
+        Workers.report(self, work, *arguments)
 
     patch.setattr(ProcessWorkers, "report", report, raising=False)
 
 
-@bug("a suspect has company in its Work", "suspect over with others")
+@bug("a suspect shares its Work", "suspect over with others")
 def _(patch: pytest.MonkeyPatch) -> None:
     def fill(self: Quarantine, most: int, clock: Any, again: Any, poll: Any) -> Any:
         now = clock()
@@ -407,7 +414,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Quarantine, "fill", fill)
 
 
-@bug("suspects are not looked for", "a suspect|two workers have died")
+@bug("suspects are not recognized", "a suspect|two workers have died")
 def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Quarantine, "_screen", lambda self, batch, now, refused: batch)
 
@@ -417,7 +424,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Quarantine, "_ban", lambda self, sample, now: None)
 
 
-@bug("a death in company is a proof", "no two workers have died of it")
+@bug("a death of a shared batch bans its requests", "no two workers have died of it")
 def _(patch: pytest.MonkeyPatch) -> None:
     real = Quarantine._remember
 
@@ -429,13 +436,13 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Quarantine, "_remember", remember)
 
 
-@bug("a batch that died is run again though nobody asked for that", "runs .* 2 times|2 times where")
+@bug("a lost batch is rerun without retry_on_crash", "runs .* 2 times|2 times where")
 def _(patch: pytest.MonkeyPatch) -> None:
     real = Quarantine.__init__
     patch.setattr(Quarantine, "__init__", lambda self, op, *, rerun: real(self, op, rerun=True))
 
 
-@bug("who dies again is run again", "runs .* 3 times|two workers have died")
+@bug("a batch lost in its rerun is rerun", "runs .* 3 times|two workers have died")
 def _(patch: pytest.MonkeyPatch) -> None:
     real = Quarantine.died
 
@@ -447,12 +454,12 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Quarantine, "died", died)
 
 
-@bug("those that run alone wait beside an idle worker", "beside an idle worker")
+@bug("isolated samples wait beside an idle worker", "beside an idle worker")
 def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Quarantine, "_take_in_turn", lambda self, now, poll: poll())
 
 
-@bug("who has gone is run again", "nobody waits for|too late")
+@bug("a cancelled request is rerun", "nobody waits for|too late")
 def _(patch: pytest.MonkeyPatch) -> None:
     def take(self: Quarantine, now: float) -> Any:
         return self._isolated.popleft() if self._isolated else None
@@ -475,7 +482,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", BUGS)
-def test_the_simulation_notices_when(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_simulation_detects(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     patch, words = BUGS[name]
     patch(monkeypatch)
     headline = next(headlines(range(300)), "nothing was noticed")
@@ -490,29 +497,29 @@ def headlines(seeds: Iterable[int]) -> Iterator[str]:
             yield str(violation).splitlines()[0]
 
 
-def test_the_command_runs_the_seeds_it_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_runs_the_requested_seeds(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--seeds", "3", "--events", "20", "--seed", "5"]) == 0
-    told = capsys.readouterr()
-    assert told.out.startswith("3 seeds of 20 events")
-    assert told.out.endswith("all promises kept\n")
-    assert told.err == ""
+    output = capsys.readouterr()
+    assert output.out.startswith("3 seeds of 20 events")
+    assert output.out.endswith("all promises kept\n")
+    assert output.err == ""
 
 
-def test_processes_that_share_the_seeds_tell_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    told = []
+def test_several_processes_have_the_same_results_as_one(capsys: pytest.CaptureFixture[str]) -> None:
+    requests = []
     for jobs in ("1", "2"):
         assert main(["--seeds", "6", "--events", "20", "--jobs", jobs]) == 0
-        told.append(capsys.readouterr().out.split(",")[1])  # how many requests there were
-    assert told[0] == told[1]
+        requests.append(capsys.readouterr().out.split(",")[1])  # the number of requests
+    assert requests[0] == requests[1]
 
 
-def test_the_command_tells_the_seed_and_the_story_of_a_failure(
+def test_the_command_shows_the_seed_and_the_events_of_a_failure(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patch, _ = BUGS["nobody watches the deadlines"]
+    patch, _ = BUGS["deadlines are not checked"]
     patch(monkeypatch)
     assert main(["--seeds", "30"]) == 1
-    told = capsys.readouterr()
-    assert "FAILED: seeds [" in told.out
-    assert "Admitted(data_id=" in told.err
-    assert "EngineOptions(" in told.err
+    output = capsys.readouterr()
+    assert "FAILED: seeds [" in output.out
+    assert "Admitted(data_id=" in output.err
+    assert "EngineOptions(" in output.err

@@ -1,8 +1,7 @@
-"""Made-up workers of a made-up world: inline, in threads, or ended when their call is given up.
+"""Simulated workers: inline, in threads, or killed when their call is abandoned.
 
-Such a worker shares its Work with the engine, as threads do. Those that are processes stand in
-``tests.simulation.processes``. What they do next is ``tests.simulation.simulate``'s choice.
-"""
+Such a worker shares its Work with the engine, as threads do. Processes are in
+``tests.simulation.processes``. Their next steps are chosen by ``tests.simulation.simulate``."""
 
 from __future__ import annotations
 
@@ -14,41 +13,41 @@ from penstock.request import Batch
 from tests.simulation.deaths import Deaths
 
 if TYPE_CHECKING:
-    from tests.simulation.graphs import MadeGraph
+    from tests.simulation.graphs import RandomGraph
 
 
-class Doer(Protocol):
-    """Whoever has a batch and can go on with it.
+class RunningWork(Protocol):
+    """A worker with batches that can continue.
 
     Attributes:
-        stuck: it hangs for now.
+        stuck: it hangs at present.
     """
 
     stuck: bool
 
     def begin(self) -> list[int] | None:
-        """A ``process`` call begins, if none runs."""
+        """Begins a ``process`` call, if none runs."""
 
     def advance(self) -> list[int]:
-        """End one batch and go on to the next."""
+        """Ends one batch and continues with the next."""
 
     def end(self) -> list[int]:
-        """End everything that was given."""
+        """Ends all batches."""
 
     def die(self) -> list[int] | None:
-        """End in the middle."""
+        """Ends during a batch."""
 
 
 class Workers(LocalExecutor):
-    """One op's fake executor. Its ``kind`` is drawn by the world.
+    """The fake executor of one op. Its ``kind`` is drawn by the world.
 
     Attributes:
-        places: how many workers it had at first.
+        places: the number of workers at the start.
     """
 
     retry_on_crash = False
 
-    def __init__(self, graph: MadeGraph, op: int, kind: str) -> None:
+    def __init__(self, graph: RandomGraph, op: int, kind: str) -> None:
         world = graph.world
         self.kind = kind
         self.places = self.workers = 1 if kind == "inline" else world.random.choice((1, 1, 2, 3))
@@ -64,7 +63,7 @@ class Workers(LocalExecutor):
         return f"{self.workers} {self.kind} of {self.seconds} s"
 
     def submit(self, work: Work, finished: Finished) -> None:
-        """Take a Work; its first batch stands before its ``process`` call."""
+        """Takes a Work; the first batch's ``process`` call is about to begin."""
         world = self.world
         self.take(work)
         for batch in work.pending:
@@ -76,25 +75,25 @@ class Workers(LocalExecutor):
             call.take_turn()
 
     def abandon(self, work: Work) -> None:
-        """The running batch was given up."""
+        """Handles an abandoned batch."""
         world = self.world
         if self.kind == "killed":
             (call,) = (call for call in world.calls if isinstance(call, Call) and call.work is work)
             world.clock.soon(call.die)
 
     async def close(self, timeout: float) -> bool:
-        """There is nothing to stop."""
+        """Nothing needs to be stopped."""
         return True
 
     def take(self, work: Work) -> None:
-        """One Work more is out."""
+        """Counts a Work that is handed over."""
         self.running += 1
         if self.running > self.workers:
             problem = f"op{self.op} has {self.workers} workers and got one Work more"
             self.world.problems.append(problem)
 
     def report(self, work: Work, finished: Finished, results: list[Result]) -> None:
-        """A Work is back."""
+        """Reports a Work."""
         self.running -= 1
         self.world.remember(work, finished, results)
         finished(work, results)
@@ -113,7 +112,7 @@ class Call:
         self._results: list[Result] = []
 
     def begin(self) -> list[int] | None:
-        """See Doer."""
+        """See RunningWork."""
         batch = self.work.current
         if batch is None or batch.started is not None:
             return None
@@ -121,14 +120,14 @@ class Call:
         return batch.data_ids
 
     def advance(self) -> list[int]:
-        """See Doer."""
+        """See RunningWork."""
         batch = self._run()
         if self.work.begin_next() is None:
             self._report()
         return batch.data_ids
 
     def take_turn(self) -> None:
-        """End some of what was given; for the rest the turn was too short."""
+        """Ends some of the batches; the turn was too short for the rest."""
         self._run()
         random = self._workers.world.random
         while random.random() < 0.9 and self.work.begin_next() is not None:
@@ -137,14 +136,14 @@ class Call:
         self._report()
 
     def end(self) -> list[int]:
-        """See Doer."""
+        """See RunningWork."""
         ids: list[int] = []
         while self.work.current is not None:
             ids += self.advance()
         return ids
 
     def die(self) -> list[int] | None:
-        """See Doer; what had not begun has not run."""
+        """See RunningWork; batches that had not begun have not run."""
         batch = self.work.current
         if batch is None or self not in self._workers.world.calls:
             return None

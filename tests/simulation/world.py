@@ -1,11 +1,10 @@
-"""A made-up world around a real engine: virtual time, fake workers, fake clients, one seed.
+"""A simulated world around a real engine: virtual time, fake workers, fake clients, one seed.
 
 Graph, flight, batcher, deadlines, stage and engine are the real ones. Drawn from the seed are one
-or two graphs and their later versions, every option, what clients ask for and when they leave, and
-what workers answer (``tests.simulation.graphs``). Who moves
-next is decided by ``tests.simulation.simulate``. What must never happen is noted in ``problems``
-at once, because the engine is right to survive a reply that raises.
-"""
+or two graphs and their later versions, every option, the clients' requests and cancellations, and
+the workers' outcomes (``tests.simulation.graphs``). The order of events is chosen by
+``tests.simulation.simulate``. Violations are added to ``problems`` at once, because the engine
+rightly survives a reply that raises."""
 
 from __future__ import annotations
 
@@ -22,19 +21,19 @@ from penstock.instrument import Instruments
 from penstock.request import Outcome
 from penstock.testing.clock import ManualClock
 from penstock.testing.history import ClientHistory, Recorder
-from tests.simulation.graphs import MadeGraph
+from tests.simulation.graphs import RandomGraph
 from tests.simulation.processes import ProcessWorkers
-from tests.simulation.workers import Doer
+from tests.simulation.workers import RunningWork
 
 NEARLY = 1e-6
 """Seconds; virtual time is a sum of floats."""
 
 _MOST_GRAPHS = 6
-"""Versions of all graphs together."""
+"""The number of versions of all graphs."""
 
 
 class Client:
-    """One request as its caller sees it; two that ask the same have one nonce."""
+    """One request from its client's view; equal requests have the same nonce."""
 
     __slots__ = ("deadline", "nonce", "number", "open", "submission")
 
@@ -45,13 +44,13 @@ class Client:
         self.submission: Submission | None = None
         self.open = True
 
-    def asks(self, graph: ServedGraph) -> bool:
-        """Whether it is inside that graph."""
+    def is_in(self, graph: ServedGraph) -> bool:
+        """Whether the request is in that graph."""
         return self.submission is not None and self.submission.graph is graph
 
 
 class World:
-    """Everything of one seed, and what clients, workers and operators can do in it."""
+    """The whole state of one seed, and the actions of clients, workers and operators."""
 
     def __init__(self, seed: int) -> None:
         self.random = random = Random(seed)
@@ -59,11 +58,11 @@ class World:
         self.recorder = Recorder()
         self.history = ClientHistory()
         self.problems: list[str] = []
-        self.calls: list[Doer] = []
+        self.calls: list[RunningWork] = []
         self.reported: list[tuple[Work, Finished, list[Result]]] = []
         self.open: dict[int, Client] = {}
-        self.prepared: list[tuple[Client, Submission]] = []  # and not started yet
-        self.asked = 0
+        self.prepared: list[tuple[Client, Submission]] = []  # made, but not submitted yet
+        self.requests_sent = 0
         self.refused = 0
         self.errors = random.choice((0.0, 0.05, 0.3))
         self.mischief = random.choice((0.0, 0.0, 0.1, 0.4))
@@ -71,18 +70,18 @@ class World:
         self.same = random.choice((0.0, 0.3, 0.6)) if self.poison else 0.0
         self.engine = self._draw_engine()
         self.names = ("left", "right")[: random.choice((1, 1, 2))]
-        self.graphs: list[MadeGraph] = []  # those that were removed, too
+        self.graphs: list[RandomGraph] = []  # including removed ones
         for name in self.names:
             self._build(name)
 
     @property
     def processes(self) -> list[ProcessWorkers]:
-        """Of all graphs."""
+        """The process workers of all graphs."""
         return [each for graph in self.graphs for each in graph.processes]
 
     @property
     def stages(self) -> list[Stage]:
-        """Of all graphs."""
+        """The stages of all graphs."""
         return [stage for graph in self.graphs for stage in graph.stages]
 
     def _draw_engine(self) -> Engine:
@@ -98,7 +97,7 @@ class World:
     # Operators.
 
     def change_graphs(self) -> object:
-        """A graph gets a new version, or goes; its requests are finished meanwhile."""
+        """Replaces or removes a graph; its requests finish meanwhile."""
         if len(self.graphs) >= _MOST_GRAPHS or self.engine.statistics().draining:
             return None
         name = self.random.choice(self.names)
@@ -109,22 +108,22 @@ class World:
             return f"{served} goes"
         return f"{self._build(name).served} comes"
 
-    def _build(self, name: str) -> MadeGraph:
-        graph = MadeGraph(self, name, len(self.graphs))
+    def _build(self, name: str) -> RandomGraph:
+        graph = RandomGraph(self, name, len(self.graphs))
         self.graphs.append(graph)
         for old in self.graphs:
             old.drained += old.name == name and old.served.state is GraphState.SERVING
         self.engine.replace(graph.served, self._at_rest)
         return graph
 
-    def _made(self, served: ServedGraph) -> MadeGraph:
+    def _made(self, served: ServedGraph) -> RandomGraph:
         return next(graph for graph in self.graphs if graph.served is served)
 
     def _at_rest(self, served: ServedGraph) -> None:
         self._made(served).rests += 1
-        left = [number for number, each in self.open.items() if each.asks(served)]
-        if left:
-            self.problems.append(f"{served} is at rest, and {left} have no answer")
+        remaining = [number for number, each in self.open.items() if each.is_in(served)]
+        if remaining:
+            self.problems.append(f"{served} is at rest, and {remaining} have no answer")
         self.engine.remove(served)
 
     # Time.
@@ -136,7 +135,7 @@ class World:
         return seconds
 
     def wait_for_alarm(self) -> float | None:
-        """Time passes until something is due."""
+        """Time passes until the next alarm."""
         due = self.clock.next_event()
         if due is not None:
             self.clock.advance(max(0.0, due - self.clock.now()))
@@ -144,32 +143,32 @@ class World:
 
     # Clients.
 
-    def ask(self) -> object:
+    def request(self) -> object:
         """A client sends a request."""
         now = self.clock.now()
         name = self.random.choice(self.names)
         graph = self.engine.graph(name)
         if graph is None:
             return f"no {name}"
-        life = self.random.choice((0.02, 0.2, 2.0, 60.0, 60.0)) * (self.random.random() - 0.01)
-        client = Client(self.asked, self._draw_nonce(self._made(graph)), now + life)
-        self.asked += 1
+        timeout = self.random.choice((0.02, 0.2, 2.0, 60.0, 60.0)) * (self.random.random() - 0.01)
+        client = Client(self.requests_sent, self._draw_nonce(self._made(graph)), now + timeout)
+        self.requests_sent += 1
         feed = {"nonce": client.nonce, "graph": name}
-        submission = Submission(graph, feed, life, client.number)
-        if self.random.random() < 0.1:  # as one whose body is being decoded
+        submission = Submission(graph, feed, timeout, client.number)
+        if self.random.random() < 0.1:  # as while its body is being decoded
             self.prepared.append((client, submission))
             return "prepared"
         return self._submit(client, submission)
 
     def start_prepared(self) -> object:
-        """A request that was made some time ago is submitted; its graph may have gone."""
+        """Submits a request that was made earlier; its graph may have been removed."""
         return self._submit(*self.prepared.pop(0)) if self.prepared else None
 
     def _submit(self, client: Client, submission: Submission) -> object:
         now, name = self.clock.now(), submission.graph.name
         self.history.invoke(client.number, client.nonce, now, client.deadline, name)
         try:
-            self.engine.submit(submission, lambda _, got: self.reply(client, got))
+            self.engine.submit(submission, lambda _, outcome: self.reply(client, outcome))
         except RequestError as refusal:
             self.refused += 1
             self.history.refused(client.number, refusal.code, now)
@@ -178,10 +177,10 @@ class World:
         self.open[submission.data_id] = client
         return submission.data_id
 
-    def _draw_nonce(self, graph: MadeGraph) -> int:
-        """What a client asks for: something new, perhaps poison, or what another has asked for."""
+    def _draw_nonce(self, graph: RandomGraph) -> int:
+        """The nonce of a request: new, perhaps poison, or that of an earlier request."""
         random = self.random
-        nonce = self.asked
+        nonce = self.requests_sent
         if self.same and nonce and random.random() < self.same:
             return random.randrange(max(0, nonce - 8), nonce)
         if self.poison and graph.processes and random.random() < self.poison:
@@ -189,7 +188,7 @@ class World:
         return nonce
 
     def reply(self, client: Client, outcome: Outcome) -> None:
-        """The transport gets an answer, and may do anything then."""
+        """The transport's callback for a reply, which may do anything."""
         now = self.clock.now()
         if not client.open or client.submission is None:
             self.problems.append(f"request {client.number} is over, or not yet in: {outcome}")
@@ -200,14 +199,14 @@ class World:
             self.history.ok(client.number, (outcome.value or {}).get("nonce"), now)
         else:
             self.history.failed(client.number, outcome.error.code, now)
-            self._judge(client, client.submission.data_id, outcome.error)
+            self._check_error(client, client.submission.data_id, outcome.error)
         if self.mischief and self.random.random() < self.mischief:
-            self.random.choice((self.ask, self.leave, self.leave))()
+            self.random.choice((self.request, self.cancel, self.cancel))()
             if self.random.random() < 0.5:
                 raise ConnectionResetError("the transport broke")
 
-    def _judge(self, client: Client, data_id: int, error: RequestError) -> None:
-        """Whether there is a reason for such an answer."""
+    def _check_error(self, client: Client, data_id: int, error: RequestError) -> None:
+        """Checks that there is a reason for this error."""
         who = f"request {client.number}"
         if isinstance(error, DeadlineExceeded) and self.clock.now() < client.deadline - NEARLY:
             self.problems.append(f"{who} was too late before its deadline")
@@ -219,8 +218,8 @@ class World:
         ):
             self.problems.append(f"{who} is refused, but no two workers have died of it")
 
-    def leave(self) -> object:
-        """A client goes away."""
+    def cancel(self) -> object:
+        """A client cancels its request."""
         if not self.open:
             return None
         data_id = self.random.choice(list(self.open))
@@ -233,25 +232,25 @@ class World:
 
     # Workers.
 
-    def pick(self) -> Doer | None:
-        """Some worker that could go on; None when there is none, or the one picked hangs."""
+    def pick(self) -> RunningWork | None:
+        """Some worker that could continue; None if there is none or the chosen one hangs."""
         call = self.random.choice(self.calls) if self.calls else None
         return None if call is None or call.stuck else call
 
     def unstick(self) -> None:
-        """Whoever hangs goes on."""
+        """Lets all hanging workers continue."""
         for call in self.calls:
             call.stuck = False
         for each in self.processes:
             each.unstick()
 
     def kill(self) -> object:
-        """Some process is killed from outside, whatever it does."""
+        """Kills some process from outside, whatever it does."""
         processes = self.processes
         return self.random.choice(processes).kill_any() if processes else None
 
     def remember(self, work: Work, finished: Finished, results: list[Result]) -> None:
-        """A Work is reported; it may be reported again."""
+        """Records a report, so that it may be repeated."""
         self.reported.append((work, finished, results))
         if len(self.reported) > 5:
             del self.reported[0]

@@ -1,8 +1,7 @@
-"""Valid requests with one rule broken: what every door of the pipeline must refuse alike.
+"""Valid requests with one rule broken, which every door of the pipeline protocol must refuse alike.
 
-Each case starts from ``VALID`` and changes one thing. Tests of the codec, of the servers and of
-whole services take their bad input from here.
-"""
+Each case changes one thing in ``VALID``. Tests of the codec, of the servers and of whole services
+use these cases."""
 
 from __future__ import annotations
 
@@ -113,7 +112,7 @@ def _nested(levels: int) -> list[Any]:
 
 
 def _wire_cases() -> list[Case]:
-    """Bytes that are no document and no message at all."""
+    """Bytes that are no document or no message."""
     body, message = valid_body(), valid_message()
     return [
         _body("JSON that is cut off", body[:-1]),
@@ -143,7 +142,7 @@ def _wire_cases() -> list[Case]:
 
 
 def _json_cases() -> list[Case]:
-    """Values of the wrong JSON type, and too many or too deep ones."""
+    """Values of a wrong JSON type, and too many or too deeply nested values."""
     return [
         _json("a number as text value", _set(value=[1.5])),
         _json("null as text value", _set(value=[None])),
@@ -177,7 +176,7 @@ def _json_cases() -> list[Case]:
 
 
 def _package_cases() -> list[Case]:
-    """Requests that decode, but whose pairs or tensors contradict themselves."""
+    """Requests that can be decoded, but have inconsistent pairs or tensors."""
     most = 2**31 - 1
     edits = {
         "fewer values than keys": _set(key=["x", "y"]),
@@ -209,7 +208,7 @@ def _package_cases() -> list[Case]:
         "a lod on a scalar": _replaced(elem_type=1, float_data=[1], lod=[0, 1]),
         "text parts for a number type": _tensor(str_data=["1"]),
         "no bytes": _replaced(elem_type=13),
-        # What else is wrong with .npy bytes is in tests/protocols/test_npy.py.
+        # Further cases of .npy bytes are in tests/protocols/test_npy.py.
         "bytes that are a pickle": _bytes_of(b"\x80\x04]\x94."),
         "bytes that are an archive": _bytes_of(b"PK\x03\x04"),
         "bytes of objects": _bytes_of(_npy("|O")),
@@ -222,5 +221,5 @@ def _package_cases() -> list[Case]:
 
 
 def cases() -> list[Case]:
-    """Every case; rules are unique."""
+    """All cases; their rules are unique."""
     return [*_wire_cases(), *_json_cases(), *_package_cases()]

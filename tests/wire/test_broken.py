@@ -1,4 +1,4 @@
-"""Each broken rule gets its one answer from the codec, over either wire."""
+"""The codec's error for each broken rule, in JSON and in protobuf."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ BODIES = [case for case in CASES if case.body is not None]
 MESSAGES = [case for case in CASES if case.message is not None]
 
 
-def answer_to(decode: object) -> str | int:
+def error_of(decode: object) -> str | int:
     try:
         paddle.unpack(decode())  # type: ignore[operator]
     except Undecodable:
@@ -35,11 +35,11 @@ def rule(case: Case) -> str:
     return case.rule
 
 
-def test_every_rule_has_a_name_of_its_own() -> None:
+def test_every_case_has_a_unique_rule() -> None:
     assert len({case.rule for case in CASES}) == len(CASES)
 
 
-def test_the_request_that_is_broken_is_valid_itself() -> None:
+def test_the_unbroken_request_is_valid() -> None:
     for call in (from_body(valid_body()), from_message(valid_message())):
         feed, _ = paddle.unpack(call)
         assert feed["x"] == "0.1,0.2"
@@ -47,19 +47,19 @@ def test_the_request_that_is_broken_is_valid_itself() -> None:
 
 
 @pytest.mark.parametrize("case", BODIES, ids=rule)
-def test_a_body_is_refused(case: Case) -> None:
+def test_a_broken_body_is_refused(case: Case) -> None:
     assert case.body is not None
-    assert answer_to(lambda: from_body(case.body)) == case.answer
+    assert error_of(lambda: from_body(case.body)) == case.answer
 
 
 @pytest.mark.parametrize("case", MESSAGES, ids=rule)
-def test_a_message_is_refused(case: Case) -> None:
+def test_a_broken_message_is_refused(case: Case) -> None:
     assert case.message is not None
-    assert answer_to(lambda: from_message(case.message)) == case.answer
+    assert error_of(lambda: from_message(case.message)) == case.answer
 
 
 @pytest.mark.parametrize("case", [*BODIES, *MESSAGES], ids=rule)
-def test_the_text_of_a_refusal_is_short_and_says_nothing_about_us(case: Case) -> None:
+def test_the_text_of_an_error_is_short_and_has_no_internals(case: Case) -> None:
     for data, decode in ((case.body, from_body), (case.message, from_message)):
         if data is None:
             continue
@@ -70,7 +70,7 @@ def test_the_text_of_a_refusal_is_short_and_says_nothing_about_us(case: Case) ->
         assert not any(mark in text for mark in ("<class", "Traceback", "/", "0x", "penstock"))
 
 
-def test_long_digits_inside_of_a_text_are_legal() -> None:
+def test_many_digits_within_a_text_are_valid() -> None:
     body = b'{"key":["x"],"value":["' + b"1" * 5000 + b'"],"logid":1,"other":"\\"' + b"2" * 5000
     assert from_body(body + b'"}').value == ["1" * 5000]
 

@@ -1,4 +1,4 @@
-"""Messages as others encode them: by hand, and by the protocol compiler from its text format."""
+"""Messages encoded by hand, and by the protocol compiler from its text format."""
 
 import subprocess
 import sys
@@ -47,7 +47,7 @@ BY_HAND = bytes.fromhex(
 )
 
 
-def test_a_request_written_by_hand_is_read() -> None:
+def test_a_request_encoded_by_hand_is_decoded() -> None:
     call = paddle_message.decode(BY_HAND, ("uci",))
     assert (call.key, call.value) == (["x"], ["0.1,0.2"])
     assert (call.name, call.method, call.logid, call.clientip) == ("uci", "p", 300, "1.2.3.4")
@@ -57,7 +57,7 @@ def test_a_request_written_by_hand_is_read() -> None:
     assert lod.tolist() == [[0], [2]]
 
 
-def test_a_reply_is_written_as_by_hand() -> None:
+def test_a_reply_is_encoded_as_by_hand() -> None:
     reply = paddle.Reply(50, "no", ["a"], ["1"])
     assert paddle_message.encode(reply) == bytes.fromhex("08 32 12 02 6e 6f 1a 01 61 22 01 31")
     assert paddle_message.encode(paddle.Reply()) == b""
@@ -86,7 +86,7 @@ def compiled() -> paddle.Call:
 
 
 @pytest.mark.parametrize("name", TENSORS)
-def test_each_element_type_is_read(compiled: paddle.Call, name: str) -> None:
+def test_each_element_type_is_decoded(compiled: paddle.Call, name: str) -> None:
     feed, _ = paddle.unpack(compiled)
     _, dtype, numbers = TENSORS[name]
     assert feed[name].dtype == dtype
@@ -94,7 +94,7 @@ def test_each_element_type_is_read(compiled: paddle.Call, name: str) -> None:
     assert feed["STRING"] == "aé"
 
 
-def test_what_we_encode_the_compiler_reads() -> None:
+def test_our_encoding_is_decoded_by_the_compiler() -> None:
     array = np.array([[0.5, -2.0]], np.float32)
     reply = paddle.pack({"price": array}, typed=True, keep_text=True)
     text = decoded("Response", paddle_message.encode(reply))
@@ -106,7 +106,7 @@ def test_what_we_encode_the_compiler_reads() -> None:
     assert text.count("shape: ") == 2
 
 
-def test_a_request_of_the_older_numbering_is_read(tmp_path: Path) -> None:
+def test_a_request_of_the_older_field_numbers_is_decoded(tmp_path: Path) -> None:
     (tmp_path / "old.proto").write_text(PROTO_FIRST)
     text = b'key: "x" value: "1" name: "uci" method: "p" logid: -3 clientip: "1.2.3.4"'
     data = protoc("encode", f"{PACKAGE}.Request", text, tmp_path, "old.proto")

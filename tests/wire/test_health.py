@@ -1,4 +1,4 @@
-"""What probes are told, over HTTP and over grpc's health service: before, during and after."""
+"""Health and readiness, over HTTP and gRPC's health service: at start, running, and at the stop."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HEALTH = "grpc.health.v1.Health"
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
-# Its op is ready when the named pipe has been opened and written to.
+# Its op becomes ready once the named pipe has been opened and written to.
 SLOW_START = """
 import os
 from penstock import Op, WebService
@@ -72,9 +72,9 @@ def listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def test_probes_see_the_service_come_and_go(tmp_path: Path) -> None:
+def test_health_and_readiness_follow_start_and_stop(tmp_path: Path) -> None:
     with slow_service(tmp_path) as (server, pipe):
-        with held(pipe):  # the op is starting, and not ready
+        with held(pipe):  # the op is starting and not ready
             assert not listens(server.http_port)
             assert not listens(server.rpc_port)
         server.wait_ready()
@@ -96,11 +96,11 @@ def test_probes_see_the_service_come_and_go(tmp_path: Path) -> None:
             unready = probe(server, b"/readyz")
             assert (unready.status, unready.body) == (503, b"shutting down\n")
             assert probe(server, b"/livez").status == 200
-            # Load balancers look away first; until then requests are still taken.
+            # Load balancers react first; until then requests are accepted.
             assert ask(server.http_port, pairs(x="1")).json()["err_no"] == 0
             http2.check_good(server.rpc_port)
 
-            server.send_signal(signal.SIGTERM)  # the second one hurries
+            server.send_signal(signal.SIGTERM)  # the second signal ends the drain
 
             assert server.wait_exit() == 0
             for watch in watches:
@@ -119,7 +119,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess
         yield server
 
 
-def test_reflection_lists_the_services_and_gives_their_files(service: ServiceProcess) -> None:
+def test_reflection_lists_the_services_and_their_files(service: ServiceProcess) -> None:
     requests = [
         reflection_pb2.ServerReflectionRequest(list_services=""),
         reflection_pb2.ServerReflectionRequest(file_containing_symbol=SERVICE),

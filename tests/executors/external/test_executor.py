@@ -1,4 +1,4 @@
-"""The service's side of external workers, on a real loop, with workers that tests play."""
+"""The service's side of external workers, on a real loop, with workers controlled by the test."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ from penstock.executors.work import WorkOptions
 from penstock.protocols import media
 from penstock.request import Outcome
 from tests.executors.external.workers import FakeWorker, numbers
-from tests.executors.house import House
+from tests.executors.harness import EngineHarness
 
 
 class Site:
     """A one-op engine with a socket for workers."""
 
-    def __init__(self, house: House, path: Path) -> None:
-        self.house = house
-        self.ask = house.ask
+    def __init__(self, harness: EngineHarness, path: Path) -> None:
+        self.harness = harness
+        self.request = harness.request
         self.path = path
         self.workers: list[FakeWorker] = []
 
     async def worker(self, *, ready: bool = True) -> FakeWorker:
-        """One more, which the engine knows when this returns, if it is ready."""
-        executor = self.house.executor
+        """Connects a worker; a ready one is known to the engine when this returns."""
+        executor = self.harness.executor
         before = executor.workers if executor.alive else 0
         made = await FakeWorker.connected(self.path, ready=ready)
         self.workers.append(made)
@@ -55,8 +55,8 @@ class Site:
             await self.until(lambda: executor.alive and executor.workers > before)
         return made
 
-    def start(self, *asked: Awaitable[Outcome]) -> list[asyncio.Future[Outcome]]:
-        return [asyncio.ensure_future(each) for each in asked]
+    def start(self, *calls: Awaitable[Outcome]) -> list[asyncio.Future[Outcome]]:
+        return [asyncio.ensure_future(each) for each in calls]
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(10.0):
@@ -78,7 +78,7 @@ async def site(
     executor = ExternalExecutor(
         "op", listener, kind, asyncio.get_running_loop(), connect_timeout=connect_timeout
     )
-    house = House(
+    harness = EngineHarness(
         "external",
         None,
         executor=executor,
@@ -86,119 +86,119 @@ async def site(
         options=WorkOptions(**options),
     )
     await executor.start()
-    at = Site(house, path)
+    at = Site(harness, path)
     try:
         yield at
-        assert house.verdict() == []
+        assert harness.verdict() == []
     finally:
         for worker in at.workers:
             with suppress(OSError):
                 await worker.close()
-        await house.close()
+        await harness.close()
         listener.close()
 
 
-async def test_a_batch_is_one_frame_and_each_request_gets_its_own_answer(tmp_path: Path) -> None:
+async def test_a_batch_is_one_frame_and_each_request_gets_its_own_reply(tmp_path: Path) -> None:
     async with site(tmp_path, batch=8) as at:
-        asked = at.start(*(at.ask() for _ in range(8)))
+        calls = at.start(*(at.request() for _ in range(8)))
         worker = (await at.worker()).echo()
-        assert [(await each).value for each in asked] == [{"n": n} for n in range(8)]
+        assert [(await each).value for each in calls] == [{"n": n} for n in range(8)]
         assert list(map(numbers, worker.batches)) == [list(range(8))]
         assert all(len(key) == 36 for key in worker.batches[0])
 
 
-async def test_the_next_batch_goes_to_whoever_is_idle(tmp_path: Path) -> None:
+async def test_the_next_batch_goes_to_an_idle_worker(tmp_path: Path) -> None:
     async with site(tmp_path) as at:
         slow, quick = await at.worker(), await at.worker()
-        held = at.start(at.ask())
+        held = at.start(at.request())
         batch = await slow.batch()
         quick.echo()
         for n in range(1, 6):
-            assert (await at.ask()).value == {"n": n}
+            assert (await at.request()).value == {"n": n}
         assert len(quick.batches) == 5
         await slow.answer(batch)
         assert (await held[0]).value == {"n": 0}
 
 
-async def test_bodies_are_msgpack_where_the_op_says_so(tmp_path: Path) -> None:
+async def test_bodies_are_msgpack_if_configured(tmp_path: Path) -> None:
     async with site(tmp_path, kind=media.MSGPACK) as at:
         worker = await at.worker()
-        asked = at.start(at.ask(x=[1.5]))
+        calls = at.start(at.request(x=[1.5]))
         ((key, body),) = (await worker.batch()).items()
         assert ormsgpack.unpackb(body) == {"n": 0, "x": [1.5]}
         await worker.answer({key: ormsgpack.packb({"n": 0})})
-        assert (await asked[0]).value == {"n": 0}
+        assert (await calls[0]).value == {"n": 0}
 
 
-async def test_requests_wait_for_a_worker_within_their_deadlines(tmp_path: Path) -> None:
+async def test_requests_wait_for_a_worker_until_their_deadlines(tmp_path: Path) -> None:
     async with site(tmp_path, batch=4) as at:
-        assert not at.house.executor.alive
-        assert at.house.stage.lost
-        late, *waiting = at.start(at.ask(life=0.02), at.ask(), at.ask())
+        assert not at.harness.executor.alive
+        assert at.harness.stage.lost
+        late, *waiting = at.start(at.request(life=0.02), at.request(), at.request())
         assert isinstance((await late).error, DeadlineExceeded)
         worker = (await at.worker()).echo()
-        assert not at.house.stage.lost
+        assert not at.harness.stage.lost
         assert [(await each).value for each in waiting] == [{"n": 1}, {"n": 2}]
         assert list(map(numbers, worker.batches)) == [[1, 2]]
 
 
-async def test_where_no_worker_has_been_for_long_requests_are_refused_until_one_comes(
+async def test_after_connect_timeout_without_a_worker_requests_are_refused(
     tmp_path: Path,
 ) -> None:
     async with site(tmp_path, connect_timeout=0.05) as at:
-        assert isinstance((await at.ask()).error, NoWorker)  # it waited so long
-        assert isinstance((await at.ask()).error, NoWorker)
+        assert isinstance((await at.request()).error, NoWorker)  # after the timeout
+        assert isinstance((await at.request()).error, NoWorker)
         worker = (await at.worker()).echo()
-        assert (await at.ask()).value == {"n": 2}
+        assert (await at.request()).value == {"n": 2}
         await worker.close()
-        await at.until(lambda: not at.house.executor.alive)
-        waiting = at.start(at.ask())
+        await at.until(lambda: not at.harness.executor.alive)
+        waiting = at.start(at.request())
         await asyncio.sleep(0)
         assert not waiting[0].done()
         assert isinstance((await waiting[0]).error, NoWorker)
 
 
-async def test_a_worker_that_dies_takes_its_batch_and_nothing_else(tmp_path: Path) -> None:
+async def test_a_worker_s_death_only_loses_its_own_batch(tmp_path: Path) -> None:
     async with site(tmp_path, batch=2) as at:
         doomed, other = await at.worker(), await at.worker()
-        lost = at.start(at.ask(), at.ask())
+        lost = at.start(at.request(), at.request())
         await doomed.batch()
         other.echo()
         await doomed.close()
         assert [type((await each).error) for each in lost] == [WorkerDied, WorkerDied]
-        assert (await at.ask()).value == {"n": 2}
-        assert at.house.executor.workers == 1
+        assert (await at.request()).value == {"n": 2}
+        assert at.harness.executor.workers == 1
 
 
-async def test_a_batch_that_a_worker_was_not_sent_goes_to_another(tmp_path: Path) -> None:
+async def test_a_batch_that_could_not_be_sent_goes_to_another_worker(tmp_path: Path) -> None:
     async with site(tmp_path) as at:
-        gone, other = await at.worker(), await at.worker()
-        gone.hang_up()
+        disconnected, other = await at.worker(), await at.worker()
+        disconnected.disconnect()
         other.echo()
-        assert (await at.ask()).value == {"n": 0}  # the engine had not seen it go
-        at.house.recorder.events.clear()  # the judge knows of one dispatch for each
-        at.house.history.events.clear()
+        assert (await at.request()).value == {"n": 0}  # the engine had not noticed the disconnect
+        at.harness.recorder.events.clear()  # the history checker expects one dispatch per request
+        at.harness.history.events.clear()
 
 
-async def test_its_requests_are_run_again_once_where_the_op_says_so(tmp_path: Path) -> None:
+async def test_with_retry_on_crash_a_lost_batch_s_requests_run_once_more(tmp_path: Path) -> None:
     async with site(tmp_path, batch=2, retry_on_crash=True) as at:
         doomed = await at.worker()
-        asked = at.start(at.ask(), at.ask())
+        calls = at.start(at.request(), at.request())
         await doomed.batch()
         await doomed.close()
-        await at.until(lambda: not at.house.executor.alive)
+        await at.until(lambda: not at.harness.executor.alive)
         other = (await at.worker()).echo()
-        assert [(await each).value for each in asked] == [{"n": 0}, {"n": 1}]
+        assert [(await each).value for each in calls] == [{"n": 0}, {"n": 1}]
         assert list(map(numbers, other.batches)) == [[0], [1]]
-        at.house.recorder.events.clear()  # the judge knows of one dispatch for each
-        at.house.history.events.clear()
+        at.harness.recorder.events.clear()  # the history checker expects one dispatch per request
+        at.harness.history.events.clear()
 
 
 Answers = Callable[[list[str]], Any]
 
 
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("make_reply", "why"),
     [
         (lambda ids: b"\0\0\0\0", "ready while it has a batch"),
         (lambda ids: b"\xff\xff\xff\xff", "over the"),
@@ -209,29 +209,29 @@ Answers = Callable[[list[str]], Any]
         (lambda ids: {ids[0]: b"", "more": b""}, "was not sent"),
     ],
 )
-async def test_who_breaks_the_protocol_is_cut_off_and_nobody_else_is_disturbed(
-    tmp_path: Path, said: Answers, why: str, caplog: pytest.LogCaptureFixture
+async def test_a_worker_that_violates_the_protocol_is_disconnected_without_effect_on_others(
+    tmp_path: Path, make_reply: Answers, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with site(tmp_path) as at:
-        liar, other = await at.worker(), await at.worker()
-        asked = at.start(at.ask(), at.ask())
+        invalid, other = await at.worker(), await at.worker()
+        calls = at.start(at.request(), at.request())
         other.echo()
-        answer = said(list(await liar.batch()))
-        if isinstance(answer, bytes):
-            await liar.send(answer)
+        reply = make_reply(list(await invalid.batch()))
+        if isinstance(reply, bytes):
+            await invalid.send(reply)
         else:
-            await liar.answer(answer)
-        await liar.cut_off()
-        assert isinstance((await asked[0]).error, WorkerDied)
-        assert (await asked[1]).value == {"n": 1}
-        assert (await at.ask()).value == {"n": 2}
-        (told,) = [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
-        assert why in told
-        assert "data_ids=[0]" in told
+            await invalid.answer(reply)
+        await invalid.until_disconnected()
+        assert isinstance((await calls[0]).error, WorkerDied)
+        assert (await calls[1]).value == {"n": 1}
+        assert (await at.request()).value == {"n": 2}
+        (message,) = [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
+        assert why in message
+        assert "data_ids=[0]" in message
 
 
 @pytest.mark.parametrize(
-    ("ready", "said"),
+    ("ready", "data"),
     [
         (False, b"GET / HTTP/1.1\r\n\r\n"),
         (False, b"\0\0\0\1\x80"),
@@ -239,54 +239,56 @@ async def test_who_breaks_the_protocol_is_cut_off_and_nobody_else_is_disturbed(
         (True, pack(">I", 1 << 20)),
     ],
 )
-async def test_who_speaks_unasked_is_cut_off(tmp_path: Path, ready: bool, said: bytes) -> None:
+async def test_a_worker_that_sends_unexpectedly_is_disconnected(
+    tmp_path: Path, ready: bool, data: bytes
+) -> None:
     async with site(tmp_path) as at:
-        liar = await at.worker(ready=ready)
-        if ready:  # what it may say while it has a batch does not count afterwards
-            asked = at.start(at.ask())
-            await liar.answer(await liar.batch())
-            assert (await asked[0]).error is None
-        await liar.send(said)
-        await liar.cut_off()
+        invalid = await at.worker(ready=ready)
+        if ready:  # what it may send while it has a batch is not allowed afterwards
+            calls = at.start(at.request())
+            await invalid.answer(await invalid.batch())
+            assert (await calls[0]).error is None
+        await invalid.send(data)
+        await invalid.until_disconnected()
         (await at.worker()).echo()
-        assert (await at.ask()).error is None
+        assert (await at.request()).error is None
 
 
-async def test_a_result_after_the_time_out_is_dropped_and_the_worker_goes_on(
+async def test_a_result_after_the_timeout_is_dropped_and_the_worker_stays_connected(
     tmp_path: Path,
 ) -> None:
     async with site(tmp_path, timeout=0.02) as at:
         worker = await at.worker()
-        late = at.start(at.ask())
+        late = at.start(at.request())
         batch = await worker.batch()
         assert isinstance((await late[0]).error, OpTimeout)
-        assert at.house.stage.lost
+        assert at.harness.stage.lost
         await worker.answer(batch)
         worker.echo()
-        assert (await at.ask()).value == {"n": 1}
+        assert (await at.request()).value == {"n": 1}
 
 
-async def test_a_worker_that_leaves_answers_what_it_has_and_gets_nothing_more(
+async def test_a_leaving_worker_answers_its_batch_and_gets_no_more(
     tmp_path: Path,
 ) -> None:
     async with site(tmp_path) as at:
-        idle, busy, stays = await at.worker(), await at.worker(), await at.worker()
+        idle, busy, other = await at.worker(), await at.worker(), await at.worker()
         await idle.answer({"leaving": b""})
-        await idle.cut_off()
-        asked = at.start(at.ask())
+        await idle.until_disconnected()
+        calls = at.start(at.request())
         batch = await busy.batch()
-        await busy.answer({"leaving": b""})  # it crossed the batch
-        stays.echo()
-        assert (await at.ask()).value == {"n": 1}
+        await busy.answer({"leaving": b""})  # sent before it received the batch
+        other.echo()
+        assert (await at.request()).value == {"n": 1}
         await busy.answer(batch)
-        assert (await asked[0]).value == {"n": 0}
-        await busy.cut_off()
+        assert (await calls[0]).value == {"n": 0}
+        await busy.until_disconnected()
         last = await at.worker()
-        await stays.close()
-        asked = at.start(at.ask())
+        await other.close()
+        calls = at.start(at.request())
         await last.answer({**await last.batch(), "leaving": b""})
-        assert (await asked[0]).value == {"n": 2}
-        await last.cut_off()
+        assert (await calls[0]).value == {"n": 2}
+        await last.until_disconnected()
 
 
 OURS = {"error": "invalid_input", "details": [{"loc": ["body", "x"], "msg": "no", "type": "t"}]}
@@ -294,7 +296,7 @@ PYDANTICS = [{"loc": ["x"], "msg": "no", "type": "t", "input": 5, "url": "elsewh
 
 
 @pytest.mark.parametrize(
-    ("said", "failed", "error", "details"),
+    ("message", "failed", "error", "details"),
     [
         (json.dumps(OURS).encode(), False, InvalidInput, OURS["details"]),
         (json.dumps(PYDANTICS).encode(), False, InvalidInput, OURS["details"]),
@@ -307,35 +309,35 @@ PYDANTICS = [{"loc": ["x"], "msg": "no", "type": "t", "input": 5, "url": "elsewh
         (None, False, InferenceFailed, None),
     ],
 )
-async def test_a_refusal_fails_one_request_with_what_the_worker_says(
-    tmp_path: Path, said: bytes | None, failed: bool, error: type[Exception], details: Any
+async def test_a_refusal_fails_one_request_with_the_worker_s_error(
+    tmp_path: Path, message: bytes | None, failed: bool, error: type[Exception], details: Any
 ) -> None:
     async with site(tmp_path, batch=2) as at:
         worker = await at.worker()
-        asked = at.start(at.ask(), at.ask())
+        calls = at.start(at.request(), at.request())
         bad, good = batch = await worker.batch()
         answer: dict[str, Any] = {good: batch[good]}
-        if said is not None:
-            answer |= {bad: said, "error_ids": bad, **({"failed_ids": bad} if failed else {})}
+        if message is not None:
+            answer |= {bad: message, "error_ids": bad, **({"failed_ids": bad} if failed else {})}
         await worker.answer(answer)
-        told = (await asked[0]).error
-        assert type(told) is error
+        failure = (await calls[0]).error
+        assert type(failure) is error
         if isinstance(details, list):
-            assert isinstance(told, InvalidInput)
-            assert told.details == details
+            assert isinstance(failure, InvalidInput)
+            assert failure.details == details
         elif details is not None:
-            assert details in str(told)
-        assert (await asked[1]).value == {"n": 1}
+            assert details in str(failure)
+        assert (await calls[1]).value == {"n": 1}
 
 
-async def test_an_answer_that_cannot_be_read_fails_alone(tmp_path: Path) -> None:
+async def test_a_reply_that_cannot_be_decoded_only_fails_its_own_request(tmp_path: Path) -> None:
     async with site(tmp_path, batch=2) as at:
         worker = await at.worker()
-        asked = at.start(at.ask(), at.ask())
+        calls = at.start(at.request(), at.request())
         bad, good = batch = await worker.batch()
         await worker.answer({bad: b"{", good: batch[good]})
-        assert "cannot be read" in str((await asked[0]).error)
-        assert (await asked[1]).value == {"n": 1}
+        assert "cannot be read" in str((await calls[0]).error)
+        assert (await calls[1]).value == {"n": 1}
 
 
 async def test_a_batch_too_large_for_a_frame_is_sent_in_several(
@@ -343,20 +345,20 @@ async def test_a_batch_too_large_for_a_frame_is_sent_in_several(
 ) -> None:
     monkeypatch.setattr(connection, "BATCH_BYTES", 250)
     async with site(tmp_path, batch=8) as at:
-        asked = at.start(*(at.ask(text="x" * 100) for _ in range(5)))
+        calls = at.start(*(at.request(text="x" * 100) for _ in range(5)))
         worker = (await at.worker()).echo()
-        assert [(await each).value["n"] for each in asked] == [0, 1, 2, 3, 4]  # type: ignore[index]
+        assert [(await each).value["n"] for each in calls] == [0, 1, 2, 3, 4]  # type: ignore[index]
         assert list(map(numbers, worker.batches)) == [[0, 1], [2, 3], [4]]
 
 
-async def test_large_bodies_go_both_ways_while_others_are_served(tmp_path: Path) -> None:
+async def test_large_bodies_are_exchanged_while_others_are_served(tmp_path: Path) -> None:
     async with site(tmp_path) as at:
         slow, quick = await at.worker(), await at.worker()
         text = "x" * (2 << 20)
-        large = at.start(at.ask(text=text))
+        large = at.start(at.request(text=text))
         await asyncio.sleep(0)
         quick.echo()
-        assert (await at.ask()).value == {"n": 1}  # the slow one has not read
+        assert (await at.request()).value == {"n": 1}  # the slow worker has not read
         slow.echo()
         value = (await large[0]).value
         assert value is not None

@@ -1,4 +1,4 @@
-"""The worker's side, against a front that knows the documented protocol only."""
+"""The worker's side, against a service that implements the documented protocol only."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Item(BaseModel):
 
 
 class Inverter:
-    """As ventu's: one step for each part of the work."""
+    """In ventu's form: a method for each step."""
 
     def __init__(self) -> None:
         self.seen: list[int] = []
@@ -47,8 +47,8 @@ def plain(value: int) -> int:
     return value + 1
 
 
-class Front:
-    """Accepts workers, and speaks to the one that came last."""
+class FakeService:
+    """Accepts workers, and talks to the last one."""
 
     def __init__(self, path: Path) -> None:
         self.listener = socket.socket(socket.AF_UNIX)
@@ -61,13 +61,13 @@ class Front:
         self.link.close()
         self.link, _ = self.listener.accept()
         self.link.settimeout(10)
-        assert self.read() == b""  # it is ready
+        assert self.read() == b""  # the worker is ready
 
     def read(self) -> bytes:
         (length,) = unpack(">I", self._exactly(4))
         return self._exactly(length)
 
-    def ask(self, jobs: dict[str, bytes]) -> None:
+    def send(self, jobs: dict[str, bytes]) -> None:
         payload = ormsgpack.packb(jobs)
         self.link.sendall(pack(">I", len(payload)) + payload)
 
@@ -85,11 +85,11 @@ class Front:
 
 
 @pytest.fixture
-def front(tmp_path: Path) -> Iterator[Front]:
-    front = Front(tmp_path / "batching.socket")
-    yield front
-    front.listener.close()
-    front.link.close()
+def service(tmp_path: Path) -> Iterator[FakeService]:
+    service = FakeService(tmp_path / "batching.socket")
+    yield service
+    service.listener.close()
+    service.link.close()
 
 
 @contextmanager
@@ -107,20 +107,20 @@ def running(
     assert not thread.is_alive()
 
 
-def said(body: bytes) -> Any:
+def decoded(body: bytes) -> Any:
     return json.loads(body)
 
 
-def test_a_class_answers_each_request_of_a_batch_with_its_own_result(
-    front: Front, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_a_class_returns_each_request_s_own_result(
+    service: FakeService, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with running(tmp_path / "batching.socket", Inverter):
-        front.accept()
+        service.accept()
         bodies = [b'{"value": 2}', b'{"value": "x"}', b'{"value": 0}', b"{", b"{}", b'{"value":4}']
-        front.ask(dict(zip(IDS, bodies, strict=True)))
-        found = front.answers()
-        assert [said(found[IDS[n]]) for n in (0, 5)] == [{"inverse": 0.5}, {"inverse": 0.25}]
-        invalid, raised, no_json, missing = (said(found[IDS[n]]) for n in (1, 2, 3, 4))
+        service.send(dict(zip(IDS, bodies, strict=True)))
+        found = service.answers()
+        assert [decoded(found[IDS[n]]) for n in (0, 5)] == [{"inverse": 0.5}, {"inverse": 0.25}]
+        invalid, raised, no_json, missing = (decoded(found[IDS[n]]) for n in (1, 2, 3, 4))
         assert invalid["details"][0]["loc"] == missing["details"][0]["loc"] == ["body", "value"]
         assert no_json["error"] == "undecodable"
         assert raised["error"] == "hook_failed"
@@ -129,39 +129,39 @@ def test_a_class_answers_each_request_of_a_batch_with_its_own_result(
         assert sorted(ids[at : at + 36] for at in range(0, len(ids), 36)) == IDS[1:5]
         assert found["failed_ids"] == IDS[2]
         assert any("data_ids=[3]" in each.getMessage() and each.exc_info for each in caplog.records)
-        front.link.close()
+        service.link.close()
 
 
-def test_a_function_answers_one_request_after_the_other_in_msgpack(
-    front: Front, tmp_path: Path
+def test_a_function_handles_one_request_after_the_other_in_msgpack(
+    service: FakeService, tmp_path: Path
 ) -> None:
     with running(tmp_path / "batching.socket", plain, media.MSGPACK):
-        front.accept()
+        service.accept()
         for n in range(3):
-            front.ask({IDS[n]: ormsgpack.packb({"value": n})})
-            assert front.answers() == {IDS[n]: ormsgpack.packb(n + 1)}
-        front.link.close()
+            service.send({IDS[n]: ormsgpack.packb({"value": n})})
+            assert service.answers() == {IDS[n]: ormsgpack.packb(n + 1)}
+        service.link.close()
 
 
-def test_it_connects_again_when_the_service_hangs_up_or_breaks_the_protocol(
-    front: Front, tmp_path: Path
+def test_a_worker_reconnects_after_a_disconnect_or_an_invalid_frame(
+    service: FakeService, tmp_path: Path
 ) -> None:
     with running(tmp_path / "batching.socket", plain):
-        front.accept()
-        front.accept()  # the first connection is closed by that
-        front.link.sendall(b"\0\0\0\1\xc1")
-        front.accept()
-        front.ask({IDS[0]: b'{"value": 1}'})
-        assert front.answers() == {IDS[0]: b"2"}
-        front.link.close()
+        service.accept()
+        service.accept()  # this closes the first connection
+        service.link.sendall(b"\0\0\0\1\xc1")
+        service.accept()
+        service.send({IDS[0]: b'{"value": 1}'})
+        assert service.answers() == {IDS[0]: b"2"}
+        service.link.close()
 
 
-def test_it_waits_for_a_service_that_is_not_there(tmp_path: Path) -> None:
+def test_a_worker_waits_for_a_service_that_does_not_listen_yet(tmp_path: Path) -> None:
     with running(tmp_path / "late.socket", plain):
-        front = Front(tmp_path / "late.socket")
-        front.accept()
-        front.listener.close()
-        front.link.close()
+        service = FakeService(tmp_path / "late.socket")
+        service.accept()
+        service.listener.close()
+        service.link.close()
 
 
 entered, gate = threading.Event(), threading.Event()
@@ -173,27 +173,29 @@ def slow(value: int) -> int:
     return value
 
 
-def test_told_to_stop_it_answers_what_it_has_and_says_that_it_leaves(
-    front: Front, tmp_path: Path
+def test_a_worker_that_is_stopped_answers_its_batch_and_announces_that_it_leaves(
+    service: FakeService, tmp_path: Path
 ) -> None:
     with running(tmp_path / "batching.socket", slow) as program:
-        front.accept()
-        front.ask({IDS[0]: b'{"value": 7}'})
+        service.accept()
+        service.send({IDS[0]: b'{"value": 7}'})
         assert entered.wait(10)
         program.stop()
         gate.set()
-        assert front.answers() == {IDS[0]: b"7", "leaving": b""}
-        front.ask({IDS[1]: b'{"value": 8}'})  # of a front that does not know the word
-        assert front.answers() == {IDS[1]: b"8"}
-        front.link.close()
+        assert service.answers() == {IDS[0]: b"7", "leaving": b""}
+        service.send({IDS[1]: b'{"value": 8}'})  # from a service that does not know ``leaving``
+        assert service.answers() == {IDS[1]: b"8"}
+        service.link.close()
 
 
-def test_told_to_stop_while_idle_it_says_that_it_leaves(front: Front, tmp_path: Path) -> None:
+def test_an_idle_worker_that_is_stopped_announces_that_it_leaves(
+    service: FakeService, tmp_path: Path
+) -> None:
     with running(tmp_path / "batching.socket", plain) as program:
-        front.accept()
+        service.accept()
         program.stop()
-        assert front.answers() == {"leaving": b""}
-        front.link.close()
+        assert service.answers() == {"leaving": b""}
+        service.link.close()
 
 
 async def later(value: int) -> int:

@@ -1,4 +1,4 @@
-"""External workers of tests, on the test's own loop: each frame is the test's to decide."""
+"""External workers for tests, on the test's own loop: the test decides about each frame."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Bodies = dict[str, bytes]
 
 
 class FakeWorker:
-    """Speaks the protocol by hand."""
+    """A hand-made worker."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -40,20 +40,20 @@ class FakeWorker:
         await self.send(pack(">I", len(payload)) + payload)
 
     async def batch(self) -> Bodies:
-        """The next one."""
+        """The next batch."""
         async with asyncio.timeout(10.0):
             (length,) = unpack(">I", await self._reader.readexactly(4))
             found: Bodies = ormsgpack.unpackb(await self._reader.readexactly(length))
         self.batches.append(found)
         return found
 
-    async def cut_off(self) -> None:
-        """Return when the other side has hung up."""
+    async def until_disconnected(self) -> None:
+        """Waits until the service has disconnected."""
         async with asyncio.timeout(10.0):
             assert await self._reader.read() == b""
 
     def echo(self) -> Self:
-        """Answer every batch from now on with what was sent."""
+        """Answers every batch from now on with its own bodies."""
         return self.serve(lambda batch: batch)
 
     def serve(self, answer: Callable[[Bodies], Mapping[str, Any]]) -> Self:
@@ -64,8 +64,8 @@ class FakeWorker:
         self._loop = asyncio.create_task(forever())
         return self
 
-    def hang_up(self) -> None:
-        """At once, and without a turn of the loop."""
+    def disconnect(self) -> None:
+        """Disconnects at once, without a turn of the loop."""
         self._writer.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
 
     async def close(self) -> None:
@@ -76,5 +76,5 @@ class FakeWorker:
 
 
 def numbers(batch: Bodies) -> list[int]:
-    """What the requests of a batch are called."""
+    """The ``n`` of each request of a batch."""
     return [json.loads(body)["n"] for body in batch.values()]

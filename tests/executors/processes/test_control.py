@@ -36,15 +36,15 @@ from penstock.executors.processes.control import (
         Exited(4711, 9, 1 << 40),
     ],
 )
-def test_a_message_comes_back_as_it_was(message: Message) -> None:
+def test_a_message_is_decoded_to_the_encoded_one(message: Message) -> None:
     assert decode(encode(message)) == message
 
 
-def test_an_endless_reason_is_cut() -> None:
+def test_a_very_long_reason_is_cut() -> None:
     endless = "\U0001f4a5" * 100_000
     failed = decode(encode(Failed(endless)))
     assert isinstance(failed, Failed)
     assert 100 < len(failed.reason) < MOST_BYTES
-    heard = decode(encode(Refused(1, endless)))
-    assert isinstance(heard, Refused)
-    assert 100 < len(heard.reason) < MOST_BYTES
+    refused = decode(encode(Refused(1, endless)))
+    assert isinstance(refused, Refused)
+    assert 100 < len(refused.reason) < MOST_BYTES

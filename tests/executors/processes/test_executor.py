@@ -1,4 +1,4 @@
-"""Worker processes: their answers, their deaths, and what is left of them. All are real."""
+"""Worker processes: their replies, their deaths, and clean-up. All are real processes."""
 
 import asyncio
 import logging
@@ -33,8 +33,8 @@ from penstock.executors.processes.worker import Worker
 from penstock.executors.work import WorkOptions
 from penstock.instrument import Instrument, Instruments
 from penstock.request import Outcome
-from tests.executors.house import Desk, House, batch_of
-from tests.executors.processes.house import Fatal, Processes, Sour, executor
+from tests.executors.harness import EngineHarness, ExecutorHarness, batch_of
+from tests.executors.processes.workers import Fatal, Processes, Unpicklable, executor
 
 pytestmark = pytest.mark.real
 
@@ -50,291 +50,299 @@ def processes() -> Iterator[Processes]:
 
 @pytest.fixture
 def most_deaths(monkeypatch: pytest.MonkeyPatch) -> int:
-    """Fewer deaths make a slot given up, so that fewer workers need to be started."""
+    """Fewer deaths until a worker is not restarted, so that fewer processes need to be started."""
     monkeypatch.setattr(restarts, "MOST_DEATHS", 2)
     return 2
 
 
-Start = Callable[..., Awaitable[Desk]]
+Start = Callable[..., Awaitable[ExecutorHarness]]
 
 
 @pytest.fixture
 async def started(processes: Processes) -> AsyncIterator[Start]:
-    """Starts the workers of an op, which are expected to end well."""
-    desks = []
+    """Starts the workers of an op; closing them must succeed."""
+    harnesses = []
 
-    async def start(op: str = "acting", **more: Any) -> Desk:
-        desks.append(Desk(executor(processes, op, **more)))
-        await desks[-1].executor.start()
-        return desks[-1]
+    async def start(op: str = "acting", **more: Any) -> ExecutorHarness:
+        harnesses.append(ExecutorHarness(executor(processes, op, **more)))
+        await harnesses[-1].executor.start()
+        return harnesses[-1]
 
     yield start
-    for desk in desks:
-        assert await desk.executor.close(10.0)
+    for harness in harnesses:
+        assert await harness.executor.close(10.0)
 
 
 @pytest.fixture
-async def desk(started: Start) -> Desk:
-    """One worker's."""
+async def harness(started: Start) -> ExecutorHarness:
+    """The harness of one worker."""
     return await started()
 
 
 async def until(true: Callable[[], bool]) -> None:
-    """Wait for what another process or the loop does."""
+    """Waits for another process or the loop."""
     async with asyncio.timeout(60.0):
         while not true():
             await asyncio.sleep(0.005)
 
 
-async def one(desk: Desk, number: int = 1, **feed: Any) -> Outcome:
-    ((_, (outcome,)),) = await desk.run(batch_of(number, **feed))
+async def one(harness: ExecutorHarness, number: int = 1, **feed: Any) -> Outcome:
+    ((_, (outcome,)),) = await harness.run(batch_of(number, **feed))
     return outcome
 
 
-async def test_batches_go_out_together_and_come_back_in_order(processes: Processes) -> None:
-    desk = Desk(executor(processes))
-    await desk.executor.start()
-    assert desk.executor.alive
-    results = await desk.run(batch_of(1), batch_of(2), batch_of(3))
+async def test_batches_are_handed_over_together_and_return_in_order(processes: Processes) -> None:
+    harness = ExecutorHarness(executor(processes))
+    await harness.executor.start()
+    assert harness.executor.alive
+    results = await harness.run(batch_of(1), batch_of(2), batch_of(3))
     assert [outcome.value["n"] for _, (outcome,) in results if outcome.value] == [1, 2, 3]
     assert all(batch.ran > 0.0 for batch, _ in results)
-    outcome = await one(desk, do="raise")
+    outcome = await one(harness, do="raise")
     assert type(outcome.error) is HookFailed
     assert "as told" in str(outcome.error)
-    assert await desk.executor.close(10.0)
-    assert not desk.executor.alive
+    assert await harness.executor.close(10.0)
+    assert not harness.executor.alive
 
 
-async def test_every_worker_is_a_process_of_its_own(
+async def test_every_worker_is_a_separate_process(
     started: Start, processes: Processes, tmp_path: Path
 ) -> None:
-    desk = await started(workers=2)
+    harness = await started(workers=2)
     gate = tmp_path / "gate"
     works = []
     for n in range(2):
         feed = {"do": "wait", "entered": str(tmp_path / str(n)), "gate": str(gate)}
-        works.append(desk.submit([batch_of(n, **feed)]))
+        works.append(harness.submit([batch_of(n, **feed)]))
     await until(lambda: (tmp_path / "0").exists() and (tmp_path / "1").exists())
     gate.touch()
-    values = [(await desk.results(work))[0][1][0].value for work in works]
+    values = [(await harness.results(work))[0][1][0].value for work in works]
     assert {value["pid"] for value in values if value} == set(processes.pids)
 
 
 @pytest.mark.parametrize("size", [10, 300_000])
-async def test_arrays_arrive_whole_in_both_directions(desk: Desk, size: int) -> None:
-    for n in range(20):  # memory that is used again must have been given back
+async def test_arrays_arrive_intact_in_both_directions(harness: ExecutorHarness, size: int) -> None:
+    for n in range(20):  # memory is reused, and must have been returned
         x = np.arange(size, dtype=np.float64) + n
-        value = (await one(desk, do="array", x=x)).value
+        value = (await one(harness, do="array", x=x)).value
         assert value is not None
         assert value["sum"] == int(x.sum())
         assert np.array_equal(value["x"], x + 1)
 
 
-async def test_a_value_of_another_type_is_opened_by_workers_only(desk: Desk) -> None:
-    given = (await one(desk, do="odd")).value
+async def test_a_value_of_another_type_is_unpickled_by_workers_only(
+    harness: ExecutorHarness,
+) -> None:
+    given = (await one(harness, do="odd")).value
     assert given is not None
     assert type(given["odd"]) is Blob
-    opened = (await one(desk, do="open", odd=given["odd"])).value
+    opened = (await one(harness, do="open", odd=given["odd"])).value
     assert opened is not None
     assert opened["name"] == "mine"
 
 
 @pytest.mark.parametrize("do", ["kill", "exit", "segfault"])
-async def test_a_worker_that_dies_costs_its_batch_alone(
-    desk: Desk, processes: Processes, do: str, caplog: pytest.LogCaptureFixture
+async def test_a_worker_s_death_only_loses_its_current_batch(
+    harness: ExecutorHarness, processes: Processes, do: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert (await one(desk)).error is None
-    work = desk.submit([batch_of(1), batch_of(2, do=do), batch_of(3)])
-    results = await desk.results(work)
+    assert (await one(harness)).error is None
+    work = harness.submit([batch_of(1), batch_of(2, do=do), batch_of(3)])
+    results = await harness.results(work)
     lost = [(batch.data_ids, outcomes[0].error) for batch, outcomes in results]
     assert [ids for ids, error in lost if isinstance(error, WorkerDied)] == [[2]]
-    left = work.take_back()
-    assert [batch.data_ids for batch in left][-1:] == [[3]]
-    again = await desk.run(*left)  # by another one, as soon as that is there
+    remaining = work.take_back()
+    assert [batch.data_ids for batch in remaining][-1:] == [[3]]
+    again = await harness.run(*remaining)  # by another worker, once it is ready
     assert all(outcome.error is None for _, (outcome,) in again)
     assert len(processes.pids) == 2
     reports = [each.getMessage() for each in caplog.records if "died" in each.getMessage()]
     assert len(reports) == 1
-    told = {"kill": "SIGKILL", "exit": "exit status 7", "segfault": "SIGSEGV"}[do]
-    assert told in reports[0]
+    reason = {"kill": "SIGKILL", "exit": "exit status 7", "segfault": "SIGSEGV"}[do]
+    assert reason in reports[0]
     assert "MiB of memory" in reports[0]
     assert ("Fatal Python error: Segmentation fault" in reports[0]) is (do == "segfault")
     assert "data_ids=[2]" in reports[0]
 
 
-async def test_a_worker_killed_while_idle_is_replaced(desk: Desk, processes: Processes) -> None:
-    await one(desk)
+async def test_a_worker_killed_while_idle_is_replaced(
+    harness: ExecutorHarness, processes: Processes
+) -> None:
+    await one(harness)
     os.kill(processes.pids[0], signal.SIGKILL)
-    await until(lambda: not desk.executor.alive)
-    await until(lambda: desk.executor.alive)
-    assert (await one(desk)).error is None
+    await until(lambda: not harness.executor.alive)
+    await until(lambda: harness.executor.alive)
+    assert (await one(harness)).error is None
 
 
-async def test_a_death_is_seen_though_something_else_holds_the_workers_socket(desk: Desk) -> None:
-    left = (await one(desk, do="leave a child")).value
-    assert left is not None
+async def test_a_death_is_noticed_even_if_a_child_holds_the_worker_s_socket(
+    harness: ExecutorHarness,
+) -> None:
+    forked = (await one(harness, do="leave a child")).value
+    assert forked is not None
     try:
-        assert isinstance((await one(desk, do="kill")).error, WorkerDied)
-        assert (await one(desk)).error is None
+        assert isinstance((await one(harness, do="kill")).error, WorkerDied)
+        assert (await one(harness)).error is None
     finally:
-        os.kill(left["child"], signal.SIGKILL)
+        os.kill(forked["child"], signal.SIGKILL)
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["in vain", "late"])
 @pytest.mark.parametrize("kill_late", [False, True])
-async def test_only_a_call_beyond_its_time_out_may_be_ended(
+async def test_a_worker_is_killed_only_for_a_call_past_its_timeout_and_with_kill_late(
     started: Start, tmp_path: Path, kill_late: bool, late: bool
 ) -> None:
-    desk = await started(supervision=Supervision(kill_late=kill_late))
+    harness = await started(supervision=Supervision(kill_late=kill_late))
     gate, entered = tmp_path / "gate", tmp_path / "entered"
     batch = batch_of(1, do="wait", gate=str(gate), entered=str(entered))
-    work = desk.submit([batch])
+    work = harness.submit([batch])
     await until(entered.exists)
-    desk.executor.look(work)
+    harness.executor.look(work)
     batch.settled = late
-    desk.executor.abandon(work)
+    harness.executor.abandon(work)
     if not (kill_late and late):
         gate.touch()
-    ((_, (outcome,)),) = await desk.results(work)
-    # Nobody shall be suspected of what we did ourselves.
+    ((_, (outcome,)),) = await harness.results(work)
+    # A worker killed by us makes no suspects.
     assert type(outcome.error) is (InferenceFailed if kill_late and late else type(None))
 
 
-async def test_workers_ended_for_their_late_calls_are_no_early_deaths(
+async def test_workers_killed_for_late_calls_do_not_count_as_early_deaths(
     processes: Processes,
     most_deaths: int,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     supervised = executor(processes, supervision=Supervision(kill_late=True))
-    house = House("process", None, options=WorkOptions(timeout=0.05), executor=supervised)
-    await house.executor.start()
+    harness = EngineHarness("process", None, options=WorkOptions(timeout=0.05), executor=supervised)
+    await harness.executor.start()
     gate = tmp_path / "gate"
     for n in range(most_deaths + 1):
-        await until(lambda: house.executor.alive)
-        outcome = await house.ask(do="wait", gate=str(gate), entered=str(tmp_path / str(n)))
+        await until(lambda: harness.executor.alive)
+        outcome = await harness.request(do="wait", gate=str(gate), entered=str(tmp_path / str(n)))
         assert isinstance(outcome.error, OpTimeout)
-        await house.at_rest()
-    assert (await house.ask()).error is None
-    assert house.verdict() == []
+        await harness.at_rest()
+    assert (await harness.request()).error is None
+    assert harness.verdict() == []
     lines = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
     assert len(lines) == 3 * (most_deaths + 1)
     assert all("exceeded the timeout, with data_ids=" in line for line in lines[::3])
     assert all("process took longer than its timeout" in line for line in lines[1::3])
     for line in lines[2::3]:
         assert "died: SIGABRT at its time-out, with data_ids=" in line
-        assert re.search(r"house.py\", line \d+ in wait\n", line)
+        assert re.search(r"workers.py\", line \d+ in wait\n", line)
         assert "in run_batch" not in line
     assert not [each for each in caplog.records if each.levelno > logging.WARNING]
-    await house.close()
+    await harness.close()
 
 
-async def test_who_goes_on_beyond_its_time_out_all_the_same_gets_nothing_more_and_is_ended(
+async def test_a_worker_that_survives_the_kill_signal_gets_no_more_batches_and_is_replaced(
     started: Start, processes: Processes, tmp_path: Path
 ) -> None:
-    desk = await started(supervision=Supervision(kill_late=True))
+    harness = await started(supervision=Supervision(kill_late=True))
     gate, entered = tmp_path / "gate", tmp_path / "entered"
-    work = desk.submit([batch_of(1, do="wait deaf", gate=str(gate), entered=str(entered))])
+    work = harness.submit([batch_of(1, do="wait deaf", gate=str(gate), entered=str(entered))])
     await until(entered.exists)
-    desk.executor.look(work)
+    harness.executor.look(work)
     assert work.current is not None
     work.current.settled = True
-    desk.executor.abandon(work)
+    harness.executor.abandon(work)
     gate.touch()
-    ((_, (outcome,)),) = await desk.results(work)
+    ((_, (outcome,)),) = await harness.results(work)
     assert outcome.value is not None
     assert outcome.value["pid"] == processes.pids[0]
-    value = (await one(desk)).value
+    value = (await one(harness)).value
     assert value is not None
     assert value["pid"] == processes.pids[1]
 
 
-async def test_a_call_is_ended_when_it_goes_on_after_everybody_has_left_and_not_before(
+async def test_a_call_is_killed_hang_limit_after_its_requests_have_ended_and_not_before(
     processes: Processes, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     supervised = executor(processes, supervision=Supervision(hang_limit=0.5))
-    house = House("process", None, executor=supervised)
-    await house.executor.start()
+    harness = EngineHarness("process", None, executor=supervised)
+    await harness.executor.start()
     feed = {"do": "wait", "gate": str(tmp_path / "gate"), "entered": str(tmp_path / "entered")}
     began = time.monotonic()
-    outcome = await house.ask(1.5, **feed)
+    outcome = await harness.request(1.5, **feed)
     assert isinstance(outcome.error, DeadlineExceeded)
     assert len(processes.pids) == 1
     await until(lambda: len(processes.pids) == 2)
     assert time.monotonic() - began >= 2.0
-    assert (await house.ask()).error is None
+    assert (await harness.request()).error is None
     reports = [each.getMessage() for each in caplog.records]
     assert any("without waiting requests for 0.5 s" in each for each in reports)
     (died,) = [each for each in reports if "died: SIGABRT" in each]
     assert "in process" in died
     assert "in run_batch" not in died
-    await house.close()
+    await harness.close()
 
 
-async def test_workers_are_replaced_after_their_batches_one_by_one_and_nobody_notices(
+async def test_workers_are_replaced_after_max_batches_one_by_one_without_errors(
     processes: Processes,
     most_deaths: int,
 ) -> None:
     supervision = Supervision(max_batches=5)
-    house = House("process", None, executor=executor(processes, workers=2, supervision=supervision))
-    await house.executor.start()
+    harness = EngineHarness(
+        "process", None, executor=executor(processes, workers=2, supervision=supervision)
+    )
+    await harness.executor.start()
     alive = set()
     while len(processes.pids) < 2 + most_deaths + 1:
-        outcomes = await asyncio.gather(*(house.ask() for _ in range(4)))
+        outcomes = await asyncio.gather(*(harness.request() for _ in range(4)))
         assert all(each.error is None for each in outcomes)
-        alive.add(len(house.executor._alive))
+        alive.add(len(harness.executor._alive))
     assert alive <= {1, 2}
-    assert house.verdict() == []
-    await house.close()
+    assert harness.verdict() == []
+    await harness.close()
 
 
-async def test_a_worker_that_has_grown_is_replaced_and_one_that_grows_on_is_ended(
+async def test_a_worker_over_its_memory_limit_is_replaced_and_one_far_over_it_is_killed(
     processes: Processes, caplog: pytest.LogCaptureFixture
 ) -> None:
     supervision = Supervision(memory_limit=300 << 20)
-    house = House("process", None, executor=executor(processes, supervision=supervision))
-    await house.executor.start()
-    first = (await house.ask()).value
-    grown = await house.ask(do="grow", mib=320)
+    harness = EngineHarness("process", None, executor=executor(processes, supervision=supervision))
+    await harness.executor.start()
+    first = (await harness.request()).value
+    grown = await harness.request(do="grow", mib=320)
     assert grown.error is None
-    second = (await house.ask()).value
+    second = (await harness.request()).value
     assert first is not None
     assert second is not None
     assert second["pid"] != first["pid"]
     assert not any(each.levelno >= logging.ERROR for each in caplog.records)
-    assert type((await house.ask(do="balloon")).error) is WorkerDied
-    assert (await house.ask()).error is None
+    assert type((await harness.request(do="balloon")).error) is WorkerDied
+    assert (await harness.request()).error is None
     assert any("far over its 300" in each.getMessage() for each in caplog.records)
-    assert house.verdict() == []
-    await house.close()
+    assert harness.verdict() == []
+    await harness.close()
 
 
 @pytest.mark.parametrize(
     ("op", "text"), [("failing", "the model is not there"), ("early", "exit status 3")]
 )
-async def test_a_worker_that_cannot_start_says_why(
+async def test_a_worker_that_fails_to_start_is_an_error_with_the_reason(
     processes: Processes, op: str, text: str
 ) -> None:
     before = len(os.listdir("/proc/self/fd"))
-    desk = Desk(executor(processes, op, workers=2))
+    harness = ExecutorHarness(executor(processes, op, workers=2))
     with pytest.raises(StartupError, match=text):
-        await desk.executor.start()
+        await harness.executor.start()
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-async def test_a_worker_that_cannot_start_is_told_of_before_the_others_are_ready(
+async def test_a_failed_start_is_reported_before_the_other_workers_are_ready(
     processes: Processes,
 ) -> None:
     before = len(os.listdir("/proc/self/fd"))
-    desk = Desk(executor(processes, "one fails", workers=3))
+    harness = ExecutorHarness(executor(processes, "one fails", workers=3))
     async with asyncio.timeout(60.0):
         with pytest.raises(StartupError, match="the model is not there"):
-            await desk.executor.start()
+            await harness.executor.start()
     assert len(processes.pids) == 3
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-async def test_an_op_whose_workers_die_as_they_start_is_given_up_and_answers_at_once(
+async def test_an_op_whose_workers_die_at_start_is_disabled_and_replies_at_once(
     started: Start,
     processes: Processes,
     most_deaths: int,
@@ -343,16 +351,16 @@ async def test_an_op_whose_workers_die_as_they_start_is_given_up_and_answers_at_
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setenv("PROCESSES_GONE", str(tmp_path / "gone"))
-    desk = await started("once")
-    assert (await one(desk)).error is None
-    assert isinstance((await one(desk, do="kill")).error, WorkerDied)
+    harness = await started("once")
+    assert (await one(harness)).error is None
+    assert isinstance((await one(harness, do="kill")).error, WorkerDied)
     await until(lambda: any("it is disabled" in each.getMessage() for each in caplog.records))
-    assert not desk.executor.alive
-    assert type((await one(desk)).error) is InferenceFailed
+    assert not harness.executor.alive
+    assert type((await one(harness)).error) is InferenceFailed
     assert len(processes.pids) == 1 + most_deaths
 
 
-async def test_an_op_that_was_given_up_is_taken_up_again_when_a_worker_can_be_started(
+async def test_a_disabled_op_is_enabled_again_once_a_worker_starts(
     started: Start,
     processes: Processes,
     most_deaths: int,
@@ -363,44 +371,44 @@ async def test_an_op_that_was_given_up_is_taken_up_again_when_a_worker_can_be_st
     gone = tmp_path / "gone"
     monkeypatch.setenv("PROCESSES_GONE", str(gone))
     monkeypatch.setattr("penstock.executors.processes.executor.LONGEST", 0.02)
-    desk = await started("once")
-    assert (await one(desk)).error is None
-    assert isinstance((await one(desk, do="kill")).error, WorkerDied)
-    more: list[int] = []
-    desk.executor.grown = lambda: more.append(desk.executor.workers)
+    harness = await started("once")
+    assert (await one(harness)).error is None
+    assert isinstance((await one(harness, do="kill")).error, WorkerDied)
+    grown_to: list[int] = []
+    harness.executor.grown = lambda: grown_to.append(harness.executor.workers)
     await until(lambda: len(processes.pids) > most_deaths + 3)
-    assert "has no worker" in str((await one(desk)).error)
+    assert "has no worker" in str((await one(harness)).error)
     assert caplog.text.count("it is disabled") == 1
     gone.unlink()
-    await until(lambda: desk.executor.alive)
-    assert (await one(desk)).error is None
+    await until(lambda: harness.executor.alive)
+    assert (await one(harness)).error is None
     assert "op once: worker 0 has started again" in caplog.text
-    assert more == [1]
+    assert grown_to == [1]
     gone.unlink()
-    assert isinstance((await one(desk, do="kill")).error, WorkerDied)
-    assert (await one(desk)).error is None
+    assert isinstance((await one(harness, do="kill")).error, WorkerDied)
+    assert (await one(harness)).error is None
 
 
-async def test_a_place_that_is_tried_again_does_not_hold_up_the_end(
+async def test_a_disabled_worker_does_not_delay_closing(
     processes: Processes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    desk = Desk(executor(processes, workers=2))
-    await desk.executor.start()
-    await give_one_up(processes, monkeypatch, caplog)
-    assert desk.executor.workers == 1
+    harness = ExecutorHarness(executor(processes, workers=2))
+    await harness.executor.start()
+    await disable_one(processes, monkeypatch, caplog)
+    assert harness.executor.workers == 1
     began = time.monotonic()
-    works = [desk.submit([batch_of(1)]) for _ in range(3)]
-    for work in works:  # the other one runs them all
-        ((_, (outcome,)),) = await desk.results(work)
+    works = [harness.submit([batch_of(1)]) for _ in range(3)]
+    for work in works:  # the other worker runs them all
+        ((_, (outcome,)),) = await harness.results(work)
         assert outcome.error is None
-    assert await desk.executor.close(10.0)
+    assert await harness.executor.close(10.0)
     assert time.monotonic() - began < 10.0
 
 
-async def give_one_up(
+async def disable_one(
     processes: Processes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The first of several workers dies, and none can be started any more."""
+    """The first of several workers dies, and no worker can be started."""
 
     async def ready(made: ProcessExecutor, worker: Worker) -> Any:
         raise StartupError("as told")
@@ -410,50 +418,50 @@ async def give_one_up(
     await until(lambda: "it is disabled" in caplog.text)
 
 
-async def test_workers_that_die_of_their_first_batches_rest_and_are_not_ready(
-    desk: Desk, processes: Processes
+async def test_workers_that_die_in_their_first_batches_are_delayed_and_then_disabled(
+    harness: ExecutorHarness, processes: Processes
 ) -> None:
-    assert (await one(desk)).error is None
-    assert isinstance((await one(desk, do="kill")).error, WorkerDied)
-    await until(lambda: desk.executor.alive)  # the one before it had worked
+    assert (await one(harness)).error is None
+    assert isinstance((await one(harness, do="kill")).error, WorkerDied)
+    await until(lambda: harness.executor.alive)  # the worker before it had worked
     began = time.monotonic()
     for n in range(MOST_DEATHS):
-        assert isinstance((await one(desk, do="kill")).error, WorkerDied)
+        assert isinstance((await one(harness, do="kill")).error, WorkerDied)
         await until(lambda n=n: len(processes.pids) == min(n + 3, 1 + MOST_DEATHS))  # type: ignore[misc]
-        assert n < 1 or not desk.executor.alive
+        assert n < 1 or not harness.executor.alive
     assert time.monotonic() - began > 0.7
-    refused = (await one(desk)).error
+    refused = (await one(harness)).error
     assert type(refused) is InferenceFailed
     assert "has no worker" in str(refused)
     assert len(processes.pids) == 1 + MOST_DEATHS
 
 
 async def test_a_worker_that_survives_a_batch_makes_its_op_ready_again(
-    desk: Desk, processes: Processes
+    harness: ExecutorHarness, processes: Processes
 ) -> None:
     for n in (2, 3):
-        assert isinstance((await one(desk, do="kill")).error, WorkerDied)
+        assert isinstance((await one(harness, do="kill")).error, WorkerDied)
         await until(lambda n=n: len(processes.pids) == n)  # type: ignore[misc]
-    assert not desk.executor.alive
-    assert (await one(desk)).error is None
-    assert desk.executor.alive
+    assert not harness.executor.alive
+    assert (await one(harness)).error is None
+    assert harness.executor.alive
 
 
-async def test_a_bad_slot_rests_while_the_good_one_serves(
+async def test_a_worker_on_a_bad_card_is_delayed_while_the_other_serves(
     started: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BAD_CARD", "0")
-    desk = await started("on a card", workers=2)
+    harness = await started("on a card", workers=2)
     outcomes: list[Outcome] = []
     for _ in range(50):
-        outcomes += await asyncio.gather(one(desk), one(desk))
+        outcomes += await asyncio.gather(one(harness), one(harness))
     failed = [each for each in outcomes if each.error is not None]
     assert 1 <= len(failed) <= MOST_DEATHS
     assert all(isinstance(each.error, WorkerDied) for each in failed)
-    assert desk.executor.alive
+    assert harness.executor.alive
 
 
-async def test_a_worker_that_starts_over_its_memory_limit_is_an_error(
+async def test_a_worker_over_its_memory_limit_at_start_is_an_error(
     processes: Processes,
 ) -> None:
     supervision = Supervision(memory_limit=1 << 20)
@@ -464,62 +472,62 @@ async def test_a_worker_that_starts_over_its_memory_limit_is_an_error(
     assert len(processes.pids) == 1
 
 
-async def test_closing_ends_a_worker_that_does_not_return_and_leaves_nothing(
+async def test_closing_kills_a_worker_that_does_not_return_and_leaks_nothing(
     processes: Processes, tmp_path: Path
 ) -> None:
     before = len(os.listdir("/proc/self/fd"))
-    desk = Desk(executor(processes))
-    await desk.executor.start()
+    harness = ExecutorHarness(executor(processes))
+    await harness.executor.start()
     entered = tmp_path / "entered"
-    work = desk.submit([batch_of(1, do="wait", gate=str(tmp_path / "g"), entered=str(entered))])
+    work = harness.submit([batch_of(1, do="wait", gate=str(tmp_path / "g"), entered=str(entered))])
     await until(entered.exists)
-    assert await desk.executor.close(0.1) is False
-    ((_, (outcome,)),) = await desk.results(work)
+    assert await harness.executor.close(0.1) is False
+    ((_, (outcome,)),) = await harness.results(work)
     assert type(outcome.error) is InferenceFailed
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-async def test_what_cannot_travel_fails_its_own_request_alone(
-    desk: Desk, processes: Processes
+async def test_a_value_that_cannot_be_pickled_only_fails_its_own_request(
+    harness: ExecutorHarness, processes: Processes
 ) -> None:
-    results = await desk.run(
+    results = await harness.run(
         batch_of(1, odd=lambda: None), batch_of(2), batch_of(3, do="unpicklable"), batch_of(4)
     )
     errors = {batch.data_ids[0]: outcome.error for batch, (outcome,) in results}
     assert [number for number, error in sorted(errors.items()) if error is None] == [2, 4]
     assert all(isinstance(errors[number], WrongType) for number in (1, 3))
     assert all("cannot be pickled" in str(errors[number]) for number in (1, 3))
-    (result,) = await desk.run(batch_of(5, odd=lambda: None))
+    (result,) = await harness.run(batch_of(5, odd=lambda: None))
     assert isinstance(result[1][0].error, WrongType)
     assert len(processes.pids) == 1
 
 
-async def test_a_value_whose_opening_raises_fails_its_own_sample_and_no_worker(
-    desk: Desk, processes: Processes
+async def test_a_value_that_cannot_be_unpickled_only_fails_its_own_sample(
+    harness: ExecutorHarness, processes: Processes
 ) -> None:
     batch = batch_of(1, 2, 3)
     (feed,) = batch.samples[1].inputs.values()
-    feed["deep"] = [{"odd": Sour()}]
-    ((_, outcomes),) = await desk.run(batch)
+    feed["deep"] = [{"odd": Unpicklable()}]
+    ((_, outcomes),) = await harness.run(batch)
     assert [type(each.error) for each in outcomes] == [type(None), WrongType, type(None)]
     assert "cannot be unpickled: ValueError: sour" in str(outcomes[1].error)
-    assert isinstance((await one(desk, odd=Sour())).error, WrongType)
-    assert (await one(desk)).error is None
+    assert isinstance((await one(harness, odd=Unpicklable())).error, WrongType)
+    assert (await one(harness)).error is None
     assert len(processes.pids) == 1
 
 
-async def test_who_dies_of_opening_a_value_dies_of_its_batch_and_not_of_its_company(
-    desk: Desk,
+async def test_a_death_while_a_value_is_unpickled_only_loses_its_own_batch(
+    harness: ExecutorHarness,
 ) -> None:
-    results = await desk.run(batch_of(1), batch_of(2, odd=Fatal()), batch_of(3))
+    results = await harness.run(batch_of(1), batch_of(2, odd=Fatal()), batch_of(3))
     errors = [type(outcome.error) for _, (outcome,) in results]
     assert errors == [type(None), WorkerDied, type(None)]
 
 
-async def test_answers_that_are_more_than_a_socket_holds_come_all(
-    desk: Desk, processes: Processes
+async def test_replies_larger_than_the_socket_s_buffer_all_arrive(
+    harness: ExecutorHarness, processes: Processes
 ) -> None:
-    results = await desk.run(
+    results = await harness.run(
         *(batch_of(n, do="lengthen", text="abc", times=n * 100_000) for n in range(20))
     )
     for batch, (outcome,) in results:
@@ -528,148 +536,150 @@ async def test_answers_that_are_more_than_a_socket_holds_come_all(
     assert len(processes.pids) == 1
 
 
-async def test_who_is_read_by_others_gives_nothing_that_only_workers_open(
+async def test_an_op_that_others_read_may_not_return_values_for_workers_only(
     started: Start, processes: Processes
 ) -> None:
-    desk = await started("read by others")
-    outcome = await one(desk, do="odd")
+    harness = await started("read by others")
+    outcome = await one(harness, do="odd")
     assert isinstance(outcome.error, WrongType)
-    for said in ("[read by others]", "'odd'", ".Odd cannot be sent to op 'next'", "in processes"):
-        assert said in str(outcome.error)
-    other = await one(desk, do="number as key")  # which would not go to a worker either
+    for text in ("[read by others]", "'odd'", ".Odd cannot be sent to op 'next'", "in processes"):
+        assert text in str(outcome.error)
+    other = await one(harness, do="number as key")  # which could not be sent to a worker either
     assert "is a text, not int. Please" in str(other.error)
-    assert (await one(desk, do="array", x=np.arange(3))).error is None
+    assert (await one(harness, do="array", x=np.arange(3))).error is None
     assert len(processes.pids) == 1
 
 
 @pytest.mark.parametrize("op", ["garbage", "speaking out of turn"])
-async def test_a_worker_that_breaks_the_rules_is_ended(
+async def test_a_worker_that_violates_the_protocol_is_killed(
     started: Start, processes: Processes, op: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    desk = await started(op, workers=2)
-    outcomes = await asyncio.gather(one(desk), one(desk))
+    harness = await started(op, workers=2)
+    outcomes = await asyncio.gather(one(harness), one(harness))
     assert [each.error for each in outcomes] == [None, None]  # another worker has run them
     await until(lambda: len(processes.pids) >= 3)
     assert "worker 0 is ended: " in caplog.text
 
 
 async def test_an_array_from_one_process_to_another_is_copied_once(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    harness: ExecutorHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x = np.arange((5 * MIB) // 8)
-    for _ in range(3):  # the first answer tells how much memory the next are granted
-        made = (await one(desk, do="array", x=x)).value
+    for _ in range(3):  # the size of the first reply decides how much memory the next are granted
+        made = (await one(harness, do="array", x=x)).value
         assert made is not None
     assert not made["x"].flags.owndata  # it is read where the worker has put it: the only copy
     copied = []
     copy = slabs._copy
 
-    def noted(array: Any, *where: Any) -> int:
+    def recording_copy(array: Any, *where: Any) -> int:
         copied.append(array.nbytes)
         return copy(array, *where)
 
-    monkeypatch.setattr(slabs, "_copy", noted)
+    monkeypatch.setattr(slabs, "_copy", recording_copy)
     tracemalloc.start()
     try:
-        work = desk.submit([batch_of(2, do="sum", x=made["x"])])
+        work = harness.submit([batch_of(2, do="sum", x=made["x"])])
         assert tracemalloc.get_traced_memory()[1] < MIB
     finally:
         tracemalloc.stop()
-    assert copied == []  # the next worker reads it there, too
-    ((_, (outcome,)),) = await desk.results(work)
+    assert copied == []  # the next worker reads it in the same memory
+    ((_, (outcome,)),) = await harness.results(work)
     assert outcome.value == {"sum": int(made["x"].sum()), "owned": False}
 
 
-async def test_a_stopped_workers_batch_goes_to_another_and_it_is_ended_and_replaced(
+async def test_a_stopped_worker_s_batch_runs_elsewhere_and_the_worker_is_replaced(
     processes: Processes, caplog: pytest.LogCaptureFixture
 ) -> None:
     supervised = executor(processes, workers=2, supervision=Supervision(hang_limit=1.0))
-    house = House("process", None, executor=supervised)
-    await house.executor.start()
+    harness = EngineHarness("process", None, executor=supervised)
+    await harness.executor.start()
     os.kill(processes.pids[0], signal.SIGSTOP)
-    outcomes = await asyncio.gather(house.ask(), house.ask(), house.ask())
+    outcomes = await asyncio.gather(harness.request(), harness.request(), harness.request())
     assert all(each.error is None for each in outcomes)
     await until(lambda: len(processes.pids) == 3)
-    await house.at_rest()
-    (told,) = [text for text in caplog.messages if "hangs and is ended" in text]
-    assert "has not begun a batch within 1 s" in told
+    await harness.at_rest()
+    (message,) = [text for text in caplog.messages if "hangs and is ended" in text]
+    assert "has not begun a batch within 1 s" in message
     assert not Path(f"/proc/{processes.pids[0]}").exists()
-    assert house.verdict() == []
-    await house.close()
+    assert harness.verdict() == []
+    await harness.close()
 
 
-async def test_a_stopped_worker_does_not_begin_its_batch_while_it_is_ended(
+async def test_a_stopped_worker_does_not_begin_its_batch_while_it_is_killed(
     processes: Processes, tmp_path: Path
 ) -> None:
-    """Whichever of its threads obeys the signal; none does here."""
+    """Whichever of its threads handles the signal; none does here."""
     supervised = executor(processes, supervision=Supervision(hang_limit=1.0))
-    house = House("process", None, executor=supervised)
-    await house.executor.start()
+    harness = EngineHarness("process", None, executor=supervised)
+    await harness.executor.start()
     gate, entered, begun = tmp_path / "gate", tmp_path / "entered", tmp_path / "begun"
     gate.touch()
-    deaf = await house.ask(do="wait deaf", gate=str(gate), entered=str(entered))
-    assert deaf.error is None
+    ignoring = await harness.request(do="wait deaf", gate=str(gate), entered=str(entered))
+    assert ignoring.error is None
     gate.unlink()
     os.kill(processes.pids[0], signal.SIGSTOP)
-    asked = asyncio.create_task(house.ask(do="wait", gate=str(gate), entered=str(begun)))
+    call = asyncio.create_task(harness.request(do="wait", gate=str(gate), entered=str(begun)))
     await until(begun.exists)
     assert len(processes.pids) == 2
     gate.touch()
-    assert (await asked).error is None
-    assert house.verdict() == []
-    await house.close()
+    assert (await call).error is None
+    assert harness.verdict() == []
+    await harness.close()
 
 
-async def test_who_stands_behind_a_call_that_is_given_up_runs_elsewhere(
+async def test_batches_behind_an_abandoned_call_run_elsewhere(
     processes: Processes, tmp_path: Path
 ) -> None:
-    house = House("process", None, options=WorkOptions(timeout=0.2), executor=executor(processes))
-    await house.executor.start()
+    harness = EngineHarness(
+        "process", None, options=WorkOptions(timeout=0.2), executor=executor(processes)
+    )
+    await harness.executor.start()
     for _ in range(20):
-        await house.ask()  # so short that several batches go out together
+        await harness.request()  # short, so that several batches are handed over together
     feed = {"do": "wait", "gate": str(tmp_path / "gate"), "entered": str(tmp_path / "entered")}
-    outcomes = await asyncio.gather(house.ask(**feed), *(house.ask() for _ in range(5)))
+    outcomes = await asyncio.gather(harness.request(**feed), *(harness.request() for _ in range(5)))
     assert isinstance(outcomes[0].error, OpTimeout)
     assert [each.error for each in outcomes[1:]] == [None] * 5
-    assert house.verdict() == []
-    await house.close()
+    assert harness.verdict() == []
+    await harness.close()
 
 
-async def test_answers_leave_when_they_are_there_though_a_slow_one_went_out_with_them(
+async def test_replies_are_sent_once_ready_though_a_slow_call_was_handed_over_with_them(
     processes: Processes,
 ) -> None:
-    house = House("process", None, executor=executor(processes))
-    await house.executor.start()
+    harness = EngineHarness("process", None, executor=executor(processes))
+    await harness.executor.start()
     for _ in range(50):
-        await house.ask()  # cheap hits
+        await harness.request()  # short calls
     began = time.monotonic()
-    took: list[float] = []
+    times: list[float] = []
 
-    async def ask(**feed: Any) -> None:
-        assert (await house.ask(**feed)).error is None
-        took.append(time.monotonic() - began)
+    async def call(**feed: Any) -> None:
+        assert (await harness.request(**feed)).error is None
+        times.append(time.monotonic() - began)
 
-    misses = [ask(do="sleep", seconds=0.2) for _ in range(3)]
-    await asyncio.gather(*(ask() for _ in range(5)), *misses, *(ask() for _ in range(5)))
-    assert took[4] < 0.15
-    for number, when in enumerate(sorted(took)[5:8], 1):
+    misses = [call(do="sleep", seconds=0.2) for _ in range(3)]
+    await asyncio.gather(*(call() for _ in range(5)), *misses, *(call() for _ in range(5)))
+    assert times[4] < 0.15
+    for number, when in enumerate(sorted(times)[5:8], 1):
         assert 0.2 * number <= when < 0.2 * number + 0.15
-    await house.close()
+    await harness.close()
 
 
 async def test_a_death_is_reported_in_the_log_and_in_a_file(
     processes: Processes, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "crashes"
-    desk = Desk(executor(processes, supervision=Supervision(crash_dir=str(folder))))
-    await desk.executor.start()
-    ((_, (outcome,)),) = await desk.run(batch_of(7, do="segfault", secret="feed"))
+    harness = ExecutorHarness(executor(processes, supervision=Supervision(crash_dir=str(folder))))
+    await harness.executor.start()
+    ((_, (outcome,)),) = await harness.run(batch_of(7, do="segfault", secret="feed"))
     assert isinstance(outcome.error, WorkerDied)
-    assert (await one(desk)).error is None
-    assert await desk.executor.close(10.0)
+    assert (await one(harness)).error is None
+    assert await harness.executor.close(10.0)
     (report,) = [each.getMessage() for each in caplog.records if "died" in each.getMessage()]
     assert "died: SIGSEGV, with data_ids=[7], after 0 batches" in report
-    assert "house.py" in report
+    assert "workers.py" in report
     assert " in process" in report
     assert "run_batch" not in report
     (file,) = folder.iterdir()
@@ -681,7 +691,7 @@ async def test_a_death_is_reported_in_the_log_and_in_a_file(
 
 
 @pytest.mark.parametrize("replacement", [False, True], ids=["at first", "later"])
-async def test_a_worker_that_does_not_become_ready_is_told_of_and_ended_with_its_stack(
+async def test_a_worker_that_is_not_ready_in_time_is_logged_and_killed_with_its_stack(
     processes: Processes,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -691,59 +701,63 @@ async def test_a_worker_that_does_not_become_ready_is_told_of_and_ended_with_its
     monkeypatch.setenv("PROCESSES_GONE", str(tmp_path / "gone"))
     monkeypatch.setattr(executor_module, "LOG_AFTER", 0.5)
     op = "slow again" if replacement else "slow"
-    desk = Desk(executor(processes, op, supervision=Supervision(start_timeout=3.0)))
+    harness = ExecutorHarness(executor(processes, op, supervision=Supervision(start_timeout=3.0)))
     if replacement:
-        await desk.executor.start()
-        assert isinstance((await one(desk, do="kill")).error, WorkerDied)
-        assert (await one(desk)).error is None
+        await harness.executor.start()
+        assert isinstance((await one(harness, do="kill")).error, WorkerDied)
+        assert (await one(harness)).error is None
         assert len(processes.pids) == 3
-        assert await desk.executor.close(10.0)
+        assert await harness.executor.close(10.0)
     else:
         with pytest.raises(
             StartupError,
             match=r"worker 0 was not ready within 3 s .start_timeout.: its process starts; the log",
         ):
-            await desk.executor.start()
+            await harness.executor.start()
     assert "was not ready within 3 s" in caplog.text or not replacement
-    told = [each.getMessage() for each in caplog.records if "has not become ready" in each.message]
-    assert len(told) >= 2
-    assert re.match(rf"op {op}: worker 0 \(pid \d+\) has not become ready for \d+ s: ", told[0])
+    messages = [
+        each.getMessage() for each in caplog.records if "has not become ready" in each.message
+    ]
+    assert len(messages) >= 2
+    assert re.match(rf"op {op}: worker 0 \(pid \d+\) has not become ready for \d+ s: ", messages[0])
     assert "in init_op_that_hangs" in caplog.text
 
 
-async def test_an_output_whose_items_cannot_be_read_fails_its_request_alone(
-    desk: Desk, processes: Processes
+async def test_an_output_whose_items_cannot_be_read_only_fails_its_own_request(
+    harness: ExecutorHarness, processes: Processes
 ) -> None:
-    outcome = await one(desk, do="items raise")
+    outcome = await one(harness, do="items raise")
     assert isinstance(outcome.error, WrongType)
     assert "its items cannot be read: ValueError: not for you" in str(outcome.error)
-    assert (await one(desk)).error is None
+    assert (await one(harness)).error is None
     assert len(processes.pids) == 1
 
 
-async def test_moments_of_workers_and_what_they_loaded_are_told(processes: Processes) -> None:
-    told: list[tuple[str, int]] = []
+async def test_instruments_get_the_events_of_workers_and_loaded_has_their_models(
+    processes: Processes,
+) -> None:
+    events: list[tuple[str, int]] = []
 
     class Listener(Instrument):
         def worker_started(self, op: str, index: int, now: float) -> None:
-            told.append(("started", index))
+            events.append(("started", index))
 
         def worker_died(self, op: str, index: int, why: str, now: float) -> None:
-            told.append((why, index))
+            events.append((why, index))
 
         def worker_replaced(self, op: str, index: int, why: str, now: float) -> None:
-            told.append((why, index))
+            events.append((why, index))
 
     made: ProcessExecutor = executor(processes, supervision=Supervision(max_batches=2))
     made.instruments = Instruments([Listener()])
-    desk = Desk(made)
+    harness = ExecutorHarness(made)
     await made.start()
     assert made.loaded == [{"pid": processes.pids[0], "model": None}]
-    assert isinstance((await one(desk, do="kill")).error, WorkerDied)
-    assert (await one(desk)).error is None
-    assert (await one(desk)).error is None
-    await until(lambda: len(told) == 5)
-    assert [each for each, _ in told] == [
+    assert isinstance((await one(harness, do="kill")).error, WorkerDied)
+    assert (await one(harness)).error is None
+    assert (await one(harness)).error is None
+    await until(lambda: len(events) == 5)
+    assert [each for each, _ in events] == [
         "started",
         "SIGKILL",
         "started",

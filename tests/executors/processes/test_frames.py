@@ -1,4 +1,4 @@
-"""Frames come out as they went in, however the bytes are cut."""
+"""Frames are decoded as they were encoded, however the bytes are split."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ FRAMES = st.lists(
 
 
 @given(FRAMES, st.lists(st.integers(1, 60), min_size=1))
-def test_frames_come_out_however_the_bytes_are_cut(
+def test_frames_are_decoded_however_the_bytes_are_split(
     frames: list[tuple[Kind, int, bytes]], cuts: list[int]
 ) -> None:
     data = b"".join(header(kind, number, len(body)) + body for kind, number, body in frames)
     reader = FrameReader(100)
-    heard: list[Frame] = []
+    received: list[Frame] = []
     at = n = 0
     while at < len(data):
         size = cuts[n % len(cuts)]
-        heard += reader.receive(data[at : at + size])
+        received += reader.receive(data[at : at + size])
         at, n = at + size, n + 1
-    assert [(kind, number, bytes(body)) for kind, number, body in heard] == frames
+    assert [(kind, number, bytes(body)) for kind, number, body in received] == frames
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_frames_come_out_however_the_bytes_are_cut(
      b"PF\x02\xff" + bytes(12)],
     ids=["other protocol", "too long", "version", "kind"],
 )  # fmt: skip
-def test_what_is_no_frame_is_refused_when_its_header_is_there(data: bytes) -> None:
+def test_an_invalid_header_is_refused_once_it_is_complete(data: bytes) -> None:
     with pytest.raises(FrameError):
         FrameReader(100).receive(data)
     reader = FrameReader(100)
@@ -43,6 +43,6 @@ def test_what_is_no_frame_is_refused_when_its_header_is_there(data: bytes) -> No
         reader.receive(data[15:])
 
 
-def test_no_header_can_be_too_large() -> None:
+def test_a_header_over_the_size_limit_cannot_be_encoded() -> None:
     with pytest.raises(FrameError):
         header(Kind.DONE, 1, 2**32)

@@ -1,4 +1,4 @@
-"""Samples and outcomes as plain values, there and back."""
+"""Samples and outcomes as plain values, in both directions."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from penstock.executors.processes.marshalling import (
     output,
 )
 from penstock.request import Outcome, Sample
-from tests.executors.house import batch_of
+from tests.executors.harness import batch_of
 
 
 @pytest.mark.parametrize("sizes", [[1], [1, 1, 1], [2, 1, 3]])
-def test_samples_arrive_in_their_batches_with_the_time_that_is_left(sizes: list[int]) -> None:
+def test_samples_are_decoded_in_their_batches_with_the_remaining_time(sizes: list[int]) -> None:
     samples = [Sample(n, {"op": {"n": n}}, 100.0 + n, log_id=-n) for n in range(sum(sizes))]
-    left = iter(samples)
-    batches = [[next(left) for _ in range(size)] for size in sizes]
-    there = [list(each) for each in batches_in(batches_out(batches, 90.0), 5.0)]
-    assert list(map(len, there)) == sizes
-    for here, gone in zip(samples, [each for batch in there for each in batch], strict=True):
+    remaining = iter(samples)
+    batches = [[next(remaining) for _ in range(size)] for size in sizes]
+    decoded = [list(each) for each in batches_in(batches_out(batches, 90.0), 5.0)]
+    assert list(map(len, decoded)) == sizes
+    for here, gone in zip(samples, [each for batch in decoded for each in batch], strict=True):
         assert (gone.data_id, gone.log_id, gone.inputs) == (here.data_id, here.log_id, here.inputs)
         assert gone.deadline == here.deadline - 85.0
 
@@ -36,7 +36,7 @@ def test_samples_arrive_in_their_batches_with_the_time_that_is_left(sizes: list[
     [HookFailed("it raised"), DeadlineExceeded("late", by_client=True), ProductError(5000, "ours")],
     ids=str,
 )
-def test_outcomes_arrive_as_they_were(error: RequestError) -> None:
+def test_outcomes_are_decoded_as_they_were_encoded(error: RequestError) -> None:
     batch = batch_of(1, 2)
     batch.ran, batch.prepared, batch.processed = 0.5, 0.1, 0.2
     back = batch_of(1, 2)
@@ -53,7 +53,7 @@ def test_outcomes_arrive_as_they_were(error: RequestError) -> None:
     [None, [], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0, {}, None],
      [0.0, 0.0, 0.0, None, ["no such error", "", 0, False], False]],
 )  # fmt: skip
-def test_what_is_no_answer_is_refused(value: Any) -> None:
+def test_an_invalid_value_is_refused(value: Any) -> None:
     with pytest.raises(FrameError):
         outcomes_in(value, batch_of(1))
 
@@ -62,8 +62,8 @@ class Text(str):
     __slots__ = ()
 
 
-def test_an_output_leaves_as_a_plain_dict_with_texts_as_keys() -> None:
-    left = output({Text("a"): 1})
-    assert [type(key) for key in left] == [str]
+def test_an_output_is_encoded_as_a_plain_dict_with_text_keys() -> None:
+    encoded = output({Text("a"): 1})
+    assert [type(key) for key in encoded] == [str]
     with pytest.raises(FrameError, match="is a text, not int"):
         output({1: 2})  # type: ignore[dict-item]

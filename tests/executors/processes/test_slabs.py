@@ -1,4 +1,4 @@
-"""Shared memory: who may read what, and when it is used again."""
+"""Shared memory: access of each process, and reuse."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.executors.processes.values import Ref
 MIB = 1 << 20
 
 
-class Ends:
+class PoolAndWorker:
     """An engine's pool and a worker, in one process."""
 
     def __init__(self, limit: int = 64 * MIB) -> None:
@@ -36,14 +36,14 @@ class Ends:
         self.worker.drop(slab.number)
 
     def send(self, array: np.ndarray) -> np.ndarray:
-        """The array as the worker has it."""
+        """Sends an array; returns it as the worker gets it."""
         ref = self.loan.place(array)
         assert ref is not None
         memory, offset = self.worker.fetch(ref)
         return np.ndarray(array.shape, array.dtype, memory, offset)
 
     def answer(self, array: np.ndarray) -> np.ndarray:
-        """The array as the engine has it."""
+        """Replies an array; returns it as the engine gets it."""
         ref = self.worker.place(array)
         assert ref is not None
         memory, offset = self.loan.fetch(ref)
@@ -62,20 +62,20 @@ def array(number: int, nbytes: int = 100_000) -> np.ndarray:
 
 
 @pytest.fixture
-def ends() -> Iterator[Ends]:
+def ends() -> Iterator[PoolAndWorker]:
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
-    made = Ends()
+    made = PoolAndWorker()
     yield made
     made.loan.end()
     made.pool.close()
     made.worker = WorkerSlabs()
     del made
-    gc.collect()  # what a test has held may be part of a cycle
+    gc.collect()  # objects of a test may be part of a cycle
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
-def test_arrays_go_there_in_one_slab_for_reading_only_and_it_is_used_again(ends: Ends) -> None:
+def test_arrays_are_sent_in_one_read_only_slab_that_is_reused(ends: PoolAndWorker) -> None:
     for n in range(20):
         first, second = ends.send(array(n)), ends.send(array(n + 1, 200_000).reshape(2, -1).T)
         assert first[-1] == n
@@ -86,7 +86,7 @@ def test_arrays_go_there_in_one_slab_for_reading_only_and_it_is_used_again(ends:
     assert len(ends.pool) == 1
 
 
-def test_what_the_op_keeps_is_its_own_from_then_on(ends: Ends) -> None:
+def test_a_slab_with_an_array_that_the_op_keeps_is_not_reused(ends: PoolAndWorker) -> None:
     kept = ends.send(array(1))[5:]
     (number,) = ends.end()
     assert ends.dropped == [number]
@@ -97,10 +97,10 @@ def test_what_the_op_keeps_is_its_own_from_then_on(ends: Ends) -> None:
     assert len(ends.pool) == 1
 
 
-def test_outputs_come_back_in_the_granted_slab_and_stay_while_somebody_reads_them(
-    ends: Ends,
+def test_outputs_return_in_a_granted_slab_that_is_not_reused_while_they_are_read(
+    ends: PoolAndWorker,
 ) -> None:
-    assert ends.loan.grant() == 0  # nobody knows yet that something large comes back
+    assert ends.loan.grant() == 0  # no large reply has been seen yet
     ends.pool.reply_bytes = 300_000
     held = []
     for n in range(6):
@@ -112,23 +112,23 @@ def test_outputs_come_back_in_the_granted_slab_and_stay_while_somebody_reads_the
     assert len(ends.pool) == 6
     held.clear()
     ends.loan.grant()
-    assert len(ends.pool) == 6  # one of them
+    assert len(ends.pool) == 6  # one of them is reused
 
 
-def test_an_output_is_sent_on_where_it_is(ends: Ends) -> None:
+def test_an_output_is_sent_on_without_a_copy(ends: PoolAndWorker) -> None:
     ends.pool.reply_bytes = 300_000
     ends.worker.begin(ends.loan.grant())
     made = ends.answer(array(7))
     ends.end()
-    next_op = Ends()
-    there = next_op.send(made)
-    assert there[-1] == 7
+    next_op = PoolAndWorker()
+    received = next_op.send(made)
+    assert received[-1] == 7
     assert len(next_op.pool) == 0
-    assert not there.flags.writeable
+    assert not received.flags.writeable
     del made
     ends.loan.grant()
-    assert len(ends.pool) == 2  # it is read there
-    del there
+    assert len(ends.pool) == 2  # it is still read
+    del received
     next_op.end()
     ends.loan.end()
     ends.loan.grant()
@@ -138,7 +138,7 @@ def test_an_output_is_sent_on_where_it_is(ends: Ends) -> None:
 @pytest.mark.parametrize(
     "ref", [Ref(0, 0, 1), Ref(1, 0, 2 * MIB), Ref(1, MIB, 1), Ref(1, 0, 0), Ref(1, 2**63, 2**63)]
 )
-def test_bytes_that_were_not_granted_are_no_answer(ends: Ends, ref: Ref) -> None:
+def test_references_outside_of_the_granted_slab_are_refused(ends: PoolAndWorker, ref: Ref) -> None:
     ends.pool.reply_bytes = 100_000
     number = ends.loan.grant()
     with pytest.raises(FrameError):
@@ -148,7 +148,7 @@ def test_bytes_that_were_not_granted_are_no_answer(ends: Ends, ref: Ref) -> None
     ends.loan.end()
 
 
-def test_neither_end_can_make_a_slab_shorter(ends: Ends) -> None:
+def test_neither_process_can_shrink_a_slab(ends: PoolAndWorker) -> None:
     ends.pool.reply_bytes = 100_000
     slab = ends.loan.granted[ends.loan.grant()]
     descriptor = slab.descriptor_for(writing=True)
@@ -158,8 +158,8 @@ def test_neither_end_can_make_a_slab_shorter(ends: Ends) -> None:
     ends.loan.end()
 
 
-def test_there_are_limits_beyond_which_arrays_go_another_way() -> None:
-    ends = Ends(limit=3 * MIB)
+def test_arrays_beyond_the_limits_are_not_placed_in_slabs() -> None:
+    ends = PoolAndWorker(limit=3 * MIB)
     assert ends.loan.place(array(1, 4 * MIB)) is None
     assert ends.loan.place(array(1, 2 * MIB)) is not None
     assert ends.loan.place(array(1, 2 * MIB)) is None
@@ -169,7 +169,7 @@ def test_there_are_limits_beyond_which_arrays_go_another_way() -> None:
     ends.pool.close()
 
 
-def test_idle_memory_is_given_up_when_nobody_has_wanted_it_for_a_while(ends: Ends) -> None:
+def test_idle_memory_is_freed_after_a_while(ends: PoolAndWorker) -> None:
     ends.send(array(1))
     ends.end()
     ends.pool.trim()

@@ -1,4 +1,4 @@
-"""The engine's side of the line; the test is the supervisor."""
+"""The engine's end of the control connection; the test is the supervisor."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from penstock.executors.processes.control import (
 
 
 class Supervisor:
-    """The other end of the line, in the test's hands."""
+    """The other end of the connection, controlled by the test."""
 
     def __init__(self, line: socket.socket) -> None:
         line.setblocking(False)
         self.line = line
         self.ends: list[socket.socket] = []
 
-    async def hear(self) -> Message:
+    async def receive(self) -> Message:
         """The next message."""
         loop = asyncio.get_running_loop()
         readable = asyncio.Event()
@@ -52,13 +52,13 @@ class Supervisor:
         loop.remove_reader(self.line)
         return decode(self.line.recv(MOST_BYTES))
 
-    async def hear_spawn(self) -> Spawn:
-        message = await self.hear()
+    async def receive_spawn(self) -> Spawn:
+        message = await self.receive()
         assert isinstance(message, Spawn)
         return message
 
-    def fork(self, number: int, pid: int) -> socket.socket:
-        """Say that a worker was forked; gives the worker's end. The pidfd is this process's."""
+    def forked(self, number: int, pid: int) -> socket.socket:
+        """Reports a forked worker; returns the worker's end. The pidfd is this process's."""
         ours, theirs = socket.socketpair()
         pidfd = os.pidfd_open(os.getpid())
         socket.send_fds(self.line, [encode(Forked(number, pid))], [ours.fileno(), pidfd])
@@ -68,7 +68,7 @@ class Supervisor:
         self.ends.append(theirs)
         return theirs
 
-    def say(self, message: Message) -> None:
+    def send_message(self, message: Message) -> None:
         self.line.send(encode(message))
 
 
@@ -94,18 +94,18 @@ def supervisor(line: tuple[socket.socket, Supervisor]) -> Supervisor:
     return line[1]
 
 
-def let_go(worker: Spawned) -> None:
+def close_worker(worker: Spawned) -> None:
     worker.socket.close()
     os.close(worker.pidfd)
 
 
-async def test_a_worker_comes_with_its_socket_and_its_pidfd(
+async def test_a_spawned_worker_has_its_socket_and_pidfd(
     client: SupervisorClient, supervisor: Supervisor
 ) -> None:
     spawning = asyncio.create_task(client.spawn("detect", 3))
-    wanted = await supervisor.hear_spawn()
+    wanted = await supervisor.receive_spawn()
     assert (wanted.op, wanted.index) == ("detect", 3)
-    supervisor.fork(wanted.number, 4711).send(b"hello")
+    supervisor.forked(wanted.number, 4711).send(b"hello")
     worker = await spawning
     assert worker.pid == 4711
     assert worker.socket.recv(9) == b"hello"
@@ -113,104 +113,104 @@ async def test_a_worker_comes_with_its_socket_and_its_pidfd(
     signal.pidfd_send_signal(worker.pidfd, 0)
     for fd in (worker.pidfd, worker.socket.fileno()):
         assert fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
-    let_go(worker)
+    close_worker(worker)
 
 
-async def test_wishes_are_met_one_after_the_other(
+async def test_spawns_are_requested_one_after_the_other(
     client: SupervisorClient, supervisor: Supervisor
 ) -> None:
     spawning = [asyncio.create_task(client.spawn("op", index)) for index in range(3)]
     for index in range(3):
-        wanted = await supervisor.hear_spawn()
+        wanted = await supervisor.receive_spawn()
         assert wanted.index == index
         assert not select.select([supervisor.line], [], [], 0)[0]
-        supervisor.fork(wanted.number, 100 + index)
+        supervisor.forked(wanted.number, 100 + index)
     workers = await asyncio.gather(*spawning)
     assert [worker.pid for worker in workers] == [100, 101, 102]
     for worker in workers:
-        let_go(worker)
+        close_worker(worker)
 
 
-async def test_a_refusal_is_raised_with_its_reason(
+async def test_a_refused_spawn_raises_the_reason(
     client: SupervisorClient, supervisor: Supervisor
 ) -> None:
     spawning = asyncio.create_task(client.spawn("op", 0))
-    supervisor.say(Refused((await supervisor.hear_spawn()).number, "no room"))
+    supervisor.send_message(Refused((await supervisor.receive_spawn()).number, "no room"))
     with pytest.raises(StartupError, match="no room"):
         await spawning
 
 
-async def test_an_end_that_comes_before_anybody_asks_is_kept(
+async def test_an_exit_reported_before_anyone_waits_is_kept(
     client: SupervisorClient, supervisor: Supervisor
 ) -> None:
     spawning = asyncio.create_task(client.spawn("op", 0))
-    number = (await supervisor.hear_spawn()).number
-    supervisor.fork(number, 4711)
-    supervisor.say(Exited(4711, signal.SIGSEGV, 5))
+    number = (await supervisor.receive_spawn()).number
+    supervisor.forked(number, 4711)
+    supervisor.send_message(Exited(4711, signal.SIGSEGV, 5))
     worker = await spawning
     assert await client.exited(worker.pid) == Exited(4711, signal.SIGSEGV, 5)
     with pytest.raises(LookupError):
         await client.exited(worker.pid)
-    let_go(worker)
+    close_worker(worker)
 
 
-async def test_who_gives_up_waiting_for_an_end_does_not_lose_it(
+async def test_an_exit_is_kept_for_the_next_after_a_wait_was_cancelled(
     client: SupervisorClient, supervisor: Supervisor
 ) -> None:
     spawning = asyncio.create_task(client.spawn("op", 0))
-    supervisor.fork((await supervisor.hear_spawn()).number, 4711)
+    supervisor.forked((await supervisor.receive_spawn()).number, 4711)
     worker = await spawning
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(client.exited(worker.pid), 0)
     waiting = asyncio.create_task(client.exited(worker.pid))
-    supervisor.say(Exited(4711, 0, 5))
+    supervisor.send_message(Exited(4711, 0, 5))
     assert (await waiting).status == 0
-    let_go(worker)
+    close_worker(worker)
 
 
 async def test_orders_are_passed_on(line: tuple[socket.socket, Supervisor]) -> None:
-    heard: asyncio.Queue[Order] = asyncio.Queue()
-    client = SupervisorClient(line[0], asyncio.get_running_loop(), heard.put_nowait)
+    received: asyncio.Queue[Order] = asyncio.Queue()
+    client = SupervisorClient(line[0], asyncio.get_running_loop(), received.put_nowait)
     orders: list[Order] = [Serve(), Stop(False), Leave()]
     for order in orders:
-        line[1].say(order)
-    assert [await asyncio.wait_for(heard.get(), 10) for _ in orders] == orders
+        line[1].send_message(order)
+    assert [await asyncio.wait_for(received.get(), 10) for _ in orders] == orders
     client.leaving()
-    assert await line[1].hear() == Leaving()
+    assert await line[1].receive() == Leaving()
     client.close()
 
 
-def test_why_an_engine_cannot_start_is_told(line: tuple[socket.socket, Supervisor]) -> None:
+def test_a_failed_start_is_reported(line: tuple[socket.socket, Supervisor]) -> None:
     assert report_failure(line[0], "no such model")
     assert decode(line[1].line.recv(MOST_BYTES)) == Failed("no such model")
     line[1].line.close()
     assert not report_failure(line[0], "no such model")
 
 
-async def test_readiness_is_told(client: SupervisorClient, supervisor: Supervisor) -> None:
+async def test_readiness_is_reported(client: SupervisorClient, supervisor: Supervisor) -> None:
     client.ready(["a model"])
-    assert await supervisor.hear() == Ready(["a model"])
+    assert await supervisor.receive() == Ready(["a model"])
 
 
-async def test_who_waits_hears_that_the_supervisor_is_gone(
+async def test_waiting_calls_fail_when_the_supervisor_has_died(
     client: SupervisorClient, supervisor: Supervisor
 ) -> None:
     spawning = asyncio.create_task(client.spawn("op", 0))
-    supervisor.fork((await supervisor.hear_spawn()).number, 4711)
+    supervisor.forked((await supervisor.receive_spawn()).number, 4711)
     worker = await spawning
     ending = asyncio.create_task(client.exited(worker.pid))
     spawning = asyncio.create_task(client.spawn("op", 1))
-    await supervisor.hear_spawn()
+    await supervisor.receive_spawn()
     supervisor.line.close()
     for waiting in (spawning, ending):
         with pytest.raises(StartupError, match="supervisor"):
             await waiting
     with pytest.raises(StartupError, match="supervisor"):
         await client.spawn("op", 2)
-    let_go(worker)
+    close_worker(worker)
 
 
-async def test_a_line_that_is_closed_says_nothing_more(
+async def test_a_closed_connection_sends_nothing_more(
     client: SupervisorClient, supervisor: Supervisor
 ) -> None:
     client.close()

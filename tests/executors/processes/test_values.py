@@ -1,4 +1,4 @@
-"""What travels between processes comes back equal; what is no value is refused."""
+"""Values sent between processes are decoded equal; others are refused."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ VALUES = st.recursive(
 )
 
 
-def body_of(value: Any, **how: Any) -> bytes:
-    return b"".join(encode(value, **how))
+def body_of(value: Any, **options: Any) -> bytes:
+    return b"".join(encode(value, **options))
 
 
 def same(a: Any, b: Any) -> bool:
@@ -67,7 +67,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 @given(VALUES)
-def test_a_value_comes_back_equal_with_its_types(value: Any) -> None:
+def test_a_value_is_decoded_equal_with_its_types(value: Any) -> None:
     assert same(decode(body_of(value)), value)
 
 
@@ -77,11 +77,11 @@ def test_a_value_comes_back_equal_with_its_types(value: Any) -> None:
      (1, (2, ())), np.zeros((3, 4), order="F"), np.zeros((0, 4)), np.array(["ü"], object),
      {1: 2, None: "a", "b": (1,)}],
 )  # fmt: skip
-def test_rarer_values_come_back_too(value: Any) -> None:
+def test_rare_values_are_decoded_equal(value: Any) -> None:
     assert same(decode(body_of({"x": [value]})), {"x": [value]})
 
 
-def test_large_arrays_are_not_copied_into_the_plain_part() -> None:
+def test_large_arrays_are_separate_pieces_without_a_copy() -> None:
     array = np.arange(LARGE, dtype=np.uint8)
     pieces = encode([array, array.reshape(256, -1).T])
     assert sum(map(len, pieces[:2])) < 200
@@ -91,7 +91,7 @@ def test_large_arrays_are_not_copied_into_the_plain_part() -> None:
     assert first.flags.writeable
 
 
-def test_an_array_in_shared_memory_is_a_view_of_that() -> None:
+def test_an_array_in_shared_memory_is_decoded_as_a_view() -> None:
     memory = np.zeros(4 * LARGE, np.uint8)
     memory.flags.writeable = False
     placed: list[Any] = []
@@ -101,7 +101,7 @@ def test_an_array_in_shared_memory_is_a_view_of_that() -> None:
         return Ref(7, 64, array.nbytes)
 
     body = body_of({"x": np.ones(LARGE, np.uint16), "y": np.ones(LARGE, np.int8)[:9]}, place=place)
-    assert [each.dtype for each in placed] == [np.uint16]  # the other is small
+    assert [each.dtype for each in placed] == [np.uint16]  # the other array is small
     value = Decoder(lambda ref: (memory, ref.offset)).decode(body)
     assert np.shares_memory(value["x"], memory)
     assert not value["x"].flags.writeable
@@ -113,7 +113,7 @@ class Odd:
     pass
 
 
-def test_other_values_are_pickles_that_nobody_opens_on_the_way() -> None:
+def test_other_values_are_pickles_that_only_workers_unpickle() -> None:
     with pytest.raises(OnlyPickledError, match=r"test_values\.Odd cannot be sent"):
         encode({"x": Odd()})
     body = body_of({"x": Odd()}, pickle=pickle.dumps)
@@ -128,14 +128,14 @@ def test_other_values_are_pickles_that_nobody_opens_on_the_way() -> None:
         encode({"x": lambda: None}, pickle=pickle.dumps)
 
 
-def _knot() -> list[Any]:
-    knot: list[Any] = []
-    knot.append(knot)
-    return knot
+def _cyclic() -> list[Any]:
+    cycle: list[Any] = []
+    cycle.append(cycle)
+    return cycle
 
 
-@pytest.mark.parametrize("value", [_knot(), "\ud800", {"\ud800": 1}], ids=["knot", "text", "key"])
-def test_what_cannot_be_written_is_refused(value: Any) -> None:
+@pytest.mark.parametrize("value", [_cyclic(), "\ud800", {"\ud800": 1}], ids=["knot", "text", "key"])
+def test_a_value_that_cannot_be_encoded_is_refused(value: Any) -> None:
     with pytest.raises(FrameError):
         encode({"x": value}, pickle=pickle.dumps)
 
@@ -150,7 +150,7 @@ def test_any_bytes_are_a_value_or_refused(data: bytes) -> None:
 
 
 @given(VALUES, st.data())
-def test_a_value_with_one_wrong_octet_is_another_or_refused(value: Any, data: Any) -> None:
+def test_a_value_with_a_changed_octet_is_another_value_or_refused(value: Any, data: Any) -> None:
     body = bytearray(body_of(value))
     body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
     try:
@@ -159,7 +159,7 @@ def test_a_value_with_one_wrong_octet_is_another_or_refused(value: Any, data: An
         return
 
 
-def test_an_array_cannot_promise_more_than_there_is() -> None:
+def test_an_array_longer_than_its_data_is_refused() -> None:
     body = bytearray(body_of(np.zeros(4, np.uint8)))
     at = body.index((4).to_bytes(8, "little"))
     body[at : at + 8] = (2**40).to_bytes(8, "little")

@@ -1,4 +1,4 @@
-"""When a worker hangs, and when it is replaced."""
+"""Detection of hanging workers, and reasons for replacements."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ from penstock.executors.processes.watchdog import (
 STEP = 0.25
 
 
-def looks(watch: Watch, doing: Doing | None, seconds: float, step: float = STEP) -> str | None:
-    """What the first look that finds something says, of looks over so many seconds."""
+def first_fault(
+    watch: Watch, doing: Doing | None, seconds: float, step: float = STEP
+) -> str | None:
+    """The first fault that a series of looks over so many seconds reports."""
     found = (watch.look(doing, step) for _ in range(round(seconds / step)))
     return next((fault for fault in found if fault), None)
 
@@ -32,10 +34,10 @@ def looks(watch: Watch, doing: Doing | None, seconds: float, step: float = STEP)
      (Doing(1, True, False), 60.0)],
     ids=["not begun", "not begun and not wanted", "goes on in vain"],
 )  # fmt: skip
-def test_a_hang_is_noticed_soon_after_its_limit_and_not_before(doing: Doing, limit: float) -> None:
+def test_a_hang_is_detected_soon_after_its_limit_and_not_before(doing: Doing, limit: float) -> None:
     watch = Watch(60.0)
-    assert looks(watch, doing, limit) is None
-    fault = looks(watch, doing, 1.0)
+    assert first_fault(watch, doing, limit) is None
+    fault = first_fault(watch, doing, 1.0)
     assert fault is not None
     assert f"{limit:g} s" in fault
 
@@ -44,39 +46,39 @@ def test_a_hang_is_noticed_soon_after_its_limit_and_not_before(doing: Doing, lim
     ("hang_limit", "limit"),
     [(None, BEGIN_LIMIT), (60.0, BEGIN_LIMIT), (2.0, 2.0), (0.1, BEGIN_LEAST)],
 )
-def test_a_batch_is_begun_within_the_hang_limit_if_that_is_no_single_look(
+def test_the_limit_to_begin_a_batch_follows_hang_limit_with_a_minimum(
     hang_limit: float | None, limit: float
 ) -> None:
     watch = Watch(hang_limit)
-    assert looks(watch, Doing(1, False, True), limit) is None
+    assert first_fault(watch, Doing(1, False, True), limit) is None
     fault = watch.look(Doing(1, False, True), STEP)
     assert fault is not None
     assert f"within {limit:g} s" in fault
 
 
-def test_a_call_that_somebody_waits_for_may_take_as_long_as_it_likes() -> None:
+def test_a_call_with_waiting_requests_may_take_any_time() -> None:
     watch = Watch(1.0)
-    assert looks(watch, Doing(1, True, True), 3600.0) is None
-    assert looks(watch, Doing(1, True, False), 0.75) is None
-    assert looks(watch, Doing(1, True, False), 1.25) is not None
+    assert first_fault(watch, Doing(1, True, True), 3600.0) is None
+    assert first_fault(watch, Doing(1, True, False), 0.75) is None
+    assert first_fault(watch, Doing(1, True, False), 1.25) is not None
 
 
-def test_without_a_limit_a_call_in_vain_goes_on() -> None:
-    assert looks(Watch(None), Doing(1, True, False), 3600.0) is None
+def test_without_a_limit_an_abandoned_call_may_take_any_time() -> None:
+    assert first_fault(Watch(None), Doing(1, True, False), 3600.0) is None
 
 
-def test_every_batch_has_a_time_of_its_own() -> None:
+def test_the_limits_apply_to_every_batch_separately() -> None:
     watch = Watch(1.0)
     for number in range(1, 100):
-        assert looks(watch, Doing(number, False, True), BEGIN_LEAST - STEP) is None
-        assert looks(watch, Doing(number, True, False), 0.75) is None
+        assert first_fault(watch, Doing(number, False, True), BEGIN_LEAST - STEP) is None
+        assert first_fault(watch, Doing(number, True, False), 0.75) is None
 
 
 def test_an_idle_worker_does_not_hang() -> None:
     watch = Watch(1.0)
-    assert looks(watch, None, 3600.0) is None
-    assert looks(watch, Doing(1, False, True), 1.0) is None
-    assert looks(watch, None, 60.0) is None
+    assert first_fault(watch, None, 3600.0) is None
+    assert first_fault(watch, Doing(1, False, True), 1.0) is None
+    assert first_fault(watch, None, 60.0) is None
 
 
 def test_an_idle_worker_is_replaced_beyond_its_limits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,8 +92,8 @@ def test_an_idle_worker_is_replaced_beyond_its_limits(monkeypatch: pytest.Monkey
     assert why_replaced(Supervision(), 10**9, 2) is None
 
 
-def test_the_memory_of_a_process_grows_with_what_it_holds() -> None:
-    # A mapping of its own: the allocator might answer with pages that the process holds already.
+def test_the_resident_memory_of_a_process_includes_what_it_allocates() -> None:
+    # A separate mapping: the allocator might reuse pages that the process already has.
     with mmap.mmap(-1, 64 << 20) as held:
         before = resident_bytes(os.getpid())
         held.write(b"x" * len(held))

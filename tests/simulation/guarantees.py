@@ -1,23 +1,24 @@
-"""What must be true of a made-up world after every event; what is not goes to its problems."""
+"""Guarantees that a simulated world must keep after every event; violations are added to
+problems."""
 
 from __future__ import annotations
 
 from penstock.engine.deadlines import TICK
 from penstock.engine.stage import Stage
-from tests.simulation.graphs import MadeGraph
+from tests.simulation.graphs import RandomGraph
 from tests.simulation.world import NEARLY, World
 
 
-class Promises:
-    """The engine's, of one world."""
+class Guarantees:
+    """The engine's guarantees, in one world."""
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._heard = -1
+        self._events_seen = -1
         self._occupied: set[Stage] = set()
 
     def check(self, quiet: bool) -> None:
-        """Look at everything; ``quiet`` says that all turns and alarms that were due have run."""
+        """Checks everything; ``quiet``: all turns and alarms that were due have run."""
         world = self._world
         waiting = self._check_queues(quiet)
         wanted = 0
@@ -30,13 +31,14 @@ class Promises:
                 world.problems.append(f"data id {data_id} has no answer after its deadline")
         if waiting != wanted:
             world.problems.append(f"{waiting} samples stand in queues, {wanted} are wanted")
-        heard = len(world.recorder.events)
-        if heard != self._heard:  # counting is dear, and nothing changes in silence
+        events_seen = len(world.recorder.events)
+        if events_seen != self._events_seen:  # only events change the counts
             self._check_counts(quiet)
-            self._heard = heard if quiet else -1
+            self._events_seen = events_seen if quiet else -1
 
     def _check_queues(self, quiet: bool) -> int:
-        """Each queue's own bookkeeping, its bound, and that nobody waits beside an idle worker."""
+        """Checks each queue's bookkeeping and capacity, and that no sample waits beside an idle
+        worker."""
         world = self._world
         waiting = 0
         for graph in world.graphs:
@@ -55,12 +57,12 @@ class Promises:
                     if quiet and count and idle:
                         self._check_wait(graph, op)
                 if quiet and idle and len(stage.quarantine):
-                    # Who is to run alone need not wait for company, only for a worker.
+                    # Samples that must run alone wait for a worker only.
                     world.problems.append(f"{stage.quarantine} beside an idle worker")
         return waiting
 
-    def _check_wait(self, graph: MadeGraph, op: int) -> None:
-        """A worker is idle: whoever waits must have a window that is still open."""
+    def _check_wait(self, graph: RandomGraph, op: int) -> None:
+        """With an idle worker, a sample may only wait for its window."""
         world = self._world
         stage = graph.stages[op]
         now = world.clock.now()
@@ -72,7 +74,7 @@ class Promises:
         for client in world.open.values():
             assert client.submission is not None
             for sample in client.submission.samples:
-                if client.asks(graph.served) and sample.waiting and sample.op == op:
+                if client.is_in(graph.served) and sample.waiting and sample.op == op:
                     until = sample.arrived + window
                     if now >= until or sample.deadline <= until:
                         world.problems.append(f"{sample} still waits though a worker is idle")

@@ -1,7 +1,6 @@
-"""Real worker processes for tests, each an interpreter of its own: no fork of the test runner.
+"""Real worker processes for tests, each a new interpreter instead of a fork of the test runner.
 
-python -m tests.executors.processes.house OP INDEX FD
-"""
+python -m tests.executors.processes.workers OP INDEX FD"""
 
 from __future__ import annotations
 
@@ -30,21 +29,21 @@ OWN: dict[str, Any] = {}
 
 
 class Odd:
-    """A value that only workers open."""
+    """A value that only workers unpickle."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
 
 class Fatal:
-    """A value that ends whoever opens it."""
+    """A value that ends the process that unpickles it."""
 
     def __reduce__(self) -> Any:
         return os._exit, (9,)
 
 
-class Sour:
-    """A value whose opening raises."""
+class Unpicklable:
+    """A value that raises when it is unpickled."""
 
     def __reduce__(self) -> Any:
         return _raise, ("sour",)
@@ -53,7 +52,7 @@ class Sour:
 def wait(entered: Path, gate: Path) -> None:
     entered.touch()
     while not gate.exists():
-        time.sleep(0.005)  # another process cannot tell us
+        time.sleep(0.005)  # the test is another process, and cannot notify us
 
 
 def _raise(text: str) -> None:
@@ -61,14 +60,14 @@ def _raise(text: str) -> None:
 
 
 class Unreadable(dict[str, Any]):
-    """An output that cannot be read."""
+    """An output whose items cannot be read."""
 
     def items(self) -> Any:
         raise ValueError("not for you")
 
 
 class Acting(Op):
-    """Does what the feed's ``do`` says, and answers with its process and what it was fed."""
+    """Does what the feed's ``do`` names, and returns its feed and process id."""
 
     def process(self, feed_batch: Any, typical_logid: int = 0) -> Any:
         (feed,) = feed_batch
@@ -123,14 +122,14 @@ class Acting(Op):
 
 
 class Processes:
-    """A Spawner whose processes are started from scratch."""
+    """A Spawner that starts new interpreters."""
 
     def __init__(self) -> None:
         self._all: dict[int, subprocess.Popen[bytes]] = {}
 
     @property
     def pids(self) -> list[int]:
-        """Of all that were started."""
+        """The pids of all processes that were started."""
         return list(self._all)
 
     async def spawn(self, op: str, index: int) -> Spawned:
@@ -146,7 +145,7 @@ class Processes:
         return Spawned(process.pid, os.pidfd_open(process.pid), ours)
 
     async def exited(self, pid: int) -> Exited:
-        # Not in a thread, for which the loop would wait when a test has failed.
+        # Not in a thread, which the loop would wait for after a failed test.
         loop = asyncio.get_running_loop()
         ended = loop.create_future()
         pidfd = os.pidfd_open(pid)
@@ -160,7 +159,7 @@ class Processes:
         return Exited(pid, code << 8 if code >= 0 else -code, 1 << 20)
 
     def end(self) -> None:
-        """Whatever is left."""
+        """Kills the remaining processes."""
         for process in self._all.values():
             process.kill()
             process.wait()
@@ -183,7 +182,7 @@ def main(op: str, index: int, descriptor: int) -> None:
         if op == "garbage" and index == 0:
             garbage(child, channel)
         if op == "speaking out of turn" and index == 0:
-            speak_out_of_turn(child, channel)
+            send_unexpected_frame(child, channel)
         if op == "failing" or (op == "one fails" and index == 1):
             child.failed("the model is not there")
             return
@@ -204,7 +203,7 @@ def init_op_that_hangs(here: Path) -> None:
 
 
 def garbage(child: Child, channel: socket.socket) -> None:
-    """Ready, and then anything but a frame."""
+    """Reports ready, and then sends bytes that are no frame."""
     child.ready({})
     channel.recv(1 << 16)
     channel.sendall(b"GET / HTTP/1.1\r\n\r\n")
@@ -212,8 +211,8 @@ def garbage(child: Child, channel: socket.socket) -> None:
     signal.pause()
 
 
-def speak_out_of_turn(child: Child, channel: socket.socket) -> None:
-    """Ready, and then an answer to what it was not asked."""
+def send_unexpected_frame(child: Child, channel: socket.socket) -> None:
+    """Reports ready, and then sends a reply to nothing."""
     child.ready({})
     channel.recv(1 << 16)
     channel.sendall(header(Kind.REST, 7, 0))

@@ -1,4 +1,4 @@
-"""One op at work: a real executor on a running loop, alone or under an engine that is recorded."""
+"""One op: a real executor on a running loop, alone or under an engine with a recorder."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ KINDS = ("inline", "thread", "coroutine")
 Body = Callable[[dict[str, Any]], Any]
 
 
-class Doing(Op):
-    """``process`` is ``body(feed)``."""
+class BodyOp(Op):
+    """An op whose ``process`` is ``body(feed)``."""
 
     def __init__(self, body: Body) -> None:
         super().__init__(name="op")
@@ -39,16 +39,16 @@ class Doing(Op):
         return self.body(feed_batch[0])
 
 
-class AsyncDoing(Doing):
-    """The same as a coroutine; ``body`` may be one too."""
+class AsyncBodyOp(BodyOp):
+    """The same as a coroutine; ``body`` may be a coroutine function too."""
 
     async def process(self, feed_batch: Any, typical_logid: int = 0) -> Any:
         given = self.body(feed_batch[0])
         return await given if inspect.isawaitable(given) else given
 
 
-def doing(kind: str, body: Body) -> Op:
-    return AsyncDoing(body) if kind == "coroutine" else Doing(body)
+def body_op(kind: str, body: Body) -> Op:
+    return AsyncBodyOp(body) if kind == "coroutine" else BodyOp(body)
 
 
 def executor_of(
@@ -66,15 +66,15 @@ def executor_of(
 
 
 def batch_of(*numbers: int, **feed: Any) -> Batch:
-    """A batch of samples with these data ids, each fed its own ``n``."""
+    """A batch of samples with these data ids; each sample's feed has its id as ``n``."""
     samples = [
         Sample(number, {REQUEST_OP_NAME: {"n": number, **feed}}, math.inf) for number in numbers
     ]
     return Batch(samples, CloseReason.FULL, 0.0)
 
 
-class Desk:
-    """Takes a Work to an executor and waits for what comes back."""
+class ExecutorHarness:
+    """Submits a Work to an executor and waits for its report."""
 
     def __init__(self, executor: Executor) -> None:
         self.executor = executor
@@ -94,7 +94,7 @@ class Desk:
     async def run(self, *batches: Batch) -> list[Result]:
         work = self.submit(batches)
         results = await self.results(work)
-        # A worker that has no time left reports early; the engine hands over the rest again.
+        # A worker whose turn is over reports early; the engine hands over the rest again.
         return [*results, *await self.run(*left)] if (left := work.take_back()) else results
 
     def _finished(self, work: Work, results: list[Result]) -> None:
@@ -103,24 +103,24 @@ class Desk:
             self._waiting[work].set_result(results)
 
 
-class Bell(Recorder):
-    """A Recorder that rings when something came back from a worker."""
+class SignallingRecorder(Recorder):
+    """A Recorder with an event that is set when a worker returns something."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.rung = asyncio.Event()
+        self.something_returned = asyncio.Event()
 
     def returned(self, op: str, batch: Batch, errors: int, now: float) -> None:
         super().returned(op, batch, errors, now)
-        self.rung.set()
+        self.something_returned.set()
 
     def late(self, op: str, batch: Batch, now: float) -> None:
         super().late(op, batch, now)
-        self.rung.set()
+        self.something_returned.set()
 
 
-class House:
-    """A one-op engine on the running loop; both sides of its history are written."""
+class EngineHarness:
+    """An engine with one op on the running loop; records the histories of clients and engine."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class House:
             assert op is not None
             executor = executor_of(kind, op, workers, self.options)
         self.executor = executor
-        self.recorder = Bell()
+        self.recorder = SignallingRecorder()
         self.history = ClientHistory()
         self.engine = Engine(
             LoopClock(asyncio.get_running_loop()),
@@ -155,8 +155,8 @@ class House:
         self.engine.add(self.graph)
         self._asked = 0
 
-    async def ask(self, life: float = 30.0, **feed: Any) -> Outcome:
-        """One request; its ``n`` is the nonce that a good answer carries."""
+    async def request(self, life: float = 30.0, **feed: Any) -> Outcome:
+        """Sends one request; its ``n`` is the nonce that a correct reply carries."""
         number = self._asked
         self._asked += 1
         answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
@@ -174,15 +174,16 @@ class House:
         return outcome
 
     async def at_rest(self) -> None:
-        """Return when every worker is idle."""
+        """Waits until every worker is idle."""
         async with asyncio.timeout(10.0):
             while self.stage.statistics().idle < self.executor.workers:
-                self.recorder.rung.clear()
-                await self.recorder.rung.wait()
+                self.recorder.something_returned.clear()
+                await self.recorder.something_returned.wait()
 
     def verdict(self) -> list[str]:
-        """What the judge of histories finds wrong."""
-        # Not how many run at once: a Work that is taken back as a whole ends without an event.
+        """The violations in the recorded histories."""
+        # The number of concurrent batches is not checked: a Work that is taken back whole ends
+        # without an event.
         limits = Limits(dispatches={"op": self.options.retry}, grace=0.5)
         return check(self.history.events, self.recorder.events, limits)
 
