@@ -1,4 +1,4 @@
-"""Small applications for a door: what they do is said by the request's path."""
+"""Small applications for a door, controlled by the request's path."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ PIECE = 16 << 10
 
 
 class Planted(Exception):
-    """A fault of the application's, on purpose."""
+    """An error of the application, on purpose."""
 
 
-class Parrot:
-    """Answers by path.
+class EchoApplication:
+    """Answers by the path.
 
     /echo        the body
     /size        how many bytes the body has
     /refuse      404, from the head alone
-    /hold        nothing, until ``let_go``
+    /hold        nothing, until ``release_held``
     /later       the body, in a later turn of the loop
-    /large/N     N bytes at once
-    /stream/N    N pieces of 16 KiB, waiting for the reader
-    /flood/N     N pieces without waiting
-    /duplex      each piece of the body as it comes
-    /count       what is held: takes the body's length from the budget
-    /lazy        stops the sender after the first piece, until ``let_go``
-    /patient     the body may take any time
-    /soon        the body, if it comes within 0.1 s
-    /own         the body; if it is late, an answer in its own form
-    /probe       the body, whatever else is open
-    /raise       fails at the head; /raise/body at the body; /raise/gone when the client leaves
+    /large/N     N bytes in one piece
+    /stream/N    N pieces of 16 KiB, with back-pressure
+    /flood/N     N pieces without back-pressure
+    /duplex      each piece of the body when it is received
+    /count       the body's length, which is taken from the budget
+    /lazy        pauses the sender after the first piece, until ``release_held``
+    /patient     the body, without a timeout
+    /soon        the body, if it is received within 0.1 s
+    /own         the body; if it is late, the application's own answer
+    /probe       the body, even over the limit of open requests
+    /raise       fails at the head; /raise/body at the body; /raise/gone at a disconnect
     /begun       fails after the answer has begun
-    /broken      breaks its answer off
-    /trailers    an answer with trailers; /sum gives it at once
+    /broken      aborts its answer
+    /trailers    a streamed answer with trailers; /sum has it in one piece
     /peer        the client's address and port
     """
 
@@ -46,7 +46,7 @@ class Parrot:
         self.gone = threading.Semaphore(0)
         self.began = threading.Semaphore(0)
         self.arrived = threading.Semaphore(0)
-        self.late_ones = 0
+        self.late_count = 0
         self.sent = 0
         self.holding: list[Exchange] = []
         self.begun: list[str] = []
@@ -63,7 +63,7 @@ class Parrot:
         if path == "/raise":
             raise Planted(path)
         exchange.state = []
-        exchange.on_gone = lambda: self._leave(path)
+        exchange.on_gone = lambda: self._disconnected(path)
         if path == "/patient":
             exchange.body_deadline = float("inf")
         if path == "/soon":
@@ -73,7 +73,7 @@ class Parrot:
         self.began.release()
         return self
 
-    def _leave(self, path: str) -> None:
+    def _disconnected(self, path: str) -> None:
         self.gone.release()
         if path == "/raise/gone":
             raise Planted(path)
@@ -99,7 +99,7 @@ class Parrot:
             self.answer(exchange, path, b"".join(exchange.state))
 
     def late(self, exchange: Exchange) -> None:
-        self.late_ones += 1
+        self.late_count += 1
         if exchange.head.path == b"/own":
             exchange.reply(200, TEXT, b"too late")
 
@@ -140,8 +140,8 @@ class Parrot:
         else:
             exchange.reply(200, TEXT, body)
 
-    def let_go(self) -> None:
-        """Answer those that are held; from the loop."""
+    def release_held(self) -> None:
+        """Answer held requests; called in the loop."""
         holding, self.holding = self.holding, []
         for exchange in holding:
             if exchange.head.path == b"/lazy":
@@ -151,10 +151,10 @@ class Parrot:
 
 
 class Pieces:
-    """A streamed answer that heeds its reader."""
+    """A streamed answer with back-pressure."""
 
-    def __init__(self, parrot: Parrot, exchange: Exchange, left: int) -> None:
-        self.parrot = parrot
+    def __init__(self, echo_app: EchoApplication, exchange: Exchange, left: int) -> None:
+        self.echo_app = echo_app
         self.exchange = exchange
         self.left = left
         exchange.on_writable = self.go_on
@@ -164,7 +164,7 @@ class Pieces:
     def go_on(self) -> None:
         while self.left and self.exchange.unsent <= 64 << 10:
             self.left -= 1
-            self.parrot.sent += PIECE
+            self.echo_app.sent += PIECE
             self.exchange.send(bytes(PIECE))
         if not self.left:
             self.exchange.finish()

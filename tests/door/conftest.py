@@ -22,7 +22,7 @@ def new_loop(request: pytest.FixtureRequest) -> Callable[[], asyncio.AbstractEve
 def opened(
     new_loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> Iterator[Callable[..., Site]]:
-    """Makes doors; the arguments are those of ``Site``, and the limits by name."""
+    """Opens doors; the arguments are those of ``Site``, and limits by name."""
     sites: list[Site] = []
 
     def open_one(*, site: dict[str, Any] | None = None, **limits: Any) -> Site:

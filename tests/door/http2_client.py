@@ -18,7 +18,7 @@ from tests.door.site import TIMEOUT
 
 
 class Tolerant(h2.connection.H2Connection):
-    """The library takes GOAWAY for the connection's end, though open streams go on after it."""
+    """Keeps the connection open after GOAWAY, as open streams continue; the library does not."""
 
     def _receive_goaway_frame(self, frame: Any) -> Any:
         result = super()._receive_goaway_frame(frame)
@@ -28,7 +28,7 @@ class Tolerant(h2.connection.H2Connection):
 
 @dataclass(slots=True)
 class Answer:
-    """What has come on one stream."""
+    """The answer received on one stream."""
 
     headers: dict[str, str] = field(default_factory=dict)
     body: bytearray = field(default_factory=bytearray)
@@ -79,7 +79,7 @@ class Client:
         return stream
 
     def send(self, stream: int, data: bytes, *, end: bool = True) -> None:
-        """Send data, as the windows of the server allow; waits for them."""
+        """Send data; waits for the server's flow-control windows."""
         view = memoryview(data)
         while view:
             room = min(self.h2.local_flow_control_window(stream), 16_384)
@@ -139,7 +139,7 @@ class Client:
             self.step()
 
     def wait(self, stream: int) -> Answer:
-        """Read until the stream has ended in one way or the other."""
+        """Read until the stream has ended or was reset."""
         answer = self.answers[stream]
         self.until(lambda: answer.ended or answer.reset is not None)
         return answer
@@ -152,8 +152,10 @@ class Client:
 
 
 @contextmanager
-def joined(port: int, *, window: int = 65_535, room: int | None = None) -> Iterator[Client]:
-    """A client; ``room`` limits what the system reads ahead for it."""
+def connected_http2(
+    port: int, *, window: int = 65_535, room: int | None = None
+) -> Iterator[Client]:
+    """A client; ``room`` is the size of its socket's receive buffer."""
     link = socket.socket()
     if room is not None:
         link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)

@@ -1,4 +1,4 @@
-"""A door on a loop of its own, in a thread, so that tests can talk to it with blocking sockets."""
+"""A door with its own loop in a thread, so that tests can use blocking sockets."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from penstock.door.door import Door, DoorLimits, DoorStatistics
 from penstock.door.exchange import Application
 from penstock.door.listeners import bind, port_of
 from penstock.instrument import Instruments
-from tests.door.applications import Parrot
+from tests.door.applications import EchoApplication
 
 T = TypeVar("T")
 
 TIMEOUT = 5.0
-"""Seconds within which everything that a test waits for has happened."""
+"""Seconds: the limit for any event that a test waits for."""
 
 QUICK = 0.2
-"""Seconds: a limit that a test reaches."""
+"""Seconds: a timeout that a test reaches."""
 
 
 class Site:
@@ -42,23 +42,23 @@ class Site:
         budget: int = 1 << 30,
         instruments: Instruments | None = None,
     ) -> None:
-        self.parrot = Parrot()
+        self.echo_app = EchoApplication()
         self.budget = ByteBudget(budget)
-        self.complaints: list[dict[str, Any]] = []
+        self.loop_errors: list[dict[str, Any]] = []
         self.port = 0
         self.unix = "" if folder is None else str(folder / "door")
-        self._application = application or self.parrot
+        self._application = application or self.echo_app
         self._limits = limits
         self._tls = tls
         self._instruments = instruments
         self._loop = new_loop()
-        self._loop.set_exception_handler(lambda loop, context: self.complaints.append(context))
+        self._loop.set_exception_handler(lambda loop, context: self.loop_errors.append(context))
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
         self.run(self._open())
 
     async def _open(self) -> None:
-        self.parrot.loop = asyncio.get_running_loop()
+        self.echo_app.loop = asyncio.get_running_loop()
         self.door = Door(
             self._application, self._limits, self.budget, door_failure, self._instruments
         )
@@ -87,7 +87,7 @@ class Site:
         return self.call(self.door.statistics)
 
     def until(self, condition: Callable[[DoorStatistics], bool]) -> DoorStatistics:
-        """Ask again and again until the statistics say so."""
+        """Wait until the statistics fulfil the condition."""
         deadline = time.monotonic() + TIMEOUT
         while True:
             seen = self.statistics()
@@ -96,7 +96,7 @@ class Site:
             assert time.monotonic() < deadline, seen
 
     def close(self, timeout: float = 0.2) -> None:
-        """Close the door and its loop; nothing may be left."""
+        """Close the door and its loop; no connections, calls or bytes may be left."""
         try:
             self.run(self.door.close(timeout))
             left = self.statistics()
@@ -108,4 +108,4 @@ class Site:
         assert (left.open, left.calls) == (0, 0)
         assert left.unsent == 0
         assert self.budget.used == 0
-        assert self.complaints == []
+        assert self.loop_errors == []

@@ -1,4 +1,4 @@
-"""Bytes in flight are counted exactly and refused at the limit."""
+"""Bytes in flight are counted exactly, and refused at the limit."""
 
 import pytest
 from hypothesis import given
@@ -14,7 +14,7 @@ from penstock.door.budget import (
 from penstock.errors import ServiceBusy
 
 
-def test_what_does_not_fit_is_refused_and_takes_nothing() -> None:
+def test_bytes_beyond_the_limit_are_refused_and_not_counted() -> None:
     budget = ByteBudget(100)
     budget.reserve(60)
     with pytest.raises(ServiceBusy):
@@ -28,14 +28,14 @@ def test_what_does_not_fit_is_refused_and_takes_nothing() -> None:
 @given(
     takes=st.lists(st.tuples(st.integers(0, 60), st.integers(0, 3)), max_size=40),
 )
-def test_the_books_balance_whatever_is_taken_and_refused(takes: list[tuple[int, int]]) -> None:
+def test_the_count_is_exact_for_any_taken_and_refused_bytes(takes: list[tuple[int, int]]) -> None:
     budget = ByteBudget(200)
     held = [Reservation(budget) for _ in range(4)]
-    for count, who in takes:
+    for count, index in takes:
         try:
-            held[who].take(count)
+            held[index].take(count)
         except ServiceBusy:
-            held[who].release()
+            held[index].release()
         assert budget.used == sum(each.taken for each in held) <= budget.limit
     for each in held:
         each.release()
@@ -54,7 +54,7 @@ def test_answers_are_counted_even_beyond_the_limit() -> None:
     assert budget.used == 0
 
 
-def test_what_is_decoded_is_counted_once_and_fits_beside_the_decoders_copy() -> None:
+def test_decoded_bytes_are_counted_once_with_room_for_the_decoders_copy() -> None:
     budget = ByteBudget(100)
     budget.reserve(5)
     held = Reservation(budget)
@@ -71,31 +71,31 @@ def test_what_is_decoded_is_counted_once_and_fits_beside_the_decoders_copy() -> 
     held.take(35)
     budget.reserve(59)
     with pytest.raises(ServiceBusy):
-        held.decode(1)  # what it decodes to would stay beyond the limit
+        held.decode(1)  # the decoded bytes would stay beyond the limit
     held.release()
     assert (budget.used, budget.to_come) == (65, 0)
 
 
-def test_what_was_announced_and_has_not_come_leaves_room_for_the_decoders_copy() -> None:
+def test_announced_bytes_not_yet_received_leave_room_for_the_decoders_copy() -> None:
     budget = ByteBudget(100)
-    slow, whole = Reservation(budget), Reservation(budget)
+    slow, complete = Reservation(budget), Reservation(budget)
     slow.announce(10)
     slow.arrive(5)
-    whole.take(35)
-    whole.decode(35)  # 5 + 35 + 35 + 35
-    whole.release()
+    complete.take(35)
+    complete.decode(35)  # 5 + 35 + 35 + 35
+    complete.release()
     slow.arrive(1)
-    whole.take(35)
+    complete.take(35)
     with pytest.raises(ServiceBusy):
-        whole.decode(35)
-    whole.release()
+        complete.decode(35)
+    complete.release()
     assert (slow.to_come, budget.to_come) == (14, 14)
     slow.release()
-    whole.arrive(35)  # nothing was expected
+    complete.arrive(35)  # nothing was announced
     assert budget.to_come == 0
 
 
-def test_as_many_as_fit_when_they_are_announced_fit_when_they_are_decoded() -> None:
+def test_all_bodies_that_could_be_announced_can_be_decoded() -> None:
     budget = ByteBudget(80)
     held = [Reservation(budget) for _ in range(5)]
     for each in held[:4]:
@@ -113,7 +113,7 @@ def test_as_many_as_fit_when_they_are_announced_fit_when_they_are_decoded() -> N
     assert (budget.used, budget.to_come) == (0, 0)
 
 
-def test_of_what_is_announced_the_part_that_is_there_is_not_counted_twice() -> None:
+def test_received_bytes_of_an_announced_body_are_counted_once() -> None:
     budget = ByteBudget(100)
     held = Reservation(budget)
     held.take(4)
@@ -121,7 +121,7 @@ def test_of_what_is_announced_the_part_that_is_there_is_not_counted_twice() -> N
     assert (budget.used, budget.to_come) == (20, 16)
 
 
-def test_what_decodes_to_more_than_its_size_is_counted_as_it_is() -> None:
+def test_a_body_larger_when_decoded_is_counted_with_its_decoded_size() -> None:
     budget = ByteBudget(100)
     held = Reservation(budget)
     held.announce(10)
@@ -137,29 +137,29 @@ def test_what_decodes_to_more_than_its_size_is_counted_as_it_is() -> None:
         held.decoded(10, 101)
 
 
-def test_giving_back_too_much_is_a_bug_that_shows() -> None:
+def test_releasing_too_many_bytes_raises_an_assertion_error() -> None:
     with pytest.raises(AssertionError):
         ByteBudget(10).release(1)
 
 
-def test_the_default_is_a_quarter_of_memory_at_most_two_gibibytes() -> None:
+def test_the_default_budget_is_a_quarter_of_memory_and_at_most_2_gib() -> None:
     assert default_budget() == min(2 << 30, memory_limit() // 4)
     assert memory_limit() > 1 << 20
 
 
 @pytest.mark.parametrize("limit", [1, 99, 100, 1000, 256 << 20])
-def test_the_largest_body_can_be_decoded_when_it_is_alone(limit: int) -> None:
+def test_a_single_body_of_the_largest_size_can_be_decoded(limit: int) -> None:
     largest = largest_body(limit)
     for size, fits in ((largest, True), (largest + 1, False)):
-        known, unknown = Reservation(ByteBudget(limit)), Reservation(ByteBudget(limit))
-        unknown.take(size)
+        announced, unannounced = Reservation(ByteBudget(limit)), Reservation(ByteBudget(limit))
+        unannounced.take(size)
         if fits:
-            known.announce(size)
-            known.arrive(size)
-            known.decode(size)
-            unknown.decode(size)
+            announced.announce(size)
+            announced.arrive(size)
+            announced.decode(size)
+            unannounced.decode(size)
         else:
             with pytest.raises(ServiceBusy):
-                known.announce(size)
+                announced.announce(size)
             with pytest.raises(ServiceBusy):
-                unknown.decode(size)
+                unannounced.decode(size)

@@ -1,4 +1,4 @@
-"""A connection that fails is cut off, whatever else fails then."""
+"""A failed connection is aborted, even if this raises further errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Application:
 
 
 class Broken(asyncio.Transport):
-    """Tells nothing."""
+    """Raises errors from all queries."""
 
     aborted = False
 
@@ -35,7 +35,7 @@ class Broken(asyncio.Transport):
         self.aborted = True
 
 
-async def test_a_second_error_at_a_connections_end_does_not_escape_into_the_timer(
+async def test_a_second_error_during_an_abort_does_not_reach_the_timer(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     shared = DoorState(Application(), DoorLimits(), ByteBudget(1 << 20))

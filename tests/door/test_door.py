@@ -1,4 +1,4 @@
-"""Listeners, greetings, the cap on connections, and the end of a door."""
+"""Listeners, protocol detection, the limit of connections, and closing a door."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from penstock.door import door
 from penstock.door.listeners import bind, port_of
 from penstock.instrument import Instrument, Instruments
-from tests.door.http2_client import Client, joined
+from tests.door.http2_client import Client, connected_http2
 from tests.door.site import QUICK, TIMEOUT, Site
 from tests.door.test_http1_session import check_refusal, chunks, head_of, request
 from tests.kit import baidu_std
@@ -33,10 +33,12 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     openssl = program("openssl")
     folder = tmp_path_factory.mktemp("tls")
     cert, key = folder / "cert.pem", folder / "key.pem"
-    ask = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost"
+    arguments = (
+        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost"
+    )
     name = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
     subprocess.run(
-        [openssl, *ask.split(), *name, "-keyout", key, "-out", cert],
+        [openssl, *arguments.split(), *name, "-keyout", key, "-out", cert],
         check=True,
         capture_output=True,
     )
@@ -50,7 +52,7 @@ def server_tls(certificate: tuple[Path, Path]) -> ssl.SSLContext:
     return context
 
 
-def secured(
+def connected_tls(
     port: int, certificate: tuple[Path, Path], *protocols: str
 ) -> tuple[ssl.SSLSocket, str | None]:
     context = ssl.create_default_context(cafile=str(certificate[0]))
@@ -61,17 +63,17 @@ def secured(
     return link, link.selected_alpn_protocol()
 
 
-def test_one_listener_speaks_both_versions_of_http(opened: Opened) -> None:
+def test_one_listener_serves_http1_and_http2(opened: Opened) -> None:
     site = opened()
-    with connected(site.port) as one, joined(site.port) as two:
+    with connected(site.port) as one, connected_http2(site.port) as two:
         assert two.ask("/echo", b"two").body == b"two"
         one.send(request("/echo", b"one"))
         assert one.reply().body == b"one"
-    assert site.parrot.begun == ["/echo", "/echo"]
+    assert site.echo_app.begun == ["/echo", "/echo"]
     assert site.statistics().accepted == 2
 
 
-def test_a_unix_socket_is_listened_on(opened: Opened, tmp_path: Path) -> None:
+def test_a_door_listens_on_a_unix_socket(opened: Opened, tmp_path: Path) -> None:
     site = opened(site={"folder": tmp_path})
     with socket.socket(socket.AF_UNIX) as link:
         link.settimeout(TIMEOUT)
@@ -83,12 +85,12 @@ def test_a_unix_socket_is_listened_on(opened: Opened, tmp_path: Path) -> None:
         assert Client(link).ask("/echo", b"two").body == b"two"
 
 
-@pytest.mark.parametrize("early", [False, True], ids=["waits", "sends at once"])
-def test_tls_agrees_on_the_version_of_http(
+@pytest.mark.parametrize("at_once", [False, True], ids=["waits", "sends at once"])
+def test_the_http_version_is_negotiated_with_tls(
     opened: Opened,
     server_tls: ssl.SSLContext,
     certificate: tuple[Path, Path],
-    early: bool,
+    at_once: bool,
 ) -> None:
     site = opened(site={"tls": server_tls})
     for protocols, chosen in (
@@ -96,10 +98,10 @@ def test_tls_agrees_on_the_version_of_http(
         (("http/1.1",), "http/1.1"),
         ((), None),
     ):
-        link, agreed = secured(site.port, certificate, *protocols)
+        link, negotiated = connected_tls(site.port, certificate, *protocols)
         with link:
-            assert agreed == chosen
-            if not early:
+            assert negotiated == chosen
+            if not at_once:
                 assert site.until(lambda seen: seen.open == 1)
             if chosen == "h2":
                 assert Client(link).ask("/echo", b"x" * 100_000).body == b"x" * 100_000
@@ -110,11 +112,11 @@ def test_tls_agrees_on_the_version_of_http(
     assert server_tls.minimum_version >= ssl.TLSVersion.TLSv1_2
 
 
-def test_baidu_std_over_tls(
+def test_baidu_std_is_served_over_tls(
     opened: Opened, server_tls: ssl.SSLContext, certificate: tuple[Path, Path]
 ) -> None:
     site = opened(site={"tls": server_tls})
-    link, _ = secured(site.port, certificate)
+    link, _ = connected_tls(site.port, certificate)
     with link:
         client = baidu_std.Connection(link)
         for size in (3, 300_000):
@@ -122,17 +124,17 @@ def test_baidu_std_over_tls(
             assert client.ask(sent).payload == b"x" * size
 
 
-def test_a_preface_that_was_not_agreed_on_is_refused(
+def test_an_http2_preface_after_negotiating_http1_is_refused(
     opened: Opened, server_tls: ssl.SSLContext, certificate: tuple[Path, Path]
 ) -> None:
     site = opened(site={"tls": server_tls})
-    link, _ = secured(site.port, certificate, "http/1.1")
+    link, _ = connected_tls(site.port, certificate, "http/1.1")
     with link:
         link.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
         assert link.recv(1000).startswith(b"HTTP/1.1 505 ")
 
 
-def test_the_application_sees_who_asks(
+def test_the_application_gets_the_peers_address_and_certificate(
     opened: Opened, server_tls: ssl.SSLContext, certificate: tuple[Path, Path]
 ) -> None:
     server_tls.verify_mode = ssl.CERT_OPTIONAL
@@ -150,20 +152,22 @@ def test_the_application_sees_who_asks(
         assert b"(('commonName', 'localhost'),)" in secure.reply().body
 
 
-def test_handshakes_are_bounded_in_time_and_number(
+def test_tls_handshakes_are_limited_in_time_and_number(
     opened: Opened, server_tls: ssl.SSLContext, certificate: tuple[Path, Path]
 ) -> None:
     site = opened(site={"tls": server_tls}, tls_timeout=1.0, max_connections=4)
-    silent = [socket.create_connection(("127.0.0.1", site.port), timeout=TIMEOUT) for _ in "1234"]
+    silent_client = [
+        socket.create_connection(("127.0.0.1", site.port), timeout=TIMEOUT) for _ in "1234"
+    ]
     site.until(lambda seen: seen.open == 4)
     with Connection(site.port).socket as fifth:
         assert closed(fifth)
-    assert all(closed(link) for link in silent)
+    assert all(closed(link) for link in silent_client)
     seen = site.until(lambda seen: seen.open == 0)
     assert (seen.tls_failed, seen.refused) == (4, 1)
-    for link in silent:
+    for link in silent_client:
         link.close()
-    link, _ = secured(site.port, certificate)
+    link, _ = connected_tls(site.port, certificate)
     with link:
         link.sendall(request("/echo", b"one"))
         assert link.recv(1000).endswith(b"\r\n\r\none")
@@ -177,7 +181,7 @@ def closed(link: socket.socket) -> bool:
         return True
 
 
-def test_what_is_no_tls_ends_the_handshake(opened: Opened, server_tls: ssl.SSLContext) -> None:
+def test_plain_bytes_end_the_tls_handshake(opened: Opened, server_tls: ssl.SSLContext) -> None:
     site = opened(site={"tls": server_tls})
     with connected(site.port) as connection:
         connection.send(request("/echo", b"plain"))
@@ -190,7 +194,7 @@ def test_what_is_no_tls_ends_the_handshake(opened: Opened, server_tls: ssl.SSLCo
     assert site.until(lambda seen: seen.open == 0).tls_failed == 1
 
 
-def test_connections_beyond_the_cap_get_503_and_the_others_are_left_alone(opened: Opened) -> None:
+def test_connections_beyond_max_connections_get_503_and_others_continue(opened: Opened) -> None:
     site = opened(max_connections=4)
     with connected(site.port) as good:
         good.send(request("/echo", b"first"))
@@ -213,7 +217,7 @@ def test_connections_beyond_the_cap_get_503_and_the_others_are_left_alone(opened
     assert (seen.accepted, seen.refused) == (5, 20)
 
 
-def test_who_fills_one_listener_keeps_nobody_from_the_other(
+def test_a_listener_at_its_limit_does_not_block_other_listeners(
     opened: Opened, caplog: pytest.LogCaptureFixture
 ) -> None:
     site = opened(max_connections=16)
@@ -228,7 +232,7 @@ def test_who_fills_one_listener_keeps_nobody_from_the_other(
         "1 connection was refused: 14 are open, and the limit is 16 (max_connections), of which"
         " each port and Unix socket keeps 2 for itself"
     ]
-    for _ in range(3):  # and whoever leaves gives the place back
+    for _ in range(3):  # closed connections do not count
         with connected(port) as one, connected(port) as two:
             for connection in (one, two):
                 connection.send(request("/echo", b"served"))
@@ -240,44 +244,48 @@ def test_who_fills_one_listener_keeps_nobody_from_the_other(
         connection.socket.close()
 
 
-def test_a_draining_door_ends_each_connection_with_its_next_answer(opened: Opened) -> None:
+def test_a_draining_door_closes_each_connection_after_its_next_answer(opened: Opened) -> None:
     site = opened()
     with (
         connected(site.port) as busy,
         connected(site.port) as idle,
-        joined(site.port) as streams,
+        connected_http2(site.port) as streams,
     ):
         busy.send(request("/hold"))
         held = streams.open("/hold", end=True)
         idle.send(request("/echo"))
         assert idle.reply().header("connection") is None
-        assert site.parrot.began.acquire(timeout=TIMEOUT)
-        site.until(lambda seen: len(site.parrot.holding) == 2)
+        assert site.echo_app.began.acquire(timeout=TIMEOUT)
+        site.until(lambda seen: len(site.echo_app.holding) == 2)
         site.call(site.door.drain)
         streams.until(lambda: bool(streams.goaways))
         assert streams.goaways[0] == ((1 << 31) - 1, 0)
         streams.until(lambda: len(streams.goaways) == 2)
         assert streams.goaways[1] == (held, 0)
-        for connection in (idle, Connection(site.port)):  # new ones are still served
+        for connection in (idle, Connection(site.port)):  # new connections are still served
             connection.send(request("/echo", b"x"))
             reply = connection.reply()
             assert (reply.body, reply.header("connection")) == (b"x", "close")
             assert connection.is_closed()
             connection.socket.close()
-        site.call(site.parrot.let_go)
+        site.call(site.echo_app.release_held)
         assert busy.reply().header("connection") == "close"
         assert streams.wait(held).body == b"held"
         streams.wait_closed()
 
 
-def test_a_draining_door_waits_for_what_crossed_with_its_word(opened: Opened) -> None:
+def test_a_draining_door_answers_streams_opened_before_the_goaway_was_read(opened: Opened) -> None:
     site = opened()
-    site.run(site.door.drain_acknowledged())  # nobody is to be told
-    with connected(site.port), joined(site.port) as streams, joined(site.port) as left:
+    site.run(site.door.drain_acknowledged())  # there are no connections
+    with (
+        connected(site.port),
+        connected_http2(site.port) as streams,
+        connected_http2(site.port) as left,
+    ):
         for client in (streams, left):
             client.wait(client.open("/echo", end=True))
         site.call(site.door.drain)
-        late = streams.open("/echo", end=True)  # it has not read the GOAWAY
+        late = streams.open("/echo", end=True)  # the client has not read the GOAWAY
         left.socket.close()
         with pytest.raises(TimeoutError):
             site.run(asyncio.wait_for(site.door.drain_acknowledged(), 0.05))
@@ -286,36 +294,38 @@ def test_a_draining_door_waits_for_what_crossed_with_its_word(opened: Opened) ->
         site.run(site.door.drain_acknowledged())
 
 
-def test_a_client_that_is_not_heard_again_does_not_hold_a_drain_up(opened: Opened) -> None:
+def test_a_silent_client_does_not_delay_a_drain(opened: Opened) -> None:
     site = opened()
-    with joined(site.port) as silent:
-        silent.wait(silent.open("/echo", end=True))
+    with connected_http2(site.port) as silent_client:
+        silent_client.wait(silent_client.open("/echo", end=True))
         site.call(site.door.drain)
         site.run(site.door.drain_acknowledged())
 
 
-def test_closing_waits_for_open_exchanges_and_closes_the_others_at_once(opened: Opened) -> None:
+def test_closing_waits_for_requests_in_flight_and_closes_idle_connections_at_once(
+    opened: Opened,
+) -> None:
     site = opened()
     with (
         connected(site.port) as busy,
         connected(site.port) as idle,
-        connected(site.port) as silent,
-        joined(site.port) as streams,
+        connected(site.port) as silent_client,
+        connected_http2(site.port) as streams,
     ):
         busy.send(request("/hold"))
         held = streams.open("/hold", end=True)
         idle.send(request("/echo"))
         idle.reply()
-        site.until(lambda seen: seen.open == 4 and len(site.parrot.holding) == 2)
+        site.until(lambda seen: seen.open == 4 and len(site.echo_app.holding) == 2)
         closing = threading.Thread(target=site.run, args=(site.door.close(TIMEOUT),))
         closing.start()
         assert idle.is_closed()
-        assert silent.is_closed()
+        assert silent_client.is_closed()
         streams.until(lambda: bool(streams.goaways))
         assert closing.is_alive()
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", site.port), timeout=TIMEOUT)
-        site.call(site.parrot.let_go)
+        site.call(site.echo_app.release_held)
         assert busy.reply().body == b"held"
         assert busy.is_closed()
         assert streams.wait(held).body == b"held"
@@ -327,13 +337,13 @@ def test_closing_waits_for_open_exchanges_and_closes_the_others_at_once(opened: 
     assert site.statistics().cut == 0
 
 
-def test_requests_that_are_not_whole_are_refused_and_the_others_go_on(opened: Opened) -> None:
+def test_refuse_partial_refuses_incomplete_requests_only(opened: Opened) -> None:
     site = opened()
     with (
         connected(site.port) as half,
         connected(site.port) as whole,
         connected(site.port) as begun,
-        joined(site.port) as streams,
+        connected_http2(site.port) as streams,
     ):
         half.send(request("/echo", b"whole")[:-1])
         whole.send(request("/hold", b"x"))
@@ -343,7 +353,7 @@ def test_requests_that_are_not_whole_are_refused_and_the_others_go_on(opened: Op
         call = streams.open("/echo", ("content-type", "application/grpc"))
         held = streams.open("/hold", end=True)
         patient = streams.open("/patient")
-        site.until(lambda seen: seen.calls == 7 and len(site.parrot.holding) == 2)
+        site.until(lambda seen: seen.calls == 7 and len(site.echo_app.holding) == 2)
 
         site.call(site.door.refuse_partial)
 
@@ -356,7 +366,7 @@ def test_requests_that_are_not_whole_are_refused_and_the_others_go_on(opened: Op
         streams.wait(call)
         assert streams.answers[call].headers["grpc-status"] == "14"
         assert site.statistics().calls == 4
-        site.call(site.parrot.let_go)
+        site.call(site.echo_app.release_held)
         assert whole.reply().body == b"held"
         assert streams.wait(held).body == b"held"
         begun.send(b"b")
@@ -368,13 +378,13 @@ def test_requests_that_are_not_whole_are_refused_and_the_others_go_on(opened: Op
         begun.socket.close()
 
 
-def test_closing_does_not_wait_for_the_rest_of_a_request(opened: Opened) -> None:
+def test_closing_does_not_wait_for_incomplete_requests(opened: Opened) -> None:
     site = opened(linger=QUICK)
-    with connected(site.port) as half, joined(site.port) as streams:
+    with connected(site.port) as half, connected_http2(site.port) as streams:
         half.send(request("/echo", b"whole")[:-1])
         part = streams.open("/echo")
         site.until(lambda seen: seen.calls == 2)
-        closing = asyncio.run_coroutine_threadsafe(site.door.close(60.0), site.parrot.loop)
+        closing = asyncio.run_coroutine_threadsafe(site.door.close(60.0), site.echo_app.loop)
         assert half.reply().status == 503
         streams.wait(part)
         assert streams.answers[part].status == 503
@@ -382,53 +392,53 @@ def test_closing_does_not_wait_for_the_rest_of_a_request(opened: Opened) -> None
     assert site.statistics().cut == 0
 
 
-def test_closing_cuts_off_what_does_not_end(opened: Opened) -> None:
+def test_closing_aborts_connections_after_its_timeout(opened: Opened) -> None:
     site = opened()
-    with connected(site.port) as busy, joined(site.port) as streams:
+    with connected(site.port) as busy, connected_http2(site.port) as streams:
         busy.send(request("/hold"))
         streams.open("/hold", end=True)
-        site.until(lambda seen: len(site.parrot.holding) == 2)
+        site.until(lambda seen: len(site.echo_app.holding) == 2)
         site.run(site.door.close(QUICK))
         assert closed(busy.socket)
         streams.wait_closed()
     seen = site.statistics()
     assert (seen.cut, seen.open, seen.gone) == (2, 0, 2)
-    assert site.parrot.gone.acquire(blocking=False)
-    assert site.parrot.gone.acquire(blocking=False)
+    assert site.echo_app.gone.acquire(blocking=False)
+    assert site.echo_app.gone.acquire(blocking=False)
 
 
 def closing(site: Site, connected: threading.Event) -> Future[None]:
-    """A door that closes as soon as that is set, and does nothing at all before."""
-    stands_still = threading.Event()
+    """Close the door when the event is set; until then its loop is blocked."""
+    blocked = threading.Event()
 
     async def close() -> None:
-        stands_still.set()
+        blocked.set()
         assert connected.wait(TIMEOUT)
         await site.door.close(60.0, for_good=True)
 
-    future = asyncio.run_coroutine_threadsafe(close(), site.parrot.loop)
-    assert stands_still.wait(TIMEOUT)
+    future = asyncio.run_coroutine_threadsafe(close(), site.echo_app.loop)
+    assert blocked.wait(TIMEOUT)
     return future
 
 
-def test_whoever_has_connected_when_the_door_closes_for_good_is_answered(
+def test_clients_in_the_backlog_are_answered_when_the_door_closes_for_good(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(door, "_FIRST_BYTES_TIMEOUT", 60.0)
     site = opened(linger=QUICK)
-    everybody = threading.Event()
-    closed = closing(site, everybody)
+    all_connected = threading.Event()
+    closed = closing(site, all_connected)
     with ExitStack() as stack:
-        some = [stack.enter_context(connected(site.port)) for _ in range(50)]
-        for one in some:
+        clients = [stack.enter_context(connected(site.port)) for _ in range(50)]
+        for one in clients:
             one.send(request("/echo", b"x"))
         half = stack.enter_context(connected(site.port))
         half.send(request("/echo", b"half")[:-1])
-        streams = stack.enter_context(joined(site.port))
-        asked = streams.open("/echo", end=True)
+        streams = stack.enter_context(connected_http2(site.port))
+        stream = streams.open("/echo", end=True)
         late = stack.enter_context(connected(site.port))
-        everybody.set()
-        for one in some:
+        all_connected.set()
+        for one in clients:
             reply = one.reply()
             assert (reply.body, reply.header("connection")) == (b"x", "close")
             assert one.is_closed()
@@ -437,14 +447,14 @@ def test_whoever_has_connected_when_the_door_closes_for_good_is_answered(
         reply = late.reply()
         assert (reply.body, reply.header("connection")) == (b"late", "close")
         assert half.reply().status == 503
-        assert streams.wait(asked).status == 200
+        assert streams.wait(stream).status == 200
         streams.wait_closed()
         streams.socket.close()
     closed.result(TIMEOUT)
     assert site.statistics().cut == 0
 
 
-def test_who_has_connected_with_tls_may_shake_hands_when_the_door_closes_for_good(
+def test_tls_clients_in_the_backlog_are_answered_when_the_door_closes_for_good(
     opened: Opened,
     server_tls: ssl.SSLContext,
     certificate: tuple[Path, Path],
@@ -453,10 +463,10 @@ def test_who_has_connected_with_tls_may_shake_hands_when_the_door_closes_for_goo
     monkeypatch.setattr(door, "_FIRST_BYTES_TIMEOUT", 60.0)
     site = opened(site={"tls": server_tls}, linger=QUICK)
     context = ssl.create_default_context(cafile=str(certificate[0]))
-    everybody = threading.Event()
-    closed = closing(site, everybody)
+    all_connected = threading.Event()
+    closed = closing(site, all_connected)
     plain = [socket.create_connection(("127.0.0.1", site.port), timeout=TIMEOUT) for _ in range(4)]
-    everybody.set()
+    all_connected.set()
     for each in plain:
         with context.wrap_socket(each, server_hostname="localhost") as link:
             link.sendall(request("/echo", b"x"))
@@ -469,16 +479,16 @@ def test_who_has_connected_with_tls_may_shake_hands_when_the_door_closes_for_goo
 
 
 @pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
-def test_who_says_nothing_does_not_hold_a_closing_door_up(
+def test_a_silent_client_does_not_delay_closing(
     secure: bool, opened: Opened, server_tls: ssl.SSLContext
 ) -> None:
     site = opened(site={"tls": server_tls} if secure else None, linger=QUICK)
-    everybody = threading.Event()
-    closed = closing(site, everybody)
-    with connected(site.port) as silent, connected(site.port) as part:
+    all_connected = threading.Event()
+    closed = closing(site, all_connected)
+    with connected(site.port) as silent_client, connected(site.port) as part:
         part.send(request("/echo", b"x")[:-6])
-        everybody.set()
-        assert silent.is_closed()
+        all_connected.set()
+        assert silent_client.is_closed()
         if not secure:
             assert part.reply().status == 408
         part.socket.close()
@@ -486,22 +496,22 @@ def test_who_says_nothing_does_not_hold_a_closing_door_up(
     assert site.statistics().cut == 0
 
 
-def test_a_closing_door_leaves_a_socket_alone_that_others_accept_on(opened: Opened) -> None:
+def test_closing_a_door_keeps_a_shared_listener_usable_for_others(opened: Opened) -> None:
     site = opened()
-    with site.listening[0].dup() as heir:
+    with site.listening[0].dup() as other_process:
         site.run(site.door.close(TIMEOUT))
         with connected(site.port) as link:
-            accepted, _ = heir.accept()
+            accepted, _ = other_process.accept()
             with accepted:
                 accepted.sendall(b"!")
                 assert link.socket.recv(1) == b"!"
 
 
-def test_the_application_knows_when_too_many_requests_are_open(opened: Opened) -> None:
+def test_over_limit_is_set_beyond_max_calls(opened: Opened) -> None:
     site = opened(max_calls=2)
-    with joined(site.port) as client, connected(site.port) as connection:
+    with connected_http2(site.port) as client, connected(site.port) as connection:
         held = client.open("/hold", end=True)
-        waits = client.open("/patient")  # its body has not come
+        waits = client.open("/patient")  # its body has not been sent
         site.until(lambda seen: seen.calls == 2)
         assert client.ask("/probe").status == 200
         assert client.ask("/echo").status == 503
@@ -512,20 +522,24 @@ def test_the_application_knows_when_too_many_requests_are_open(opened: Opened) -
         site.until(lambda seen: seen.calls == 1)
         connection.send(request("/echo"))
         assert connection.reply().status == 200
-        site.call(site.parrot.let_go)
+        site.call(site.echo_app.release_held)
         assert client.wait(held).body == b"held"
         site.until(lambda seen: seen.calls == 0)
 
 
-def test_a_door_that_hands_over_serves_its_connections_and_accepts_no_other(opened: Opened) -> None:
+def test_a_door_that_hands_over_serves_its_connections_but_accepts_none(opened: Opened) -> None:
     site = opened()
-    with connected(site.port) as busy, connected(site.port) as idle, joined(site.port) as streams:
+    with (
+        connected(site.port) as busy,
+        connected(site.port) as idle,
+        connected_http2(site.port) as streams,
+    ):
         busy.send(request("/hold"))
         idle.send(request("/echo"))
         idle.reply()
         streams.ask("/echo")
-        site.until(lambda seen: seen.open == 3 and len(site.parrot.holding) == 1)
-        handing = Later(lambda: site.run(site.door.hand_over(TIMEOUT)))
+        site.until(lambda seen: seen.open == 3 and len(site.echo_app.holding) == 1)
+        handover = Later(lambda: site.run(site.door.hand_over(TIMEOUT)))
         streams.until(lambda: bool(streams.goaways))
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", site.port), timeout=TIMEOUT)
@@ -536,66 +550,66 @@ def test_a_door_that_hands_over_serves_its_connections_and_accepts_no_other(open
         assert idle.is_closed()
         streams.wait_closed()
         streams.socket.close()
-        site.call(site.parrot.let_go)
+        site.call(site.echo_app.release_held)
         assert busy.reply().body == b"held"
         assert busy.is_closed()
         idle.socket.close()
         busy.socket.close()
-        assert handing.result() is True
+        assert handover.result() is True
 
 
-def test_handing_over_has_an_end(opened: Opened) -> None:
+def test_handing_over_ends_at_its_timeout(opened: Opened) -> None:
     site = opened()
     with connected(site.port) as busy:
         busy.send(request("/hold"))
-        site.until(lambda seen: len(site.parrot.holding) == 1)
+        site.until(lambda seen: len(site.echo_app.holding) == 1)
         assert site.run(site.door.hand_over(0.01)) is False
-        site.call(site.parrot.let_go)
+        site.call(site.echo_app.release_held)
         assert busy.reply().body == b"held"
 
 
-def test_a_socket_that_is_handed_over_stays_with_who_else_has_it(opened: Opened) -> None:
+def test_a_handed_over_listener_stays_usable_for_others(opened: Opened) -> None:
     site = opened()
-    heirs = [each.dup() for each in site.listening]
+    other_processes = [each.dup() for each in site.listening]
     assert site.run(site.door.hand_over(TIMEOUT)) is True
     with socket.create_connection(("127.0.0.1", site.port), timeout=TIMEOUT) as link:
-        accepted, _ = heirs[0].accept()
+        accepted, _ = other_processes[0].accept()
         with accepted:
             accepted.sendall(b"!")
             assert link.recv(1) == b"!"
-    heirs[0].close()
+    other_processes[0].close()
 
 
-def test_handshakes_under_way_are_not_broken_off_by_handing_over(
+def test_tls_handshakes_in_progress_are_completed_during_a_handover(
     opened: Opened, server_tls: ssl.SSLContext, certificate: tuple[Path, Path]
 ) -> None:
     site = opened(site={"tls": server_tls})
     context = ssl.create_default_context(cafile=str(certificate[0]))
     plain = socket.create_connection(("127.0.0.1", site.port), timeout=TIMEOUT)
     site.until(lambda seen: seen.open == 1)
-    handing = Later(lambda: site.run(site.door.hand_over(TIMEOUT)))
+    handover = Later(lambda: site.run(site.door.hand_over(TIMEOUT)))
     until(lambda: not can_connect(site.port), "it accepts no more")
     with context.wrap_socket(plain, server_hostname="localhost") as link:
         link.sendall(request("/echo", b"one"))
         assert link.recv(1000).endswith(b"\r\n\r\none")
-    assert handing.result() is True
+    assert handover.result() is True
 
 
 def can_connect(port: int) -> bool:
     try:
         socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT).close()
-    except (ConnectionRefusedError, ConnectionResetError):  # it closed, or closes this moment
+    except (ConnectionRefusedError, ConnectionResetError):  # it is closed or just closing
         return False
     return True
 
 
-def test_connections_over_the_limit_are_logged_once_in_a_while(
+def test_refused_connections_are_logged_at_a_limited_rate(
     opened: Opened, caplog: pytest.LogCaptureFixture
 ) -> None:
     site = opened(max_connections=1)
-    with connected(site.port) as taken:
-        taken.send(request("/echo", b"x"))
-        taken.reply()
+    with connected(site.port) as first:
+        first.send(request("/echo", b"x"))
+        first.reply()
         for _ in range(20):
             with connected(site.port) as other:
                 check_refusal(other.reply(), 503)
@@ -607,15 +621,15 @@ def test_connections_over_the_limit_are_logged_once_in_a_while(
     assert "19 connections were refused" in caplog.records[-1].getMessage()
 
 
-def test_instruments_hear_of_connections(opened: Opened) -> None:
-    heard: list[tuple[str, object]] = []
+def test_instruments_are_notified_of_connections(opened: Opened) -> None:
+    events: list[tuple[str, object]] = []
 
     class Listener(Instrument):
         def connection_opened(self, peer: object, now: float) -> None:
-            heard.append(("opened", peer))
+            events.append(("opened", peer))
 
         def connection_closed(self, peer: object, now: float) -> None:
-            heard.append(("closed", peer))
+            events.append(("closed", peer))
 
     site = opened(site={"instruments": Instruments([Listener()])})
     for _ in range(2):
@@ -623,4 +637,4 @@ def test_instruments_hear_of_connections(opened: Opened) -> None:
             connection.send(request("/echo", b"x"))
             connection.reply()
         site.until(lambda seen: seen.open == 0)
-    assert heard == [("opened", "127.0.0.1"), ("closed", "127.0.0.1")] * 2
+    assert events == [("opened", "127.0.0.1"), ("closed", "127.0.0.1")] * 2

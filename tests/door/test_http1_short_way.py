@@ -1,7 +1,7 @@
-"""HTTP/1.1: a whole request, and an answer that is all there is to write, take a short way.
+"""HTTP/1.1: a complete request, and an answer with nothing else to write, take a fast path.
 
-The same reads are played to two connections that exist in memory only; one of them is kept from the
-short ways. Nobody can tell them apart: not by what is written, nor by what is counted.
+The same reads are played to two connections in memory, one of them without the fast path. Output
+and counters are equal.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from penstock.door.http1 import Http1Session
 from penstock.door.limits import DoorLimits
 from penstock.door.state import DoorState
 from penstock.protocols.http1 import Http1Connection
-from tests.door.applications import TEXT, Parrot
+from tests.door.applications import TEXT, EchoApplication
 
 TURNS = 20
-"""Of the loop: in so many everything has happened that is to happen."""
+"""Turns of the loop after which all pending callbacks have run."""
 
 
-class Wire(asyncio.Transport):
-    """Keeps what is written; a client reads it when the test says so."""
+class FakeTransport(asyncio.Transport):
+    """Records what is written; the test controls when its client reads."""
 
     def __init__(self, link: socket.socket, secure: bool) -> None:
         super().__init__({"socket": link, "ssl_object": object() if secure else None})
@@ -49,7 +49,7 @@ class Wire(asyncio.Transport):
             if before <= HIGH_MARK < self.kept:
                 self.session.pause_writing()
 
-    def client_goes_on(self) -> None:
+    def client_continues(self) -> None:
         self.client_reads = True
         kept, self.kept = self.kept, 0
         if kept > HIGH_MARK and not self.ended:
@@ -83,24 +83,24 @@ class Wire(asyncio.Transport):
     def abort(self) -> None:
         self._end("aborted")
 
-    def _end(self, how: str) -> None:
+    def _end(self, kind: str) -> None:
         if not self.ended:
-            self.ended = how
+            self.ended = kind
             asyncio.get_running_loop().call_soon(self.session.connection_lost, None)
 
 
-class Watched:
-    """A parrot that takes every body from the budget, and writes down what was done."""
+class RecordingApplication:
+    """An application that takes every body from the budget, and records its calls."""
 
     def __init__(self) -> None:
-        self.parrot = Parrot()
+        self.echo_app = EchoApplication()
         self.heard: list[Any] = []
 
     def begin(self, exchange: Exchange) -> Receiver | None:
         self.heard.append(("begun", exchange.head.path, exchange.over_limit))
         if exchange.head.path == b"/odd":
             exchange.reply(200, ((b"x y", b""),), b"cannot be sent")
-        receiver = self.parrot.begin(exchange)
+        receiver = self.echo_app.begin(exchange)
         return None if receiver is None else self
 
     def data(self, exchange: Exchange, piece: bytes, ended: bool) -> None:
@@ -120,7 +120,7 @@ class Watched:
             exchange.reply(200, TEXT, b"answered")
             raise ValueError(path)
         else:
-            self.parrot.data(exchange, piece, ended)
+            self.echo_app.data(exchange, piece, ended)
 
     def late(self, exchange: Exchange) -> None:
         raise AssertionError("nothing is late")
@@ -136,29 +136,29 @@ LARGE = request("/large/70000", b"")
 
 
 @contextmanager
-def only_the_long_way() -> Iterator[None]:
+def without_fast_path() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Http1Connection, "whole", lambda _self, _data: None)
         patch.setattr(Http1Connection, "conclude", lambda *_: None)
         yield
 
 
-async def played(steps: list[Any], secure: bool, company: bool) -> tuple[Any, ...]:
-    """What can be seen of a connection, after each step and at its end.
+async def play(steps: list[Any], secure: bool, company: bool) -> tuple[Any, ...]:
+    """The observable state of a connection, after each step and at its end.
 
     Args:
         steps: reads, and events by name.
         secure: over TLS.
-        company: another connection's request is open all the while.
+        company: whether another connection's request is open all the time.
     """
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        app = Watched()
-        app.parrot.loop = asyncio.get_running_loop()
+        app = RecordingApplication()
+        app.echo_app.loop = asyncio.get_running_loop()
         shared = DoorState(app, DoorLimits(busy_poll=0.0), ByteBudget(1 << 30))
         shared.sweeper.now = 0.0
         shared.date_line = b"date: a fixed one\r\n"
-        wire = Wire(ours, secure)
+        wire = FakeTransport(ours, secure)
         session = wire.session = Http1Session(shared, wire, shared.sweeper.after(30))
         session._keep_alive = 60.0
         shared.connections.add(session)
@@ -168,7 +168,7 @@ async def played(steps: list[Any], secure: bool, company: bool) -> tuple[Any, ..
         unread: list[bytes] = []
         for step in steps:
             if step in ("let go", "let go and end", "let go and read"):
-                app.parrot.let_go()
+                app.echo_app.release_held()
             if step == "let go and read" and wire.reading and not wire.ended:
                 session.data_received(HOLD)
             if step == "let go and end" and not (wire.ended or unread or session.eof):
@@ -176,7 +176,7 @@ async def played(steps: list[Any], secure: bool, company: bool) -> tuple[Any, ..
             if step == "client stops":
                 wire.client_reads = False
             elif step == "client goes on":
-                wire.client_goes_on()
+                wire.client_continues()
             elif step == "drain":
                 shared.draining = True
             elif isinstance(step, bytes):
@@ -192,13 +192,13 @@ async def played(steps: list[Any], secure: bool, company: bool) -> tuple[Any, ..
             seen.append((bytes(wire.sent), wire.ended, wire.reading, session.lagging, shared.calls))
             seen.append((session.written, session.unsent(), session.counted, shared.budget.used))
             seen.append((session.closing, session.dirty, shared.buffered, shared.polling_wanted))
-            if shared.calls == company and not wire.ended:  # else a look would tell
+            if shared.calls == company and not wire.ended:  # otherwise the time is checked
                 seen.append(session.due)
         wire.abort()
         await asyncio.sleep(0)
         assert (shared.calls, shared.budget.used, shared.buffered) == (company, 0, 0)
         assert not shared.connections
-        return seen, app.heard, shared.counters, app.parrot.began._value, app.parrot.gone._value
+        return seen, app.heard, shared.counters, app.echo_app.began._value, app.echo_app.gone._value
 
 
 PATHS = (
@@ -224,15 +224,15 @@ events = st.sampled_from(
 
 @st.composite
 def plays(draw: st.DrawFn) -> list[Any]:
-    """Reads that hold one request as a rule, and what happens between them."""
+    """Reads, mostly of one request each, and events between them."""
     steps: list[Any] = []
     for step in draw(st.lists(st.one_of(requests, requests, requests, events), max_size=8)):
-        how = draw(st.sampled_from(["alone", "alone", "alone", "behind", "cut", "again"]))
-        if isinstance(step, str) or how == "alone":
+        kind = draw(st.sampled_from(["alone", "alone", "alone", "behind", "cut", "again"]))
+        if isinstance(step, str) or kind == "alone":
             steps.append(step)
-        elif how == "behind" and steps and isinstance(steps[-1], bytes):
+        elif kind == "behind" and steps and isinstance(steps[-1], bytes):
             steps[-1] += step
-        elif how == "cut":
+        elif kind == "cut":
             at = draw(st.integers(1, len(step) - 1))
             steps += [step[:at], step[at:]]
         else:
@@ -246,10 +246,10 @@ def plays(draw: st.DrawFn) -> list[Any]:
 @example([HOLD + HOLD, "end", "let go", "let go"], False, False)
 @example([HOLD, "let go and end"], False, True)
 @example([HOLD, "let go and read", "let go"], False, True)
-def test_the_short_way_and_the_long_one_cannot_be_told_apart(
+def test_connections_with_and_without_the_fast_path_behave_alike(
     steps: list[Any], secure: bool, company: bool
 ) -> None:
-    short = asyncio.run(played(steps, secure, company))
-    with only_the_long_way():
-        long = asyncio.run(played(steps, secure, company))
-    assert short == long
+    fast = asyncio.run(play(steps, secure, company))
+    with without_fast_path():
+        slow = asyncio.run(play(steps, secure, company))
+    assert fast == slow

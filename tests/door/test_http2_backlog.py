@@ -1,4 +1,4 @@
-"""How much of one read a connection's turn takes."""
+"""The part of a read that is handled in a connection's turn."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def resets(count: int = CALLS) -> bytes:
     return b"".join(peers.headers(2 * n + 1) + peers.rst(2 * n + 1) for n in range(count))
 
 
-def test_a_read_of_many_calls_is_one_turn_when_it_is_quick(
+def test_a_read_of_many_calls_is_handled_in_one_turn_within_the_time_limit(
     session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http2, "_TURN", 60.0)
@@ -50,9 +50,7 @@ def test_a_read_of_many_calls_is_one_turn_when_it_is_quick(
     assert not session.core.behind
 
 
-def test_others_have_their_turn_when_it_is_not(
-    session: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_turn_ends_at_its_time_limit(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http2, "_TURN", 0.0)
     events = read(session, calls())
     rest = session.core.go_on()
@@ -60,7 +58,7 @@ def test_others_have_their_turn_when_it_is_not(
     assert len(events) + len(rest) == CALLS
 
 
-def test_who_abuses_the_protocol_has_a_short_turn(
+def test_a_connection_that_abuses_the_protocol_has_short_turns(
     session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http2, "_TURN", 60.0)
@@ -72,12 +70,12 @@ def test_who_abuses_the_protocol_has_a_short_turn(
     assert len(events) + len(further) + len(session.core.go_on()) == 2 * CALLS
 
 
-def test_who_makes_none_has_no_shorter_ones(session: Any) -> None:
+def test_a_connection_without_abuse_has_normal_turns(session: Any) -> None:
     session.core.receive(calls(), SLICE)
     assert len(next_part(session)) > SLICE // 2
 
 
-def test_nothing_more_is_begun_on_a_connection_that_ends(
+def test_no_calls_are_begun_on_a_closing_connection(
     session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http2, "_TURN", 60.0)

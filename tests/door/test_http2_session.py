@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from penstock.protocols.http2 import Http2Limits
-from tests.door.http2_client import Client, joined
+from tests.door.http2_client import Client, connected_http2
 from tests.door.site import QUICK, TIMEOUT, Site
 
 Opened = Callable[..., Site]
@@ -25,7 +25,7 @@ NO_ERROR, INTERNAL_ERROR, REFUSED, CANCEL, CALM = 0, 2, 7, 8, 11
 
 def test_bodies_are_echoed_on_one_connection(opened: Opened) -> None:
     site = opened()
-    with joined(site.port) as client:
+    with connected_http2(site.port) as client:
         for body in (b"one", b"", b"x" * 300_000):
             for path in ("/echo", "/later"):
                 answer = client.ask(path, body)
@@ -36,18 +36,18 @@ def test_bodies_are_echoed_on_one_connection(opened: Opened) -> None:
     assert site.statistics().requests == 6
 
 
-def test_streams_are_answered_as_they_come_and_not_in_their_order(opened: Opened) -> None:
+def test_streams_are_answered_when_ready_in_any_order(opened: Opened) -> None:
     site = opened()
-    with joined(site.port) as client:
+    with connected_http2(site.port) as client:
         held = client.open("/hold", end=True)
         assert client.ask("/echo", b"quick").body == b"quick"
-        site.call(site.parrot.let_go)
+        site.call(site.echo_app.release_held)
         assert client.wait(held).body == b"held"
 
 
-def test_an_answer_to_the_head_alone_stops_the_sender(opened: Opened) -> None:
+def test_an_early_answer_resets_the_stream_with_no_error(opened: Opened) -> None:
     site = opened()
-    with joined(site.port) as client:
+    with connected_http2(site.port) as client:
         stream = client.open("/refuse")
         answer = client.answers[stream]
         client.until(lambda: answer.reset is not None)
@@ -55,16 +55,16 @@ def test_an_answer_to_the_head_alone_stops_the_sender(opened: Opened) -> None:
         assert client.ask("/echo", b"next").body == b"next"
 
 
-def test_a_streamed_answer_heeds_its_reader_s_window(opened: Opened) -> None:
+def test_a_streamed_answer_gets_back_pressure_from_its_window(opened: Opened) -> None:
     site = opened()
-    with joined(site.port) as client:
+    with connected_http2(site.port) as client:
         client.acknowledges = False
         stream = client.open("/stream/200", end=True)
         answer = client.answers[stream]
         client.until(lambda: len(answer.body) == 65_535)
         seen = site.until(lambda seen: seen.unsent > 0)
         assert seen.unsent <= 128 << 10
-        assert site.parrot.sent < 100 * 16384
+        assert site.echo_app.sent < 100 * 16384
         client.acknowledges = True
         client.h2.acknowledge_received_data(65_535, stream)
         client.flush()
@@ -72,20 +72,20 @@ def test_a_streamed_answer_heeds_its_reader_s_window(opened: Opened) -> None:
         site.until(lambda seen: seen.unsent == 0)
 
 
-def test_a_streamed_answer_heeds_its_reader_s_socket(opened: Opened) -> None:
+def test_a_streamed_answer_gets_back_pressure_from_its_socket(opened: Opened) -> None:
     site = opened()
     window = (1 << 31) - 1
-    with joined(site.port, window=window, room=4096) as client:
+    with connected_http2(site.port, window=window, room=4096) as client:
         client.h2.increment_flow_control_window(window - 65_535)
         stream = client.open("/stream/2000", end=True)
         site.until(lambda seen: seen.unsent > 0)
-        assert site.parrot.sent < 1000 * 16384
+        assert site.echo_app.sent < 1000 * 16384
         assert len(client.wait(stream).body) == 2000 * 16384
 
 
-def test_answers_that_wait_for_windows_are_counted(opened: Opened) -> None:
+def test_unsent_bytes_of_answers_blocked_by_windows_are_counted(opened: Opened) -> None:
     site = opened(max_unsent=1 << 20)
-    with joined(site.port) as client:
+    with connected_http2(site.port) as client:
         client.acknowledges = False
         first = client.open(f"/large/{2 << 20}", end=True)
         client.until(lambda: len(client.answers[first].body) == 65_535)
@@ -99,60 +99,60 @@ def test_answers_that_wait_for_windows_are_counted(opened: Opened) -> None:
         site.until(lambda seen: seen.unsent == 0)
 
 
-def test_an_answer_that_runs_away_from_its_reader_is_broken_off(opened: Opened) -> None:
+def test_an_answer_without_back_pressure_is_aborted_at_max_unsent(opened: Opened) -> None:
     site = opened(max_unsent=1 << 20)
-    with joined(site.port) as client:
+    with connected_http2(site.port) as client:
         client.acknowledges = False
         answer = client.wait(client.open("/flood/2000", end=True))
         assert answer.reset == INTERNAL_ERROR
         assert site.statistics().overrun == 1
         assert client.ask("/echo").status == 200
-    assert site.parrot.gone.acquire(timeout=TIMEOUT)
+    assert site.echo_app.gone.acquire(timeout=TIMEOUT)
 
 
-def test_a_client_that_opens_no_window_is_cut_off(opened: Opened) -> None:
+def test_streams_of_a_client_that_opens_no_window_are_reset(opened: Opened) -> None:
     site = opened(write_timeout=QUICK)
-    with joined(site.port) as client:
+    with connected_http2(site.port) as client:
         client.acknowledges = False
         answer = client.wait(client.open("/large/1000000", end=True))
         assert answer.reset == CANCEL
         answer = client.wait(client.open("/stream/100", end=True))
         assert answer.reset == CANCEL
-        assert site.parrot.gone.acquire(timeout=TIMEOUT)
+        assert site.echo_app.gone.acquire(timeout=TIMEOUT)
         seen = site.until(lambda seen: seen.unsent == 0)
         assert (seen.stalled, seen.open) == (2, 1)
 
 
-def test_a_client_that_reads_nothing_is_cut_off(opened: Opened) -> None:
+def test_a_client_that_does_not_read_is_disconnected(opened: Opened) -> None:
     site = opened(write_timeout=QUICK)
     window = (1 << 31) - 1
-    with joined(site.port, window=window, room=4096) as client:
+    with connected_http2(site.port, window=window, room=4096) as client:
         client.h2.increment_flow_control_window(window - 65_535)
         client.open("/hold", end=True)
         client.open("/large/20000000", end=True)
         assert site.until(lambda seen: seen.stalled == 1)
         assert site.until(lambda seen: seen.open == 0).unsent == 0
-    assert site.parrot.gone.acquire(timeout=TIMEOUT)
+    assert site.echo_app.gone.acquire(timeout=TIMEOUT)
 
 
-def test_a_sender_that_was_stopped_goes_on_later(opened: Opened) -> None:
+def test_a_paused_sender_continues_later(opened: Opened) -> None:
     site = opened(body_timeout=QUICK)
     window = Http2Limits().stream_window
-    with joined(site.port) as client:
+    with connected_http2(site.port) as client:
         client.ask("/echo")
         stream = client.open("/lazy")
         client.send(stream, bytes(window), end=False)
         assert client.ask("/echo").status == 200
         assert client.h2.local_flow_control_window(stream) == 0
-        site.until(lambda seen: bool(site.parrot.holding))
-        site.call(site.parrot.let_go)
+        site.until(lambda seen: bool(site.echo_app.holding))
+        site.call(site.echo_app.release_held)
         client.send(stream, bytes(window))
         assert client.wait(stream).body == b"%d" % (2 * window)
     assert site.statistics().bodies_late == 0
 
 
-def whole(client: Client, path: str, body: bytes) -> int:
-    """Ask with head, data and end in one go, as clients with small messages do."""
+def send_at_once(client: Client, path: str, body: bytes) -> int:
+    """Send head, data and end together, as clients do with small messages."""
     stream = client.open(path)
     while client.h2.local_flow_control_window(stream) < len(body):
         client.step()
@@ -162,21 +162,19 @@ def whole(client: Client, path: str, body: bytes) -> int:
 
 
 @pytest.mark.parametrize("size", [4000, 16_000])
-def test_messages_whose_answers_are_not_ready_leave_room_for_others(
-    opened: Opened, size: int
-) -> None:
+def test_pending_messages_do_not_use_up_the_connections_window(opened: Opened, size: int) -> None:
     site = opened(http2=NARROW)
-    with joined(site.port) as client:
-        held = [whole(client, "/hold", bytes(size)) for _ in range(7)]
+    with connected_http2(site.port) as client:
+        held = [send_at_once(client, "/hold", bytes(size)) for _ in range(7)]
         assert client.ask("/echo", bytes(100_000)).body == bytes(100_000)
-        site.call(site.parrot.let_go)
+        site.call(site.echo_app.release_held)
         for stream in held:
             assert client.wait(stream).status == 200
 
 
-def test_a_body_that_stops_half_way_gets_408(opened: Opened) -> None:
+def test_an_incomplete_body_gets_408(opened: Opened) -> None:
     site = opened(body_timeout=QUICK)
-    with joined(site.port) as client:
+    with connected_http2(site.port) as client:
         stream = client.open("/echo")
         client.send(stream, b"half", end=False)
         answer = client.answers[stream]
@@ -185,20 +183,20 @@ def test_a_body_that_stops_half_way_gets_408(opened: Opened) -> None:
         assert list(json.loads(answer.body)) == ["error", "code", "message", "details"]
         assert client.ask("/echo").status == 200
     assert site.statistics().bodies_late == 1
-    assert site.parrot.late_ones == 1
-    assert site.parrot.gone.acquire(timeout=TIMEOUT)
+    assert site.echo_app.late_count == 1
+    assert site.echo_app.gone.acquire(timeout=TIMEOUT)
 
 
-def test_the_application_may_answer_a_late_body_in_its_own_form(opened: Opened) -> None:
+def test_the_application_can_answer_a_late_body_itself(opened: Opened) -> None:
     site = opened(body_timeout=QUICK)
-    with joined(site.port) as client:
+    with connected_http2(site.port) as client:
         stream = client.open("/own")
         assert client.wait(stream).body == b"too late"
 
 
-def test_both_sides_may_stream_at_once(opened: Opened) -> None:
+def test_client_and_server_can_stream_at_once(opened: Opened) -> None:
     site = opened()
-    with joined(site.port) as client:
+    with connected_http2(site.port) as client:
         stream = client.open("/duplex")
         answer = client.answers[stream]
         for body in (b"one", b"two"):
@@ -211,55 +209,55 @@ def test_both_sides_may_stream_at_once(opened: Opened) -> None:
 
 def test_trailers_are_sent(opened: Opened) -> None:
     site = opened()
-    with joined(site.port) as client:
+    with connected_http2(site.port) as client:
         for path in ("/trailers", "/sum"):
             answer = client.ask(path, b"abc")
             assert (answer.body, answer.trailers) == (b"abc", {"x-sum": "3"})
 
 
 @pytest.mark.parametrize("way", ["reset", "close", "goaway"])
-def test_the_application_hears_once_that_its_client_left(opened: Opened, way: str) -> None:
+def test_the_application_is_notified_once_of_a_disconnect(opened: Opened, way: str) -> None:
     site = opened()
-    with joined(site.port) as client:
+    with connected_http2(site.port) as client:
         streams = [client.open("/hold", end=True) for _ in range(3)]
-        assert all(site.parrot.arrived.acquire(timeout=TIMEOUT) for _ in streams)
+        assert all(site.echo_app.arrived.acquire(timeout=TIMEOUT) for _ in streams)
         if way == "reset":
             for stream in streams:
                 client.h2.reset_stream(stream)
             client.flush()
         elif way == "close":
             client.socket.close()
-        else:  # a broken frame
+        else:  # an invalid frame
             client.socket.sendall(b"\0\0\0\4\0\0\0\0\1")
-        assert all(site.parrot.gone.acquire(timeout=TIMEOUT) for _ in streams)
+        assert all(site.echo_app.gone.acquire(timeout=TIMEOUT) for _ in streams)
         assert site.until(lambda seen: seen.gone == 3).errors == 0
-        site.call(site.parrot.let_go)  # goes nowhere
-        assert not site.parrot.gone.acquire(blocking=False)
+        site.call(site.echo_app.release_held)  # these answers are discarded
+        assert not site.echo_app.gone.acquire(blocking=False)
         if way == "reset":
             assert client.ask("/echo").status == 200
 
 
 @pytest.mark.parametrize("path", ["/raise", "/raise/body", "/begun", "/broken"])
-def test_a_fault_of_the_application_is_one_stream_s(
+def test_an_error_of_the_application_fails_one_stream(
     opened: Opened, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     site = opened()
-    with joined(site.port) as client:
+    with connected_http2(site.port) as client:
         held = client.open("/hold", end=True)
         answer = client.ask(path, b"x") if path != "/raise" else client.wait(client.open(path))
         if path.startswith("/raise"):
             assert answer.status == 500
         else:
             assert answer.reset == INTERNAL_ERROR
-        site.until(lambda seen: len(site.parrot.holding) == 1)
-        site.call(site.parrot.let_go)
+        site.until(lambda seen: len(site.echo_app.holding) == 1)
+        site.call(site.echo_app.release_held)
         assert client.wait(held).body == b"held"
     assert site.statistics().errors == (path != "/broken")
     faults = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert len(faults) == (path != "/broken")
 
 
-def test_a_fault_in_a_call_is_a_status_of_grpc(opened: Opened) -> None:
+def test_an_error_in_a_grpc_call_is_a_grpc_status(opened: Opened) -> None:
     site = opened()
     with grpc.insecure_channel(f"127.0.0.1:{site.port}") as channel:
         with pytest.raises(grpc.RpcError) as caught:
@@ -271,9 +269,9 @@ def ping(number: int) -> bytes:
     return b"\0\0\x08\x06\0\0\0\0\0" + struct.pack("!Q", number)
 
 
-def test_a_nuisance_within_its_budget_is_borne_again_and_again(opened: Opened) -> None:
+def test_pings_within_the_budget_are_accepted_repeatedly(opened: Opened) -> None:
     site = opened(header_timeout=QUICK)
-    with joined(site.port) as client:
+    with connected_http2(site.port) as client:
         for _ in range(2):
             client.socket.sendall(b"".join(ping(n) for n in range(15)))
             assert client.ask("/patient").status == 200
@@ -282,47 +280,47 @@ def test_a_nuisance_within_its_budget_is_borne_again_and_again(opened: Opened) -
 
 
 def wait_for_the_next_second(site: Site) -> None:
-    """A silent connection is closed after some periods."""
+    """Wait with silent connections, which the door closes after its header timeout."""
     began = time.monotonic()
     while time.monotonic() < began + 1.5:
         with socket.create_connection(("127.0.0.1", site.port), timeout=TIMEOUT) as silent:
             assert silent.recv(1) == b""
 
 
-def test_a_connection_without_streams_is_closed_after_a_while(opened: Opened) -> None:
+def test_a_connection_without_streams_is_closed_at_the_idle_timeout(opened: Opened) -> None:
     site = opened(http2_idle=QUICK)
-    with joined(site.port) as client:
+    with connected_http2(site.port) as client:
         held = client.open("/hold", end=True)
-        wait = client.open("/patient")
-        assert site.parrot.began.acquire(timeout=TIMEOUT)
-        with joined(site.port) as other:
+        patient = client.open("/patient")
+        assert site.echo_app.began.acquire(timeout=TIMEOUT)
+        with connected_http2(site.port) as other:
             other.wait_closed()
             assert other.goaways[-1] == (0, NO_ERROR)
-        site.call(site.parrot.let_go)
+        site.call(site.echo_app.release_held)
         assert client.wait(held).body == b"held"
-        client.send(wait, b"")
-        assert client.wait(wait).status == 200
+        client.send(patient, b"")
+        assert client.wait(patient).status == 200
         client.wait_closed()
-        assert client.goaways[-1] == (wait, NO_ERROR)
+        assert client.goaways[-1] == (patient, NO_ERROR)
     assert site.statistics().idle == 2
 
 
-def test_a_header_block_that_does_not_end_ends_the_connection(opened: Opened) -> None:
+def test_an_incomplete_header_block_closes_the_connection(opened: Opened) -> None:
     site = opened(header_timeout=QUICK)
-    with joined(site.port) as client:
-        client.ask("/echo")  # so that its acknowledgement does not come into the block
+    with connected_http2(site.port) as client:
+        client.ask("/echo")  # so that its acknowledgement is not sent within the block
         held = client.open("/hold", end=True)
-        site.until(lambda seen: bool(site.parrot.holding))
+        site.until(lambda seen: bool(site.echo_app.holding))
         client.socket.sendall(b"\0\0\1\1\0\0\0\0\5\x82")  # HEADERS without its end
         client.wait_closed()
         assert client.goaways[-1] == (held, CALM)
-    assert site.parrot.gone.acquire(timeout=TIMEOUT)
+    assert site.echo_app.gone.acquire(timeout=TIMEOUT)
     assert site.statistics().heads_late == 1
 
 
-def test_a_frame_that_comes_byte_by_byte_ends_the_connection(opened: Opened) -> None:
+def test_a_frame_received_too_slowly_closes_the_connection(opened: Opened) -> None:
     site = opened(header_timeout=QUICK)
-    with joined(site.port) as client:
+    with connected_http2(site.port) as client:
         client.ask("/echo")
         client.socket.sendall(b"\0\x40\0\1\5\0\0\0\3")  # HEADERS of 16,384 bytes
         began = time.monotonic()
@@ -339,7 +337,7 @@ def test_a_frame_that_comes_byte_by_byte_ends_the_connection(opened: Opened) -> 
     assert site.statistics().heads_late == 1
 
 
-def test_a_client_that_greets_and_falls_silent_is_hung_up_on(opened: Opened) -> None:
+def test_a_client_silent_after_the_preface_is_disconnected(opened: Opened) -> None:
     site = opened(header_timeout=QUICK)
     with socket.create_connection(("127.0.0.1", site.port), timeout=TIMEOUT) as link:
         link.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
@@ -350,18 +348,18 @@ def test_a_client_that_greets_and_falls_silent_is_hung_up_on(opened: Opened) -> 
     assert site.statistics().heads_late == 1
 
 
-def test_answers_behind_closed_windows_are_given_up_when_the_budget_is_used_up(
+def test_answers_blocked_by_windows_are_reset_at_the_budgets_limit(
     opened: Opened,
 ) -> None:
     site = opened(max_unsent=1 << 20, site={"budget": 3 << 20})
-    with joined(site.port) as client:
+    with connected_http2(site.port) as client:
         client.acknowledges = False
         held = [client.open("/hold", end=True) for _ in range(2)]
         streams = [client.open(f"/large/{600_000}", end=True) for _ in range(2)]
         site.until(lambda seen: seen.unsent > 1 << 20)
         assert site.statistics().overrun == 0, "the budget has room"
         site.call(lambda: site.budget.add(2 << 20))
-        site.call(site.parrot.let_go)
+        site.call(site.echo_app.release_held)
         client.until(lambda: client.answers[streams[1]].reset == CALM)
         seen = site.until(lambda seen: seen.unsent <= 1 << 20)
         assert seen.overrun == 1
@@ -374,9 +372,9 @@ def test_answers_behind_closed_windows_are_given_up_when_the_budget_is_used_up(
         assert len(client.wait(streams[0]).body) == 600_000
 
 
-def test_the_budget_gets_everything_back(opened: Opened) -> None:
+def test_the_budget_is_released_after_answers_and_resets(opened: Opened) -> None:
     site = opened()
-    with joined(site.port) as client:
+    with connected_http2(site.port) as client:
         assert client.ask("/count", b"x" * 1000).body == b"1000"
         assert site.budget.used == 0
         stream = client.open("/count")
@@ -389,14 +387,14 @@ def test_the_budget_gets_everything_back(opened: Opened) -> None:
 
 def test_every_answer_has_a_date(opened: Opened) -> None:
     site = opened()
-    with joined(site.port) as client:
+    with connected_http2(site.port) as client:
         for path in ("/echo", "/later", "/stream/1", "/sum", "/raise"):
             assert client.ask(path, b"x").headers["date"].endswith(" GMT")
 
 
-def test_a_body_is_late_at_the_caller_s_own_deadline(opened: Opened) -> None:
+def test_a_body_times_out_at_the_requests_deadline(opened: Opened) -> None:
     site = opened(body_timeout=20.0)
-    with joined(site.port) as client:
+    with connected_http2(site.port) as client:
         began = time.monotonic()
         stream = client.open("/soon", end=False)
         client.send(stream, b"some", end=False)
@@ -405,24 +403,24 @@ def test_a_body_is_late_at_the_caller_s_own_deadline(opened: Opened) -> None:
     assert site.statistics().bodies_late == 1
 
 
-def test_a_client_that_only_closed_its_half_gets_its_answers(opened: Opened) -> None:
+def test_a_half_closed_client_gets_the_answers_to_complete_requests(opened: Opened) -> None:
     site = opened()
-    with joined(site.port) as client:
+    with connected_http2(site.port) as client:
         held, partial = client.open("/hold", end=True), client.open("/size", end=False)
-        site.until(lambda seen: bool(site.parrot.holding))
+        site.until(lambda seen: bool(site.echo_app.holding))
         client.socket.shutdown(socket.SHUT_WR)
         client.flush = lambda: None  # type: ignore[method-assign]
         site.until(lambda seen: seen.gone == 1)
-        site.call(site.parrot.let_go)
+        site.call(site.echo_app.release_held)
         assert client.wait(held).body == b"held"
         assert client.answers[partial].reset is not None
         client.wait_closed()
 
 
-def test_a_client_that_has_left_is_found_out_by_a_ping(opened: Opened) -> None:
+def test_a_disconnected_client_is_detected_by_a_ping(opened: Opened) -> None:
     site = opened()
-    with joined(site.port) as client:
+    with connected_http2(site.port) as client:
         client.open("/hold", end=True)
-        site.until(lambda seen: bool(site.parrot.holding))
+        site.until(lambda seen: bool(site.echo_app.holding))
         client.socket.close()
         site.until(lambda seen: (seen.gone, seen.open) == (1, 0))

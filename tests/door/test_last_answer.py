@@ -1,4 +1,4 @@
-"""Answers of one turn are written together, but the last one that is open is not made to wait."""
+"""Answers of one turn are written together, but the last open one is written at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.protocols.http2 import peers
 
 
 class Holds:
-    """Answers nothing by itself."""
+    """Holds all requests."""
 
     def __init__(self) -> None:
         self.held: list[Exchange] = []
@@ -25,8 +25,8 @@ class Holds:
         return None
 
 
-class Wire(asyncio.Transport):
-    """Keeps what is written."""
+class FakeTransport(asyncio.Transport):
+    """Records what is written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,21 +45,21 @@ class Wire(asyncio.Transport):
 READ = peers.OPENING + peers.headers(1, encode_block([*peers.POST]), end=True)
 
 
-async def test_only_what_has_company_waits_for_the_end_of_the_turn() -> None:
+async def test_answers_wait_for_the_end_of_the_turn_while_others_are_open() -> None:
     application = Holds()
     shared = DoorState(application, DoorLimits(), ByteBudget(1 << 20))
-    wires = [Wire() for _ in range(3)]
-    for wire in wires:
-        Http2Session(shared, wire).data_received(READ)
-    for wire in wires:
-        wire.written = b""
+    transports = [FakeTransport() for _ in range(3)]
+    for transport in transports:
+        Http2Session(shared, transport).data_received(READ)
+    for transport in transports:
+        transport.written = b""
     first, second, third = application.held
     first.reply(200, (), b"first")
     second.reply(200, (), b"second")
-    assert [wire.written for wire in wires] == [b"", b"", b""]
+    assert [transport.written for transport in transports] == [b"", b"", b""]
     third.reply(200, (), b"third")
-    for wire, body in zip(wires, (b"first", b"second", b"third"), strict=True):
-        assert body in wire.written
-    before = [wire.written for wire in wires]
+    for transport, body in zip(transports, (b"first", b"second", b"third"), strict=True):
+        assert body in transport.written
+    before = [transport.written for transport in transports]
     await asyncio.sleep(0)
-    assert [wire.written for wire in wires] == before
+    assert [transport.written for transport in transports] == before

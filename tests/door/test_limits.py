@@ -1,4 +1,4 @@
-"""Every limit that a client passes is seen in the door's statistics."""
+"""The door's statistics count clients that exceed a limit, by limit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.errors import RequestError
 from penstock.protocols import paddle
 from penstock.protocols.http1 import Http1Limits
 from penstock.protocols.http2 import Http2Limits
-from tests.door.http2_client import joined
+from tests.door.http2_client import connected_http2
 from tests.door.site import Site
 from tests.kit.http1 import connected, request
 
@@ -32,7 +32,7 @@ PING, SETTINGS, RESET, CONTINUATION = 6, 4, 3, 9
 
 
 class Silent:
-    """Never answers what it is asked."""
+    """Never answers."""
 
     names = ()
 
@@ -51,7 +51,7 @@ def frontend() -> Router:
 
 @pytest.fixture
 def served(opened: Opened) -> Opened:
-    """Doors before the pipeline's own applications."""
+    """Doors with the pipeline's applications."""
 
     def open_one(budget: int = 1 << 20, **limits: Any) -> Site:
         return opened(site={"application": frontend(), "budget": budget}, **limits)
@@ -70,7 +70,7 @@ def framed(message: bytes) -> bytes:
 
 
 def code_of_a_call(site: Site, message: bytes) -> int:
-    with joined(site.port) as client:
+    with connected_http2(site.port) as client:
         stream = client.open(METHOD, *GRPC)
         client.send(stream, framed(message))
         return int(client.wait(stream).headers["grpc-status"])
@@ -81,7 +81,7 @@ def test_heads_over_a_limit_are_counted(opened: Opened) -> None:
     site = opened(http1=Http1Limits(**small, max_request_line=500), http2=Http2Limits(**small))
     assert status_over_http1(site, request(b"", b"X: " + b"v" * 500, target=b"/echo")) == 431
     assert status_over_http1(site, request(b"", target=b"/" + b"e" * 500)) == 414
-    with joined(site.port) as client:
+    with connected_http2(site.port) as client:
         refused = client.open("/echo", ("x", "v" * 500), end=True)
         assert client.wait(refused).status == 431
         assert client.ask("/echo", b"good").body == b"good"
@@ -105,7 +105,7 @@ def test_bodies_in_too_many_chunks_are_counted(opened: Opened) -> None:
     assert site.statistics().malformed == 1
 
 
-def test_bodies_for_which_there_is_no_room_are_counted(served: Opened) -> None:
+def test_bodies_beyond_the_budget_are_counted(served: Opened) -> None:
     site = served(budget=MOST // 2)
     assert status_over_http1(site, request(b" " * MOST, target=ROUTE.encode())) == 429
     assert code_of_a_call(site, bytes(MOST)) == 8
@@ -113,9 +113,9 @@ def test_bodies_for_which_there_is_no_room_are_counted(served: Opened) -> None:
     assert site.statistics().bodies_too_large == 0
 
 
-def test_requests_beyond_those_that_may_be_open_are_counted(served: Opened) -> None:
+def test_requests_beyond_max_calls_are_counted(served: Opened) -> None:
     site = served(max_calls=2)
-    with joined(site.port) as client:
+    with connected_http2(site.port) as client:
         for _ in range(2):
             client.open(METHOD, *GRPC)
         site.until(lambda seen: seen.calls == 2)
@@ -124,10 +124,10 @@ def test_requests_beyond_those_that_may_be_open_are_counted(served: Opened) -> N
         assert site.statistics().calls_refused == 2
 
 
-def test_streams_beyond_those_of_a_connection_are_counted(opened: Opened) -> None:
+def test_streams_beyond_max_streams_are_counted(opened: Opened) -> None:
     site = opened(http2=Http2Limits(max_streams=2))
-    with joined(site.port) as client:
-        # Before the server's settings have been read.
+    with connected_http2(site.port) as client:
+        # Sent before the server's settings are read.
         last = [client.open("/hold", end=True) for _ in range(3)][-1]
         assert client.wait(last).reset == 7
         seen = site.statistics()
@@ -147,10 +147,10 @@ def frame(kind: int, flags: int = 0, stream: int = 0, payload: bytes = b"") -> b
         (frame(1, 0, 1, b"") + frame(CONTINUATION, 0, 1, bytes(16_384)) * 4, "header"),
     ],
 )
-def test_nuisances_are_counted_by_their_kind(opened: Opened, flood: bytes, nuisance: str) -> None:
+def test_abuses_are_counted_by_kind(opened: Opened, flood: bytes, nuisance: str) -> None:
     limits = Http2Limits(pings=4, settings=4, continuations=4, max_header_bytes=4096)
     site = opened(http2=limits)
-    with joined(site.port) as client:
+    with connected_http2(site.port) as client:
         client.socket.sendall(flood)
         client.wait_closed()
         assert client.goaways[-1][1] == CALM

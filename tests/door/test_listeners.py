@@ -1,4 +1,4 @@
-"""Ports that are bound before they are listened on, by one process or by several."""
+"""Ports that are bound before they listen, by one process or by several."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.door.budget import ByteBudget
 from penstock.door.door import Door, DoorLimits
 from penstock.door.listeners import bind, bind_shared, bind_unix, port_of
 from penstock.errors import StartupError
-from tests.door.applications import Parrot
+from tests.door.applications import EchoApplication
 
 HOST = "127.0.0.1"
 CLIENTS = 200
@@ -28,12 +28,12 @@ async def status(port: int) -> bytes:
 
 
 def new_door() -> Door:
-    parrot = Parrot()
-    parrot.loop = asyncio.get_running_loop()
-    return Door(parrot, DoorLimits(), ByteBudget(1 << 20))
+    echo_app = EchoApplication()
+    echo_app.loop = asyncio.get_running_loop()
+    return Door(echo_app, DoorLimits(), ByteBudget(1 << 20))
 
 
-async def test_doors_that_share_a_port_each_get_a_part_and_one_carries_on_alone() -> None:
+async def test_doors_share_the_connections_of_a_port_and_one_continues_alone() -> None:
     first = bind(HOST, 0, "port", shared=True)
     port = port_of(first)
     doors = [new_door(), new_door()]
@@ -50,7 +50,7 @@ async def test_doors_that_share_a_port_each_get_a_part_and_one_carries_on_alone(
     await doors[1].close(1.0)
 
 
-def test_a_port_that_is_not_shared_is_taken_once() -> None:
+def test_a_port_that_is_not_shared_cannot_be_bound_twice() -> None:
     with bind(HOST, 0, "port") as first:
         port = port_of(first)
         first.listen()
@@ -59,18 +59,18 @@ def test_a_port_that_is_not_shared_is_taken_once() -> None:
                 bind(HOST, port, "port", shared=shared)
 
 
-def test_sockets_of_one_port_are_refused_where_somebody_listens_who_would_share_it() -> None:
-    with bind(HOST, 0, "port", shared=True) as stranger:
-        stranger.listen()
+def test_a_shared_port_that_another_process_listens_on_is_refused() -> None:
+    with bind(HOST, 0, "port", shared=True) as other:
+        other.listen()
         with pytest.raises(StartupError, match="cannot be bound"):
-            bind_shared(HOST, port_of(stranger), "port", 2)
+            bind_shared(HOST, port_of(other), "port", 2)
 
 
-def test_a_unix_socket_that_a_killed_service_has_left_is_named_and_left_alone(
+def test_an_existing_unix_socket_is_named_in_the_error_and_not_removed(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "penstock.sock"
-    bind_unix(path, "door.unix_socket").close()  # without removing it, as the killed do
+    bind_unix(path, "door.unix_socket").close()  # without removing it, as when killed
     with pytest.raises(StartupError, match=r"penstock\.sock cannot be bound: it exists: .* remove"):
         bind_unix(path, "door.unix_socket")
     assert path.is_socket()
@@ -78,7 +78,7 @@ def test_a_unix_socket_that_a_killed_service_has_left_is_named_and_left_alone(
         bind_unix(tmp_path / "none" / "penstock.sock", "door.unix_socket")
 
 
-def test_each_of_the_sockets_of_one_port_gets_connections() -> None:
+def test_each_socket_of_a_shared_port_gets_connections() -> None:
     listeners = bind_shared(HOST, 0, "port", 3)
     try:
         (port,) = {port_of(each) for each in listeners}
@@ -95,7 +95,7 @@ def test_each_of_the_sockets_of_one_port_gets_connections() -> None:
             each.close()
 
 
-def test_one_socket_alone_shares_with_nobody() -> None:
+def test_a_single_socket_does_not_share_its_port() -> None:
     (only,) = bind_shared(HOST, 0, "port", 1)
     with only:
         assert not only.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT)

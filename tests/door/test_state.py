@@ -1,4 +1,4 @@
-"""What the connections of a door share: the loop's look at what comes next."""
+"""The state shared by a door's connections: busy polling."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHORT = LIMIT / 4
 
 
 class Time:
-    """Stands while nobody moves it on; counts how often the processor was offered to others."""
+    """A clock moved by the test; counts calls of ``sched_yield``."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -39,7 +39,7 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Time:
 
 
 async def busy(time: Time, limit: float = LIMIT) -> DoorState:
-    """A door that was asked again and again for a while, and has just answered."""
+    """The state of a door after many frequent requests, the last one just answered."""
     application: Any = None
     state = DoorState(application, DoorLimits(busy_poll=limit), ByteBudget(1 << 20))
     for _ in range(50):
@@ -55,24 +55,24 @@ async def turns(loops: int = 5) -> None:
         await asyncio.sleep(0)
 
 
-async def test_the_loop_looks_on_after_the_last_answer_and_then_sleeps(time: Time) -> None:
+async def test_the_loop_polls_after_the_last_answer_up_to_the_limit(time: Time) -> None:
     await busy(time)
     await turns()
-    looked = time.turns
-    assert looked >= 4
+    polled = time.turns
+    assert polled >= 4
     time.now += LIMIT
     await turns()
-    assert time.turns == looked
+    assert time.turns == polled
 
 
-async def test_the_loop_does_not_look_while_a_request_is_open(time: Time) -> None:
+async def test_the_loop_does_not_poll_while_a_request_is_open(time: Time) -> None:
     state = await busy(time)
     state.calls += 1
     await turns()
     assert time.turns == 0
 
 
-async def test_the_loop_of_a_door_that_is_drained_sleeps_at_once(time: Time) -> None:
+async def test_the_loop_of_a_draining_door_does_not_poll(time: Time) -> None:
     state = await busy(time)
     state.draining = True
     await turns()
