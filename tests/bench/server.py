@@ -1,4 +1,4 @@
-"""An HTTP server in a thread, which answers as a test says."""
+"""An HTTP server in a thread, with a reply function of the test."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Behaviour = Callable[["Server", bytes], Awaitable[bytes | None]]
 
 @dataclass
 class Server:
-    """What is known of it.
+    """The server's port and received requests.
 
     Attributes:
-        requests: heads and bodies, in their order.
+        requests: heads and bodies, in order.
     """
 
     port: int = 0
@@ -37,7 +37,7 @@ async def well(server: Server, head: bytes) -> bytes | None:
 
 @contextmanager
 def serving(behaviour: Behaviour = well, *, status: bytes | None = None) -> Iterator[Server]:
-    """Run it. ``GET /status`` is answered with ``status``, and not written down."""
+    """Run the server. ``GET /status`` is answered with ``status``, and not recorded."""
     server = Server()
     ready, loop = threading.Event(), asyncio.new_event_loop()
 

@@ -1,4 +1,4 @@
-"""The picture: well-formed, to scale, and of what was measured."""
+"""The chart: well-formed, to scale, and with the measured values."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def result(step: Step, rate: int, latency: float) -> StepResult:
 @pytest.mark.parametrize(
     ("most", "step"), [(0, 1), (0.04, 0.01), (5, 1), (6, 2), (10, 2), (11, 5), (8000, 2000)]
 )
-def test_ticks_stand_at_round_numbers(most: float, step: float):
+def test_ticks_are_at_round_numbers(most: float, step: float):
     assert step_of(most) == pytest.approx(step)
 
 
-def test_a_closed_loop_has_a_point_for_each_step_at_its_height():
+def test_the_chart_of_a_closed_loop_has_a_point_for_each_step():
     steps = [result(Step(concurrency=4**n), 100 * n, 0.01 * n) for n in (1, 2, 3)]
     root = ElementTree.fromstring(as_svg("a <b> & c", steps))
     assert root.findtext(f"{NAME}title") == "a <b> & c"
@@ -39,7 +39,7 @@ def test_a_closed_loop_has_a_point_for_each_step_at_its_height():
     assert heights[2] == pytest.approx(56)  # 300 of a scale up to 300
 
 
-def test_an_open_loop_also_shows_what_was_wished_and_zeros_are_drawn():
+def test_the_chart_of_an_open_loop_has_target_rates_and_draws_zeros():
     steps = [result(Step(rate=n), 0, 0.0) for n in (100, 200)]
     root = ElementTree.fromstring(as_svg("t", steps))
     texts = [each.text for each in root.iter(f"{NAME}text")]

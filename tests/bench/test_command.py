@@ -1,4 +1,4 @@
-"""``penstock bench`` as a user types it."""
+"""``penstock bench`` on the command line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def bench(*arguments: str) -> Result:
     return CliRunner().invoke(app, ("bench", *arguments))
 
 
-def test_the_table_has_a_row_for_each_step_and_says_what_it_means():
+def test_the_table_has_a_row_for_each_step_and_explains_its_columns():
     with serving() as server:
         done = bench(server.url("/x"), "--data", "{}", "-c", "1,2", *SHORT)
     assert done.exit_code == 0, done.output
@@ -40,7 +40,7 @@ def test_the_table_has_a_row_for_each_step_and_says_what_it_means():
     assert done.stderr == ""
 
 
-def test_csv_and_json_hold_what_the_table_holds(tmp_path: Path):
+def test_csv_and_json_files_have_the_values_of_the_table(tmp_path: Path):
     out = [tmp_path / f"out.{suffix}" for suffix in ("csv", "json")]
     with serving() as server:
         files = [text for file in out for text in ("-o", str(file))]
@@ -64,7 +64,7 @@ def test_csv_and_json_hold_what_the_table_holds(tmp_path: Path):
         (("--min-rate", "1e9"), "limit: 1 in flight: "),
     ],
 )
-def test_the_exit_status_tells_whether_limits_are_kept(limits: tuple[str, ...], broken: str):
+def test_the_exit_status_is_1_if_a_limit_is_exceeded(limits: tuple[str, ...], broken: str):
     with serving() as server:
         done = bench(server.url(), "--data", "{}", "-c", "1", *SHORT, *limits)
     assert done.exit_code == (1 if broken else 0)
@@ -72,7 +72,7 @@ def test_the_exit_status_tells_whether_limits_are_kept(limits: tuple[str, ...], 
     assert bool(done.stderr) == bool(broken)
 
 
-def test_errors_break_their_limit_only_when_there_is_one():
+def test_errors_set_the_exit_status_only_with_max_errors():
     async def every_other(server: Server, head: bytes) -> bytes:
         return answer(status=503 if len(server.requests) % 2 == 0 else 200)
 
@@ -87,7 +87,7 @@ def test_errors_break_their_limit_only_when_there_is_one():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (("ftp://x/",), "is no target"),
         (("http://x:port/",), "is no URL"),
@@ -105,15 +105,17 @@ def test_errors_break_their_limit_only_when_there_is_one():
         (("http://127.0.0.1:9/", "-o", "x.txt"), "the name must end in .csv"),
     ],
 )
-def test_what_cannot_be_run_is_said_before_anything_is_sent(arguments: tuple[str, ...], says: str):
+def test_invalid_arguments_are_errors_before_a_request_is_sent(
+    arguments: tuple[str, ...], message: str
+):
     done = bench(*arguments)
     assert done.exit_code == 1
     assert done.stderr.startswith("error: ")
-    assert says in done.stderr
+    assert message in done.stderr
     assert done.stdout == ""
 
 
-def test_pairs_are_a_request_of_the_pipeline_protocol(tmp_path: Path):
+def test_pairs_become_a_request_of_the_pipeline_protocol(tmp_path: Path):
     (tmp_path / "page").write_bytes(b"abc")
     with serving() as server:
         done = bench(server.url(), "a=1", f"image=@{tmp_path / 'page'}", "-c", "1", *SHORT)
@@ -128,7 +130,7 @@ async def slowly(server: Server, head: bytes) -> bytes:
 
 @pytest.mark.real
 @pytest.mark.parametrize("processes", ["1", "2"])
-def test_ctrl_c_ends_with_the_report_so_far(processes: str):
+def test_ctrl_c_ends_the_run_with_the_report_so_far(processes: str):
     with serving(slowly) as server:
         command = [sys.executable, "-m", "penstock", "bench", server.url(), "--data", "{}"]
         command += ["-c", "2", "--warm-up", "0", "--duration", "60s", "--processes", processes]
@@ -146,7 +148,7 @@ def test_ctrl_c_ends_with_the_report_so_far(processes: str):
 
 
 @pytest.mark.real
-def test_a_terminal_shows_how_far_it_is():
+def test_progress_is_shown_on_a_terminal():
     with serving() as server:
         ours, theirs = pty.openpty()
         command = [sys.executable, "-m", "penstock", "bench", server.url(), "--data", "{}"]
@@ -159,7 +161,7 @@ def test_a_terminal_shows_how_far_it_is():
         )
         os.close(theirs)
         shown = ""
-        with suppress(OSError):  # how a terminal ends
+        with suppress(OSError):  # the end of a terminal
             while piece := os.read(ours, 1 << 16):
                 shown += piece.decode()
         os.close(ours)

@@ -42,7 +42,7 @@ def load(*steps: Step, duration: float = 0.5, connections: int = 1, timeout: flo
     )
 
 
-def is_good(result: StepResult) -> None:
+def check_good(result: StepResult) -> None:
     assert result.errors == {}
     assert result.good > 20
     assert result.good == result.requests
@@ -63,34 +63,34 @@ def is_good(result: StepResult) -> None:
         ("grpc://{host}/" + MODEL, {"shapes": ["x:2,3"]}),
     ],
 )
-def test_each_protocol_gives_good_answers_in_both_loops(
+def test_open_and_closed_loops_measure_each_protocol(
     service: ServiceProcess, url: str, given: dict[str, object]
 ):
     target = target_of(url.format(host=f"127.0.0.1:{service.http_port}"), **given)
     closed, open_loop = run(target, load(connections=2))
-    is_good(closed)
-    is_good(open_loop)
+    check_good(closed)
+    check_good(open_loop)
     assert closed.latency == closed.from_sending
 
 
 @pytest.mark.parametrize(
-    ("url", "given", "says"),
+    ("url", "given", "message"),
     [
         ("grpc://{host}/" + PIPELINE, {"pairs": ["x=[[1]]"]}, "err_no 5000: .*invalid arg list"),
         ("grpc://{host}/" + MODEL, {"shapes": ["x:1,4"]}, "gRPC INVALID_ARGUMENT: "),
         ("http://{host}/" + MODEL, {"shapes": ["x:1,4"]}, "HTTP 400: "),
     ],
 )
-def test_what_the_service_refuses_is_told_as_it_says_it(
-    service: ServiceProcess, url: str, given: dict[str, object], says: str
+def test_the_services_refusal_is_reported_with_its_message(
+    service: ServiceProcess, url: str, given: dict[str, object], message: str
 ):
     target = target_of(url.format(host=f"127.0.0.1:{service.http_port}"), **given)
-    with pytest.raises(BadTarget, match=says):
+    with pytest.raises(BadTarget, match=message):
         run(target, load(Step(concurrency=1)))
 
 
 @pytest.mark.parametrize("scheme", ["http", "grpc"])
-def test_a_service_that_is_killed_leaves_no_request_without_an_outcome(tmp_path: Path, scheme: str):
+def test_every_request_has_an_outcome_when_the_service_is_killed(tmp_path: Path, scheme: str):
     hooks = "def postprocess(self, feed, fetch, log_id):\n    return {'y': '1'}, None, ''"
     with running(script(tmp_path, hooks)) as server:
         url = f"{scheme}://127.0.0.1:{server.http_port}/{NAME}/prediction"
@@ -111,13 +111,13 @@ def test_a_service_that_is_killed_leaves_no_request_without_an_outcome(tmp_path:
     assert result.good == result.requests - sum(result.errors.values())
     assert result.good > 20
     assert result.failed > 20
-    # "not finished" where the machine is so busy that an attempt outlives the step.
+    # "not finished" if, on a busy machine, an attempt takes longer than the step.
     kinds = {"connection lost", "cannot connect", "gRPC UNAVAILABLE", "timeout", "not finished"}
     assert {*result.errors} <= kinds
 
 
 @pytest.mark.parametrize("scheme", ["https", "grpcs"])
-def test_tls_trusts_the_certificates_that_it_is_given(tmp_path: Path, scheme: str):
+def test_tls_trusts_the_given_certificates(tmp_path: Path, scheme: str):
     certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
     command = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj"
     name = ["/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
@@ -138,7 +138,7 @@ def test_tls_trusts_the_certificates_that_it_is_given(tmp_path: Path, scheme: st
             run(target_of(url, pairs=["x=1"]), load(Step(concurrency=2)))
 
 
-def test_connections_that_cannot_reach_every_engine_are_remarked():
+def test_fewer_connections_than_engines_are_remarked():
     status = b'{"engines": 3, "graphs": []}'
     now = time.monotonic()
     with serving(status=status) as server:

@@ -1,4 +1,4 @@
-"""URLs and data to what is sent."""
+"""URLs and data to requests."""
 
 from __future__ import annotations
 
@@ -16,19 +16,24 @@ from penstock.protocols.pb import Request
 ROW = {"inputs": [{"name": "x", "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3]}]}
 
 
-def test_http_is_a_post_of_the_data_or_a_get():
-    asked = target_of("https://[::1]/a?b=c", data='[{"x": 1}, [2]]')
-    assert (asked.calls, asked.method, asked.path, asked.tls) == (None, "POST", "/a?b=c", True)
-    assert (asked.host, asked.port, asked.authority) == ("::1", 443, "[::1]:443")
-    assert [json.loads(body.content) for body in asked.bodies] == [{"x": 1}, [2]]
+def test_an_http_request_is_a_post_of_the_data_or_a_get():
+    requested = target_of("https://[::1]/a?b=c", data='[{"x": 1}, [2]]')
+    assert (requested.calls, requested.method, requested.path, requested.tls) == (
+        None,
+        "POST",
+        "/a?b=c",
+        True,
+    )
+    assert (requested.host, requested.port, requested.authority) == ("::1", 443, "[::1]:443")
+    assert [json.loads(body.content) for body in requested.bodies] == [{"x": 1}, [2]]
     assert target_of("http://127.0.0.1:1").method == "GET"
 
 
-def test_the_pipeline_over_grpc_takes_the_json_of_http():
+def test_json_data_becomes_a_grpc_request_of_the_pipeline():
     data = '{"key": ["x"], "value": ["1"], "logid": 7, "tensors": [{"name": "t", "shape": [2]}]}'
-    asked = target_of("grpc://127.0.0.1:1/ocr/prediction", data=data)
-    assert asked.calls == "pipeline"
-    message = Request.FromString(asked.bodies[0].content)
+    requested = target_of("grpc://127.0.0.1:1/ocr/prediction", data=data)
+    assert requested.calls == "pipeline"
+    message = Request.FromString(requested.bodies[0].content)
     assert (message.name, message.method, message.logid) == ("ocr", "prediction", 0)
     assert (list(message.key), list(message.value)) == (["x"], ["1"])
     assert message.clientip
@@ -36,7 +41,7 @@ def test_the_pipeline_over_grpc_takes_the_json_of_http():
 
 
 @pytest.mark.parametrize(
-    ("url", "given", "says"),
+    ("url", "given", "message_pattern"),
     [
         ("grpc://127.0.0.1:1/ocr/prediction", {}, "needs a request"),
         ("grpc://127.0.0.1:1/", {"data": '{"x": 1}'}, "no request of the pipeline protocol"),
@@ -49,12 +54,12 @@ def test_the_pipeline_over_grpc_takes_the_json_of_http():
         ("grpc://127.0.0.1:1/v2/models/m", {}, "has no metadata of the model"),
     ],
 )
-def test_what_cannot_be_sent_is_said(url: str, given: dict[str, Any], says: str):
-    with pytest.raises(BadTarget, match=says):
+def test_an_invalid_target_is_refused(url: str, given: dict[str, Any], message_pattern: str):
+    with pytest.raises(BadTarget, match=message_pattern):
         target_of(url, **given)
 
 
-def test_a_models_request_is_sent_in_each_form():
+def test_a_models_request_is_encoded_as_json_binary_and_grpc():
     data, url = json.dumps(ROW), "127.0.0.1:1/v2/models/a%20b/versions/3"
     text = target_of(f"http://{url}", data=data)
     assert text.path == "/v2/models/a%20b/versions/3/infer"
@@ -65,14 +70,14 @@ def test_a_models_request_is_sent_in_each_form():
     found = oip_json.decode(raw.bodies[0].content, int(fields["inference-header-content-length"]))
     assert found.feed["x"].tolist() == [[1, 2, 3]]
     call = target_of(f"grpc://{url}", data=data)
-    asked, is_raw = oip_message.decode(call.bodies[0].content)
+    requested, is_raw = oip_message.decode(call.bodies[0].content)
     assert (call.calls, call.path) == ("inference", "/inference.GRPCInferenceService/ModelInfer")
-    assert (asked.model, asked.version, is_raw) == ("a b", "3", True)
-    assert asked.feed["x"].tolist() == [[1, 2, 3]]
+    assert (requested.model, requested.version, is_raw) == ("a b", "3", True)
+    assert requested.feed["x"].tolist() == [[1, 2, 3]]
 
 
 @pytest.mark.parametrize("datatype", oip.DTYPES)
-def test_inputs_of_every_type_are_made_up_and_differ(datatype: str):
+def test_random_inputs_are_generated_for_every_type(datatype: str):
     requests = made_up([Input("x", datatype, (-1, 5))], {})
     assert len(requests) == 16
     arrays = [tensor.array for (tensor,) in requests]
@@ -81,7 +86,7 @@ def test_inputs_of_every_type_are_made_up_and_differ(datatype: str):
     assert any(not np.array_equal(array, arrays[0]) for array in arrays)
 
 
-def test_shapes_are_as_told_and_large_inputs_are_few():
+def test_generated_inputs_have_the_given_shapes_and_large_ones_are_few():
     shapes = shapes_of(["a:b:2,3", "y:1,1024,1024,8"])
     inputs = [Input("a:b", "FP32", (-1, -1)), Input("y", "UINT8", (-1, -1, -1, 8))]
     requests = made_up(inputs, shapes)
@@ -90,12 +95,12 @@ def test_shapes_are_as_told_and_large_inputs_are_few():
 
 
 @pytest.mark.parametrize("text", ["x", "x:", ":1", "x:a", "x:-1"])
-def test_other_texts_are_no_shapes(text: str):
+def test_an_invalid_shape_is_refused(text: str):
     with pytest.raises(BadTarget, match="is no shape"):
         shapes_of([text])
 
 
-def test_a_shape_must_be_known_and_of_an_input():
+def test_a_shape_must_be_complete_and_of_a_known_input():
     with pytest.raises(BadTarget, match="give --shape x:1"):
         made_up([Input("x", "FP32", (-1, -1))], {})
     with pytest.raises(BadTarget, match="no input y, but x"):

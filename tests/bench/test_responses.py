@@ -1,4 +1,4 @@
-"""HTTP/1.1 answers: where they end, and whether the connection stays."""
+"""HTTP/1.1 answers: their end, and whether the connection stays open."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ANSWERS = {
 
 
 @given(st.sampled_from(sorted(ANSWERS)), st.integers(1, 70))
-def test_an_answer_ends_where_it_ends_however_it_is_cut(wire: bytes, size: int):
+def test_answers_split_at_any_offsets_are_read(wire: bytes, size: int):
     reader = ResponseReader()
     found = None
     for at in range(0, len(wire), size):
@@ -33,7 +33,7 @@ def test_an_answer_ends_where_it_ends_however_it_is_cut(wire: bytes, size: int):
     assert found == ANSWERS[wire]
 
 
-def test_the_next_answer_is_read_like_the_first():
+def test_consecutive_answers_are_read():
     reader = ResponseReader()
     for wire in (PLAIN, CHUNKED, PLAIN):
         assert reader.receive(wire) == ANSWERS[wire]
@@ -46,13 +46,13 @@ def test_an_answer_without_a_length_ends_with_the_connection():
     assert reader.eof() == Response(200, b"hello", False)
 
 
-def test_an_answer_that_is_cut_short_is_none():
+def test_a_truncated_answer_is_not_returned():
     reader = ResponseReader()
     assert reader.receive(PLAIN[:-1]) is None
     assert reader.eof() is None
 
 
-def test_bytes_behind_an_answer_end_the_connection():
+def test_a_connection_with_bytes_after_an_answer_is_not_reused():
     assert ResponseReader().receive(PLAIN + b"x") == Response(200, b"hello", False)
 
 
@@ -65,6 +65,6 @@ def test_bytes_behind_an_answer_end_the_connection():
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
     ],
 )
-def test_what_is_no_answer_is_said_to_be_none(wire: bytes):
+def test_an_invalid_answer_raises_broken_answer(wire: bytes):
     with pytest.raises(BrokenAnswer):
         ResponseReader().receive(wire)

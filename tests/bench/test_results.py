@@ -23,7 +23,7 @@ from penstock.bench.schedule import Step
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=2000))
-def test_percentiles_are_of_the_nearest_rank(values: list[float]):
+def test_percentiles_are_computed_by_nearest_rank(values: list[float]):
     found, ordered = Percentiles.of(values), sorted(values)
     for share, value in ((50, found.p50), (90, found.p90), (95, found.p95), (99, found.p99)):
         assert value == ordered[math.ceil(share * len(values) / 100) - 1]
@@ -31,7 +31,7 @@ def test_percentiles_are_of_the_nearest_rank(values: list[float]):
     assert found.mean == pytest.approx(sum(values) / len(values))
 
 
-def test_no_values_have_no_percentiles():
+def test_percentiles_of_no_values_are_empty():
     assert Percentiles.of([]) == Percentiles()
 
 
@@ -46,7 +46,7 @@ def measured(latencies: list[float], **more: Any) -> Measured:
     )
 
 
-def test_the_parts_of_several_processes_are_one_result():
+def test_the_parts_of_several_processes_are_combined():
     found = result_of(
         Step(concurrency=2),
         [
@@ -66,7 +66,7 @@ def test_the_parts_of_several_processes_are_one_result():
     assert remark == "the client is the limit: it computed, or waited for a core, 95 % of the time"
 
 
-def test_a_client_that_sends_late_says_so():
+def test_a_client_that_sends_late_is_remarked():
     found = result_of(Step(rate=2), [measured([0.01] * 4, lags=array("d", [0.004]))])
     assert found.remarks == ["the client is the limit: it sent up to 4.0 ms late (p99)"]
 
@@ -85,13 +85,13 @@ def report(batches: int, samples: int, process: float, name: str = "det") -> dic
     return {"graphs": [{"name": "ocr", "version": "1", "ops": [op]}]}
 
 
-def test_the_ops_times_are_those_of_the_step():
+def test_the_ops_times_are_differences_over_the_step():
     (op,) = ops_between(report(10, 20, 1.0), report(14, 36, 3.0))
     assert (op.name, op.batches, op.samples, op.batch_size, op.waiting) == ("det", 4, 16, 4.0, 3)
     assert (op.queue, op.preprocess, op.process, op.postprocess) == (0.1, 0.0, 0.5, 0.0)
 
 
-def test_ops_that_did_nothing_are_left_out_and_new_ones_are_not():
+def test_idle_ops_are_omitted_and_new_ones_are_included():
     assert ops_between(report(10, 20, 1.0), report(10, 20, 1.0)) == ()
     (op,) = ops_between(report(10, 20, 1.0), report(2, 2, 1.0, name="rec"))
     assert (op.name, op.batches, op.process) == ("rec", 2, 0.5)
@@ -102,7 +102,7 @@ def result(latency: float, *, failed: int = 0, good: int = 10) -> StepResult:
     return result_of(Step(concurrency=1), [part])
 
 
-def test_limits_say_what_is_broken():
+def test_exceeded_limits_are_listed():
     limits = Limits(max_p99=0.05, max_errors=0, min_rate=6)
     assert limits.broken(result(0.0521, failed=2)) == [
         "p99 52.1 ms > 50 ms",
@@ -112,5 +112,5 @@ def test_limits_say_what_is_broken():
     assert Limits(max_p99=0.05, max_errors=2, min_rate=5).broken(result(0.05, failed=2)) == []
 
 
-def test_a_step_without_a_good_answer_keeps_no_limits():
+def test_a_step_without_a_good_answer_exceeds_the_limits():
     assert Limits().broken(result(0.1, failed=1, good=0)) == ["no good answer"]

@@ -1,4 +1,4 @@
-"""Load on servers that behave as told: what is sent, and what becomes of each request."""
+"""Load on controlled servers: the requests sent, and each one's outcome."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def load(*steps: Step, duration: float = 0.3, warm_up: float = 0.1, timeout: flo
     )
 
 
-def test_requests_are_sent_in_turn_and_each_has_ids_of_its_own():
+def test_requests_are_sent_in_turn_with_different_ids():
     with serving() as server:
         target = target_of(server.url("/x?y=1"), data='[{"a": 1}, {"a": 2}]', headers=["A: b"])
         (result,) = run(target, load(Step(concurrency=1)))
     assert result.failed == 0
     assert result.good == result.requests > 10
     assert result.rate == pytest.approx(result.good / 0.3, rel=0.1)
-    # the first one is alone, before the step
+    # the first one is sent before the step
     bodies = [json.loads(body)["a"] for _, body in server.requests[1:]]
     assert bodies[:4] == [1, 2, 1, 2]
     heads = [head.decode() for head, _ in server.requests]
@@ -37,7 +37,7 @@ def test_requests_are_sent_in_turn_and_each_has_ids_of_its_own():
         assert len({match[0] for match in found if match}) == len(heads)
 
 
-def test_an_open_loop_sends_at_its_rate_and_a_closed_loop_keeps_so_many_in_flight():
+def test_an_open_loop_keeps_its_rate_and_a_closed_loop_its_requests_in_flight():
     most = 0
     inside = 0
 
@@ -59,8 +59,8 @@ def test_an_open_loop_sends_at_its_rate_and_a_closed_loop_keeps_so_many_in_fligh
     assert closed.rate == pytest.approx(100, rel=0.2)
 
 
-def test_a_stall_shows_in_an_open_loop_and_not_in_what_waiting_clients_see():
-    """Coordinated omission: of 300 requests one is slow for whoever waits for it; 100 were late."""
+def test_latencies_of_an_open_loop_include_the_wait_during_a_stall():
+    """Coordinated omission: a waiting client sees one of 300 requests slow; 100 were late."""
     stall: list[float] = []
 
     async def stalls_once(server: Server, head: bytes) -> bytes:
@@ -93,7 +93,7 @@ async def fails_within(server: Server, head: bytes) -> bytes:
     ("behaviour", "kind", "text"),
     [(refuses, "HTTP 503", "busy"), (fails_within, "err_no 3004", "queue is full")],
 )
-def test_errors_are_counted_by_kind_and_not_among_the_latencies(behaviour, kind: str, text: str):
+def test_errors_are_counted_by_kind(behaviour, kind: str, text: str):
     with serving(behaviour) as server:
         (result,) = run(target_of(server.url(), data="{}"), load(Step(concurrency=1)))
     assert set(result.errors) == {kind}
@@ -101,7 +101,7 @@ def test_errors_are_counted_by_kind_and_not_among_the_latencies(behaviour, kind:
     assert result.errors[kind] == pytest.approx(result.good, abs=1)
 
 
-def test_a_request_without_an_answer_ends_at_its_timeout_and_counts_with_it():
+def test_an_unanswered_request_ends_at_its_timeout_and_counts_as_latency():
     async def loses_some(server: Server, head: bytes) -> bytes:
         if len(server.requests) % 5 == 0:
             await asyncio.sleep(30)
@@ -119,7 +119,7 @@ def test_a_request_without_an_answer_ends_at_its_timeout_and_counts_with_it():
     assert result.latency.max == pytest.approx(0.3, abs=0.15)
 
 
-def test_what_could_not_be_sent_is_counted_and_its_wait_is_a_latency():
+def test_requests_not_sent_are_counted_and_their_wait_is_a_latency():
     async def slowly(server: Server, head: bytes) -> bytes:
         await asyncio.sleep(0.2)
         return answer()
@@ -135,7 +135,7 @@ def test_what_could_not_be_sent_is_counted_and_its_wait_is_a_latency():
     assert "the service did not keep up with 100/s" in result.remarks
 
 
-def test_a_server_that_goes_away_ends_each_request_and_the_run():
+def test_lost_connections_are_errors_and_the_run_ends():
     async def leaves(server: Server, head: bytes) -> bytes | None:
         return answer() if len(server.requests) < 40 else None
 
@@ -147,11 +147,11 @@ def test_a_server_that_goes_away_ends_each_request_and_the_run():
     first, *rest = results
     assert first.good > 10
     assert set(first.errors) == {"connection lost"}
-    assert first.failed < 50  # callers that reach nobody wait a little
+    assert first.failed < 50  # clients wait a little after a failed connection
     assert [each.good for each in rest] == [0]
 
 
-def test_without_a_good_first_answer_nothing_is_run():
+def test_nothing_is_measured_without_a_good_first_answer():
     async def never(server: Server, head: bytes) -> bytes:
         return answer(b"no such route", 404)
 
@@ -163,7 +163,7 @@ def test_without_a_good_first_answer_nothing_is_run():
         run(target_of(server.url(), data="{}"), load(Step(concurrency=1)))
 
 
-def test_the_caller_can_end_a_run_and_gets_what_there_is():
+def test_a_run_can_be_interrupted_with_the_results_so_far():
     async def slowly(server: Server, head: bytes) -> bytes:
         await asyncio.sleep(0.05 if len(server.requests) < 12 else 30)
         return answer()
@@ -217,16 +217,16 @@ STATUS = {
 
 
 @pytest.mark.parametrize(
-    ("status", "says"),
+    ("status", "message"),
     [
         (None, "has no status: HTTP 404"),
         (b"{}", "the server has no readable status"),
         (json.dumps(STATUS).encode(), ""),
     ],
 )
-def test_a_server_without_a_status_is_measured_all_the_same(status: bytes | None, says: str):
+def test_a_server_without_a_status_is_measured(status: bytes | None, message: str):
     with serving(status=status) as server:
         (result,) = run(target_of(server.url(), data="{}"), load(Step(concurrency=1)))
     assert result.good
     assert result.ops == ()
-    assert says in result.server_note
+    assert message in result.server_note

@@ -1,4 +1,4 @@
-"""When requests are due, and which loads there are."""
+"""The times of requests, and the steps of a load."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_constant_arrivals_are_evenly_spaced():
     assert all(late - early == pytest.approx(0.02) for early, late in pairwise(due))
 
 
-def test_poisson_arrivals_have_the_rate_and_the_scatter_of_an_exponential():
+def test_poisson_arrivals_have_exponential_gaps_with_the_given_rate():
     due = list(islice(arrivals(50, "poisson", Random(1)), 20_000))
     gaps = [late - early for early, late in pairwise(due)]
     mean = sum(gaps) / len(gaps)
@@ -25,7 +25,7 @@ def test_poisson_arrivals_have_the_rate_and_the_scatter_of_an_exponential():
     assert deviation == pytest.approx(mean, rel=0.05)
 
 
-def test_the_parts_of_several_processes_are_the_whole():
+def test_the_parts_of_several_processes_add_up_to_the_step():
     parts = [Step(rate=100, concurrency=7).part(number, 3) for number in range(3)]
     assert [each.concurrency for each in parts] == [3, 2, 2]
     assert sum(each.rate or 0 for each in parts) == pytest.approx(100)
@@ -36,12 +36,12 @@ def test_the_parts_of_several_processes_are_the_whole():
     ("text", "seconds"),
     [("10s", 10), ("50ms", 0.05), ("2m", 120), ("1.5", 1.5), ("250us", 0.00025), ("1h", 3600)],
 )
-def test_durations_have_units(text: str, seconds: float):
+def test_durations_with_units_are_parsed(text: str, seconds: float):
     assert seconds_of(text) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("text", ["", "s", "-1s", "10 s s", "10d", "1e3", "inf", "nan"])
-def test_other_texts_are_no_durations(text: str):
+def test_invalid_durations_are_refused(text: str):
     with pytest.raises(ValueError, match="no duration"):
         seconds_of(text)
 
@@ -55,6 +55,6 @@ def test_a_step_without_load_is_refused(wrong: dict[str, float]):
 @pytest.mark.parametrize(
     "wrong", [{"steps": ()}, {"processes": 0}, {"duration": 0}, {"warm_up": -1}, {"timeout": 0}]
 )
-def test_a_load_that_measures_nothing_is_refused(wrong: dict[str, object]):
+def test_an_invalid_load_is_refused(wrong: dict[str, object]):
     with pytest.raises(ValueError, match=r"load has|positive"):
         Load(**{"steps": (Step(),), **wrong})

@@ -1,4 +1,4 @@
-"""The Grafana dashboard asks for nothing that a service does not tell."""
+"""The Grafana dashboard queries only metrics and labels that a service exports."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def expressions() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, set[str]]]:
-    """What a real service tells: names, their labels and the values of these."""
+def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, set[str]]]:
+    """A real service's metrics: names, their labels and the labels' values."""
     hooks = 'def preprocess(self, i, a, b):\n    raise ValueError("no")'
     found: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     with running(script(tmp_path_factory.mktemp("service"), hooks)) as server:
@@ -46,24 +46,24 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, set[st
 
 @pytest.mark.real
 @pytest.mark.parametrize("expression", expressions())
-def test_every_metric_and_label_of_an_expression_is_there(
-    expression: str, told: dict[str, dict[str, set[str]]]
+def test_every_metric_and_label_of_an_expression_is_exported(
+    expression: str, exported: dict[str, dict[str, set[str]]]
 ) -> None:
     selectors = _SELECTOR.findall(expression)
     assert selectors
     labels: set[str] = set()
     for name, matchers in selectors:
-        assert name in told
-        labels |= set(told[name])
+        assert name in exported
+        labels |= set(exported[name])
         for label, sign, value in _MATCHER.findall(matchers):
-            assert label in {*told[name], *OF_PROMETHEUS}
+            assert label in {*exported[name], *OF_PROMETHEUS}
             if sign == "=":
-                assert value in told[name][label]
+                assert value in exported[name][label]
     for grouped in re.findall(r"by \(([^)]*)\)", expression):
         assert {each.strip() for each in grouped.split(",")} <= labels
 
 
-def test_legends_name_labels_by_which_is_grouped() -> None:
+def test_legends_use_only_grouping_labels() -> None:
     for panel in DASHBOARD["panels"]:
         for target in panel.get("targets", ()):
             kept = set(
@@ -72,8 +72,8 @@ def test_legends_name_labels_by_which_is_grouped() -> None:
             assert set(re.findall(r"{{([a-z]+)}}", target["legendFormat"])) <= kept
 
 
-def test_panels_lie_side_by_side_and_have_texts() -> None:
-    places: set[tuple[int, int]] = set()
+def test_panels_do_not_overlap_and_have_titles() -> None:
+    occupied: set[tuple[int, int]] = set()
     identities = [panel["id"] for panel in DASHBOARD["panels"]]
     assert len(identities) == len({*identities})
     for panel in DASHBOARD["panels"]:
@@ -85,10 +85,10 @@ def test_panels_lie_side_by_side_and_have_texts() -> None:
         }
         assert panel["title"]
         assert at["x"] + at["w"] <= 24
-        assert not places & covered
-        places |= covered
+        assert not occupied & covered
+        occupied |= covered
 
 
-def test_the_document_says_where_it_is() -> None:
+def test_the_documented_path_of_the_dashboard_exists() -> None:
     assert "deploy/grafana/penstock.json" in (ROOT / "docs/metrics.md").read_text()
     assert Path(ROOT / "deploy/grafana/penstock.json").is_file()

@@ -1,4 +1,4 @@
-"""What the live page shows of a request: its parts add up to its time."""
+"""The live page's data of a request: the sum of its parts is its time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def timeline(*steps: Step, data_id: int = 2**53 + 1, error: str | None = None) -
     )  # fmt: skip
 
 
-def test_the_parts_add_up_also_where_ops_ran_at_the_same_time() -> None:
+def test_the_sum_of_parts_is_the_time_with_ops_in_parallel() -> None:
     shown = details(
         timeline(step("a", 11.0, 12.0), step("b", 11.0, 13.0), step("c", 13.5, 14.0)), 20.0
     )
@@ -49,14 +49,14 @@ def test_the_parts_add_up_also_where_ops_ran_at_the_same_time() -> None:
     assert (first["batch"]["elements"], first["batch"]["filled_in"]) == (10, 3)
 
 
-def test_ids_are_texts_since_browsers_would_round_them() -> None:
+def test_ids_are_texts_as_browsers_would_round_numbers() -> None:
     shown = details(timeline(step("a", 11.0, 12.0)), 20.0)
     assert shown["id"] == "9007199254740993"
     assert shown["log_id"] == "1152921504606846977"
     assert shown["steps"][0]["batch"]["requests"] == ["1", "9007199254740993"]
 
 
-def test_a_request_that_ended_while_an_op_had_it_adds_up_as_well() -> None:
+def test_the_sum_of_parts_is_the_time_of_a_request_that_timed_out() -> None:
     late = step("a", 11.0, 30.0, given_up=True)
     shown = details(timeline(late, Step("b", 13.0, 2, None), error="op_timeout"), 20.0)
     assert shown["ops"] == 3.0 * SECOND
@@ -67,7 +67,7 @@ def test_a_request_that_ended_while_an_op_had_it_adds_up_as_well() -> None:
     assert shown["steps"][1]["attempt"] == 2
 
 
-def test_a_list_says_what_took_longest_and_how_long_ago_it_was() -> None:
+def test_a_summary_has_the_longest_part_and_the_age() -> None:
     shown = summary(timeline(step("a", 11.0, 12.0), step("b", 12.0, 14.0)), 20.0)
     assert shown["longest"] == {"op": "b", "part": "transfer out", "ms": pytest.approx(1400.0)}
     assert shown["ago"] == 5.75

@@ -1,4 +1,4 @@
-"""The process that writes the log files: rotation, its end, and lines that it does not take."""
+"""The process that writes the log files: rotation, its end, and lost lines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.observe.log_files import ToFiles, logging_to_files
 from penstock.observe.log_writer import Writer
 
 
-def test_files_that_become_too_long_are_kept_as_old_ones(tmp_path: Path) -> None:
+def test_log_files_are_rotated_at_their_size_limit(tmp_path: Path) -> None:
     writer = Writer(str(tmp_path), most=100)
     for number in range(30):
         writer.write(b"W%09d" % number)
@@ -28,7 +28,7 @@ def test_files_that_become_too_long_are_kept_as_old_ones(tmp_path: Path) -> None
     assert (tmp_path / "pipeline.tracer").read_text() == "tracer\n"
 
 
-def test_a_burst_of_lines_is_written_whole_and_the_writer_ends_with_the_block(
+def test_a_burst_of_lines_is_written_completely_before_the_writer_ends(
     tmp_path: Path,
 ) -> None:
     before = logging.getLogger().handlers[:]
@@ -40,14 +40,14 @@ def test_a_burst_of_lines_is_written_whole_and_the_writer_ends_with_the_block(
     assert [line.rsplit(" ", 1)[1] for line in lines] == [str(n) for n in range(2000)]
 
 
-def test_a_writer_that_is_gone_costs_lines_and_nothing_else(tmp_path: Path) -> None:
+def test_without_its_writer_log_lines_are_lost_without_an_error(tmp_path: Path) -> None:
     with logging_to_files(str(tmp_path)):
         (handler,) = (x for x in logging.getLogger().handlers if isinstance(x, ToFiles))
         handler.line.shutdown(2)
         logging.getLogger("mine").warning("lost")
 
 
-def test_a_folder_that_cannot_be_made_is_told_at_the_start(tmp_path: Path) -> None:
+def test_a_log_folder_that_cannot_be_created_is_a_startup_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StartupError, match="log files cannot be written"):
         with logging_to_files(str(tmp_path / "file")):

@@ -21,7 +21,7 @@ from penstock.observe.logs import (
 
 @contextmanager
 def bare() -> Iterator[logging.Logger]:
-    """The root logger as a fresh program has it, and restored afterwards."""
+    """The root logger as in a new program; restored afterwards."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     root.handlers[:], root.level = [], logging.WARNING
@@ -42,12 +42,12 @@ def test_a_line_has_level_time_logger_and_message() -> None:
     assert line("a %s", "b").endswith("[some.logger] a b")
 
 
-def test_a_line_names_its_writer_where_there_are_several() -> None:
+def test_a_line_names_its_process_if_there_are_several() -> None:
     assert line("a", writer="engine 2").endswith(" engine 2 [some.logger] a")
 
 
 @given(st.text(), st.text())
-def test_whatever_is_logged_is_one_line_without_control_characters(first: str, second: str) -> None:
+def test_any_message_is_one_line_without_control_characters(first: str, second: str) -> None:
     text = line("%s and %s", first, second)
     assert len(text.splitlines()) == 1
     assert all(character >= " " and not "\x7f" <= character <= "\x9f" for character in text)
@@ -75,7 +75,7 @@ def failed(formatter: logging.Formatter) -> str:
     return formatter.format(record)
 
 
-def test_a_traceback_follows_its_event_on_lines_that_are_indented() -> None:
+def test_the_lines_of_a_traceback_are_indented() -> None:
     first, *others = failed(TextLines()).splitlines()
     assert first.endswith(r"[x] it\nfailed")
     assert others[0] == "    Traceback (most recent call last):"
@@ -83,7 +83,7 @@ def test_a_traceback_follows_its_event_on_lines_that_are_indented() -> None:
     assert all(each.startswith("    ") for each in others)
 
 
-def test_as_json_an_event_is_one_object_on_one_line() -> None:
+def test_a_json_event_is_one_object_on_one_line() -> None:
     text = failed(JsonLines("engine 1"))
     assert len(text.splitlines()) == 1
     event = json.loads(text)
@@ -93,7 +93,7 @@ def test_as_json_an_event_is_one_object_on_one_line() -> None:
     assert event["exception"].endswith("ValueError: first\nERROR forged")
 
 
-def test_options_choose_level_and_format(capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_set_level_and_format(capsys: pytest.CaptureFixture[str]) -> None:
     with bare(), logging_to_stderr(LogOptions(level="debug", format="json")):
         logging.getLogger("penstock.some").debug("hello")
     assert json.loads(capsys.readouterr().err)["message"] == "hello"
@@ -102,7 +102,7 @@ def test_options_choose_level_and_format(capsys: pytest.CaptureFixture[str]) -> 
 IMPORTED = LogOptions(level="info")
 
 
-def test_what_a_script_logs_as_it_is_imported_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_messages_during_a_scripts_import_are_logged(capsys: pytest.CaptureFixture[str]) -> None:
     with bare() as root:
         with logging_of_imports(IMPORTED):
             logging.getLogger("users").info("loading")
@@ -115,7 +115,7 @@ def test_what_a_script_logs_as_it_is_imported_is_shown(capsys: pytest.CaptureFix
     assert [line.split("] ")[1] for line in lines] == ["loading", "serving", "ended"]
 
 
-def test_a_script_that_configures_logging_as_it_is_imported_is_obeyed(
+def test_logging_configured_during_a_scripts_import_is_kept(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with bare() as root, logging_of_imports(IMPORTED):
@@ -127,7 +127,7 @@ def test_a_script_that_configures_logging_as_it_is_imported_is_obeyed(
     assert capsys.readouterr().err == "own loud\n"
 
 
-def test_a_handler_that_logging_made_by_itself_configures_nothing(
+def test_the_default_handler_of_logging_does_not_count_as_configured(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with bare(), logging_of_imports(IMPORTED):
@@ -139,7 +139,7 @@ def test_a_handler_that_logging_made_by_itself_configures_nothing(
     assert second.endswith("[penstock] served")
 
 
-def test_a_program_without_logging_gets_lines_on_stderr_for_a_while(
+def test_a_program_without_logging_logs_to_stderr_during_the_block(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with bare() as root:
@@ -155,14 +155,14 @@ def test_a_program_without_logging_gets_lines_on_stderr_for_a_while(
 
 
 @pytest.mark.parametrize("configured", ["", "penstock"])
-def test_a_program_that_configured_logging_keeps_its_own(
+def test_a_programs_logging_configuration_is_kept(
     configured: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    heard: list[str] = []
+    messages: list[str] = []
 
     class Own(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            heard.append(record.getMessage())
+            messages.append(record.getMessage())
 
     logger, own = logging.getLogger(configured or None), Own()
     with bare() as root:
@@ -174,11 +174,11 @@ def test_a_program_that_configured_logging_keeps_its_own(
                 logging.getLogger("penstock.some").warning("hello")
         finally:
             logger.removeHandler(own)
-    assert heard == ["hello"]
+    assert messages == ["hello"]
     assert capsys.readouterr().err == ""
 
 
-def test_the_outermost_of_two_wins() -> None:
+def test_a_nested_logging_to_stderr_has_no_effect() -> None:
     with bare() as root:
         with logging_to_stderr():
             (handler,) = root.handlers
@@ -187,7 +187,7 @@ def test_the_outermost_of_two_wins() -> None:
             assert root.handlers == [handler]
 
 
-def test_libraries_are_heard_as_the_service_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_libraries_log_in_the_same_way(capsys: pytest.CaptureFixture[str]) -> None:
     with bare(), logging_to_stderr():
         logging.getLogger("grpc._cython.cygrpc").error("a channel of the user's own broke")
         logging.getLogger("users.own").info("hello")

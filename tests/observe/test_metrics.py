@@ -1,4 +1,4 @@
-"""Metrics: names, units, types and texts by the conventions of Prometheus, and their numbers."""
+"""Metrics: names, units, types and texts by Prometheus' conventions, and their values."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def samples(text: bytes) -> dict[tuple[str, tuple[str, ...]], float]:
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, *OF_ORIGINAL], ids=lambda each: each.name)
-def test_names_units_and_texts_are_as_promtool_wants_them(family: Any) -> None:
+def test_names_units_and_texts_follow_promtools_rules(family: Any) -> None:
     assert re.fullmatch(r"[a-z][a-z0-9_]*", family.name)
     assert family.text.endswith(".")
     assert not any(word in family.name for word in ("counter", "gauge", "histogram"))
@@ -95,7 +95,7 @@ def test_names_units_and_texts_are_as_promtool_wants_them(family: Any) -> None:
 
 
 @pytest.mark.parametrize("openmetrics", [False, True])
-def test_every_family_is_there_with_its_type_and_text(openmetrics: bool) -> None:
+def test_every_family_is_exported_with_its_type_and_text(openmetrics: bool) -> None:
     kind, text = exposition(report(), openmetrics=openmetrics, of_original=True)
     assert kind.startswith(b"application/openmetrics-text" if openmetrics else b"text/plain")
     assert text.endswith(b"# EOF\n") is openmetrics
@@ -108,11 +108,11 @@ def test_every_family_is_there_with_its_type_and_text(openmetrics: bool) -> None
     assert set(read) == {each.name for each in (*FAMILIES, *OF_ORIGINAL)}
 
 
-def test_the_names_of_the_original_are_there_on_request_only() -> None:
+def test_the_originals_names_are_exported_only_if_configured() -> None:
     assert b"pd_" not in exposition(report())[1]
 
 
-def test_numbers_are_those_of_the_report() -> None:
+def test_values_are_those_of_the_report() -> None:
     read = samples(exposition(report(), of_original=True)[1])
     request, det = ("ocr", "1"), ("det", "ocr", "1")
     expected = {
@@ -150,14 +150,14 @@ def test_numbers_are_those_of_the_report() -> None:
     assert {key: read.get(key) for key in expected} == expected
 
 
-def test_a_service_that_takes_every_name_is_called_so_and_may_have_no_door() -> None:
+def test_a_graph_without_a_name_is_exported_as_a_star_and_a_door_is_optional() -> None:
     (graph,) = report()["graphs"]
     read = samples(exposition(report(door=None, graphs=[{**graph, "name": None}]))[1])
     assert read["penstock_requests_total", ("ok", "*", "1")] == 7
     assert not any(name.startswith("penstock_door") for name, _ in read)
 
 
-def test_every_limit_of_the_door_that_is_counted_is_a_reason() -> None:
+def test_every_counted_limit_of_the_door_is_exported() -> None:
     counters = DoorStatistics()
     left = {"open", "calls", "unsent", "accepted", "requests", "idle", "abuses", "gone"}
     left |= {"cut", "error_answers"}

@@ -1,4 +1,4 @@
-"""Requests as OpenTelemetry spans: ids, parents, times, sampling, and what a collector may do."""
+"""Requests as OpenTelemetry spans: ids, parents, times, sampling, and failing collectors."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def seconds(span: ReadableSpan) -> float:
     return (span.end_time - span.start_time) / 1e9
 
 
-async def test_the_spans_of_a_request_are_its_parts_and_leave_no_gap() -> None:
+async def test_a_requests_spans_are_its_parts_without_gaps() -> None:
     class Slow(Op):
         def process(self, feed_batch: Any, typical_logid: int) -> Any:
             time.sleep(0.05)
@@ -110,7 +110,7 @@ async def test_the_spans_of_a_request_are_its_parts_and_leave_no_gap() -> None:
     assert len({each.trace_id for each in ids}) == 1
 
 
-def test_a_request_over_http_has_the_attributes_of_the_conventions() -> None:
+def test_http_spans_have_the_attributes_of_the_semantic_conventions() -> None:
     whole, *_ = spans_of(timeline(trace=SAMPLED, trace_state="a=1,b=2"))
     assert (whole.name, whole.kind) == ("POST /{name}/{method}", SpanKind.SERVER)
     assert facts(whole) == {
@@ -126,7 +126,7 @@ def test_a_request_over_http_has_the_attributes_of_the_conventions() -> None:
     assert whole.resource.attributes["service.name"] == "text"
 
 
-def test_a_call_over_grpc_has_the_attributes_of_the_conventions() -> None:
+def test_grpc_spans_have_the_attributes_of_the_semantic_conventions() -> None:
     whole, *_ = spans_of(timeline(method=GRPC, route="/a.B/c"))
     assert (whole.name, whole.kind) == ("a.B/c", SpanKind.SERVER)
     assert facts(whole).items() >= {
@@ -145,7 +145,7 @@ def test_a_call_over_grpc_has_the_attributes_of_the_conventions() -> None:
         (0, "cancelled", "cancelled", StatusCode.UNSET),
     ],
 )
-def test_faults_of_the_service_are_errors_and_those_of_callers_are_not(
+def test_only_errors_of_the_service_set_the_error_status(
     status: int, error: str | None, kind: str | None, code: StatusCode
 ) -> None:
     whole, *_ = spans_of(timeline(status=status, error=error))
@@ -153,7 +153,7 @@ def test_faults_of_the_service_are_errors_and_those_of_callers_are_not(
     assert whole.status.status_code is code
 
 
-def test_an_ops_span_tells_of_its_batch() -> None:
+def test_an_ops_span_has_its_batch_and_attempt() -> None:
     spans = spans_of(timeline(steps=[step("det", 1, 2, 3), step("det", 2, given_up=True)]))
     first, second = [each for each in spans if each.name == "det"]
     assert facts(first)["penstock.batch.data_ids"] == [1, 2, 3]
@@ -166,12 +166,12 @@ def test_an_ops_span_tells_of_its_batch() -> None:
     ]  # fmt: skip
 
 
-def test_pieces_of_a_request_that_was_split_have_spans_of_their_own() -> None:
+def test_pieces_of_a_split_request_have_separate_spans() -> None:
     spans = spans_of(timeline(steps=[step("det"), step("det")]))
     assert len({each.context.span_id for each in spans if each.context}) == len(spans) == 17
 
 
-def test_requests_that_came_to_no_graph_have_a_span_where_they_are_part_of_a_trace() -> None:
+def test_requests_without_a_graph_have_a_span_only_within_a_trace() -> None:
     probe = timeline(NO_ID, route="GET /healthz", method="GET", graph="")
     wrong = timeline(NO_ID, route="POST /nobody", method="POST", status=404, trace=SAMPLED)
     (whole,) = spans_of(probe, wrong)
@@ -186,7 +186,7 @@ def test_requests_that_came_to_no_graph_have_a_span_where_they_are_part_of_a_tra
     ["", "x", SAMPLED.upper(), f"00-{'0' * 32}-{SPAN}-01", f"00-{TRACE}-{'0' * 16}-01",
      f"ff-{TRACE}-{SPAN}-01", SAMPLED + "-x"],
 )  # fmt: skip
-def test_what_is_no_trace_context_begins_a_trace(wrong: str) -> None:
+def test_an_invalid_trace_context_starts_a_new_trace(wrong: str) -> None:
     assert parse(wrong) is None
     one, *_ = spans_of(timeline(trace=wrong))
     assert one.parent is None
@@ -194,24 +194,27 @@ def test_what_is_no_trace_context_begins_a_trace(wrong: str) -> None:
     assert f"{one.context.trace_id:032x}" != TRACE
 
 
-def test_a_request_that_its_caller_left_out_is_left_out() -> None:
+def test_a_request_not_sampled_by_its_client_is_not_exported() -> None:
     assert spans_of(timeline(trace=LEFT_OUT)) == []
 
 
-def test_the_environment_says_which_requests_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_sets_the_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")
     monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0.25")
-    many = [timeline(number) for number in range(400)]
-    begun = [each for each in spans_of(*many) if each.parent is None]
+    requests_made = [timeline(number) for number in range(400)]
+    begun = [each for each in spans_of(*requests_made) if each.parent is None]
     assert 50 < len(begun) < 150
     assert spans_of(timeline(trace=SAMPLED))
 
 
-def test_the_environment_says_what_the_service_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_sets_the_services_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_SERVICE_NAME", "reader")
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test")
-    told = spans_of(timeline())[0].resource.attributes
-    assert (told["service.name"], told["deployment.environment.name"]) == ("reader", "test")
+    resource_attributes = spans_of(timeline())[0].resource.attributes
+    assert (
+        resource_attributes["service.name"],
+        resource_attributes["deployment.environment.name"],
+    ) == ("reader", "test")
 
 
 def sample(number: int, trace: bytes = b"", state: bytes = b"", attempt: int = 1) -> Sample:
@@ -228,7 +231,7 @@ def batch(*samples: Sample) -> Batch:
 
 
 @pytest.mark.parametrize("trace", [SAMPLED, ""])
-def test_a_call_to_another_server_names_the_span_that_is_made_later(trace: str) -> None:
+def test_a_remote_calls_traceparent_names_the_ops_span(trace: str) -> None:
     kept = InMemorySpanExporter()
     with writing(kept) as writer:
         sent = writer.outgoing(batch(sample(1, trace.encode(), b"a=1", attempt=2)))
@@ -241,7 +244,7 @@ def test_a_call_to_another_server_names_the_span_that_is_made_later(trace: str) 
     assert (b"a=1" in sent) == bool(trace)
 
 
-def test_a_call_says_when_nothing_of_it_is_kept() -> None:
+def test_a_remote_call_has_the_sampled_flag_of_its_requests() -> None:
     with writing(InMemorySpanExporter()) as writer:
         assert writer.outgoing(batch(sample(1, LEFT_OUT.encode()))).endswith(b"-00")
         both = batch(sample(1, LEFT_OUT.encode()), sample(2))
@@ -249,36 +252,38 @@ def test_a_call_says_when_nothing_of_it_is_kept() -> None:
 
 
 class Stuck(SpanExporter):
-    """A collector that answers when it is told to."""
+    """A collector that does not answer until released."""
 
     def __init__(self) -> None:
-        self.asked = threading.Event()
-        self.go_on = threading.Event()
+        self.called = threading.Event()
+        self.released = threading.Event()
 
     def export(self, spans: Any) -> SpanExportResult:
-        self.asked.set()
-        assert self.go_on.wait(20)
+        self.called.set()
+        assert self.released.wait(20)
         return SpanExportResult.FAILURE
 
     def shutdown(self) -> None:
-        self.go_on.set()
+        self.released.set()
 
 
-def test_what_there_is_no_room_for_is_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spans_beyond_the_queues_limit_are_dropped_and_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "100")
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "1")
     stuck = Stuck()
     with writing(stuck) as writer:
         writer(timeline(0))
-        assert stuck.asked.wait(20)
+        assert stuck.called.wait(20)
         for number in range(1, 151):
             writer(timeline(number))
         assert writer.counts == {"exported": 0, "dropped": 50, "failed": 0}
-        stuck.go_on.set()
+        stuck.released.set()
     assert writer.counts == {"exported": 0, "dropped": 50, "failed": 101}
 
 
-def test_a_collector_that_does_not_answer_holds_up_the_end_no_longer_than_said(
+def test_closing_waits_a_limited_time_for_a_stuck_collector(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(otel, "_LAST", 0.05)
@@ -287,7 +292,7 @@ def test_a_collector_that_does_not_answer_holds_up_the_end_no_longer_than_said(
     stuck = Stuck()
     writer = SpanWriter(stuck, "text")
     writer(timeline(1))
-    assert stuck.asked.wait(20)
+    assert stuck.called.wait(20)
     for number in range(2, 12):
         writer(timeline(number))
     writer.close()
@@ -295,7 +300,7 @@ def test_a_collector_that_does_not_answer_holds_up_the_end_no_longer_than_said(
     assert "otel: the spans of 10 requests were not exported" in caplog.text
 
 
-def test_an_exporter_that_raises_is_asked_again(
+def test_an_exporter_that_raised_is_called_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken(InMemorySpanExporter):
@@ -312,7 +317,7 @@ def test_an_exporter_that_raises_is_asked_again(
     assert "no disk" in caplog.text
 
 
-def test_the_environment_names_the_exporter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_sets_the_exporter(monkeypatch: pytest.MonkeyPatch) -> None:
     assert type(exporter()).__name__ == "OTLPSpanExporter"
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "carrier pigeon")
     with pytest.raises(StartupError, match="has the exporter 'carrier pigeon'"):
@@ -324,7 +329,7 @@ def test_the_environment_names_the_exporter(monkeypatch: pytest.MonkeyPatch) -> 
         SpanWriter(InMemorySpanExporter(), "text")
 
 
-def test_the_environment_can_switch_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_can_disable_tracing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not is_disabled()
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     assert is_disabled()

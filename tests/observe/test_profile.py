@@ -1,4 +1,4 @@
-"""Profile lines, and the Analyst that reads them: ours, and lines as the original wrote them."""
+"""Profile lines, and the Analyst that reads them: Penstock's, and the original's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.service.inside import inside, root
 from tests.service.scripts import post, script
 from tests.services.process import running
 
-# Of two workers, with a line of something else, an executor of each generation, and a cut line.
+# Of two workers, with an unrelated line, an executor of each generation, and a truncated line.
 ORIGINAL = (
     "I1124 10:00:00 starting\n"
     "PROFILE\tpid:60\tprep#[bow|0]_0:1000 prep#[bow|0]_1:3000 midp#[bow|0]_0:3000 "
@@ -41,7 +41,7 @@ def analyst(tmp_path: Path) -> Analyst:
     return Analyst(path)
 
 
-def test_a_file_of_the_original_becomes_the_trace_that_it_was(
+def test_the_originals_profile_is_converted_to_the_same_trace(
     analyst: Analyst, tmp_path: Path
 ) -> None:
     trace = analyst.get_trace()
@@ -52,7 +52,7 @@ def test_a_file_of_the_original_becomes_the_trace_that_it_was(
     assert json.loads((tmp_path / "trace.json").read_text()) == trace
 
 
-def test_means_of_requests_and_of_ops_over_their_workers(analyst: Analyst) -> None:
+def test_the_analyst_computes_means_of_requests_and_ops(analyst: Analyst) -> None:
     call, prepack, postpack, ops = analyst.get_profile()
     assert (call, prepack, postpack) == (22.0, 1.0, 0.2)
     assert ops.times() == {"bow": {"prep": 3.0, "midp": 15.0, "postp": 2.0}}
@@ -61,7 +61,7 @@ def test_means_of_requests_and_of_ops_over_their_workers(analyst: Analyst) -> No
     assert json.loads(str(analyst.get_op_analyst())) == ops.times()
 
 
-def test_how_many_workers_ops_need_to_keep_up_with_the_slowest_step(
+def test_the_analyst_computes_the_concurrency_for_the_slowest_step(
     analyst: Analyst, tmp_path: Path
 ) -> None:
     cards = tmp_path / "cards.yml"
@@ -75,7 +75,7 @@ def test_how_many_workers_ops_need_to_keep_up_with_the_slowest_step(
         analyst.get_op_analyst().concurrency_analysis(cards)
 
 
-def test_a_profile_without_requests_is_told(tmp_path: Path) -> None:
+def test_a_profile_without_requests_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("")
     with pytest.raises(ValueError, match="no requests"):
         Analyst(tmp_path / "empty").get_profile()
@@ -87,7 +87,7 @@ class Slow(Op):
         return {"y": ["1"] * len(feed_batch)}
 
 
-async def test_lines_say_what_the_timeline_says_whatever_ops_are_called(tmp_path: Path) -> None:
+async def test_profile_lines_have_the_timelines_times_for_any_op_name(tmp_path: Path) -> None:
     name = "a_0#b|c d:e\u00e9%"
     async with inside(Slow(name, input_ops=[root()])) as service:
         recorder = Recorder()
@@ -124,7 +124,7 @@ def process(self, feed_batch, typical_logid):
 
 @pytest.mark.real
 @pytest.mark.parametrize("threads", [True, False])
-def test_a_client_gets_its_profile_and_standard_error_that_of_all(
+def test_a_client_receives_its_profile_and_the_log_has_all_profiles(
     threads: bool, tmp_path: Path
 ) -> None:
     config = f'"dag": {{"use_profile": True, "is_thread_op": {threads}}}'

@@ -1,4 +1,4 @@
-"""Timelines: what a recorder keeps of requests, and that their parts leave no gap."""
+"""Timelines: what a recorder keeps of requests, and that parts have no gaps."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class First(Op):
 
 
 class Slow(First):
-    """So slow that a hundredth of it is more than an interruption of this process takes."""
+    """So slow that a hundredth of its time is more than an interruption of this process."""
 
     def process(self, feed_batch: Any, typical_logid: int) -> Any:
         time.sleep(0.3)
@@ -47,7 +47,7 @@ def recorder(service: Inside) -> Recorder:
     return made
 
 
-async def test_the_parts_of_a_request_follow_each_other_through_its_ops() -> None:
+async def test_a_requests_parts_follow_each_other_through_its_ops() -> None:
     first = Slow("first", input_ops=[root()])
     async with inside(Op("second", input_ops=[first])) as service:
         kept = recorder(service)
@@ -60,7 +60,7 @@ async def test_the_parts_of_a_request_follow_each_other_through_its_ops() -> Non
         parts += step.stages(timeline.replied)
     parts.append(("pack", timeline.replied, timeline.ended))
     assert all(begin <= end for _, begin, end in parts)
-    # What no part has is the loop's own work between two ops.
+    # Time in no part is the loop's work between two ops.
     assert timeline.seconds - sum(end - begin for _, begin, end in parts) < 0.01 * timeline.seconds
     took = {(each[0], n > 6): each[2] - each[1] for n, each in enumerate(parts)}
     assert took["preprocess", False] > 0.004
@@ -68,7 +68,7 @@ async def test_the_parts_of_a_request_follow_each_other_through_its_ops() -> Non
     assert Timeline.of(timeline.plain()) == timeline
 
 
-async def test_who_shared_a_batch_and_who_failed_stand_in_the_timeline() -> None:
+async def test_timelines_have_the_requests_of_a_batch_and_errors() -> None:
     config = {"op": {"first": {"batch_size": 2, "auto_batching_timeout": 1000}}}
     async with inside(First("first", input_ops=[root()]), config) as service:
         kept = recorder(service)
@@ -82,7 +82,7 @@ async def test_who_shared_a_batch_and_who_failed_stand_in_the_timeline() -> None
         assert kept.latest()[-1].error == "hook_failed"
 
 
-async def test_a_request_whose_time_is_over_has_the_step_that_did_not_finish() -> None:
+async def test_the_timeline_of_a_timed_out_request_has_the_unfinished_step() -> None:
     config = {"op": {"first": {"timeout": 5}}}
     async with inside(First("first", input_ops=[root()]), config) as service:
         kept = recorder(service)
@@ -95,7 +95,7 @@ async def test_a_request_whose_time_is_over_has_the_step_that_did_not_finish() -
         assert [part for part, _, _ in step.stages(timeline.replied)] == ["queue", "run"]
 
 
-async def test_the_latest_and_the_slowest_are_kept_and_no_more() -> None:
+async def test_only_the_latest_and_the_slowest_timelines_are_kept() -> None:
     async with inside(Op("op", input_ops=[root()])) as service:
         kept = recorder(service)
         for _ in range(KEPT + 10):
@@ -131,7 +131,7 @@ def test_a_step_has_the_padding_of_its_batch() -> None:
     assert Timeline.of(timeline.plain()) == timeline
 
 
-async def test_some_failed_requests_of_each_kind_are_kept_with_what_they_say() -> None:
+async def test_some_failed_requests_of_each_error_are_kept_with_their_text() -> None:
     config = {"op": {"first": {"timeout": 500}}}
     async with inside(First("first", input_ops=[root()]), config) as service:
         kept = recorder(service)
@@ -152,7 +152,7 @@ async def test_some_failed_requests_of_each_kind_are_kept_with_what_they_say() -
         assert kept.find("0" * 32) is None
 
 
-async def test_a_trace_shows_requests_with_their_steps_and_workers_with_their_batches() -> None:
+async def test_a_trace_has_requests_with_steps_and_workers_with_batches() -> None:
     read = root()
     left, right = First("left", input_ops=[read]), First("right", input_ops=[read])
     async with inside(Op("join", input_ops=[left, right])) as service:
@@ -169,17 +169,17 @@ async def test_a_trace_shows_requests_with_their_steps_and_workers_with_their_ba
     for one in slices:
         for other in slices:
             if (one["pid"], one["tid"]) == (other["pid"], other["tid"]):
-                # In one lane slices lie in each other, or apart.
+                # In one lane, slices are nested or disjoint.
                 begin, end = one["ts"], one["ts"] + one["dur"]
                 start, stop = other["ts"], other["ts"] + other["dur"]
-                apart = end <= start + 1e-3 or stop <= begin + 1e-3
-                inside_ = (begin <= start + 1e-3 and stop <= end + 1e-3) or (
+                disjoint = end <= start + 1e-3 or stop <= begin + 1e-3
+                nested = (begin <= start + 1e-3 and stop <= end + 1e-3) or (
                     start <= begin + 1e-3 and end <= stop + 1e-3
                 )
-                assert apart or inside_, (one, other)
+                assert disjoint or nested, (one, other)
 
 
-async def test_the_log_of_a_request_has_its_ids_ops_and_times() -> None:
+async def test_the_facts_of_a_request_have_its_ids_ops_and_times() -> None:
     async with inside(Slow("first", input_ops=[root()])) as service:
         kept = recorder(service)
         await service.ask(x="1", log_id=9)
@@ -194,7 +194,7 @@ async def test_the_log_of_a_request_has_its_ids_ops_and_times() -> None:
 
 
 def leaves(kept: Any) -> Iterator[Any]:
-    """What containers hold."""
+    """The elements of nested containers."""
     if isinstance(kept, list | tuple | deque):
         for each in kept:
             yield from leaves(each)
@@ -202,7 +202,7 @@ def leaves(kept: Any) -> Iterator[Any]:
         yield kept
 
 
-async def test_nothing_of_a_request_is_kept_but_numbers_and_texts() -> None:
+async def test_only_numbers_and_texts_of_a_request_are_kept() -> None:
     async with inside(First("first", input_ops=[root()])) as service:
         kept = recorder(service)
         await asyncio.gather(service.ask(x="1"), service.ask(x="fail"))
@@ -210,24 +210,24 @@ async def test_nothing_of_a_request_is_kept_but_numbers_and_texts() -> None:
     assert {type(each) for each in held} == {str, int, float, bool, NoneType}
 
 
-async def test_a_listener_that_raises_is_called_once_and_others_go_on() -> None:
-    told: list[str] = []
+async def test_a_listener_that_raised_is_removed_and_others_are_still_called() -> None:
+    called: list[str] = []
 
     def raises(timeline: Timeline) -> None:
-        told.append("raises")
+        called.append("raises")
         raise RuntimeError("cannot listen")
 
     async with inside(First("first", input_ops=[root()])) as service:
         kept = recorder(service)
         forget = kept.listen(raises)
-        kept.listen(lambda timeline: told.append("other"))
+        kept.listen(lambda timeline: called.append("other"))
         for _ in range(2):
             await service.ask(x="1")
         forget()
-    assert told == ["raises", "other", "other"]
+    assert called == ["raises", "other", "other"]
 
 
-def test_refused_requests_of_the_same_moment_are_kept() -> None:
+def test_requests_refused_at_the_same_time_are_all_kept() -> None:
     kept = Recorder()
     for _ in range(3):
         exchange = SimpleNamespace(head=object(), began=1.0, over=False, record=None)

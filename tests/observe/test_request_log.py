@@ -1,4 +1,4 @@
-"""The line of a request: without a LogRecord for our own log, by one for everything else."""
+"""The log line of a request: without a LogRecord for Penstock's handler, with one for others."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ FORGED = Timeline(0, "", "GET /a\x85\nINFO b", -1, 0, "", 1, 1, 1, 1.5, 404, Non
 
 
 class Own(logging.Handler):
-    """A handler of the script's, which keeps the records."""
+    """A script's handler, which keeps the records."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.heard: list[logging.LogRecord] = []
+        self.records: list[logging.LogRecord] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.heard.append(record)
+        self.records.append(record)
 
 
-def test_the_line_has_the_outcome_and_the_milliseconds_of_each_phase() -> None:
+def test_the_line_has_the_outcome_and_the_time_of_each_phase() -> None:
     assert text_of(TIMELINE) == (
         "/g/{method} 504 400.000 ms g timeout (data_id=7 log_id=3) unpack 50.000"
         " | echo batch 2: queue 40.000, transfer_in 10.000, preprocess 1.000, process 2.000,"
@@ -49,7 +49,7 @@ def test_the_line_has_the_outcome_and_the_milliseconds_of_each_phase() -> None:
 
 @pytest.mark.parametrize("timeline", [TIMELINE, FORGED])
 @pytest.mark.parametrize("form", [TextLines(), TextLines("engine 1"), JsonLines("engine 1")])
-def test_without_a_record_the_line_is_that_of_a_record(
+def test_the_line_without_a_record_is_the_same_as_with_one(
     form: TextLines | JsonLines, timeline: Timeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time, "time", lambda: 1_795_644_000.0625)
@@ -61,7 +61,9 @@ def test_without_a_record_the_line_is_that_of_a_record(
     assert len(line.splitlines()) == 1
 
 
-def test_our_own_log_gets_the_line_without_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_penstocks_handler_writes_the_line_without_a_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def made(*_: object) -> None:
         raise AssertionError("a record was made")
 
@@ -81,33 +83,33 @@ def test_our_own_log_gets_the_line_without_a_record(monkeypatch: pytest.MonkeyPa
     assert event["request"] == facts_of(TIMELINE)
 
 
-def beside(root: logging.Logger, own: Own) -> None:
+def add_handler(root: logging.Logger, own: Own) -> None:
     root.addHandler(own)
 
 
-def files_beside(root: logging.Logger, own: Own) -> None:
+def add_log_files(root: logging.Logger, own: Own) -> None:
     files = Beside()
     files.emit = own.emit  # type: ignore[method-assign]
     root.addHandler(files)
 
 
-def of_our_logger(root: logging.Logger, own: Own) -> None:
+def add_handler_to_logger(root: logging.Logger, own: Own) -> None:
     logging.getLogger(NAME).addHandler(own)
 
 
-def instead(root: logging.Logger, own: Own) -> None:
+def replace_handler(root: logging.Logger, own: Own) -> None:
     root.handlers[:] = [own]
 
 
-def as_filter_of_the_handler(root: logging.Logger, own: Own) -> None:
+def add_filter_to_handler(root: logging.Logger, own: Own) -> None:
     root.handlers[0].addFilter(lambda record: own.emit(record) is None)
 
 
-def as_filter_of_the_logger(root: logging.Logger, own: Own) -> None:
+def add_filter_to_logger(root: logging.Logger, own: Own) -> None:
     logging.getLogger(NAME).addFilter(lambda record: own.emit(record) is None)
 
 
-def as_formatter(root: logging.Logger, own: Own) -> None:
+def set_formatter(root: logging.Logger, own: Own) -> None:
     class Format(logging.Formatter):
         def format(self, record: logging.LogRecord) -> str:
             own.emit(record)
@@ -116,10 +118,10 @@ def as_formatter(root: logging.Logger, own: Own) -> None:
     root.handlers[0].setFormatter(Format())
 
 
-def as_factory(root: logging.Logger, own: Own) -> None:
+def set_record_factory(root: logging.Logger, own: Own) -> None:
     class Record(logging.LogRecord):
         def getMessage(self) -> str:
-            own.heard[:] = [self]
+            own.records[:] = [self]
             return super().getMessage()
 
     logging.setLogRecordFactory(Record)
@@ -128,11 +130,11 @@ def as_factory(root: logging.Logger, own: Own) -> None:
 @pytest.mark.parametrize(
     "configure",
     [
-        beside, files_beside, of_our_logger, instead, as_filter_of_the_handler,
-        as_filter_of_the_logger, as_formatter, as_factory,
+        add_handler, add_log_files, add_handler_to_logger, replace_handler, add_filter_to_handler,
+        add_filter_to_logger, set_formatter, set_record_factory,
     ],
 )  # fmt: skip
-def test_whatever_a_script_configures_gets_the_record_of_a_request(
+def test_handlers_filters_and_formatters_of_a_script_get_a_record(
     configure: Callable[[logging.Logger, Own], None],
 ) -> None:
     own, handler, logger = Own(), Unhurried(StringIO()), logging.getLogger(NAME)
@@ -148,7 +150,7 @@ def test_whatever_a_script_configures_gets_the_record_of_a_request(
             logger.filters.clear()
             logging.setLogRecordFactory(logging.LogRecord)
             handler.close()
-    (record,) = own.heard
+    (record,) = own.records
     assert record.getMessage() == text_of(TIMELINE)
     assert record.request == facts_of(TIMELINE)  # type: ignore[attr-defined]
     assert record.filename == "request_log.py"

@@ -1,4 +1,4 @@
-"""The tracer's report, read by a parser that knows the published format and nothing of ours."""
+"""The tracer's report, read by a separate parser of the published format."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def parsed(lines: list[str]) -> dict[str, Any]:
     """One block: its ops, requests and channels. Fails on lines that the format does not have."""
     assert lines[0] == HEADER
     found: dict[str, Any] = {"ops": {}, "channels": []}
-    left = lines[1:]
-    while left and (op := re.fullmatch(r"Op\((.+)\):", left[0])):
+    remaining = lines[1:]
+    while remaining and (op := re.fullmatch(r"Op\((.+)\):", remaining[0])):
         times = {}
-        for stage, line in zip(STAGES, left[1:7], strict=True):
+        for stage, line in zip(STAGES, remaining[1:7], strict=True):
             unit = "" if stage == "idle" else " ms"
             match = re.fullmatch(rf"\t{stage}\[({NUMBER}){unit}\]", line)
             assert match, line
             times[stage] = float(match[1])
         found["ops"][op[1]] = times
-        left = left[7:]
-    if left[0] == "DAGExecutor:":
+        remaining = remaining[7:]
+    if remaining[0] == "DAGExecutor:":
         heads = (
             rf"\tQuery count\[({NUMBER})\]",
             rf"\tQPS\[({NUMBER}) q/s\]",
@@ -45,19 +45,19 @@ def parsed(lines: list[str]) -> dict[str, Any]:
         )
         count, qps, good, failed, _ = [
             (re.fullmatch(head, line) or pytest.fail(line))[1]
-            for head, line in zip(heads, left[1:6], strict=True)
+            for head, line in zip(heads, remaining[1:6], strict=True)
         ]
         latency = {}
-        for name, line in zip(LATENCIES, left[6:14], strict=True):
+        for name, line in zip(LATENCIES, remaining[6:14], strict=True):
             match = re.fullmatch(rf"\t\t{re.escape(name)}\[({NUMBER}) ms\]", line)
             assert match, line
             latency[name] = float(match[1])
         found["dag"] = {"count": int(count), "qps": float(qps), "succ": float(good),
                         "failed": [int(x) for x in failed.split(", ") if x], **latency}  # fmt: skip
-        left = left[14:]
-    workers = re.fullmatch(r"Channel \(server worker num\[(\d+)\]\):", left[0])
-    assert workers, left[0]
-    for number, line in enumerate(left[1:]):
+        remaining = remaining[14:]
+    workers = re.fullmatch(r"Channel \(server worker num\[(\d+)\]\):", remaining[0])
+    assert workers, remaining[0]
+    for number, line in enumerate(remaining[1:]):
         pattern = rf"\tchl{number}\(In: (\['.+'\]), Out: (\['.+'\])\) size\[(\d+)/(\d+)\]"
         match = re.fullmatch(pattern, line)
         assert match, line
@@ -77,7 +77,7 @@ class Work(Op):
         return {"y": ["1"] * len(feed_batch)}
 
 
-async def test_a_report_has_the_means_of_each_op_and_the_latency_of_requests() -> None:
+async def test_a_report_has_the_means_of_ops_and_the_latency_of_requests() -> None:
     async with inside(Work("bert", input_ops=[root()])) as service:
         window = Window(time.monotonic())
         service.engine.instruments.install(window)
@@ -101,14 +101,14 @@ async def test_a_report_has_the_means_of_each_op_and_the_latency_of_requests() -
     assert found["channels"][0] == ("['@DAGExecutor']", "['bert']", 0, 9)
 
 
-def test_a_report_of_nothing_has_the_channels_alone() -> None:
+def test_a_report_without_requests_has_the_channels_only() -> None:
     nothing = Window(0.0).take()
     lines = report([nothing, nothing], [(["a", "b"], "c", 7, 0)], 1, 10.0)
     assert parsed(lines)["channels"] == [("['a', 'b']", "['c']", 7, 0)]
     assert len(lines) == 3
 
 
-def test_percentiles_are_those_of_the_original() -> None:
+def test_percentiles_are_computed_as_by_the_original() -> None:
     window = {"ops": {}, "seconds": [x / 1000 for x in range(100, 0, -1)], "failed": [3, 7]}
     dag = parsed(report([window, {**window, "failed": []}], [], 1, 10.0))["dag"]
     assert [round(dag[f".{k}"]) for k in (50, 60, 99)] == [51, 61, 100]
@@ -127,31 +127,31 @@ STAMP = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}"
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("way", ["alone", "engines and processes", "spawned"])
-def test_the_three_files_have_the_lines_of_all_processes(way: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["alone", "engines and processes", "spawned"])
+def test_the_three_log_files_have_the_lines_of_all_processes(mode: str, tmp_path: Path) -> None:
     config = f'"log_dir": {str(tmp_path)!r}, "dag": {{"tracer": {{"interval_s": 1}}'
     before = ""
-    if way == "alone":
+    if mode == "alone":
         config += "}"
     else:
         config += ', "is_thread_op": False}, "build_dag_each_worker": True, "worker_num": 2'
-    if way == "spawned":
+    if mode == "spawned":
         before = "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()"
     folder = tmp_path / "PipelineServingLogs"
     with running(script(tmp_path, HOOKS, config, before)) as server:
         end = time.monotonic() + 30
-        asked = 0
+        requests = 0
         while "Query count" not in (folder / "pipeline.tracer").read_text():
             assert time.monotonic() < end
             assert post(server, x="1").json["err_msg"] == ""
-            asked += 1
+            requests += 1
         assert server.stop() == 0
         shown = server.log()
     log = (folder / "pipeline.log").read_text().splitlines()
     assert all(re.match(rf"(INFO|WARNING) {STAMP} \[\w+\.py:\d+\] ", line) for line in log), log
-    assert sum("for pipeline.log work" in line for line in log) == asked
+    assert sum("for pipeline.log work" in line for line in log) == requests
     warnings = (folder / "pipeline.log.wf").read_text().splitlines()
-    assert sum(r"forged?\nERROR 1" in line for line in warnings) == asked
+    assert sum(r"forged?\nERROR 1" in line for line in warnings) == requests
     assert all(line.startswith("WARNING ") and line in log for line in warnings)
     lines = (folder / "pipeline.tracer").read_text().splitlines()
     stripped = [re.fullmatch(rf"{STAMP} (.*)", line) for line in lines]

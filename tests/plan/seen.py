@@ -1,4 +1,4 @@
-"""What a service would report that is simulated: its status before and after, a trace."""
+"""The report of a simulated service: its status before and after, a trace."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OTHERS = 0.0
 
 
 def status(costs: Costs) -> dict[str, Any]:
-    """Of a service that was not asked yet."""
+    """The status of a service before its first request."""
     ops: list[dict[str, Any]] = []
     for op in costs.ops:
         cpu = {"process": "process", "thread": "threads"}.get(op.place)
@@ -41,7 +41,7 @@ def status(costs: Costs) -> dict[str, Any]:
 
 
 def step(costs: Costs, in_flight: int) -> dict[str, Any]:
-    """So many callers in a closed loop, and what the service would say of them."""
+    """Simulate clients in a closed loop, and return the service's report."""
     found = simulate(costs, in_flight=in_flight, requests=2000)
     answered = len(found.latencies)
     seconds = answered / found.rate
@@ -75,5 +75,5 @@ def step(costs: Costs, in_flight: int) -> dict[str, Any]:
 
 
 def recording(costs: Costs, *levels: int) -> dict[str, Any]:
-    """A measuring run."""
+    """The recording of a measuring run."""
     return {KEY: {"steps": [step(costs, each) for each in levels]}}

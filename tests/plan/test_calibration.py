@@ -1,4 +1,4 @@
-"""Costs found again in what a simulated service reports."""
+"""Costs are estimated from the report of a simulated service."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMPUTES = OpCosts(
 COSTS = Costs(ops=(WAITS, COMPUTES), engine=0.0002, client=0.0001, overhead=0.0003, cores=2.0)
 
 
-def test_costs_are_found_again() -> None:
+def test_the_costs_of_a_simulated_service_are_estimated() -> None:
     found = Calibration(json.loads(json.dumps(recording(COSTS, 1, 6, 40))))
     costs = found.costs(found.full.rate)
     waits, computes = costs.ops
@@ -38,31 +38,31 @@ def test_costs_are_found_again() -> None:
 
 
 @pytest.mark.parametrize("locked", [False, True])
-def test_whether_threads_share_the_lock_is_seen_by_the_throughput(locked: bool) -> None:
+def test_a_shared_lock_of_threads_is_detected_from_the_throughput(locked: bool) -> None:
     op = OpCosts(name="op", cpu=Line(0.0, 0.002), workers=4)
     costs = Costs(ops=(op,), engine=0.0001, cores=2.0, locked=locked)
     assert Calibration(recording(costs, 1, 16)).costs(1.0).locked == locked
 
 
-def test_branches_that_run_at_once_do_not_hide_the_overhead() -> None:
+def test_the_overhead_is_estimated_with_parallel_branches() -> None:
     left, right = (OpCosts(name=name, cpu=Line(0.0, 0.002)) for name in ("left", "right"))
     costs = Costs(ops=(left, right), overhead=0.0005, cores=2.0)
     found = Calibration(recording(costs, 1, 8))
     assert found.costs(1.0).overhead == pytest.approx(0.0005, rel=0.1)
 
 
-def test_a_library_with_threads_of_its_own_counts() -> None:
+def test_threads_of_a_library_are_detected() -> None:
     op = OpCosts(name="op", cpu=Line(0.0, 0.004), threads=2)
     made = recording(Costs(ops=(op,), cores=2.0), 1, 4)
     for each in made[KEY]["steps"]:
         (now,) = each["after"]["graphs"][0]["ops"]
-        now["threads"]["cpu"] /= 2  # the worker's own part
+        now["threads"]["cpu"] /= 2  # the worker's part
     (found,) = Calibration(made).costs(1.0).ops
     assert found.threads == 2
     assert found.cost() == pytest.approx(0.002, rel=0.05)
 
 
-def test_what_other_programs_take_is_not_there() -> None:
+def test_cores_used_by_other_programs_are_not_available() -> None:
     made = recording(COSTS, 1, 40)
     for each in made[KEY]["steps"]:
         each["busy"] += 0.5 * each["seconds"]
@@ -70,7 +70,7 @@ def test_what_other_programs_take_is_not_there() -> None:
     assert found.costs(1.0).cores == pytest.approx(1.5, rel=0.03)
 
 
-def test_other_settings() -> None:
+def test_changed_settings_replace_those_of_the_costs() -> None:
     found = changed(COSTS, {"waits": {"workers": 3}, "": {"most_running": 5}})
     assert found.op("waits").workers == 3
     assert found.op("computes") == COMPUTES
@@ -86,7 +86,7 @@ def test_other_settings() -> None:
         ([1, 4], [1, 8], Line(0, 9 / 5)),
     ],
 )
-def test_a_line_neither_falls_nor_begins_below_zero(
+def test_a_fitted_line_has_no_negative_slope_or_base(
     sizes: list[float], seconds: list[float], expected: Line
 ) -> None:
     found = line(sizes, seconds, [1.0] * len(sizes))
@@ -105,7 +105,7 @@ def timeline(number: int, seconds: float) -> Timeline:
     )  # fmt: skip
 
 
-def test_requests_are_read_from_a_trace() -> None:
+def test_the_times_of_requests_are_read_from_a_trace() -> None:
     found = trace([timeline(1, 0.002), timeline(2, 0.006)])
     assert [each["waits"] for each in requests_of(found)] == pytest.approx([0.002, 0.006])
     assert latencies_of(found) == pytest.approx([0.002, 0.006])
@@ -113,7 +113,7 @@ def test_requests_are_read_from_a_trace() -> None:
     assert [each["waits"] for each in made.costs(1.0).requests] == pytest.approx([0.5, 1.5])
 
 
-def test_a_trace_with_status_needs_no_client() -> None:
+def test_a_trace_with_status_is_enough_for_a_calibration() -> None:
     made = recording(COSTS, 4)
     made[KEY]["steps"][0]["load"] = None
     found = Calibration({**trace([timeline(1, 0.0045)]), **made})
@@ -132,12 +132,12 @@ def test_a_trace_with_status_needs_no_client() -> None:
         {KEY: {"steps": [{**step(COSTS, 1), "after": status(COSTS)}]}},
     ],
 )
-def test_what_is_no_recording(wrong: dict[str, object]) -> None:
+def test_an_invalid_recording_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(NoRecording):
         observations_of(wrong)
 
 
-def test_an_op_without_batches_leaves_no_graph() -> None:
+def test_a_recording_with_an_op_without_batches_is_refused() -> None:
     made = recording(COSTS, 1)
     made[KEY]["steps"][0]["after"]["graphs"][0]["ops"][0]["batches"] = 0
     with pytest.raises(NoRecording, match="has run no batch"):

@@ -1,4 +1,4 @@
-"""``penstock plan`` as a user types it, on a real service."""
+"""``penstock plan`` on the command line, with a real service."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def url(service: ServiceProcess) -> str:
 
 
 @pytest.mark.alone
-def test_a_plan_of_a_measuring_run_of_other_settings_and_of_a_file(
+def test_plans_are_made_from_a_measuring_run_and_from_its_file(
     service: ServiceProcess, tmp_path: Path
 ) -> None:
     kept = tmp_path / "costs.json"
@@ -63,7 +63,7 @@ def test_a_plan_of_a_measuring_run_of_other_settings_and_of_a_file(
 
 
 @pytest.mark.alone
-def test_a_plan_is_verified(service: ServiceProcess) -> None:
+def test_a_plan_is_compared_with_measurements(service: ServiceProcess) -> None:
     done = plan(
         url(service), "x=1", *SHORT, "--qps", "30", "--verify", "--duration", "4s", "--json"
     )
@@ -75,20 +75,22 @@ def test_a_plan_is_verified(service: ServiceProcess) -> None:
     assert all(each["measured"] > 0 for each in verified.values())
 
 
-def test_a_plan_of_settings_that_the_service_lacks_is_not_verified(service: ServiceProcess) -> None:
+def test_a_plan_with_other_settings_than_the_services_is_not_verified(
+    service: ServiceProcess,
+) -> None:
     done = plan(url(service), "x=1", *SHORT, "--set", "work.concurrency=2", "--verify")
     assert done.exit_code == 1
     assert "the service has 1 workers of work, the plan 2: start it with" in done.stderr
 
 
-def test_a_service_that_nobody_asks_gives_no_plan(service: ServiceProcess) -> None:
+def test_a_recording_without_requests_gives_no_plan(service: ServiceProcess) -> None:
     done = plan(service.http_url.removeprefix("http://"), "--measuring", "200ms")
     assert done.exit_code == 1
     assert "error: there were no requests while it was recorded" in done.stderr
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (("http://127.0.0.1:9/", "-d", "{}"), "the status cannot be read"),
         (("nowhere.json",), "the status cannot be read"),
@@ -97,9 +99,9 @@ def test_a_service_that_nobody_asks_gives_no_plan(service: ServiceProcess) -> No
         (("http://127.0.0.1:9/", "--measuring", "soon"), "'soon' is no duration"),
     ],
 )
-def test_what_cannot_be_planned_is_said(arguments: tuple[str, ...], says: str) -> None:
+def test_invalid_arguments_are_errors(arguments: tuple[str, ...], message: str) -> None:
     done = plan(*arguments)
     assert done.exit_code == 1
     assert done.stderr.startswith("error: ") or "error: " in done.stderr
-    assert says in done.stderr
+    assert message in done.stderr
     assert done.stdout == ""

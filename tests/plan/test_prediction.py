@@ -1,4 +1,4 @@
-"""Limits, forecasts, doubts, advice and the changes of a configuration."""
+"""Limits, forecasts, doubts, advice and changes of a configuration."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LAST = OpCosts(name="last", inputs=("rec", "side"), cpu=Line(0.0, 0.001))
 COSTS = Costs(ops=(DET, REC, SIDE, LAST), engine=0.0001, client=0.0001, cores=2.0)
 
 
-def test_the_formulas_of_the_document() -> None:
+def test_the_documented_formulas() -> None:
     assert needed(DET, 50, 1.0) == pytest.approx(0.5)  # op_concurrency
     assert bounds(COSTS)[0].rate == pytest.approx(100)  # service_throughput
     assert sum(op.cost() for op in critical_path(COSTS)) == pytest.approx(0.015)
@@ -42,16 +42,16 @@ def test_the_formulas_of_the_document() -> None:
         (replace(COSTS, most_running=1), "worker_num", 66.2),
     ],
 )
-def test_the_bottleneck(costs: Costs, kind: str, rate: float) -> None:
-    narrow = bounds(costs)[0]
-    assert narrow.kind == kind
-    assert narrow.rate == pytest.approx(rate, rel=0.01)
+def test_the_bottleneck_is_the_lowest_limit(costs: Costs, kind: str, rate: float) -> None:
+    bottleneck = bounds(costs)[0]
+    assert bottleneck.kind == kind
+    assert bottleneck.rate == pytest.approx(rate, rel=0.01)
 
 
-def test_settings_are_changed_until_the_rate_fits() -> None:
-    better, why = improved(COSTS, 200)
+def test_settings_are_changed_until_the_rate_is_reached() -> None:
+    better, reasons = improved(COSTS, 200)
     assert [op.workers for op in better.ops] == [3, 1, 1, 1]
-    assert why == [
+    assert reasons == [
         "op_concurrency of det at 200/s is 2.00: 3 workers in place of 1, so that at most 80 %"
         " are busy"
     ]
@@ -68,7 +68,7 @@ def test_settings_are_changed_until_the_rate_fits() -> None:
     assert (same, none, config_diff(COSTS, same)) == (COSTS, [], "")
 
 
-def test_every_limit_has_its_setting_but_the_cores() -> None:
+def test_every_limit_but_the_cores_is_raised_by_a_setting() -> None:
     locked, _ = improved(replace(COSTS, locked=True), 150)
     assert locked.op("rec").place == "process"
     assert "+    executor: process" in config_diff(replace(COSTS, locked=True), locked)
@@ -87,11 +87,11 @@ def planner(**changes: dict[str, object]) -> Planner:
 
 @pytest.fixture(scope="module")
 def found() -> Planner:
-    """Of the settings that were measured. A forecast takes seconds, and a planner keeps its own."""
+    """For the measured settings; shared, as a forecast takes seconds and a planner caches it."""
     return planner()
 
 
-def test_a_forecast_of_what_was_measured_agrees_with_it(found: Planner) -> None:
+def test_a_forecast_for_the_measured_settings_agrees_with_the_measurement(found: Planner) -> None:
     assert found.most.rate == pytest.approx(100, rel=0.05)
     assert found.usual == pytest.approx(70, rel=0.05)
     at_rate = found.open(60)
@@ -100,13 +100,13 @@ def test_a_forecast_of_what_was_measured_agrees_with_it(found: Planner) -> None:
     assert found.doubts(found.most) == found.doubts(at_rate) == []
 
 
-def test_a_forecast_of_other_settings() -> None:
+def test_a_forecast_for_other_settings() -> None:
     found = planner(det={"workers": 3})
-    assert found.most.rate == pytest.approx(250, rel=0.05)  # then rec is the slowest
+    assert found.most.rate == pytest.approx(250, rel=0.05)  # rec is then the slowest
     assert found.costs(1.0).op("det").workers == 3
 
 
-def test_doubts_are_said_before(found: Planner) -> None:
+def test_forecasts_have_their_doubts(found: Planner) -> None:
     beyond = found.open(150)
     assert (beyond.rate, beyond.p95) == (found.most.rate, inf)
     assert "more than the throughput" in found.doubts(beyond)[0]
@@ -121,7 +121,7 @@ def test_doubts_are_said_before(found: Planner) -> None:
         each["load"]["failed"] = 3
     made[KEY]["steps"][0]["after"]["graphs"].append(made[KEY]["steps"][0]["after"]["graphs"][0])
     noisy = Planner(Calibration(made), {"det": {"batch_size": 8, "place": "process"}}, 5.0)
-    said = "\n".join(noisy.doubts(noisy.most))
+    advice_lines = "\n".join(noisy.doubts(noisy.most))
     for part in (
         "other programs kept 1.0 cores busy",
         "of the measuring run itself, with 1 in flight",
@@ -129,21 +129,25 @@ def test_doubts_are_said_before(found: Planner) -> None:
         "fuller ones cost is extrapolated",
         "handing requests to other workers of det",
     ):
-        assert part in said
+        assert part in advice_lines
 
 
-def test_advice_is_in_the_words_of_the_document(found: Planner) -> None:
-    said = advice(COSTS, found.open(97))
-    assert said[0].startswith("process is 100 % of op_cost of det: more concurrency, auto-batching")
-    assert any("wait before det, more than 5" in each for each in said)
+def test_advice_uses_the_documented_terms(found: Planner) -> None:
+    advice_lines = advice(COSTS, found.open(97))
+    assert advice_lines[0].startswith(
+        "process is 100 % of op_cost of det: more concurrency, auto-batching"
+    )
+    assert any("wait before det, more than 5" in each for each in advice_lines)
     cores = replace(COSTS, ops=(replace(DET, workers=9), replace(REC, workers=9), SIDE, LAST))
-    said = advice(replace(cores, client=0.001), found.open(60))
-    assert said[0].startswith("more concurrency does not help where the cores are the limit: rec")
-    assert said[1] == "preprocess is 75 % of op_cost of rec: more concurrency, better code"
-    assert "the client takes 1000 us of CPU a request" in said[2]
+    advice_lines = advice(replace(cores, client=0.001), found.open(60))
+    assert advice_lines[0].startswith(
+        "more concurrency does not help where the cores are the limit: rec"
+    )
+    assert advice_lines[1] == "preprocess is 75 % of op_cost of rec: more concurrency, better code"
+    assert "the client takes 1000 us of CPU a request" in advice_lines[2]
 
 
-def test_settings_are_read_as_a_configuration_has_them() -> None:
+def test_settings_are_parsed_with_the_configurations_keys() -> None:
     found = changes_of(
         ["det.concurrency=3", "op.rec.batch_size=8", "rec.auto_batching_timeout=5",
          "rec.executor=process", "worker_num=4"],
@@ -160,7 +164,7 @@ def test_settings_are_read_as_a_configuration_has_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("det.concurrency", "write KEY=VALUE"),
         ("det.concurrency=many", "the value is none of det.concurrency"),
@@ -169,12 +173,12 @@ def test_settings_are_read_as_a_configuration_has_them() -> None:
         ("dat.concurrency=1", "of the ops det, rec, side, last"),
     ],
 )
-def test_settings_that_cannot_be_planned_are_refused(text: str, says: str) -> None:
-    with pytest.raises(UnknownSetting, match=says):
+def test_settings_that_cannot_be_planned_are_refused(text: str, message: str) -> None:
+    with pytest.raises(UnknownSetting, match=message):
         changes_of([text], COSTS)
 
 
-def test_predicted_and_measured_side_by_side(found: Planner) -> None:
+def test_predicted_and_measured_values_are_compared(found: Planner) -> None:
     forecast = found.open(60)
     rate, _, p95 = comparisons(forecast, 61.0, 58.0, 0.02, forecast.p95 / 1.5)
     assert rate.kept

@@ -1,4 +1,4 @@
-"""The simulation against what queueing theory has proved."""
+"""The simulation, compared with results of queueing theory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.plan.simulation import simulate
 
 
 def op(name: str = "op", seconds: float = 1.0, **more: object) -> OpCosts:
-    """An op that waits for so long."""
+    """An op that waits this many seconds."""
     return OpCosts(name=name, wait=Line(0.0, seconds), **more)  # type: ignore[arg-type]
 
 
@@ -33,7 +33,9 @@ def erlang_c(workers: int, load: float) -> float:
 
 
 @pytest.mark.parametrize(("workers", "load"), [(1, 0.5), (2, 1.2), (4, 3.0)])
-def test_one_op_with_exponential_times_waits_as_erlang_says(workers: int, load: float) -> None:
+def test_the_queue_of_an_op_with_exponential_times_follows_erlang_c(
+    workers: int, load: float
+) -> None:
     costs = Costs(ops=(op(workers=workers),), requests=exponential())
     found = simulate(costs, rate=load, requests=60_000)
     waiting = erlang_c(workers, load) / (workers - load)
@@ -43,7 +45,7 @@ def test_one_op_with_exponential_times_waits_as_erlang_says(workers: int, load: 
     assert found.ops["op"].waiting == pytest.approx(load * waiting, rel=0.1)  # Little
 
 
-def test_one_op_with_constant_times_waits_as_pollaczek_and_khinchine_say() -> None:
+def test_the_queue_of_an_op_with_constant_times_follows_pollaczek_khinchine() -> None:
     found = simulate(Costs(ops=(op(),)), rate=0.7, requests=40_000)
     assert found.ops["op"].queue == pytest.approx(0.7 / (2 * (1 - 0.7)), rel=0.06)
 
@@ -55,7 +57,7 @@ def test_cores_are_shared_evenly() -> None:
     assert found.cores == pytest.approx(0.6, rel=0.03)
 
 
-def test_a_caller_alone_meets_the_longest_branch() -> None:
+def test_the_latency_of_a_single_client_is_that_of_the_longest_branch() -> None:
     ops = (
         op("quick", 0.2),
         op("slow", 0.5),
@@ -81,13 +83,13 @@ def test_a_caller_alone_meets_the_longest_branch() -> None:
         (Costs(ops=(computing("op", 1.0, threads=2),), cores=2.0), 2.0),
     ],
 )
-def test_many_callers_find_the_limit(costs: Costs, rate: float) -> None:
+def test_many_clients_reach_the_throughput_limit(costs: Costs, rate: float) -> None:
     found = simulate(costs, in_flight=32, requests=2000)
     assert found.rate == pytest.approx(rate, rel=0.02)
     assert found.mean == pytest.approx(32 / rate, rel=0.02)  # Little
 
 
-def test_a_batch_waits_for_others_within_its_window() -> None:
+def test_a_batch_waits_for_requests_within_its_window() -> None:
     batched = OpCosts(name="op", wait=Line(1.0, 0.0), batch_size=4, window=0.5)
     alone = simulate(Costs(ops=(batched,)), in_flight=1, requests=50)
     assert alone.mean == pytest.approx(1.5)
@@ -96,7 +98,7 @@ def test_a_batch_waits_for_others_within_its_window() -> None:
     assert full.mean == pytest.approx(1.0, rel=0.02)
 
 
-def test_a_request_that_is_slow_at_one_op_is_slow_at_all() -> None:
+def test_the_times_of_a_request_at_several_ops_are_correlated() -> None:
     both = ({"a": 0.5, "b": 0.5}, {"a": 1.5, "b": 1.5})
     costs = Costs(ops=(op("a"), op("b", inputs=("a",))), requests=both)
     found = simulate(costs, in_flight=1, requests=200)

@@ -1,4 +1,4 @@
-"""Images: files to arrays."""
+"""Decoding of image files to arrays."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ def _file(form: str = "PNG", size: tuple[int, int] = (4, 2)) -> bytes:
 
 
 @pytest.mark.parametrize("form", ["PNG", "JPEG", "BMP"])
-def test_a_file_becomes_height_by_width_by_channels(form: str) -> None:
+def test_an_image_is_decoded_to_height_by_width_by_channels(form: str) -> None:
     picture = Image().decode(_file(form))
     assert (picture.shape, picture.dtype) == ((2, 4, 3), np.uint8)
     assert picture[0, 0, 0] > 250
 
 
-def test_base64_is_read_and_grey_has_no_channels() -> None:
+def test_base64_is_decoded_and_a_grey_image_has_no_channels() -> None:
     assert Image("L").decode(base64.b64encode(_file()).decode()).shape == (2, 4)
 
 
 @pytest.mark.parametrize(
     "value", [b"", b"no image", "no base64!", _file()[:40], _file(size=(100, 100)), 5, None]
 )
-def test_what_is_no_image_or_too_large_is_refused(value: object) -> None:
+def test_invalid_and_too_large_images_are_refused(value: object) -> None:
     with pytest.raises(ValueError, match=r"image|Base64"):
         Image(max_pixels=5000).decode(value)
 

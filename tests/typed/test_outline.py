@@ -42,11 +42,11 @@ class Wide(BaseModel):
         (Wide, "{text: text, picture: image/*, x: array of float32, any × 3, data: bytes}"),
     ],
 )
-def test_a_schema_is_a_line_of_members_and_types(annotation: Any, line: str) -> None:
+def test_a_schema_is_outlined_in_one_line(annotation: Any, line: str) -> None:
     assert outline(Schema(annotation, "it").describe(refs="{model}")) == line
 
 
-def test_a_long_line_is_cut() -> None:
+def test_a_long_outline_is_shortened() -> None:
     names = {f"member_{number}": float for number in range(20)}
     schema = Schema(type("Long", (BaseModel,), {"__annotations__": names}), "it")
     assert len(outline(schema.describe(refs="{model}"))) == 100

@@ -1,4 +1,4 @@
-"""Annotations to schemas: what bodies become, and what is refused."""
+"""Annotations to schemas: decoding and validation of bodies."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ def batch_of_members(x: list[int], y: list[int]) -> list[int]:
         (of_file, b'{"picture": "AAAA"}', 3),
     ],
 )
-def test_a_body_becomes_arguments(function: Any, body: bytes, expected: object) -> None:
+def test_a_body_is_decoded_to_arguments(function: Any, body: bytes, expected: object) -> None:
     signature = Signature(function, batched=False)
     value = signature.request.read(body, media.JSON, signature.raw)
     assert signature.call(function, [value]) == expected
 
 
-def test_msgpack_forms_and_files_become_the_same_arguments() -> None:
+def test_msgpack_forms_and_files_are_decoded_to_the_same_arguments() -> None:
     signature = Signature(of_file, batched=False)
     form = (
         b'--b\r\nContent-Disposition: form-data; name="picture"; filename="a"\r\n\r\nxyz\r\n--b--'
@@ -98,7 +98,7 @@ def test_msgpack_forms_and_files_become_the_same_arguments() -> None:
         (batch_of_members, [b'{"x": 1, "y": 2}', b'{"x": 3, "y": 4}'], [3, 7]),
     ],
 )
-def test_a_batch_becomes_lists(function: Any, bodies: list[bytes], expected: object) -> None:
+def test_a_batch_is_passed_as_lists(function: Any, bodies: list[bytes], expected: object) -> None:
     signature = Signature(function, batched=True)
     values = [signature.request.read(body, media.JSON) for body in bodies]
     assert signature.call(function, values) == expected
@@ -114,7 +114,7 @@ def test_a_batch_becomes_lists(function: Any, bodies: list[bytes], expected: obj
         (b"null", [["body"]]),
     ],
 )
-def test_what_does_not_fit_is_named_by_its_place(body: bytes, places: list[list[str]]) -> None:
+def test_validation_errors_have_their_locations(body: bytes, places: list[list[str]]) -> None:
     with pytest.raises(InvalidInput) as caught:
         Signature(plain, batched=False).request.read(body, media.JSON)
     assert [each["loc"] for each in caught.value.details] == places
@@ -130,7 +130,7 @@ def test_what_does_not_fit_is_named_by_its_place(body: bytes, places: list[list[
         (b" " * (media.MOST_STRUCTURED + 1), media.JSON, TooLarge),
     ],
 )
-def test_what_cannot_be_read_is_refused(body: bytes, kind: str, error: type[Exception]) -> None:
+def test_invalid_bodies_are_refused(body: bytes, kind: str, error: type[Exception]) -> None:
     with pytest.raises(error):
         Signature(plain, batched=False).request.read(body, kind)
 
@@ -145,17 +145,17 @@ def _form(*names: str) -> bytes:
 
 
 @pytest.mark.parametrize(("count", "names"), [(1, ["pictures"]), (3, ["pictures"] * 3)])
-def test_a_list_takes_a_field_once_or_several_times(count: int, names: list[str]) -> None:
+def test_a_field_of_a_form_can_be_repeated_for_a_list(count: int, names: list[str]) -> None:
     read = Signature(several, batched=False).request.read
     assert read(_form(*names), "multipart/form-data; boundary=b").pictures == [b"xyz"] * count
 
 
-def test_a_field_that_came_twice_where_one_is_taken_is_said_so() -> None:
+def test_a_repeated_field_for_a_single_value_is_named_in_the_error() -> None:
     signature = Signature(of_file, batched=False)
     with pytest.raises(InvalidInput) as caught:
         signature.request.read(_form("picture", "picture"), "multipart/form-data; boundary=b")
-    (told,) = caught.value.details
-    assert told["loc"] == ["body", "picture"]
+    (detail,) = caught.value.details
+    assert detail["loc"] == ["body", "picture"]
     assert str(caught.value) == "picture: the field was sent 2 times, but has one value"
 
 
@@ -179,7 +179,7 @@ def of_positive(body: Positive) -> int:
 @pytest.mark.parametrize(
     ("body", "text"), [(b'{"x": -1}', "must be positive"), (b'{"x": 0}', "must not be zero")]
 )
-def test_what_a_validator_says_stands_alone(body: bytes, text: str) -> None:
+def test_a_validators_message_is_returned_without_additions(body: bytes, text: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         Signature(of_positive, batched=False).request.read(body, media.JSON)
     assert caught.value.details[0]["msg"] == text
@@ -194,7 +194,7 @@ def test_what_a_validator_says_stands_alone(body: bytes, text: str) -> None:
         (plain, b"x=1&y=2", "send JSON, such as -d '{\"x\": 1}', or a form: -F x=1"),
     ],
 )
-def test_a_file_that_curl_calls_a_form_is_answered_with_how_to_send_it(
+def test_a_body_with_curls_default_type_gets_a_hint_how_to_send_it(
     function: Any, body: bytes, hint: str
 ) -> None:
     signature = Signature(function, batched=False)
@@ -203,12 +203,12 @@ def test_a_file_that_curl_calls_a_form_is_answered_with_how_to_send_it(
     assert hint in str(caught.value)
 
 
-def test_an_empty_body_is_said_to_be_empty() -> None:
+def test_an_empty_body_has_its_own_error() -> None:
     with pytest.raises(Undecodable, match="the body is empty: parameters are members of the body"):
         Signature(plain, batched=False).request.read(b"", "")
 
 
-def test_a_result_is_checked_and_written_in_both_forms() -> None:
+def test_a_result_is_validated_and_encoded_as_json_and_msgpack() -> None:
     response = Signature(of_model, batched=False).response
     assert response.write(response.check(1), media.JSON) == b"1.0"
     assert ormsgpack.unpackb(response.write(response.check(1), media.MSGPACK)) == 1.0
@@ -308,7 +308,7 @@ def test_a_function_without_a_schema_is_an_error(function: Any, batched: bool, w
         ((2,), np.array([1, 2], "int64"), [1, 2]),
     ],
 )
-def test_an_array_takes_lists_texts_and_arrays(shape: Any, value: Any, expected: Any) -> None:
+def test_an_array_accepts_lists_texts_and_arrays(shape: Any, value: Any, expected: Any) -> None:
     found = _array("float32", shape)(value)
     assert found.dtype == np.float32
     assert found.tolist() == expected
@@ -330,7 +330,7 @@ def test_an_array_takes_lists_texts_and_arrays(shape: Any, value: Any, expected:
         ("float32", None, b"no npy", "npy"),
     ],
 )
-def test_an_array_refuses_what_it_cannot_hold(
+def test_an_array_refuses_values_of_another_type_or_shape(
     dtype: str, shape: Any, value: Any, words: str
 ) -> None:
     with pytest.raises(ValueError, match=words):
@@ -343,7 +343,7 @@ def _array(dtype: str, shape: Any) -> Any:
     return TypeAdapter(Annotated[np.ndarray, Array(dtype, shape)]).validate_python
 
 
-def test_the_schema_says_what_a_body_looks_like() -> None:
+def test_the_schema_describes_the_body() -> None:
     def scale(x: Annotated[np.ndarray, Array("float32", (None, 3))], by: float = 2) -> float:
         return by
 
@@ -372,13 +372,13 @@ def many(x: list[float], y: dict[str, int] | None = None, z: tuple[int, ...] = (
     ],
     ids=["list", "dict", "members", "tuple"],
 )
-def test_a_large_body_with_countless_faults_names_few(body: bytes) -> None:
+def test_the_error_for_a_large_body_with_many_faults_is_short(body: bytes) -> None:
     with pytest.raises(InvalidInput) as caught:
         Signature(many, batched=False).request.read(body, media.JSON)
     assert len(caught.value.details) <= 2
     assert len(str(caught.value)) < 300
 
 
-def test_a_large_body_that_fits_is_read_as_a_small_one() -> None:
+def test_a_large_valid_body_is_decoded() -> None:
     body = b'{"x": [' + b"1," * 100_000 + b"1]}"
     assert len(Signature(many, batched=False).request.read(body, media.JSON).x) == 100_001
