@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from penstock.api.calls import JSON, HttpCall
-from penstock.door.exchange import HttpReply
+from penstock.door.exchange import STOPPING, HttpReply
 from penstock.errors import (
     DeadlineExceeded,
     InvalidInput,
@@ -107,7 +107,8 @@ def _is_for_callers(error: RequestError) -> bool:
 
 def refusal(status: int, text: str) -> HttpReply:
     """The answer of a refusal without an error object; see ``Http.refusal``."""
-    return error_body(status, _WORDS.get(status, "internal"), text)._replace(close=True)
+    code = ServiceClosed.code if text == STOPPING else _WORDS.get(status, "internal")
+    return error_body(status, code, text)._replace(close=True)
 
 
 def no_route(routes: Sequence[str], path: str) -> HttpReply:

@@ -179,6 +179,14 @@ class Router:
             return None
         return call.begin()
 
+    def failure(self, head: RequestHead | None, status: int, text: str) -> HttpReply:
+        """The door's own answer, in the format of the request's route; see ``Door``."""
+        if head is not None and not is_grpc(head):
+            target = self._targets.get(head.path)
+            if target is not None and head.method in target.http:
+                return target.http[head.method][0].refusal(status, text)
+        return door_failure(head, status, text)
+
     def _begin_grpc(
         self, exchange: Exchange, head: RequestHead, method: Grpc | None
     ) -> Receiver | None:
@@ -296,7 +304,7 @@ class _Refused(Exception):
 
 
 def door_failure(head: RequestHead | None, status: int, text: str) -> HttpReply:
-    """The door's own answer, in the format of the request's protocol; see ``Door``."""
+    """The door's own answer to a request without a route, in the format of its protocol."""
     if head is not None and is_grpc(head):
         if status == 431:
             trailers = grpc.trailers(GrpcCode.RESOURCE_EXHAUSTED, "the metadata is too large")

@@ -22,7 +22,7 @@ from penstock.api.paddle import SERVICE, PaddleApplication
 from penstock.api.pipeline import PipelineProtocol
 from penstock.api.plain import PlainApplication
 from penstock.api.reflection import ReflectionApplication
-from penstock.api.router import Router, door_failure
+from penstock.api.router import Router
 from penstock.api.typed import TypedApplication
 from penstock.config.schema import DoorConfig, ServiceConfig
 from penstock.door.budget import ByteBudget, default_budget
@@ -113,7 +113,7 @@ def open_door(config: ServiceConfig, engine: Engine, router: Router) -> Door:
     executors = [stage.executor for stage in engine.stages]
     processes = sum(each.workers for each in executors if isinstance(each, ProcessExecutor))
     limits = limits_of(config, processes)
-    return Door(router, limits, budget_of(config), door_failure, engine.instruments)
+    return Door(router, limits, budget_of(config), router.failure, engine.instruments)
 
 
 def open_metrics_door(
@@ -121,7 +121,7 @@ def open_metrics_door(
 ) -> Door:
     """A door that serves only metrics; it does not listen yet."""
     router = Router(routes, max_message_bytes=config.max_message_bytes, threads=threads)
-    return Door(router, limits_of(config), budget_of(config), door_failure)
+    return Door(router, limits_of(config), budget_of(config), router.failure)
 
 
 def limits_of(config: ServiceConfig, processes: int = 0) -> DoorLimits:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -12,9 +13,10 @@ import pytest
 
 from penstock.api.calls import Grpc, GrpcCall, Http, HttpCall
 from penstock.api.errors import failed, refusal
-from penstock.api.router import Router, door_failure
+from penstock.api.router import Router
 from penstock.door.budget import ByteBudget
 from penstock.door.door import Door, DoorLimits
+from penstock.door.exchange import STOPPING
 from penstock.door.listeners import bind, port_of
 from penstock.errors import StartupError
 from tests.api.recorded_exchange import RecordedExchange, grpc_head, post
@@ -121,6 +123,28 @@ def test_the_cache_of_paths_is_bounded() -> None:
     assert len(ROUTER._targets) < 1100
 
 
+@pytest.mark.parametrize(
+    ("path", "status", "text", "error"),
+    [
+        ("/own", 503, STOPPING, "closed"),
+        ("/own", 400, "a bad chunk", "undecodable"),
+        ("/any/prediction", 503, STOPPING, STOPPING),
+        ("/no/such/route", 503, STOPPING, STOPPING),
+    ],
+)
+def test_the_door_answers_in_the_format_of_the_route(
+    path: str, status: int, text: str, error: str
+) -> None:
+    own = Http("POST", "/own", replying("own"), refusal=refusal)
+    router = Router([own, Http("POST", "/{a}/{b}", replying("any"))], max_message_bytes=MOST)
+    request(router, "POST", path)
+    reply = router.failure(post(path), status, text)
+    body = json.loads(reply.body)
+    assert (reply.status, reply.close, body["error"]) == (status, True, error)
+    assert body["message"] == text
+    assert ("code" in body) is (path != "/own")
+
+
 # --- A custom protocol: lines, echoed over an HTTP route and a streaming gRPC method. ---
 
 
@@ -147,7 +171,7 @@ class Lines:
 @pytest.fixture
 async def port() -> AsyncIterator[int]:
     router = Router(Lines().routes(), max_message_bytes=MOST)
-    door = Door(router, DoorLimits(), ByteBudget(MOST), door_failure)
+    door = Door(router, DoorLimits(), ByteBudget(MOST), router.failure)
     listener = bind("127.0.0.1", 0, "port")
     await door.listen(listener)
     yield port_of(listener)
