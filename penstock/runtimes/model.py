@@ -31,7 +31,13 @@ from typing import Any
 
 import numpy as np
 
-from penstock.errors import InputMismatch, MissingDevice, ModelError, PenstockError
+from penstock.errors import (
+    InferenceFailed,
+    InputMismatch,
+    MissingDevice,
+    ModelError,
+    PenstockError,
+)
 from penstock.request import Feed
 from penstock.runtimes.model_input import ModelInput
 from penstock.runtimes.options import settled
@@ -172,7 +178,8 @@ class Model:
 
         Raises:
             InputMismatch: names (``invalid arg list``), dtypes, ranks or fixed dimensions do not
-                fit, or an output is unknown; a retry does not help.
+                fit, or the library failed and axes of one name differ in size, or an output is
+                unknown; a retry does not help.
             WrongType: a value is not an array (``feed_batch must be npdata``).
             InferenceFailed: the library failed; a retry may help.
         """
@@ -201,12 +208,18 @@ class Model:
             return {}
         if companions and self._lod_inputs:
             self._pass_lods(companions, feeds)
-        if self._own_lods:
-            result = self._run_with_lods(feeds, names, real)
-        elif self._counts and not companions:
-            return self._run_with_counts(feeds, names, real, self._counts)
-        else:
-            result = dict(zip(names, self.session.run(feeds, real), strict=True))
+        try:
+            if self._own_lods:
+                result = self._run_with_lods(feeds, names, real)
+            elif self._counts and not companions:
+                return self._run_with_counts(feeds, names, real, self._counts)
+            else:
+                result = dict(zip(names, self.session.run(feeds, real), strict=True))
+        except InferenceFailed as error:
+            unequal = self._unequal_axes(feeds)
+            if unequal is None:
+                raise
+            raise InputMismatch(f"invalid arg list: {unequal}") from error
         if companions and self._lod_outputs:
             self._keep_lods(result, dict(zip(names, real, strict=True)), companions)
         return result
@@ -234,6 +247,24 @@ class Model:
         return InputMismatch(
             f"invalid arg list: the model takes {_shown(self.feed_names)}, got {_shown(got)}"
         )
+
+    def _unequal_axes(self, feeds: Mapping[str, Any]) -> str | None:
+        """Two inputs whose axes have one name and different sizes, as a text.
+
+        It is asked only after a failure: with one of the sizes 1, a model may broadcast.
+        """
+        seen: dict[str, tuple[str, int]] = {}
+        for spec in self.inputs:
+            for axis, size in zip(spec.axes, np.shape(feeds[spec.name]), strict=False):
+                if axis is None:
+                    continue
+                other, expected = seen.setdefault(axis, (spec.alias, size))
+                if size != expected:
+                    return (
+                        f"the axis {axis!r} of input {spec.alias!r} has the size {size}, and that of"
+                        f" {other!r} the size {expected}"
+                    )
+        return None
 
     def _pass_lods(self, companions: Mapping[str, Any], feeds: dict[str, Any]) -> None:
         for key, value in companions.items():

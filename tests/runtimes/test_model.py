@@ -1,9 +1,10 @@
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from penstock.errors import InputMismatch, ModelError, WrongType
+from penstock.errors import InferenceFailed, InputMismatch, ModelError, WrongType
 from penstock.runtimes.model import Model, read_model_conf
 from penstock.runtimes.prototxt import parse_model_conf
 from penstock.runtimes.runtime import ModelOptions
@@ -139,6 +140,36 @@ def test_a_wrong_shape_is_refused_before_the_library_is_called(regression) -> No
     model = opened(regression())
     with pytest.raises(InputMismatch, match=r"'x' expected the shape \[\?, 13\], got \[2, 12\]"):
         model.run({"x": np.ones((2, 12))})
+
+
+def paired(name: str, *axes: str | None) -> TensorSpec:
+    return replace(spec(name, shape=(None,) * len(axes)), axes=axes)
+
+
+@pytest.mark.parametrize(
+    ("shape", "raised", "text"),
+    [
+        ((2, 3), InferenceFailed, "the library failed"),
+        ((2, 7), InputMismatch, "the axis 'time' of input 'b' has the size 7, and that of 'a' .* 3"),
+    ],
+)
+def test_a_failure_with_axes_of_one_name_and_two_sizes_is_the_caller_s(
+    shape: tuple[int, int], raised: type[Exception], text: str
+) -> None:
+    def fail(feeds):
+        raise InferenceFailed("the library failed")
+
+    inputs = [paired("a", "rows", "time"), paired("b", None, "time")]
+    model = Model(PythonSession(fail, inputs, [spec("y")]))
+    with pytest.raises(raised, match=text):
+        model.run({"a": np.zeros((4, 3), np.float32), "b": np.zeros(shape, np.float32)})
+
+
+def test_axes_of_one_name_may_differ_where_the_model_can_broadcast() -> None:
+    inputs = [paired("a", "rows", "time"), paired("b", "rows", "time")]
+    model = Model(PythonSession(lambda feeds: {"y": feeds["a"] * feeds["b"]}, inputs, [spec("y")]))
+    got = model.run({"a": np.ones((4, 3), np.float32), "b": np.ones((1, 3), np.float32)})
+    assert got["y"].shape == (4, 3)
 
 
 def test_the_configuration_in_the_folder_sets_aliases(aliased) -> None:
