@@ -79,7 +79,7 @@ def error_reply(error: RequestError, log_id: int | None = None) -> HttpReply:
     if isinstance(error, InvalidInput):
         return error_body(status, error.code, str(error), details=error.details)
     if isinstance(error, NumberedError):
-        text = without_sentence(str(error))
+        text = without_sentence(str(error), names_op=False)
         return error_body(status, error.code, text, number=error.number)
     if _is_for_callers(error):
         return error_body(status, error.code, without_sentence(str(error)))
@@ -94,7 +94,7 @@ def text_for_caller(error: RequestError, log_id: int | None) -> str:
         log_id: its id in the log; None for a request that has none.
     """
     if isinstance(error, NumberedError) or _is_for_callers(error):
-        return without_sentence(str(error))
+        return without_sentence(str(error), names_op=not isinstance(error, NumberedError))
     return _OURS if log_id is None else f"{_OURS}: {log_id}"
 
 

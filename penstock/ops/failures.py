@@ -58,11 +58,18 @@ def failed_to_predict(op: str, text: str) -> str:
     )
 
 
-def without_sentence(text: str) -> str:
-    """The text inside ``failed_to_predict``, for protocols without that sentence."""
+def without_sentence(text: str, *, names_op: bool = True) -> str:
+    """The text inside ``failed_to_predict``, for protocols without that sentence.
+
+    Args:
+        text: of an error.
+        names_op: whether the op's name comes first; the text of a product error is the author's.
+    """
     head, between, rest = text.partition("] failed to predict. ")
     inner, _, _ = rest.rpartition(". Please check the input dict and checkout ")
-    return f"op {head[1:]!r}: {inner}" if between and inner else text
+    if not (between and inner):
+        return text
+    return f"op {head[1:]!r}: {inner}" if names_op else inner
 
 
 def process_raised(op: str, error: BaseException, log_id: int) -> RequestError:

@@ -265,7 +265,7 @@ def op(
         if not isinstance(source, Op):
             raise GraphError(
                 f"op(...) is given the ops before it, got {source!r}: above a function that "
-                f"reads the request, write @op() without arguments"
+                f"reads the request, write @op(), with brackets"
             )
 
     def decorate(function: Callable[..., Any]) -> FunctionOp:

@@ -261,8 +261,8 @@ class Model:
                 other, expected = seen.setdefault(axis, (spec.alias, size))
                 if size != expected:
                     return (
-                        f"the axis {axis!r} of input {spec.alias!r} has the size {size}, and that of"
-                        f" {other!r} the size {expected}"
+                        f"the axis {axis!r} of input {spec.alias!r} has the size {size},"
+                        f" and that of {other!r} the size {expected}"
                     )
         return None
 

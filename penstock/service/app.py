@@ -17,6 +17,7 @@ from difflib import get_close_matches
 from functools import cached_property, partial
 from os import PathLike
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.config.schema import OpConfig, ServiceConfig, keys_of
@@ -103,10 +104,11 @@ class App(Several):
         Raises:
             GraphError: the path is no path, or another route has it, or its name.
             HookError: the annotations make no schema, or an example is no plain value.
-            ConfigError: an option is unknown.
+            ConfigError: an option is unknown, or ``timeout`` is no number.
         """
         _check_options(f"route({path!r})", options, of_route=True)
         self._check_route(path)
+        _check_timeout(path, timeout)
 
         def add(target: _Target) -> _Target:
             from penstock.api.typed import TypedRoute
@@ -200,7 +202,9 @@ class App(Several):
         folder = Path(inspect.stack()[1].filename).parent
         self._pages.append(Page(path, folder / file))
 
-    def _check_route(self, path: str) -> None:
+    def _check_route(self, path: Any) -> None:
+        if not isinstance(path, str):  # a function under @app.route without brackets
+            raise GraphError(f"@app.route needs a path, such as '/predict', got {path!r}")
         if not path.startswith("/") or "{" in path or "?" in path:
             raise GraphError(f"a route's path is such as '/predict', not {path!r}")
         if path in [
@@ -358,6 +362,12 @@ def _check_options(where: str, given: Iterable[str], *, of_route: bool = False) 
         problems.append(f"{where}: {option} is not a known option{hint}")
     if problems:
         raise ConfigError(problems)
+
+
+def _check_timeout(path: str, timeout: Any) -> None:
+    if not isinstance(timeout, (int, float, NoneType)):
+        text = f"timeout is a number of seconds, such as 0.5, not {timeout!r}"
+        raise ConfigError([f"route({path!r}): {text}"])
 
 
 def _examples(

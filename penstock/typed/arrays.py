@@ -45,6 +45,14 @@ class Array:
     dtype: str
     shape: Sequence[int | str | None] | None = None
 
+    def __post_init__(self) -> None:
+        try:
+            np.dtype(self.dtype)
+        except TypeError:
+            raise ValueError(
+                f"the dtype of an array is such as 'float32', not {self.dtype!r}"
+            ) from None
+
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:

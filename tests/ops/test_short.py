@@ -151,7 +151,7 @@ def test_a_generator_is_refused_at_decoration() -> None:
 
 
 def test_a_decorator_without_brackets_is_refused_with_the_fix() -> None:
-    with pytest.raises(GraphError, match=r"write @op\(\) without arguments"):
+    with pytest.raises(GraphError, match=r"write @op\(\), with brackets"):
 
         @op  # type: ignore[arg-type]
         def forgotten(request: Any) -> Any:

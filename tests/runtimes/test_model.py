@@ -150,7 +150,11 @@ def paired(name: str, *axes: str | None) -> TensorSpec:
     ("shape", "raised", "text"),
     [
         ((2, 3), InferenceFailed, "the library failed"),
-        ((2, 7), InputMismatch, "the axis 'time' of input 'b' has the size 7, and that of 'a' .* 3"),
+        (
+            (2, 7),
+            InputMismatch,
+            "the axis 'time' of input 'b' has the size 7, and that of 'a' .* 3",
+        ),
     ],
 )
 def test_a_failure_with_axes_of_one_name_and_two_sizes_is_the_caller_s(

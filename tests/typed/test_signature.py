@@ -382,3 +382,8 @@ def test_the_error_for_a_large_body_with_many_faults_is_short(body: bytes) -> No
 def test_a_large_valid_body_is_decoded() -> None:
     body = b'{"x": [' + b"1," * 100_000 + b"1]}"
     assert len(Signature(many, batched=False).request.read(body, media.JSON).x) == 100_001
+
+
+def test_an_unknown_dtype_of_an_array_is_an_error_where_it_is_written() -> None:
+    with pytest.raises(ValueError, match="such as 'float32', not 'floot32'"):
+        Array("floot32")

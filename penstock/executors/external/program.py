@@ -16,7 +16,7 @@ import socket
 import time
 from typing import Final
 
-from penstock.errors import RequestError
+from penstock.errors import NumberedError, RequestError
 from penstock.executors.external.jobs import is_callers, refusal_body
 from penstock.executors.work import BoundOp, run_batch
 from penstock.ops.failures import without_sentence
@@ -164,7 +164,7 @@ class WorkerProgram:
         return Answer(bodies, frozenset(refused), frozenset(failed))
 
     def _refusal(self, sample: Sample, error: RequestError) -> bytes:
-        text = without_sentence(str(error))
+        text = without_sentence(str(error), names_op=not isinstance(error, NumberedError))
         if not is_callers(error):  # the caller does not see errors of the worker
             text = f"the log of process {os.getpid()} has the reason, for data_id {sample.data_id}"
         return refusal_body(error, text, self._kind)
