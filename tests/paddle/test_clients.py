@@ -1,4 +1,4 @@
-"""``Client`` and ``HttpClient`` against the model server that the old command line starts."""
+"""``Client`` and ``HttpClient`` with a model server started by the original's command line."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.real
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model and the client's configuration, in a folder each."""
+    """A model and the client's configuration, in one folder each."""
     folder = tmp_path_factory.mktemp("models")
     for name in ("serving_server", "serving_client"):
         (folder / name).mkdir()
@@ -53,7 +53,7 @@ def server(folder: Path) -> Iterator[ServiceProcess]:
 
 @pytest.fixture(params=["http_port", "rpc_port"])
 def endpoint(server: ServiceProcess, request: pytest.FixtureRequest) -> str:
-    """Both ports carry every protocol."""
+    """Each of the two ports, which both serve every protocol."""
     return f"127.0.0.1:{getattr(server, request.param)}"
 
 
@@ -66,11 +66,11 @@ def client(folder: Path, endpoint: str) -> Iterator[Client]:
     client.release()
 
 
-def test_the_server_is_reached_by_other_machines(server: ServiceProcess) -> None:
+def test_the_server_listens_for_other_machines(server: ServiceProcess) -> None:
     assert "to every machine that can reach this one" in server.log()
 
 
-def test_a_prediction_has_arrays_by_alias(client: Client) -> None:
+def test_predict_returns_arrays_by_alias(client: Client) -> None:
     assert client.get_feed_names() == ["x"]
     assert client.get_fetch_names() == ["doubled", "quadrupled"]
     feed = {"x": ROW}
@@ -84,7 +84,7 @@ def test_a_prediction_has_arrays_by_alias(client: Client) -> None:
     assert batch["quadrupled"].tolist() == [[4, 8, 12]] * 2
 
 
-def test_names_of_outputs_that_are_not_there_are_passed_over(client: Client) -> None:
+def test_unknown_fetch_names_are_ignored(client: Client) -> None:
     assert [*client.predict({"x": ROW}, ["none", "doubled"])] == ["doubled"]
     assert [*client.predict({"x": ROW}, "none")] == ["doubled", "quadrupled"]
 
@@ -99,30 +99,30 @@ def test_names_of_outputs_that_are_not_there_are_passed_over(client: Client) -> 
         ({"x": ["a"]}, "input 'x'"),
     ],
 )
-def test_a_feed_that_does_not_fit_is_a_value_error(client: Client, feed: Any, text: str) -> None:
+def test_an_invalid_feed_raises_value_error(client: Client, feed: Any, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         client.predict(feed, ["doubled"])
     assert client.predict({"x": ROW}) is not None
 
 
-def test_a_client_is_shared_by_threads_and_survives_a_fork(client: Client) -> None:
-    def ask(value: int) -> float:
+def test_a_client_can_be_used_by_threads_and_after_a_fork(client: Client) -> None:
+    def doubled_value(value: int) -> float:
         return float(client.predict({"x": np.float32([value, 0, 0])})["doubled"][0, 0])
 
     with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(ask, range(32))) == [2.0 * value for value in range(32)]
+        assert list(pool.map(doubled_value, range(32))) == [2.0 * value for value in range(32)]
     child = os.fork()
     if not child:
         status = 1
         try:
-            status = 0 if ask(4) == 8 else 2
+            status = 0 if doubled_value(4) == 8 else 2
         finally:
             os._exit(status)
     assert os.waitpid(child, 0)[1] == 0
-    assert ask(5) == 10
+    assert doubled_value(5) == 10
 
 
-def test_variants_are_told_by_their_tag(folder: Path, server: ServiceProcess) -> None:
+def test_predict_returns_the_variants_tag(folder: Path, server: ServiceProcess) -> None:
     client = Client()
     client.load_client_config(str(folder / "serving_client/serving_client_conf.prototxt"))
     client.add_variant("a", [f"127.0.0.1:{server.http_port}"], 50)
@@ -139,7 +139,7 @@ def test_variants_are_told_by_their_tag(folder: Path, server: ServiceProcess) ->
         client.predict({"x": ROW})
 
 
-def test_no_answer_is_none_and_the_log_says_why(
+def test_predict_returns_none_without_a_server_and_logs_the_error(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = Client()
@@ -162,7 +162,7 @@ def test_no_answer_is_none_and_the_log_says_why(
     assert "Grpc inference error occur: UNAVAILABLE" in caplog.text
 
 
-def test_what_the_server_refuses_is_none(
+def test_predict_returns_none_for_a_refused_request_and_logs_the_error(
     client: Client, folder: Path, endpoint: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     feed = {"x": np.ones((1, 4), np.float32)}
@@ -180,7 +180,7 @@ MESSAGE = general_model_messages()[1]
 
 @pytest.mark.parametrize("compress", [False, True], ids=["plain", "packed"])
 @pytest.mark.parametrize("form", ["proto", "json", "grpc"])
-def test_an_http_client_has_three_forms(
+def test_an_http_client_supports_protobuf_json_and_grpc(
     folder: Path, endpoint: str, form: str, compress: bool
 ) -> None:
     client = HttpClient()
@@ -200,9 +200,9 @@ def test_an_http_client_has_three_forms(
         values, shape = tensor["float_data"], tensor["shape"]
     else:
         assert type(found) is MESSAGE
-        (told,) = found.outputs[0].tensor
-        assert (found.log_id, found.err_no, told.alias_name) == (9, 0, "doubled")
-        values, shape = told.float_data, told.shape
+        (tensor_message,) = found.outputs[0].tensor
+        assert (found.log_id, found.err_no, tensor_message.alias_name) == (9, 0, "doubled")
+        values, shape = tensor_message.float_data, tensor_message.shape
     assert list(shape) == [1000, 3]
     np.testing.assert_array_equal(np.array(values, np.float32), 2 * rows.ravel())
     one = client.predict([1, 2, 3])
@@ -210,7 +210,7 @@ def test_an_http_client_has_three_forms(
     assert list(first or one.outputs[0].tensor[0].float_data) == [2, 4, 6]
 
 
-def test_a_client_without_its_model_says_what_is_missing(tmp_path: Path) -> None:
+def test_a_client_without_configuration_raises_an_error(tmp_path: Path) -> None:
     for client in (Client(), HttpClient()):
         with pytest.raises(ValueError, match=r"load_client_config\(\) first"):
             client.predict({"x": ROW}) if isinstance(client, HttpClient) else client.connect(
@@ -220,7 +220,7 @@ def test_a_client_without_its_model_says_what_is_missing(tmp_path: Path) -> None
             client.load_client_config(str(tmp_path))
 
 
-def test_settings_that_are_none_are_refused() -> None:
+def test_invalid_settings_are_refused() -> None:
     with pytest.raises(ValueError, match="int of milliseconds"):
         Client().set_rpc_timeout_ms("1")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="http or https"):
@@ -230,7 +230,7 @@ def test_settings_that_are_none_are_refused() -> None:
 
 
 class KeyServer(BaseHTTPRequestHandler):
-    """The first server of an encrypted model: takes the key and names another port."""
+    """The first server of an encrypted model: receives the key and returns another port."""
 
     keys: ClassVar[list[Any]] = []
     port = 0
@@ -246,7 +246,9 @@ class KeyServer(BaseHTTPRequestHandler):
         pass
 
 
-def test_a_key_is_handed_over_first(folder: Path, server: ServiceProcess, tmp_path: Path) -> None:
+def test_the_key_is_sent_before_the_first_prediction(
+    folder: Path, server: ServiceProcess, tmp_path: Path
+) -> None:
     (tmp_path / "key").write_bytes(b"secret")
     KeyServer.port = server.http_port
     KeyServer.keys.clear()
@@ -265,7 +267,7 @@ def test_a_key_is_handed_over_first(folder: Path, server: ServiceProcess, tmp_pa
     assert KeyServer.keys == [{}, key] * 2
 
 
-def test_the_gpu_packages_serve_the_same(folder: Path, tmp_path: Path) -> None:
+def test_the_gpu_packages_command_serves_the_model(folder: Path, tmp_path: Path) -> None:
     model = shutil.copytree(folder / "serving_server", tmp_path / "model")
     command = (sys.executable, "-m", "paddle_serving_server_gpu.serve", "--model")
     with running(model, "--host", "127.0.0.1", command=command) as server:

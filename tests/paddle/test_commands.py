@@ -1,4 +1,4 @@
-"""Command lines of the old packages that need no model."""
+"""Command lines of the original's packages that need no model."""
 
 from __future__ import annotations
 
@@ -14,24 +14,28 @@ from paddle_serving_server import serve
 from paddle_serving_server.util import ArgsParser
 
 
-def test_the_models_of_the_original_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_model_lists_the_originals_models(capsys: pytest.CaptureFixture[str]) -> None:
     assert package.main(["--list_model"]) == 0
     names = capsys.readouterr().out.split()
     assert len(names) == 15
     assert {"lac", "ocr_rec", "deeplabv3+cityscapes"} <= {*names}
 
 
-def test_no_model_is_fetched_but_its_place_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_get_model_prints_the_models_address_and_downloads_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert package.main(["--get_model", "lac"]) == 1
-    said = capsys.readouterr()
-    assert said.err == "nothing was downloaded; get lac.tar.gz from\n"
-    assert said.out.endswith("/paddle_hub_models/text/LexicalAnalysis/lac.tar.gz\n")
+    captured = capsys.readouterr()
+    assert captured.err == "nothing was downloaded; get lac.tar.gz from\n"
+    assert captured.out.endswith("/paddle_hub_models/text/LexicalAnalysis/lac.tar.gz\n")
     assert package.main(["--get_model", "none"]) == 1
     assert "unknown model 'none'" in capsys.readouterr().err
     assert package.main(["--tutorial", "lac"]) == 0
 
 
-def test_profile_lines_become_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_profile_lines_are_converted_to_a_trace(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     log, out = tmp_path / "log", tmp_path / "out"
     log.write_text(
         "a line of something else\n"
@@ -51,7 +55,7 @@ def test_profile_lines_become_a_trace(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "none" in capsys.readouterr().err
 
 
-def test_check_says_what_is_missing(
+def test_check_prints_missing_packages(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_paddle(name: str) -> str:
@@ -61,10 +65,10 @@ def test_check_says_what_is_missing(
 
     monkeypatch.setattr(serve, "version", no_paddle)
     assert serve.main(["check"]) == 1
-    said = capsys.readouterr().out
-    assert "penstock          1.2.3\n" in said
-    assert "paddlepaddle      not installed" in said
-    assert "install 'penstock-paddle[cpu]'" in said
+    captured = capsys.readouterr().out
+    assert "penstock          1.2.3\n" in captured
+    assert "paddlepaddle      not installed" in captured
+    assert "install 'penstock-paddle[cpu]'" in captured
 
 
 @pytest.mark.parametrize("text", ["maybe", ""])
@@ -74,7 +78,7 @@ def test_show_proto_is_true_or_false(text: str, capsys: pytest.CaptureFixture[st
     assert "true or false" in capsys.readouterr().err
 
 
-def test_values_of_the_command_line_go_into_the_configuration(
+def test_values_of_the_command_line_override_the_configuration(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "config.yml"

@@ -1,4 +1,4 @@
-"""The two distributions: what each has, and that neither is mixed up with another's."""
+"""The two distributions: their files, versions, and conflicts with the original's."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WHEEL = "import sys, setuptools.build_meta as b; print(b.build_wheel(sys.argv[1]
 
 
 def files_of_wheel(folder: Path, into: Path) -> set[str]:
-    """Build the distribution of a folder; what is in its wheel."""
+    """Build the distribution of a folder, and list the files of its wheel."""
     into.mkdir()
     name = said_by(sys.executable, "-c", WHEEL, into, cwd=folder).split()[-1]
     return set(zipfile.ZipFile(into / name).namelist())
@@ -38,7 +38,7 @@ def roots(files: set[str]) -> set[str]:
     return {name.partition("/")[0] for name in files if ".dist-info/" not in name}
 
 
-def test_it_has_its_packages_and_nothing_else(tmp_path: Path) -> None:
+def test_penstock_paddle_has_its_packages_only(tmp_path: Path) -> None:
     copy = tmp_path / "paddle"
     shutil.copytree(FOLDER, copy, ignore=IGNORED)
     files = files_of_wheel(copy, tmp_path / "wheel")
@@ -50,7 +50,7 @@ def test_it_has_its_packages_and_nothing_else(tmp_path: Path) -> None:
     assert any(name.endswith("/LICENSE") for name in files)
 
 
-def test_penstock_alone_has_none_of_them(tmp_path: Path) -> None:
+def test_penstock_has_no_package_of_penstock_paddle(tmp_path: Path) -> None:
     copy = tmp_path / "penstock"
     copy.mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE"):
@@ -60,26 +60,28 @@ def test_penstock_alone_has_none_of_them(tmp_path: Path) -> None:
     assert roots(files_of_wheel(copy, tmp_path / "wheel")) == {"penstock"}
 
 
-def test_penstock_imports_nothing_of_it() -> None:
+def test_penstock_imports_nothing_of_penstock_paddle() -> None:
     found = {path: imports_of(path) for path in modules()}
     roots_of = {path: {name.partition(".")[0] for name in names} for path, names in found.items()}
     assert len(found) > 100
     assert [path for path, names in roots_of.items() if names & PACKAGES] == []
 
 
-def test_both_have_one_version() -> None:
+def test_both_distributions_have_the_same_version() -> None:
     project = tomllib.loads((FOLDER / "pyproject.toml").read_text())["project"]
-    ours = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert project["version"] == ours == version("penstock-paddle")
-    assert project["dependencies"] == [f"penstock=={ours}"]
+    penstock_version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert project["version"] == penstock_version == version("penstock-paddle")
+    assert project["dependencies"] == [f"penstock=={penstock_version}"]
     for extra in project["optional-dependencies"].values():
-        assert all(each.endswith(f"=={ours}") for each in extra if each.startswith("penstock"))
-    assert f"penstock=={ours}" in (requires("penstock-paddle") or [])
+        assert all(
+            each.endswith(f"=={penstock_version}") for each in extra if each.startswith("penstock")
+        )
+    assert f"penstock=={penstock_version}" in (requires("penstock-paddle") or [])
 
 
 @pytest.mark.parametrize("package", sorted(PACKAGES - {"penstock_paddle"}))
 @pytest.mark.parametrize("original", ["paddle_serving_server_gpu", "paddle_serving_app"])
-def test_beside_the_original_no_package_can_be_imported(
+def test_importing_fails_if_the_original_is_installed(
     tmp_path: Path, package: str, original: str
 ) -> None:
     info = tmp_path / f"{original}-0.9.0.dist-info"

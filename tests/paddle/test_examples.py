@@ -1,4 +1,4 @@
-"""The projects of ``paddle/examples``, unmodified: each as a process, asked by its own clients."""
+"""The projects of ``paddle/examples``, unmodified: each as a process, called by its own clients."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def printed_by(folder: Path, script: str, *arguments: str) -> str:
     return done.stdout
 
 
-def made(name: str, into: Path) -> Path:
+def make_example(name: str, into: Path) -> Path:
     """A copy of the example with its models."""
     folder = shutil.copytree(EXAMPLES / name, into / name)
     printed_by(folder, "make_model.py")
@@ -47,14 +47,14 @@ def made(name: str, into: Path) -> Path:
 
 @contextmanager
 def served(name: str, into: Path) -> Iterator[ServiceProcess]:
-    with running(made(name, into) / "web_service.py", timeout=120) as server:
+    with running(make_example(name, into) / "web_service.py", timeout=120) as server:
         yield server
         assert server.stop() == 0
         assert "Traceback" not in server.log()
 
 
 def over_http(server: ServiceProcess, folder: Path) -> list[dict[str, str]]:
-    """What the replies say that its HTTP client prints."""
+    """The values of the replies printed by its HTTP client."""
     lines = printed_by(folder, "pipeline_http_client.py", server.http_url).splitlines()
     replies = [ast.literal_eval(line) for line in lines]
     assert [each["err_no"] for each in replies] == [0] * len(replies)
@@ -62,7 +62,7 @@ def over_http(server: ServiceProcess, folder: Path) -> list[dict[str, str]]:
 
 
 def over_grpc(server: ServiceProcess, folder: Path) -> dict[str, str]:
-    """What the reply says that its gRPC client prints."""
+    """The values of the reply printed by its gRPC client."""
     text = printed_by(folder, "pipeline_rpc_client.py", server.rpc_endpoint)
     assert "err_no" not in text
     keys, values = (
@@ -76,7 +76,7 @@ def numbers(text: str) -> np.ndarray:
     return np.array([float(each) for each in re.findall(r"-?\d+\.\d*", text)])
 
 
-def test_simple_web_service(tmp_path: Path) -> None:
+def test_the_simple_web_service_example(tmp_path: Path) -> None:
     folder = tmp_path / "simple_web_service"
     with served("simple_web_service", tmp_path) as server:
         (reply,) = over_http(server, folder)
@@ -90,7 +90,7 @@ def test_simple_web_service(tmp_path: Path) -> None:
     assert "UciOp::preprocess >>> log_id:0" in lines
 
 
-def test_image_classification(tmp_path: Path) -> None:
+def test_the_image_classification_example(tmp_path: Path) -> None:
     folder = tmp_path / "image_classification"
     with served("image_classification", tmp_path) as server:
         (reply,) = over_http(server, folder)
@@ -102,7 +102,7 @@ def test_image_classification(tmp_path: Path) -> None:
         assert ast.literal_eval(one["prob"]) == pytest.approx(probabilities[1:], abs=1e-6)
 
 
-def test_ocr(tmp_path: Path) -> None:
+def test_the_ocr_example(tmp_path: Path) -> None:
     folder = tmp_path / "ocr"
     with served("ocr", tmp_path) as server:
         note, empty = (ast.literal_eval(reply["result"]) for reply in over_http(server, folder))
@@ -116,7 +116,7 @@ def test_ocr(tmp_path: Path) -> None:
         assert ast.literal_eval(over_grpc(server, folder)["result"]) == note
 
 
-def test_detection(tmp_path: Path) -> None:
+def test_the_detection_example(tmp_path: Path) -> None:
     folder = tmp_path / "detection"
     with served("detection", tmp_path) as server:
         (reply,) = over_http(server, folder)
@@ -124,16 +124,16 @@ def test_detection(tmp_path: Path) -> None:
         # Pictures of 320 x 240 are scaled to 320 x 320 for the model.
         drawn = {"one": [40, 60, 160, 100], "two": [10, 10, 80, 200]}
         assert [*found] == [*drawn]
-        for name, wanted in drawn.items():
+        for name, expected in drawn.items():
             (box,) = found[name]
-            assert box["bbox"] == pytest.approx(wanted, abs=2)
+            assert box["bbox"] == pytest.approx(expected, abs=2)
             assert (box["category_id"], box["score"]) == (0, pytest.approx(1.0))
         assert ast.literal_eval(over_grpc(server, folder)["two"]) == found["two"]
         log = server.log()
         assert "op 'finder' runs on the CPU, as missing_device: cpu allows" in log
 
 
-def test_bert(tmp_path: Path) -> None:
+def test_the_bert_example(tmp_path: Path) -> None:
     folder = tmp_path / "bert"
     with served("bert", tmp_path) as server:
         (reply,) = over_http(server, folder)
@@ -145,7 +145,7 @@ def test_bert(tmp_path: Path) -> None:
 
 
 PREDICTIONS = {
-    # What each judge makes of a sentence: worths added up; and pairs, each with half of the first.
+    # Each model's sum for a sentence: values of words; and of pairs, each with half of the first.
     "i am very sad": (-1.0, -1.5),
     "this movie is great": (3.0, 4.5),
     "this movie is bad": (-2.0, -3.0),
@@ -153,19 +153,19 @@ PREDICTIONS = {
 
 
 def good(total: float) -> float:
-    """How good a sentence of this worth is, as both judges say it."""
+    """The probability of a good sentence with this sum, by both models."""
     return float(1 / (1 + np.exp(-2 * total)))
 
 
-def test_ensemble(tmp_path: Path) -> None:
-    folder = made("ensemble", tmp_path)
+def test_the_ensemble_example(tmp_path: Path) -> None:
+    folder = make_example("ensemble", tmp_path)
     with ExitStack() as stack:
-        where = []
+        endpoints = []
         for name in ("bow", "cnn"):
             model = folder / f"imdb_{name}_model"
-            judge = stack.enter_context(running(model, command=SERVE, timeout=120))
-            where.append(f"op.{name}.server_endpoints=127.0.0.1:{judge.http_port}")
-        places = {"PENSTOCK_SET": ";".join(where)}
+            model_server = stack.enter_context(running(model, command=SERVE, timeout=120))
+            endpoints.append(f"op.{name}.server_endpoints=127.0.0.1:{model_server.http_port}")
+        places = {"PENSTOCK_SET": ";".join(endpoints)}
         script = folder / "pipeline_server.py"
         server = stack.enter_context(running(script, environment=places, timeout=120))
         text = printed_by(folder, "pipeline_rpc_client.py", server.rpc_endpoint)
@@ -180,8 +180,8 @@ def test_ensemble(tmp_path: Path) -> None:
         assert server.stop() == 0
         (folder / "profile.txt").write_text(server.log())
     for sentence, totals in PREDICTIONS.items():
-        wanted = np.mean([good(total) for total in totals])
-        assert got[sentence] == pytest.approx([1 - wanted, wanted], abs=1e-3), sentence
+        expected = np.mean([good(total) for total in totals])
+        assert got[sentence] == pytest.approx([1 - expected, expected], abs=1e-3), sentence
     needed = ast.literal_eval(printed_by(folder, "analyse.py"))
     assert {*needed} == {"bow", "cnn", "combine"}
     assert (folder / "trace").is_file()

@@ -1,4 +1,4 @@
-"""Every name that scripts of the original import is there, and importing it costs little."""
+"""All names that the original's scripts import exist, and importing them is fast."""
 
 from __future__ import annotations
 
@@ -105,14 +105,16 @@ def test_every_name_can_be_imported(line: str) -> None:
 
 
 @pytest.mark.parametrize("module", [module for module, names in NAMES.items() if names])
-def test_a_star_gives_every_name(module: str) -> None:
+def test_import_star_has_every_name(module: str) -> None:
     found: dict[str, object] = {}
     exec(f"from {module} import *", found)
     modules = {name for name in NAMES[module] if f"{module}.{name}" in NAMES}
     assert {*NAMES[module]} - modules <= {*found}
 
 
-def test_importing_all_of_them_imports_nothing_heavy_and_changes_nothing(tmp_path: Path) -> None:
+def test_importing_all_modules_imports_no_large_library_and_changes_no_state(
+    tmp_path: Path,
+) -> None:
     state = (
         "[threading.active_count(), logging.getLogger().handlers, logging.getLogger().level,"
         " str(numpy.get_printoptions()), sorted(os.environ), os.listdir()]"
@@ -136,7 +138,7 @@ def test_importing_all_of_them_imports_nothing_heavy_and_changes_nothing(tmp_pat
     assert json.loads(done.stdout) == []
 
 
-def test_they_are_penstock_s_own() -> None:
+def test_the_names_are_penstocks_classes() -> None:
     from paddle_serving_server.pipeline import Op, PipelineServer
     from paddle_serving_server.pipeline.channel import ChannelDataErrcode
     from paddle_serving_server.pipeline.proto import pipeline_service_pb2
@@ -149,7 +151,7 @@ def test_they_are_penstock_s_own() -> None:
     assert issubclass(PipelineServer, penstock.PipelineServer)
 
 
-def test_services_have_the_original_s_defaults() -> None:
+def test_services_have_the_originals_defaults() -> None:
     from paddle_serving_server.pipeline import PipelineServer
     from paddle_serving_server.web_service import WebService
 
@@ -169,18 +171,18 @@ def test_services_have_the_original_s_defaults() -> None:
         ("from paddle_serving_server.pipeline.error_catch import ErrorCatch", "CustomException"),
     ],
 )
-def test_a_name_that_is_not_there_says_what_to_do_instead(line: str, instead: str) -> None:
+def test_the_error_for_a_missing_name_names_the_replacement(line: str, instead: str) -> None:
     with pytest.raises(ImportError, match=instead):
         exec(line)
 
 
-def test_an_unknown_name_is_an_ordinary_error() -> None:
+def test_an_unknown_name_is_an_import_error() -> None:
     with pytest.raises(ImportError, match="cannot import name 'Nothing'"):
         exec("from paddle_serving_server.pipeline.channel import Nothing")
     assert not hasattr(import_module("paddle_serving_server"), "Nothing")
 
 
-def test_the_older_half_of_a_web_service_says_what_to_do_instead() -> None:
+def test_the_error_for_a_missing_method_of_web_service_names_the_replacement() -> None:
     from paddle_serving_server.web_service import WebService
 
     service = WebService(name="uci")
@@ -191,18 +193,18 @@ def test_the_older_half_of_a_web_service_says_what_to_do_instead() -> None:
         _ = service.nothing
 
 
-# The document that tells of them
+# The guide to migration
 
 
 def test_the_guide_to_migration_lists_every_name() -> None:
     table = rows_of(section((ROOT / "docs/migration.md").read_text(), "Names"))
     listed = {word for row in table for word in re.findall(r"`([\w.]+)`", row[0])}
-    ours = {module: names for module, names in NAMES.items() if "_gpu" not in module}
-    assert {*ours} <= listed
-    assert {name for names in ours.values() for name in names} <= listed
+    documented = {module: names for module, names in NAMES.items() if "_gpu" not in module}
+    assert {*documented} <= listed
+    assert {name for names in documented.values() for name in names} <= listed
 
 
-def test_the_guide_to_migration_lists_keys_that_there_are() -> None:
+def test_the_guide_to_migration_lists_existing_keys() -> None:
     table = rows_of(section((ROOT / "docs/migration.md").read_text(), "Configuration keys"))
     listed = [word for row in table for word in re.findall(r"`([\w.]+)`", row[0])]
     assert len(listed) == len({*listed}) == 41

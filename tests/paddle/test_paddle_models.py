@@ -1,4 +1,4 @@
-"""Models of Paddle's own through the old names: converted, served, called; and in this process."""
+"""Paddle's models with the original's names: converted, served and called; and run locally."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ SERVE = (sys.executable, "-m", "paddle_serving_server.serve", "--model")
 FORMS = ("paddle_json", "paddle_pdmodel", "paddle_combined", "paddle_separate")
 
 
-def converted(networks: Path, model: str, into: Path, *flags: str) -> tuple[Path, Path]:
-    """Both folders that the command writes."""
+def convert_model(networks: Path, model: str, into: Path, *flags: str) -> tuple[Path, Path]:
+    """Run the command, and return the two folders that it writes."""
     server, client = into / "serving_server", into / "serving_client"
     given = ["--dirname", str(networks / model), "--serving_server", str(server)]
     assert convert([*given, "--serving_client", str(client), *flags]) == 0
@@ -39,11 +39,11 @@ def converted(networks: Path, model: str, into: Path, *flags: str) -> tuple[Path
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_saved_model_becomes_two_folders_that_predict(
+def test_a_saved_model_is_converted_to_two_folders_that_predict(
     networks: Path, tmp_path: Path, form: str
 ) -> None:
     flags = ("--feed_alias_names", "x", "--fetch_alias_names", "price")
-    server, client = converted(networks, f"regression/{form}", tmp_path, *flags)
+    server, client = convert_model(networks, f"regression/{form}", tmp_path, *flags)
     texts = [(folder / f"{folder.name}_conf.prototxt").read_text() for folder in (server, client)]
     assert texts[0] == texts[1]
     conf = parse_model_conf(texts[0])
@@ -68,8 +68,8 @@ def test_names_of_files_and_of_variables_can_be_given(
     folder = tmp_path / "saved"
     folder.mkdir()
     saved = networks / "sequence/paddle_combined"
-    for theirs, name in (("__model__", "program"), ("__params__", "weights")):
-        (folder / name).write_bytes((saved / theirs).read_bytes())
+    for saved_name, name in (("__model__", "program"), ("__params__", "weights")):
+        (folder / name).write_bytes((saved / saved_name).read_bytes())
     names = inference_model_to_serving(
         str(folder),
         str(tmp_path / "server"),
@@ -91,7 +91,7 @@ def test_names_of_files_and_of_variables_can_be_given(
     assert capsys.readouterr().err.startswith("error: model folder")
 
 
-def test_a_model_is_encrypted_with_a_key_of_its_own(
+def test_a_model_is_encrypted_with_a_new_key(
     networks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -132,19 +132,19 @@ with paddle.static.program_guard(program, startup):
 """
 
 
-def test_a_model_is_saved_at_training_time(tmp_path: Path) -> None:
-    # In a process of its own: enable_static holds for all of it.
+def test_models_can_be_saved_after_training(tmp_path: Path) -> None:
+    # In a separate process, as enable_static is global.
     command = [sys.executable, "-c", SAVE, str(tmp_path)]
     subprocess.run(command, check=True, timeout=50, capture_output=True)
     rows = np.float32([[1, 2, 3], [0, 0, 1]])
-    for folder, wanted in (
+    for folder, expected in (
         ("dygraph", [[[4.5, 5], [1.5, 1]]]),
         ("static", [[[2, 4, 6], [0, 0, 2]], [[6], [1]]]),
     ):
         predictor = LocalPredictor()
         predictor.load_model_config(str(tmp_path / folder))
         found = predictor.predict({"x": rows}, batch=True)
-        assert [value.tolist() for value in found.values()] == wanted
+        assert [value.tolist() for value in found.values()] == expected
         if folder == "static":
             assert [*found] == ["d", "t"]
 
@@ -153,10 +153,10 @@ def test_a_model_is_saved_at_training_time(tmp_path: Path) -> None:
 def lod(
     networks: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[ServiceProcess, Path]]:
-    """A server of a model of sequences, on the port that the flag names."""
+    """A server of a model with lods, on the port given by the flag."""
     folder = tmp_path_factory.mktemp("lod")
     names = ("--feed_alias_names", "words", "--fetch_alias_names", "longest,doubled")
-    server, client = converted(networks, "lod/paddle_pdmodel", folder, *names)
+    server, client = convert_model(networks, "lod/paddle_pdmodel", folder, *names)
     port = free_port()
     with running(server, "--port", str(port), command=SERVE, ready=False) as started:
         started.http_port = port
@@ -164,7 +164,7 @@ def lod(
         yield started, client
 
 
-def test_sequences_go_through_the_server(lod: tuple[ServiceProcess, Path]) -> None:
+def test_lods_are_passed_to_the_server_and_returned(lod: tuple[ServiceProcess, Path]) -> None:
     server, folder = lod
     rows = np.arange(12, dtype=np.float32).reshape(3, 4)
     feed: dict[str, Any] = {"words": rows, "words.lod": [0, 2, 3]}
@@ -191,7 +191,7 @@ def test_sequences_go_through_the_server(lod: tuple[ServiceProcess, Path]) -> No
     assert (tensor["lod"], tensor["shape"]) == ([0, 2, 3], [3, 4])
 
 
-def test_check_tells_what_can_be_served() -> None:
+def test_check_prints_the_installed_version_of_paddle() -> None:
     command = [sys.executable, "-m", "paddle_serving_server.serve", "check"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=50)
     assert "paddlepaddle      3." in done.stdout

@@ -1,4 +1,4 @@
-"""``serve stop`` and ``serve kill``: which processes get a signal, and which do not."""
+"""``serve stop`` and ``serve kill``: the processes that get a signal, and those that do not."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def written() -> list[dict[str, Any]]:
+def entries_in_file() -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads(process_info.path().read_text())
     return found
 
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts a process that waits, and gives it with its entry in the file."""
+    """Starts a waiting process, and returns it with its entry for the file."""
     with ExitStack() as stack:
 
         def started(port: int) -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
@@ -66,32 +66,32 @@ def start() -> Iterator[Start]:
         yield started
 
 
-def test_a_server_is_in_the_file_while_it_runs(home: Path) -> None:
+def test_a_running_server_has_an_entry_in_the_file(home: Path) -> None:
     with process_info.recorded([9393, None], "['uci']"):
-        (entry,) = written()
+        (entry,) = entries_in_file()
         assert entry["port"] == [9393]
         assert entry["model"] == "['uci']"
         assert entry.keys() == {"pid", "port", "model", "start_time", "started"}
         with process_info.recorded([1], "other"):
-            assert written()[0] == entry
-            assert len(written()) == 2
-    assert written() == []
+            assert entries_in_file()[0] == entry
+            assert len(entries_in_file()) == 2
+    assert entries_in_file() == []
 
 
 @pytest.mark.parametrize(
     ("command", "number"), [("stop", signal.SIGTERM), ("kill", signal.SIGKILL)]
 )
-def test_all_servers_are_ended_or_the_one_with_a_port(
+def test_all_servers_or_the_one_with_a_port_get_the_signal(
     command: str, number: signal.Signals, start: Start
 ) -> None:
     processes, entries = zip(*(start(port) for port in (1, 2, 3)), strict=True)
     process_info.path().write_text(json.dumps(entries))
     assert serve.main([command, "--port", "2"]) == 0
     assert [process.poll() for process in processes] == [None, -number, None]
-    assert [each["port"] for each in written()] == [[1], [3]]
+    assert [each["port"] for each in entries_in_file()] == [[1], [3]]
     assert serve.main([command]) == 0
     assert [process.wait(10) for process in processes] == [-number] * 3
-    assert written() == []
+    assert entries_in_file() == []
 
 
 def test_a_process_that_is_not_the_server_gets_no_signal(
@@ -102,17 +102,17 @@ def test_a_process_that_is_not_the_server_gets_no_signal(
     ended, old = start(3)
     ended.kill()
     ended.wait()
-    del its["started"]  # as the original wrote it
-    entry["started"] += "0"  # its number was another process's then
+    del its["started"]  # as written by the original
+    entry["started"] += "0"  # its pid was another process's at that time
     process_info.path().write_text(json.dumps([entry, its, old]))
     assert serve.main(["kill"]) == 1
     assert "names no running server" in capsys.readouterr().err
     assert another.poll() is unknown.poll() is None
-    assert written() == []
+    assert entries_in_file() == []
 
 
 @pytest.mark.parametrize("text", ["[", "{}", "[1]", '[{"pid": "1", "port": []}]', None])
-def test_a_file_that_has_no_servers_is_said(
+def test_an_invalid_or_missing_file_is_an_error(
     text: str | None,
     home: Path,
     capsys: pytest.CaptureFixture[str],
@@ -123,13 +123,13 @@ def test_a_file_that_has_no_servers_is_said(
     assert serve.main(["stop"]) == 1
     assert f"error: {home}/ProcessInfo.json" in capsys.readouterr().err
     if text is not None:
-        with process_info.recorded([1], "m"):  # and the server runs without it
+        with process_info.recorded([1], "m"):  # the server runs without the file
             assert "serve stop finds" in caplog.text
         assert process_info.path().read_text() == text
 
 
 @pytest.mark.real
-def test_stop_ends_a_model_server_and_a_pipeline_in_order(home: Path) -> None:
+def test_stop_ends_a_model_server_and_a_pipeline(home: Path) -> None:
     model = home / "models" / "m.onnx"
     model.parent.mkdir()
     scale(model, 2.0)
@@ -141,7 +141,7 @@ def test_stop_ends_a_model_server_and_a_pipeline_in_order(home: Path) -> None:
         running(model, command=SERVE, environment=here) as server,
         running(script, environment=here) as service,
     ):
-        served = {each["pid"]: each for each in written()}
+        served = {each["pid"]: each for each in entries_in_file()}
         assert served[server.pid]["port"] == [server.http_port]
         assert {*served[service.pid]["port"]} == {service.http_port, service.rpc_port}
         first = [*command, "stop", "--port", str(server.http_port)]
@@ -152,4 +152,4 @@ def test_stop_ends_a_model_server_and_a_pipeline_in_order(home: Path) -> None:
         assert service.is_ready()
         assert subprocess.run([*command, "stop"], timeout=60).returncode == 0
         assert service.wait_exit() == 0
-    assert written() == []
+    assert entries_in_file() == []

@@ -1,4 +1,4 @@
-"""What benchmark scripts use."""
+"""Functions for benchmark scripts."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ def work(index: int, resource: dict[str, Any]) -> list[list[Any]]:
     return [[index, index], [f"{resource['name']}{index}"], [os.getpid()]]
 
 
-def test_lists_of_all_processes_are_joined_in_order() -> None:
+def test_the_lists_of_all_processes_are_joined_in_order() -> None:
     first, second, processes = MultiThreadRunner().run(work, 3, {"name": "n"})
     assert first == [1, 1, 2, 2, 3, 3]
     assert second == ["n1", "n2", "n3"]
     assert os.getpid() not in processes
 
 
-def test_what_a_process_raises_is_raised() -> None:
+def test_an_exception_of_a_process_is_raised() -> None:
     with pytest.raises(KeyError, match="name"):
         MultiThreadRunner().run(work, 2, {})
 
 
-def test_flags_have_the_original_s_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flags_have_the_originals_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["benchmark.py"])
     assert vars(benchmark_args()) == {
         "thread": 10,
@@ -42,7 +42,7 @@ def test_flags_have_the_original_s_defaults(monkeypatch: pytest.MonkeyPatch) -> 
     assert (given.thread, given.batch_size) == (2, 8)
 
 
-def test_latency_is_shown_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_latencies_are_printed_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     show_latency([float(each) for each in range(1, 102)])
     assert capsys.readouterr() == (
         "",

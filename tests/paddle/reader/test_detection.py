@@ -1,4 +1,4 @@
-"""Transforms that carry the picture's size along."""
+"""Transforms of detectors, which also return the image's size."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from paddle_serving_app.reader import (
 SIDES = st.integers(1, 300)
 
 
-def test_the_chain_of_a_detector(tmp_path: Path) -> None:
+def test_a_detectors_chain_of_transforms(tmp_path: Path) -> None:
     # 60 rows of 100 blue-first pixels of one colour, so that resizing does not mix any.
     cv2.imwrite(str(tmp_path / "a.png"), np.full((60, 100, 3), (0, 51, 255), dtype=np.uint8))
     preprocess = DetectionSequential(
@@ -53,7 +53,9 @@ def test_the_chain_of_a_detector(tmp_path: Path) -> None:
 
 
 @given(SIDES, SIDES, SIDES, SIDES)
-def test_an_exact_size_is_height_and_width(h: int, w: int, new_h: int, new_w: int) -> None:
+def test_without_keep_ratio_the_size_is_height_and_width(
+    h: int, w: int, new_h: int, new_w: int
+) -> None:
     im, info = DetectionResize((new_h, new_w), False)(np.zeros((h, w, 3), np.uint8), {"a": 1})
     assert im.shape == (new_h, new_w, 3)
     assert info is not None
@@ -63,17 +65,17 @@ def test_an_exact_size_is_height_and_width(h: int, w: int, new_h: int, new_w: in
 
 
 @given(SIDES, SIDES, st.integers(100, 200), st.integers(200, 400))
-def test_in_proportion_one_side_meets_its_limit(h: int, w: int, short: int, long: int) -> None:
+def test_with_keep_ratio_one_side_has_the_given_size(h: int, w: int, short: int, long: int) -> None:
     if min(h, w) * long < max(h, w):
-        return  # less than a pixel would be left
+        return  # the result would have less than a pixel
     im, _ = DetectionResize([short, long])(np.zeros((h, w, 3), np.uint8))
     assert min(im.shape[:2]) == short or max(im.shape[:2]) == long
     assert max(im.shape[:2]) <= long
 
 
-def test_the_steps_change_neither_picture_nor_dict() -> None:
-    picture = np.full((4, 6, 3), 7, dtype=np.float32)
-    picture.flags.writeable = False
+def test_transforms_change_neither_the_image_nor_the_dict() -> None:
+    image = np.full((4, 6, 3), 7, dtype=np.float32)
+    image.flags.writeable = False
     info = {"im_shape": None}
     steps: list[Any] = [
         DetectionBGR2RGB(),
@@ -84,12 +86,12 @@ def test_the_steps_change_neither_picture_nor_dict() -> None:
         DetectionPadStride(),
     ]
     for step in steps:
-        result, result_info = step(picture, info)
+        result, result_info = step(image, info)
         assert isinstance(result, np.ndarray)
         assert result_info is not None
-        assert step(picture)[1] is None
+        assert step(image)[1] is None
     assert info == {"im_shape": None}
-    assert DetectionNormalize([1, 2, 3], [1, 1, 1], is_scale=False)(picture)[0][0, 0].tolist() == [
+    assert DetectionNormalize([1, 2, 3], [1, 1, 1], is_scale=False)(image)[0][0, 0].tolist() == [
         6,
         5,
         4,

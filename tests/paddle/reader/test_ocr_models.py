@@ -1,4 +1,4 @@
-"""The readers around real models: text is found and read as in the original's OCR example."""
+"""The readers with real models: text is detected and recognised as in the original's example."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from tests.examples.ocr_judge import example
 pytestmark = pytest.mark.real
 
 
-def test_lines_are_found_and_read(tmp_path: Path) -> None:
+def test_lines_of_text_are_detected_and_recognised(tmp_path: Path) -> None:
     models = example().models
     models.install_models(tmp_path)
     detect, recognise = (
         onnxruntime.InferenceSession(tmp_path / name / "model.onnx") for name in ("det", "rec")
     )
-    letters = models.read_characters(tmp_path).removesuffix(" ")  # which the reader adds
+    letters = models.read_characters(tmp_path).removesuffix(" ")  # the reader adds the space
     (tmp_path / "keys.txt").write_text("\n".join(letters), encoding="utf-8")
     picture = cv2.cvtColor(np.asarray(example().pictures.tilted()), cv2.COLOR_RGB2BGR)
 

@@ -1,4 +1,4 @@
-"""Lines of text to a recogniser, and its answers to text."""
+"""Images of lines to a recogniser's input, and its output to text."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> OCRReader:
     return OCRReader(char_dict_path=path)
 
 
-def steps(*classes: int, count: int = 6, sure: float = 0.5) -> np.ndarray:
-    result = np.full((len(classes), count), (1 - sure) / (count - 1), dtype=np.float32)
-    result[np.arange(len(classes)), classes] = sure
+def steps(*classes: int, count: int = 6, probability: float = 0.5) -> np.ndarray:
+    result = np.full((len(classes), count), (1 - probability) / (count - 1), dtype=np.float32)
+    result[np.arange(len(classes)), classes] = probability
     return result
 
 
-def test_a_line_is_scaled_to_the_height_and_padded_to_the_right(reader: OCRReader) -> None:
+def test_a_line_is_resized_to_the_height_and_padded_on_the_right(reader: OCRReader) -> None:
     picture = np.full((16, 24, 3), (0, 51, 255), dtype=np.uint8)
     values = reader.resize_norm_img(picture, 2.6)
-    # 32 x 2.6 is 83.2; the picture itself is 1.5 times as wide as high.
+    # 32 x 2.6 is 83.2; the image is 1.5 times as wide as high.
     assert values.shape == (3, 32, 83)
     assert values.dtype == np.float32
     for channel, value in enumerate((-1, -0.6, 1)):
@@ -44,7 +44,7 @@ def test_a_line_is_scaled_to_the_height_and_padded_to_the_right(reader: OCRReade
     assert reader.resize_norm_img(picture, 1).all()
 
 
-def test_the_width_goes_by_32_whatever_the_height_is(tmp_path: Path) -> None:
+def test_the_width_is_computed_for_a_height_of_32(tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("a")
     reader = OCRReader(image_shape=[3, 48, 320], char_dict_path=tmp_path / "keys")
     values = reader.resize_norm_img(np.zeros((24, 48, 3), np.uint8), 2)
@@ -53,7 +53,7 @@ def test_the_width_goes_by_32_whatever_the_height_is(tmp_path: Path) -> None:
     assert values.all()
 
 
-def test_one_picture_is_prepared_at_its_own_width(reader: OCRReader) -> None:
+def test_preprocess_takes_one_image_at_its_own_width(reader: OCRReader) -> None:
     picture = np.random.default_rng(0).integers(0, 256, (20, 50, 3), dtype=np.uint8)
     assert np.array_equal(reader.preprocess([picture]), reader.resize_norm_img(picture, 2.5))
     for several in ([], [picture, picture]):
@@ -61,7 +61,7 @@ def test_one_picture_is_prepared_at_its_own_width(reader: OCRReader) -> None:
             reader.preprocess(several)
 
 
-def test_english_has_a_fixed_width_and_its_own_letters() -> None:
+def test_english_readers_have_a_fixed_width_and_their_own_letters() -> None:
     english = OCRReader(char_type="en", image_shape=[3, 32, 100])
     assert english.resize_norm_img(np.zeros((32, 32, 3), np.uint8), 9).shape == (3, 32, 100)
     answer = {PROBABILITIES: steps(11, 0, 11, 36, count=37)[np.newaxis]}
@@ -70,10 +70,10 @@ def test_english_has_a_fixed_width_and_its_own_letters() -> None:
         english.postprocess_ocrv2({PROBABILITIES: steps(37, count=38)[np.newaxis]})
 
 
-def test_repetitions_are_one_letter_and_blanks_are_none(reader: OCRReader) -> None:
-    # Blank, a, a, blank, a, space, the last letter; in the second picture nothing but blanks.
+def test_repeated_letters_are_merged_and_blanks_removed(reader: OCRReader) -> None:
+    # Blank, a, a, blank, a, space, the last letter; the second image has blanks only.
     lines = np.stack([steps(0, 1, 1, 0, 1, 5, 4), steps(*[0] * 7)])
-    lines[0, 1, 1] = 0.75  # the first of two a; the second does not count
+    lines[0, 1, 1] = 0.75  # the first of two a; the second is ignored
     lines[0, 2, 1] = 0.625
     (text, score), (nothing, none) = reader.postprocess_ocrv2({PROBABILITIES: lines})
     assert text == "aa 天"
@@ -85,7 +85,7 @@ def test_repetitions_are_one_letter_and_blanks_are_none(reader: OCRReader) -> No
 
 @settings(max_examples=200)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=30))
-def test_decoding_is_grouping(reader: OCRReader, classes: list[int]) -> None:
+def test_decoding_merges_equal_consecutive_classes(reader: OCRReader, classes: list[int]) -> None:
     answer = {PROBABILITIES: steps(*classes)[np.newaxis]}
     letters = LETTERS + " "
     expected = "".join(letters[label - 1] for label, _ in groupby(classes) if label)
@@ -93,17 +93,17 @@ def test_decoding_is_grouping(reader: OCRReader, classes: list[int]) -> None:
 
 
 @pytest.mark.parametrize("plain", [False, True])
-def test_recognisers_that_decode_by_themselves(reader: OCRReader, plain: bool) -> None:
+def test_outputs_that_the_model_has_decoded_are_read(reader: OCRReader, plain: bool) -> None:
     # Classes are the letters', and 4 is the blank; nothing is grouped any more.
     outputs: dict[str, Any] = {
         "ctc_greedy_decoder_0.tmp_0": np.array([[0], [0], [3], [4], [2]]),
         "ctc_greedy_decoder_0.tmp_0.lod": np.array([0, 3, 5]),
         "softmax_0.tmp_0": np.concatenate(
-            [steps(0, 4, 3, count=5), steps(4, 4, count=5, sure=0.75)]
+            [steps(0, 4, 3, count=5), steps(4, 4, count=5, probability=0.75)]
         ),
         "softmax_0.tmp_0.lod": np.array([0, 3, 5]),
     }
-    if plain:  # as they come from JSON
+    if plain:  # as decoded from JSON
         outputs = {name: value.tolist() for name, value in outputs.items()}
     before = str(outputs)
     assert reader.postprocess(outputs) == [["aa天"], ["c"]]

@@ -1,4 +1,4 @@
-"""Detectors by an exported configuration."""
+"""Detectors with an exported configuration."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def detection(
         ),
     ],
 )
-def test_inputs_depend_on_the_architecture(
+def test_the_inputs_depend_on_the_architecture(
     tmp_path: Path, image: Path, arch: str, more: dict[str, Any]
 ) -> None:
     feed = detection(tmp_path, arch).preprocess(["image", *more], str(image))
@@ -81,7 +81,7 @@ def test_inputs_depend_on_the_architecture(
         ("false", "background, cat, dog", 1),
     ],
 )
-def test_boxes_are_written_unless_told_not_to(
+def test_boxes_are_written_unless_disabled(
     tmp_path: Path, image: Path, background: str, labels: str, label: int
 ) -> None:
     tool = detection(tmp_path, "RCNN", background, labels)
@@ -106,7 +106,7 @@ def test_boxes_are_written_unless_told_not_to(
         tool.postprocess({"boxes": rows * 9}, ["boxes"])
 
 
-def test_sizes() -> None:
+def test_images_are_resized_to_the_configured_size() -> None:
     picture = np.zeros((60, 100, 3), dtype=np.uint8)
     for use_cv2 in (True, False):
         resized, scale = Resize(50, use_cv2=use_cv2)(picture)
@@ -119,7 +119,7 @@ def test_sizes() -> None:
     assert padded[:30, :50].all()
 
 
-def test_steps_leave_the_array_as_it_is() -> None:
+def test_steps_do_not_change_their_input() -> None:
     picture = np.arange(12, dtype=np.float32).reshape(2, 2, 3)
     picture.flags.writeable = False
     first = Permute()(picture)
@@ -145,9 +145,7 @@ def test_steps_leave_the_array_as_it_is() -> None:
         ),
     ],
 )
-def test_configurations_that_do_not_fit_are_refused(
-    tmp_path: Path, text: str, message: str
-) -> None:
+def test_invalid_configurations_are_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "c.yml").write_text(text)
     with pytest.raises(ValueError, match=message):
         Detection(tmp_path / "c.yml", tmp_path)

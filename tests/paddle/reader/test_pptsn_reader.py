@@ -1,4 +1,4 @@
-"""A video to what networks for actions take."""
+"""Videos to the inputs of action recognition networks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from paddle_serving_app.reader import (
 
 
 def numbered(count: int) -> dict[str, Any]:
-    """A video whose frames are their places."""
+    """A video whose frames are their indices."""
     return {"format": "video", "backend": "cv2", "frames": range(count), "frames_len": count}
 
 
@@ -31,13 +31,13 @@ def numbered(count: int) -> dict[str, Any]:
 def video(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("video") / "v.avi"
     writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), 10, (64, 48))
-    for place in range(30):
-        writer.write(np.full((48, 64, 3), (8 * place, 0, 255 - 8 * place), dtype=np.uint8))
+    for index in range(30):
+        writer.write(np.full((48, 64, 3), (8 * index, 0, 255 - 8 * index), dtype=np.uint8))
     writer.release()
     return path
 
 
-def test_a_video_as_the_network_takes_it(video: Path) -> None:
+def test_a_video_is_converted_to_the_networks_input(video: Path) -> None:
     """The chain of the original's example, at a smaller size."""
     results: dict[str, Any] = {"filename": str(video)}
     for step in (
@@ -59,7 +59,7 @@ def test_a_video_as_the_network_takes_it(video: Path) -> None:
     assert imgs[:, 2].mean(axis=(1, 2)) == pytest.approx(8 * places / 127.5 - 1, abs=0.05)
 
 
-def test_a_file_that_is_no_video_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_video_is_refused(tmp_path: Path) -> None:
     for name in ("none.mp4", "text.mp4"):
         (tmp_path / "text.mp4").write_text("no video")
         with pytest.raises(ValueError, match=rf"VideoDecoder: .* no frame from .*{name}"):
@@ -91,16 +91,18 @@ def test_a_file_that_is_no_video_is_refused(tmp_path: Path) -> None:
         (
             {"num_seg": 2, "seg_len": 1, "dense_sample": True},
             73,
-            [place for start in range(10) for place in (start + 1, start + 33)],
+            [index for start in range(10) for index in (start + 1, start + 33)],
         ),
     ],
 )
-def test_valid_places(arguments: dict[str, Any], count: int, expected: list[int]) -> None:
+def test_frames_sampled_for_validation(
+    arguments: dict[str, Any], count: int, expected: list[int]
+) -> None:
     results = Sampler(valid_mode=True, **arguments)(numbered(count))
-    assert [int(place) for place in results["imgs"]] == expected
+    assert [int(index) for index in results["imgs"]] == expected
 
 
-def test_a_span_within_the_video() -> None:
+def test_frames_are_sampled_from_a_span_of_the_video() -> None:
     video = {**numbered(100), "start_idx": 20, "end_idx": 40}
     assert Sampler(3, 1, linspace_sample=True)(video)["imgs"] == [20, 30, 40]
 
@@ -111,21 +113,23 @@ def test_a_span_within_the_video() -> None:
     st.integers(1, 5),
     st.sampled_from(["", "select_left", "dense_sample", "linspace_sample", "frame_interval"]),
 )
-def test_random_places_are_frames(count: int, num_seg: int, seg_len: int, mode: str) -> None:
+def test_randomly_sampled_indices_are_those_of_frames(
+    count: int, num_seg: int, seg_len: int, mode: str
+) -> None:
     arguments: dict[str, Any] = {mode: 3 if mode == "frame_interval" else True} if mode else {}
     imgs = Sampler(num_seg, seg_len, **arguments)(numbered(count))["imgs"]
     assert len(imgs) == num_seg * (seg_len if mode in ("", "frame_interval") else 1)
-    assert all(0 <= place < count for place in imgs)
+    assert all(0 <= index < count for index in imgs)
 
 
 @pytest.mark.parametrize("mode", [{}, {"select_left": True}, {"frame_interval": 1}])
-def test_random_places_are_one_in_each_segment(mode: dict[str, Any]) -> None:
+def test_one_random_frame_is_sampled_in_each_segment(mode: dict[str, Any]) -> None:
     seen = {tuple(Sampler(3, 1, **mode)(numbered(12))["imgs"]) for _ in range(400)}
     for segment in range(3):
         assert {places[segment] for places in seen} == set(range(4 * segment, 4 * segment + 4))
 
 
-def test_frames_may_be_files(tmp_path: Path) -> None:
+def test_frames_are_read_from_files(tmp_path: Path) -> None:
     for number in range(1, 5):
         picture = np.full((4, 6, 3), (number, 0, 255), dtype=np.uint8)
         cv2.imwrite(str(tmp_path / f"{number:02}.png"), picture)
@@ -142,7 +146,7 @@ def test_frames_may_be_files(tmp_path: Path) -> None:
 # Pillow weighs all pixels within two of the centre by their nearness: 0.75, 0.75 and 0.25 of the
 # first three, so 75 / 1.75, and the other way round 100 / 1.75.
 @pytest.mark.parametrize(("backend", "row"), [("cv2", [50, 50]), ("pillow", [43, 57])])
-def test_opencv_and_pillow_scale_down_differently(backend: str, row: list[int]) -> None:
+def test_opencv_and_pillow_downscale_differently(backend: str, row: list[int]) -> None:
     picture = np.zeros((4, 4, 3), dtype=np.uint8)
     picture[:, 1::2] = 100
     scale = Scale(2, fixed_ratio=False, backend=backend)
@@ -161,14 +165,16 @@ def test_opencv_and_pillow_scale_down_differently(backend: str, row: list[int]) 
         ({"fixed_ratio": False, "keep_ratio": True}, (24, 37)),
     ],
 )
-def test_sizes(arguments: dict[str, Any], shape: tuple[int, int]) -> None:
+def test_frames_are_scaled_to_the_configured_size(
+    arguments: dict[str, Any], shape: tuple[int, int]
+) -> None:
     wide, high = np.zeros((80, 100, 3), np.uint8), np.zeros((100, 80, 3), np.uint8)
     for backend in ("cv2", "pillow"):
         imgs = Scale(30, backend=backend, **arguments)({"imgs": [wide, high]})["imgs"]
         assert [img.shape[:2] for img in imgs] == [shape, shape[::-1]]
 
 
-def test_ten_crops() -> None:
+def test_ten_crops_are_corners_and_centre_and_their_mirror_images() -> None:
     picture = np.arange(7 * 11, dtype=np.uint8).reshape(7, 11, 1)
     imgs = TenCrop(3)({"imgs": [picture, picture + 100]})["imgs"]
     assert len(imgs) == 20
@@ -182,7 +188,7 @@ def test_ten_crops() -> None:
         TenCrop(8)({"imgs": [picture]})
 
 
-def test_pictures_become_an_array() -> None:
+def test_images_become_an_array() -> None:
     imgs = [np.full((4, 5, 3), value, dtype=np.uint8) for value in (7, 8)]
     for arguments, shape in (
         ((), (2, 3, 4, 5)),
@@ -198,7 +204,7 @@ def test_pictures_become_an_array() -> None:
         Image2Array()({"imgs": [imgs[0], imgs[1][1:]]})
 
 
-def test_normalization_does_not_change_what_it_is_given() -> None:
+def test_normalization_does_not_change_its_input() -> None:
     array = np.full((1, 3, 2, 2), 51, dtype=np.float32)
     array.flags.writeable = False
     given = {"imgs": array, "more": 1}

@@ -1,4 +1,4 @@
-"""Which names there are, and what importing and making them needs."""
+"""The names of the readers, and the packages that importing and creating them needs."""
 
 from __future__ import annotations
 
@@ -69,20 +69,20 @@ MODULES = {
 }
 
 
-def test_import_star_gives_the_names_of_the_original_and_imdb() -> None:
+def test_import_star_has_the_originals_names_and_imdb() -> None:
     names: dict[str, object] = {}
     exec("from paddle_serving_app.reader import *", names)
     assert {*CLASSES, "IMDBDataset"} == names.keys() - {"__builtins__"}
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_modules_have_their_names(name: str) -> None:
+def test_modules_have_the_originals_names(name: str) -> None:
     module = import_module(f"paddle_serving_app.reader.{name}")
     for attribute in MODULES[name]:
         assert getattr(module, attribute)
 
 
-def test_importing_needs_numpy_alone() -> None:
+def test_importing_the_readers_needs_numpy_only() -> None:
     code = (
         "import sys; from paddle_serving_app.reader import *;"
         "print(sorted({'cv2', 'PIL', 'pyclipper', 'shapely', 'paddle', 'sentencepiece', 'six'}"
@@ -112,7 +112,7 @@ def test_importing_needs_numpy_alone() -> None:
         ("pyclipper", "pyclipper", lambda: reader.DBPostProcess({})),
     ],
 )
-def test_making_a_reader_without_its_library_names_the_package(
+def test_the_error_for_a_missing_library_names_its_package(
     monkeypatch: pytest.MonkeyPatch, module: str, package: str, make: Callable[[], object]
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
@@ -120,7 +120,7 @@ def test_making_a_reader_without_its_library_names_the_package(
         make()
 
 
-def test_readers_that_need_no_library_are_made_without(
+def test_readers_without_libraries_can_be_created_without_them(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for module in ("cv2", "PIL", "PIL.Image", "pyclipper"):

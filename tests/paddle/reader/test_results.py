@@ -1,4 +1,4 @@
-"""What networks answered, as values and as files."""
+"""Results of networks, as values and as files."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def answer(rows: Any, **more: Any) -> dict[str, Any]:
         ({"nms.tmp_0.lod": [0, 1, 3]}, 3),
         ({"nms.tmp_0.lod": np.array([0, 2], dtype=np.int32)}, 2),
         ({"nms.tmp_0.lod": [0]}, 0),
-        ({"nms.tmp_0.lod": []}, 3),  # as Paddle 3 answers it
+        ({"nms.tmp_0.lod": []}, 3),  # as returned by Paddle 3
         ({"boxes": np.array([3], dtype=np.int32), "im_shape": np.zeros((1, 6))}, 3),
     ],
 )
-def test_boxes_are_left_top_width_and_height(
+def test_boxes_have_left_top_width_and_height(
     labels: Path, tmp_path: Path, more: dict[str, Any], count: int
 ) -> None:
     postprocess = RCNNPostprocess(str(labels), str(tmp_path / "output"))
@@ -57,15 +57,15 @@ def test_boxes_are_left_top_width_and_height(
 
 
 @pytest.mark.parametrize("rows", [[[-1]], np.zeros((0, 6))])
-def test_no_boxes(labels: Path, rows: Any) -> None:
+def test_an_answer_without_boxes_gives_an_empty_list(labels: Path, rows: Any) -> None:
     postprocess = RCNNPostprocess(labels, "output")
     assert postprocess(answer(rows, **{"nms.tmp_0.lod": [0, 1]}), visualize=False) == []
 
 
-def test_boxes_are_drawn_and_written_on_demand(labels: Path, tmp_path: Path) -> None:
+def test_boxes_are_drawn_and_written_with_visualize(labels: Path, tmp_path: Path) -> None:
     picture = tmp_path / "a.png"
     cv2.imwrite(str(picture), np.zeros((120, 100, 3), dtype=np.uint8))
-    # The network was given half the width.
+    # The network's input has half the width.
     postprocess = RCNNPostprocess(labels, tmp_path / "out" / "put", resize_shape=[50, 120])
     assert postprocess(answer(ROWS, image=str(picture))) == BOXES
     assert json.loads((tmp_path / "out/put/bbox.json").read_text()) == BOXES
@@ -80,14 +80,14 @@ def test_boxes_are_drawn_and_written_on_demand(labels: Path, tmp_path: Path) -> 
     assert not drawn[1:4, :8].any()
 
 
-def test_faces_are_parts_of_the_sides(labels: Path) -> None:
+def test_coordinates_of_faces_are_relative_to_the_image(labels: Path) -> None:
     postprocess = BlazeFacePostprocess(labels, "output")
     rows = [[0, 0.5, 0.25, 0.5, 0.75, 1.5], [0, 0.5, -1, 0, 0.5, 0.5]]
     boxes = postprocess(answer(rows, im_shape=np.array([100.0, 200.0])), visualize=False)
     assert [box["bbox"] for box in boxes] == [[50, 50, 100, 50], [0, 0, 100, 50]]
 
 
-def test_a_mask_is_coloured_and_written_beside_the_picture(tmp_path: Path) -> None:
+def test_a_mask_is_coloured_and_written_beside_the_image(tmp_path: Path) -> None:
     picture = tmp_path / "p.jpg"
     cv2.imwrite(str(picture), np.zeros((6, 8, 3), dtype=np.uint8))
     mask = np.repeat(np.repeat([[[0, 1], [2, 3]]], 3, axis=1), 4, axis=2)[..., np.newaxis]
@@ -102,7 +102,7 @@ def test_a_mask_is_coloured_and_written_beside_the_picture(tmp_path: Path) -> No
     assert np.array_equal(written, mask[0, :, :, 0])
 
 
-def test_a_flat_mask_is_of_512_by_512(tmp_path: Path) -> None:
+def test_a_flat_mask_is_reshaped_to_512_by_512(tmp_path: Path) -> None:
     picture = tmp_path / "p.png"
     cv2.imwrite(str(picture), np.zeros((512, 512, 3), dtype=np.uint8))
     flat = np.arange(512 * 512) % 21
@@ -134,7 +134,7 @@ def test_answers_that_are_not_boxes_are_refused(
         RCNNPostprocess(labels, "output")(given, visualize=False)
 
 
-def test_drawing_needs_a_picture(labels: Path, tmp_path: Path) -> None:
+def test_drawing_without_an_image_is_refused(labels: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"'image'.*visualize=False"):
         RCNNPostprocess(labels, tmp_path / "output")(answer(ROWS))
     with pytest.raises(ValueError, match=r"BlazeFacePostprocess takes .*'im_shape'"):
@@ -152,7 +152,7 @@ def test_drawing_needs_a_picture(labels: Path, tmp_path: Path) -> None:
         ({"filename": "p.png", "mask": np.zeros((2, 2, 2))}, r"got shape \(2, 2, 2\)"),
     ],
 )
-def test_masks_that_do_not_fit_are_refused(
+def test_invalid_masks_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""Boxes of a text detector, and the crops under them."""
+"""Boxes of a text detector, and their crops."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def one_map(*regions: tuple[slice, slice, float]) -> NDArray[np.float32]:
 REGION = (slice(10, 20), slice(20, 40), 0.9)
 
 
-def test_a_region_grows_by_its_area_over_its_perimeter() -> None:
+def test_a_box_is_expanded_by_its_area_over_its_perimeter() -> None:
     """By hand, of a region from pixel (20, 10) to (39, 19).
 
     Its rectangle is 19 x 9, its area 171, its perimeter 56; 1.5 x 171 / 56 is 4.58. So left is
@@ -47,7 +47,7 @@ def test_a_region_grows_by_its_area_over_its_perimeter() -> None:
     assert boxes[0].tolist() == [[[60, 10], [176, 10], [176, 48], [60, 48]]]
 
 
-def test_a_grown_box_ends_at_the_edge_of_the_map() -> None:
+def test_an_expanded_box_is_clipped_to_the_map() -> None:
     # Of a region from (0, 0) to (39, 9): 1.5 x 39 x 9 / 96 is 5.48, so 44.48 and 14.48.
     boxes = DBPostProcess(PARAMETERS)(one_map((slice(0, 10), slice(0, 40), 1)), [(1, 1)])
     assert np.asarray(boxes[0]).tolist() == [[[0, 0], [44, 0], [44, 14], [0, 14]]]
@@ -58,23 +58,23 @@ def test_a_grown_box_ends_at_the_edge_of_the_map() -> None:
     [
         None,
         (slice(10, 20), slice(20, 40), 0.3),  # not above thresh
-        (slice(10, 20), slice(20, 40), 0.5),  # seen, but not above box_thresh
+        (slice(10, 20), slice(20, 40), 0.5),  # above thresh, but not above box_thresh
         (slice(10, 13), slice(20, 40), 1.0),  # 2 pixels high, from centre to centre
         (slice(10, 11), slice(20, 21), 1.0),
     ],
 )
-def test_what_is_unsure_or_small_is_no_box(region: Any) -> None:
+def test_regions_of_low_probability_or_size_are_no_boxes(region: Any) -> None:
     assert DBPostProcess(PARAMETERS)(one_map(*[region] if region else []), [(1, 1)]) == [[]]
 
 
-def test_at_most_so_many_regions_are_looked_at() -> None:
+def test_at_most_max_candidates_regions_are_used() -> None:
     two = one_map(REGION, (slice(40, 50), slice(20, 40), 0.9))
     for candidates, found in ((2, 2), (1, 1), (0, 0)):
         boxes = DBPostProcess({**PARAMETERS, "max_candidates": candidates})(two, [(1, 1)])
         assert len(boxes[0]) == found
 
 
-def test_maps_of_several_pictures_have_a_ratio_each() -> None:
+def test_maps_of_several_images_have_one_ratio_each() -> None:
     maps = np.concatenate([one_map(), one_map(REGION)])
     empty, found = DBPostProcess(PARAMETERS)(maps, [(1, 1), (1, 0.5)])
     assert len(empty) == 0
@@ -94,7 +94,7 @@ def test_a_tilted_line_gives_a_tilted_box(angle: int) -> None:
 
 
 @given(QUADS)
-def test_filtered_boxes_are_large_inside_and_clockwise(quads: list[Any]) -> None:
+def test_filtered_boxes_are_large_within_the_image_and_clockwise(quads: list[Any]) -> None:
     boxes = np.array(quads, dtype=np.int16).reshape(-1, 4, 2)
     before = boxes.copy()
     kept = FilterBoxes(10, 5)(boxes, (150, 180, 3))
@@ -112,7 +112,7 @@ def test_filtered_boxes_are_large_inside_and_clockwise(quads: list[Any]) -> None
         assert box[1, 1] <= box[2, 1]
 
 
-def test_corners_are_put_in_order_and_cut_off_at_the_edges() -> None:
+def test_corners_are_ordered_and_clipped_to_the_image() -> None:
     box = [[90, 40], [-3, -2], [90.7, -2], [-3, 40]]
     kept = FilterBoxes(10, 10)(np.array([box]), [40, 100])
     assert kept.tolist() == [[[0, 0], [90, 0], [90, 39], [0, 39]]]
@@ -130,7 +130,7 @@ def test_boxes_are_sorted_by_rows_of_ten_pixels() -> None:
     boxes = [at(50, 100), at(60, 9), at(10, 18), at(70, 0), at(5, 109), at(40, 110)]
     corners = [box[0].tolist() for box in SortedBoxes()(np.stack(boxes))]
     assert corners == [[60, 9], [70, 0], [10, 18], [5, 109], [50, 100], [40, 110]]
-    # One change of places for each: the original's order, although 10 is left of 20.
+    # Each box is swapped once: the original's order, although 10 is left of 20.
     lefts = [int(box[0, 0]) for box in SortedBoxes()([at(30, 0), at(20, 1), at(10, 2)])]
     assert lefts == [20, 10, 30]
 
@@ -145,14 +145,14 @@ def test_sorted_boxes_are_the_same_boxes(quads: list[Any]) -> None:
 PICTURE = np.random.default_rng(1).integers(0, 256, (60, 80, 3), dtype=np.uint8)
 
 
-def test_an_upright_box_is_cut_out_as_it_is() -> None:
+def test_the_crop_of_an_upright_box_is_unchanged() -> None:
     box = np.array([[10, 20], [40, 20], [40, 35], [10, 35]], dtype=np.int16)
     box.flags.writeable = False
     crop = GetRotateCropImage()(PICTURE, box)
     assert np.array_equal(crop, PICTURE[20:35, 10:40])
 
 
-def test_a_high_crop_is_laid_on_its_side() -> None:
+def test_a_tall_crop_is_rotated() -> None:
     box = np.array([[10, 10], [30, 10], [30, 40], [10, 40]], dtype=np.float32)
     # 30 / 20 is 1.5. Turned against the clock: the right column becomes the top row.
     assert np.array_equal(GetRotateCropImage()(PICTURE, box), np.rot90(PICTURE[10:40, 10:30]))
@@ -160,7 +160,7 @@ def test_a_high_crop_is_laid_on_its_side() -> None:
     assert np.array_equal(GetRotateCropImage()(PICTURE, box), PICTURE[10:39, 10:30])
 
 
-def test_a_box_whose_corners_begin_elsewhere_is_turned() -> None:
+def test_a_box_with_another_first_corner_is_rotated() -> None:
     # The first corner becomes the top left one, whichever it was in the picture.
     box = np.array([[40, 35], [10, 35], [10, 20], [40, 20]], dtype=np.float32)
     crop = GetRotateCropImage()(PICTURE, box)

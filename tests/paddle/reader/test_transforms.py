@@ -1,4 +1,4 @@
-"""Transforms of one picture: small arrays worked out by hand, and properties for all others."""
+"""Transforms of one image: small arrays computed by hand, and properties of all others."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def png(picture: NDArray[np.uint8]) -> bytes:
     ("row", "width", "expected"),
     [([0, 100], 4, [0, 25, 75, 100]), ([0, 100, 50, 150], 2, [50, 100])],
 )
-def test_resizing_is_bilinear_between_centres_of_pixels(
+def test_resizing_interpolates_between_centres_of_pixels(
     row: list[int], width: int, expected: list[int]
 ) -> None:
     for dtype in (np.uint8, np.float32):
@@ -63,7 +63,7 @@ def test_resizing_is_bilinear_between_centres_of_pixels(
         assert resized[:, :, 0].tolist() == [expected, expected]
 
 
-def test_an_interpolation_of_0_is_bilinear_as_in_the_original_and_others_are_obeyed() -> None:
+def test_interpolation_0_is_bilinear_as_in_the_original_and_others_are_used() -> None:
     picture = np.array([[0, 100], [0, 100]], dtype=np.uint8)
     assert Resize((4, 2), interpolation=cv2.INTER_NEAREST)(picture)[0].tolist() == [0, 25, 75, 100]
     # The mean of all pixels that a new one covers.
@@ -71,7 +71,7 @@ def test_an_interpolation_of_0_is_bilinear_as_in_the_original_and_others_are_obe
 
 
 @given(SIDES, SIDES, st.integers(1, 300), st.integers(1, 300))
-def test_a_number_is_the_short_side_unless_the_long_one_would_pass_its_limit(
+def test_a_number_is_the_short_side_within_the_limit_of_the_long_one(
     height: int, width: int, size: int, limit: int
 ) -> None:
     shape = Resize(size, limit)
@@ -93,7 +93,7 @@ def test_a_pair_is_width_and_height(height: int, width: int, new_h: int, new_w: 
 
 
 @given(st.integers(1, 400), st.integers(1, 400), st.integers(32, 200))
-def test_resizing_by_a_factor_gives_multiples_that_are_not_larger(
+def test_resizing_by_a_factor_gives_multiples_within_the_original_size(
     height: int, width: int, limit: int
 ) -> None:
     ratio = min(1, limit / max(height, width))
@@ -108,12 +108,12 @@ def test_resizing_by_a_factor_gives_multiples_that_are_not_larger(
 @pytest.mark.parametrize(
     ("side", "expected"), [(31, 32), (32, 32), (63, 32), (64, 64), (65, 32), (96, 96), (127, 64)]
 )
-def test_a_side_that_is_no_multiple_loses_one_more_factor(side: int, expected: int) -> None:
+def test_a_side_that_is_no_multiple_is_reduced_by_one_more_factor(side: int, expected: int) -> None:
     assert ResizeByFactor()(noise(side, 64)).shape == (expected, 64, 3)
     assert ResizeByFactor()(noise(64, side)).shape == (64, expected, 3)
 
 
-def test_of_another_factor_the_height_still_goes_by_32() -> None:
+def test_the_height_is_a_multiple_of_32_with_another_factor() -> None:
     assert ResizeByFactor(16)(noise(100, 100)).shape == (64, 80, 3)
 
 
@@ -126,12 +126,12 @@ def test_a_crop_is_the_centre(height: int, width: int, size: int) -> None:
         return
     crop = CenterCrop(size)(picture)
     assert crop.shape == (size, size, 3)
-    # As much is left before it as behind it, or a pixel less.
+    # The margins on both sides are equal, or differ by one pixel.
     top, left = (height - size) // 2, (width - size) // 2
     assert np.array_equal(picture[top:][:size][:, left:][:, :size], crop)
 
 
-def test_a_random_crop_is_part_of_the_picture() -> None:
+def test_a_random_crop_is_part_of_the_image() -> None:
     picture = np.arange(7 * 9, dtype=np.uint8).reshape(7, 9, 1)
     corners = {int(functional.crop(picture, 3, False)[0, 0, 0]) for _ in range(300)}
     assert corners == {9 * top + left for top in range(5) for left in range(7)}
@@ -151,7 +151,7 @@ def test_channels_are_reversed() -> None:
 
 
 @given(st.integers(0, 2**32 - 1), st.booleans())
-def test_normalizing_is_the_formula_to_the_last_bits(seed: int, channel_first: bool) -> None:
+def test_normalizing_follows_the_formula_within_rounding(seed: int, channel_first: bool) -> None:
     rng = np.random.default_rng(seed)
     picture = rng.uniform(-1, 300, (3, 4, 3)).astype(np.float32)
     mean, std = rng.uniform(-2, 200, 3).tolist(), rng.uniform(0.1, 100, 3).tolist()
@@ -165,7 +165,7 @@ def test_normalizing_is_the_formula_to_the_last_bits(seed: int, channel_first: b
     assert np.abs(result - exact).max() <= spacing
 
 
-def test_classification_by_hand() -> None:
+def test_the_chain_of_a_classifier_agrees_with_values_computed_by_hand() -> None:
     """The chain of the original's classification examples, on a picture of one colour."""
     chain = Sequential(
         [
@@ -191,7 +191,7 @@ def test_classification_by_hand() -> None:
     assert np.array_equal(read, result)
 
 
-def test_div_is_single_precision_of_any_dtype() -> None:
+def test_div_gives_single_precision_for_any_dtype() -> None:
     for dtype in (np.uint8, np.int64, np.float64):
         result = Div(255.0)(np.array([[0, 51, 255]], dtype=dtype))
         assert result.dtype == np.float32
@@ -199,7 +199,7 @@ def test_div_is_single_precision_of_any_dtype() -> None:
 
 
 @given(SIDES, SIDES, st.integers(0, 64))
-def test_padding_keeps_the_picture_and_adds_zeros(height: int, width: int, stride: int) -> None:
+def test_padding_keeps_the_image_and_adds_zeros(height: int, width: int, stride: int) -> None:
     array = noise(height, width).transpose(2, 0, 1) | 1
     padded = PadStride(stride)(array)
     assert np.array_equal(padded[:, :height, :width], array)
@@ -211,7 +211,7 @@ def test_padding_keeps_the_picture_and_adds_zeros(height: int, width: int, strid
             assert old <= new < old + stride
 
 
-def test_files_bytes_and_base64_are_the_same_picture(tmp_path: Path) -> None:
+def test_files_bytes_and_base64_are_decoded_to_the_same_image(tmp_path: Path) -> None:
     picture = noise(5, 7)
     data = png(picture)
     (tmp_path / "a.png").write_bytes(data)
@@ -232,7 +232,7 @@ def test_files_bytes_and_base64_are_the_same_picture(tmp_path: Path) -> None:
     assert ImageReader().process_image(b"") is None
 
 
-def test_nothing_is_fetched() -> None:
+def test_images_are_not_fetched_from_urls() -> None:
     with pytest.raises(NotImplementedError, match="URL2Image does not fetch"):
         URL2Image()("http://127.0.0.1:9/a.png")
 
@@ -255,7 +255,7 @@ PICTURE = noise(40, 50)
     ],
     ids=repr,
 )
-def test_transforms_do_not_change_what_they_are_given(transform: Any, value: Any) -> None:
+def test_transforms_do_not_change_their_input(transform: Any, value: Any) -> None:
     given = value.copy()
     given.flags.writeable = False
     transform(given)
@@ -310,7 +310,7 @@ def test_errors_name_the_transform_and_what_it_got(
         call()
 
 
-def test_a_step_shows_its_arguments() -> None:
+def test_the_repr_of_a_transform_has_its_arguments() -> None:
     assert repr(Sequential([Div(2), CenterCrop(3)])) == (
         "Sequential(transforms=[Div(value=2), CenterCrop(size=3)])"
     )
