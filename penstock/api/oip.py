@@ -69,6 +69,8 @@ _Decoded: TypeAlias = tuple[ServedGraph, InferRequest, bool]
 
 PLATFORM: Final = "penstock"
 EXTENSIONS: Final = ("binary_tensor_data", "statistics")
+SECTION: Final = b"v2"
+"""The first segment of the protocol's paths."""
 GROUP: Final = "Open Inference Protocol"
 
 _JSON_SIZE = b"inference-header-content-length"
@@ -351,7 +353,10 @@ class OpenInferenceApplication:
         return _server_metadata()
 
     def _grpc_model_ready(self, request: Any) -> dict[str, Any]:
-        self._graph(request.name, request.version)
+        try:
+            self._graph(request.name, request.version)
+        except UnknownService:  # as Triton: its clients wait until a model is ready
+            return {"ready": False}
         return {"ready": self._health.ready()[0]}
 
     def _grpc_model(self, request: Any) -> dict[str, Any]:
@@ -602,6 +607,11 @@ def _error(error: RequestError, log_id: int | None = None) -> HttpReply:
 
 def _failed(call: HttpCall, error: RequestError) -> None:
     call.send(_error(error))
+
+
+def no_route(path: str) -> HttpReply:
+    """The answer to a path of ``SECTION`` without a route."""
+    return HttpReply(404, (JSON,), orjson.dumps({"error": f"there is no route {path[:200]}"}))
 
 
 def _refusal(status: int, text: str) -> HttpReply:

@@ -16,17 +16,19 @@ from penstock.api.calls import Grpc, Http
 from penstock.api.errors import no_route
 from penstock.api.general_model import GeneralModelApplication
 from penstock.api.health import Health, HealthApplication
-from penstock.api.oip import OpenInferenceApplication
+from penstock.api.oip import SECTION, OpenInferenceApplication
+from penstock.api.oip import no_route as no_oip_route
 from penstock.api.openapi import OpenApiApplication
 from penstock.api.paddle import SERVICE, PaddleApplication
 from penstock.api.pipeline import PipelineProtocol
 from penstock.api.plain import PlainApplication
 from penstock.api.reflection import ReflectionApplication
-from penstock.api.router import Router
+from penstock.api.router import Router, text_reply
 from penstock.api.typed import TypedApplication
 from penstock.config.schema import DoorConfig, ServiceConfig
 from penstock.door.budget import ByteBudget, default_budget
 from penstock.door.door import Door
+from penstock.door.exchange import HttpReply
 from penstock.door.limits import DoorLimits
 from penstock.engine.engine import Engine
 from penstock.errors import StartupError
@@ -98,9 +100,16 @@ def make_router(
         routes,
         max_message_bytes=config.max_message_bytes,
         threads=writers,
-        not_found=not_found,
-        sections=sections - {(each.name or "").encode() for each in engine.graphs},
+        not_found=partial(_not_found, not_found),
+        sections=(sections | {SECTION}) - {(each.name or "").encode() for each in engine.graphs},
     )
+
+
+def _not_found(others: Callable[[str], HttpReply] | None, path: str) -> HttpReply:
+    """The answer to a path without a route, outside of the pipeline protocol."""
+    if path.encode().startswith(b"/%b/" % SECTION):
+        return no_oip_route(path)
+    return text_reply(404, "Not Found") if others is None else others(path)
 
 
 def budget_of(config: ServiceConfig) -> ByteBudget:

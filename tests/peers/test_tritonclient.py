@@ -75,7 +75,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]
 def test_the_client_reads_the_metadata_of_server_and_models(answers: dict[str, Any]) -> None:
     assert answers["server"]["name"] == "penstock"
     assert answers["live"] == answers["ready"] == [True, True]
-    assert answers["no such model"] == [False, False]
+    assert answers["no such model"] == [False] * 4
     metadata = answers["metadata of echo"]
     assert metadata["versions"] == ["1"]
     assert metadata["inputs"][0] == {"name": "BOOL", "datatype": "BOOL", "shape": [-1, 1]}

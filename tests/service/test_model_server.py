@@ -81,6 +81,23 @@ def test_each_model_is_called_by_its_name(service: ServiceProcess) -> None:
 
 
 @pytest.mark.real
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/v2/models"),
+        ("GET", "/v2/models/double/config"),
+        ("POST", "/v2/repository/index"),
+        ("POST", "/v2/logging"),
+    ],
+)
+def test_a_path_that_the_protocol_lacks_is_answered_in_its_form(
+    service: ServiceProcess, method: str, path: str
+) -> None:
+    answer = httpx.request(method, f"{service.http_url}{path}")
+    assert (answer.status_code, answer.json()) == (404, {"error": f"there is no route {path}"})
+
+
+@pytest.mark.real
 @pytest.mark.parametrize("path", ["/v2", "/v2/"])
 def test_the_server_s_metadata_has_its_name_and_extensions(
     service: ServiceProcess, path: str

@@ -94,7 +94,11 @@ def main():
         "server": http.get_server_metadata(),
         "live": [http.is_server_live(), grpc.is_server_live()],
         "ready": [http.is_server_ready(), grpc.is_server_ready()],
-        "no such model": [http.is_model_ready("nope"), http.is_model_ready("nope", "3")],
+        "no such model": [
+            each.is_model_ready(*model)
+            for each in (http, grpc)
+            for model in (["nope"], ["nope", "3"])
+        ],
         "answers": [],
     }
     for case in cases:
