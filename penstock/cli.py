@@ -329,8 +329,12 @@ def trace(
     address: Annotated[
         str, typer.Argument(metavar="HOST:PORT", help="The HTTP port of a service on this machine.")
     ] = "127.0.0.1:8080",
-    requests: Annotated[int, typer.Option(help="Number of requests to record.")] = 100,
-    seconds: Annotated[float, typer.Option(help="Most seconds to wait for them.")] = 10.0,
+    requests: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Number of requests to record.")
+    ] = 100,
+    seconds: Annotated[
+        float, typer.Option(min=0.001, max=60.0, help="Most seconds to wait for them.")
+    ] = 10.0,
     output: Annotated[Path, typer.Option("-o", "--output", help="The file to write.")] = Path(
         "trace.json"
     ),

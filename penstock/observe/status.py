@@ -9,7 +9,10 @@ import urllib.error
 import urllib.request
 from typing import Any
 
+import numpy as np
+
 from penstock.errors import PenstockError
+from penstock.runtimes.model_input import described_tensor
 
 
 class NoStatus(PenstockError):
@@ -49,11 +52,20 @@ def _ask(address: str, path: str, timeout: float, ca_file: str | None = None) ->
         with opener.open(url.rstrip("/") + path, timeout=timeout) as answer:
             found: dict[str, Any] = json.load(answer)
     except urllib.error.HTTPError as error:
-        raise NoStatus(f"{url} has no {what}: HTTP {error.code}") from error
+        text = f"{url} has no {what}: HTTP {error.code}{_message_of(error)}"
+        raise NoStatus(text) from error
     except (OSError, ValueError, http.client.HTTPException) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         raise NoStatus(f"{url}: the {what} cannot be read: {reason}") from error
     return found
+
+
+def _message_of(error: urllib.error.HTTPError) -> str:
+    """The text of an error answer; empty for one that is not ours."""
+    try:
+        return f": {json.loads(error.read(4096))['message']}"
+    except (OSError, ValueError, KeyError, TypeError, http.client.HTTPException):
+        return ""
 
 
 def shown(report: dict[str, Any]) -> str:
@@ -87,8 +99,7 @@ def _counts(counts: dict[str, int]) -> str:
 
 def _tensors(tensors: list[dict[str, Any]]) -> str:
     return ", ".join(
-        f"{each['name']} {each['dtype']}"
-        + ("" if each["shape"] is None else str([axis or "n" for axis in each["shape"]]))
+        f"{each['name']} {described_tensor(np.dtype(each['dtype']), each['shape'])}"
         for each in tensors
     )
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from penstock.plan.calibration import changed
 from penstock.plan.costs import Costs, OpCosts
-from penstock.plan.prediction import Bound, Forecast, bounds, needed
+from penstock.plan.prediction import Bound, Forecast, bounds, needed, per_second
 
 SPARE: Final = 0.8
 """Maximum utilization of a limit at the planned rate; a rule of thumb."""
@@ -91,7 +91,7 @@ def advice(costs: Costs, forecast: Forecast) -> list[str]:
             alone = bounds(replace(costs, client=0.0))[0]
             found.append(
                 f"the client takes {1e6 * costs.client:.0f} us of CPU a request: elsewhere, the"
-                f" limit would be {alone.rate:.4g}/s"
+                f" limit would be {per_second(alone.rate)}/s"
             )
     for op in costs.ops:
         load = forecast.simulated and forecast.simulated.ops[op.name]

@@ -53,6 +53,9 @@ class Source:
                 raise NoRecording(f"{self.file} cannot be read: {error}") from error
             return found
         if self.target is None:
+            if not self.name.rpartition(":")[2].isdigit():
+                text = "no such file; a service is written HOST:PORT, or http://HOST:PORT/PATH"
+                raise NoRecording(f"{self.name}: {text}")
             _progress(f"watching {self.name} for {self.seconds:g} s")
             return measure.watched(self.name, _REQUESTS, self.seconds)
         levels = self.levels or measure.levels_of(ask_status(self.target.status_url))

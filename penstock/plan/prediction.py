@@ -254,9 +254,9 @@ def _doubts_of_costs(calibration: Calibration, changes: Changes) -> list[str]:
         if abs(rate) > RATE_LIMIT or abs(p95) > P95_LIMIT:
             found.append(
                 f"of the measuring run itself, with {load.in_flight} in flight, the model predicts"
-                f" {check.simulated.rate:.4g}/s and a p95 of"
-                f" {1000 * check.simulated.quantile(0.95):.3g} ms; it was {load.rate:.4g}/s and"
-                f" {1000 * load.p95:.3g} ms"
+                f" {per_second(check.simulated.rate)}/s and a p95 of"
+                f" {1000 * check.simulated.quantile(0.95):.3g} ms; it was"
+                f" {per_second(load.rate)}/s and {1000 * load.p95:.3g} ms"
             )
         if load.failed:
             found.append(f"{load.failed} requests failed with {load.in_flight} in flight")
@@ -288,8 +288,13 @@ def _doubts_of_costs(calibration: Calibration, changes: Changes) -> list[str]:
         if bound.kind == "lock":
             found.append(
                 "whether ops in threads hold Python's lock could not be seen: if they do, the"
-                f" throughput is at most {bound.rate:.4g}/s"
+                f" throughput is at most {per_second(bound.rate)}/s"
             )
     if any("engines" in each for each in changes.values()):
         found.append("several engines are assumed to cost no more than one for each request")
     return found
+
+
+def per_second(rate: float) -> str:
+    """A rate as text, with four digits and never an exponent."""
+    return f"{rate:.0f}" if rate >= 1000 else f"{rate:.4g}"

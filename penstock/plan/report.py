@@ -16,6 +16,7 @@ from penstock.plan.prediction import (
     bounds,
     critical_path,
     needed,
+    per_second,
 )
 
 
@@ -111,7 +112,7 @@ def lines_of(plan: Plan) -> list[str]:
     lines += [
         f"engine {1e6 * costs.engine:.0f} us, client {1e6 * costs.client:.0f} us of CPU a request",
         f"service_avg_cost: {average:.2f} ms, along {' -> '.join(op.name for op in path)}",
-        f"throughput: {most.rate:.4g}/s, with {most.in_flight} requests in flight (p95"
+        f"throughput: {per_second(most.rate)}/s, with {most.in_flight} requests in flight (p95"
         f" {_ms(most.p95)} ms)",
         f"bottleneck: {_bound(first)}; then {', '.join(map(_bound, others[:2]))}",
         _waiting(at_rate),
@@ -122,7 +123,7 @@ def lines_of(plan: Plan) -> list[str]:
 
 
 def _bound(bound: Bound) -> str:
-    return f"{bound} ({bound.rate:.4g}/s)"
+    return f"{bound} ({per_second(bound.rate)}/s)"
 
 
 def _waiting(forecast: Forecast) -> str:
@@ -146,7 +147,7 @@ def _op(costs: Costs, forecast: Forecast, name: str) -> str:
     busy = needed(op, forecast.wished or forecast.rate, size)
     line = (
         f"{name:<14}{stages:>29}{1000 * op.cost(size) / size:>9.2f}"
-        f"{1000 * op.cpu.of(size) / size:>8.2f}{most:>9.4g}"
+        f"{1000 * op.cpu.of(size) / size:>8.2f}{per_second(most):>9}"
         f"{costs.engines * op.workers:>9}{busy:>8.2f}"
     )
     if found is None:
@@ -165,7 +166,7 @@ def lines_of_comparisons(found: Sequence[Comparison], others: float) -> list[str
         error = f"{100 * each.error:+.0f} %"
         missed = "" if each.kept else "  missed"
         lines.append(
-            f"{each.what:<28}{each.predicted:>11.4g}{each.measured:>11.4g}{error:>8}{limit:>8}"
+            f"{each.what:<28}{per_second(each.predicted):>11}{per_second(each.measured):>11}{error:>8}{limit:>8}"
             + missed
         )
     if others > OTHERS:

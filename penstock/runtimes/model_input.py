@@ -177,3 +177,8 @@ def described(dtype: np.dtype[Any], shape: tuple[int | None, ...] | None) -> str
     if shape is None:
         return f"{name} of any rank"
     return name + _dimensions(shape)
+
+
+def described_tensor(dtype: np.dtype[Any], shape: tuple[int | None, ...] | None) -> str:
+    """The same for an input or output, whose dtype is object if it holds texts: ``str[?]``."""
+    return described(np.dtype(str) if dtype.kind == "O" else dtype, shape)

@@ -20,7 +20,7 @@ from penstock.errors import ModelError, PenstockError
 from penstock.ops.op import Op
 from penstock.runtimes.local_service import LocalServiceHandler
 from penstock.runtimes.model import Model, read_client_conf
-from penstock.runtimes.model_input import described as in_words
+from penstock.runtimes.model_input import described_tensor
 from penstock.runtimes.options import settled
 from penstock.runtimes.prototxt import ModelConf
 from penstock.runtimes.runtime import ModelOptions, model_problems
@@ -168,7 +168,7 @@ def described(signature: Signature) -> dict[str, list[dict[str, Any]]]:
 def shown(specs: Sequence[TensorSpec]) -> str:
     """Inputs or outputs as text."""
     listed = [
-        f"{each.alias[:_SHOWN_LENGTH]} {in_words(each.dtype, each.shape)}"
+        f"{each.alias[:_SHOWN_LENGTH]} {described_tensor(each.dtype, each.shape)}"
         for each in specs[:_SHOWN]
     ]
     more = len(specs) - len(listed)

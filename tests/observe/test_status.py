@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import http.server
 import socket
 import threading
 
 import pytest
 
-from penstock.observe.status import NoStatus, ask_status
+from penstock.observe.status import NoStatus, ask_status, ask_trace, shown
 
 
 def test_the_status_of_a_server_of_another_protocol_cannot_be_read() -> None:
@@ -24,3 +25,43 @@ def test_the_status_of_a_server_of_another_protocol_cannot_be_read() -> None:
         with pytest.raises(NoStatus, match="the status cannot be read"):
             ask_status(f"127.0.0.1:{listener.getsockname()[1]}")
         thread.join()
+
+
+def test_the_error_has_the_server_s_own_message() -> None:
+    class Refusing(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = b'{"error": "bad_request", "message": "requests is 1 to 10000"}'
+            self.send_response(400)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Refusing) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        with pytest.raises(NoStatus, match="has no trace: HTTP 400: requests is 1 to 10000"):
+            ask_trace(f"127.0.0.1:{server.server_port}", 0, 1.0)
+        thread.join()
+
+
+def test_inputs_and_outputs_are_shown_with_their_shapes() -> None:
+    tensors = [
+        {"name": "x", "dtype": "float32", "shape": [None, None, 4]},
+        {"name": "s", "dtype": "object", "shape": [None]},
+        {"name": "any", "dtype": "int64", "shape": None},
+    ]
+    graph = {"name": "g", "version": "1", "state": "serving", "inside": 0, "ops": []}
+    report = {
+        "ready": True,
+        "engines": 1,
+        "requests": {"answered": 0},
+        "seconds": {"sum": 0.0},
+        "answers": {},
+        "refusals": {},
+        "graphs": [{**graph, "signature": {"inputs": tensors}}],
+    }
+    expected = "  inputs  x float32[?, ?, 4], s str[?], any int64 of any rank"
+    assert shown(report).splitlines()[-1] == expected

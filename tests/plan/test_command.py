@@ -93,7 +93,8 @@ def test_a_recording_without_requests_gives_no_plan(service: ServiceProcess) -> 
     ("arguments", "message"),
     [
         (("http://127.0.0.1:9/", "-d", "{}"), "the status cannot be read"),
-        (("nowhere.json",), "the status cannot be read"),
+        (("nowhere.json",), "nowhere.json: no such file"),
+        (("127.0.0.1:9",), "the status cannot be read"),
         (("http://127.0.0.1:9/", "--costs", "nowhere.json"), "nowhere.json cannot be read"),
         (("http://127.0.0.1:9/", "-c", "x"), "write --concurrency 1,4,16"),
         (("http://127.0.0.1:9/", "--measuring", "soon"), "'soon' is no duration"),

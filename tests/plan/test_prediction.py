@@ -10,7 +10,7 @@ import pytest
 from penstock.plan.advice import advice, improved
 from penstock.plan.calibration import Calibration
 from penstock.plan.costs import Costs, Line, OpCosts
-from penstock.plan.prediction import Planner, bounds, critical_path, needed
+from penstock.plan.prediction import Planner, bounds, critical_path, needed, per_second
 from penstock.plan.recording import KEY
 from penstock.plan.report import Comparison, comparisons, lines_of_comparisons
 from penstock.plan.settings import UnknownSetting, changes_of, config_diff
@@ -186,3 +186,9 @@ def test_predicted_and_measured_values_are_compared(found: Planner) -> None:
     assert p95.error == pytest.approx(0.5)
     assert "missed" in lines_of_comparisons([rate, p95], 0.0)[-1]
     assert not Comparison(what="x", predicted=1.0, measured=0.0, limit=0.1).kept
+
+
+def test_rates_are_shown_without_an_exponent() -> None:
+    assert [per_second(rate) for rate in (0.0712345, 281.04, 7813.7, 49037.2)] == [
+        *("0.07123", "281", "7814", "49037")
+    ]
