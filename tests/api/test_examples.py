@@ -88,10 +88,10 @@ class Sum(BaseModel):
     sum: int
 
 
-def graph_with(examples: list[Any], seen: list[int], request: Any = None) -> App:
+def graph_with(examples: list[Any], runs: list[int], request: Any = None) -> App:
     @op(concurrency=2)
     def keep(request: dict[str, Any]) -> dict[str, Any]:
-        seen.append(request["x"])
+        runs.append(request["x"])
         return request
 
     @op(keep)

@@ -64,7 +64,7 @@ SERVICE = Router(
 )
 
 
-def begun(path: str, *headers: tuple[bytes, bytes], most: int = 1 << 20) -> RecordedExchange:
+def begin_call(path: str, *headers: tuple[bytes, bytes], most: int = 1 << 20) -> RecordedExchange:
     exchange = RecordedExchange(grpc_head(path, *headers), ByteBudget(most))
     exchange.state = SERVICE.begin(exchange)
     assert exchange.state is not None or exchange.answered
@@ -88,7 +88,7 @@ def is_echo(exchange: RecordedExchange) -> bool:
 
 
 async def test_a_unary_call_is_answered_by_its_function() -> None:
-    exchange = begun("/a.B/Echo")
+    exchange = begin_call("/a.B/Echo")
     exchange.state.data(exchange, framed(b"abc"), True)
     assert is_echo(exchange)
 
@@ -143,7 +143,7 @@ async def test_a_call_that_arrives_whole_is_answered_as_one_in_pieces(
 async def test_a_body_that_is_no_single_message_fails_the_call(
     pieces: list[bytes], code: GrpcCode
 ) -> None:
-    exchange = begun("/a.B/Echo")
+    exchange = begin_call("/a.B/Echo")
     for piece in pieces:
         if not exchange.answered:
             exchange.state.data(exchange, piece, piece is pieces[-1])
@@ -167,13 +167,13 @@ async def test_a_second_message_ends_a_running_unary_call() -> None:
 
 
 async def test_a_whole_message_is_answered_before_its_stream_ends() -> None:
-    exchange = begun("/a.B/Echo")
+    exchange = begin_call("/a.B/Echo")
     exchange.state.data(exchange, framed(b"abc"), False)
     assert is_echo(exchange)
 
 
 async def test_bytes_beyond_the_budget_fail_the_call_with_a_retry_pushback() -> None:
-    exchange = begun("/a.B/Echo", most=10)
+    exchange = begin_call("/a.B/Echo", most=10)
     exchange.state.data(exchange, framed(b"x" * 100), True)
     fields = exchange.fields()
     assert int(fields[b"grpc-status"]) == GrpcCode.RESOURCE_EXHAUSTED
@@ -191,7 +191,7 @@ async def test_a_method_may_handle_such_errors_itself() -> None:
 
 
 async def test_messages_of_a_stream_are_answered_one_by_one() -> None:
-    exchange = begun("/a.B/Echoes")
+    exchange = begin_call("/a.B/Echoes")
     exchange.state.data(exchange, framed(b"ab") + framed(b"cd")[:3], False)
     await until(lambda: len(exchange.sent) == 2)
     exchange.state.data(exchange, framed(b"cd")[3:], True)
@@ -207,7 +207,7 @@ async def test_messages_of_a_stream_are_answered_one_by_one() -> None:
 
 
 async def test_a_sender_too_far_ahead_is_paused_until_its_messages_are_read() -> None:
-    exchange = begun("/a.B/Sleeps")
+    exchange = begin_call("/a.B/Sleeps")
     exchange.state.data(exchange, framed(b"x") * 100, False)
     assert exchange.paused
     call: GrpcCall = exchange.state
@@ -218,7 +218,7 @@ async def test_a_sender_too_far_ahead_is_paused_until_its_messages_are_read() ->
 
 
 async def test_a_handler_waits_for_a_client_that_does_not_read() -> None:
-    exchange = begun("/a.B/Echoes")
+    exchange = begin_call("/a.B/Echoes")
     exchange.waiting = 1 << 20
     exchange.state.data(exchange, framed(b"ab") + framed(b"cd"), True)
     await until(lambda: exchange.on_writable is not None)
@@ -231,12 +231,12 @@ async def test_a_handler_waits_for_a_client_that_does_not_read() -> None:
 
 async def test_a_message_that_does_not_arrive_in_time_ends_the_call() -> None:
     for path in ("/a.B/Echo", "/a.B/Sleeps"):
-        exchange = begun(path)
+        exchange = begin_call(path)
         exchange.state.late(exchange)
         late = "no message arrived in time"
         assert is_failed(exchange, GrpcCode.DEADLINE_EXCEEDED, late)
 
 
 async def test_the_time_for_a_message_is_limited_by_the_call_s_deadline() -> None:
-    exchange = begun("/a.B/Echo", (b"grpc-timeout", b"1500m"))
+    exchange = begin_call("/a.B/Echo", (b"grpc-timeout", b"1500m"))
     assert 0 < exchange.body_deadline - time.monotonic() <= 1.5

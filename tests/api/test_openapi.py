@@ -94,8 +94,8 @@ def http() -> Iterator[httpx.Client]:
 def description(http: httpx.Client) -> dict[str, Any]:
     answer = http.get("/openapi.json")
     assert answer.headers["content-type"] == "application/json"
-    found: dict[str, Any] = answer.json()
-    return found
+    document: dict[str, Any] = answer.json()
+    return document
 
 
 def at(description: dict[str, Any], reference: str) -> Any:
@@ -116,8 +116,8 @@ def references(value: Any) -> Iterator[str]:
 
 
 def content(description: dict[str, Any], path: str) -> dict[str, Any]:
-    found: dict[str, Any] = description["paths"][path]["post"]["requestBody"]["content"]
-    return found
+    media_types: dict[str, Any] = description["paths"][path]["post"]["requestBody"]["content"]
+    return media_types
 
 
 def test_every_route_is_described(description: dict[str, Any]) -> None:
@@ -144,9 +144,9 @@ def test_query_and_path_parameters_are_described() -> None:
 
 
 def test_all_references_can_be_resolved(description: dict[str, Any]) -> None:
-    found = set(references(description))
-    assert found
-    for each in found:
+    all_references = set(references(description))
+    assert all_references
+    for each in all_references:
         assert isinstance(at(description, each), dict), each
 
 

@@ -18,8 +18,7 @@ from penstock.api.pipeline import Answer
 from penstock.errors import RequestError
 from penstock.protocols import paddle, paddle_json, paddle_message, tensors
 from penstock.protocols.pb import Request
-from tests.service.inside import Inside, inside
-from tests.service.inside import answer as reply_to
+from tests.service.in_process import InProcessService, reply_to, service_of
 
 Write = Callable[[Any, Any], bytes | None]
 
@@ -104,7 +103,7 @@ CALLS = [
 ]
 
 
-async def answered(service: Inside, call: paddle.Call, write: Write) -> Answer:
+async def answered(service: InProcessService, call: paddle.Call, write: Write) -> Answer:
     """The one answer that a port gets."""
     port = RecordingPort(write)
     context = object()
@@ -126,7 +125,7 @@ async def answered(service: Inside, call: paddle.Call, write: Write) -> Answer:
 async def test_bytes_written_directly_equal_the_encoded_reply(
     value: Any, make: Callable[[], paddle.Call], write: Write, encode: Any
 ) -> None:
-    async with inside(returning(value)) as service:
+    async with service_of(returning(value)) as service:
         answer = await answered(service, make(), write)
         expected = encode(await reply_to(service.protocol, make()))
     plain = type(value) is dict and all(
@@ -147,7 +146,7 @@ async def test_the_reply_of_an_overridden_response_op_is_not_written_directly(
             reply.value.append("x")
             return reply
 
-    async with inside(Marking(input_ops=[returning({"y": "1"})])) as service:
+    async with service_of(Marking(input_ops=[returning({"y": "1"})])) as service:
         answer = await answered(service, texts(x="1"), write)
     assert not isinstance(answer, bytes)
     assert [*answer.key] == ["y", "mark"]
@@ -161,7 +160,7 @@ async def test_an_overridden_unpack_gets_the_message_of_one_pair() -> None:
             messages.append(request)
             return super().unpack_request_package(request)
 
-    async with inside(Op("work", input_ops=[Own()])) as service:
+    async with service_of(Op("work", input_ops=[Own()])) as service:
         answer = await answered(service, texts(x="1"), GrpcPort.write)
     assert messages == [Request(key=["x"], value=["1"], name="any", method="m", logid=7)]
     assert answer == GrpcPort.write(["x"], ["1"])
@@ -175,14 +174,14 @@ async def test_an_op_may_edit_the_feed_of_one_pair() -> None:
             feed["x"] += "!"
             return feed
 
-    async with inside(Editing("work", input_ops=[RequestOp()])) as service:
+    async with service_of(Editing("work", input_ops=[RequestOp()])) as service:
         answer = await answered(service, texts(x="1"), GrpcPort.write)
     assert answer == paddle_message.encode(paddle.Reply(key=["x", "log_id"], value=["1!", "7"]))
 
 
 @pytest.mark.parametrize("make", CALLS)
 async def test_a_cancelled_call_gets_no_reply(make: Callable[[], paddle.Call]) -> None:
-    async with inside(returning({"y": "1"})) as service:
+    async with service_of(returning({"y": "1"})) as service:
         port = RecordingPort(GrpcPort.write)
         cancel = service.protocol.start(make(), None, port, None)
         assert cancel is not None
@@ -195,7 +194,7 @@ async def test_a_cancelled_call_gets_no_reply(make: Callable[[], paddle.Call]) -
 
 
 async def test_an_answered_request_is_freed_without_the_garbage_collector() -> None:
-    async with inside(returning({"y": "1"})) as service:
+    async with service_of(returning({"y": "1"})) as service:
         port = RecordingPort(GrpcPort.write)
         context = OwnDict()
         reference = weakref.ref(context)
@@ -214,7 +213,7 @@ async def test_an_answered_request_is_freed_without_the_garbage_collector() -> N
 
 
 async def test_a_refusal_is_reported_before_start_returns() -> None:
-    async with inside(returning({"y": "1"})) as service:
+    async with service_of(returning({"y": "1"})) as service:
         service.engine.drain(lambda: None)
         port = RecordingPort(GrpcPort.write)
         assert service.protocol.start(texts(x="1"), None, port, None) is None
@@ -275,8 +274,8 @@ async def test_a_large_array_is_written_in_a_thread_off_the_loop(
 
     pack = BlockingPack(monkeypatch)
     root = OwnRoot() if own_root else RequestOp()
-    async with inside(Returning("giving", input_ops=[root])) as service:
-        request = asyncio.create_task(service.ask(x="1"))
+    async with service_of(Returning("giving", input_ops=[root])) as service:
+        request = asyncio.create_task(service.call(x="1"))
         async with asyncio.timeout(5):
             while not pack.threads:
                 await asyncio.sleep(0)

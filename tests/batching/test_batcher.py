@@ -24,7 +24,7 @@ def offer(batcher: Batcher, now: float, *data_ids: int, key: str | None = None) 
         batcher.offer(sample(data_id, key=key), now)
 
 
-def polled(batcher: Batcher, now: float, *, draining: bool = False) -> Batch:
+def poll_batch(batcher: Batcher, now: float, *, draining: bool = False) -> Batch:
     batch = batcher.poll(now, draining=draining)
     assert isinstance(batch, Batch)
     return batch
@@ -33,7 +33,7 @@ def polled(batcher: Batcher, now: float, *, draining: bool = False) -> Batch:
 def test_without_a_window_an_idle_worker_takes_all_queued_samples() -> None:
     batcher = Batcher(BatchPolicy(max_rows=4))
     offer(batcher, 0.0, 1, 2)
-    batch = polled(batcher, 0.0)
+    batch = poll_batch(batcher, 0.0)
     assert batch.data_ids == [1, 2]
     assert batch.reason is CloseReason.IDLE_SLOT
     assert batcher.poll(0.0) is None
@@ -42,7 +42,7 @@ def test_without_a_window_an_idle_worker_takes_all_queued_samples() -> None:
 def test_a_batch_closes_when_it_is_full() -> None:
     batcher = Batcher(BatchPolicy(max_rows=2, window=1.0))
     offer(batcher, 0.0, 1, 2, 3)
-    batch = polled(batcher, 0.0)
+    batch = poll_batch(batcher, 0.0)
     assert (batch.data_ids, batch.reason) == ([1, 2], CloseReason.FULL)
     assert batcher.poll(0.0) == 1.0
 
@@ -52,7 +52,7 @@ def test_the_oldest_sample_waits_no_longer_than_the_window() -> None:
     offer(batcher, 10.0, 1)
     offer(batcher, 10.3, 2)
     assert batcher.poll(10.3) == 10.5
-    batch = polled(batcher, 10.5)
+    batch = poll_batch(batcher, 10.5)
     assert (batch.data_ids, batch.reason) == ([1, 2], CloseReason.WINDOW)
 
 
@@ -60,7 +60,7 @@ def test_a_sample_with_a_deadline_before_the_window_s_end_closes_its_batch() -> 
     batcher = Batcher(BatchPolicy(max_rows=8, window=0.5))
     offer(batcher, 0.0, 1)
     batcher.offer(sample(2, deadline=0.4), 0.1)
-    batch = polled(batcher, 0.1)
+    batch = poll_batch(batcher, 0.1)
     assert (batch.data_ids, batch.reason) == ([1, 2], CloseReason.DEADLINE)
 
 
@@ -68,7 +68,7 @@ def test_a_full_group_is_dispatched_before_an_older_group_that_still_waits() -> 
     batcher = Batcher(BatchPolicy(max_rows=2, window=1.0))
     offer(batcher, 0.0, 1, key="odd")
     offer(batcher, 0.1, 2, 3, key="even")
-    assert polled(batcher, 0.1).data_ids == [2, 3]
+    assert poll_batch(batcher, 0.1).data_ids == [2, 3]
     assert batcher.poll(0.1) == 1.0
 
 
@@ -78,7 +78,7 @@ def test_a_busy_key_does_not_starve_a_key_whose_window_has_ended() -> None:
     for step in range(200):
         now = 0.01 * step
         offer(batcher, now, 1 + 2 * step, 2 + 2 * step, key="busy")
-        batch = polled(batcher, now)
+        batch = poll_batch(batcher, now)
         batcher.check_invariants()
         if batch.data_ids == [0]:
             assert now == pytest.approx(1.0)
@@ -90,23 +90,23 @@ def test_a_sample_that_does_not_fit_closes_the_batch_and_starts_the_next() -> No
     batcher = Batcher(BatchPolicy(max_rows=4))
     for data_id, rows in ((1, 3), (2, 2), (3, 1)):
         batcher.offer(sample(data_id, rows=rows), 0.0)
-    first = polled(batcher, 0.0)
+    first = poll_batch(batcher, 0.0)
     assert (first.data_ids, first.reason) == ([1], CloseReason.SHAPE)
-    assert polled(batcher, 0.0).data_ids == [2, 3]
+    assert poll_batch(batcher, 0.0).data_ids == [2, 3]
 
 
 def test_a_sample_larger_than_the_batch_runs_alone() -> None:
     batcher = Batcher(BatchPolicy(max_rows=4))
     batcher.offer(sample(1, rows=9), 0.0)
     offer(batcher, 0.0, 2)
-    batch = polled(batcher, 0.0)
+    batch = poll_batch(batcher, 0.0)
     assert (batch.data_ids, batch.rows, batch.reason) == ([1], 9, CloseReason.FULL)
 
 
 def test_draining_ignores_the_window() -> None:
     batcher = Batcher(BatchPolicy(max_rows=4, window=5.0))
     offer(batcher, 0.0, 1)
-    batch = polled(batcher, 0.0, draining=True)
+    batch = poll_batch(batcher, 0.0, draining=True)
     assert (batch.data_ids, batch.reason) == ([1], CloseReason.DRAIN)
 
 
@@ -143,9 +143,9 @@ def test_an_expired_sample_does_not_shorten_the_window_of_its_key() -> None:
     batcher.offer(sample(3, key="a"), 0.3)
     assert batcher.poll(0.3) == 0.5
     batcher.check_invariants()
-    assert polled(batcher, 0.5).data_ids == [1]
+    assert poll_batch(batcher, 0.5).data_ids == [1]
     assert batcher.poll(0.5) == 0.8
-    assert polled(batcher, 0.8).data_ids == [3]
+    assert poll_batch(batcher, 0.8).data_ids == [3]
 
 
 def test_a_sample_of_another_shape_is_skipped_and_starts_the_next_batch() -> None:
@@ -154,7 +154,7 @@ def test_a_sample_of_another_shape_is_skipped_and_starts_the_next_batch() -> Non
         one = sample(data_id)
         one.shapes = ((size, 100),)
         batcher.offer(one, 0.0)
-    assert [polled(batcher, 0.0).data_ids for _ in range(3)] == [[0, 2, 4], [1], [3]]
+    assert [poll_batch(batcher, 0.0).data_ids for _ in range(3)] == [[0, 2, 4], [1], [3]]
     assert batcher.poll(0.0) is None
 
 
@@ -164,7 +164,7 @@ def test_a_batch_skips_a_bounded_number_of_samples() -> None:
         one = sample(data_id)
         one.shapes = ((10_000 * 4 ** (data_id % 500),),)
         batcher.offer(one, 0.0)
-    assert polled(batcher, 0.0).data_ids == [0]
+    assert poll_batch(batcher, 0.0).data_ids == [0]
     batcher.check_invariants()
 
 

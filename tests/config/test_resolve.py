@@ -232,11 +232,11 @@ def test_all_problems_of_a_constructor_are_listed_at_once() -> None:
 
 def test_server_endpoints_make_an_op_remote() -> None:
     yaml = entry(client_type="pipeline_grpc", server_endpoints=["h:1", "[::1]:2"], model_name="m")
-    found = resolve(yaml, fetch_list=["y"])
-    assert found.remote is not None
-    assert str(found.remote) == "pipeline m at h:1, [::1]:2"
-    assert found.remote.fetch_list == ("y",)
-    assert found.model is None
+    options = resolve(yaml, fetch_list=["y"])
+    assert options.remote is not None
+    assert str(options.remote) == "pipeline m at h:1, [::1]:2"
+    assert options.remote.fetch_list == ("y",)
+    assert options.model is None
     given = resolve(yaml, server_endpoints=["c:3"], client_type="brpc")
     assert str(given.remote) == "general_model m at c:3"
     assert str(resolve(entry(server_endpoints=["h:1"])).remote) == "model at h:1"

@@ -187,10 +187,10 @@ def config_with(place: tuple[str, ...], key: str, value: Any) -> dict[str, Any]:
 
 
 def section_at(config: ServiceConfig, place: tuple[str, ...]) -> Any:
-    found: Any = config
+    section: Any = config
     for step in place:
-        found = found[step] if isinstance(found, dict) else getattr(found, step)
-    return found
+        section = section[step] if isinstance(section, dict) else getattr(section, step)
+    return section
 
 
 def test_the_tables_have_every_key() -> None:

@@ -23,7 +23,7 @@ from tests.door.test_http1_session import check_refusal, chunks, head_of, reques
 from tests.kit import baidu_std
 from tests.kit.http1 import Connection, connected
 from tests.peers.programs import program
-from tests.service.scripts import Later, until
+from tests.service.scripts import BackgroundCall, until
 
 Opened = Callable[..., Site]
 
@@ -539,7 +539,7 @@ def test_a_door_that_hands_over_serves_its_connections_but_accepts_none(opened: 
         idle.reply()
         streams.ask("/echo")
         site.until(lambda seen: seen.open == 3 and len(site.echo_app.holding) == 1)
-        handover = Later(lambda: site.run(site.door.hand_over(TIMEOUT)))
+        handover = BackgroundCall(lambda: site.run(site.door.hand_over(TIMEOUT)))
         streams.until(lambda: bool(streams.goaways))
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", site.port), timeout=TIMEOUT)
@@ -587,7 +587,7 @@ def test_tls_handshakes_in_progress_are_completed_during_a_handover(
     context = ssl.create_default_context(cafile=str(certificate[0]))
     plain = socket.create_connection(("127.0.0.1", site.port), timeout=TIMEOUT)
     site.until(lambda seen: seen.open == 1)
-    handover = Later(lambda: site.run(site.door.hand_over(TIMEOUT)))
+    handover = BackgroundCall(lambda: site.run(site.door.hand_over(TIMEOUT)))
     until(lambda: not can_connect(site.port), "it accepts no more")
     with context.wrap_socket(plain, server_hostname="localhost") as link:
         link.sendall(request("/echo", b"one"))

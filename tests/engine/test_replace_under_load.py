@@ -15,7 +15,7 @@ from penstock.errors import ServiceClosed
 from penstock.request import Outcome
 from penstock.service.blueprint import Blueprint, deploy
 from penstock.service.build import GraphWorks, Works
-from tests.service.inside import drawn, root
+from tests.service.in_process import blueprint_of, root
 
 
 class Versioned(Op):
@@ -31,7 +31,7 @@ class Versioned(Op):
 
 
 def version(number: int, name: str = "a") -> Blueprint:
-    return replace(drawn(Versioned(number), name=name), version=str(number))
+    return replace(blueprint_of(Versioned(number), name=name), version=str(number))
 
 
 async def test_every_request_is_answered_once_while_versions_are_replaced_under_load() -> None:

@@ -157,8 +157,8 @@ def test_filled_in_elements_are_counted() -> None:
     h.request(x=np.ones((2, 8)))
     finish(h)
     assert sizes(h) == [[1, 2]]
-    found = h.engine.stages[0].statistics()
-    assert (found.elements, found.filled_in) == (31, 4)
+    statistics = h.engine.stages[0].statistics()
+    assert (statistics.elements, statistics.filled_in) == (31, 4)
     (batch,) = [each for each in h.workers["op"].batches() if len(each.samples) == 2]
     assert (batch.elements, batch.filled_in) == (30, 4)
 

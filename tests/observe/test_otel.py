@@ -23,7 +23,7 @@ from penstock.observe.recorder import NO_ID, Recorder
 from penstock.observe.timeline import GRPC, BatchTimes, Step, Timeline
 from penstock.protocols.trace_context import parse
 from penstock.request import Batch, CloseReason, Sample
-from tests.service.inside import inside, root
+from tests.service.in_process import root, service_of
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED, LEFT_OUT = f"00-{TRACE}-{SPAN}-01", f"00-{TRACE}-{SPAN}-00"
@@ -88,11 +88,11 @@ async def test_a_requests_spans_are_its_parts_without_gaps() -> None:
     kept = InMemorySpanExporter()
     with writing(kept) as writer:
         first = Slow("first", input_ops=[root()])
-        async with inside(Op("second", input_ops=[first])) as service:
+        async with service_of(Op("second", input_ops=[first])) as service:
             recorder = Recorder()
             recorder.listen(writer)
             service.engine.instruments.install(recorder)
-            await service.ask(x="1")
+            await service.call(x="1")
     whole, *others = kept.get_finished_spans()
     children = below(whole, others)
     assert [each.name for each in children] == ["unpack", "first", "second", "pack"]

@@ -12,7 +12,7 @@ import pytest
 from penstock import Analyst, Op, PipelineClient
 from penstock.observe.profile import profile_text
 from penstock.observe.recorder import Recorder
-from tests.service.inside import inside, root
+from tests.service.in_process import root, service_of
 from tests.service.scripts import post, script
 from tests.services.process import running
 
@@ -89,10 +89,10 @@ class Slow(Op):
 
 async def test_profile_lines_have_the_timelines_times_for_any_op_name(tmp_path: Path) -> None:
     name = "a_0#b|c d:e\u00e9%"
-    async with inside(Slow(name, input_ops=[root()])) as service:
+    async with service_of(Slow(name, input_ops=[root()])) as service:
         recorder = Recorder()
         service.engine.instruments.install(recorder)
-        await service.ask(x="1")
+        await service.call(x="1")
         (timeline,) = recorder.latest()
     path = tmp_path / "profile.txt"
     path.write_text(profile_text(timeline))

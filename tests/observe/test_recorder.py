@@ -18,7 +18,7 @@ from penstock.observe.recorder import FAILED, KEPT, SLOWEST, Recorder
 from penstock.observe.request_log import facts_of
 from penstock.observe.timeline import Timeline
 from penstock.request import Batch, CloseReason, Sample
-from tests.service.inside import Inside, inside, root
+from tests.service.in_process import InProcessService, root, service_of
 
 
 class First(Op):
@@ -41,7 +41,7 @@ class Slow(First):
         return super().process(feed_batch, typical_logid)
 
 
-def recorder(service: Inside) -> Recorder:
+def recorder(service: InProcessService) -> Recorder:
     made = Recorder(3)
     service.engine.instruments.install(made)
     return made
@@ -49,9 +49,9 @@ def recorder(service: Inside) -> Recorder:
 
 async def test_a_requests_parts_follow_each_other_through_its_ops() -> None:
     first = Slow("first", input_ops=[root()])
-    async with inside(Op("second", input_ops=[first])) as service:
+    async with service_of(Op("second", input_ops=[first])) as service:
         kept = recorder(service)
-        await service.ask(x="1", log_id=7)
+        await service.call(x="1", log_id=7)
         (timeline,) = kept.latest()
     assert (timeline.engine, timeline.log_id, timeline.error) == (3, 7, None)
     assert [step.op for step in timeline.steps] == ["first", "second"]
@@ -70,23 +70,23 @@ async def test_a_requests_parts_follow_each_other_through_its_ops() -> None:
 
 async def test_timelines_have_the_requests_of_a_batch_and_errors() -> None:
     config = {"op": {"first": {"batch_size": 2, "auto_batching_timeout": 1000}}}
-    async with inside(First("first", input_ops=[root()]), config) as service:
+    async with service_of(First("first", input_ops=[root()]), config) as service:
         kept = recorder(service)
-        await asyncio.gather(service.ask(x="1"), service.ask(x="2"))
+        await asyncio.gather(service.call(x="1"), service.call(x="2"))
         one, other = kept.latest()
         assert one.steps[0].batch == other.steps[0].batch
         assert one.steps[0].mates == [one.data_id, other.data_id]
         assert one.steps[0].batch is not None
         assert (one.steps[0].batch.reason, one.steps[0].batch.rows) == ("full", 2)
-        await asyncio.gather(service.ask(x="fail"), service.ask(x="fail"))
+        await asyncio.gather(service.call(x="fail"), service.call(x="fail"))
         assert kept.latest()[-1].error == "hook_failed"
 
 
 async def test_the_timeline_of_a_timed_out_request_has_the_unfinished_step() -> None:
     config = {"op": {"first": {"timeout": 5}}}
-    async with inside(First("first", input_ops=[root()]), config) as service:
+    async with service_of(First("first", input_ops=[root()]), config) as service:
         kept = recorder(service)
-        await service.ask(x="1")
+        await service.call(x="1")
         (timeline,) = kept.latest()
         assert timeline.error == "op_timeout"
         (step,) = timeline.steps
@@ -96,10 +96,10 @@ async def test_the_timeline_of_a_timed_out_request_has_the_unfinished_step() -> 
 
 
 async def test_only_the_latest_and_the_slowest_timelines_are_kept() -> None:
-    async with inside(Op("op", input_ops=[root()])) as service:
+    async with service_of(Op("op", input_ops=[root()])) as service:
         kept = recorder(service)
         for _ in range(KEPT + 10):
-            await service.ask(x="1")
+            await service.call(x="1")
         assert len(kept.latest()) == KEPT
         slowest = kept.slowest()
         assert len(slowest) == SLOWEST
@@ -133,14 +133,14 @@ def test_a_step_has_the_padding_of_its_batch() -> None:
 
 async def test_some_failed_requests_of_each_error_are_kept_with_their_text() -> None:
     config = {"op": {"first": {"timeout": 500}}}
-    async with inside(First("first", input_ops=[root()]), config) as service:
+    async with service_of(First("first", input_ops=[root()]), config) as service:
         kept = recorder(service)
-        await service.ask(x="fail", log_id=77)
+        await service.call(x="fail", log_id=77)
         engine = service.engine
         engine.drain(lambda: None)
         for _ in range(FAILED + 5):
             with pytest.raises(ServiceClosed):
-                await service.ask(x="1")
+                await service.call(x="1")
         failed = kept.failed()
         assert [each.error for each in failed] == ["closed"] * FAILED + ["hook_failed"]
         assert "told to" in failed[-1].text
@@ -155,9 +155,9 @@ async def test_some_failed_requests_of_each_error_are_kept_with_their_text() -> 
 async def test_a_trace_has_requests_with_steps_and_workers_with_batches() -> None:
     read = root()
     left, right = First("left", input_ops=[read]), First("right", input_ops=[read])
-    async with inside(Op("join", input_ops=[left, right])) as service:
+    async with service_of(Op("join", input_ops=[left, right])) as service:
         kept = recorder(service)
-        await service.ask(x="1")
+        await service.call(x="1")
         timelines = kept.latest()
     made = trace(timelines)
     events = made["traceEvents"]
@@ -180,9 +180,9 @@ async def test_a_trace_has_requests_with_steps_and_workers_with_batches() -> Non
 
 
 async def test_the_facts_of_a_request_have_its_ids_ops_and_times() -> None:
-    async with inside(Slow("first", input_ops=[root()])) as service:
+    async with service_of(Slow("first", input_ops=[root()])) as service:
         kept = recorder(service)
-        await service.ask(x="1", log_id=9)
+        await service.call(x="1", log_id=9)
         facts = facts_of(kept.latest()[0])
     assert (facts["log_id"], facts["outcome"]) == (9, "ok")
     (op,) = facts["ops"]
@@ -203,9 +203,9 @@ def leaves(kept: Any) -> Iterator[Any]:
 
 
 async def test_only_numbers_and_texts_of_a_request_are_kept() -> None:
-    async with inside(First("first", input_ops=[root()])) as service:
+    async with service_of(First("first", input_ops=[root()])) as service:
         kept = recorder(service)
-        await asyncio.gather(service.ask(x="1"), service.ask(x="fail"))
+        await asyncio.gather(service.call(x="1"), service.call(x="fail"))
         held = [*leaves([kept._latest, kept._slowest, *kept._failed.values()])]
     assert {type(each) for each in held} == {str, int, float, bool, NoneType}
 
@@ -217,12 +217,12 @@ async def test_a_listener_that_raised_is_removed_and_others_are_still_called() -
         called.append("raises")
         raise RuntimeError("cannot listen")
 
-    async with inside(First("first", input_ops=[root()])) as service:
+    async with service_of(First("first", input_ops=[root()])) as service:
         kept = recorder(service)
         forget = kept.listen(raises)
         kept.listen(lambda timeline: called.append("other"))
         for _ in range(2):
-            await service.ask(x="1")
+            await service.call(x="1")
         forget()
     assert called == ["raises", "other", "other"]
 

@@ -11,7 +11,7 @@ import pytest
 
 from penstock import Op
 from penstock.observe.tracer import Window, report
-from tests.service.inside import inside, root
+from tests.service.in_process import root, service_of
 from tests.service.scripts import post, script
 from tests.services.process import running
 
@@ -78,11 +78,11 @@ class Work(Op):
 
 
 async def test_a_report_has_the_means_of_ops_and_the_latency_of_requests() -> None:
-    async with inside(Work("bert", input_ops=[root()])) as service:
+    async with service_of(Work("bert", input_ops=[root()])) as service:
         window = Window(time.monotonic())
         service.engine.instruments.install(window)
         for x in ("1", "2", "fail", "4"):
-            await service.ask(x=x)
+            await service.call(x=x)
         taken, emptied = window.take(), window.take()
     channels = [(["@DAGExecutor"], "bert", 0, 9), (["bert"], "@DAGExecutor", 0, 9)]
     found = parsed(report([taken, emptied], channels, 3, 10.0))

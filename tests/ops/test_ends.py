@@ -22,7 +22,7 @@ from penstock.errors import HookError
 from penstock.ops.ends import Ends
 from penstock.protocols import paddle, tensors
 from penstock.protocols.pb import Request, Response
-from tests.service.inside import drawn, inside, pairs
+from tests.service.in_process import blueprint_of, pairs, service_of
 
 FEED = {"a": "1", "b": "2"}
 
@@ -34,8 +34,8 @@ async def call(
     **feed: Any,
 ) -> Any:
     last = op("work", input_ops=[request_op or RequestOp()])
-    async with inside(response_op(input_ops=[last])) as service:
-        return await service.ask(log_id=7, **(feed or FEED))
+    async with service_of(response_op(input_ops=[last])) as service:
+        return await service.call(log_id=7, **(feed or FEED))
 
 
 def unpacking(function: Any) -> RequestOp:
@@ -99,15 +99,15 @@ async def test_the_log_id_is_the_request_s_unless_unpack_returns_another() -> No
 
 
 async def test_unpack_gets_the_protobuf_message() -> None:
-    seen: list[Any] = []
+    messages: list[Any] = []
 
     def unpack(self: Any, request: Any) -> Any:
-        seen.append(request)
+        messages.append(request)
         return {}, request.logid, None, ""
 
     await call(unpacking(unpack))
-    assert isinstance(seen[0], Request)
-    assert (list(seen[0].key), seen[0].logid) == (["a", "b"], 7)
+    assert isinstance(messages[0], Request)
+    assert (list(messages[0].key), messages[0].logid) == (["a", "b"], 7)
 
 
 async def test_an_overridden_unpack_may_call_the_default_one() -> None:
@@ -150,9 +150,9 @@ async def test_other_results_of_unpack_are_8000_and_the_next_request_succeeds(
 ) -> None:
     results = [given, {"a": "fine"}]
     last = Op("work", input_ops=[unpacking(lambda self, request: results.pop(0))])
-    async with inside(last) as service:
-        reply = await service.ask(a="1")
-        assert pairs(await service.ask(a="1")) == {"a": "fine"}
+    async with service_of(last) as service:
+        reply = await service.call(a="1")
+        assert pairs(await service.call(a="1")) == {"a": "fine"}
     assert (reply.err_no, reply.err_msg) == (8000, f"rpc package error: {text}")
 
 
@@ -228,7 +228,7 @@ def test_an_unpack_or_pack_with_a_wrong_signature_is_refused_at_start(hook: str)
     else:
         graph = end(input_ops=[Op("work", input_ops=[RequestOp()])])
     with pytest.raises(HookError, match=rf"{hook} takes 0 arguments .*: write def {hook}\(self"):
-        drawn(graph)
+        blueprint_of(graph)
 
 
 # ResponseOp
@@ -278,15 +278,15 @@ async def test_an_overridden_pack_may_call_the_default_one() -> None:
 
 
 async def test_pack_can_see_whether_the_request_had_tensors() -> None:
-    seen: list[bool] = []
+    typed_flags: list[bool] = []
 
     def pack(self: Any, channeldata: Any) -> Any:
-        seen.append(channeldata.typed)
+        typed_flags.append(channeldata.typed)
         return Response()
 
     await call(None, packing(pack))
     await call(None, packing(pack), x=np.ones(1))
-    assert seen == [False, True]
+    assert typed_flags == [False, True]
 
 
 async def test_a_result_of_pack_that_is_no_response_is_7000() -> None:
@@ -321,8 +321,8 @@ async def test_replies_are_typed_if_the_request_was_or_the_pack_format_is_set(
     end = (Own if own else ResponseOp)(input_ops=[Arrays("work", input_ops=[RequestOp()])])
     end.set_pack_format(isTensor=set_typed)
     feed: dict[str, Any] = {"x": np.array([1.0])} if ask_typed else {"x": "1"}
-    async with inside(end) as service:
-        reply = await service.ask(**feed)
+    async with service_of(end) as service:
+        reply = await service.call(**feed)
     assert (reply.err_no, list(reply.key)) == (0, keys)
     assert [tensor.name for tensor in reply.tensors] == names
 

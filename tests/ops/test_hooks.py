@@ -13,19 +13,19 @@ import pytest
 from penstock import CustomExceptionCode, Op
 from penstock.errors import HookError
 from penstock.ops.hooks import bind
-from tests.service.inside import drawn, inside, pairs, root
+from tests.service.in_process import blueprint_of, pairs, root, service_of
 
 X = np.ones((1, 1), dtype=np.float32)
 
 
-def made(name: str = "work", **hooks: Callable[..., Any]) -> Op:
+def op_with(name: str = "work", **hooks: Callable[..., Any]) -> Op:
     """An op of a new class with these hooks, after a new root."""
     return type("Made", (Op,), hooks)(name, input_ops=[root()])  # type: ignore[no-any-return]
 
 
 async def call(op: Op, log_id: int = 7, **feed: Any) -> Any:
-    async with inside(op) as service:
-        return await service.ask(log_id=log_id, **(feed or {"a": "1"}))
+    async with service_of(op) as service:
+        return await service.call(log_id=log_id, **(feed or {"a": "1"}))
 
 
 # Signatures
@@ -53,11 +53,13 @@ def test_each_signature_gets_the_arguments_that_it_takes(
 ) -> None:
     full = ("i", 3, 7, 9) if hook == "postprocess" else ("i", 3, 7)
     full = full[:2] if hook == "process" else full
-    assert bind(made(**{hook: function}), hook)(*full) == (full if expected == "all" else expected)
+    assert bind(op_with(**{hook: function}), hook)(*full) == (
+        full if expected == "all" else expected
+    )
 
 
 def test_a_static_method_is_called_without_self() -> None:
-    op = made(preprocess=staticmethod(lambda x: x))
+    op = op_with(preprocess=staticmethod(lambda x: x))
     assert bind(op, "preprocess")("i", 3, 7) == "i"
 
 
@@ -69,7 +71,7 @@ def test_a_decorator_with_args_and_kwargs_passes_on_the_function_s_arguments() -
 
         return call
 
-    assert bind(made(preprocess=twice(lambda self, x: x)), "preprocess")("i", 3, 7) == "ii"
+    assert bind(op_with(preprocess=twice(lambda self, x: x)), "preprocess")("i", 3, 7) == "ii"
 
 
 def test_a_decorator_with_its_own_signature_is_called_by_that_signature() -> None:
@@ -80,7 +82,7 @@ def test_a_decorator_with_its_own_signature_is_called_by_that_signature() -> Non
 
         return call
 
-    op = made(preprocess=old(lambda self, x, *, must: (x, must)))
+    op = op_with(preprocess=old(lambda self, x, *, must: (x, must)))
     assert bind(op, "preprocess")("i", 3, 7) == ("i", 3)
 
 
@@ -102,7 +104,7 @@ def test_a_hook_with_a_wrong_signature_is_refused_at_start_with_the_fix(
     hook: str, function: Any, words: str
 ) -> None:
     with pytest.raises(HookError, match=rf"op 'work': {hook} .*{words}.*: write def {hook}\(self"):
-        drawn(made(**{hook: function}))
+        blueprint_of(op_with(**{hook: function}))
 
 
 @pytest.mark.parametrize("hook", ["preprocess", "postprocess", "init_op", "check_jumping"])
@@ -111,7 +113,7 @@ def test_only_process_may_be_a_coroutine(hook: str) -> None:
         return {}
 
     with pytest.raises(HookError, match=f"op 'work': {hook} is a coroutine.*write def {hook}"):
-        drawn(made(**{hook: coroutine}))
+        blueprint_of(op_with(**{hook: coroutine}))
 
 
 async def a_generator_on_the_loop(self: Any, *args: Any) -> Any:
@@ -126,7 +128,7 @@ def a_generator(self: Any, *args: Any) -> Any:
 @pytest.mark.parametrize("hook", ["preprocess", "process", "postprocess", "init_op"])
 def test_no_hook_may_be_a_generator(hook: str, function: Any) -> None:
     with pytest.raises(HookError, match=f"op 'work': {hook} is a generator.*return instead of"):
-        drawn(made(**{hook: function}))
+        blueprint_of(op_with(**{hook: function}))
 
 
 # What preprocess returns
@@ -142,20 +144,20 @@ def test_no_hook_may_be_a_generator(hook: str, function: Any) -> None:
     ids=["dict", "tuple of four", "tuple that skips"],
 )
 async def test_preprocess_may_return_a_dict_or_the_tuple_of_four(result: Any) -> None:
-    op = made(preprocess=lambda self, x: result)
+    op = op_with(preprocess=lambda self, x: result)
     assert pairs(await call(op)) == {"a": "1", "b": "2"}
 
 
 @pytest.mark.parametrize("length", [0, 2, 3, 5])
 async def test_a_tuple_of_another_length_is_an_error_with_op_and_hook(length: int) -> None:
-    reply = await call(made(preprocess=lambda self, x: ({},) * length))
+    reply = await call(op_with(preprocess=lambda self, x: ({},) * length))
     assert reply.err_no == 10000
     assert f"op 'work': preprocess returned a tuple of {length}" in reply.err_msg
 
 
 @pytest.mark.parametrize("data", [5, None, "text", [1]])
 async def test_a_result_of_preprocess_that_process_cannot_take_is_7000(data: Any) -> None:
-    op = made(preprocess=lambda self, x: data, process=lambda self, feeds: {})
+    op = op_with(preprocess=lambda self, x: data, process=lambda self, feeds: {})
     reply = await call(op)
     assert reply.err_no == 7000
     assert "op 'work': preprocess must give a dict" in reply.err_msg
@@ -170,7 +172,7 @@ async def test_a_result_of_preprocess_that_process_cannot_take_is_7000(data: Any
     ids=["dict", "tuple", "tuple with a number of numpy's"],
 )
 async def test_process_may_return_a_result_or_the_tuple_of_three(result: Any) -> None:
-    assert pairs(await call(made(process=lambda self, feeds: result))) == {"y": "1"}
+    assert pairs(await call(op_with(process=lambda self, feeds: result))) == {"y": "1"}
 
 
 def wrapped(text: str) -> str:
@@ -215,12 +217,12 @@ def wrapped(text: str) -> str:
     ],
 )
 async def test_other_results_of_process_are_errors(result: Any, number: int, text: str) -> None:
-    reply = await call(made(process=lambda self, feeds: result))
+    reply = await call(op_with(process=lambda self, feeds: result))
     assert (reply.err_no, reply.err_msg) == (number, text)
 
 
 async def test_typical_logid_is_the_first_request_s_log_id() -> None:
-    op = made(process=lambda self, feeds, typical_logid: {"y": str(typical_logid)})
+    op = op_with(process=lambda self, feeds, typical_logid: {"y": str(typical_logid)})
     assert pairs(await call(op, log_id=11)) == {"y": "11"}
 
 
@@ -235,10 +237,10 @@ async def test_a_coroutine_process_runs_for_several_requests_at_once() -> None:
         await all_started.wait()
         return {"y": "together"}
 
-    op = made(process=process)
+    op = op_with(process=process)
     op.concurrency = 3
-    async with inside(op) as service:
-        replies = await asyncio.gather(*(service.ask(a="1") for _ in range(3)))
+    async with service_of(op) as service:
+        replies = await asyncio.gather(*(service.call(a="1") for _ in range(3)))
     assert [pairs(reply) for reply in replies] == [{"y": "together"}] * 3
 
 
@@ -252,7 +254,7 @@ async def test_a_coroutine_process_is_cancelled_by_the_op_s_timeout() -> None:
             ended.append("cancelled")
             raise
 
-    op = made(process=process)
+    op = op_with(process=process)
     op.timeout = 50
     assert (await call(op)).err_no == 6000
     assert ended == ["cancelled"]
@@ -262,7 +264,7 @@ async def test_a_plain_process_that_returns_a_coroutine_is_an_error_with_the_fix
     async def inner(self: Any, feeds: Any) -> Any:
         return {}
 
-    reply = await call(made(process=lambda self, feeds: inner(self, feeds)))
+    reply = await call(op_with(process=lambda self, feeds: inner(self, feeds)))
     assert (reply.err_no, reply.err_msg) == (
         7000,
         wrapped(
@@ -278,7 +280,7 @@ async def test_an_object_with_a_coroutine_call_is_a_coroutine_process() -> None:
             await asyncio.sleep(0)
             return {"y": "waited"}
 
-    assert pairs(await call(made(process=Answers()))) == {"y": "waited"}
+    assert pairs(await call(op_with(process=Answers()))) == {"y": "waited"}
 
 
 async def test_a_plain_process_that_runs_a_coroutine_is_plain() -> None:
@@ -289,7 +291,7 @@ async def test_a_plain_process_that_runs_a_coroutine_is_plain() -> None:
     def outer(*args: Any) -> Any:
         return asyncio.run(inner(*args))
 
-    assert pairs(await call(made(process=outer))) == {"y": "ran"}
+    assert pairs(await call(op_with(process=outer))) == {"y": "ran"}
 
 
 # What postprocess returns
@@ -297,12 +299,12 @@ async def test_a_plain_process_that_runs_a_coroutine_is_plain() -> None:
 
 @pytest.mark.parametrize("result", [{"y": "1"}, ({"y": "1"}, None, ""), ({"y": "1"}, None, "un")])
 async def test_postprocess_may_return_a_dict_or_the_tuple_of_three(result: Any) -> None:
-    assert pairs(await call(made(postprocess=lambda self, x, y: result))) == {"y": "1"}
+    assert pairs(await call(op_with(postprocess=lambda self, x, y: result))) == {"y": "1"}
 
 
 @pytest.mark.parametrize("result", [None, [1], "y", ({}, None), ({}, None, "", 1), (5, None, "")])
 async def test_a_result_of_postprocess_that_is_no_dict_is_7000(result: Any) -> None:
-    reply = await call(made(postprocess=lambda self, x, y: result))
+    reply = await call(op_with(postprocess=lambda self, x, y: result))
     assert (reply.err_no, reply.err_msg) == (7000, "postprocess should return dict")
 
 
@@ -317,6 +319,6 @@ HOOKS = {
 
 @pytest.mark.parametrize("hook", HOOKS)
 async def test_a_product_error_s_number_and_text_are_replied(hook: str) -> None:
-    after = Op("after", input_ops=[made(**{hook: HOOKS[hook](51)})])
+    after = Op("after", input_ops=[op_with(**{hook: HOOKS[hook](51)})])
     reply = await call(after)
     assert (reply.err_no, reply.err_msg, list(reply.key)) == (51, "no cat", [])

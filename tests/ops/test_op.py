@@ -13,7 +13,7 @@ import pytest
 
 from penstock import LocalServiceHandler, Op, RequestOp
 from penstock.errors import ConfigError, GraphError
-from tests.service.inside import drawn, inside, pairs, root
+from tests.service.in_process import blueprint_of, pairs, root, service_of
 from tests.service.models import scale
 
 PLACES = pytest.mark.parametrize("place", ["constructor", "yaml"])
@@ -103,8 +103,8 @@ async def test_concurrency_is_the_number_of_batches_at_once(place: str) -> None:
     op = Work(**keywords)
     meeting = threading.Barrier(3)
     op.act = lambda: meeting.wait(10)
-    async with inside(op, config) as service:
-        replies = await asyncio.gather(*(service.ask() for _ in range(3)))
+    async with service_of(op, config) as service:
+        replies = await asyncio.gather(*(service.call() for _ in range(3)))
     assert [reply.err_no for reply in replies] == [0, 0, 0]
 
 
@@ -114,8 +114,8 @@ async def test_a_process_that_exceeds_timeout_is_6000(place: str) -> None:
     op = Work(**keywords)
     gate = threading.Event()
     op.act = lambda: gate.wait(10)
-    async with inside(op, config) as service:
-        reply = await service.ask(log_id=7)
+    async with service_of(op, config) as service:
+        reply = await service.call(log_id=7)
         gate.set()
     assert reply.err_no == 6000
     assert reply.err_msg == (
@@ -132,8 +132,8 @@ async def test_retry_is_the_number_of_attempts_of_a_process_that_times_out(place
     op = Work(**keywords)
     gate = threading.Event()
     op.act = lambda: len(op.calls) == 3 or gate.wait(10)
-    async with inside(op, config) as service:
-        reply = await service.ask()
+    async with service_of(op, config) as service:
+        reply = await service.call()
         gate.set()
     assert pairs(reply) == {"together": "1"}
     assert op.calls == [1, 1, 1]
@@ -142,8 +142,8 @@ async def test_retry_is_the_number_of_attempts_of_a_process_that_times_out(place
 async def test_an_error_other_than_a_timeout_is_not_retried() -> None:
     op = Work(timeout=5000, retry=3)
     op.act = lambda: 1 / 0
-    async with inside(op) as service:
-        reply = await service.ask()
+    async with service_of(op) as service:
+        reply = await service.call()
     assert (reply.err_no, op.calls) == (10000, [1])
 
 
@@ -151,15 +151,15 @@ async def test_an_error_other_than_a_timeout_is_not_retried() -> None:
 async def test_batch_size_is_the_number_of_requests_in_a_batch(place: str) -> None:
     keywords, config = options_at(place, batch_size=3, auto_batching_timeout=10_000)
     op = Work(**keywords)
-    async with inside(op, config) as service:
-        replies = await asyncio.gather(*(service.ask() for _ in range(6)))
+    async with service_of(op, config) as service:
+        replies = await asyncio.gather(*(service.call() for _ in range(6)))
     assert [pairs(reply)["together"] for reply in replies] == ["3"] * 6
 
 
 async def test_a_batch_size_without_a_window_does_not_wait_and_does_not_warn() -> None:
     op = Work(batch_size=3)
-    async with inside(op) as service:
-        assert pairs(await service.ask()) == {"together": "1"}
+    async with service_of(op) as service:
+        assert pairs(await service.call()) == {"together": "1"}
     assert service.works.deployment.warnings == ()
 
 
@@ -168,8 +168,8 @@ async def test_fetch_list_is_the_model_s_outputs_in_the_reply(place: str, tmp_pa
     keywords, config = options_at(place, fetch_list=["twice"])
     entry = config.setdefault("op", {}).setdefault("work", {})
     entry["local_service_conf"] = {"model_config": str(scale(tmp_path / "m.onnx", 10))}
-    async with inside(Op("work", input_ops=[root()], **keywords), config) as service:
-        reply = await service.ask(x=X)
+    async with service_of(Op("work", input_ops=[root()], **keywords), config) as service:
+        reply = await service.call(x=X)
     assert [tensor.name for tensor in reply.tensors] == ["twice"]
     assert pairs(reply) == {"twice": "array([[20., 40., 60.]], dtype=float32)"}
 
@@ -182,8 +182,8 @@ async def test_an_op_reads_its_fetch_list_and_its_client(tmp_path: Path) -> None
 
     op = Asking("work", input_ops=[root()], fetch_list=["y"])
     model = {"model_config": str(scale(tmp_path / "m.onnx", 10))}
-    async with inside(op, {"op": {"work": {"local_service_conf": model}}}) as service:
-        reply = await service.ask(x=X)
+    async with service_of(op, {"op": {"work": {"local_service_conf": model}}}) as service:
+        reply = await service.call(x=X)
     assert pairs(reply) == {"y": "array([[10., 20., 30.]], dtype=float32)"}
 
 
@@ -191,8 +191,8 @@ async def test_an_op_reads_its_fetch_list_and_its_client(tmp_path: Path) -> None
 async def test_a_local_service_handler_runs_the_op(own: list[str] | None, tmp_path: Path) -> None:
     handler = LocalServiceHandler(str(scale(tmp_path / "m.onnx", 10)), fetch_names=["y"])
     op = Op("work", input_ops=[root()], local_service_handler=handler, fetch_list=own)
-    async with inside(op) as service:
-        reply = await service.ask(x=X)
+    async with service_of(op) as service:
+        reply = await service.call(x=X)
     assert list(pairs(reply)) == (own or ["y"])
 
 
@@ -203,13 +203,13 @@ async def test_a_handler_overrides_yaml_and_a_flag_overrides_the_handler(tmp_pat
         handler = LocalServiceHandler(str(ten), fetch_names=["y"])
         op = Op("work", input_ops=[root()], local_service_handler=handler)
         config = {"op": {"work": {"local_service_conf": {"model_config": str(hundred)}}}}
-        async with inside(op, config, flags) as service:
-            assert expected in pairs(await service.ask(x=X))["y"]
+        async with service_of(op, config, flags) as service:
+            assert expected in pairs(await service.call(x=X))["y"]
 
 
 def test_a_handler_of_another_kind_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"op work: .*must be a LocalServiceHandler, got str"):
-        drawn(Work(local_service_handler="m"))
+        blueprint_of(Work(local_service_handler="m"))
 
 
 async def test_jump_to_ops_are_skipped_if_check_jumping_is_true() -> None:
@@ -227,16 +227,16 @@ async def test_jump_to_ops_are_skipped_if_check_jumping_is_true() -> None:
     middle = Marking("middle", input_ops=[first])
     first.set_jump_to_ops([middle])
     last = Op("last", input_ops=[middle])
-    async with inside(last) as service:
-        assert pairs(await service.ask(skip="no")) == {"skip": "no", "marked": "by the middle"}
-        assert pairs(await service.ask(skip="yes")) == {"skip": "yes"}
+    async with service_of(last) as service:
+        assert pairs(await service.call(skip="no")) == {"skip": "no", "marked": "by the middle"}
+        assert pairs(await service.call(skip="yes")) == {"skip": "yes"}
 
 
 async def test_two_inputs_without_a_preprocess_warn_at_start_and_are_3000() -> None:
     source = root()
     left, right = (Op(name, input_ops=[source]) for name in ("left", "right"))
-    async with inside(Op("join", input_ops=[left, right])) as service:
-        reply = await service.ask(a="1")
+    async with service_of(Op("join", input_ops=[left, right])) as service:
+        reply = await service.call(a="1")
     assert reply.err_no == 3000
     assert "this Op has multiple previous inputs. Please override this func." in reply.err_msg
     (warning,) = service.works.deployment.warnings
@@ -273,8 +273,8 @@ class Remembering(Op):
 async def test_attributes_of_an_op_are_per_worker_with_batches_of_one() -> None:
     Remembering.inits = 0
     op = Remembering("remember", input_ops=[root()], concurrency=4)
-    async with inside(op) as service:
-        replies = await asyncio.gather(*(service.ask(text=str(n)) for n in range(100)))
+    async with service_of(op) as service:
+        replies = await asyncio.gather(*(service.call(text=str(n)) for n in range(100)))
     assert [pairs(reply)["text"] for reply in replies] == [str(n) for n in range(100)]
     assert Remembering.inits == 1
     assert len(op.shared) == 100  # attributes of init_op are shared by the workers

@@ -15,7 +15,7 @@ from onnx import parser
 from penstock import FunctionOp, Model, Op, Service, op
 from penstock.errors import ConfigError, GraphError, HookError, InputMismatch
 from penstock.ops.ends import RequestOp, ResponseOp
-from tests.service.inside import drawn, inside, pairs
+from tests.service.in_process import blueprint_of, pairs, service_of
 from tests.service.models import scale
 
 
@@ -25,8 +25,8 @@ def response_op_of(last: Op) -> ResponseOp:
 
 
 async def call(last: Op, **feed: Any) -> Any:
-    async with inside(response_op_of(last)) as service:
-        return await service.ask(**feed)
+    async with service_of(response_op_of(last)) as service:
+        return await service.call(**feed)
 
 
 # Functions
@@ -70,9 +70,9 @@ def both_kinds(function: Any) -> tuple[Any, Any]:
 @pytest.mark.parametrize("function", both_kinds(lambda request: {}))
 def test_a_function_gets_one_request_at_a_time_and_refuses_a_batch_size(function: Any) -> None:
     with pytest.raises(ConfigError, match=r"op 'f': batch_size must be 1, got 4: .* a function"):
-        drawn(response_op_of(op(name="f", batch_size=4)(function)))
+        blueprint_of(response_op_of(op(name="f", batch_size=4)(function)))
     with pytest.raises(ConfigError, match=r"op 'f': batch_size must be 1, got 3: .* a function"):
-        drawn(response_op_of(op(name="f")(function)), {"op": {"f": {"batch_size": 3}}})
+        blueprint_of(response_op_of(op(name="f")(function)), {"op": {"f": {"batch_size": 3}}})
 
 
 @pytest.mark.parametrize("function", both_kinds(lambda request: ({}, 51, "no cat")))
@@ -104,8 +104,8 @@ async def test_a_join_that_misses_an_input_is_an_error_with_the_present_ones() -
     # Inline, so that the first op to finish is the first in the list.
     inline = {name: {"executor": "inline"} for name in ("left", "right")}
     first = {"dag": {"channel_recv_frist_arrive": True}, "op": inline}
-    async with inside(response_op_of(join), first) as service:
-        reply = await service.ask(text="x")
+    async with service_of(response_op_of(join), first) as service:
+        reply = await service.call(text="x")
     assert reply.err_no == 3000
     assert "op 'join' got the dict of left only" in reply.err_msg
 
@@ -173,8 +173,10 @@ async def test_arrays_of_several_requests_are_not_joined_for_a_function(executor
     def rows(request: Any) -> Any:
         return {"rows": str(len(request["x"]))}
 
-    async with inside(response_op_of(rows), {"op": {"rows": {"executor": executor}}}) as service:
-        asks = [service.ask(x=np.ones((1, 2), dtype=np.float32)) for _ in range(8)]
+    async with service_of(
+        response_op_of(rows), {"op": {"rows": {"executor": executor}}}
+    ) as service:
+        asks = [service.call(x=np.ones((1, 2), dtype=np.float32)) for _ in range(8)]
         replies = await asyncio.gather(*asks)
     assert [pairs(reply) for reply in replies] == [{"rows": "1"}] * 8
 

@@ -112,24 +112,24 @@ class Peer:
     def body(self, stream: int = 1) -> bytes:
         return b"".join(one.payload for one in self.sent(f.DATA, stream))
 
-    def seen(self, kind: type, stream: int | None = None) -> list[Any]:
+    def events_of(self, kind: type, stream: int | None = None) -> list[Any]:
         """The events of one kind."""
-        found = [event for event in self.events if isinstance(event, kind)]
-        return [event for event in found if stream is None or event.stream.id == stream]
+        events_of_kind = [event for event in self.events if isinstance(event, kind)]
+        return [event for event in events_of_kind if stream is None or event.stream.id == stream]
 
     def head(self, stream: int = 1) -> Any:
-        (event,) = self.seen(events.HeadReceived, stream)
+        (event,) = self.events_of(events.HeadReceived, stream)
         return event.head
 
     def stream(self, stream: int = 1) -> Any:
         """The core's stream object."""
-        return self.seen(events.HeadReceived, stream)[0].stream
+        return self.events_of(events.HeadReceived, stream)[0].stream
 
     def received(self, stream: int = 1) -> bytes:
-        return b"".join(event.data for event in self.seen(events.DataReceived, stream))
+        return b"".join(event.data for event in self.events_of(events.DataReceived, stream))
 
     def trailers(self) -> tuple[f.Field, ...]:
-        (event,) = self.seen(events.TrailersReceived)
+        (event,) = self.events_of(events.TrailersReceived)
         headers: tuple[f.Field, ...] = event.headers
         return headers
 
@@ -151,22 +151,24 @@ class Peer:
 
     def judge(self, *allowed: Verdict, alive: bool = True) -> None:
         """Asserts that the verdict is one of these, and that the events agree with the output."""
-        found = self.verdict()
-        details = f"got {found}, want {' or '.join(map(str, allowed))}; events {self.events[-5:]}"
-        assert found in allowed, details
-        failed = self.seen(events.ConnectionFailed)
-        if found.code is not None and found.stream is None:
-            assert [event.code for event in failed] == [found.code], details
+        verdict = self.verdict()
+        details = f"got {verdict}, want {' or '.join(map(str, allowed))}; events {self.events[-5:]}"
+        assert verdict in allowed, details
+        failed = self.events_of(events.ConnectionFailed)
+        if verdict.code is not None and verdict.stream is None:
+            assert [event.code for event in failed] == [verdict.code], details
             assert self.out[-1].kind == f.GOAWAY
             # A failed connection accepts and sends nothing more.
             assert self.core.receive(f.ping()) == []
             assert self.core.take_output() == b""
             return
         assert not failed, details
-        known = {event.stream.id for event in self.seen(events.HeadReceived)}
-        ours = [event for event in self.seen(events.StreamReset) if not event.by_peer]
-        if found.stream in known:
-            assert [(event.stream.id, event.code) for event in ours] == [(found.stream, found.code)]
+        known = {event.stream.id for event in self.events_of(events.HeadReceived)}
+        ours = [event for event in self.events_of(events.StreamReset) if not event.by_peer]
+        if verdict.stream in known:
+            assert [(event.stream.id, event.code) for event in ours] == [
+                (verdict.stream, verdict.code)
+            ]
         if alive:
             self.alive()
 
@@ -266,7 +268,7 @@ def ended(stream: int = 1) -> Step:
 
 def unknown(stream: int = 1) -> Step:
     """No head was reported for this stream."""
-    return check(lambda peer: peer.seen(events.HeadReceived, stream) == [])
+    return check(lambda peer: peer.events_of(events.HeadReceived, stream) == [])
 
 
 def has(stream: int, name: bytes, value: bytes) -> Step:

@@ -385,10 +385,11 @@ class Conversation(RuleBasedStateMachine):
     @invariant()
     def received_data_was_sent(self) -> None:
         for one in getattr(self, "exchanges", {}).values():
-            for here, there in (("core", "h2"), ("h2", "core")):
-                assert one.body[there].startswith(one.body_received[here])
+            for receiver, sender in (("core", "h2"), ("h2", "core")):
+                assert one.body[sender].startswith(one.body_received[receiver])
                 assert (
-                    one.sent[there][: len(one.fields_received[here])] == one.fields_received[here]
+                    one.sent[sender][: len(one.fields_received[receiver])]
+                    == one.fields_received[receiver]
                 )
 
     def teardown(self) -> None:
@@ -406,10 +407,10 @@ class Conversation(RuleBasedStateMachine):
         self.carry()
         for one in self.exchanges.values():
             if one.reset is None:
-                for here, there in (("core", "h2"), ("h2", "core")):
-                    assert one.body[there] == bytes(one.body_received[here])
-                    assert one.sent[there] == one.fields_received[here]
-                    assert (there in one.ended) == (here in one.end_received)
+                for receiver, sender in (("core", "h2"), ("h2", "core")):
+                    assert one.body[sender] == bytes(one.body_received[receiver])
+                    assert one.sent[sender] == one.fields_received[receiver]
+                    assert (sender in one.ended) == (receiver in one.end_received)
         living = [one for one in self.exchanges.values() if not one.reset and len(one.ended) < 2]
         assert len(self.core.streams) == len(living)
         assert self.ponged == self.pings

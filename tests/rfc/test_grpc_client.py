@@ -100,7 +100,7 @@ def whole_large_message(peer: Called) -> None:
 
 rules(
     ("Requests: a client's head defines the call", sends(seconds=None, check=has_a_call_s_fields)),
-    ("Requests: a client tells the time that is left", sends(seconds=4.0, check=has_a_timeout)),
+    ("Requests: a client sends the remaining time", sends(seconds=4.0, check=has_a_timeout)),
     (
         "Requests: a client sends a message with its prefix and ends with it",
         sends(b"ask"),
@@ -108,7 +108,7 @@ rules(
     ),
     ("Requests: a client sends an empty message, too", sends(b"")),
     (
-        "Requests: a large message goes as its windows allow",
+        "Requests: a large message is sent as its windows allow",
         sends(b"x" * 100_000),
         whole_large_message,
     ),
@@ -132,13 +132,13 @@ IDENTITY = (*HEAD, (b"grpc-encoding", b"identity"))
 PACKED = message(gzip.compress(b"good"), flag=1)
 UNKNOWN = GrpcCode.UNKNOWN
 rules(
-    ("Responses: a client takes a head, a message and trailers", succeeds(answer(1))),
+    ("Responses: a client accepts a head, a message and trailers", succeeds(answer(1))),
     (
-        "Responses: a client takes any kind of application/grpc and any metadata",
+        "Responses: a client accepts any kind of application/grpc and any metadata",
         succeeds(answer(1, trailers=(*OK, *FIELDS[3:]), head=FIELDS)),
     ),
     (
-        "Responses: a client takes a message in frames of any border",
+        "Responses: a client accepts a message in frames of any size",
         succeeds(
             BEGUN,
             *[f.data(1, bytes([octet])) for octet in message(b"good")],
@@ -146,14 +146,14 @@ rules(
         ),
     ),
     (
-        "Responses: a client takes trailers in CONTINUATION frames",
+        "Responses: a client accepts trailers in CONTINUATION frames",
         succeeds(
             BEGUN + f.data(1, message(b"good")) + f.headers(1, END[:4], end=True, whole=False),
             f.continuation(1, END[4:]),
         ),
     ),
     (
-        "Responses: a client takes an error that is trailers only",
+        "Responses: a client accepts an error that is trailers only",
         fails(
             GrpcCode.FAILED_PRECONDITION,
             "no",
@@ -161,7 +161,7 @@ rules(
         ),
     ),
     (
-        "Responses: a client takes every status behind messages",
+        "Responses: a client accepts every status after messages",
         *in_turn(
             [
                 (GrpcCode(code), lambda n, code=code: answer(n, trailers=status(code)))
@@ -170,7 +170,7 @@ rules(
         ),
     ),
     (
-        "Responses: a status that cannot be read is UNKNOWN",
+        "Responses: a status that cannot be parsed is UNKNOWN",
         *in_turn(
             [
                 (UNKNOWN, lambda n, raw=raw: answer(n, trailers=((b"grpc-status", raw),)))
@@ -179,7 +179,7 @@ rules(
         ),
     ),
     (
-        "Responses: a message of a status is decoded, also where it is encoded wrongly",
+        "Responses: a message of a status is decoded, even if it is encoded wrongly",
         *[
             fails(
                 GrpcCode.FAILED_PRECONDITION,
@@ -200,7 +200,7 @@ rules(
         ],
     ),
     (
-        "Responses: a status is made up where the answer has none",
+        "Responses: a reply without a status gets one from the client",
         fails(UNKNOWN, by=answer(1, trailers=((b"x", b"1"),))),
         fails(UNKNOWN, by=only(3, *HEAD), stream=3),
         fails(
@@ -210,7 +210,7 @@ rules(
         ),
     ),
     (
-        "Responses: a status is made up for an answer that is not of gRPC",
+        "Responses: a reply that is not gRPC gets a status from the client",
         *[
             fails(
                 UNKNOWN,
@@ -223,23 +223,26 @@ rules(
             for index, kind in enumerate((b"text/html", b"application/json", b""))
         ],
     ),
-    ("Responses: interim answers are passed over", succeeds(INTERIM, INTERIM, answer(1))),
+    ("Responses: interim responses are ignored", succeeds(INTERIM, INTERIM, answer(1))),
     (
         "Responses: an end in the middle of a message is a failure",
         fails(GrpcCode.INTERNAL, by=answer(1, message(b"good")[:-1])),
     ),
     (
-        "Responses: heads of 8 KiB are taken",
+        "Responses: heads of 8 KiB are accepted",
         succeeds(answer(1, trailers=(*OK, *EIGHT_KIB), head=(*HEAD, *EIGHT_KIB))),
     ),
     (
-        "Compression: an answer that is compressed though that was not offered is INTERNAL",
+        "Compression: a compressed reply that was not offered is INTERNAL",
         # The message names the encoding that was used and the supported ones.
         fails(GrpcCode.INTERNAL, "gzip", "identity", by=answer(1, PACKED, head=GZIP)),
         fails(GrpcCode.INTERNAL, by=answer(3, PACKED), stream=3),
         fails(GrpcCode.INTERNAL, by=answer(5, PACKED, head=IDENTITY), stream=5),
     ),
-    ("Compression: a plain message beside an encoding is plain", succeeds(answer(1, head=GZIP))),
+    (
+        "Compression: a plain message with an encoding in the head is plain",
+        succeeds(answer(1, head=GZIP)),
+    ),
 )
 
 # HTTP statuses
@@ -259,7 +262,7 @@ CODES = {
 WITH_STATUS = f.block([(b":status", b"503"), GRPC, *status(7)])
 rules(
     (
-        "HTTP statuses: an answer without a grpc-status is judged by its HTTP status",
+        "HTTP statuses: a reply without a grpc-status gets one from its HTTP status",
         *in_turn(
             [
                 (code, lambda n, number=number: only(n, (b":status", b"%d" % number), HTML))
@@ -276,7 +279,7 @@ rules(
         ),
     ),
     (
-        "HTTP statuses: a grpc-status counts more, with a body and without",
+        "HTTP statuses: a grpc-status has priority, with a body and without",
         fails(GrpcCode.PERMISSION_DENIED, by=f.headers(1, WITH_STATUS, end=True)),
         fails(
             GrpcCode.PERMISSION_DENIED,
@@ -315,20 +318,20 @@ rules(
         ],
     ),
     (
-        "Errors: RST_STREAM behind a part of the answer closes the call",
+        "Errors: RST_STREAM after a part of the reply ends the call",
         fails(
             GrpcCode.INTERNAL,
             by=BEGUN + f.data(1, message(b"good")) + f.reset(1, f.INTERNAL_ERROR),
         ),
     ),
     (
-        "Health checking: a server that lacks the service is UNIMPLEMENTED to who asks",
+        "Health checking: a server without the health service is UNIMPLEMENTED",
         fails(GrpcCode.UNIMPLEMENTED, by=only(1, *HEAD, *status(12))),
     ),
 )
 
 
-@add("Early Server Closure: a client takes an answer before its request has ended, and resets it")
+@add("Early Server Closure: a client accepts a reply before its request has ended, and resets it")
 def _(peer: Called) -> None:
     outgoing = peer.start(b"x" * (1 << 25))  # more than the windows allow
     peer.accept()
@@ -338,7 +341,7 @@ def _(peer: Called) -> None:
     assert peer.asked().code == f.NO_ERROR
 
 
-@add("Idempotency and Retries: a refused stream is called again")
+@add("Idempotency and Retries: a refused stream is retried")
 def _(peer: Called) -> None:
     outgoing = peer.played(f.reset(1, f.REFUSED_STREAM))
     peer.asked(3)
@@ -362,7 +365,7 @@ def _(peer: Called) -> None:
     assert (failure.status, failure.sent) == (GrpcCode.UNAVAILABLE, False)
 
 
-@add("Idempotency and Retries: a call that may have begun is not made again")
+@add("Idempotency and Retries: a call that may have begun is not retried")
 def _(peer: Called) -> None:
     peer.played(answer(1)).reply()
     outgoing = peer.start()
@@ -376,7 +379,7 @@ def _(peer: Called) -> None:
     assert again.reply() == b"good"
 
 
-@add("Client Cancellation: it is RST_STREAM with CANCEL")
+@add("Client Cancellation: a cancelled call sends RST_STREAM with CANCEL")
 def _(peer: Called) -> None:
     outgoing = peer.first()
     peer.channel.cancel(outgoing.call)
@@ -384,7 +387,7 @@ def _(peer: Called) -> None:
     assert peer.link.reset(1) == f.CANCEL
 
 
-@add("Client Cancellation: a passed deadline is one; what comes later is thrown away")
+@add("Client Cancellation: a passed deadline cancels the call; a later reply is dropped")
 def _(peer: Called) -> None:
     began = time.monotonic()
     outgoing = peer.first(seconds=0.2)
@@ -400,7 +403,7 @@ def _(peer: Called) -> None:
 # Connection management
 
 
-@add("GOAWAY: calls that the server has not taken are made on another connection")
+@add("GOAWAY: calls that the server has not accepted are retried on another connection")
 def _(peer: Called) -> None:
     taken = peer.first()
     late = peer.start()
@@ -416,7 +419,7 @@ def _(peer: Called) -> None:
     first.until_closed()
 
 
-@add("GOAWAY: no new call goes to a server that leaves")
+@add("GOAWAY: no new call is sent on a connection after its GOAWAY")
 def _(peer: Called) -> None:
     taken = peer.first()
     first = peer.link
@@ -431,7 +434,7 @@ def _(peer: Called) -> None:
     assert taken.reply() == b"good"
 
 
-@add("GOAWAY: with an error the calls that were not taken are UNAVAILABLE or made again")
+@add("GOAWAY: with an error the calls that were not accepted are UNAVAILABLE or retried")
 def _(peer: Called) -> None:
     outgoing = peer.first()
     peer.link.send(f.goaway(0, f.ENHANCE_YOUR_CALM, b"too_many_pings"))
@@ -441,7 +444,7 @@ def _(peer: Called) -> None:
     assert outgoing.reply() == b"good"
 
 
-@add("PING: a client's answer is the same eight bytes")
+@add("PING: a client's acknowledgement has the same eight bytes")
 def _(peer: Called) -> None:
     peer.first()
     for payload in (b"\0" * 8, b"\xff" * 8, b"whatever"):
@@ -449,7 +452,7 @@ def _(peer: Called) -> None:
     assert all(one.ack for one in peer.link.sent(f.PING))
 
 
-@add("PING: calls whose server does not answer one are UNAVAILABLE")
+@add("PING: calls fail with UNAVAILABLE if a ping is not acknowledged")
 def _(peer: Called) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(keepalive, "PING_AFTER", (0.1,))
@@ -471,7 +474,7 @@ def _(peer: Called) -> None:
             peer.link.frame(f.PING)
 
 
-@add("Keepalive: pings without data between them keep to what servers bear")
+@add("Keepalive: pings without data between them are as rare as servers require")
 def _(peer: Called) -> None:
     keeper = keepalive.Keepalive(0.0)
     at = 0.0
@@ -497,7 +500,7 @@ def _(peer: Called) -> None:
     assert {outgoing.code() for outgoing in calls} == {GrpcCode.UNAVAILABLE}
 
 
-@add("User Agents: a client says what it is")
+@add("User Agents: a client sends its user-agent")
 def _(peer: Called) -> None:
     peer.first()
     assert dict(peer.asked().heads[0])[b"user-agent"] == b"penstock"

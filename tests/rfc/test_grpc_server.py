@@ -86,7 +86,7 @@ def opened(door: Served, path: bytes, *more: f.Field) -> tuple[int, Heard]:
     return stream, door.link.heard.heard(stream)
 
 
-def asleep(door: Served) -> tuple[int, Heard]:
+def sleeping(door: Served) -> tuple[int, Heard]:
     """A call whose handler waits forever."""
     one = opened(door, b"/a.B/Sleeps")
     assert door.service.entered.acquire(timeout=TIMEOUT)
@@ -124,21 +124,21 @@ rules(
         ],
     ),
     (
-        "Requests: the authority may be left out where host stands for it",
+        "Requests: the authority may be omitted if there is a host field",
         rpc(ECHO, (b"host", b"example.org"), without=b":authority"),
     ),
     (
-        "Requests: te trailers shows proxies that do not fit",
+        "Requests: a request without te trailers is refused",
         rpc(without=b"te", status=INTERNAL),  # codespell:ignore te
     ),
     (
-        "Requests: without a time-out there is none",
+        "Requests: a call without a timeout has none",
         rpc(),
         rpc(ECHO, (b"grpc-timeout", b"20S")),
         lambda door: door.service.timeouts == [None, 20.0],
     ),
     (
-        "Requests: a time-out that is none is refused",
+        "Requests: an invalid timeout is refused",
         rpc(ECHO, (b"grpc-timeout", b"1x"), status=INVALID_ARGUMENT),
     ),
     (
@@ -155,12 +155,12 @@ rules(
         rpc(without=b"content-type", http=b"4", status=None),
     ),
     (
-        "Requests: a form of messages that we do not have is 415",
+        "Requests: an unsupported form of messages is 415",
         rpc(content_type=b"application/grpc+json", http=b"415", status=ANY),
         rpc(content_type=b"application/grpc+own", http=b"415", status=ANY),
     ),
     (
-        "Requests: message-type, user-agent and unknown grpc fields do no harm",
+        "Requests: message-type, user-agent and unknown grpc fields are accepted",
         rpc(ECHO, (b"grpc-message-type", b"a.C"), (b"user-agent", b"grpc-x/1"), (b"grpc-f", b"?")),
         handler_got((b"user-agent", b"grpc-x/1")),
     ),
@@ -172,16 +172,16 @@ rules(
     ("Requests: equal names keep their order", rpc(ECHO, *AGAIN), handler_got(*AGAIN)),
     ("Requests: a value that HTTP allows is no error", rpc(ECHO, *ODD), handler_got(*ODD)),
     (
-        "Requests: a head over the limit is refused, and the connection goes on",
+        "Requests: a head over the limit is refused, and the connection stays open",
         rpc(ECHO, *LARGE, http=b"431", status=ANY),
         rpc(),
     ),
     (
-        "Requests: a head of 8 KiB is taken, counted as HTTP counts it",
+        "Requests: a head of 8 KiB, counted as in HTTP, is accepted",
         rpc(ECHO, *[(b"x-%d" % number, b"v" * 964) for number in range(8)]),
     ),
     (
-        "Requests: a length counts in the order of the network",
+        "Requests: a length is in network byte order",
         lambda door: message(b"x" * 0x0201)[:5] == b"\x00\x00\x00\x02\x01",
         rpc(body=message(b"x" * 0x0201), messages=[b"x" * 0x0201]),
     ),
@@ -220,19 +220,19 @@ rules(
         rpc(ECHOES, body=message()[:-1], status=INTERNAL),
     ),
     (
-        "Compression: an encoding that was told never fails for being one",
+        "Compression: an announced encoding is always accepted",
         rpc(ECHO, (b"grpc-encoding", b"identity")),
         rpc(ECHO, GZIP),
     ),
     (
-        "Compression: what cannot be unpacked is INTERNAL",
+        "Compression: a message that cannot be decompressed is INTERNAL",
         *[
             rpc(ECHO, GZIP, body=message(data, flag=1), status=INTERNAL)
             for data in (b"no gzip", PACKED[:-1], PACKED + b"x", b"")
         ],
     ),
     (
-        "Compression: an answer is plain whatever the caller could read",
+        "Compression: a reply is plain whatever the client accepts",
         rpc(
             ECHO,
             (b"grpc-accept-encoding", b"gzip,deflate"),
@@ -241,13 +241,13 @@ rules(
         ),
     ),
     (
-        "Compression: what a caller can read is no matter of the call's success",
+        "Compression: the encodings that a client accepts do not affect the call's success",
         *[rpc(ECHO, (b"grpc-accept-encoding", it)) for it in (b"", b"own", b"deflate, own ,gzip")],
     ),
 )
 
 
-@add("Requests: a head may be cut into CONTINUATION frames")
+@add("Requests: a head may be split into CONTINUATION frames")
 def _(door: Served) -> None:
     block = f.block(call())
     door.link.send(
@@ -259,21 +259,21 @@ def _(door: Served) -> None:
     assert door.link.answer(1).messages == [b"abc"]
 
 
-@add("Requests: a length over the limit is refused before the message has come")
+@add("Requests: a length over the limit is refused before the message arrives")
 def _(door: Served) -> None:
     stream, _ = opened(door, ECHO)
     door.link.send(f.data(stream, b"\x00" + (MOST + 1).to_bytes(4, "big")))
     assert door.link.answer(stream).status == RESOURCE_EXHAUSTED
 
 
-@add("Requests: the end may stand on an empty DATA frame")
+@add("Requests: the stream may end with an empty DATA frame")
 def _(door: Served) -> None:
     stream, _ = opened(door, ECHOES)
     door.link.send(f.data(stream, message()), f.data(stream, b"", end=True))
     assert door.link.answer(stream).messages == [b"abc"]
 
 
-@add("Data Frames: their borders mean nothing, and padding is no part of a message")
+@add("Data Frames: frame boundaries have no meaning, and padding is no part of a message")
 def _(door: Served) -> None:
     number, _ = opened(door, ECHOES)
     stream = message(b"one") + message(b"") + message(b"three" * 20)
@@ -282,7 +282,7 @@ def _(door: Served) -> None:
     assert door.link.answer(number).messages == [b"one", b"", b"three" * 20]
 
 
-@add("Stream Identification: calls on one connection are told apart by their streams")
+@add("Stream Identification: calls on one connection are identified by their streams")
 def _(door: Served) -> None:
     for _ in range(3):
         opened(door, ECHOES)
@@ -292,7 +292,7 @@ def _(door: Served) -> None:
         assert door.link.answer(stream).messages == [b"%d" % stream]
 
 
-@add("Compression: an unknown encoding is UNIMPLEMENTED and the known ones are told")
+@add("Compression: an unknown encoding is UNIMPLEMENTED with the supported ones")
 def _(door: Served) -> None:
     for encoding in (b"deflate", b"snappy", b"zstd"):
         field = (b"grpc-encoding", encoding)
@@ -301,7 +301,7 @@ def _(door: Served) -> None:
         assert heard.fields[b"grpc-accept-encoding"].split(b",") == [b"identity", b"gzip"]
 
 
-@add("Compression: an encoding that was used though it was not told is told in the answer")
+@add("Compression: a used encoding is among the accepted ones in the reply")
 def _(door: Served) -> None:
     heard = rpc(ECHO, GZIP, body=message(PACKED, flag=1))(door)
     assert isinstance(heard, Heard)
@@ -332,7 +332,7 @@ rules(
         lambda door: all(heard.heads[0][:2] == HEAD for heard in door.link.streams.values()),
     ),
     (
-        "Responses: an error behind messages is in the trailers",
+        "Responses: an error after messages is in the trailers",
         rpc(
             b"/a.B/FailsLate",
             status=ABORTED,
@@ -347,19 +347,19 @@ rules(
         lambda door: grpc.decode_status_message(ENCODED) == TEXT,
     ),
     (
-        "Responses: every answer to a call has the HTTP status 200",
+        "Responses: every reply to a call has the HTTP status 200",
         *[rpc(path, status=UNIMPLEMENTED) for path in (b"/a.B/Nothing", b"/x")],
     ),
     *[
         (
-            f"Responses: metadata may stand in the head and, beside OK, in the trailers: {path!r}",
+            f"Responses: metadata may be in the head and, with OK, in the trailers: {path!r}",
             rpc(path, messages=[events_are], trailers=AFTER),
             lambda door: undated(door.link.streams[1].heads[0])[2:] == BEFORE,
         )
         for path, events_are in ((b"/a.B/Tells", b"told"), (b"/a.B/TellsOnce", b"abc"))
     ],
     (
-        "Responses: metadata stands behind the status and its message",
+        "Responses: metadata follows the status and its message",
         rpc(ECHO, (b"grpc-encoding", b"own"), status=UNIMPLEMENTED),
         lambda door: (
             [name for name, _ in undated(door.link.streams[1].heads[0])[2:]]
@@ -372,7 +372,7 @@ rules(
 # Early server closure, errors, cancellation
 
 
-@add("Early Server Closure: trailers before the caller's end are followed by RST_STREAM 0")
+@add("Early Server Closure: trailers before the client's end are followed by RST_STREAM 0")
 def _(door: Served) -> None:
     for path in (b"/a.B/Nothing", b"/a.B/Answers"):
         stream, heard = opened(door, path)
@@ -380,14 +380,14 @@ def _(door: Served) -> None:
         assert heard.order[-3:] == ["HEADERS", "END", "RST_STREAM"]
 
 
-@add("Early Server Closure: a caller that has ended gets no RST_STREAM")
+@add("Early Server Closure: a client that has ended its stream gets no RST_STREAM")
 def _(door: Served) -> None:
     heard = door.link.ask(1, call(b"/a.B/Fails"))
     door.link.alive()
     assert heard.code is None
 
 
-@add("Early Server Closure: messages that were under way do no harm")
+@add("Early Server Closure: messages that arrive after the reply are ignored")
 def _(door: Served) -> None:
     stream, heard = opened(door, b"/a.B/Nothing")
     door.link.send(*[f.data(stream, message()) for _ in range(50)], f.data(stream, end=True))
@@ -396,17 +396,17 @@ def _(door: Served) -> None:
     rpc()(door)
 
 
-@add("Errors: RST_STREAM of a caller closes its call at once, whatever the code")
+@add("Errors: RST_STREAM of a client ends its call at once, whatever the code")
 def _(door: Served) -> None:
     for code in (f.NO_ERROR, f.PROTOCOL_ERROR, f.INTERNAL_ERROR, f.CANCEL, 99):
-        stream, heard = asleep(door)
+        stream, heard = sleeping(door)
         door.link.send(f.reset(stream, code))
         assert door.service.cancelled.acquire(timeout=TIMEOUT)
         door.link.alive(b"%08d" % code)
         assert heard.order == []
 
 
-@add("Client Cancellation: a server keeps the caller's deadline")
+@add("Client Cancellation: a server applies the client's deadline")
 def _(door: Served) -> None:
     began = time.monotonic()
     stream, heard = opened(door, b"/a.B/Sleeps", (b"grpc-timeout", b"100m"))
@@ -425,9 +425,9 @@ def goaways(door: Served) -> list[int]:
     return [one.last_stream for one in door.link.sent(f.GOAWAY)]
 
 
-@add("GOAWAY: a server that leaves says which streams it has taken")
+@add("GOAWAY: a server that closes names the last accepted stream")
 def _(door: Served) -> None:
-    stream, heard = asleep(door)
+    stream, heard = sleeping(door)
     closing = threading.Thread(target=door.site.run, args=(door.site.door.close(TIMEOUT),))
     closing.start()
     door.link.until(lambda: len(goaways(door)) == 2 or goaways(door)[-1:] == [1])
@@ -439,7 +439,7 @@ def _(door: Served) -> None:
     closing.join(TIMEOUT)
 
 
-@add("GOAWAY: calls that were taken go on, and later ones are not begun")
+@add("GOAWAY: accepted calls continue, and later ones are not begun")
 def _(door: Served) -> None:
     stream, _ = opened(door, ECHOES)
     door.link.alive()
@@ -457,7 +457,7 @@ def _(door: Served) -> None:
     assert door.link.heard.heard(late).order == []
 
 
-@add("PING: it comes back as it was")
+@add("PING: a ping is acknowledged with its payload")
 def _(door: Served) -> None:
     for payload in (b"\0" * 8, b"\xff" * 8, b"penstock"):
         door.link.alive(payload)
@@ -467,16 +467,16 @@ def _(door: Served) -> None:
 @add("Connection failure: open calls are cancelled")
 def _(door: Served) -> None:
     for _ in range(2):
-        asleep(door)
+        sleeping(door)
     door.link.socket.close()
     for _ in range(2):
         assert door.service.cancelled.acquire(timeout=TIMEOUT)
     assert not door.service.cancelled.acquire(timeout=NO_TIME)
 
 
-@add("Keepalive: pings of a caller that waits for an answer are no abuse")
+@add("Keepalive: pings of a client that waits for a reply are no abuse")
 def _(door: Served) -> None:
-    asleep(door)
+    sleeping(door)
     for turn in range(3):
         door.link.alive(b"%08d" % turn)
 
@@ -512,7 +512,7 @@ rules(
 )
 
 
-@add("Health checking: a watcher is told at once and at each change")
+@add("Health checking: a watcher gets the state at once and at each change")
 def _(door: Served) -> None:
     stream, heard = opened(door, WATCH)
     door.link.send(f.data(stream, message(b""), end=True))
@@ -528,7 +528,7 @@ def _(door: Served) -> None:
     assert not heard.ended
 
 
-@add("Health checking: who watches an unknown name is told so and stays")
+@add("Health checking: a watcher of an unknown name gets SERVICE_UNKNOWN and stays connected")
 def _(door: Served) -> None:
     stream, heard = opened(door, WATCH)
     door.link.send(f.data(stream, message(b"\x0a\x03a.C"), end=True))

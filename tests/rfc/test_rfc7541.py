@@ -101,7 +101,7 @@ table.rule(
     lambda peer: peer.head(3).headers == (),
 )
 table.rule(
-    "4.2-what-an-update-evicted-is-gone",
+    "4.2-an-entry-that-an-update-evicted-is-refused",
     request(1, GET + ADD) + request(3, FULL_AGAIN + GET + NEWEST),
     COMPRESSION,
 )
@@ -119,8 +119,8 @@ BLOCKS += [FULL_AGAIN + GET + ADD, GET + NEWEST, GET + ADD, GET + NEWEST]
 SENT = [request(2 * n + 1, data) for n, data in enumerate(BLOCKS)]
 WANT = [b"1"] * 3 + [b"2"] * 3 + [b"1"] * 4
 DECODED = [has(2 * n + 1, b"x-a", each) for n, each in enumerate(WANT)]
-table.rule("4.2-the-same-block-means-another-thing-when-the-table-has-changed", *SENT, *DECODED)
-table.rule("4.2-the-same-inside-one-read", b"".join(SENT), *DECODED)
+table.rule("4.2-equal-blocks-are-decoded-by-the-current-table", *SENT, *DECODED)
+table.rule("4.2-equal-blocks-within-one-read", b"".join(SENT), *DECODED)
 table.rule(
     "4.2-a-block-that-changes-the-table-changes-it-each-time",
     request(1, GET + ADD) + request(3, GET + f.literal(b"x-b", b"2", kind=0x40)),
@@ -135,7 +135,7 @@ refused("5.1-an-integer-without-its-octets", b"\xff")
 refused("5.1-an-integer-over-32-bits", b"\xff\x80\x80\x80\x80\x10")
 refused("5.1-an-integer-over-64-bits", b"\xff" + b"\xff" * 9 + b"\x01")
 refused("5.1-an-integer-of-a-thousand-octets", b"\xff" + b"\x80" * 1000 + b"\x00")
-refused("5.1-an-integer-of-many-octets-for-nothing", b"\x00" + b"\x7f" + b"\x80" * 40 + b"\x00")
+refused("5.1-an-integer-of-many-needless-octets", b"\x00" + b"\x7f" + b"\x80" * 40 + b"\x00")
 refused("5.1-a-length-of-a-thousand-octets", b"\x00\x7f" + b"\xff" * 1000 + b"\x00")
 decoded(
     "5.1-an-integer-on-the-border-of-its-prefix",
@@ -214,10 +214,10 @@ refused("6.3-update-over-the-limit", f.integer(4097, 5, 0x20), first=True)
 refused("6.3-update-far-over-the-limit", f.integer(2**31, 5, 0x20), first=True)
 table.rules(
     ("6.3-update-to-the-limit", request(1, f.integer(4096, 5, 0x20) + GET)),
-    ("4.2-update-behind-a-field", request(1, GET + EMPTY_IT), COMPRESSION),
+    ("4.2-update-after-a-field", request(1, GET + EMPTY_IT), COMPRESSION),
     ("4.2-update-between-fields", request(1, b"\x82" + EMPTY_IT + GET), COMPRESSION),
     (
-        "4.2-update-behind-a-field-in-a-fragment",
+        "4.2-update-after-a-field-in-a-fragment",
         f.headers(1, GET, whole=False, end=True) + f.continuation(1, EMPTY_IT),
         COMPRESSION,
     ),

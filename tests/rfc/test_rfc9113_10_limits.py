@@ -23,7 +23,7 @@ def streams(make: Callable[[int], bytes]) -> Step:
     def run(peer: Peer) -> None:
         for stream in range(1, 2001, 2):
             peer.send(make(stream))
-            if peer.seen(events.ConnectionFailed):
+            if peer.events_of(events.ConnectionFailed):
                 return
 
     return run
@@ -120,8 +120,8 @@ TOO_LARGE = {
 def test_10_5_1_a_header_list_over_the_limit_ends_its_stream_only(what: str) -> None:
     peer = Peer()
     peer.send(in_frames(TOO_LARGE[what]))
-    assert peer.seen(events.HeadReceived) == []
-    assert not peer.seen(events.ConnectionFailed)
+    assert peer.events_of(events.HeadReceived) == []
+    assert not peer.events_of(events.ConnectionFailed)
     statuses = [dict(fields)[b":status"] for stream, fields in peer.heads if stream == 1]
     codes = {one.code for one in peer.sent(f.RST_STREAM, 1)}
     assert statuses == [b"431"] or codes & {f.REFUSED_STREAM, f.ENHANCE_YOUR_CALM}
@@ -132,7 +132,7 @@ def test_10_5_1_a_header_list_over_the_limit_ends_its_stream_only(what: str) -> 
 def test_10_5_1_repeated_header_lists_far_over_the_limit_end_the_connection() -> None:
     peer = Peer()
     count = 0
-    while not peer.seen(events.ConnectionFailed):
+    while not peer.events_of(events.ConnectionFailed):
         peer.send(in_frames(long(120_000), 2 * count + 1))
         count += 1
         assert count < 40
@@ -153,7 +153,7 @@ def test_10_5_1_a_compression_bomb_is_not_decoded(role: Role) -> None:
     tracemalloc.stop()
     assert peak < 2 << 20
     peer.judge(CALM, alive=False)
-    assert peer.seen(events.HeadReceived) == []
+    assert peer.events_of(events.HeadReceived) == []
 
 
 @pytest.mark.parametrize("role", Role)
@@ -164,8 +164,8 @@ def test_10_5_1_trailers_or_a_response_over_the_limit_end_their_stream_only(role
         peer.send(f.headers(1, OK + bomb(10, 2000), end=True))
     else:
         peer.send(f.post(), f.headers(1, bomb(10, 2000), end=True))
-    assert not peer.seen(events.TrailersReceived)
-    assert not peer.seen(events.ConnectionFailed)
+    assert not peer.events_of(events.TrailersReceived)
+    assert not peer.events_of(events.ConnectionFailed)
     assert len(peer.core.streams) == 0
     peer.alive()
 
@@ -199,7 +199,7 @@ def test_a_peer_that_reads_a_large_body_in_small_steps_is_not_stopped() -> None:
         for length in filter(None, sizes):
             peer.send(f.window_update(0, length), f.window_update(1, length))
     assert received == size
-    assert not peer.seen(events.ConnectionFailed)
+    assert not peer.events_of(events.ConnectionFailed)
 
 
 def test_a_peer_with_thousands_of_requests_is_not_stopped() -> None:

@@ -37,10 +37,14 @@ rules(
     ("3.4-last-octet-wrong", f.PREFACE[:-1] + b"\r" + f.settings(), PROTOCOL),
     ("3.4-tls-hello", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(30), PROTOCOL),
     ("3.4-frames-without-it", f.settings() + f.ping() + f.ping(), PROTOCOL),
-    ("3.4-client-preface-must-go-on-with-settings-not-ping", f.PREFACE + f.ping(), PROTOCOL),
-    ("3.4-client-preface-must-go-on-with-settings-not-headers", f.PREFACE + f.request(), PROTOCOL),
+    ("3.4-client-preface-must-continue-with-settings-not-ping", f.PREFACE + f.ping(), PROTOCOL),
     (
-        "3.4-client-preface-must-go-on-with-settings-not-unknown",
+        "3.4-client-preface-must-continue-with-settings-not-headers",
+        f.PREFACE + f.request(),
+        PROTOCOL,
+    ),
+    (
+        "3.4-client-preface-must-continue-with-settings-not-unknown",
         f.PREFACE + f.frame(f.UNKNOWN, 0, 0),
         PROTOCOL,
     ),
@@ -51,7 +55,7 @@ rules(
         lambda p: p.out[0] == (4, 0, 0, p.out[0][3]),
         HELLO,
     ),
-    ("3.4-client-may-ask-before-it-has-seen-the-server-settings", HELLO + f.request(), Peer.head),
+    ("3.4-client-may-send-requests-before-the-server-settings", HELLO + f.request(), Peer.head),
     (
         "3.4-preface-in-single-octets",
         *[HELLO[at : at + 1] for at in range(len(HELLO))],
@@ -81,7 +85,7 @@ rules(
         f.settings(),
     ),
     (
-        "3.4-our-client-asks-before-it-has-seen-the-server-settings",
+        "3.4-our-client-sends-requests-before-the-server-settings",
         open_request(),
         lambda p: bool(p.sent(f.HEADERS, 1)),
         f.settings() + f.settings_ack(),
@@ -139,7 +143,7 @@ rules(
 
 FULL, OVER = bytes(16384), bytes(16385)
 rules(
-    ("4.2-a-frame-of-the-largest-size-is-taken", f.post() + f.data(1, FULL), received(FULL)),
+    ("4.2-a-frame-of-the-largest-size-is-accepted", f.post() + f.data(1, FULL), received(FULL)),
     ("4.2-data-over-the-size", f.post() + f.data(1, OVER), SIZE, strm(f.FRAME_SIZE_ERROR)),
     ("4.2-headers-over-the-size", f.headers(1, OVER), SIZE),
     ("4.2-continuation-over-the-size", f.request(whole=False) + f.continuation(1, OVER), SIZE),
@@ -147,7 +151,7 @@ rules(
     ("4.2-ping-over-the-size", f.ping(OVER), SIZE),
     ("4.2-goaway-over-the-size", f.goaway(0, 0, OVER), SIZE),
     ("4.2-unknown-frame-over-the-size-on-stream-0", f.frame(UNKNOWN, 0, 0, OVER), SIZE),
-    ("4.2-the-size-is-judged-before-the-payload-is-there", f.headers(1, OVER)[:9], SIZE),
+    ("4.2-the-size-is-checked-before-the-payload-arrives", f.headers(1, OVER)[:9], SIZE),
     # The size of each sent frame is checked as it is read.
     (
         "4.2-we-send-no-frame-over-the-size-of-the-peer",
@@ -157,7 +161,7 @@ rules(
     ),
 )
 rule(
-    "4.2-a-larger-announced-size-is-taken",
+    "4.2-a-larger-announced-size-is-accepted",
     lambda p: p.out[0].values[f.MAX_FRAME_SIZE] == 20000,
     f.post() + f.data(1, bytes(20000), end=True),
     received(bytes(20000)),
@@ -172,7 +176,7 @@ rule(
 )
 
 
-@table.play("4.2-our-large-head-is-cut-at-the-size-of-the-peer")
+@table.play("4.2-our-large-head-is-split-at-the-size-of-the-peer")
 def _(peer: Peer) -> None:
     peer.send(f.request())
     long = [*f.OK, (b"x-long", b"v" * 50000)]
@@ -225,11 +229,11 @@ rules(
         "4.3-a-block-in-many-fragments",
         f.headers(1, b"", whole=False, end=True),
         *[f.continuation(1, piece, whole=piece is FRAGMENTS[-1]) for piece in FRAGMENTS],
-        lambda p: p.seen(events.HeadReceived)[0].ended,
+        lambda p: p.events_of(events.HeadReceived)[0].ended,
         has(1, b"x-n", b"1"),
     ),
     (
-        "4.3-nothing-is-told-before-the-block-is-whole",
+        "4.3-nothing-is-reported-before-the-block-is-complete",
         f.request(whole=False),
         unknown(),
         f.continuation(1),
@@ -275,7 +279,7 @@ def _(peer: Peer) -> None:
     peer.flush()
     forget(peer)
     peer.send(f.headers(1, peer.encoded([*f.OK, KEPT]), end=True))
-    assert peer.seen(events.HeadReceived) == []
+    assert peer.events_of(events.HeadReceived) == []
     three = peer.open()
     peer.send(f.headers(three.id, peer.encoded([*f.OK, KEPT]), end=True))
     assert peer.head(three.id).fields[b"x-kept"] == b"once"
@@ -300,7 +304,7 @@ rules(
     limits=SMALL,
 )
 rule(
-    "4.3.1-a-block-known-from-before-the-reduction-must-begin-with-an-update-too",
+    "4.3.1-a-block-cached-before-the-reduction-must-begin-with-an-update-too",
     HELLO + f.request(1) + f.request(3) + f.settings_ack() + f.request(5),
     COMPRESSION,
     greet=False,

@@ -71,7 +71,7 @@ def reply_head_only(peer: Peer) -> None:
 def last(kind: type, **values: object) -> Callable[[Peer], bool]:
     """The last event of this kind has these values."""
     return lambda peer: all(
-        getattr(peer.seen(kind)[-1], name) == value for name, value in values.items()
+        getattr(peer.events_of(kind)[-1], name) == value for name, value in values.items()
     )
 
 
@@ -96,7 +96,7 @@ rules(
         open_streams(0),
     ),
     (
-        "5.1-half-closed-local-data-still-comes",
+        "5.1-half-closed-local-data-is-still-accepted",
         f.post(),
         reply_head_only,
         f.data(1, b"abc") + f.window_update(1, 5) + f.priority(1),
@@ -106,14 +106,14 @@ rules(
         open_streams(0),
     ),
     (
-        "5.1-half-closed-local-trailers-still-come",
+        "5.1-half-closed-local-trailers-are-still-accepted",
         f.post(),
         reply(b"early"),
         TRAILERS,
         open_streams(0),
     ),
     (
-        "5.1-half-closed-local-rst-stream-still-comes",
+        "5.1-half-closed-local-rst-stream-is-still-accepted",
         f.post(),
         reply(b"x"),
         f.reset(1),
@@ -196,7 +196,7 @@ rule(
 )
 
 
-@table.play("5.1-closed-we-send-nothing-any-more")
+@table.play("5.1-closed-we-send-nothing-more")
 def _(peer: Peer) -> None:
     peer.send(f.post())
     core, stream, block = peer.core, peer.stream(), f.block(f.OK)
@@ -211,7 +211,7 @@ def _(peer: Peer) -> None:
     assert [one for one in peer.flush() if one.stream == 1] == []
 
 
-@table.play("5.1-half-closed-local-we-send-nothing-any-more")
+@table.play("5.1-half-closed-local-we-send-nothing-more")
 def _(peer: Peer) -> None:
     peer.send(f.post())
     reply(b"whole")(peer)
@@ -229,7 +229,7 @@ rules(
     ("5.1.1-stream-of-a-client-must-be-odd", f.request(2), PROTOCOL),
     ("5.1.1-stream-id-must-increase", f.request(5) + f.request(3), PROTOCOL, CLOSED_CONNECTION),
     (
-        "5.1.1-stream-id-must-not-come-again",
+        "5.1.1-stream-id-must-not-be-reused",
         *BY_END,
         f.request(3) + f.request(1),
         PROTOCOL,
@@ -245,7 +245,7 @@ rules(
         strm(f.STREAM_CLOSED, 3),
     ),
     (
-        "5.1.1-nothing-follows-the-last-stream-id",  # the next id is the reserved bit and stream 1
+        "5.1.1-no-stream-follows-the-last-id",  # the next id is the reserved bit and stream 1
         f.request(LAST - 2) + f.request(LAST) + f.request(LAST + 2),
         PROTOCOL,
         CLOSED_CONNECTION,
@@ -290,7 +290,7 @@ rules(
     (
         "5.1.2-reset-streams-do-not-count",
         *[f.post(n) + f.reset(n) for n in TURNS],
-        lambda p: len(p.seen(events.HeadReceived)) == 50,
+        lambda p: len(p.events_of(events.HeadReceived)) == 50,
     ),
     ("5.1.2-our-limit-is-announced", lambda p: p.out[0].values[f.MAX_CONCURRENT_STREAMS] == 2),
     limits=Http2Limits(max_streams=2),
@@ -371,20 +371,20 @@ rules(
         PROTOCOL,
     ),
     (
-        "5.4.1-what-follows-an-error-in-the-same-bytes-is-not-read",
+        "5.4.1-bytes-after-an-error-are-not-decoded",
         f.data(0) + f.request() + f.ping(),
         unknown(),
         PROTOCOL,
     ),
     (
-        "5.4.1-what-came-before-an-error-in-the-same-bytes-is-told",
+        "5.4.1-events-before-an-error-in-the-same-bytes-are-reported",
         f.request() + f.data(0),
         lambda p: isinstance(p.events[0], events.HeadReceived),
         lambda p: isinstance(p.events[-1], events.ConnectionFailed),
         PROTOCOL,
     ),
     (
-        "5.4.2-a-stream-error-leaves-the-others-alone",
+        "5.4.2-a-stream-error-does-not-affect-other-streams",
         f.post(1) + f.post(3) + f.window_update(3, 0) + f.data(1, b"abc", end=True),
         received(b"abc"),
         reply(b"def"),

@@ -42,14 +42,14 @@ rules(
         SIZE,
         strm(f.FRAME_SIZE_ERROR),
     ),
-    ("6.1-padding-that-is-not-zero-may-be-taken", f.post() + raw(f.DATA, 8, 1, b"\x02abPP")),
+    ("6.1-padding-that-is-not-zero-may-be-accepted", f.post() + raw(f.DATA, 8, 1, b"\x02abPP")),
     (
         "6.1-padding-that-fills-the-payload",
         f.post() + f.data(1, b"", pad=255) + f.data(1, b"", pad=0),
         received(b""),
         f.data(1, b"abc", pad=7, end=True),
         received(b"abc"),
-        lambda p: p.seen(events.DataReceived)[-1].ended,
+        lambda p: p.events_of(events.DataReceived)[-1].ended,
     ),
 )
 
@@ -64,10 +64,10 @@ rules(
     ("6.2-no-room-for-the-priority", raw(f.HEADERS, 0x25, 1, bytes(4)), SIZE),
     ("6.2-no-room-for-pad-length-and-priority", raw(f.HEADERS, 0x2D, 1, bytes(5)), SIZE),
     (
-        "6.2-padding-and-priority-are-taken-off",
+        "6.2-padding-and-priority-are-removed",
         f.request(1, pad=5, priority=f.weight(0)) + f.request(3, pad=0),
         f.request(5, priority=f.weight(3, 255)) + f.request(7, priority=f.weight(1 << 31 | 5)),
-        lambda p: [e.stream.id for e in p.seen(events.HeadReceived)] == [1, 3, 5, 7],
+        lambda p: [e.stream.id for e in p.events_of(events.HeadReceived)] == [1, 3, 5, 7],
     ),
     (
         "6.2-padding-that-leaves-an-empty-fragment",
@@ -99,11 +99,11 @@ rules(
         lambda p: p.core.reset(p.stream(), f.INTERNAL_ERROR),
         lambda p: p.core.reset(p.stream(), f.CANCEL),
         Peer.flush,
-        lambda p: setattr(p, "events", p.seen(events.StreamReset)),
+        lambda p: setattr(p, "events", p.events_of(events.StreamReset)),
         strm(f.INTERNAL_ERROR),
     ),
     (
-        "6.4-what-is-queued-is-dropped",
+        "6.4-queued-data-is-dropped",
         f.request(),
         reply(bytes(200_000)),
         f.reset(1),
@@ -141,7 +141,7 @@ rules(
     ("6.5.2-max-streams-any", f.settings((3, 2**32 - 1), (3, 0))),
     ("6.5.2-header-list-size-any", f.settings((6, 2**32 - 1))),
     ("6.5.2-unknown-setting", f.settings((0xABC, 1))),
-    ("6.5.2-a-wrong-value-behind-good-ones", f.settings((4, 9), (4, BIG)), FLOW),
+    ("6.5.2-a-wrong-value-after-good-ones", f.settings((4, 9), (4, BIG)), FLOW),
     ("6.5.2-a-wrong-value-before-good-ones", f.settings((5, 1), (5, 1 << 14)), PROTOCOL),
     (
         "6.5.3-each-settings-frame-is-acknowledged-once",
@@ -157,14 +157,14 @@ rules(
 )
 rule("6.5.2-push-in-the-server-preface", f.settings((2, 1)), PROTOCOL, client=True, greet=False)
 rule(
-    "6.5.3-values-count-in-their-order",
+    "6.5.3-values-are-applied-in-order",
     f.request(),
     reply(b"abcdef"),
     body(b"abc"),
     settings=((4, 5), (4, 3)),
 )
 rule(
-    "6.5.3-values-hold-before-the-acknowledgement",
+    "6.5.3-values-apply-before-the-acknowledgement",
     f.request(),
     reply(bytes(65536)),
     lambda p: p.out.clear(),
@@ -237,7 +237,7 @@ rules(
         Peer.flush,
         lambda p: p.sent(f.PING) == [(f.PING, 0, 0, b"ours\0\0\0\0")],
         f.ping(b"ours\0\0\0\0", ack=True),
-        lambda p: [e.payload for e in p.seen(events.PingAcknowledged)] == [b"ours\0\0\0\0"],
+        lambda p: [e.payload for e in p.events_of(events.PingAcknowledged)] == [b"ours\0\0\0\0"],
     ),
     (
         "6.7-a-ping-is-answered-inside-a-stream-of-data",
@@ -260,7 +260,8 @@ rules(
 
 def goaways(*values: tuple[int, int, bytes]) -> Step:
     return lambda peer: (
-        [(e.last_stream, e.code, e.debug) for e in peer.seen(events.GoawayReceived)] == list(values)
+        [(e.last_stream, e.code, e.debug) for e in peer.events_of(events.GoawayReceived)]
+        == list(values)
     )
 
 
@@ -277,7 +278,7 @@ def no_stream_can_be_opened(peer: Peer) -> None:
 
 rules(
     (
-        "6.8-goaway-is-told-and-open-streams-go-on",
+        "6.8-goaway-is-reported-and-open-streams-continue",
         open_request(),
         f.goaway(1 | 1 << 31, f.NO_ERROR, b"bye"),
         goaways((1, 0, b"bye")),
@@ -303,7 +304,7 @@ rules(
         lambda p: p.head(3),
         send_goaway(final=True),
         f.request(5),
-        lambda p: p.seen(events.HeadReceived, 5) == [],
+        lambda p: p.events_of(events.HeadReceived, 5) == [],
         lambda p: [(one.last_stream, one.code) for one in p.sent(7)] == [(f.MOST, 0), (3, 0)],
         reply(b"abc", 3),
         body(b"abc", 3),
@@ -440,7 +441,7 @@ def test_6_9_1_the_window_of_data_unread_at_a_stream_s_end_is_returned(how: str)
             reset(stream)(peer)
         peer.send(f.data(stream, bytes(16000), pad=10))
         window -= 16011
-        held = peer.seen(events.DataReceived, stream)
+        held = peer.events_of(events.DataReceived, stream)
         if end is not None:
             end(peer, stream)
         window -= 9000 if "behind" in how else 0
@@ -449,7 +450,7 @@ def test_6_9_1_the_window_of_data_unread_at_a_stream_s_end_is_returned(how: str)
         peer.flush()
         window += sum(one.increment for one in peer.sent(f.WINDOW_UPDATE, 0))
         assert 25011 <= window <= 100_000, f"after {stream}"
-    assert not peer.seen(events.ConnectionFailed)
+    assert not peer.events_of(events.ConnectionFailed)
 
 
 # 6.9.2 The initial window, 6.9.3 Reducing it
@@ -527,7 +528,7 @@ rules(
         ended(),
     ),
     (
-        "6.9-trailers-wait-for-data-that-waits",
+        "6.9-trailers-wait-for-blocked-data",
         f.request(),
         reply(b"abcd", trailers=[(b"x-t", b"1")]),
         lambda p: len(p.heads) == 1,
@@ -539,7 +540,7 @@ rules(
     settings=((4, 0),),
 )
 rule(
-    "6.9.2-a-larger-initial-window-lets-waiting-streams-go-on",
+    "6.9.2-a-larger-initial-window-lets-waiting-streams-continue",
     *[step for n in (1, 3) for step in (f.request(n), reply(bytes(100), n), body(10, n))],
     f.settings((4, 60)),
     *[body(60, n) for n in (1, 3)],
@@ -548,7 +549,7 @@ rule(
     settings=((4, 10),),
 )
 rule(
-    "6.9.2-the-connection-window-knows-no-settings",
+    "6.9.2-the-connection-window-ignores-settings",
     f.request(),
     reply(bytes(1 << 18)),
     body(65535),
@@ -562,7 +563,7 @@ rules(
         f.settings_ack(),
     ),
     (
-        "6.9.3-the-smaller-window-holds-when-ours-is-acknowledged",
+        "6.9.3-the-smaller-window-applies-when-ours-is-acknowledged",
         f.PREFACE + f.settings() + f.post() + f.data(1, bytes(900)),
         f.settings_ack() + f.data(1, bytes(100)),
         received(bytes(1000)),
@@ -591,13 +592,15 @@ rules(
         trailers((b"x-a", b"1"), (b"x-b", b"2")),
     ),
     (
-        "7-an-unknown-code-of-rst-stream-is-like-any",
+        "7-an-unknown-code-of-rst-stream-is-accepted",
         f.post() + f.reset(1, 0xDEADBEEF),
-        lambda p: [(e.code, e.by_peer) for e in p.seen(events.StreamReset)] == [(0xDEADBEEF, True)],
+        lambda p: (
+            [(e.code, e.by_peer) for e in p.events_of(events.StreamReset)] == [(0xDEADBEEF, True)]
+        ),
     ),
 )
 rule(
-    "7-an-unknown-code-of-goaway-is-like-any",
+    "7-an-unknown-code-of-goaway-is-accepted",
     f.goaway(0, 0xDEADBEEF),
     goaways((0, 0xDEADBEEF, b"")),
     client=True,
@@ -616,7 +619,7 @@ rules(
     ("6.9.1-to-a-client-window-over", POST, f.window_update(0, f.MOST), FLOW),
     ("6.10-to-a-client-continuation-of-nothing", POST, f.continuation(1), PROTOCOL),
     (
-        "6.2-to-a-client-padding-is-taken-off",
+        "6.2-to-a-client-padding-is-removed",
         POST,
         f.headers(1, OK, pad=3) + f.data(1, b"abc", pad=9, end=True),
         received(b"abc"),

@@ -67,10 +67,10 @@ rules(
         trailers((b"x-t", b"1")),
         received(b"abc"),
     ),
-    ("8.1-trailers-right-behind-the-head", f.post() + TRAILERS, trailers((b"x-t", b"1"))),
+    ("8.1-trailers-directly-after-the-head", f.post() + TRAILERS, trailers((b"x-t", b"1"))),
     ("8.1-empty-trailers", f.post() + f.headers(1, b"", end=True), trailers()),
     (
-        "8.1-a-whole-answer-before-the-request-ends",
+        "8.1-a-complete-reply-before-the-request-ends",
         f.post() + f.data(1, b"abc"),
         reply(b"no more, please"),
         body(b"no more, please"),
@@ -104,7 +104,7 @@ rules(
         MALFORMED,
     ),
     (
-        "8.1-interim-responses-are-passed-over",
+        "8.1-interim-responses-are-ignored",
         open_request(),
         b"".join(
             interim(status, (b"link", b"</a>")) for status in (b"100", b"102", b"103", b"199")
@@ -120,13 +120,13 @@ rules(
         open_request(),
         f.request(1, [*f.OK, *REFUSED]),
         has(1, b"grpc-status", b"12"),
-        lambda p: p.seen(events.HeadReceived)[0].ended,
+        lambda p: p.events_of(events.HeadReceived)[0].ended,
     ),
     (
         "8.1-a-whole-response-before-our-request-ends-then-no-error",
         open_request(f.POST, end=False),
         f.request(1, f.OK) + f.reset(1, f.NO_ERROR),
-        lambda p: [(e.code, e.by_peer) for e in p.seen(events.StreamReset)] == [(0, True)],
+        lambda p: [(e.code, e.by_peer) for e in p.events_of(events.StreamReset)] == [(0, True)],
         lambda p: p.core.send_data(p.stream(), b"late", end=True),
         lambda p: p.flush() == [],
     ),
@@ -206,7 +206,7 @@ rules(
         MALFORMED,
     ),
     (
-        "8.1.1-content-length-without-a-body-of-a-head-that-is-known",
+        "8.1.1-content-length-without-a-body-of-a-cached-head",
         with_length(b"1", f.data(1, b"a", end=True)) + f.request(3, f.POST, ONE),
         unknown(3),
         strm(f.PROTOCOL_ERROR, 3),
@@ -221,9 +221,9 @@ rules(
         lambda p: p.head(5).content_length == 0,
     ),
     (
-        "8.1.1-the-body-of-a-malformed-message-is-not-told-as-ended",
+        "8.1.1-the-body-of-a-malformed-message-is-not-reported-as-ended",
         with_length(b"3", f.data(1, b"ab", end=True)),
-        lambda p: not any(event.ended for event in p.seen(events.DataReceived)),
+        lambda p: not any(event.ended for event in p.events_of(events.DataReceived)),
         MALFORMED,
     ),
 )
@@ -250,7 +250,7 @@ rules(
         lambda p: p.core.open(f.block(get(b":method", b"HEAD")), end=True, bodiless=True),
         Peer.flush,
         f.request(1, [*f.OK, (b"content-length", b"3")]),
-        lambda p: p.seen(events.HeadReceived)[0].ended,
+        lambda p: p.events_of(events.HeadReceived)[0].ended,
     ),
     client=True,
 )
@@ -325,7 +325,7 @@ for name in (b":method", b":scheme", b":path"):
 for name, value in f.GET:
     what = name[1:].decode()
     refused(f"8.3.1-{what}-twice", *f.GET, (name, value))
-    refused(f"8.3-{what}-behind-a-field", *get(name, None), (b"x", b"y"), (name, value))
+    refused(f"8.3-{what}-after-a-field", *get(name, None), (b"x", b"y"), (name, value))
 refused("8.3-unknown-pseudo-header", *f.GET, (b":unknown", b"1"))
 refused("8.3-empty-pseudo-header", *f.GET, (b":", b"1"))
 refused("8.3-pseudo-header-in-upper-case", *get(b":path", None), (b":Path", b"/"))
@@ -365,7 +365,7 @@ rule(
 rule("8.3-pseudo-headers-in-any-order", f.request(1, reversed(f.GET)), Peer.head)
 
 
-@table.play("8.3.1-what-a-request-says")
+@table.play("8.3.1-the-parts-of-a-request")
 def _(peer: Peer) -> None:
     fields = f.changed(f.changed(f.POST, b":path", b"/a%20b?c=d?e"), b":scheme", b"https")
     peer.send(f.request(1, fields, (b"x", b"1"), (b"x", b"2")))
@@ -378,7 +378,7 @@ def _(peer: Peer) -> None:
 refused_response("8.3.2-response-without-a-status", (b"x", b"y"))
 refused_response("8.3.2-empty-response")
 refused_response("8.3.2-two-statuses", *f.OK, *f.OK)
-refused_response("8.3.2-status-behind-a-field", (b"x", b"y"), *f.OK)
+refused_response("8.3.2-status-after-a-field", (b"x", b"y"), *f.OK)
 refused_response("8.3-path-in-a-response", *f.OK, (b":path", b"/"))
 refused_response("8.3-method-in-a-response", (b":method", b"GET"), *f.OK)
 refused_response("8.3-unknown-pseudo-header-in-a-response", *f.OK, (b":unknown", b"1"))
@@ -405,7 +405,7 @@ refused("8.5-connect-with-scheme", *CONNECT, (b":scheme", b"http"))
 refused("8.5-connect-with-path", *CONNECT, (b":path", b"/"))
 refused("8.5-connect-with-scheme-and-path", *CONNECT, (b":scheme", b"http"), (b":path", b"/"))
 refused("8.5-connect-without-authority", CONNECT[0])
-rule("8.5-connect-is-told-or-refused", f.request(1, CONNECT), FINE, MALFORMED)
+rule("8.5-connect-is-reported-or-refused", f.request(1, CONNECT), FINE, MALFORMED)
 
 test_rule = table.tested()
 

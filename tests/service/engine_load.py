@@ -23,7 +23,7 @@ from tests.services.process import ServiceProcess
 INFERENCE = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
 TIMEOUT = 30.0
 
-Ask = Callable[[str, str], Awaitable[dict[str, str]]]
+Send = Callable[[str, str], Awaitable[dict[str, str]]]
 """Sends a nonce to a service; returns the reply's pairs, or raises."""
 
 
@@ -37,7 +37,7 @@ class Load:
     Attributes:
         engines: number of replies of each engine process.
         broken: errors of calls without a reply, by kind of client.
-        asked: number of requests sent.
+        sent: number of requests sent.
     """
 
     def __init__(self, services: Sequence[str]) -> None:
@@ -47,19 +47,19 @@ class Load:
         self.engines: Counter[str] = Counter()
         self.ids: list[int] = []
         self.broken: list[str] = []
-        self.asked = 0
+        self.sent = 0
         self._numbers = itertools.count(1)
 
-    async def one(self, kind: str, ask: Ask) -> None:
+    async def send_one(self, kind: str, send: Send) -> None:
         """Sends one request and records its outcome."""
         number = next(self._numbers)
         nonce = str(number)
-        self.asked += 1
+        self.sent += 1
         service = self._random.choice(self._services)
         self.history.invoke(number, (service, nonce), time.monotonic(), graph=service)
         try:
             async with asyncio.timeout(TIMEOUT):
-                answer = await ask(service, nonce)
+                answer = await send(service, nonce)
         except Refused as error:
             self.history.failed(number, str(error), time.monotonic())
             self.broken.append(f"{kind}: {error}")
@@ -73,20 +73,20 @@ class Load:
 
     def verdict(self) -> list[str]:
         """The violations in the recorded history."""
-        found = check(self.history.events)
+        violations = check(self.history.events)
         if len(set(self.ids)) != len(self.ids):
-            found.append("a data id was given twice")
-        return found
+            violations.append("a data id was given twice")
+        return violations
 
-    async def offer(self, kinds: dict[str, Ask], rate: float, enough: asyncio.Event) -> None:
+    async def offer(self, kinds: dict[str, Send], rate: float, enough: asyncio.Event) -> None:
         """Sends ``rate`` requests a second with each kind of client, whatever their outcome, until
         ``enough`` is set."""
         loop = asyncio.get_running_loop()
         calls: set[asyncio.Task[None]] = set()
         due = loop.time()
         while not enough.is_set():
-            for kind, ask in kinds.items():
-                call = asyncio.create_task(self.one(kind, ask))
+            for kind, send in kinds.items():
+                call = asyncio.create_task(self.send_one(kind, send))
                 calls.add(call)
                 call.add_done_callback(calls.discard)
             due += 1 / rate
@@ -100,7 +100,7 @@ class Load:
 
 
 @asynccontextmanager
-async def clients(server: ServiceProcess) -> AsyncIterator[dict[str, Ask]]:
+async def clients(server: ServiceProcess) -> AsyncIterator[dict[str, Send]]:
     """Our client, grpcio, HTTP over kept-alive connections, and HTTP over a new connection per
     request."""
     async with AsyncExitStack() as stack:

@@ -84,7 +84,7 @@ def fetch(url: str, body: bytes | None = None, timeout: float = 30) -> Answer:
         return Answer(error.code, dict(error.headers), error.read())
 
 
-class Later:
+class BackgroundCall:
     """A call that runs in its own thread."""
 
     def __init__(self, call: Callable[[], Any]) -> None:

@@ -105,7 +105,7 @@ class Supervised:
         for pidfd in self._pidfds:
             os.close(pidfd)
 
-    def hear(self, word: str, timeout: float = 20) -> list[str]:
+    def expect(self, word: str, timeout: float = 20) -> list[str]:
         """Skips lines until one starts with the word; returns the rest of that line."""
         deadline = time.monotonic() + timeout
         while True:
@@ -123,7 +123,7 @@ class Supervised:
 
     def pid(self, word: str) -> int:
         """The number after the word."""
-        return int(self.hear(word)[0])
+        return int(self.expect(word)[0])
 
     def rest(self, timeout: float = 20) -> str:
         """The remaining output, once every process has ended."""
@@ -142,7 +142,7 @@ class Supervised:
         self.process.send_signal(number)
 
     def watch(self, pid: int) -> int:
-        """A pidfd of one of the processes, for ``gone``."""
+        """A pidfd of one of the processes, for ``has_ended``."""
         pidfd = os.pidfd_open(pid)
         self._pidfds.append(pidfd)
         return pidfd
@@ -158,7 +158,7 @@ class Supervised:
         return bool(data)
 
 
-def gone(pidfd: int, timeout: float) -> bool:
+def has_ended(pidfd: int, timeout: float) -> bool:
     """Whether the process ends within the timeout."""
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)

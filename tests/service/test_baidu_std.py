@@ -39,8 +39,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def price(folder: Path) -> float:
     session = ort.InferenceSession(folder / "uci.onnx", providers=["CPUExecutionProvider"])
-    (found,) = session.run(None, {"x": np.array([FEATURES], np.float32)})
-    return float(found[0, 0])
+    (output,) = session.run(None, {"x": np.array([FEATURES], np.float32)})
+    return float(output[0, 0])
 
 
 @pytest.fixture(scope="module")

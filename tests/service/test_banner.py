@@ -10,7 +10,7 @@ import pytest
 from penstock import Op
 from penstock.service.banner import Addresses, announce, banner, check_report
 from penstock.service.blueprint import deploy
-from tests.service.inside import drawn, root
+from tests.service.in_process import blueprint_of, root
 
 
 def test_the_banner_shows_services_addresses_and_ops() -> None:
@@ -20,7 +20,7 @@ def test_the_banner_shows_services_addresses_and_ops() -> None:
         "join", input_ops=[left, right], concurrency=3, batch_size=4, auto_batching_timeout=2.5
     )
     text = banner(
-        deploy([drawn(last, name="uci")]),
+        deploy([blueprint_of(last, name="uci")]),
         Addresses(host="127.0.0.1", rpc_port=8001, http_port=8000),
     )
     assert text.splitlines() == [
@@ -54,13 +54,14 @@ def test_the_report_shows_an_op_s_executor_and_number_of_workers(
     op = type("Own", (Op,), hooks)("a", input_ops=[root()], concurrency=2)
     assert (
         f"  op    a  after request  {shown}"
-        in check_report(drawn(op, {"op": {"a": yaml}})).splitlines()
+        in check_report(blueprint_of(op, {"op": {"a": yaml}})).splitlines()
     )
 
 
 def test_the_banner_of_a_public_service_without_http_has_no_http_line() -> None:
     lines = banner(
-        deploy([drawn(Op("a", input_ops=[root()]))]), Addresses(host="0.0.0.0", rpc_port=8001)
+        deploy([blueprint_of(Op("a", input_ops=[root()]))]),
+        Addresses(host="0.0.0.0", rpc_port=8001),
     ).splitlines()
     assert lines[0] == "penstock serves every name to every machine that can reach this one"
     assert not any("http" in line for line in lines)
@@ -68,7 +69,7 @@ def test_the_banner_of_a_public_service_without_http_has_no_http_line() -> None:
 
 def test_an_ipv6_address_is_in_brackets() -> None:
     lines = banner(
-        deploy([drawn(Op("a", input_ops=[root()]))]),
+        deploy([blueprint_of(Op("a", input_ops=[root()]))]),
         Addresses(host="::1", rpc_port=8001, http_port=8000),
     ).splitlines()
     assert "http://[::1]:8000 " in lines[1]
@@ -96,6 +97,6 @@ def test_an_unwritable_standard_output_is_a_warning(
 @pytest.mark.parametrize("engines", [1, 3])
 def test_the_banner_shows_several_engines(engines: int) -> None:
     config = {"build_dag_each_worker": True, "worker_num": engines}
-    drawing = deploy([drawn(Op("a", input_ops=[root()]), config)])
+    drawing = deploy([blueprint_of(Op("a", input_ops=[root()]), config)])
     lines = banner(drawing, Addresses(host="127.0.0.1", rpc_port=8001)).splitlines()
     assert ("  with  3 engines, each with all of these ops" in lines) == (engines == 3)

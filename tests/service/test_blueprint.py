@@ -12,11 +12,11 @@ from penstock.errors import ConfigError
 from penstock.instrument import Instrument
 from penstock.service.blueprint import Blueprint, deploy
 from penstock.service.build import Works
-from tests.service.inside import drawn, root
+from tests.service.in_process import blueprint_of, root
 
 
 def graph(name: str | None, /, **config: Any) -> Blueprint:
-    return drawn(Op("work", input_ops=[root()]), config, name=name)
+    return blueprint_of(Op("work", input_ops=[root()]), config, name=name)
 
 
 def test_two_services_with_the_same_name_are_an_error() -> None:
@@ -67,7 +67,7 @@ class CountingInstrument(Instrument):
 def test_instruments_are_made_from_the_service_and_its_configuration() -> None:
     mine = CountingInstrument()
     path = f"{__name__}:CountingInstrument"
-    drawing = drawn(Op("work", input_ops=[root()]), {"instruments": [path]})
+    drawing = blueprint_of(Op("work", input_ops=[root()]), {"instruments": [path]})
     assert [type(each) for each in drawing.instruments] == [CountingInstrument]
     assert deploy([drawing]).instruments == drawing.instruments
     assert mine not in drawing.instruments
@@ -84,4 +84,4 @@ def test_instruments_are_made_from_the_service_and_its_configuration() -> None:
 )
 def test_an_instrument_that_cannot_be_made_is_an_error_at_start(path: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
-        drawn(Op("work", input_ops=[root()]), {"instruments": [path]})
+        blueprint_of(Op("work", input_ops=[root()]), {"instruments": [path]})

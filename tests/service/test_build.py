@@ -15,7 +15,7 @@ from penstock.ops.short import Model
 from penstock.service.blueprint import deploy
 from penstock.service.build import Works, begun
 from penstock.typed.op import TypedOp
-from tests.service.inside import drawn, inside, root
+from tests.service.in_process import blueprint_of, root, service_of
 from tests.service.models import plus_one, scale
 
 
@@ -33,7 +33,7 @@ from tests.service.models import plus_one, scale
 def test_an_op_s_executor_key_overrides_the_graph_s(
     config: dict[str, Any], flags: dict[str, Any], place: str
 ) -> None:
-    blueprint = drawn(Op("work", input_ops=[root()]), config, flags)
+    blueprint = blueprint_of(Op("work", input_ops=[root()]), config, flags)
     assert [each.executor.name for each in blueprint.options] == [place]
     assert bool(blueprint.processes) == (place == "process")
 
@@ -49,22 +49,22 @@ async def test_a_coroutine_op_runs_on_the_loop_whatever_the_executor_key(
             return {"a": "1"}
 
     op = CoroutineOp("work", input_ops=[root()])
-    assert not drawn(op, config).processes
-    async with inside(op, config) as service:
-        reply = await service.ask(a="0")
+    assert not blueprint_of(op, config).processes
+    async with service_of(op, config) as service:
+        reply = await service.call(a="0")
     assert list(reply.value) == ["1"]
 
 
 @pytest.mark.parametrize("again", [False, True])
 async def test_retry_on_crash_is_an_option_of_the_op_s_stage(again: bool) -> None:
     config = {"op": {"work": {"retry_on_crash": again}}}
-    async with inside(Op("work", input_ops=[root()]), config) as service:
+    async with service_of(Op("work", input_ops=[root()]), config) as service:
         (stage,) = service.engine.stages
         assert stage.options.retry_on_crash is again
 
 
 def test_an_inline_op_has_one_worker_with_a_warning() -> None:
-    blueprint = drawn(
+    blueprint = blueprint_of(
         Op("work", input_ops=[root()]),
         {"op": {"work": {"executor": "inline", "concurrency": 4}}},
     )
@@ -86,8 +86,8 @@ async def test_worker_num_limits_requests_in_flight_and_refuses_none() -> None:
             return {"a": "1"}
 
     op = Counting("work", input_ops=[root()], concurrency=8)
-    async with inside(op, {"worker_num": 2}) as service:
-        replies = await asyncio.gather(*(service.ask(a="1") for _ in range(10)))
+    async with service_of(op, {"worker_num": 2}) as service:
+        replies = await asyncio.gather(*(service.call(a="1") for _ in range(10)))
     assert [reply.err_no for reply in replies] == [0] * 10
     assert max(counts) <= 2
 
@@ -111,7 +111,7 @@ def test_a_failed_init_op_fails_the_start_with_the_original_exception(
 
     source = base(RequestOp, "request")()
     last = base(Op, "op")("work", input_ops=[source])
-    blueprint = drawn(base(ResponseOp, "response")(input_ops=[last]))
+    blueprint = blueprint_of(base(ResponseOp, "response")(input_ops=[last]))
     with caplog.at_level(logging.ERROR), pytest.raises(StartupError) as caught:
         Works(deploy([blueprint]))
     assert caught.value.__cause__ is raised
@@ -129,7 +129,7 @@ def test_init_ops_run_once_each_in_the_graph_s_order() -> None:
             order.append(self.name)
 
     first = Recording("first", input_ops=[root()], concurrency=3)
-    Works(deploy([drawn(Recording("second", input_ops=[first]))]))
+    Works(deploy([blueprint_of(Recording("second", input_ops=[first]))]))
     assert order == ["first", "second"]
 
 
@@ -140,7 +140,7 @@ def test_missing_models_of_constructors_are_configuration_errors(tmp_path: Path)
     handler = LocalServiceHandler(str(tmp_path / "gone.onnx"), precision="int8")
     work = Op("work", input_ops=[root()], local_service_handler=handler)
     with pytest.raises(ConfigError) as caught:
-        drawn(Model(tmp_path / "lost.onnx", work, name="last"))
+        blueprint_of(Model(tmp_path / "lost.onnx", work, name="last"))
     first, second, third = caught.value.problems
     assert first.startswith("constructor of op work: local_service_handler: model_config: ")
     assert "gone.onnx': no such file or folder" in first
@@ -151,7 +151,7 @@ def test_missing_models_of_constructors_are_configuration_errors(tmp_path: Path)
 
 def test_a_model_of_an_op_outside_the_graph_is_not_checked() -> None:
     conf = {"local_service_conf": {"model_config": "nowhere.onnx"}}
-    (warning,) = drawn(Op("work", input_ops=[root()]), {"op": {"other": conf}}).warnings
+    (warning,) = blueprint_of(Op("work", input_ops=[root()]), {"op": {"other": conf}}).warnings
     assert "op.other" in warning
     assert "nowhere" not in warning
 
@@ -169,7 +169,9 @@ class Second:
 
 
 async def test_a_second_worker_whose_class_fails_is_a_startup_error_of_the_class() -> None:
-    works = begun(deploy([drawn(TypedOp(Second, batched=False, inputs=root(), concurrency=2))]))
+    works = begun(
+        deploy([blueprint_of(TypedOp(Second, batched=False, inputs=root(), concurrency=2))])
+    )
     message = "op 'Second': Second.__init__ failed: FileNotFoundError: .*: 'second.bin'"
     with pytest.raises(StartupError, match=message) as raised:
         works.engine(asyncio.get_running_loop())
@@ -199,7 +201,7 @@ def test_a_batch_size_above_a_model_s_fixed_rows_is_a_startup_error(
     tmp_path: Path, rows: int, keys: dict[str, Any], only: str | None
 ) -> None:
     model = Model(fixed_rows_model(tmp_path / "m.onnx", rows), inputs=root(), name="net")
-    deployment = deploy([drawn(model, {"op": {"net": keys}})])
+    deployment = deploy([blueprint_of(model, {"op": {"net": keys}})])
     if only is None:
         begun(deployment)
         return
@@ -222,7 +224,7 @@ def test_a_model_after_another_finds_its_inputs_among_the_outputs_or_the_start_f
     tmp_path: Path, fetched: list[str] | None, error: str | None
 ) -> None:
     first = Model(scale(tmp_path / "first.onnx", 2), inputs=root(), fetch_list=fetched)
-    deployment = deploy([drawn(Model(plus_one(tmp_path / "second.onnx"), inputs=first))])
+    deployment = deploy([blueprint_of(Model(plus_one(tmp_path / "second.onnx"), inputs=first))])
     if error is None:
         begun(deployment)
         return

@@ -10,7 +10,7 @@ import pytest
 
 from penstock import FunctionOp, Op
 from penstock.errors import ConfigError
-from tests.service.inside import drawn, root
+from tests.service.in_process import blueprint_of, root
 
 
 async def answer(self: Op, feed_batch: list[Any]) -> Any:
@@ -25,7 +25,7 @@ def around(self: Op, feed_batch: list[Any]) -> Any:
 @pytest.mark.parametrize("executor", ["thread", "inline", "process"])
 def test_a_coroutine_op_with_an_executor_is_warned_about(executor: str) -> None:
     op = type("Own", (Op,), {"process": answer})("work", input_ops=[root()], concurrency=4)
-    assert drawn(op, {"op": {"work": {"executor": executor}}}).warnings == (
+    assert blueprint_of(op, {"op": {"work": {"executor": executor}}}).warnings == (
         f"op 'work' is a coroutine, which runs on the loop: its executor '{executor}' "
         f"has no effect",
     )
@@ -33,12 +33,12 @@ def test_a_coroutine_op_with_an_executor_is_warned_about(executor: str) -> None:
 
 def test_a_coroutine_op_without_an_executor_is_not_warned_about() -> None:
     op = type("Own", (Op,), {"process": answer})("work", input_ops=[root()], concurrency=4)
-    assert drawn(op, {"op": {"work": {"timeout": 5}}}).warnings == ()
+    assert blueprint_of(op, {"op": {"work": {"timeout": 5}}}).warnings == ()
 
 
 def test_a_plain_process_around_a_coroutine_is_warned_about() -> None:
     op = type("Own", (Op,), {"process": around})("work", input_ops=[root()])
-    (warning,) = drawn(op).warnings
+    (warning,) = blueprint_of(op).warnings
     assert warning.startswith("op 'work' is a coroutine inside a plain function, and runs like the")
 
 
@@ -50,16 +50,16 @@ def test_a_plain_function_around_a_coroutine_is_warned_about() -> None:
     def outer(request: Any) -> Any:
         return inner(request)
 
-    (warning,) = drawn(FunctionOp(outer, [root()], name="work")).warnings
+    (warning,) = blueprint_of(FunctionOp(outer, [root()], name="work")).warnings
     assert warning.startswith("op 'work' is a coroutine inside a plain function, and runs like the")
 
 
 def test_an_entry_of_an_unknown_op_is_warned_about_with_the_nearest_name() -> None:
     op = Op("score", input_ops=[root()])
-    assert drawn(op, {"op": {"scores": {"timeout": 5}}}).warnings == (
+    assert blueprint_of(op, {"op": {"scores": {"timeout": 5}}}).warnings == (
         "op.scores: the graph has no such op, and the entry no effect; did you mean score?",
     )
-    assert drawn(op, {"op": {"other": {"timeout": 5}}}).warnings == (
+    assert blueprint_of(op, {"op": {"other": {"timeout": 5}}}).warnings == (
         "op.other: the graph has no such op, and the entry no effect; the ops are score",
     )
 
@@ -67,7 +67,7 @@ def test_an_entry_of_an_unknown_op_is_warned_about_with_the_nearest_name() -> No
 def test_a_flag_of_an_unknown_op_is_an_error() -> None:
     op = Op("iris", input_ops=[root()])
     with pytest.raises(ConfigError) as caught:
-        drawn(op, flags={"op.iriss.batch_size": 4})
+        blueprint_of(op, flags={"op.iriss.batch_size": 4})
     assert caught.value.problems == [
         "flag: op.iriss.batch_size: there is no such op; did you mean iris?"
     ]
@@ -82,31 +82,31 @@ class Misspelt(Op):
 
 
 def test_a_misspelt_hook_is_warned_about() -> None:
-    assert drawn(Misspelt("work", input_ops=[root()])).warnings == (
+    assert blueprint_of(Misspelt("work", input_ops=[root()])).warnings == (
         "op 'work' has a method 'preproces', which nothing calls: did you mean preprocess?",
     )
 
 
 def test_a_method_named_like_a_hook_is_accepted_if_the_hook_exists() -> None:
     both = type("Both", (Misspelt,), {"preprocess": lambda self, inputs: {}})
-    assert drawn(both("work", input_ops=[root()])).warnings == ()
+    assert blueprint_of(both("work", input_ops=[root()])).warnings == ()
 
 
 def test_one_engine_for_lack_of_worker_num_is_warned_about() -> None:
     op = Op("work", input_ops=[root()])
-    assert drawn(op, {"build_dag_each_worker": True}).warnings == (
+    assert blueprint_of(op, {"build_dag_each_worker": True}).warnings == (
         "build_dag_each_worker is true without worker_num: there will be one engine",
     )
-    assert drawn(op, {"build_dag_each_worker": True, "worker_num": 1}).warnings == ()
+    assert blueprint_of(op, {"build_dag_each_worker": True, "worker_num": 1}).warnings == ()
 
 
 def test_a_byte_limit_per_engine_below_the_message_limit_is_warned_about() -> None:
     op = Op("work", input_ops=[root()])
     config = {"max_inflight_bytes": 600, "max_message_bytes": 100}
-    assert drawn(op, config).warnings == ()
+    assert blueprint_of(op, config).warnings == ()
     several = {**config, "build_dag_each_worker": True}
-    assert drawn(op, {**several, "worker_num": 2}).warnings == ()
-    assert drawn(op, {**several, "worker_num": 3}).warnings == (
+    assert blueprint_of(op, {**several, "worker_num": 2}).warnings == ()
+    assert blueprint_of(op, {**several, "worker_num": 3}).warnings == (
         "max_inflight_bytes, 600, divided among 3 engines, does not allow requests above "
         "73 bytes, as one takes three times its size while it is decoded: they will always be "
         "refused, though max_message_bytes, 100, allows them",
@@ -118,5 +118,5 @@ def test_cpu_affinity_of_an_op_without_processes_is_warned_about(
     executor: str, warned: bool
 ) -> None:
     entry = {"executor": executor, "cpu_affinity": min(os.sched_getaffinity(0))}
-    warnings = drawn(Op("work", input_ops=[root()]), {"op": {"work": entry}}).warnings
+    warnings = blueprint_of(Op("work", input_ops=[root()]), {"op": {"work": entry}}).warnings
     assert any("cpu_affinity has no effect" in each for each in warnings) == warned

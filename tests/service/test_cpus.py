@@ -10,7 +10,7 @@ from penstock import Op
 from penstock.config.resolve import OpOptions
 from penstock.errors import ConfigError
 from penstock.service.placement import available, cpu_problems, spelt
-from tests.service.inside import drawn, root
+from tests.service.in_process import blueprint_of, root
 
 
 def options(*cpus: set[int]) -> OpOptions:
@@ -34,7 +34,7 @@ def test_unavailable_cpus_are_refused_with_the_available_ones() -> None:
 def test_a_service_with_unavailable_cpus_does_not_start() -> None:
     assert available() == os.sched_getaffinity(0)
     with pytest.raises(ConfigError, match=r"op\.work\.cpu_affinity: CPU 8191 cannot be used"):
-        drawn(Op("work", input_ops=[root()]), {"op": {"work": {"cpu_affinity": "8191"}}})
+        blueprint_of(Op("work", input_ops=[root()]), {"op": {"work": {"cpu_affinity": "8191"}}})
 
 
 def test_consecutive_cpus_are_written_as_ranges() -> None:

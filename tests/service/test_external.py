@@ -152,9 +152,9 @@ def test_an_external_op_of_a_graph_gets_its_input_s_dict(tmp_path: Path) -> None
 @pytest.mark.parametrize("kind", [media.JSON, media.MSGPACK])
 def test_the_openapi_description_has_the_worker_s_media_type(kind: str, tmp_path: Path) -> None:
     with serving(tmp_path, kind) as http:
-        found = http.get("/openapi.json").json()["paths"]["/invert"]["post"]
-        assert list(found["requestBody"]["content"]) == [kind]
-        assert list(found["responses"]["200"]["content"]) == [kind]
+        operation = http.get("/openapi.json").json()["paths"]["/invert"]["post"]
+        assert list(operation["requestBody"]["content"]) == [kind]
+        assert list(operation["responses"]["200"]["content"]) == [kind]
 
 
 @pytest.mark.parametrize("kind", [media.JSON, media.MSGPACK])

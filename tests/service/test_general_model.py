@@ -48,8 +48,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def price(folder: Path) -> float:
     session = ort.InferenceSession(folder / "uci.onnx", providers=["CPUExecutionProvider"])
-    (found,) = session.run(None, {"x": np.array([FEATURES], np.float32)})
-    return float(found[0, 0])
+    (output,) = session.run(None, {"x": np.array([FEATURES], np.float32)})
+    return float(output[0, 0])
 
 
 @pytest.fixture(scope="module")
@@ -87,11 +87,11 @@ def test_a_protobuf_request_over_http_gets_a_protobuf_reply(
     service: ServiceProcess, price: float
 ) -> None:
     body = REQUEST(**document(log_id=2**64 - 1, profile_server=True)).SerializeToString()
-    found = RESPONSE.FromString(curl(service, body, "-H", "Content-Type: application/proto"))
-    assert found.outputs[0].tensor[0].float_data == pytest.approx([price], rel=1e-5)
-    assert (found.log_id, found.err_no, found.profile_server) == (2**64 - 1, 0, True)
-    assert [*found.profile_time] == sorted(found.profile_time)
-    assert len(found.profile_time) == 4
+    reply = RESPONSE.FromString(curl(service, body, "-H", "Content-Type: application/proto"))
+    assert reply.outputs[0].tensor[0].float_data == pytest.approx([price], rel=1e-5)
+    assert (reply.log_id, reply.err_no, reply.profile_server) == (2**64 - 1, 0, True)
+    assert [*reply.profile_time] == sorted(reply.profile_time)
+    assert len(reply.profile_time) == 4
 
 
 @pytest.mark.parametrize("kind", ["application/json", "application/proto"])
@@ -122,9 +122,9 @@ def test_grpcio_can_call_both_ports(service: ServiceProcess, price: float, metho
             call = channel.unary_unary(
                 METHOD.replace("inference", method), REQUEST.SerializeToString, RESPONSE.FromString
             )
-            found = call(REQUEST(**document(log_id=5)), timeout=10)
-            assert found.outputs[0].tensor[0].float_data == pytest.approx([price], rel=1e-5)
-            assert (found.log_id, found.outputs[0].engine_name) == (5, "uci")
+            response = call(REQUEST(**document(log_id=5)), timeout=10)
+            assert response.outputs[0].tensor[0].float_data == pytest.approx([price], rel=1e-5)
+            assert (response.log_id, response.outputs[0].engine_name) == (5, "uci")
 
 
 @pytest.mark.parametrize(
@@ -153,9 +153,9 @@ def test_a_failure_has_its_number_and_status_in_each_encoding(
     message = REQUEST(**body)
     headers = {"content-type": "application/proto"}
     reply = httpx.post(url, content=message.SerializeToString(), headers=headers)
-    found = RESPONSE.FromString(reply.content)
-    assert (reply.status_code, found.err_no) == (status, err_no)
-    assert text in found.err_msg
+    response = RESPONSE.FromString(reply.content)
+    assert (reply.status_code, response.err_no) == (status, err_no)
+    assert text in response.err_msg
     with grpc.insecure_channel(f"127.0.0.1:{service.rpc_port}") as channel:
         call = channel.unary_unary(METHOD, REQUEST.SerializeToString, RESPONSE.FromString)
         with pytest.raises(grpc.RpcError) as raised:

@@ -9,7 +9,7 @@ import pytest
 from penstock import Op, PipelineServer, RequestOp, ResponseOp
 from penstock.errors import GraphError
 from penstock.service.blueprint import graph_of
-from tests.service.inside import drawn, inside, pairs
+from tests.service.in_process import blueprint_of, pairs, service_of
 
 
 class JoinPaths(Op):
@@ -85,8 +85,8 @@ async def test_fan_out_fan_in_and_an_edge_over_levels_work() -> None:
     c = AppendName("c", input_ops=[b])
     d = AppendName("d", input_ops=[a])
     last = JoinPaths("join", input_ops=[a, c, d])
-    async with inside(last) as service:
-        assert pairs(await service.ask(path="")) == {"path": "a+abc+ad"}
+    async with service_of(last) as service:
+        assert pairs(await service.call(path="")) == {"path": "a+abc+ad"}
 
 
 async def test_an_op_may_edit_its_inputs_without_effect_on_others() -> None:
@@ -98,8 +98,8 @@ async def test_an_op_may_edit_its_inputs_without_effect_on_others() -> None:
 
     source = RequestOp()
     left, right = (Editing(name, input_ops=[source]) for name in ("left", "right"))
-    async with inside(JoinPaths("join", input_ops=[left, right])) as service:
-        assert pairs(await service.ask(path="x")) == {"path": "xleft+xright"}
+    async with service_of(JoinPaths("join", input_ops=[left, right])) as service:
+        assert pairs(await service.call(path="x")) == {"path": "xleft+xright"}
 
 
 def test_ops_without_a_path_to_the_response_op_are_warned_about_once_each() -> None:
@@ -110,7 +110,7 @@ def test_ops_without_a_path_to_the_response_op_are_warned_about_once_each() -> N
         Op("more", input_ops=[lost])
         return Op("last", input_ops=[kept])
 
-    blueprint = drawn(build(RequestOp()))
+    blueprint = blueprint_of(build(RequestOp()))
     assert blueprint.graph.left_out == ("lost", "more")
     assert list(blueprint.warnings) == [
         "op 'lost' does not reach the ResponseOp and is not part of the graph",
@@ -124,4 +124,4 @@ def test_other_response_ops_and_moved_ops_are_not_warned_about() -> None:
     ResponseOp(input_ops=[last])
     moved = Op("moved", input_ops=[source])
     moved.set_input_ops([Op("elsewhere")])
-    assert drawn(last).graph.left_out == ()
+    assert blueprint_of(last).graph.left_out == ()

@@ -93,18 +93,18 @@ def test_every_engine_shows_the_requests_of_the_whole_service(engines: int, tmp_
         assert (failed["error"], failed["status"]) == ("hook_failed", 200)
         assert "told to" in failed["text"]
         for each in lists["slowest"]:
-            found = get(server, f"/ui/requests/{each['id']}").json
-            assert (found["id"], found["ms"]) == (each["id"], each["ms"])
-            parts = [found[name] for name in ("unpack", "entry", "ops", "between", "pack")]
-            assert sum(parts) == pytest.approx(found["ms"], rel=0.001)
-            (step,) = found["steps"]
+            details = get(server, f"/ui/requests/{each['id']}").json
+            assert (details["id"], details["ms"]) == (each["id"], each["ms"])
+            parts = [details[name] for name in ("unpack", "entry", "ops", "between", "pack")]
+            assert sum(parts) == pytest.approx(details["ms"], rel=0.001)
+            (step,) = details["steps"]
             took = {part["name"]: part["end"] - part["begin"] for part in step["parts"]}
             assert took["process"] > 19
-            assert sum(took.values()) == pytest.approx(found["ops"], rel=0.001)
+            assert sum(took.values()) == pytest.approx(details["ops"], rel=0.001)
             assert step["batch"]["requests"] == [each["id"]]
         for number in range(12):
-            found = get(server, f"/ui/requests/{number:032x}").json
-            assert found["traceparent"].split("-")[1] == f"{number:032x}"
+            details = get(server, f"/ui/requests/{number:032x}").json
+            assert details["traceparent"].split("-")[1] == f"{number:032x}"
         missing = get(server, "/ui/requests/nothing")
         assert (missing.status, missing.json["error"]) == (404, "unknown_request")
         assert fetch(f"{server.http_url}/ui", b"{}").status == 405

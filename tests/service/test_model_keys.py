@@ -18,7 +18,7 @@ from penstock import Op
 from penstock.errors import ModelError
 from penstock.service.blueprint import deploy
 from penstock.service.model_keys import send_keys
-from tests.service.inside import drawn, root
+from tests.service.in_process import blueprint_of, root
 from tests.service.models import scale
 from tests.services.process import running
 
@@ -61,7 +61,7 @@ def entry(folder: Path, *endpoints: str) -> dict[str, Any]:
 
 def endpoints_called(options: dict[str, Any]) -> list[str]:
     """The endpoints that an op calls after the key was sent."""
-    deployment = deploy([drawn(Op("scale", input_ops=[root()]), {"op": {"scale": options}})])
+    deployment = deploy([blueprint_of(Op("scale", input_ops=[root()]), {"op": {"scale": options}})])
     (graph,) = send_keys(deployment).graphs
     remote = graph.options[0].remote
     assert remote is not None

@@ -71,10 +71,10 @@ def infer(service: ServiceProcess, model: str, body: Any = ROW) -> tuple[int, An
 
 @pytest.mark.real
 def test_each_model_is_called_by_its_name(service: ServiceProcess) -> None:
-    status, found = infer(service, "double")
+    status, reply = infer(service, "double")
     assert status == 200
-    assert found["model_name"] == "double"
-    outputs = {each["name"]: each["data"] for each in found["outputs"]}
+    assert reply["model_name"] == "double"
+    outputs = {each["name"]: each["data"] for each in reply["outputs"]}
     assert outputs == {"y": [2, 4, 6], "twice": [4, 8, 12]}
     plain = httpx.post(f"{service.http_url}/double", json={"x": [[1, 2, 3]]}).json()
     assert plain == {"y": [[2, 4, 6]], "twice": [[4, 8, 12]]}
@@ -109,9 +109,9 @@ def test_the_server_s_metadata_has_its_name_and_extensions(
 
 @pytest.mark.real
 def test_the_output_of_a_model_is_the_input_of_the_next(service: ServiceProcess) -> None:
-    status, found = infer(service, "row", {**ROW, "outputs": [{"name": "y"}]})
+    status, reply = infer(service, "row", {**ROW, "outputs": [{"name": "y"}]})
     assert status == 200
-    (output,) = found["outputs"]
+    (output,) = reply["outputs"]
     assert output["data"] == [6, 12, 18]
 
 
@@ -408,8 +408,8 @@ def test_an_ensemble_is_served_over_the_other_protocols(configured: ServiceProce
         "six/y",
         "six/twice",
     ]
-    status, found = infer(configured, "both", {**ROW, "outputs": [{"name": "six/y"}]})
-    assert (status, found["outputs"][0]["data"]) == (200, [6, 12, 18])
+    status, reply = infer(configured, "both", {**ROW, "outputs": [{"name": "six/y"}]})
+    assert (status, reply["outputs"][0]["data"]) == (200, [6, 12, 18])
     plain = httpx.post(f"{configured.http_url}/both", json={"x": [[1, 2, 3]]}).json()
     assert plain["two/y"] == [[2, 4, 6]]
 
@@ -494,8 +494,8 @@ def test_a_body_over_the_limit_is_counted_once_by_every_protocol(tmp_path: Path)
     with running(model, "--max_body_size", "2000", command=SERVE, timeout=60) as server:
 
         def too_large() -> int:
-            found = httpx.get(f"{server.http_url}/status").json()["door"]["bodies_too_large"]
-            return int(found)
+            count = httpx.get(f"{server.http_url}/status").json()["door"]["bodies_too_large"]
+            return int(count)
 
         expected = 0
         for route in routes:

@@ -11,7 +11,7 @@ import pytest
 from penstock import LocalServiceHandler, Op
 from penstock.errors import ConfigError
 from penstock.service.models import card_of, open_model
-from tests.service.inside import drawn, root
+from tests.service.in_process import blueprint_of, root
 from tests.service.models import scale
 from tests.service.scripts import fetch, script
 from tests.services.process import running
@@ -33,7 +33,7 @@ def test_a_handler_without_thread_num_has_its_worker_s_share_of_threads(
     handler = LocalServiceHandler(str(scale(tmp_path / "m.onnx", 2.0)), **given)
     op = Op("work", input_ops=[root()], local_service_handler=handler)
     entry = {"executor": "process", "concurrency": 1000, "local_service_conf": conf}
-    blueprint = drawn(op, {"op": {"work": entry}})
+    blueprint = blueprint_of(op, {"op": {"work": entry}})
     assert handler.options.thread_num == given.get("thread_num", 2)
     model = open_model(op, blueprint.options[0], blueprint.config.op["work"], alone=alone)
     assert model is not None
@@ -85,10 +85,10 @@ def test_the_openapi_schema_comes_from_the_models_at_a_graph_s_ends(tmp_path: Pa
     rows = {"type": "array", "items": row, "description": "array of float32, any × 3"}
 
     def schema(path: str, *keys: str) -> Any:
-        found = description["paths"][path]["post"]
+        part = description["paths"][path]["post"]
         for key in (*keys, "content", "application/json", "schema"):
-            found = found[key]
-        return found
+            part = part[key]
+        return part
 
     for path in ("/alone", "/ensemble"):
         expected = {"type": "object", "required": ["x"], "properties": {"x": rows}}
@@ -115,9 +115,9 @@ def test_a_missing_card_is_an_error_unless_missing_device_allows_the_cpu(
 ) -> None:
     op, config = op_on_card(place, tmp_path, {})
     with pytest.raises(ConfigError, match=r"devices: .*card 7 was requested"):
-        drawn(op, config)
+        blueprint_of(op, config)
     op, config = op_on_card(place, tmp_path, {"missing_device": "cpu"})
-    blueprint = drawn(op, config)
+    blueprint = blueprint_of(op, config)
     (warning,) = blueprint.warnings
     message = (
         "op 'work' runs on the CPU in fp32, as missing_device: cpu allows: local_service_conf.dev"

@@ -222,15 +222,15 @@ def requests(seed: int, count: int) -> Iterator[tuple[dict[str, Any], dict[str, 
 def test_every_request_gets_the_same_reply_in_every_mode(
     clients: dict[str, PipelineClient], seed: int
 ) -> None:
-    seen = set()
+    outcomes = set()
     for feed, options in requests(seed, 6 * len(DOS)):
         replies = {mode: client.predict(feed, **options) for mode, client in clients.items()}
         expected = replies["thread"]
-        seen.add((feed["do"].partition(":")[2], expected.err_no))
+        outcomes.add((feed["do"].partition(":")[2], expected.err_no))
         for mode, reply in replies.items():
             assert reply == expected, f"{mode}: {feed['do']}"
-    assert {do for do, _ in seen} == set(DOS)
-    assert {number for _, number in seen} >= {0, 50, 51, 52, 7000, 10000}
+    assert {do for do, _ in outcomes} == set(DOS)
+    assert {number for _, number in outcomes} >= {0, 50, 51, 52, 7000, 10000}
 
 
 THINGS = """

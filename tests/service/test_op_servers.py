@@ -74,12 +74,12 @@ def send(service: ServiceProcess, row: Mapping[str, Any] = ROW) -> tuple[int, An
 
 def server_of(service: ServiceProcess) -> psutil.Process:
     """The supervisor of the service's model server."""
-    (found,) = [
+    (server,) = [
         each
         for each in service.descendants()
         if "serve" in each.cmdline() and each.ppid() == service.pid
     ]
-    return found
+    return server
 
 
 @pytest.mark.real

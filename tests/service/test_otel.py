@@ -106,16 +106,16 @@ def test_one_trace_includes_all_services_called_by_remote_ops(tmp_path: Path) ->
     traces = {each.trace for each in collector.spans}
     assert len(traces) == 2
     for trace in traces:
-        (whole,) = collector.named("POST /{name}", trace)
-        assert whole.parent == (SPAN if trace == TRACE else "")
-        found = whole
+        (root_span,) = collector.named("POST /{name}", trace)
+        assert root_span.parent == (SPAN if trace == TRACE else "")
+        span = root_span
         for name in (METHOD, "inference.GRPCInferenceService/ModelInfer"):
-            (visit,) = [each for each in collector.children(found) if each.name == "scale"]
-            assert visit.kind == CLIENT
-            (found,) = [each for each in collector.children(visit) if each.kind == SERVER]
-            assert found.name == name
-            assert found.state == ("a=1" if trace == TRACE else "")
-            assert visit.begin <= found.begin <= found.end <= visit.end
+            (client_span,) = [each for each in collector.children(span) if each.name == "scale"]
+            assert client_span.kind == CLIENT
+            (span,) = [each for each in collector.children(client_span) if each.kind == SERVER]
+            assert span.name == name
+            assert span.state == ("a=1" if trace == TRACE else "")
+            assert client_span.begin <= span.begin <= span.end <= client_span.end
 
 
 def test_a_service_without_spans_passes_the_trace_context_on(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from penstock.service.children import ParentDeath
-from tests.service.supervised import gone
+from tests.service.supervised import has_ended
 
 
 def child_of(parent_death: ParentDeath, run: Callable[[], object]) -> int:
@@ -38,7 +38,7 @@ def child_of(parent_death: ParentDeath, run: Callable[[], object]) -> int:
 def status_within(pid: int, timeout: float) -> int:
     pidfd = os.pidfd_open(pid)
     try:
-        assert gone(pidfd, timeout)
+        assert has_ended(pidfd, timeout)
     finally:
         os.close(pidfd)
         os.killpg(pid, signal.SIGKILL)
@@ -46,14 +46,14 @@ def status_within(pid: int, timeout: float) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
-def wait_for_ever() -> None:
+def wait_forever() -> None:
     while True:
         signal.pause()
 
 
 def test_a_child_is_killed_when_the_writer_is_closed() -> None:
     parent_death = ParentDeath()
-    pid = child_of(parent_death, wait_for_ever)
+    pid = child_of(parent_death, wait_forever)
     parent_death.close()
     assert status_within(pid, 1) == -signal.SIGKILL
 
@@ -105,7 +105,7 @@ def test_a_child_whose_parent_has_ended_is_killed_before_it_begins() -> None:
     os.close(write_end)
     os.close(read_end)
     pidfd = os.pidfd_open(pid)
-    assert gone(pidfd, 10)
+    assert has_ended(pidfd, 10)
     os.close(pidfd)
     _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL

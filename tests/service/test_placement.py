@@ -68,9 +68,9 @@ def preprocess(self, input_dicts, data_id, log_id):
 
 
 def reports_of(folder: Path, workers: int) -> list[Any]:
-    found = [json.loads(each.read_text()) for each in (folder / "told").iterdir()]
-    assert len(found) == workers
-    return sorted(found)
+    reports = [json.loads(each.read_text()) for each in (folder / "told").iterdir()]
+    assert len(reports) == workers
+    return sorted(reports)
 
 
 def service(
@@ -88,9 +88,9 @@ def model(**conf: Any) -> dict[str, Any]:
 
 def test_workers_are_distributed_over_cards_and_see_their_own_only(tmp_path: Path) -> None:
     with service(tmp_path, 5, **model(devices="0,1,3")):
-        found = reports_of(tmp_path, 5)
-    assert [each[0] for each in found] == [0, 1, 2, 3, 4]
-    assert [each[2] for each in found] == [
+        reports = reports_of(tmp_path, 5)
+    assert [each[0] for each in reports] == [0, 1, 2, 3, 4]
+    assert [each[2] for each in reports] == [
         [[visible, ["0"], 1]] for visible in ("0", "1", "3", "0", "1")
     ]
 
@@ -98,8 +98,8 @@ def test_workers_are_distributed_over_cards_and_see_their_own_only(tmp_path: Pat
 def test_cards_are_numbered_within_the_service_s_visible_ones(tmp_path: Path) -> None:
     given = {"CUDA_VISIBLE_DEVICES": "6,7"}
     with service(tmp_path, 2, given, **model(devices="1,2", thread_num=3)):
-        found = reports_of(tmp_path, 2)
-    assert [each[2] for each in found] == [[["7", ["0"], 3]], [["6,7", ["2"], 3]]]
+        reports = reports_of(tmp_path, 2)
+    assert [each[2] for each in reports] == [[["7", ["0"], 3]], [["6,7", ["2"], 3]]]
 
 
 def test_without_a_card_the_visible_ones_are_unchanged(tmp_path: Path) -> None:
@@ -112,16 +112,16 @@ def test_each_worker_runs_on_its_configured_cpus(tmp_path: Path) -> None:
     usable = sorted(os.sched_getaffinity(0))
     first, last = usable[0], usable[-1]
     with service(tmp_path, 3, cpu_affinity=[first, f"{first},{last}"]):
-        found = reports_of(tmp_path, 3)
-    assert [set(each[1]) for each in found] == [{first}, {first, last}, {first}]
+        reports = reports_of(tmp_path, 3)
+    assert [set(each[1]) for each in reports] == [{first}, {first, last}, {first}]
 
 
 def test_workers_draw_different_random_numbers(tmp_path: Path) -> None:
     with service(tmp_path, 4, {"WITH_TORCH": "1"}) as server:
-        found = reports_of(tmp_path, 4)
-        assert all(each[1] == sorted(os.sched_getaffinity(0)) for each in found)
+        reports = reports_of(tmp_path, 4)
+        assert all(each[1] == sorted(os.sched_getaffinity(0)) for each in reports)
         for library in range(3):
-            assert len({each[3][library] for each in found}) == 4
+            assert len({each[3][library] for each in reports}) == 4
         victim = next(int(each.name) for each in (tmp_path / "told").iterdir())
         os.kill(victim, 9)
         until(lambda: len(list((tmp_path / "told").glob("*[0-9]"))) == 5, "a new worker")

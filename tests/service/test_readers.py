@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock import Op
-from tests.service.inside import drawn, root
+from tests.service.in_process import blueprint_of, root
 
 
 class Join(Op):
@@ -23,7 +23,7 @@ def readers(jump: bool = False, **executors: str) -> dict[str, str | None]:
     if jump:
         source.set_jump_to_ops([left])
     keys = {name: {"executor": executors.get(name, "process")} for name in "abcd"}
-    blueprint = drawn(last, {"op": keys})
+    blueprint = blueprint_of(last, {"op": keys})
     return {
         name: blueprint.outside_reader(at) for at, name in enumerate(blueprint.graph.plan.names)
     }

@@ -33,10 +33,10 @@ def _wait_for_reply(port: int, wanted: int | None) -> None:
     while time.monotonic() < end:
         try:
             with direct.open(f"http://127.0.0.1:{port}/number", b'{"x": 1}', timeout=5) as answer:
-                found = json.load(answer)
+                reply = json.load(answer)
         except (urllib.error.URLError, OSError):
-            found = None
-        if found == wanted:
+            reply = None
+        if reply == wanted:
             return
         time.sleep(0.05)
     raise AssertionError(f"the answer did not become {wanted}")

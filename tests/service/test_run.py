@@ -17,7 +17,7 @@ from penstock import PipelineClient
 from tests.service.scripts import (
     PENSTOCK,
     PYTHON,
-    Later,
+    BackgroundCall,
     fetch,
     post,
     script,
@@ -64,7 +64,7 @@ def test_a_script_without_a_guard_serves_until_a_signal_and_exits_with_0(
 # Start
 
 
-def started(
+def run_failing(
     path: Path, way: tuple[str, ...], **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """The result of a start that is expected to fail."""
@@ -112,7 +112,7 @@ def assert_failed_clearly(
 def test_a_failed_start_exits_with_1_and_a_clear_message(
     hooks: str, config: str, message: str, way: tuple[str, ...], tmp_path: Path
 ) -> None:
-    assert_failed_clearly(started(script(tmp_path, hooks, config), way), way, message)
+    assert_failed_clearly(run_failing(script(tmp_path, hooks, config), way), way, message)
 
 
 @WAYS
@@ -123,7 +123,7 @@ def test_a_port_in_use_is_an_error_before_init_op_runs(
     path = script(tmp_path, "def init_op(self): print('init_op ran')")
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        done = started(path, way, **{f"PENSTOCK_{taken.upper()}": str(port)})
+        done = run_failing(path, way, **{f"PENSTOCK_{taken.upper()}": str(port)})
     assert_failed_clearly(
         done, way, f"{taken} {port} on 127.0.0.1 cannot be bound: Address already"
     )
@@ -182,7 +182,7 @@ def test_a_hangup_does_not_end_a_service_of_one_process(tmp_path: Path) -> None:
 
 def test_a_second_sigterm_ends_the_drain_at_once(tmp_path: Path) -> None:
     with running(script(tmp_path, GATED)) as server:
-        stuck = Later(lambda: post(server, gate=str(tmp_path / "never")))
+        stuck = BackgroundCall(lambda: post(server, gate=str(tmp_path / "never")))
         until(lambda: "inside" in server.log(), "work")
         server.send_signal(signal.SIGTERM)
         until(lambda: "shutting down: 1 requests in flight" in server.log(), "the drain")
@@ -233,9 +233,9 @@ def test_replies_that_are_being_packed_at_a_stop_are_sent(protocol: str, tmp_pat
     with running(path) as server, PipelineClient() as client:
         client.connect([server.rpc_endpoint])
         if protocol == "http":
-            answer = Later(lambda: post(server, a="1").json["value"])
+            answer = BackgroundCall(lambda: post(server, a="1").json["value"])
         else:
-            answer = Later(lambda: list(client.predict({"a": "1"}).value))
+            answer = BackgroundCall(lambda: list(client.predict({"a": "1"}).value))
         until(lambda: "packing" in server.log(), "packing")
         server.send_signal(signal.SIGTERM)
         until(lambda: "shutting down: 0 requests in flight" in server.log(), "the drain")
@@ -258,7 +258,7 @@ def test_a_pack_that_ends_after_the_deadline_is_logged(tmp_path: Path) -> None:
 def test_a_pack_that_hangs_does_not_delay_the_exit(tmp_path: Path) -> None:
     path = script(tmp_path, before=PACKING.replace("TIMEOUT", "0.5"))
     with running(path) as server:
-        Later(lambda: post(server, a="1"))
+        BackgroundCall(lambda: post(server, a="1"))
         until(lambda: "packing" in server.log(), "packing")
         assert server.stop(timeout=10) == 0
 

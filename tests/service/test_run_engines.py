@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from tests.service.engine_load import Load, clients
-from tests.service.scripts import ECHO, NAME, Later, post, script, until
+from tests.service.scripts import ECHO, NAME, BackgroundCall, post, script, until
 from tests.services.process import ServiceProcess, running
 
 pytestmark = pytest.mark.real
@@ -100,8 +100,8 @@ def init_op(self):
     with running(service(tmp_path, config, hooks)) as server:
         server.stop()
         lines = server.log().splitlines()
-    begun = sorted(line[line.index("engine") :] for line in lines if line.endswith("begins"))
-    assert begun == ["engine 0 [mine] begins", "engine 1 [mine] begins"]
+    first_lines = sorted(line[line.index("engine") :] for line in lines if line.endswith("begins"))
+    assert first_lines == ["engine 0 [mine] begins", "engine 1 [mine] begins"]
     stopped = [line for line in lines if "] stopped: " in line]
     assert {line.split("[")[0].split()[-1] for line in stopped} == {"0", "1"}
 
@@ -148,15 +148,17 @@ def test_at_a_stop_every_engine_finishes_its_admitted_requests(
     with running(service(tmp_path)) as server:
         gate = tmp_path / "gate"
 
-        def held(n: int) -> Later:
+        def blocked_call(n: int) -> BackgroundCall:
             began = str(tmp_path / f"began{n}")
-            return Later(lambda: predict(server, n, do="wait", gate=str(gate), began=began))
+            return BackgroundCall(
+                lambda: predict(server, n, do="wait", gate=str(gate), began=began)
+            )
 
-        def begun() -> set[str]:
+        def begun_calls() -> set[str]:
             return {each.name.removeprefix("began") for each in tmp_path.glob("began*")}
 
-        calls = [held(n) for n in range(6)]
-        until(lambda: len(begun()) >= 2, "two calls have begun")
+        calls = [blocked_call(n) for n in range(6)]
+        until(lambda: len(begun_calls()) >= 2, "two calls have begun")
         server.send_signal(number)
         until(lambda: server.log().count("shutting down") == 2, "the stop")
         gate.touch()
@@ -166,7 +168,7 @@ def test_at_a_stop_every_engine_finishes_its_admitted_requests(
                 answered.add(call.result()["n"])
             except (AssertionError, OSError):  # not admitted, as the service was stopping
                 continue
-        assert begun() <= answered
+        assert begun_calls() <= answered
         assert server.wait_exit() == 0
         assert is_free(server.http_port)
         assert is_free(server.rpc_port)
@@ -180,7 +182,9 @@ def test_an_engine_that_gets_sigterm_is_replaced_without_losing_a_request(
 ) -> None:
     with running(service(tmp_path)) as server:
         gate, began = tmp_path / "gate", tmp_path / "began"
-        held = Later(lambda: predict(server, do="wait", gate=str(gate), began=str(began)))
+        blocked_call = BackgroundCall(
+            lambda: predict(server, do="wait", gate=str(gate), began=str(began))
+        )
         until(lambda: began.exists() and began.read_text(), "the call has begun")
         old = int(began.read_text())
         before = {each.pid for each in engines_of(server)}
@@ -191,7 +195,7 @@ def test_an_engine_that_gets_sigterm_is_replaced_without_losing_a_request(
         assert old in pids
         assert {int(predict(server)["pid"]) for _ in range(12)} <= pids - {old}
         gate.touch()
-        assert int(held.result()["pid"]) == old
+        assert int(blocked_call.result()["pid"]) == old
         until(lambda: f"(pid {old}) has ended: exit status 0" in server.log(), "its end")
         assert server.stop() == 0
 
@@ -228,7 +232,7 @@ async def test_a_rolling_restart_under_load_loses_no_request(tmp_path: Path, con
         load, stop_load = Load(SERVICES), asyncio.Event()
         async with clients(server) as kinds:
             sending = asyncio.create_task(load.offer(kinds, 25.0, stop_load))
-            await wait_until(lambda: load.asked > 40)
+            await wait_until(lambda: load.sent > 40)
             for round in (1, 2):
                 await asyncio.to_thread(server.send_signal, signal.SIGHUP)
                 await wait_for_ended_engines(server, round * (2 if "worker_num" in config else 1))
@@ -275,5 +279,5 @@ async def wait_for_ended_engines(server: ServiceProcess, count: int) -> None:
 
 
 async def more_requests(load: Load) -> None:
-    already = load.asked
-    await wait_until(lambda: load.asked > already + 60)
+    already = load.sent
+    await wait_until(lambda: load.sent > already + 60)

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from tests.service.scripts import post, script, until
-from tests.service.supervised import gone
+from tests.service.supervised import has_ended
 from tests.service.test_run_engines import is_free
 from tests.services.process import ServiceProcess, running
 
@@ -204,7 +204,7 @@ def test_a_supervisor_killed_under_load_leaves_no_process_after_a_second(tmp_pat
         assert len(watched) == 3
         os.kill(server.pid, signal.SIGKILL)
         end = time.monotonic() + 1.0
-        assert all(gone(each, max(0.0, end - time.monotonic())) for each in watched)
+        assert all(has_ended(each, max(0.0, end - time.monotonic())) for each in watched)
         for each in watched:
             os.close(each)
         assert is_free(server.http_port)

@@ -17,7 +17,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from penstock.protocols.status import GrpcCode
-from tests.service.scripts import NAME, Later, post, script, until
+from tests.service.scripts import NAME, BackgroundCall, post, script, until
 from tests.service.test_run import GATED
 from tests.services.process import running
 
@@ -109,7 +109,7 @@ def test_stalled_requests_are_refused_at_a_stop_and_do_not_delay_the_exit(
 def test_stalled_requests_are_refused_at_once_while_admitted_ones_finish(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     with running(script(tmp_path, GATED)) as server:
-        admitted = Later(lambda: post(server, gate=str(gate)))
+        admitted = BackgroundCall(lambda: post(server, gate=str(gate)))
         until(lambda: "inside" in server.log(), "work")
         with socket.create_connection(("127.0.0.1", server.http_port), timeout=20) as client:
             client.sendall(HALF)
@@ -126,7 +126,7 @@ def test_a_stop_takes_no_longer_than_drain_timeout_while_an_op_hangs(
     seconds: int, tmp_path: Path
 ) -> None:
     with running(script(tmp_path, GATED, f'"drain_timeout": {seconds}')) as server:
-        stuck = Later(lambda: post(server, gate=str(tmp_path / "never")))
+        stuck = BackgroundCall(lambda: post(server, gate=str(tmp_path / "never")))
         until(lambda: "inside" in server.log(), "work")
         began = time.monotonic()
         assert server.stop(timeout=20) == 0
@@ -169,7 +169,7 @@ def test_a_hanging_coroutine_does_not_delay_the_exit(
     more: str, hooks: str, message: str, tmp_path: Path
 ) -> None:
     with running(script(tmp_path, hooks, f'{more}"drain_timeout": 0')) as server:
-        stuck = Later(lambda: post(server, a="1"))
+        stuck = BackgroundCall(lambda: post(server, a="1"))
         until(lambda: "inside" in server.log(), "work")
         began = time.monotonic()
         assert server.stop(timeout=20) == 0

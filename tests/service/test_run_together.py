@@ -28,7 +28,7 @@ second = Service("triple", triple{config})
 """
 
 
-def written(tmp_path: Path, end: str = "", options: str = "", config: str = "") -> Path:
+def write_script(tmp_path: Path, end: str = "", options: str = "", config: str = "") -> Path:
     path = tmp_path / "both.py"
     path.write_text(TWO.format(options=options, config=config) + end)
     return path
@@ -42,7 +42,7 @@ def written(tmp_path: Path, end: str = "", options: str = "", config: str = "") 
 def test_two_services_share_a_door_and_are_selected_by_name(
     way: tuple[str, ...], end: str, tmp_path: Path
 ) -> None:
-    with running(written(tmp_path, end), command=way) as server:
+    with running(write_script(tmp_path, end), command=way) as server:
         assert post(server, "double", x="ab").json["value"] == ["abab"]
         assert post(server, "triple", x="ab").json["value"] == ["ababab"]
         assert post(server, "other", x="ab").json["err_no"] != 0
@@ -55,7 +55,7 @@ def test_two_services_run_in_several_engines_and_worker_processes(
     options: str, tmp_path: Path
 ) -> None:
     config = ", build_dag_each_worker=True, worker_num=2" + (f", {options}" if options else "")
-    with running(written(tmp_path, "run(first, second)", config=config)) as server:
+    with running(write_script(tmp_path, "run(first, second)", config=config)) as server:
         for _ in range(8):
             assert post(server, "double", x="ab").json["value"] == ["abab"]
             assert post(server, "triple", x="ab").json["value"] == ["ababab"]
@@ -64,7 +64,10 @@ def test_two_services_run_in_several_engines_and_worker_processes(
 
 def test_check_reports_each_service(tmp_path: Path) -> None:
     done = subprocess.run(
-        [*PENSTOCK[:-1], "check", written(tmp_path)], capture_output=True, text=True, timeout=60
+        [*PENSTOCK[:-1], "check", write_script(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert [line for line in done.stdout.splitlines() if line.endswith("are good")] == [
         "double: the configuration and the graph are good",
@@ -73,7 +76,7 @@ def test_check_reports_each_service(tmp_path: Path) -> None:
 
 
 def test_a_flag_for_an_op_of_one_service_is_valid_for_all(tmp_path: Path) -> None:
-    check = [*PENSTOCK[:-1], "check", written(tmp_path)]
+    check = [*PENSTOCK[:-1], "check", write_script(tmp_path)]
     for flag, status in (("op.triple.concurrency=3", 0), ("op.tenfold.concurrency=3", 1)):
         done = subprocess.run([*check, "-o", flag], capture_output=True, text=True, timeout=60)
         assert done.returncode == status, done.stderr

@@ -16,9 +16,9 @@ from penstock.ops.op import Op
 from penstock.service import build
 from penstock.service.blueprint import deploy
 from penstock.service.build import begun
-from tests.service.inside import drawn
+from tests.service.in_process import blueprint_of
 from tests.service.scripts import PENSTOCK, PYTHON, script
-from tests.service.test_run import started
+from tests.service.test_run import run_failing
 
 WAYS = pytest.mark.parametrize("way", [PYTHON, PENSTOCK], ids=["python", "penstock run"])
 LIMIT = {"start_timeout": 0.5}
@@ -59,7 +59,7 @@ def test_a_slow_start_is_logged(
     handler = LoggedHandler()
     log.addHandler(handler)
     try:
-        begun(deploy([drawn(service(lambda: logged.wait(20)), {"start_timeout": 0})]))
+        begun(deploy([blueprint_of(service(lambda: logged.wait(20)), {"start_timeout": 0})]))
     finally:
         log.removeHandler(handler)
     (line,) = caplog.messages
@@ -73,7 +73,7 @@ def test_start_timeout_applies_to_each_op_separately() -> None:
         after = service(lambda: threading.Event().wait(0.4), name)
         after.set_input_ops([last])
         last = after
-    begun(deploy([drawn(last, {"start_timeout": 1.0})]))
+    begun(deploy([blueprint_of(last, {"start_timeout": 1.0})]))
 
 
 NATIVE = """
@@ -93,7 +93,7 @@ def test_a_service_whose_init_op_hangs_exits_with_1(
     executor: str, way: tuple[str, ...], tmp_path: Path
 ) -> None:
     config = f'"start_timeout": 1, "op": {{"work": {{"executor": "{executor}"}}}}'
-    done = started(script(tmp_path, "def init_op(self): threading.Event().wait()", config), way)
+    done = run_failing(script(tmp_path, "def init_op(self): threading.Event().wait()", config), way)
     assert done.returncode == 1
     assert "op 'work' was not ready within 1 s (start_timeout)" in done.stderr
     assert "in init_op" in done.stderr
@@ -105,7 +105,7 @@ def test_a_service_whose_init_op_hangs_exits_with_1(
 def test_an_init_op_that_hangs_in_native_code_ends_with_the_process(
     way: tuple[str, ...], tmp_path: Path
 ) -> None:
-    done = started(script(tmp_path, NATIVE, '"start_timeout": 1'), way)
+    done = run_failing(script(tmp_path, NATIVE, '"start_timeout": 1'), way)
     assert done.returncode == 1
     assert "in init_op" in done.stderr
     assert "op 'work' was not ready within 1 s (start_timeout)" in done.stderr
@@ -116,6 +116,8 @@ def test_an_init_op_that_hangs_in_native_code_ends_with_the_process(
 @pytest.mark.real
 def test_each_of_several_engines_applies_start_timeout(tmp_path: Path) -> None:
     config = '"start_timeout": 1, "build_dag_each_worker": True, "worker_num": 2'
-    done = started(script(tmp_path, "def init_op(self): threading.Event().wait()", config), PYTHON)
+    done = run_failing(
+        script(tmp_path, "def init_op(self): threading.Event().wait()", config), PYTHON
+    )
     assert done.returncode == 1
     assert "op 'work' was not ready within 1 s (start_timeout)" in done.stderr

@@ -20,7 +20,7 @@ from penstock.observe.status import shown
 from penstock.service.blueprint import deploy
 from penstock.service.build import Works
 from penstock.service.status import Reporter, Sums, packed, total, unpacked
-from tests.service.inside import drawn, inside, pairs, root
+from tests.service.in_process import blueprint_of, pairs, root, service_of
 from tests.service.scripts import PENSTOCK, post, script
 from tests.services.process import direct, running
 
@@ -28,15 +28,15 @@ from tests.services.process import direct, running
 async def test_a_report_has_the_counts_of_requests_and_ops() -> None:
     counters, health = Counters(), Health()
     health.set_ready()
-    works = Works(deploy([drawn(Op("work", input_ops=[root()]), name="one")]))
+    works = Works(deploy([blueprint_of(Op("work", input_ops=[root()]), name="one")]))
     engine = works.engine(asyncio.get_running_loop(), instruments=[counters])
     report = Reporter(engine, health, counters, {})()
     assert report["requests"]["admitted"] == report["answers"]["ok"] == 0
     for each in engine.graphs:
         assert await each.close(5.0)
-    async with inside(Op("work", input_ops=[root()])) as service:
+    async with service_of(Op("work", input_ops=[root()])) as service:
         service.engine.instruments.install(Recorder(0, counters))
-        assert pairs(await service.ask(x="1")) == {"x": "1"}
+        assert pairs(await service.call(x="1")) == {"x": "1"}
         await asyncio.sleep(0)
         report = Reporter(service.engine, health, counters, {})()
     assert report["requests"]["answered"] == report["answers"]["ok"] == 1

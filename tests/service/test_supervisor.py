@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.service.supervised import DONE, Supervised, gone
+from tests.service.supervised import DONE, Supervised, has_ended
 
 ONE_WORKER = """
 async def serve(zygote):
@@ -49,7 +49,7 @@ def test_a_killed_engine_and_its_workers_are_replaced(tmp_path: Path) -> None:
         engine, worker = service.pid("engine"), service.watch(service.pid("worker"))
         started = time.monotonic()
         os.kill(engine, signal.SIGKILL)
-        assert gone(worker, 1)
+        assert has_ended(worker, 1)
         assert service.pid("engine") != engine
         service.pid("worker")
         assert time.monotonic() - started < 2
@@ -93,8 +93,8 @@ def worker_main(engine_id, op, index, channel):
     with run(tmp_path, script) as service:
         worker = service.watch(service.pid("worker"))
         os.kill(service.pid("engine"), signal.SIGUSR1)
-        assert service.hear("over") == [str(DONE)]
-        assert gone(worker, 0)
+        assert service.expect("over") == [str(DONE)]
+        assert has_ended(worker, 0)
 
 
 # The supervisor's death
@@ -124,7 +124,7 @@ def worker_main(engine_id, op, index, channel):
     return 0
 """
     with run(tmp_path, script) as service:
-        service.hear("stuck")
+        service.expect("stuck")
         service.signal(signal.SIGKILL)
         service.rest(timeout=1)
 
@@ -150,21 +150,21 @@ def test_a_signal_stops_the_engine_and_the_next_one_hurries_it(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     with run(tmp_path, SIGNALLED) as service:
-        assert service.hear("told") == ["Serve()"]
+        assert service.expect("told") == ["Serve()"]
         for stop in STOPS:
             service.signal(number)
-            assert service.hear("told") == stop
-        assert service.hear("ended") == ["0"]
+            assert service.expect("told") == stop
+        assert service.expect("ended") == ["0"]
         assert service.status() == 0
 
 
 def test_ctrl_c_in_the_terminal_only_reaches_the_supervisor(tmp_path: Path) -> None:
     with run(tmp_path, SIGNALLED) as service:
-        assert service.hear("told") == ["Serve()"]
+        assert service.expect("told") == ["Serve()"]
         for stop in STOPS:
             os.killpg(service.process.pid, signal.SIGINT)
-            assert service.hear("told") == stop
-        assert service.hear("ended") == ["0"]
+            assert service.expect("told") == stop
+        assert service.expect("ended") == ["0"]
         assert service.status() == 0
 
 
@@ -176,7 +176,7 @@ def engine_main(engine_id, control):
         signal.pause()
 """
     with run(tmp_path, script) as service:
-        service.hear("engine")
+        service.expect("engine")
         service.signal(signal.SIGTERM)
         assert service.status() == 0
 
@@ -195,7 +195,7 @@ class Patient:
 penstock.service.supervisor.Restarts = Patient
 """
     with run(tmp_path, script) as service:
-        service.hear("waits")
+        service.expect("waits")
         service.signal(signal.SIGTERM)
         assert service.status() == 0
 
@@ -210,7 +210,7 @@ async def serve(zygote):
     os._exit(9)
 """
     with run(tmp_path, script) as service:
-        service.hear("engine")
+        service.expect("engine")
         service.signal(signal.SIGTERM)
         assert service.status() == 9
         assert "ended with an error: exit status 9" in service.errors.read_text()
@@ -221,11 +221,11 @@ def test_an_engine_s_death_just_before_the_stop_does_not_change_the_exit_status(
 ) -> None:
     with run(tmp_path, ONE_WORKER) as service:
         engine = service.pid("engine")
-        service.hear("worker")
+        service.expect("worker")
         end = service.watch(engine)
         service.signal(signal.SIGSTOP)
         os.kill(engine, signal.SIGKILL)
-        assert gone(end, 20)
+        assert has_ended(end, 20)
         service.signal(signal.SIGTERM)
         service.signal(signal.SIGCONT)  # both events are reported at once
         assert service.status() == 0
@@ -304,7 +304,7 @@ async def serve(zygote):
     return done
 """
     with run(tmp_path, script) as service:
-        assert service.hear("workers", timeout=50) == ["0"]
+        assert service.expect("workers", timeout=50) == ["0"]
         assert service.status() == DONE
 
 
@@ -333,8 +333,8 @@ before = opened()
 """
     with run(tmp_path, script) as service:
         for _ in range(3):
-            assert service.hear("more") == ["2"]  # its socket and its parent_death pipe
-        assert service.hear("end") == ["b''"]
+            assert service.expect("more") == ["2"]  # its socket and its parent_death pipe
+        assert service.expect("end") == ["b''"]
         assert service.pid("status") == 17 << 8
         assert service.status() == DONE
 
@@ -360,7 +360,7 @@ def worker_main(engine_id, op, index, channel):
     return 0
 """
     with run(tmp_path, script) as service:
-        assert service.hear("listening") == ["True", "[]"]
+        assert service.expect("listening") == ["True", "[]"]
 
 
 def test_a_stopping_engine_can_close_the_ports(tmp_path: Path) -> None:
@@ -386,7 +386,7 @@ def worker_main(engine_id, op, index, channel):
         address = ("127.0.0.1", service.pid("port"))
         socket.create_connection(address, 10).close()
         service.signal(signal.SIGTERM)
-        service.hear("closed")
+        service.expect("closed")
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(address, 10)
 
@@ -407,7 +407,7 @@ async def serve(zygote):
     await for_ever()
 """
     with run(tmp_path, f"mark = {str(tmp_path / 'mark')!r}\n{script}") as service:
-        port, engine = map(int, service.hear("port"))
+        port, engine = map(int, service.expect("port"))
         with socket.create_connection(("127.0.0.1", port), 10) as connection:
             os.kill(engine, signal.SIGKILL)
             assert connection.recv(1) == b"!"
@@ -441,5 +441,5 @@ async def serve(zygote):
 """
     with run(tmp_path, FEW_PAIRS.format(nth=3) + script) as service:
         refused = "StartupError [Errno 23] the table is full"
-        assert " ".join(service.hear("refused")) == refused
+        assert " ".join(service.expect("refused")) == refused
         assert service.status() == DONE

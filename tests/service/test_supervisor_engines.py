@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.service.scripts import until
-from tests.service.supervised import Supervised, gone
+from tests.service.supervised import Supervised, has_ended
 from tests.service.test_supervisor import FEW_PAIRS
 
 OBEDIENT = """
@@ -37,7 +37,7 @@ def run(folder: Path, script: str) -> Supervised:
 
 def all_serve(service: Supervised, engines: int = 3) -> dict[int, int]:
     """The engines' pids, once all serve."""
-    lines = [service.hear("Serve") for _ in range(engines)]
+    lines = [service.expect("Serve") for _ in range(engines)]
     return {int(index): int(pid) for index, pid in sorted(lines)}
 
 
@@ -67,7 +67,7 @@ def open_ports(models):
         assert {words[1] for words in later} == {"1", "2"}
         assert "0" not in {words[2] for words in later}
         assert service.next_line() == ["open", "3"]
-        assert [service.hear("then") for _ in range(3)] == [["Serve"]] * 3
+        assert [service.expect("then") for _ in range(3)] == [["Serve"]] * 3
 
 
 @pytest.mark.parametrize("index", [0, 1])
@@ -116,11 +116,11 @@ def test_only_the_killed_engine_is_replaced(tmp_path: Path) -> None:
     with run(tmp_path, OBEDIENT) as service:
         engines = all_serve(service)
         os.kill(engines[1], signal.SIGKILL)
-        index, generation, pid = map(int, service.hear("started"))
+        index, generation, pid = map(int, service.expect("started"))
         assert (index, generation) == (1, 1)
-        assert service.hear("Serve") == ["1", str(pid)]
+        assert service.expect("Serve") == ["1", str(pid)]
         service.signal(signal.SIGTERM)
-        stopped = Counter(tuple(service.hear("Stop")) for _ in range(3))
+        stopped = Counter(tuple(service.expect("Stop")) for _ in range(3))
         assert stopped == {("0", str(engines[0])): 1, ("1", str(pid)): 1, ("2", str(engines[2])): 1}
         assert service.status() == 0
 
@@ -129,7 +129,7 @@ def test_an_engine_stopped_by_sigstop_is_replaced(tmp_path: Path) -> None:
     with run(tmp_path, "answer_timeout = 0.5\n" + OBEDIENT) as service:
         engines = all_serve(service)
         os.kill(engines[1], signal.SIGSTOP)
-        index, _ = service.hear("Serve")
+        index, _ = service.expect("Serve")
         assert index == "1"
         assert "its loop has not answered for 0.5 s" in service.errors.read_text()
         service.signal(signal.SIGTERM)
@@ -163,8 +163,8 @@ def worker_main(engine_id, op, index, channel):
     return len(channel.recv(1))
 """
     with run(tmp_path, script) as service:
-        assert service.hear("worker") == ["0", "0", "of", "2:", "5"]
-        assert service.hear("worker") == ["1", "1", "of", "2:", "5"]
+        assert service.expect("worker") == ["0", "0", "of", "2:", "5"]
+        assert service.expect("worker") == ["1", "1", "of", "2:", "5"]
 
 
 def test_the_port_of_an_engine_that_is_not_restarted_is_served_by_the_others(
@@ -205,7 +205,7 @@ class Fixed:
 penstock.service.supervisor.Restarts = Fixed
 """
     with run(tmp_path, script) as service:
-        ports = [service.hear("pid")[1:] for _ in range(2)]
+        ports = [service.expect("pid")[1:] for _ in range(2)]
         until(lambda: "is not restarted" in service.errors.read_text(), "the last death")
         port, unshared = map(int, ports[0])
         for _ in range(20):  # a connection to a socket without an engine would wait forever
@@ -235,7 +235,7 @@ penstock.service.supervisor.Restarts = Fixed
 
         def kill(index: int) -> None:
             os.kill(engines[index], signal.SIGKILL)
-            again, pid = map(int, service.hear("Serve"))
+            again, pid = map(int, service.expect("Serve"))
             assert again == index
             engines[index] = pid
 
@@ -268,7 +268,7 @@ def test_a_hangup_replaces_engines_one_by_one_each_after_its_successor_serves(
             assert events.index(("Serve", n)) > events.index(("started", n))
         service.signal(signal.SIGTERM)
         for _ in range(3):
-            service.hear("Stop")
+            service.expect("Stop")
         assert service.status() == 0
 
 
@@ -276,7 +276,7 @@ def test_an_engine_that_gets_sigterm_serves_until_its_successor_does(tmp_path: P
     with run(tmp_path, OBEDIENT) as service:
         before = all_serve(service)
         os.kill(before[2], signal.SIGTERM)
-        assert service.hear("started")[:2] == ["2", "1"]
+        assert service.expect("started")[:2] == ["2", "1"]
         lines = {tuple(service.next_line()), tuple(service.next_line())}
         assert ("Leave", "2", str(before[2])) in lines
         assert {words[:2] for words in lines} == {("Leave", "2"), ("Serve", "2")}
@@ -302,8 +302,8 @@ engine_main = failing
         assert "engine 0: its new process" in errors
         assert "the old one continues: the model is half written" in errors
         service.signal(signal.SIGHUP)  # again, after the fix
-        assert service.hear("started")[:2] == ["0", "2"]
-        assert service.hear("Leave") == ["0", str(before[0])]
+        assert service.expect("started")[:2] == ["0", "2"]
+        assert service.expect("Leave") == ["0", str(before[0])]
 
 
 def test_a_script_s_own_hangup_handler_is_kept(tmp_path: Path) -> None:
@@ -313,7 +313,7 @@ signal.signal(signal.SIGHUP, lambda *_: say("mine"))
     with run(tmp_path, OBEDIENT + script) as service:
         all_serve(service)
         service.signal(signal.SIGHUP)
-        service.hear("mine")
+        service.expect("mine")
         service.signal(signal.SIGTERM)
         lines = service.rest()
         assert "started" not in lines
@@ -334,10 +334,10 @@ async def serve(zygote):
         engine = service.watch(service.pid("Serve"))
         if end == "a stop":
             service.signal(signal.SIGTERM)
-            service.hear("Stop")
+            service.expect("Stop")
             assert service.status() == 128 + signal.SIGKILL
         else:
             service.signal(signal.SIGHUP)
-            assert gone(engine, 10)
+            assert has_ended(engine, 10)
             service.pid("Serve")
         assert "does not end, and is killed" in service.errors.read_text()

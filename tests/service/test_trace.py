@@ -30,8 +30,8 @@ def traced(server: ServiceProcess, requests: int) -> dict[str, Any]:
         while not answer.done():
             both = pool.map(lambda _: post(server, x="1").json["err_msg"], "ab")
             assert [*both] == ["", ""]
-        found: dict[str, Any] = json.loads(answer.result())
-        return found
+        trace: dict[str, Any] = json.loads(answer.result())
+        return trace
 
 
 @pytest.mark.real
@@ -41,10 +41,10 @@ def test_a_trace_has_the_next_requests_of_all_engines(engines: int, tmp_path: Pa
     config = several if engines > 1 else '"dag": {"is_thread_op": False}'
     config += ', "log_requests": True'
     with running(script(tmp_path, HOOKS, config)) as server:
-        found = traced(server, 6)
-        slices = [each for each in found["traceEvents"] if each["ph"] == "X"]
+        trace = traced(server, 6)
+        slices = [each for each in trace["traceEvents"] if each["ph"] == "X"]
         requests = [each for each in slices if "route" in each.get("args", {})]
-        assert len(requests) == found["otherData"]["requests"] == 6
+        assert len(requests) == trace["otherData"]["requests"] == 6
         assert all(each["args"]["status"] == 200 for each in requests)
         processed = [each for each in slices if each["name"] == "process" and each["pid"] == 1]
         assert len(processed) == 6

@@ -13,11 +13,11 @@ from penstock.errors import ConfigError, StartupError
 from penstock.service.banner import check_report
 from penstock.service.blueprint import deploy
 from penstock.service.listening import bind_worker_sockets
-from tests.service.inside import drawn, root
+from tests.service.in_process import blueprint_of, root
 
 
 def blueprint(config: dict[str, Any] | None = None, **op: Any) -> Any:
-    return drawn(Op("work", input_ops=[root()]), {**(config or {}), "op": {"work": op}})
+    return blueprint_of(Op("work", input_ops=[root()]), {**(config or {}), "op": {"work": op}})
 
 
 @pytest.mark.parametrize(
@@ -42,9 +42,9 @@ def test_conflicting_keys_are_errors(
 
 
 def test_the_report_names_the_socket_and_warns_about_keys_without_effect() -> None:
-    found = blueprint(executor="external", socket="/run/work.sock", concurrency=3)
-    assert "external workers at /run/work.sock" in check_report(found)
-    assert any("concurrency of 3 has no effect" in each for each in found.warnings)
+    made = blueprint(executor="external", socket="/run/work.sock", concurrency=3)
+    assert "external workers at /run/work.sock" in check_report(made)
+    assert any("concurrency of 3 has no effect" in each for each in made.warnings)
 
 
 def test_a_socket_is_private_to_its_user_and_an_abandoned_one_is_replaced(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ class ProcessWorkers(Workers):
             self._hand(process, *self._waiting.popleft())
         self.report(work, finished, work.take_results())
 
-    def bury(self, process: Process) -> None:
+    def handle_death(self, process: Process) -> None:
         """Handles a dead process: reports the begun batch, returns the rest, starts another
         process."""
         self._alive.remove(process)
@@ -243,7 +243,7 @@ class Process:
             return None
         self._dead = True
         self._leave_calls()
-        self._world.clock.soon(partial(self._workers.bury, self))
+        self._world.clock.soon(partial(self._workers.handle_death, self))
         if self._running is None:
             return []
         self._workers.deaths.ended_with(self._running)

@@ -35,7 +35,7 @@ from penstock.testing.history import Limits, check
 from tests.simulation.guarantees import Guarantees
 from tests.simulation.world import NEARLY, World
 
-_STORY = 30
+_EVENTS_SHOWN = 30
 _MOST_ROUNDS = 20_000
 
 
@@ -61,7 +61,7 @@ def simulate(seed: int, events: int = 200) -> int:
     try:
         run.run(events)
     except Exception as error:
-        raise Violation(run.story(error)) from error
+        raise Violation(run.description(error)) from error
     return run.world.requests_sent
 
 
@@ -91,7 +91,7 @@ class Simulation:
         self.rests = 0
         self._events = 0
         self._deck = self._draw_deck()
-        self._lines: deque[tuple[int, int, float, str, object]] = deque(maxlen=_STORY)
+        self._lines: deque[tuple[int, int, float, str, object]] = deque(maxlen=_EVENTS_SHOWN)
 
     def _draw_deck(self) -> list[Callable[[], object]]:
         """The events, each repeated by its weight."""
@@ -118,7 +118,7 @@ class Simulation:
         with _quiet():
             for _ in range(events):
                 self.step()
-            self.come_to_rest()
+            self.finish_requests()
             self.check_history()
 
     def step(self) -> None:
@@ -133,13 +133,13 @@ class Simulation:
         self._check(quiet)
 
     def _run_event(self, event: Callable[[], object]) -> object:
-        seen = len(self.world.recorder.events)
+        events_before = len(self.world.recorder.events)
         result: object = "..."
         try:
             result = event()
         finally:
             now = self.world.clock.now()
-            self._lines.append((self._events, seen, now, event.__name__, result))
+            self._lines.append((self._events, events_before, now, event.__name__, result))
         return result
 
     # Events other than those of the world's clients.
@@ -228,7 +228,7 @@ class Simulation:
         if self.world.problems:
             raise Violation("; ".join(self.world.problems))
 
-    def come_to_rest(self) -> None:
+    def finish_requests(self) -> None:
         """Faults stop. Every request must be answered in time, and nothing may be left."""
         world = self.world
         world.errors = world.mischief = 0.0
@@ -295,11 +295,11 @@ class Simulation:
             },
             grace=TICK + NEARLY,
         )
-        found = check(world.history.events, world.recorder.events, limits)
-        if found:
-            raise Violation("; ".join(found))
+        violations = check(world.history.events, world.recorder.events, limits)
+        if violations:
+            raise Violation("; ".join(violations))
 
-    def story(self, error: Exception) -> str:
+    def description(self, error: Exception) -> str:
         """The failure, its world, and the last events with what followed each."""
         world = self.world
         lines = [
@@ -309,9 +309,9 @@ class Simulation:
         ]
         recorded = world.recorder.events
         end = (0, len(recorded), 0.0, "", None)
-        for (number, seen, now, event, result), after in pairwise([*self._lines, end]):
+        for (number, events_before, now, event, result), after in pairwise([*self._lines, end]):
             lines.append(f"{number:5} at {now:.6f} {event} {'' if result is None else result}")
-            lines += [f"          {entry}" for entry in recorded[seen : after[1]]]
+            lines += [f"          {entry}" for entry in recorded[events_before : after[1]]]
         return "\n".join(lines)
 
 

@@ -34,14 +34,14 @@ def test_the_engine_keeps_its_guarantees_in_random_worlds(first: int) -> None:
 
 
 def test_a_seed_always_has_the_same_events() -> None:
-    stories = []
+    descriptions = []
     for _ in range(2):
         run = Simulation(7)
         for _ in range(100):
             run.step()
-        stories.append(run.story(Violation("none")))
-    assert stories[0] == stories[1]
-    assert "seed 7, event 100" in stories[0]
+        descriptions.append(run.description(Violation("none")))
+    assert descriptions[0] == descriptions[1]
+    assert "seed 7, event 100" in descriptions[0]
 
 
 def test_graphs_of_every_size_and_kind_are_drawn() -> None:
@@ -54,71 +54,71 @@ def test_graphs_of_every_size_and_kind_are_drawn() -> None:
 
 
 def test_every_kind_of_event_and_outcome_occurs(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: Counter[str] = Counter()
+    occurred: Counter[str] = Counter()
     take_back = Work.take_back
 
     def counting(self: Work) -> Any:
         taken = take_back(self)
-        seen["taken back"] += bool(taken)
+        occurred["taken back"] += bool(taken)
         return taken
 
     receive_rest = Process._receive_rest
     came_back = Quarantine.came_back
-    bury = ProcessWorkers.bury
+    handle_death = ProcessWorkers.handle_death
     drain_graph = Engine.drain_graph
     submit = Engine.submit
 
     def draining(self: Engine, graph: ServedGraph, *arguments: Any) -> None:
-        seen["a graph goes with requests inside"] += graph.inside > 0
-        seen["one goes while another serves"] += len(self.graphs) > 1
+        occurred["a graph goes with requests inside"] += graph.inside > 0
+        occurred["one goes while another serves"] += len(self.graphs) > 1
         drain_graph(self, graph, *arguments)
 
     def submitting(self: Engine, submission: Any, *arguments: Any) -> None:
         before = submission.graph
         submit(self, submission, *arguments)
-        seen["sent on to the next version"] += submission.graph is not before
+        occurred["sent on to the next version"] += submission.graph is not before
 
     def receiving_rest(self: Process) -> None:
-        seen["a turn was too short"] += 1
+        occurred["a turn was too short"] += 1
         receive_rest(self)
 
     def coming_back(self: Quarantine, *arguments: Any) -> None:
         before = self.suspects
         came_back(self, *arguments)
-        seen["cleared"] += self.suspects < before
+        occurred["cleared"] += self.suspects < before
 
-    def burying(self: ProcessWorkers, process: Process) -> None:
-        seen["worker ended by us" if process.abandoned else "killed worker"] += 1
-        bury(self, process)
+    def handling_death(self: ProcessWorkers, process: Process) -> None:
+        occurred["worker ended by us" if process.abandoned else "killed worker"] += 1
+        handle_death(self, process)
 
     monkeypatch.setattr(Work, "take_back", counting)
     monkeypatch.setattr(Process, "_receive_rest", receiving_rest)
     monkeypatch.setattr(Quarantine, "came_back", coming_back)
-    monkeypatch.setattr(ProcessWorkers, "bury", burying)
+    monkeypatch.setattr(ProcessWorkers, "handle_death", handling_death)
     monkeypatch.setattr(Engine, "drain_graph", draining)
     monkeypatch.setattr(Engine, "submit", submitting)
     for seed in range(300):
         run = Simulation(seed)
         run.run(200)
-        seen["drained"] += run.rests
+        occurred["drained"] += run.rests
         for op in run.world.processes:
-            seen["given up"] += op.gave_up
-            seen["taken up again"] += op.took_up
-            seen["run again"] += max(op.deaths.runs.values(), default=0) > 1
+            occurred["given up"] += op.gave_up
+            occurred["taken up again"] += op.took_up
+            occurred["run again"] += max(op.deaths.runs.values(), default=0) > 1
         for stage in run.world.stages:
-            seen["timed out"] += stage.statistics().timeouts
-            seen["refused unseen"] += stage.statistics().refused
+            occurred["timed out"] += stage.statistics().timeouts
+            occurred["refused unseen"] += stage.statistics().refused
         for event in run.world.recorder.events:
             match event:
                 case Dispatched():
-                    seen["another attempt"] += event.attempt > 1
-                    seen["batch of several"] += len(event.data_ids) > 1
+                    occurred["another attempt"] += event.attempt > 1
+                    occurred["batch of several"] += len(event.data_ids) > 1
                 case Replied():
-                    seen[f"replied {event.code}"] += 1
+                    occurred[f"replied {event.code}"] += 1
                 case TurnedAway():
-                    seen[f"refused {event.code}"] += 1
+                    occurred[f"refused {event.code}"] += 1
                 case Late():
-                    seen["late"] += 1
+                    occurred["late"] += 1
     codes = ["None", "busy", "closed", "deadline", "hook_failed", "inference", "op_timeout"]
     expected = {f"replied {code}" for code in (*codes, "worker_died", "kills_workers")}
     expected |= {f"refused {code}" for code in ("busy", "closed", "deadline")}
@@ -127,7 +127,7 @@ def test_every_kind_of_event_and_outcome_occurs(monkeypatch: pytest.MonkeyPatch)
     expected |= {"a graph goes with requests inside", "one goes while another serves"}
     expected |= {"sent on to the next version"}
     expected |= {"killed worker", "refused unseen", "cleared", "run again", "taken up again"}
-    assert {name for name, count in seen.items() if count} == expected
+    assert {name for name, count in occurred.items() if count} == expected
 
 
 # Deliberate bugs: each is a patch, and the words by which the simulation must notice it.
@@ -472,13 +472,13 @@ def _(patch: pytest.MonkeyPatch) -> None:
     "a slot is lost|idle worker|no call hangs, yet|never end|for ever",
 )
 def _(patch: pytest.MonkeyPatch) -> None:
-    real = ProcessWorkers.bury
+    real = ProcessWorkers.handle_death
 
-    def bury(self: ProcessWorkers, process: Process) -> None:
+    def handle_death(self: ProcessWorkers, process: Process) -> None:
         process.work = process._running = None
         real(self, process)
 
-    patch.setattr(ProcessWorkers, "bury", bury)
+    patch.setattr(ProcessWorkers, "handle_death", handle_death)
 
 
 @pytest.mark.parametrize("name", BUGS)

@@ -103,7 +103,7 @@ class World:
         name = self.random.choice(self.names)
         served = self.engine.graph(name)
         if served is not None and self.random.random() < 0.3:
-            self._made(served).drained += 1
+            self._random_graph_of(served).drained += 1
             self.engine.drain_graph(served, partial(self._at_rest, served))
             return f"{served} goes"
         return f"{self._build(name).served} comes"
@@ -116,11 +116,11 @@ class World:
         self.engine.replace(graph.served, self._at_rest)
         return graph
 
-    def _made(self, served: ServedGraph) -> RandomGraph:
+    def _random_graph_of(self, served: ServedGraph) -> RandomGraph:
         return next(graph for graph in self.graphs if graph.served is served)
 
     def _at_rest(self, served: ServedGraph) -> None:
-        self._made(served).rests += 1
+        self._random_graph_of(served).rests += 1
         remaining = [number for number, each in self.open.items() if each.is_in(served)]
         if remaining:
             self.problems.append(f"{served} is at rest, and {remaining} have no answer")
@@ -151,7 +151,9 @@ class World:
         if graph is None:
             return f"no {name}"
         timeout = self.random.choice((0.02, 0.2, 2.0, 60.0, 60.0)) * (self.random.random() - 0.01)
-        client = Client(self.requests_sent, self._draw_nonce(self._made(graph)), now + timeout)
+        client = Client(
+            self.requests_sent, self._draw_nonce(self._random_graph_of(graph)), now + timeout
+        )
         self.requests_sent += 1
         feed = {"nonce": client.nonce, "graph": name}
         submission = Submission(graph, feed, timeout, client.number)

@@ -36,10 +36,10 @@ class Case:
     """One broken request.
 
     Attributes:
-        rule: what is broken, in words; the test's id.
+        rule: a description of the broken rule; the id of the test.
         answer: ``UNDECODABLE`` or the ``err_no``.
-        body: the HTTP body; None where JSON cannot say it.
-        message: the encoded message; None where protobuf cannot say it.
+        body: the HTTP body; None if JSON cannot express it.
+        message: the encoded message; None if protobuf cannot express it.
     """
 
     rule: str

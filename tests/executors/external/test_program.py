@@ -72,8 +72,8 @@ class FakeService:
         self.link.sendall(pack(">I", len(payload)) + payload)
 
     def answers(self) -> dict[str, Any]:
-        found: dict[str, Any] = ormsgpack.unpackb(self.read())
-        return found
+        bodies: dict[str, Any] = ormsgpack.unpackb(self.read())
+        return bodies
 
     def _exactly(self, size: int) -> bytes:
         data = b""
@@ -118,16 +118,16 @@ def test_a_class_returns_each_request_s_own_result(
         service.accept()
         bodies = [b'{"value": 2}', b'{"value": "x"}', b'{"value": 0}', b"{", b"{}", b'{"value":4}']
         service.send(dict(zip(IDS, bodies, strict=True)))
-        found = service.answers()
-        assert [decoded(found[IDS[n]]) for n in (0, 5)] == [{"inverse": 0.5}, {"inverse": 0.25}]
-        invalid, raised, no_json, missing = (decoded(found[IDS[n]]) for n in (1, 2, 3, 4))
+        replies = service.answers()
+        assert [decoded(replies[IDS[n]]) for n in (0, 5)] == [{"inverse": 0.5}, {"inverse": 0.25}]
+        invalid, raised, no_json, missing = (decoded(replies[IDS[n]]) for n in (1, 2, 3, 4))
         assert invalid["details"][0]["loc"] == missing["details"][0]["loc"] == ["body", "value"]
         assert no_json["error"] == "undecodable"
         assert raised["error"] == "hook_failed"
         assert "data_id 3" in raised["message"]
-        ids = found["error_ids"]
+        ids = replies["error_ids"]
         assert sorted(ids[at : at + 36] for at in range(0, len(ids), 36)) == IDS[1:5]
-        assert found["failed_ids"] == IDS[2]
+        assert replies["failed_ids"] == IDS[2]
         assert any("data_ids=[3]" in each.getMessage() and each.exc_info for each in caplog.records)
         service.link.close()
 

@@ -43,9 +43,9 @@ class FakeWorker:
         """The next batch."""
         async with asyncio.timeout(10.0):
             (length,) = unpack(">I", await self._reader.readexactly(4))
-            found: Bodies = ormsgpack.unpackb(await self._reader.readexactly(length))
-        self.batches.append(found)
-        return found
+            bodies: Bodies = ormsgpack.unpackb(await self._reader.readexactly(length))
+        self.batches.append(bodies)
+        return bodies
 
     async def until_disconnected(self) -> None:
         """Waits until the service has disconnected."""

@@ -62,7 +62,7 @@ def array(number: int, nbytes: int = 100_000) -> np.ndarray:
 
 
 @pytest.fixture
-def ends() -> Iterator[PoolAndWorker]:
+def both() -> Iterator[PoolAndWorker]:
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     made = PoolAndWorker()
@@ -75,104 +75,104 @@ def ends() -> Iterator[PoolAndWorker]:
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
-def test_arrays_are_sent_in_one_read_only_slab_that_is_reused(ends: PoolAndWorker) -> None:
+def test_arrays_are_sent_in_one_read_only_slab_that_is_reused(both: PoolAndWorker) -> None:
     for n in range(20):
-        first, second = ends.send(array(n)), ends.send(array(n + 1, 200_000).reshape(2, -1).T)
+        first, second = both.send(array(n)), both.send(array(n + 1, 200_000).reshape(2, -1).T)
         assert first[-1] == n
         assert second[-1, -1] == n + 1
         assert not first.flags.writeable
         del first, second
-        assert ends.end() == []
-    assert len(ends.pool) == 1
+        assert both.end() == []
+    assert len(both.pool) == 1
 
 
-def test_a_slab_with_an_array_that_the_op_keeps_is_not_reused(ends: PoolAndWorker) -> None:
-    kept = ends.send(array(1))[5:]
-    (number,) = ends.end()
-    assert ends.dropped == [number]
+def test_a_slab_with_an_array_that_the_op_keeps_is_not_reused(both: PoolAndWorker) -> None:
+    kept = both.send(array(1))[5:]
+    (number,) = both.end()
+    assert both.dropped == [number]
     for n in range(5):
-        ends.send(array(n))
-        ends.end()
+        both.send(array(n))
+        both.end()
     assert set(kept) == {1.0}
-    assert len(ends.pool) == 1
+    assert len(both.pool) == 1
 
 
 def test_outputs_return_in_a_granted_slab_that_is_not_reused_while_they_are_read(
-    ends: PoolAndWorker,
+    both: PoolAndWorker,
 ) -> None:
-    assert ends.loan.grant() == 0  # no large reply has been seen yet
-    ends.pool.reply_bytes = 300_000
+    assert both.loan.grant() == 0  # no large reply has been seen yet
+    both.pool.reply_bytes = 300_000
     held = []
     for n in range(6):
-        ends.worker.begin(ends.loan.grant())
-        held.append(ends.answer(array(n)))
-        ends.end()
+        both.worker.begin(both.loan.grant())
+        held.append(both.answer(array(n)))
+        both.end()
     assert [each[0] for each in held] == [each[-1] for each in held] == list(range(6))
     assert not held[0].flags.writeable
-    assert len(ends.pool) == 6
+    assert len(both.pool) == 6
     held.clear()
-    ends.loan.grant()
-    assert len(ends.pool) == 6  # one of them is reused
+    both.loan.grant()
+    assert len(both.pool) == 6  # one of them is reused
 
 
-def test_an_output_is_sent_on_without_a_copy(ends: PoolAndWorker) -> None:
-    ends.pool.reply_bytes = 300_000
-    ends.worker.begin(ends.loan.grant())
-    made = ends.answer(array(7))
-    ends.end()
+def test_an_output_is_sent_on_without_a_copy(both: PoolAndWorker) -> None:
+    both.pool.reply_bytes = 300_000
+    both.worker.begin(both.loan.grant())
+    made = both.answer(array(7))
+    both.end()
     next_op = PoolAndWorker()
     received = next_op.send(made)
     assert received[-1] == 7
     assert len(next_op.pool) == 0
     assert not received.flags.writeable
     del made
-    ends.loan.grant()
-    assert len(ends.pool) == 2  # it is still read
+    both.loan.grant()
+    assert len(both.pool) == 2  # it is still read
     del received
     next_op.end()
-    ends.loan.end()
-    ends.loan.grant()
-    assert len(ends.pool) == 2
+    both.loan.end()
+    both.loan.grant()
+    assert len(both.pool) == 2
 
 
 @pytest.mark.parametrize(
     "ref", [Ref(0, 0, 1), Ref(1, 0, 2 * MIB), Ref(1, MIB, 1), Ref(1, 0, 0), Ref(1, 2**63, 2**63)]
 )
-def test_references_outside_of_the_granted_slab_are_refused(ends: PoolAndWorker, ref: Ref) -> None:
-    ends.pool.reply_bytes = 100_000
-    number = ends.loan.grant()
+def test_references_outside_of_the_granted_slab_are_refused(both: PoolAndWorker, ref: Ref) -> None:
+    both.pool.reply_bytes = 100_000
+    number = both.loan.grant()
     with pytest.raises(FrameError):
-        ends.loan.fetch(ref._replace(slab=number if ref.slab else number + 1))
+        both.loan.fetch(ref._replace(slab=number if ref.slab else number + 1))
     with pytest.raises(FrameError):
-        ends.loan.kept(number + 1)
-    ends.loan.end()
+        both.loan.kept(number + 1)
+    both.loan.end()
 
 
-def test_neither_process_can_shrink_a_slab(ends: PoolAndWorker) -> None:
-    ends.pool.reply_bytes = 100_000
-    slab = ends.loan.granted[ends.loan.grant()]
+def test_neither_process_can_shrink_a_slab(both: PoolAndWorker) -> None:
+    both.pool.reply_bytes = 100_000
+    slab = both.loan.granted[both.loan.grant()]
     descriptor = slab.descriptor_for(writing=True)
     with pytest.raises(PermissionError):
         os.ftruncate(descriptor, 0)
     os.close(descriptor)
-    ends.loan.end()
+    both.loan.end()
 
 
 def test_arrays_beyond_the_limits_are_not_placed_in_slabs() -> None:
-    ends = PoolAndWorker(limit=3 * MIB)
-    assert ends.loan.place(array(1, 4 * MIB)) is None
-    assert ends.loan.place(array(1, 2 * MIB)) is not None
-    assert ends.loan.place(array(1, 2 * MIB)) is None
-    assert ends.worker.place(array(1)) is None
-    ends.loan.end()
-    assert ends.loan.place(array(1, MIB)) is not None
-    ends.pool.close()
+    both = PoolAndWorker(limit=3 * MIB)
+    assert both.loan.place(array(1, 4 * MIB)) is None
+    assert both.loan.place(array(1, 2 * MIB)) is not None
+    assert both.loan.place(array(1, 2 * MIB)) is None
+    assert both.worker.place(array(1)) is None
+    both.loan.end()
+    assert both.loan.place(array(1, MIB)) is not None
+    both.pool.close()
 
 
-def test_idle_memory_is_freed_after_a_while(ends: PoolAndWorker) -> None:
-    ends.send(array(1))
-    ends.end()
-    ends.pool.trim()
-    assert len(ends.pool) == 1
-    ends.pool.trim()
-    assert (len(ends.pool), len(ends.dropped)) == (0, 1)
+def test_idle_memory_is_freed_after_a_while(both: PoolAndWorker) -> None:
+    both.send(array(1))
+    both.end()
+    both.pool.trim()
+    assert len(both.pool) == 1
+    both.pool.trim()
+    assert (len(both.pool), len(both.dropped)) == (0, 1)

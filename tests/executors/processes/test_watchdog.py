@@ -24,8 +24,8 @@ def first_fault(
     watch: Watch, doing: Doing | None, seconds: float, step: float = STEP
 ) -> str | None:
     """The first fault that a series of looks over so many seconds reports."""
-    found = (watch.look(doing, step) for _ in range(round(seconds / step)))
-    return next((fault for fault in found if fault), None)
+    faults = (watch.look(doing, step) for _ in range(round(seconds / step)))
+    return next((fault for fault in faults if fault), None)
 
 
 @pytest.mark.parametrize(

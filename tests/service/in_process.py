@@ -21,14 +21,14 @@ from penstock.service.build import Works
 from penstock.service.loop import DaemonPool
 
 
-def loaded(
+def loaded_config(
     config: Mapping[str, Any] | None = None, flags: Mapping[str, Any] | None = None
 ) -> Loaded:
     """A checked configuration."""
     return load(yml_dict={"rpc_port": 0, **(config or {})}, overrides=flags, environ={})
 
 
-def drawn(
+def blueprint_of(
     last: Op | ResponseOp,
     config: Mapping[str, Any] | None = None,
     flags: Mapping[str, Any] | None = None,
@@ -36,10 +36,10 @@ def drawn(
 ) -> Blueprint:
     """The checked service whose last op this is."""
     end = last if isinstance(last, ResponseOp) else ResponseOp(input_ops=[last])
-    return draw_blueprint(end, loaded(config, flags), name)
+    return draw_blueprint(end, loaded_config(config, flags), name)
 
 
-class Inside:
+class InProcessService:
     """A running service."""
 
     def __init__(self, protocol: PipelineProtocol, engine: Engine, works: Works) -> None:
@@ -47,7 +47,7 @@ class Inside:
         self.engine = engine
         self.works = works
 
-    async def ask(self, log_id: int = 0, **feed: Any) -> paddle.Reply | pb.Response:
+    async def call(self, log_id: int = 0, **feed: Any) -> paddle.Reply | pb.Response:
         """Sends texts and arrays as one request; returns the reply."""
         texts = {key: value for key, value in feed.items() if isinstance(value, str)}
         arrays = [
@@ -57,7 +57,7 @@ class Inside:
         ]
         assert len(texts) + len(arrays) == len(feed), "texts and arrays only"
         call = paddle.Call(list(texts), list(texts.values()), arrays, logid=log_id)
-        return await answer(self.protocol, call)
+        return await reply_to(self.protocol, call)
 
 
 class _Futures:
@@ -77,7 +77,7 @@ class _Futures:
             future.set_result(reply) if error is None else future.set_exception(error)
 
 
-async def answer(
+async def reply_to(
     protocol: PipelineProtocol, call: paddle.Call, timeout: float | None = None
 ) -> Any:
     """The reply to a call. Cancelling the task cancels the call."""
@@ -92,17 +92,17 @@ async def answer(
 
 
 @asynccontextmanager
-async def inside(
+async def service_of(
     last: Op | ResponseOp,
     config: Mapping[str, Any] | None = None,
     flags: Mapping[str, Any] | None = None,
-) -> AsyncIterator[Inside]:
+) -> AsyncIterator[InProcessService]:
     """Runs the service whose last op this is."""
-    works = Works(deploy([drawn(last, config, flags)]))
+    works = Works(deploy([blueprint_of(last, config, flags)]))
     engine = works.engine(asyncio.get_running_loop())
     pool: Any = DaemonPool(4, "ends")
     try:
-        yield Inside(PipelineProtocol(engine, pool=pool), engine, works)
+        yield InProcessService(PipelineProtocol(engine, pool=pool), engine, works)
     finally:
         engine.close()
         pool.shutdown(wait=True)
