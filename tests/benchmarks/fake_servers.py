@@ -1,4 +1,4 @@
-"""Tiny servers on asyncio that answer as told, right or wrong, for the load generators to judge."""
+"""Small servers on asyncio that answer correctly or wrongly, to test the load generators."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def http_response(body: bytes = RIGHT_BODY, status: str = "200 OK", date: int = 
 
 
 class FakeHttp(asyncio.Protocol):
-    """Gives ``answers(n)`` to the n-th request of the connection; notes every line that it gets."""
+    """Sends ``answers(n)`` to the n-th request of the connection; records every received line."""
 
     def __init__(self, answers: Callable[[int], bytes], lines: set[bytes] | None = None) -> None:
         self._answers = answers
@@ -29,8 +29,8 @@ class FakeHttp(asyncio.Protocol):
         self._seen = 0
         self._buffer = b""
 
-    def twin(self) -> FakeHttp:
-        """One for another connection, with the same notes."""
+    def copy(self) -> FakeHttp:
+        """A protocol for another connection, with the same recorded lines."""
         return FakeHttp(self._answers, self.lines)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -50,9 +50,9 @@ class FakeHttp(asyncio.Protocol):
 
 
 class FakeGrpc(asyncio.Protocol):
-    """A minimal HTTP/2 server: echoes each call's message, or does what ``misbehave`` names.
+    """A minimal HTTP/2 server: echoes each call's message, or has the fault ``misbehave``.
 
-    Grants flow control sparingly: ``window`` bytes a stream at first, topped up as bytes arrive.
+    Flow control: ``window`` bytes a stream at first, with updates as data arrives.
     """
 
     def __init__(self, misbehave: str = "", window: int = 65_535, max_frame: int = 16_384) -> None:
@@ -60,7 +60,7 @@ class FakeGrpc(asyncio.Protocol):
         self._window = window
         self._max_frame = max_frame
         self._buffer = b""
-        self._greeted = False
+        self._has_preface = False
         self._bodies: dict[int, bytes] = {}
         self._encoder = hpack.Encoder()
         self._received = {0: 65_535}
@@ -79,11 +79,11 @@ class FakeGrpc(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
-        if not self._greeted:
+        if not self._has_preface:
             if len(self._buffer) < 24:
                 return
             assert self._buffer.startswith(b"PRI * HTTP/2.0")
-            self._buffer, self._greeted = self._buffer[24:], True
+            self._buffer, self._has_preface = self._buffer[24:], True
         while len(self._buffer) >= 9:
             size = int.from_bytes(self._buffer[:3], "big")
             if len(self._buffer) < 9 + size:
@@ -118,26 +118,26 @@ class FakeGrpc(asyncio.Protocol):
 
     def _answer(self, stream: int, body: bytes) -> None:
         self.calls += 1
-        wrong = self._misbehave if self.calls > 5 else ""
-        if wrong == "drop":
+        fault = self._misbehave if self.calls > 5 else ""
+        if fault == "drop":
             self._transport.close()
-        elif wrong == "reset":
+        elif fault == "reset":
             self._send(3, 0, stream, struct.pack("!I", 2))
-        elif wrong == "goaway":
+        elif fault == "goaway":
             self._send(7, 0, 0, struct.pack("!II", 0, 11) + b"calm down")
-        elif wrong == "silence":
+        elif fault == "silence":
             pass
-        elif wrong == "http 503":
+        elif fault == "http 503":
             self._headers(stream, 1, [(":status", "503")])
-        elif wrong == "status 14":
+        elif fault == "status 14":
             trailers = [("grpc-status", "14"), ("grpc-message", "gone")]
             self._headers(stream, 1, [(":status", "200"), *trailers])
         else:
             self._headers(stream, 0, [(":status", "200"), ("content-type", "application/grpc")])
-            if wrong == "body":
+            if fault == "body":
                 body = body[:-1] + b"?"
             half = len(body) // 2
-            if wrong != "no message":
+            if fault != "no message":
                 self._send(0, 0, stream, body[:half])
                 self._send(0, 0, stream, body[half:])
             self._headers(stream, 1, [("grpc-status", "0"), ("grpc-message", "")])
@@ -148,19 +148,19 @@ class FakeGrpc(asyncio.Protocol):
 
 @asynccontextmanager
 async def serving(protocol: Protocol) -> AsyncIterator[int]:
-    """Serve on a free port of loopback; gives the port. In the end no connection is left."""
-    made: list[Any] = []
+    """Serve on a free port of loopback and yield it; the connections are closed at the end."""
+    connections: list[Any] = []
 
     def connection() -> asyncio.Protocol:
-        made.append(protocol())
-        return made[-1]  # type: ignore[no-any-return]
+        connections.append(protocol())
+        return connections[-1]  # type: ignore[no-any-return]
 
     server = await asyncio.get_running_loop().create_server(connection, "127.0.0.1", 0)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
         server.close()
-        for each in made:
+        for each in connections:
             each._transport.abort()
-        await asyncio.sleep(0)  # a turn of the loop, in which they close
+        await asyncio.sleep(0)  # one iteration of the loop, in which they close
         await server.wait_closed()

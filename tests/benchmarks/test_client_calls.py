@@ -1,4 +1,4 @@
-"""The clients that are measured: each makes calls, checks replies and counts them."""
+"""The measured clients: each makes calls, checks replies and counts them."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from penstock.protocols.pb import Response
 from tests.benchmarks.fake_servers import serving
 
 
-def test_calls_count_from_the_end_of_the_warm_up() -> None:
+def test_calls_before_the_end_of_the_warm_up_are_not_counted() -> None:
     count = Count(0.05, warm_seconds=60.0)
     assert count.goes_on()
     count.answered(REPLY)
@@ -18,7 +18,7 @@ def test_calls_count_from_the_end_of_the_warm_up() -> None:
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-async def test_each_client_makes_calls_and_reads_their_replies(name: str) -> None:
+async def test_each_client_makes_calls_and_counts_their_replies(name: str) -> None:
     count = Count(0.2, warm_seconds=0.0)
     async with serving(lambda: CannedConnection(REPLY.SerializeToString())) as port:
         await asyncio.to_thread(CLIENTS[name], port, count)
@@ -31,7 +31,7 @@ async def test_each_client_makes_calls_and_reads_their_replies(name: str) -> Non
 @pytest.mark.parametrize("name", CLIENTS)
 async def test_a_wrong_reply_is_a_fault_and_ends_the_run(name: str) -> None:
     count = Count(60.0, warm_seconds=0.0)
-    wrong = Response(key=["y"], value=["?"]).SerializeToString()
-    async with serving(lambda: CannedConnection(wrong)) as port:
+    wrong_reply = Response(key=["y"], value=["?"]).SerializeToString()
+    async with serving(lambda: CannedConnection(wrong_reply)) as port:
         await asyncio.to_thread(CLIENTS[name], port, count)
     assert "wrong reply" in count.report().faults[0]

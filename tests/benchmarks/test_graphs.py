@@ -1,4 +1,4 @@
-"""The graphs of models: their requests, their right answers, their bare models."""
+"""The graphs of models: their requests, their expected answers, their bare models."""
 
 import numpy as np
 import pytest
@@ -11,14 +11,14 @@ CHEAP = ("texts", "ragged")
 
 
 @pytest.mark.parametrize("graph", CHEAP)
-def test_requests_carry_the_inputs_that_the_bare_models_run_on(graph: str) -> None:
-    messages, found = requests(graph), GRAPHS[graph]
-    for message, expected in zip(messages, found.inputs(), strict=True):
+def test_requests_contain_the_bare_models_inputs(graph: str) -> None:
+    messages, bare = requests(graph), GRAPHS[graph]
+    for message, expected in zip(messages, bare.inputs(), strict=True):
         feed, _ = unpack(Request.FromString(message))
-        assert np.array_equal(feed[found.name], expected)
+        assert np.array_equal(feed[bare.name], expected)
 
 
-def test_an_answer_must_be_what_the_bare_models_say() -> None:
+def test_a_right_answer_equals_that_of_the_bare_models() -> None:
     right = np.array([0.25, 0.75], np.float32)
 
     def answer(*values: float) -> bytes:

@@ -1,4 +1,4 @@
-"""The generator of gRPC load: its heads, its judgement, its flow control."""
+"""The generator of gRPC load: its heads, its checks of answers, its flow control."""
 
 import asyncio
 
@@ -15,30 +15,30 @@ MESSAGE = Response(key=["x"], value=["hello"]).SerializeToString()
 
 
 def decoded(heads: str, count: int) -> list[dict[str, str]]:
-    made, decoder, found = encode_heads(heads, count, seed=1), hpack.Decoder(), []
+    encoded, decoder, found = encode_heads(heads, count, seed=1), hpack.Decoder(), []
     for number in range(count):
-        frame = made.frames[made.offsets[number] : made.offsets[number + 1]]
+        frame = encoded.frames[encoded.offsets[number] : encoded.offsets[number + 1]]
         assert frame[:5] == (len(frame) - 9).to_bytes(3, "big") + b"\x01\x04"
         assert int.from_bytes(frame[5:9], "big") == 2 * number + 1
         found.append({str(name): str(value) for name, value in decoder.decode(frame[9:])})
     return found
 
 
-def test_different_heads_differ_in_ids_and_time_limit_and_fill_the_servers_table() -> None:
+def test_different_heads_differ_in_ids_and_timeout() -> None:
     found = decoded("different", 100)
-    own = ("traceparent", "x-request-id", "grpc-timeout")
-    assert all(len({fields[name] for fields in found}) > 95 for name in own)
+    unique = ("traceparent", "x-request-id", "grpc-timeout")
+    assert all(len({fields[name] for fields in found}) > 95 for name in unique)
     assert {fields[":path"] for fields in found} == {INFERENCE}
-    assert found == decoded("different", 100)  # the same in every run
+    assert found == decoded("different", 100)  # equal in every run
 
 
-def test_the_same_head_is_all_indices_from_the_second_call_on() -> None:
-    made = encode_heads("same", 3, seed=1)
+def test_repeated_heads_consist_of_table_indices_from_the_second_call_on() -> None:
+    encoded = encode_heads("same", 3, seed=1)
     assert decoded("same", 3)[0] == decoded("same", 3)[2]
-    assert made.offsets[3] - made.offsets[2] == 9 + 10
+    assert encoded.offsets[3] - encoded.offsets[2] == 9 + 10
 
 
-async def loaded(
+async def run_load(
     misbehave: str = "",
     *,
     message: bytes = MESSAGE,
@@ -66,10 +66,8 @@ async def loaded(
     return report, servers
 
 
-async def test_right_answers_are_counted_and_used_up_heads_begin_again_on_a_new_connection() -> (
-    None
-):
-    report, servers = await loaded(calls=20)
+async def test_right_answers_are_counted_and_all_heads_used_causes_a_new_connection() -> None:
+    report, servers = await run_load(calls=20)
     assert report.faults == ()
     assert len(servers) > 2
     assert 0 < report.answers <= sum(server.calls for server in servers)
@@ -80,15 +78,15 @@ async def test_right_answers_are_counted_and_used_up_heads_begin_again_on_a_new_
 @pytest.mark.parametrize(
     ("window", "max_frame"), [(65_535, 16_384), (1000, 16_384), (1 << 20, 100_000)]
 )
-async def test_big_messages_obey_the_servers_flow_control(window: int, max_frame: int) -> None:
+async def test_large_messages_obey_the_servers_flow_control(window: int, max_frame: int) -> None:
     tensor = bytes(range(256)) * 300
-    report, _ = await loaded(message=tensor, expected=tensor, window=window, max_frame=max_frame)
+    report, _ = await run_load(message=tensor, expected=tensor, window=window, max_frame=max_frame)
     assert report.faults == ()
     assert report.answers > 0
 
 
 @pytest.mark.parametrize(
-    ("misbehave", "named"),
+    ("misbehave", "fault_text"),
     [
         ("body", "is not"),
         ("no message", "is not"),
@@ -100,12 +98,12 @@ async def test_big_messages_obey_the_servers_flow_control(window: int, max_frame
         ("silence", "no answer"),
     ],
 )
-async def test_a_wrong_answer_is_a_fault(misbehave: str, named: str) -> None:
-    report, _ = await loaded(misbehave)
-    assert any(named in fault for fault in report.faults), report.faults
+async def test_a_wrong_answer_is_a_fault(misbehave: str, fault_text: str) -> None:
+    report, _ = await run_load(misbehave)
+    assert any(fault_text in fault for fault in report.faults), report.faults
 
 
-async def test_nobody_listening_is_a_fault() -> None:
+async def test_a_refused_connection_is_a_fault() -> None:
     async with serving(FakeGrpc) as port:
         pass
     report = await asyncio.wait_for(

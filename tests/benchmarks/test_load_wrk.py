@@ -1,4 +1,4 @@
-"""The generator of HTTP load: what wrk sends, and which answers are faults."""
+"""The generator of HTTP load: wrk's requests, and the answers that are faults."""
 
 import asyncio
 from pathlib import Path
@@ -22,8 +22,8 @@ def body(tmp_path: Path) -> Path:
     return file
 
 
-async def loaded(server: FakeHttp, body: Path, heads: str = "same") -> Report:
-    async with serving(lambda: server.twin()) as port:
+async def run_load(server: FakeHttp, body: Path, heads: str = "same") -> Report:
+    async with serving(lambda: server.copy()) as port:
         return await asyncio.to_thread(
             load_wrk.load_wrk,
             port=port,
@@ -37,19 +37,19 @@ async def loaded(server: FakeHttp, body: Path, heads: str = "same") -> Report:
 
 
 @pytest.mark.parametrize(
-    ("answer", "named"),
+    ("answer", "fault_text"),
     [
         (http_response(RIGHT_BODY.replace(b'"1"', b'"2"')), "status 200"),
         (http_response(status="503 Service Unavailable"), "503"),
     ],
 )
-async def test_a_wrong_first_answer_ends_the_measurement(answer: bytes, named: str) -> None:
+async def test_a_wrong_first_answer_aborts_the_measurement(answer: bytes, fault_text: str) -> None:
     async with serving(lambda: FakeHttp(lambda n: answer)) as port:
-        with pytest.raises(WrkFailed, match=named):
+        with pytest.raises(WrkFailed, match=fault_text):
             await asyncio.to_thread(weight_of_answer, port, "/", BODY, RIGHT_BODY)
 
 
-async def test_an_answer_weighs_what_is_on_the_wire() -> None:
+async def test_the_weight_of_an_answer_is_its_bytes_on_the_wire() -> None:
     async with serving(lambda: FakeHttp(lambda n: RIGHT)) as port:
         weight = await asyncio.to_thread(weight_of_answer, port, "/", BODY, RIGHT_BODY)
     assert weight == len(RIGHT)
@@ -57,24 +57,26 @@ async def test_an_answer_weighs_what_is_on_the_wire() -> None:
 
 @pytest.mark.peers
 @pytest.mark.parametrize("heads", ["same", "different"])
-async def test_wrk_sends_the_fields_of_a_real_client(heads: str, body: Path) -> None:
+async def test_wrk_sends_the_header_fields_of_a_real_client(heads: str, body: Path) -> None:
     program("wrk")
     server = FakeHttp(lambda n: RIGHT)
-    report = await loaded(server, body, heads)
+    report = await run_load(server, body, heads)
     assert (report.fault_count, report.faults) == (0, ())
     assert report.answers > 20
     assert 0 < report.p50_us <= report.p99_us
-    own = {
+    unique = {
         line
         for line in server.lines
         if line.startswith((b"traceparent: 00-", b"x-request-id: ", b"penstock-timeout: 2"))
     }
-    assert len(own) == 3 if heads == "same" else len(own) > report.answers
+    assert len(unique) == 3 if heads == "same" else len(unique) > report.answers
 
 
 @pytest.mark.peers
-async def test_answers_that_do_not_weigh_what_the_first_did_are_a_fault(body: Path) -> None:
+async def test_an_answer_of_another_weight_than_the_first_is_a_fault(body: Path) -> None:
     program("wrk")
     first = [RIGHT]
-    report = await loaded(FakeHttp(lambda n: first.pop() if first else http_response(b"{}")), body)
+    report = await run_load(
+        FakeHttp(lambda n: first.pop() if first else http_response(b"{}")), body
+    )
     assert any("weigh" in fault for fault in report.faults)

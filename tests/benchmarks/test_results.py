@@ -1,4 +1,4 @@
-"""From reports to rows: ratios within a round, promises, the table."""
+"""From reports to rows: ratios within a round, targets, the table."""
 
 import pytest
 
@@ -27,16 +27,27 @@ def row(target: Target | None = None, *, cpu_s: float = 0.5, floor_generator: fl
         generator=floor_generator,
         server_cpu_s=0.5,
     )
-    found = summarise([report(200, cpu_s=cpu_s, p50_us=1500.0)], [floor])
-    return Row(scenario="s", title="A", load="1", contender="thread", target=target, summary=found)
+    summary_of_rounds = summarise([report(200, cpu_s=cpu_s, p50_us=1500.0)], [floor])
+    return Row(
+        scenario="s",
+        title="A",
+        load="1",
+        contender="thread",
+        target=target,
+        summary=summary_of_rounds,
+    )
 
 
-def test_ratios_are_taken_within_a_round() -> None:
-    # A machine that slows down to a tenth changes no ratio.
-    found = summarise([report(200), report(22)], [report(100), report(10)])
-    assert (found.ratio, found.ratio_min, found.ratio_max) == (pytest.approx(2.1), 2.0, 2.2)
-    assert found.cpu_ratio == pytest.approx(2.1)
-    assert found.later_ms == 0.0
+def test_ratios_are_computed_within_a_round() -> None:
+    # A machine that slows down to a tenth does not change the ratios.
+    summary_of_rounds = summarise([report(200), report(22)], [report(100), report(10)])
+    assert (summary_of_rounds.ratio, summary_of_rounds.ratio_min, summary_of_rounds.ratio_max) == (
+        pytest.approx(2.1),
+        2.0,
+        2.2,
+    )
+    assert summary_of_rounds.cpu_ratio == pytest.approx(2.1)
+    assert summary_of_rounds.later_ms == 0.0
 
 
 def test_rounds_without_a_floor_are_refused() -> None:
@@ -47,7 +58,7 @@ def test_rounds_without_a_floor_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "cpu_s", "said"),
+    ("target", "cpu_s", "cell"),
     [
         (Target(ratio=2.0), 0.5, "≥ 2: met"),
         (Target(ratio=2.0), 1.0, "≥ 2: met by time only"),
@@ -59,21 +70,23 @@ def test_rounds_without_a_floor_are_refused() -> None:
         (None, 0.5, ""),
     ],
 )
-def test_the_table_says_which_promise_was_kept(
-    target: Target | None, cpu_s: float, said: str
+def test_the_table_shows_which_target_was_met(
+    target: Target | None, cpu_s: float, cell: str
 ) -> None:
-    assert cells(row(target, cpu_s=cpu_s))[-1] == said
+    assert cells(row(target, cpu_s=cpu_s))[-1] == cell
 
 
-def test_percentiles_are_of_the_nearest_rank() -> None:
+def test_percentiles_use_the_nearest_rank() -> None:
     assert percentile_us([], 0.5) == 0.0
     assert percentile_us([1000, 2000, 3000], 0.5) == 2.0
     assert percentile_us([1000, 2000, 3000], 0.99) == 3.0
 
 
-def test_a_report_survives_its_line_of_json(capsys: pytest.CaptureFixture[str]) -> None:
-    made = report_of([2000, 1000], seconds=2.0, server_cpu_s=1.0, faults=["odd"] * 9)
-    assert made.print() == 1
-    assert Report.read(capsys.readouterr().out) == made
-    assert (made.rate, made.fault_count, len(made.faults)) == (1.0, 9, 5)
+def test_a_report_is_equal_after_a_round_trip_through_json(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    original = report_of([2000, 1000], seconds=2.0, server_cpu_s=1.0, faults=["odd"] * 9)
+    assert original.print() == 1
+    assert Report.read(capsys.readouterr().out) == original
+    assert (original.rate, original.fault_count, len(original.faults)) == (1.0, 9, 5)
     assert report_of([], seconds=1.0, server_cpu_s=0.0).fault_count == 1

@@ -1,4 +1,4 @@
-"""The rows: what is promised, that it can be measured, and the whole way with real processes."""
+"""The scenarios: their targets, their checks of answers, and short runs with real processes."""
 
 import dataclasses
 from pathlib import Path
@@ -18,7 +18,7 @@ def scenario(name: str) -> Scenario:
     return found
 
 
-def test_every_target_belongs_to_a_measured_row_and_every_row_can_be_judged() -> None:
+def test_every_target_has_a_measured_row_and_every_row_a_check_of_answers() -> None:
     for each in all_scenarios():
         rows = {(ours.name, load.label) for ours in each.ours for load in each.loads}
         assert set(each.targets) <= rows
@@ -26,12 +26,12 @@ def test_every_target_belongs_to_a_measured_row_and_every_row_can_be_judged() ->
         assert each.floor.server or each.graph
 
 
-def test_echoes_must_come_back_as_they_were_sent() -> None:
-    asked = orjson.loads(scenario("heads-http").messages()[0])
-    answer = {"err_no": 0, "err_msg": "", **asked, "tensors": []}
+def test_an_echo_is_right_only_when_equal_to_its_request() -> None:
+    request = orjson.loads(scenario("heads-http").messages()[0])
+    answer = {"err_no": 0, "err_msg": "", **request, "tensors": []}
     assert is_echo_json(orjson.dumps(answer))
     assert not is_echo_json(orjson.dumps({**answer, "value": ["?"]}))
-    assert is_echo_message(Response(key=asked["key"], value=asked["value"]).SerializeToString())
+    assert is_echo_message(Response(key=request["key"], value=request["value"]).SerializeToString())
     assert not is_echo_message(Response(err_no=3004).SerializeToString())
     large = Request.FromString(large_message())
     right = Response(key=large.key, value=large.value)
@@ -40,7 +40,7 @@ def test_echoes_must_come_back_as_they_were_sent() -> None:
     assert not is_large_message(right.SerializeToString())
 
 
-def brief(name: str, *names: str, load: Load | None = None) -> Scenario:
+def reduced(name: str, *names: str, load: Load | None = None) -> Scenario:
     """A scenario with these contenders only, and one load."""
     found = scenario(name)
     ours = tuple(each for each in found.ours if each.name in names)
@@ -51,32 +51,32 @@ def brief(name: str, *names: str, load: Load | None = None) -> Scenario:
 @pytest.mark.parametrize(
     "measured",
     [
-        brief("heads-http", "thread", load=http(2, "different")),
-        pytest.param(brief("heads-grpc", "process"), marks=pytest.mark.long, id="heads-grpc"),
-        brief("graph-texts", "window of 2 ms"),
-        brief("engines", "2 engines"),
-        pytest.param(brief("array", "2 process ops"), marks=pytest.mark.long, id="array"),
-        brief("client", "futures"),
+        reduced("heads-http", "thread", load=http(2, "different")),
+        pytest.param(reduced("heads-grpc", "process"), marks=pytest.mark.long, id="heads-grpc"),
+        reduced("graph-texts", "window of 2 ms"),
+        reduced("engines", "2 engines"),
+        pytest.param(reduced("array", "2 process ops"), marks=pytest.mark.long, id="array"),
+        reduced("client", "futures"),
     ],
     ids=lambda each: each.name,
 )
-def test_a_scenario_gives_a_row_for_each_contender(measured: Scenario, tmp_path: Path) -> None:
-    told: list[str] = []
-    (row,) = ScenarioRun(measured, tmp_path, rounds=1, seconds=0.1).run(told.append)
+def test_a_scenario_has_a_row_for_each_contender(measured: Scenario, tmp_path: Path) -> None:
+    progress: list[str] = []
+    (row,) = ScenarioRun(measured, tmp_path, rounds=1, seconds=0.1).run(progress.append)
     assert row.failure is None
     assert row.summary is not None
     assert row.summary.rate > 0
-    assert told[-1].endswith("round 1")
+    assert progress[-1].endswith("round 1")
 
 
 @pytest.mark.real
-def test_a_contender_that_answers_wrongly_or_not_at_all_is_a_failed_row(tmp_path: Path) -> None:
-    twin = dataclasses.replace(UVICORN, name="twin")
+def test_a_contender_with_wrong_answers_or_none_is_a_failed_row(tmp_path: Path) -> None:
+    copy = dataclasses.replace(UVICORN, name="twin")
     missing = Contender(name="missing", server="no_such_server")
-    echo = dataclasses.replace(brief("heads-http", load=http(2)), ours=(twin, missing))
+    echo = dataclasses.replace(reduced("heads-http", load=http(2)), ours=(copy, missing))
     right, failed = ScenarioRun(echo, tmp_path, rounds=1, seconds=0.1).run(lambda text: None)
     assert right.failure is None
     assert "no_such_server" in str(failed.failure)
-    wrong = dataclasses.replace(echo, ours=(twin,), is_right=lambda answer: False)
+    wrong = dataclasses.replace(echo, ours=(copy,), is_right=lambda answer: False)
     (failed,) = ScenarioRun(wrong, tmp_path, rounds=1, seconds=0.1).run(lambda text: None)
     assert "wrong answer" in str(failed.failure)

@@ -1,4 +1,4 @@
-"""Graphs of simple ops, built as a service builds them, and run without any port."""
+"""Graphs of simple ops, built as a service builds them, and run without ports."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class StepSpec:
     """One op of a random graph.
 
     Attributes:
-        kind: what it does, see ``Step``.
+        kind: its behaviour, see ``Step``.
         inputs: numbers of the ops before it, smaller than its own; -1 is the request.
-        factor: by which it multiplies.
-        bad: rows that sum up to a multiple of it (not 0) are not to its taste; 0 likes everything.
+        factor: by which it multiplies its input.
+        bad: rows whose sum is a multiple of this number are bad rows; with 0 there are none.
     """
 
     kind: str
@@ -39,7 +39,7 @@ KINDS = ("scales", "scales", "raises", "skips", "splits", "refuses", "shares")
 
 
 class Step(Op):
-    """Adds up its inputs' ``x`` and multiplies; what else, its kind says. All of it row by row."""
+    """Adds its inputs' ``x`` and multiplies the sum; its kind adds to that. It works row by row."""
 
     shared_outputs = ("name_of_it",)
 
@@ -51,9 +51,9 @@ class Step(Op):
         x = sum(feed["x"] for feed in input_dicts.values())
         assert isinstance(x, np.ndarray)
         match self.spec.kind:
-            case "skips" if self.dislikes(x).any():
+            case "skips" if self.bad_rows(x).any():
                 return {"x": -x}, True, None, ""
-            case "refuses" if self.dislikes(x).any():
+            case "refuses" if self.bad_rows(x).any():
                 return {}, False, 51, f"{int(x.sum())} is refused"
             case "splits":
                 return [{"x": row[None]} for row in x]
@@ -61,7 +61,7 @@ class Step(Op):
 
     def process(self, feed_batch: list[Feed], typical_logid: int = 0) -> Any:
         x = feed_batch[0]["x"]
-        if self.spec.kind == "raises" and self.dislikes(x).any():
+        if self.spec.kind == "raises" and self.bad_rows(x).any():
             raise ValueError("a row is not to my taste")
         result: Feed = {"x": x * self.spec.factor + 1}
         if self.spec.kind == "shares":
@@ -75,7 +75,7 @@ class Step(Op):
             return {"x": np.concatenate([piece["x"] for piece in fetch_data])}
         return fetch_data
 
-    def dislikes(self, x: Any) -> Any:
+    def bad_rows(self, x: Any) -> Any:
         totals = x.reshape(len(x), -1).sum(axis=1).astype(np.int64)
         return (totals % self.spec.bad == 0) if self.spec.bad else np.zeros(len(x), bool)
 
@@ -89,7 +89,7 @@ class AsyncStep(Step):
 
 
 def works_of(specs: Sequence[StepSpec], executor: str, batch_size: int) -> Works:
-    """The graph, opened; the last op makes the reply.
+    """The opened graph; the last op's output is the reply.
 
     Args:
         specs: the ops in order.
@@ -110,7 +110,7 @@ def works_of(specs: Sequence[StepSpec], executor: str, batch_size: int) -> Works
 
 
 def works_from(ops: Sequence[Op], options: dict[str, Any]) -> Works:
-    """The graph that ends in the last of these ops, every op with the same options."""
+    """The opened graph that ends in the last of these ops, all with the same options."""
     server = PipelineServer()
     server.set_response_op(ResponseOp(input_ops=[ops[-1]]))
     server.prepare_server(yml_dict={"rpc_port": 0, "op": {op.name: options for op in ops}})
@@ -118,37 +118,37 @@ def works_from(ops: Sequence[Op], options: dict[str, Any]) -> Works:
 
 
 def answers(works: Works, feeds: Sequence[Feed]) -> list[Outcome]:
-    """What every request gets, all of them asked at once."""
+    """The outcomes of these requests, submitted concurrently."""
 
-    async def ask() -> list[Outcome]:
+    async def submit_all() -> list[Outcome]:
         loop = asyncio.get_running_loop()
         engine = works.engine(loop)
-        got: list[asyncio.Future[Outcome]] = []
+        futures: list[asyncio.Future[Outcome]] = []
         for number, feed in enumerate(feeds):
             answer: asyncio.Future[Outcome] = loop.create_future()
-            got.append(answer)
+            futures.append(answer)
             submission = Submission(engine.graphs[0], dict(feed), log_id=number, context=answer)
-            submission.start(lambda asked, outcome: asked.context.set_result(outcome))
+            submission.start(lambda finished, outcome: finished.context.set_result(outcome))
         try:
-            return list(await asyncio.gather(*got))
+            return list(await asyncio.gather(*futures))
         finally:
             engine.close()
             for stage in engine.stages:
                 assert await stage.executor.close(5.0)
 
-    return asyncio.run(ask())
+    return asyncio.run(submit_all())
 
 
-def exactly(value: Any) -> Any:
-    """A value as something that is equal only when it is the same bit for bit."""
+def comparable(value: Any) -> Any:
+    """A form of a value that compares equal only to a bitwise equal one."""
     if isinstance(value, Outcome):
         if value.error is not None:
             return type(value.error).__name__, str(value.error)
-        return exactly(value.value)
+        return comparable(value.value)
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.shape, value.tobytes()
     if isinstance(value, dict):
-        return {name: exactly(each) for name, each in value.items()}
+        return {name: comparable(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return [exactly(each) for each in value]
+        return [comparable(each) for each in value]
     return value

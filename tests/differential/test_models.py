@@ -1,4 +1,4 @@
-"""Real ONNX models: joined with others a request gets what it gets alone."""
+"""Real ONNX models: a request gets the same answer in a batch as alone."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,18 +11,18 @@ from onnx import TensorProto, helper, numpy_helper
 from penstock.ops.ends import RequestOp
 from penstock.ops.op import Op
 from penstock.request import Feed
-from tests.differential.graphs import answers, exactly, works_from
+from tests.differential.graphs import answers, comparable, works_from
 from tests.runtimes.conftest import save, value
 
-NEAR = 1e-5
+TOLERANCE = 1e-5
 
 
 def network(file: Path) -> Path:
-    """Two layers and a softmax over 16 numbers; the best class; the caller's own words again."""
-    chance = np.random.default_rng(3)
+    """Two layers and a softmax over 16 numbers, the best class, and the text unchanged."""
+    rng = np.random.default_rng(3)
 
     def constant(name: str, *shape: int) -> Any:
-        return numpy_helper.from_array(chance.normal(size=shape).astype(np.float32), name)
+        return numpy_helper.from_array(rng.normal(size=shape).astype(np.float32), name)
 
     nodes = [
         helper.make_node("Gemm", ["x", "w1", "b1"], ["h"]),
@@ -47,8 +47,8 @@ def network(file: Path) -> Path:
     return save(file, nodes, inputs, outputs, weights)
 
 
-class Noting(Op):
-    """The default hooks on the op's model, and the rows of every run."""
+class RecordingOp(Op):
+    """An op with the default hooks that records the number of rows of every run."""
 
     def init_op(self) -> None:
         self.rows: list[int] = []
@@ -59,8 +59,8 @@ class Noting(Op):
 
 
 def run(model: Path, feeds: list[Feed], batch_size: int) -> tuple[list[Feed], int]:
-    """Every request's answer, and the most rows that the model ran at once."""
-    op = Noting(name="op", input_ops=[RequestOp()])
+    """Every request's answer, and the largest number of rows in one run of the model."""
+    op = RecordingOp(name="op", input_ops=[RequestOp()])
     conf = {"model_config": str(model), "thread_num": 1}
     works = works_from([op], {"batch_size": batch_size, "local_service_conf": conf})
     outcomes = answers(works, feeds)
@@ -68,59 +68,62 @@ def run(model: Path, feeds: list[Feed], batch_size: int) -> tuple[list[Feed], in
     return [outcome.value or {} for outcome in outcomes], max(op.rows)
 
 
-def same_or_near(one: Feed, other: Feed) -> None:
+def check_same(one: Feed, other: Feed) -> None:
     assert one.keys() == other.keys()
-    for name, mine in one.items():
-        theirs = other[name]
-        if mine.dtype.kind == "f":
-            assert (mine.dtype, mine.shape) == (theirs.dtype, theirs.shape)
-            np.testing.assert_allclose(mine, theirs, rtol=NEAR, atol=NEAR)
+    for name, value_of_one in one.items():
+        value_of_other = other[name]
+        if value_of_one.dtype.kind == "f":
+            assert (value_of_one.dtype, value_of_one.shape) == (
+                value_of_other.dtype,
+                value_of_other.shape,
+            )
+            np.testing.assert_allclose(value_of_one, value_of_other, rtol=TOLERANCE, atol=TOLERANCE)
         else:
-            assert mine.tolist() == theirs.tolist()
-            assert exactly(mine.dtype.str) == exactly(theirs.dtype.str)
+            assert value_of_one.tolist() == value_of_other.tolist()
+            assert comparable(value_of_one.dtype.str) == comparable(value_of_other.dtype.str)
 
 
-def test_numbers_are_near_and_integers_and_texts_the_same(tmp_path: Path) -> None:
+def test_batched_floats_are_close_and_integers_and_texts_equal(tmp_path: Path) -> None:
     model = network(tmp_path / "network.onnx")
-    chance = np.random.default_rng(4)
+    rng = np.random.default_rng(4)
     sizes = [1, 2, 1, 3, 1, 1, 2, 1, 4, 1, 1, 1]
     feeds: list[Feed] = [
         {
-            "x": chance.normal(size=(size, 16)).astype(np.float32),
+            "x": rng.normal(size=(size, 16)).astype(np.float32),
             "text": np.array([f"request {number}, row {row}" for row in range(size)], dtype=object),
         }
         for number, size in enumerate(sizes)
     ]
     alone, most_alone = run(model, feeds, 1)
-    joined, most_joined = run(model, feeds, 8)
-    assert (most_alone, most_joined) == (4, sum(sizes[:8]))
-    for number, (one, other) in enumerate(zip(alone, joined, strict=True)):
-        same_or_near(one, other)
+    batched, most_batched = run(model, feeds, 8)
+    assert (most_alone, most_batched) == (4, sum(sizes[:8]))
+    for number, (one, other) in enumerate(zip(alone, batched, strict=True)):
+        check_same(one, other)
         assert one["said"].tolist() == feeds[number]["text"].tolist()
 
 
-def test_a_published_classifier_judges_pictures_alike_alone_and_in_company() -> None:
-    judge = find_spec("rapidocr_onnxruntime")
-    assert judge is not None, "`make setup` installs it"
-    assert judge.submodule_search_locations is not None
-    folder = Path(judge.submodule_search_locations[0]) / "models"
+def test_a_published_classifier_gives_close_answers_alone_and_in_a_batch() -> None:
+    package = find_spec("rapidocr_onnxruntime")
+    assert package is not None, "`make setup` installs it"
+    assert package.submodule_search_locations is not None
+    folder = Path(package.submodule_search_locations[0]) / "models"
     model = folder / "ch_ppocr_mobile_v2.0_cls_infer.onnx"
-    chance = np.random.default_rng(5)
-    pictures = chance.uniform(-1, 1, size=(12, 3, 48, 192)).astype(np.float32)
+    rng = np.random.default_rng(5)
+    pictures = rng.uniform(-1, 1, size=(12, 3, 48, 192)).astype(np.float32)
     feeds: list[Feed] = [{"x": picture[None]} for picture in pictures]
     alone, most_alone = run(model, feeds, 1)
-    joined, most_joined = run(model, feeds, 6)
-    assert (most_alone, most_joined) == (1, 6)
-    for one, other in zip(alone, joined, strict=True):
-        same_or_near(one, other)
+    batched, most_batched = run(model, feeds, 6)
+    assert (most_alone, most_batched) == (1, 6)
+    for one, other in zip(alone, batched, strict=True):
+        check_same(one, other)
 
 
 @pytest.mark.parametrize("batch_size", [1, 8])
-def test_answers_of_one_request_are_never_anothers(tmp_path: Path, batch_size: int) -> None:
+def test_no_request_gets_another_requests_answer(tmp_path: Path, batch_size: int) -> None:
     model = network(tmp_path / "network.onnx")
     x = np.zeros((1, 16), np.float32)
     feeds: list[Feed] = [
         {"x": x, "text": np.array([str(number)], dtype=object)} for number in range(200)
     ]
-    got, _ = run(model, feeds, batch_size)
-    assert [each["said"][0] for each in got] == [str(number) for number in range(200)]
+    replies, _ = run(model, feeds, batch_size)
+    assert [each["said"][0] for each in replies] == [str(number) for number in range(200)]

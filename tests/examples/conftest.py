@@ -1,4 +1,4 @@
-"""The pictures of the OCR example, drawn once: what its judge finds is remembered by their path."""
+"""The pictures of the OCR example, drawn once: the reference's results are cached by path."""
 
 from pathlib import Path
 
@@ -9,6 +9,6 @@ from tests.examples.ocr_judge import example
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    drawn = tmp_path_factory.mktemp("pictures")
-    example().pictures.draw_pictures(drawn)
-    return drawn
+    directory = tmp_path_factory.mktemp("pictures")
+    example().pictures.draw_pictures(directory)
+    return directory

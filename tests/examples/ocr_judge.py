@@ -1,4 +1,4 @@
-"""The modules of the OCR example, and the package that ships its models as an independent judge."""
+"""The OCR example's modules, and the package that ships its models as the reference."""
 
 from __future__ import annotations
 
@@ -33,35 +33,35 @@ Line = dict[str, Any]
 def example() -> Any:
     """The example's modules as attributes.
 
-    They are taken out of ``sys.modules`` again: other examples have modules of the same names.
+    They are removed from ``sys.modules`` again: other examples have modules of the same names.
     """
     before = dict(sys.modules)
-    here = {path.stem for path in EXAMPLE.glob("*.py")}
-    for name in here:
+    example_modules = {path.stem for path in EXAMPLE.glob("*.py")}
+    for name in example_modules:
         sys.modules.pop(name, None)
     sys.path.insert(0, str(EXAMPLE))
     try:
         return SimpleNamespace(**{name: import_module(name) for name in MODULES})
     finally:
         sys.path.remove(str(EXAMPLE))
-        for name in here:
+        for name in example_modules:
             sys.modules.pop(name, None)
             if name in before:
                 sys.modules[name] = before[name]
 
 
 @cache
-def judge() -> Any:
-    """The independent judge with its defaults."""
+def reference() -> Any:
+    """The reference implementation with its defaults."""
     from rapidocr_onnxruntime import RapidOCR
 
     return RapidOCR()
 
 
 @cache
-def judged(picture: Path) -> list[Line]:
-    """What the judge finds in a picture file."""
-    found, _ = judge()(picture)
+def reference_lines(picture: Path) -> list[Line]:
+    """The lines that the reference finds in a picture file."""
+    found, _ = reference()(picture)
     return [
         {"text": text, "confidence": confidence, "box": box}
         for box, text, confidence in found or []
@@ -75,9 +75,9 @@ def overlap(box: Sequence[Sequence[float]], other: Sequence[Sequence[float]]) ->
 
 
 def check_same_lines(found: list[Line], expected: list[Line]) -> None:
-    """Equal texts in equal order, the same places, close confidences."""
+    """Check for equal texts in equal order, overlapping boxes and close confidences."""
     assert [line["text"] for line in found] == [line["text"] for line in expected]
     overlaps = [overlap(a["box"], b["box"]) for a, b in zip(found, expected, strict=True)]
     assert all(value >= 0.9 for value in overlaps), overlaps
-    apart = [a["confidence"] - b["confidence"] for a, b in zip(found, expected, strict=True)]
-    assert np.abs(apart).max(initial=0) <= 0.01, apart
+    differences = [a["confidence"] - b["confidence"] for a, b in zip(found, expected, strict=True)]
+    assert np.abs(differences).max(initial=0) <= 0.01, differences

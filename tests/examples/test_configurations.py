@@ -11,9 +11,9 @@ CONFIGURATIONS = sorted(EXAMPLES.glob("*/config.yml"))
 
 
 @pytest.mark.parametrize("file", CONFIGURATIONS, ids=lambda file: file.parent.name)
-def test_no_example_starts_with_a_warning_about_its_own_configuration(file: Path) -> None:
+def test_no_examples_configuration_causes_a_warning(file: Path) -> None:
     assert load(yml_file=file, environ={}).warnings == []
 
 
-def test_the_examples_are_where_this_looks_for_them() -> None:
+def test_the_examples_configurations_are_found() -> None:
     assert len(CONFIGURATIONS) >= 3

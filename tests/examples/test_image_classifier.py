@@ -1,4 +1,4 @@
-"""The image classifier: trained, served, asked with pictures, and drawn on."""
+"""The image classifier: its training, its service, its requests with pictures, and its page."""
 
 import json
 import shutil
@@ -17,14 +17,14 @@ EXAMPLE = ROOT / "examples/image_classifier"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("digits") / "image_classifier"
-    shutil.copytree(EXAMPLE, made, ignore=shutil.ignore_patterns("models"))
+    copy = tmp_path_factory.mktemp("digits") / "image_classifier"
+    shutil.copytree(EXAMPLE, copy, ignore=shutil.ignore_patterns("models"))
     done = subprocess.run(
-        [sys.executable, "train.py"], cwd=made, capture_output=True, text=True, check=True
+        [sys.executable, "train.py"], cwd=copy, capture_output=True, text=True, check=True
     )
-    share = float(done.stdout.split(": ")[1].partition("%")[0])
-    assert share > 94
-    return made
+    accuracy = float(done.stdout.split(": ")[1].partition("%")[0])
+    assert accuracy > 94
+    return copy
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,9 @@ def curl(*arguments: str) -> list[dict[str, object]]:
     return json.loads(done.stdout)
 
 
-def test_a_jpeg_gets_its_five_likeliest_labels(server: ServiceProcess, folder: Path) -> None:
+def test_a_jpeg_is_answered_with_its_five_likeliest_labels(
+    server: ServiceProcess, folder: Path
+) -> None:
     url, picture = f"{server.http_url}/classify", folder / "models/seven.jpg"
     raw = curl(url, "-H", "Content-Type: image/jpeg", "--data-binary", f"@{picture}")
     assert [type(each["score"]) for each in raw] == [float] * 5
@@ -49,13 +51,13 @@ def test_a_jpeg_gets_its_five_likeliest_labels(server: ServiceProcess, folder: P
     assert curl(url, "-F", f"image=@{picture}") == raw
 
 
-def test_what_is_no_picture_is_refused(server: ServiceProcess) -> None:
+def test_an_invalid_image_is_refused(server: ServiceProcess) -> None:
     url = f"{server.http_url}/classify"
-    told = curl(url, "-H", "Content-Type: image/png", "--data-binary", "@/etc/hostname")
-    assert told["error"] == "invalid_input"  # type: ignore[call-overload]
+    reply = curl(url, "-H", "Content-Type: image/png", "--data-binary", "@/etc/hostname")
+    assert reply["error"] == "invalid_input"  # type: ignore[call-overload]
 
 
-def test_the_page_is_served(server: ServiceProcess) -> None:
+def test_the_drawing_page_is_served(server: ServiceProcess) -> None:
     with direct.open(f"{server.http_url}/", timeout=10) as answer:
         assert answer.headers["content-type"] == "text/html; charset=utf-8"
         assert answer.read() == (EXAMPLE / "page.html").read_bytes()

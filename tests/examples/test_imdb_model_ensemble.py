@@ -33,7 +33,7 @@ WRONG_INPUT = 51
 
 @pytest.fixture(scope="module")
 def modules() -> dict[str, ModuleType]:
-    """The example's own modules, imported as its scripts do, and forgotten again."""
+    """The example's own modules, imported as its scripts do, and removed from ``sys.modules``."""
     names = ["networks", "sentences", "export", "train"]
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(EXAMPLE))
@@ -54,7 +54,7 @@ def trained(
 
 
 class Models:
-    """The two models of a folder and its vocabulary, bare."""
+    """The two models of a folder and its vocabulary, without a service."""
 
     def __init__(self, folder: Path) -> None:
         self.of = {
@@ -68,7 +68,7 @@ class Models:
         return [self.id_of.get(word, 0) for word in words]
 
     def answer(self, text: str) -> np.ndarray:
-        """What the whole service should say to a text, ``[2]``."""
+        """The service's expected answer to a text, ``[2]``."""
         return np.mean([run(self.of[name], [self.ids(text)])[0] for name in NAMES], axis=0)
 
 
@@ -87,7 +87,7 @@ def run(session: onnxruntime.InferenceSession, sentences: list[list[int]]) -> np
 # Training
 
 
-def test_each_model_judges_new_sentences_well_and_both_together_best(
+def test_the_ensemble_is_more_accurate_on_new_sentences_than_either_model(
     trained: tuple[Path, dict[str, float]],
 ):
     _, accuracy = trained
@@ -107,7 +107,7 @@ def test_each_model_judges_new_sentences_well_and_both_together_best(
         st.lists(st.integers(0, 4000), min_size=0, max_size=12), min_size=1, max_size=6
     )
 )
-def test_a_sentence_gets_the_same_answer_alone_and_in_company(
+def test_a_sentence_gets_the_same_answer_alone_and_in_a_batch(
     models: Models, name: str, sentences: list[list[int]]
 ):
     together = run(models.of[name], sentences)
@@ -135,7 +135,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[ServiceProcess]:
 
 @pytest.fixture(scope="module")
 def served(server: ServiceProcess) -> Models:
-    """The very models that the service opened."""
+    """The same model files that the service opened."""
     return Models(EXAMPLE / "models")
 
 
@@ -155,7 +155,7 @@ def prediction_in(value: str) -> list[float]:
 
 @pytest.mark.real
 @pytest.mark.parametrize(("words", "good"), REVIEWS.items())
-def test_http_answers_the_mean_of_the_bare_models(
+def test_an_http_answer_is_the_mean_of_the_bare_models(
     server: ServiceProcess, served: Models, words: str, good: int
 ):
     answer = ask(server, words)
@@ -166,7 +166,9 @@ def test_http_answers_the_mean_of_the_bare_models(
 
 
 @pytest.mark.real
-def test_a_hundred_grpc_calls_at_once_get_their_own_answers(server: ServiceProcess, served: Models):
+def test_a_hundred_concurrent_grpc_calls_get_their_own_answers(
+    server: ServiceProcess, served: Models
+):
     from penstock import PipelineClient
 
     texts = [list(REVIEWS)[i % len(REVIEWS)] for i in range(100)]
@@ -185,7 +187,7 @@ def test_a_hundred_grpc_calls_at_once_get_their_own_answers(server: ServiceProce
 
 
 @pytest.mark.real
-def test_a_bad_request_is_refused_and_the_next_one_served(server: ServiceProcess):
+def test_a_bad_request_is_refused_and_the_next_one_is_answered(server: ServiceProcess):
     refused = ask(server, "...")
     assert refused["err_no"] == WRONG_INPUT
     assert refused["err_msg"] == "the key 'words' must hold 1 to 10000 words, got 0"
@@ -193,7 +195,7 @@ def test_a_bad_request_is_refused_and_the_next_one_served(server: ServiceProcess
 
 
 @pytest.mark.real
-def test_the_clients_print_what_the_readme_shows(server: ServiceProcess):
+def test_the_clients_output_is_that_of_the_readme(server: ServiceProcess):
     for client, address in [
         ("http_client.py", server.http_url),
         ("grpc_client.py", server.rpc_endpoint),

@@ -1,4 +1,4 @@
-"""Every example unchanged in threads, in processes and mixed: the same replies, bit for bit."""
+"""Every example in threads, in processes and mixed gives bitwise equal replies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PICTURES = ("small.png", "columns.png", "downwards.png")
 
 
 def modes(ops: tuple[str, ...]) -> dict[str, list[str]]:
-    """Flags for each."""
+    """The flags of each mode."""
     first = dict(zip(ops, ("process", "thread") * 2, strict=False))
     second = dict(zip(ops, ("thread", "process") * 2, strict=False))
     flags = {"processes": ["-o", "dag.is_thread_op=false"]}
@@ -39,7 +39,7 @@ def modes(ops: tuple[str, ...]) -> dict[str, list[str]]:
 
 
 def feeds(name: str, folder: Path) -> list[tuple[dict[str, Any], bool]]:
-    """What is asked, and whether as tensors."""
+    """The requests' feeds, and whether they are sent as tensors."""
     if name == "ocr":
         images = [base64.b64encode((folder / each).read_bytes()).decode() for each in PICTURES]
         return [({"image": image}, False) for image in (*images, "no picture")]
@@ -60,28 +60,28 @@ def serving(name: str, *flags: str) -> Iterator[ServiceProcess]:
         assert server.leftovers() == []
 
 
-def replies(server: ServiceProcess, asked: list[tuple[dict[str, Any], bool]]) -> list[Any]:
+def replies(server: ServiceProcess, requests: list[tuple[dict[str, Any], bool]]) -> list[Any]:
     found = []
     with PipelineClient() as client:
         client.connect([server.rpc_endpoint])
-        for feed, typed in asked:
+        for feed, typed in requests:
             reply = client.predict(feed, pack_tensor_format=typed, timeout=60)
             values = dict(zip(reply.key, reply.value, strict=True))
-            values.pop("times", None)  # never twice the same
+            values.pop("times", None)  # differs from request to request
             tensors = [tensor.SerializeToString(deterministic=True) for tensor in reply.tensors]
             found.append((reply.err_no, reply.err_msg, values, tensors))
     return found
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_an_example_answers_the_same_wherever_its_ops_run(name: str, folder: Path) -> None:
-    asked = feeds(name, folder)
+def test_an_example_gives_the_same_replies_with_every_executor(name: str, folder: Path) -> None:
+    requests = feeds(name, folder)
     with serving(name) as server:
-        expected = replies(server, asked)
+        expected = replies(server, requests)
     assert [number for number, *_ in expected].count(0) >= 2
     for mode, flags in modes(SCRIPTS[name][1]).items():
         with serving(name, *flags) as server:
             kinds = json.dumps([line for line in server.log().splitlines() if "  op " in line])
             assert "1 process" in kinds or "2 processes" in kinds, mode
             assert ("thread" in kinds) == (mode != "processes"), mode
-            assert replies(server, asked) == expected, mode
+            assert replies(server, requests) == expected, mode

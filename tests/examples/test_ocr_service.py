@@ -1,4 +1,4 @@
-"""The OCR example as a process, over both doors, against its judge."""
+"""The OCR example as a process, over HTTP and gRPC, compared with the reference."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from penstock import PipelineClient
-from tests.examples.ocr_judge import EXAMPLE, check_same_lines, example, judged
+from tests.examples.ocr_judge import EXAMPLE, check_same_lines, example, reference_lines
 from tests.services.process import ServiceProcess, direct, running
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
@@ -26,7 +26,7 @@ SCRIPT = EXAMPLE / "ocr_service.py"
 COMMANDS = {"script": (sys.executable,), "cli": (sys.executable, "-m", "penstock", "run")}
 
 Reply = tuple[int, str, dict[str, str]]
-Ask = Callable[[ServiceProcess, bytes], Reply]
+Send = Callable[[ServiceProcess, bytes], Reply]
 
 
 @pytest.fixture(scope="module", params=list(COMMANDS))
@@ -57,64 +57,64 @@ def over_grpc(server: ServiceProcess, picture: bytes) -> Reply:
     return reply.err_no, reply.err_msg, dict(zip(reply.key, reply.value, strict=True))
 
 
-DOORS = pytest.mark.parametrize("ask", [over_http, over_grpc])
+PROTOCOLS = pytest.mark.parametrize("send", [over_http, over_grpc])
 
 
-@DOORS
+@PROTOCOLS
 @pytest.mark.parametrize("name", NAMES)
-def test_the_service_finds_the_same_lines_as_the_judge(
-    server: ServiceProcess, folder: Path, name: str, ask: Ask
+def test_the_service_finds_the_same_lines_as_the_reference(
+    server: ServiceProcess, folder: Path, name: str, send: Send
 ) -> None:
-    err_no, err_msg, values = ask(server, (folder / name).read_bytes())
+    err_no, err_msg, values = send(server, (folder / name).read_bytes())
     assert (err_no, err_msg) == (0, "")
     assert set(values) == {"result", "times"}
-    check_same_lines(json.loads(values["result"]), judged(folder / name))
+    check_same_lines(json.loads(values["result"]), reference_lines(folder / name))
     assert list(json.loads(values["times"])) == ["det", "cls", "rec"]
 
 
-@DOORS
-def test_a_picture_without_text_gives_an_empty_list(
-    server: ServiceProcess, folder: Path, ask: Ask
+@PROTOCOLS
+def test_a_picture_without_text_is_answered_with_an_empty_list(
+    server: ServiceProcess, folder: Path, send: Send
 ) -> None:
-    err_no, _, values = ask(server, (folder / PICTURES.BLANK).read_bytes())
+    err_no, _, values = send(server, (folder / PICTURES.BLANK).read_bytes())
     assert err_no == 0
     assert json.loads(values["result"]) == []
 
 
-@DOORS
+@PROTOCOLS
 @pytest.mark.parametrize(
-    ("name", "number", "said"),
+    ("name", "number", "message"),
     [
         (PICTURES.NOT_A_PICTURE, 101, "not a picture"),
         (PICTURES.TOO_LARGE, 102, "at most 64 million"),
     ],
 )
-def test_bad_input_gets_a_product_error_and_the_next_request_is_served(
-    server: ServiceProcess, folder: Path, ask: Ask, name: str, number: int, said: str
+def test_bad_input_is_a_product_error_and_the_next_request_is_answered(
+    server: ServiceProcess, folder: Path, send: Send, name: str, number: int, message: str
 ) -> None:
-    err_no, err_msg, values = ask(server, (folder / name).read_bytes())
+    err_no, err_msg, values = send(server, (folder / name).read_bytes())
     assert err_no == number
-    assert said in err_msg
+    assert message in err_msg
     assert values == {}
-    assert ask(server, (folder / "small.png").read_bytes())[0] == 0
+    assert send(server, (folder / "small.png").read_bytes())[0] == 0
 
 
-def test_pictures_sent_at_the_same_time_get_their_own_lines(
+def test_concurrent_requests_get_the_lines_of_their_own_pictures(
     server: ServiceProcess, folder: Path
 ) -> None:
     names = ["plain.png", "columns.png", PICTURES.BLANK, "downwards.png"] * 2
-    asks = [over_http, over_grpc] * 4
+    sends = [over_http, over_grpc] * 4
     with ThreadPoolExecutor(len(names)) as pool:
         replies = list(
-            pool.map(lambda name, ask: ask(server, (folder / name).read_bytes()), names, asks)
+            pool.map(lambda name, send: send(server, (folder / name).read_bytes()), names, sends)
         )
     for name, (err_no, err_msg, values) in zip(names, replies, strict=True):
         assert err_no == 0, err_msg
-        check_same_lines(json.loads(values["result"]), judged(folder / name))
+        check_same_lines(json.loads(values["result"]), reference_lines(folder / name))
 
 
 @pytest.mark.parametrize("client", ["http_client.py", "grpc_client.py"])
-def test_a_client_without_its_picture_says_so_on_one_line(client: str, tmp_path: Path) -> None:
+def test_a_client_without_its_picture_prints_one_line_of_error(client: str, tmp_path: Path) -> None:
     for missing, why in ((tmp_path / "a.png", "No such file"), (tmp_path, "Is a directory")):
         done = subprocess.run(
             [sys.executable, client, str(missing)],
@@ -128,7 +128,7 @@ def test_a_client_without_its_picture_says_so_on_one_line(client: str, tmp_path:
         assert len(done.stderr.splitlines()) == 1
 
 
-def test_the_clients_to_copy_print_the_lines(server: ServiceProcess, folder: Path) -> None:
+def test_the_examples_clients_print_the_lines(server: ServiceProcess, folder: Path) -> None:
     picture = str(folder / "small.png")
     url = f"{server.http_url}/ocr/prediction"
     for command in (
@@ -139,5 +139,5 @@ def test_the_clients_to_copy_print_the_lines(server: ServiceProcess, folder: Pat
             [sys.executable, *command], cwd=EXAMPLE, capture_output=True, text=True, timeout=60
         )
         assert done.returncode == 0, done.stderr
-        for line in judged(folder / "small.png"):
+        for line in reference_lines(folder / "small.png"):
             assert line["text"] in done.stdout

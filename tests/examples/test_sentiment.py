@@ -1,4 +1,4 @@
-"""The sentiment example: exported, served, and asked by several at once."""
+"""The sentiment example: its export, its service, and concurrent requests."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ TEXTS = {
 }
 
 
-def test_moods_are_named_in_batches(tmp_path: Path) -> None:
+def test_concurrent_texts_are_classified_correctly_in_batches(tmp_path: Path) -> None:
     folder = tmp_path / "sentiment"
     shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("models"))
     subprocess.run([sys.executable, "export.py"], cwd=folder, check=True, capture_output=True)

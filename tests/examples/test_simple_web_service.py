@@ -33,7 +33,7 @@ def train() -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "uci_train", module)  # its dataclasses look themselves up
+        patch.setitem(sys.modules, "uci_train", module)  # its dataclasses are looked up there
         spec.loader.exec_module(module)
     return module
 
@@ -58,19 +58,19 @@ def prices(bare: onnxruntime.InferenceSession, rows: Any) -> np.ndarray:
 # Training
 
 
-def test_the_model_beats_the_mean_price_by_far_on_houses_it_never_saw(
+def test_the_models_error_on_unseen_houses_is_far_below_that_of_the_mean_price(
     train: ModuleType, bare: onnxruntime.InferenceSession
 ):
-    learn, kept_out = train.load()
-    assert (len(learn.x), len(kept_out.x)) == (405, 101)
-    error = np.sqrt(np.mean((prices(bare, kept_out.x) - kept_out.price) ** 2))
-    guess = np.sqrt(np.mean((learn.price.mean() - kept_out.price) ** 2))
+    learn, held_out = train.load()
+    assert (len(learn.x), len(held_out.x)) == (405, 101)
+    error = np.sqrt(np.mean((prices(bare, held_out.x) - held_out.price) ** 2))
+    baseline = np.sqrt(np.mean((learn.price.mean() - held_out.price) ** 2))
     assert error < 5.0
-    assert error < 0.6 * guess
+    assert error < 0.6 * baseline
 
 
 @pytest.mark.parametrize("count", [0, 1, 7])
-def test_the_batch_axis_is_open(bare: onnxruntime.InferenceSession, count: int):
+def test_the_model_accepts_any_batch_size(bare: onnxruntime.InferenceSession, count: int):
     assert prices(bare, np.tile(HOUSE_ROW, (count, 1))).shape == (count, 1)
 
 
@@ -92,7 +92,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[ServiceProcess]:
 
 @pytest.fixture(scope="module")
 def served(server: ServiceProcess) -> onnxruntime.InferenceSession:
-    """The very model that the service opened, bare."""
+    """The same model file that the service opened."""
     return onnxruntime.InferenceSession(EXAMPLE / "models/uci/uci.onnx")
 
 
@@ -105,7 +105,7 @@ def ask(server: ServiceProcess, x: str) -> dict[str, Any]:
 
 
 @pytest.mark.real
-def test_http_answers_what_the_bare_model_answers(
+def test_an_http_answer_equals_that_of_the_bare_model(
     server: ServiceProcess, served: onnxruntime.InferenceSession
 ):
     answer = ask(server, f"{HOUSE};{HOUSE.replace('0.6283', '0.1')}")
@@ -117,7 +117,7 @@ def test_http_answers_what_the_bare_model_answers(
 
 @pytest.mark.real
 @pytest.mark.parametrize("as_tensor", [False, True], ids=["text", "tensor"])
-def test_grpc_answers_what_the_bare_model_answers(
+def test_a_grpc_answer_equals_that_of_the_bare_model(
     server: ServiceProcess, served: onnxruntime.InferenceSession, as_tensor: bool
 ):
     from penstock import PipelineClient
@@ -143,7 +143,7 @@ def test_grpc_answers_what_the_bare_model_answers(
         (HOUSE.replace("0.0137", "1e39"), "finite"),  # too large for float32
     ],
 )
-def test_a_bad_request_is_refused_and_the_next_one_served(
+def test_a_bad_request_is_refused_and_the_next_one_is_answered(
     server: ServiceProcess, x: str, reason: str
 ):
     refused = ask(server, x)
@@ -153,20 +153,20 @@ def test_a_bad_request_is_refused_and_the_next_one_served(
     assert ask(server, HOUSE)["err_no"] == 0
 
 
-def ask_plainly(server: ServiceProcess, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-    asked = Request(f"{server.http_url}/uci", json.dumps(body).encode())
+def post_json(server: ServiceProcess, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    http_request = Request(f"{server.http_url}/uci", json.dumps(body).encode())
     try:
-        with direct.open(asked, timeout=20) as reply:
+        with direct.open(http_request, timeout=20) as reply:
             return reply.status, json.load(reply)
     except HTTPError as error:
         return error.code, json.load(error)
 
 
 @pytest.mark.real
-def test_the_json_route_takes_nested_lists(
+def test_the_json_route_accepts_nested_lists(
     server: ServiceProcess, served: onnxruntime.InferenceSession
 ):
-    status, answer = ask_plainly(server, {"x": [HOUSE_ROW] * 2})
+    status, answer = post_json(server, {"x": [HOUSE_ROW] * 2})
     assert status == 200
     expected = prices(served, [HOUSE_ROW] * 2).reshape(-1)
     assert numbers_in(answer["price"]) == pytest.approx(expected, rel=1e-5)
@@ -174,13 +174,13 @@ def test_the_json_route_takes_nested_lists(
 
 @pytest.mark.real
 @pytest.mark.parametrize("x", [None, 5, {}, [], [[1.0]], [HOUSE_ROW, [1.0]], [["1"] * 13]])
-def test_the_json_route_refuses_what_is_no_house(server: ServiceProcess, x: Any):
-    status, answer = ask_plainly(server, {"x": x})
+def test_the_json_route_refuses_an_invalid_feature_vector(server: ServiceProcess, x: Any):
+    status, answer = post_json(server, {"x": x})
     assert (status, answer["number"]) == (400, WRONG_INPUT)
 
 
 @pytest.mark.real
-def test_the_clients_print_what_the_readme_shows(server: ServiceProcess):
+def test_the_clients_output_is_that_of_the_readme(server: ServiceProcess):
     for client, address in [
         ("http_client.py", server.http_url),
         ("grpc_client.py", server.rpc_endpoint),

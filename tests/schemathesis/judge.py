@@ -1,9 +1,9 @@
-"""Requests made of a service's own description, sent to it: no answer is a server's error, none has
-a status, a type, a header or a body that the description does not tell of.
+"""Sends a service requests generated from its OpenAPI description and checks the answers: none is a
+server error or has a status, content type, header or body that the description does not contain.
 
     python -m tests.schemathesis.judge examples/image_classifier/app.py --cases 2000
 
-starts each script and sends so many requests to each of its routes.
+starts each script and sends this number of requests to each of its routes.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ CHECKS = (
 
 
 class Verdict(NamedTuple):
-    """What was found.
+    """The result of the checks.
 
     Attributes:
-        good: nothing was.
-        cases: requests that were sent.
-        report: for people.
+        good: no check failed.
+        cases: the number of requests sent.
+        report: Schemathesis's output.
     """
 
     good: bool
@@ -44,12 +44,12 @@ class Verdict(NamedTuple):
 
 
 def judge(url: str, cases: int, seed: int | None, timeout: float) -> Verdict:
-    """Send so many requests to each route of a service.
+    """Send ``cases`` requests to each route of a service and check the answers.
 
     Args:
-        url: of the service.
-        cases: for each route, beside those that stand for its limits.
-        seed: which requests; None for others each time.
+        url: the service's.
+        cases: for each route, besides those for boundary values.
+        seed: of the generator; None for a different one in every run.
         timeout: seconds.
     """
     command = [
@@ -60,7 +60,7 @@ def judge(url: str, cases: int, seed: int | None, timeout: float) -> Verdict:
         *(() if seed is None else ("--seed", str(seed))),
     ]
     environment = without_proxies() | {"SCHEMATHESIS_HOOKS": "tests.schemathesis.hooks"}
-    with tempfile.TemporaryDirectory() as folder:  # it keeps what it has seen where it runs
+    with tempfile.TemporaryDirectory() as folder:  # its database is in its working directory
         done = subprocess.run(
             command, capture_output=True, cwd=folder, timeout=timeout, env=environment, check=False
         )
@@ -70,20 +70,20 @@ def judge(url: str, cases: int, seed: int | None, timeout: float) -> Verdict:
 
 
 def main() -> int:
-    """Judge each script in turn."""
+    """Check each script in turn."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("scripts", nargs="+", type=Path)
     parser.add_argument("--cases", type=int, default=2000)
     parser.add_argument("--seed", type=int)
-    given = parser.parse_args()
-    worst = 0
-    for script in given.scripts:
+    arguments = parser.parse_args()
+    status = 0
+    for script in arguments.scripts:
         with running(script.resolve(), command=PENSTOCK) as server:
-            verdict = judge(server.http_url, given.cases, given.seed, timeout=3600)
+            verdict = judge(server.http_url, arguments.cases, arguments.seed, timeout=3600)
         print(verdict.report)
         print(f"{script}: {verdict.cases} cases, {'good' if verdict.good else 'see above'}")
-        worst |= not verdict.good
-    return worst
+        status |= not verdict.good
+    return status
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A model and a pipeline, which the model servers' protocols serve among others."""
+"""A service with a model and a pipeline, also over the model servers' protocols."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FOLDER = Path(tempfile.mkdtemp())
 
 @op()
 def facts(feed: dict[str, Any]) -> dict[str, Any]:
-    """The same of whatever it is asked: the plain route does not check what a service declares."""
+    """Constant outputs: the plain route does not check inputs against the declared signature."""
     return {"number": [1, 2], "text": ["a"], "truth": [[True, False]]}
 
 

@@ -1,4 +1,4 @@
-"""A service with routes of every kind, for requests that are made of its description."""
+"""A service with routes of every kind, for requests generated from its description."""
 
 from __future__ import annotations
 

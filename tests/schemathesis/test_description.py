@@ -1,4 +1,4 @@
-"""A service does what its description says, as far as Schemathesis finds out in a few seconds."""
+"""Answers conform to the service's description, as far as Schemathesis finds in seconds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.services.process import running
 pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
 
 HERE = Path(__file__).parent
-LIAR = """
+FAILING_SERVICE = """
 from penstock import App
 
 app = App("liar")
@@ -28,7 +28,7 @@ app.run()
 @pytest.mark.parametrize(
     "script", ["service.py", pytest.param("models.py", marks=pytest.mark.long)]
 )
-def test_every_answer_is_one_that_is_described(script: str) -> None:
+def test_every_answer_conforms_to_the_description(script: str) -> None:
     with running(HERE / script) as server:
         verdict = judge(server.http_url, cases=10, seed=1, timeout=150)
         assert verdict.good, verdict.report
@@ -37,9 +37,9 @@ def test_every_answer_is_one_that_is_described(script: str) -> None:
         assert "please report this" not in server.log()
 
 
-def test_a_service_that_fails_is_found_out(tmp_path: Path) -> None:
+def test_a_server_error_is_reported(tmp_path: Path) -> None:
     script = tmp_path / "service.py"
-    script.write_text(LIAR)
+    script.write_text(FAILING_SERVICE)
     with running(script) as server:
         verdict = judge(server.http_url, cases=10, seed=1, timeout=150)
     assert not verdict.good

@@ -4,7 +4,7 @@
         urlopen(f"{server.http_url}/uci/prediction", ...)
         assert server.stop() == 0
 
-Every process started here is gone when the ``with`` block is left, however it is left.
+Every process started here has ended when the ``with`` block ends, normally or by an exception.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ import psutil
 ROOT = Path(__file__).parents[2]
 LOG_TAIL_LINES = 60
 
-# The kernel takes ports for outgoing connections from 32768 up (Linux's default), so one from
-# below stays free between being chosen and being bound by the server.
+# The kernel's ephemeral ports for outgoing connections begin at 32768 (Linux's default), so a port
+# below stays free between being chosen here and being bound by the server.
 FIRST_PORT, END_OF_PORTS = 15_000, 32_000
 _handed_out: set[int] = set()
 
@@ -39,18 +39,18 @@ direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class ServiceFailed(AssertionError):
-    """The process did not do what was waited for; the text ends with its log."""
+    """The process did not become ready or did not exit in time; the text ends with its log."""
 
 
 def candidate_ports(environment: Mapping[str, str]) -> range:
-    """The ports to choose from; test runs side by side, as pytest-xdist names them, share none."""
+    """The ports to choose from; the workers of pytest-xdist have disjoint sets."""
     worker = int(environment.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     workers = int(environment.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     return range(FIRST_PORT + worker, END_OF_PORTS, workers)
 
 
 def free_port() -> int:
-    """A port nobody listens on, never the same one twice in a test run."""
+    """A port without a listener, never the same one twice in a test run."""
     candidates = candidate_ports(os.environ)
     for _ in range(200):
         port = random.choice(candidates)
@@ -70,12 +70,12 @@ def _can_bind(port: int) -> bool:
 
 
 class ServiceProcess:
-    """One started server; made by ``running``.
+    """One started server process; ``running`` creates it.
 
     Attributes:
-        http_port: the HTTP port it was told to take.
-        rpc_port: the gRPC port it was told to take.
-        pid: of the process that was started; its workers are its descendants.
+        http_port: the HTTP port it was given.
+        rpc_port: the gRPC port it was given.
+        pid: of the started process; its workers are its descendants.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class ServiceProcess:
         self.http_port = free_port()
         self.rpc_port = free_port()
         self._log = log
-        self._family: set[psutil.Process] = set()
+        self._descendants: set[psutil.Process] = set()
         self._process = subprocess.Popen(
             command,
             cwd=cwd,
@@ -97,7 +97,7 @@ class ServiceProcess:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            # A group of its own, so that it can be ended as a whole without ending the tests.
+            # A process group of its own, so that it can be killed without killing the tests.
             start_new_session=True,
         )
         self.pid = self._process.pid
@@ -116,11 +116,11 @@ class ServiceProcess:
         return f"127.0.0.1:{self.rpc_port}"
 
     def log(self) -> str:
-        """All that the process and its children wrote so far, both streams together."""
+        """The output of the process and its children so far, both streams together."""
         return Path(self._log.name).read_text(errors="replace")
 
     def is_ready(self) -> bool:
-        """Whether ``/readyz`` answers 200 at this moment."""
+        """Whether ``/readyz`` currently answers 200."""
         try:
             with direct.open(f"{self.http_url}/readyz", timeout=5) as reply:
                 return bool(reply.status == 200)
@@ -131,34 +131,34 @@ class ServiceProcess:
         """Return when ``/readyz`` answers 200.
 
         Raises:
-            ServiceFailed: it exited first, or did not get ready in ``timeout`` seconds.
+            ServiceFailed: it exited first, or was not ready within ``timeout`` seconds.
         """
         deadline = time.monotonic() + timeout
         while not self.is_ready():
             code = self._exit_code_within(0.05)
             if code is not None:
-                raise ServiceFailed(self._story(f"exited with {code} before it was ready"))
+                raise ServiceFailed(self._failure(f"exited with {code} before it was ready"))
             if time.monotonic() > deadline:
-                raise ServiceFailed(self._story(f"not ready within {timeout} s"))
+                raise ServiceFailed(self._failure(f"not ready within {timeout} s"))
 
     def wait_exit(self, timeout: float = 30.0) -> int:
         """The exit status; negative for a signal.
 
         Raises:
-            ServiceFailed: it still ran after ``timeout`` seconds.
+            ServiceFailed: it was still running after ``timeout`` seconds.
         """
         code = self._exit_code_within(timeout)
         if code is None:
-            raise ServiceFailed(self._story(f"still running after {timeout} s"))
+            raise ServiceFailed(self._failure(f"still running after {timeout} s"))
         return code
 
     def send_signal(self, number: int) -> None:
-        """Send a signal to the started process alone, as an operator or a container would."""
-        self._remember_family()
+        """Send a signal to the started process only, as an operator or a container would."""
+        self._record_descendants()
         self._process.send_signal(number)
 
     def stop(self, number: int = signal.SIGTERM, timeout: float = 30.0) -> int:
-        """Ask it to end and return the exit status of ``wait_exit``."""
+        """Send the signal and return the exit status of ``wait_exit``."""
         self.send_signal(number)
         return self.wait_exit(timeout)
 
@@ -170,10 +170,10 @@ class ServiceProcess:
             return []
 
     def memory(self) -> int:
-        """Bytes that it and its descendants have to themselves.
+        """Bytes of private and shared memory of the process and its descendants.
 
-        Pages that they share with each other count once; those of files do not, which say only who
-        else on this machine has the same libraries open.
+        Pages that they share with each other count once; pages of files do not count, because their
+        share depends on which other processes have the same libraries open.
         """
         total = 0
         for pid in (self.pid, *(child.pid for child in self.descendants())):
@@ -185,46 +185,46 @@ class ServiceProcess:
         return total
 
     def leftovers(self, timeout: float = 5.0) -> list[psutil.Process]:
-        """Descendants that still live ``timeout`` seconds after the process has ended."""
-        _, alive = psutil.wait_procs(self._family, timeout=timeout)
+        """Descendants still alive ``timeout`` seconds after the process has ended."""
+        _, alive = psutil.wait_procs(self._descendants, timeout=timeout)
         return alive
 
     def close(self) -> None:
-        """End the whole family at once and reap it; harmless when it is gone."""
-        self._remember_family()
+        """Kill and reap the process and its descendants; does nothing when they have ended."""
+        self._record_descendants()
         if self._process.poll() is None:
-            # The whole group, while its leader is unreaped and the number cannot be another's.
+            # The whole group, while its leader is unreaped and its pid cannot be reused.
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
-        for process in self._family:
+        for process in self._descendants:
             try:
                 process.kill()
             except psutil.NoSuchProcess:
                 continue
-        psutil.wait_procs(self._family, timeout=10)
+        psutil.wait_procs(self._descendants, timeout=10)
 
     def _exit_code_within(self, timeout: float) -> int | None:
-        # Waiting for the exit is also the pause between two looks at /readyz.
-        self._remember_family()
+        # Waiting for the exit is also the pause between two requests to /readyz.
+        self._record_descendants()
         try:
             return self._process.wait(timeout)
         except subprocess.TimeoutExpired:
             return None
 
-    def _remember_family(self) -> None:
-        # Once the parent is gone nobody knows any more whose children they were.
-        self._family.update(self.descendants())
+    def _record_descendants(self) -> None:
+        # When the parent has ended, its children can no longer be found.
+        self._descendants.update(self.descendants())
 
-    def _story(self, what: str) -> str:
+    def _failure(self, event: str) -> str:
         lines = self.log().splitlines()[-LOG_TAIL_LINES:]
-        return "\n".join([f"{self!r}: {what}; its log ends with:", *lines])
+        return "\n".join([f"{self!r}: {event}; its log ends with:", *lines])
 
 
 def _clean_environment() -> dict[str, str]:
-    """Ours, without what would change the server: its own settings and proxies.
+    """The tests' environment without settings of penstock and proxies.
 
-    Our own tree comes first on its path, so that a second checkout tests itself and not the one
-    that is installed.
+    This checkout comes first on the path, so that a second checkout tests itself and not the
+    installed one.
     """
     kept = {
         name: value

@@ -1,4 +1,4 @@
-"""The driver itself, against scripts that behave well or badly on purpose."""
+"""The runner of server processes, with scripts that behave correctly or misbehave on purpose."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def script(
     return path
 
 
-def test_a_ready_server_is_asked_stopped_and_its_log_collected(tmp_path: Path) -> None:
+def test_a_ready_server_is_stopped_and_its_log_collected(tmp_path: Path) -> None:
     with running(script(tmp_path), "--some", "words") as server:
         assert server.is_ready()
         assert server.stop() == 0
@@ -45,7 +45,7 @@ def test_a_ready_server_is_asked_stopped_and_its_log_collected(tmp_path: Path) -
         assert "exit 0" in repr(server)
 
 
-def test_settings_of_the_developer_do_not_reach_the_server(
+def test_the_developers_settings_and_proxies_are_removed_from_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PENSTOCK_LENIENT", "1")
@@ -55,19 +55,19 @@ def test_settings_of_the_developer_do_not_reach_the_server(
         assert "['PENSTOCK_HTTP_PORT', 'PENSTOCK_RPC_PORT']" in server.log()
 
 
-def test_a_server_that_exits_at_start_fails_with_its_log(tmp_path: Path) -> None:
+def test_an_exit_before_readiness_is_reported_with_the_log(tmp_path: Path) -> None:
     with pytest.raises(ServiceFailed, match=r"exited with 3 before it was ready(.|\n)*hello"):
         with running(script(tmp_path, extra="sys.stdout.flush(); sys.exit(3)")):
             pytest.fail("was called ready")
 
 
-def test_a_server_that_answers_503_is_not_ready(tmp_path: Path) -> None:
+def test_a_503_from_readyz_is_not_ready(tmp_path: Path) -> None:
     with pytest.raises(ServiceFailed, match="not ready within 1"):
         with running(script(tmp_path, status=503), timeout=1.0):
             pytest.fail("was called ready")
 
 
-def test_a_server_that_ignores_sigterm_is_reported_and_still_reaped(tmp_path: Path) -> None:
+def test_a_server_that_ignores_sigterm_is_reported_and_killed(tmp_path: Path) -> None:
     with running(script(tmp_path, on_term="signal.SIG_IGN")) as server:
         with pytest.raises(ServiceFailed, match=r"still running after 0.2 s"):
             server.stop(timeout=0.2)
@@ -75,29 +75,29 @@ def test_a_server_that_ignores_sigterm_is_reported_and_still_reaped(tmp_path: Pa
     assert not psutil.pid_exists(server.pid)
 
 
-def test_children_are_reaped_when_the_block_fails(tmp_path: Path) -> None:
+def test_children_are_killed_when_the_block_raises(tmp_path: Path) -> None:
     started: list[psutil.Process] = []
 
-    def fail_while_it_runs() -> None:
+    def raise_while_it_runs() -> None:
         with running(script(tmp_path, extra=CHILD)) as server:
             started.extend([psutil.Process(server.pid), *server.descendants()])
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        fail_while_it_runs()
+        raise_while_it_runs()
     assert len(started) == 2
     assert [process.is_running() for process in started] == [False, False]
 
 
-def test_children_that_outlive_the_server_are_told_and_reaped(tmp_path: Path) -> None:
+def test_children_that_outlive_the_server_are_reported_and_killed(tmp_path: Path) -> None:
     with running(script(tmp_path, extra=CHILD)) as server:
         assert server.stop() == 0
         (child,) = server.leftovers(timeout=0.1)
     assert not child.is_running()
 
 
-def test_workers_side_by_side_choose_from_different_ports() -> None:
-    shares = [
+def test_pytest_workers_choose_from_disjoint_ports() -> None:
+    port_sets = [
         set(
             candidate_ports(
                 {"PYTEST_XDIST_WORKER": f"gw{worker}", "PYTEST_XDIST_WORKER_COUNT": "3"}
@@ -105,5 +105,5 @@ def test_workers_side_by_side_choose_from_different_ports() -> None:
         )
         for worker in range(3)
     ]
-    assert set.union(*shares) == set(candidate_ports({}))
-    assert sum(map(len, shares)) == len(candidate_ports({}))
+    assert set.union(*port_sets) == set(candidate_ports({}))
+    assert sum(map(len, port_sets)) == len(candidate_ports({}))

@@ -1,7 +1,7 @@
-"""Compares what a program prints with what a README shows.
+"""Compares a program's output with the output in a README.
 
-Numbers may differ a little: models are trained on the reader's machine, and processors do not
-agree on the last digits of a sum. Everything else, blanks apart, must be the same.
+Numbers may differ a little: models are trained on the reader's machine, and the last digits of a
+sum depend on the processor. Everything else, except for blanks, must be the same.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def shape_of(text: str) -> str:
 
 
 def shown_like(readme: Path, printed: str) -> str:
-    """The block of the README that shows this, its numbers apart.
+    """The README's block that equals this output but for its numbers.
 
     Raises:
-        AssertionError: there is none.
+        AssertionError: there is no such block.
     """
     for block in _BLOCK.findall(readme.read_text()):
         if shape_of(block) == shape_of(printed):
@@ -38,10 +38,10 @@ def shown_like(readme: Path, printed: str) -> str:
 
 
 def output_of(script: Path, *arguments: str, timeout: float = 40.0) -> str:
-    """What a client script prints, run as the README says: from its own folder.
+    """The output of a client script, run as in the README: from its own folder.
 
     Raises:
-        AssertionError: it failed; with what it wrote to the error stream.
+        AssertionError: it failed; the text contains its error stream.
     """
     done = subprocess.run(
         [sys.executable, script.name, *arguments],

@@ -1,4 +1,4 @@
-"""A good history passes, and each planted fault is found and named."""
+"""The checker of histories: a correct history passes; each injected fault is found and named."""
 
 import threading
 from types import SimpleNamespace
@@ -64,24 +64,24 @@ SERVER: list[ServerEvent] = [
 ]
 
 
-def test_a_good_history_passes() -> None:
+def test_a_correct_history_has_no_violations() -> None:
     assert check(CLIENTS, SERVER, LIMITS) == []
     assert check(CLIENTS) == []
     assert check([], [], LIMITS) == []
 
 
-def without(events: list[Any], *left_out: Any) -> list[Any]:
-    assert all(event in events for event in left_out)
-    return [event for event in events if event not in left_out]
+def without(events: list[Any], *removed: Any) -> list[Any]:
+    assert all(event in events for event in removed)
+    return [event for event in events if event not in removed]
 
 
-def instead(events: list[Any], old: Any, *new: Any) -> list[Any]:
+def replaced(events: list[Any], old: Any, *new: Any) -> list[Any]:
     place = events.index(old)
     return [*events[:place], *new, *events[place + 1 :]]
 
 
 @pytest.mark.parametrize(
-    ("events", "sentence"),
+    ("events", "violation"),
     [
         (without(CLIENTS, Ok(2, "b", 1.0)), "request 2, sent at 0.100000, never ended"),
         ([*CLIENTS, Ok(2, "b", 1.5)], "request 2 ended with ok after it ended with ok"),
@@ -92,29 +92,34 @@ def instead(events: list[Any], old: Any, *new: Any) -> list[Any]:
         ),
         ([*CLIENTS, Ok(9, "z", 3.5)], "request 9 ended with ok but was never sent"),
         ([*CLIENTS, Invoke(2, "b", 4.0), Info(2, "", 4.1)], "request 2 was sent twice"),
-        (instead(CLIENTS, Ok(1, "a", 1.1), Ok(1, "b", 1.1)), "request 1 sent 'a' and got 'b' back"),
         (
-            instead(CLIENTS, Ok(1, "a", 1.1), Ok(1, "a", 5.2)),
+            replaced(CLIENTS, Ok(1, "a", 1.1), Ok(1, "b", 1.1)),
+            "request 1 sent 'a' and got 'b' back",
+        ),
+        (
+            replaced(CLIENTS, Ok(1, "a", 1.1), Ok(1, "a", 5.2)),
             "request 1 ended with ok 0.200 s past its deadline",
         ),
         (
-            instead(CLIENTS, Ok(2, "b", 1.0), Failed(2, "x", 1.0)),
+            replaced(CLIENTS, Ok(2, "b", 1.0), Failed(2, "x", 1.0)),
             "2 requests failed where 1 may",
         ),
     ],
 )
-def test_a_fault_seen_by_clients_is_found(events: list[ClientEvent], sentence: str) -> None:
-    assert check(events, None, LIMITS) == [sentence]
+def test_a_violation_in_the_clients_events_is_found(
+    events: list[ClientEvent], violation: str
+) -> None:
+    assert check(events, None, LIMITS) == [violation]
 
 
-def test_a_planted_swap_is_found_on_both_ends() -> None:
-    events = instead(CLIENTS, Ok(2, "b", 1.0), Ok(2, "a", 1.0))
-    events = instead(events, Ok(1, "a", 1.1), Ok(1, "b", 1.1))
+def test_two_swapped_answers_are_two_violations() -> None:
+    events = replaced(CLIENTS, Ok(2, "b", 1.0), Ok(2, "a", 1.0))
+    events = replaced(events, Ok(1, "a", 1.1), Ok(1, "b", 1.1))
     assert len(check(events)) == 2
 
 
 @pytest.mark.parametrize(
-    ("events", "sentence"),
+    ("events", "violation"),
     [
         (without(SERVER, Cancelled(13, 2.3)), "data id 13 was admitted but neither replied to"),
         ([*SERVER, Replied(13, None, 2.5)], "data id 13 was replied to after it was cancelled"),
@@ -123,7 +128,7 @@ def test_a_planted_swap_is_found_on_both_ends() -> None:
         ([*SERVER, Replied(99, None, 2.5)], "data id 99 was replied to but was never admitted"),
         ([*SERVER, Admitted(12, 3, 9.0), Cancelled(12, 9.1)], "data id 12 was given twice"),
         (
-            instead(
+            replaced(
                 SERVER,
                 Dispatched("op", 0, (10,), 1, 5.0, 0.2),
                 Dispatched("op", 0, (10,), 1, 0.1, 0.2),
@@ -147,7 +152,7 @@ def test_a_planted_swap_is_found_on_both_ends() -> None:
             "op 'op' returned batch 2, which was not out",
         ),
         (
-            instead(
+            replaced(
                 SERVER,
                 Replied(11, None, 0.9),
                 Returned("op", 0, 0, 0.8),
@@ -158,17 +163,19 @@ def test_a_planted_swap_is_found_on_both_ends() -> None:
         ),
     ],
 )
-def test_a_fault_seen_by_the_server_is_found(events: list[ServerEvent], sentence: str) -> None:
-    assert any(line.startswith(sentence) for line in check(CLIENTS, events, LIMITS))
+def test_a_violation_in_the_servers_events_is_found(
+    events: list[ServerEvent], violation: str
+) -> None:
+    assert any(line.startswith(violation) for line in check(CLIENTS, events, LIMITS))
 
 
-def test_more_good_answers_than_the_server_gave_are_found() -> None:
-    events = instead(SERVER, Replied(10, None, 1.0), Replied(10, "hook_failed", 1.0))
+def test_more_good_answers_at_the_clients_than_at_the_server_are_a_violation() -> None:
+    events = replaced(SERVER, Replied(10, None, 1.0), Replied(10, "hook_failed", 1.0))
     assert check(CLIENTS, events) == ["clients saw 2 good answers, the server gave 1"]
 
 
 def two_graphs() -> tuple[list[ClientEvent], list[ServerEvent]]:
-    """A good answer of each, and a failure of one."""
+    """Events of two graphs: a good answer of each, and a failed request of the left one."""
     clients: list[ClientEvent] = [
         *(Invoke(1, "a", 0.0, None, "left"), Invoke(2, "b", 0.0, None, "right")),
         *(Invoke(3, "c", 0.0, None, "left"), Ok(1, "a", 1.0), Ok(2, "b", 1.0), Failed(3, "", 1.0)),
@@ -182,7 +189,7 @@ def two_graphs() -> tuple[list[ClientEvent], list[ServerEvent]]:
     return clients, server
 
 
-def test_two_graphs_are_judged_each_by_itself() -> None:
+def test_failures_are_limited_per_graph() -> None:
     clients, server = two_graphs()
     assert check(clients, server, Limits(failures={"left": 1, "right": 0})) == []
     assert check(clients, server, Limits(failures={"left": 0})) == [
@@ -191,9 +198,9 @@ def test_two_graphs_are_judged_each_by_itself() -> None:
     assert check(clients, server, Limits(failures=0)) == ["1 requests failed where 0 may"]
 
 
-def test_a_request_that_reaches_another_graphs_op_is_found() -> None:
+def test_a_request_dispatched_to_another_graphs_op_is_a_violation() -> None:
     clients, server = two_graphs()
-    server = instead(
+    server = replaced(
         server,
         Dispatched("right/op", 1, (2,), 1, FOREVER, 0.1),
         Dispatched("right/op", 1, (1,), 1, FOREVER, 0.1),
@@ -201,15 +208,15 @@ def test_a_request_that_reaches_another_graphs_op_is_found() -> None:
     assert check(clients, server) == ["op 'right/op' got data id 1, which asks left"]
 
 
-def test_an_answer_that_another_graph_gave_is_found() -> None:
+def test_an_answer_from_another_graph_is_a_violation() -> None:
     clients, server = two_graphs()
-    server = instead(server, Admitted(2, 0, 0.0, "right"), Admitted(2, 0, 0.0, "left"))
+    server = replaced(server, Admitted(2, 0, 0.0, "right"), Admitted(2, 0, 0.0, "left"))
     found = check(clients, without(server, Dispatched("right/op", 1, (2,), 1, FOREVER, 0.1)))
     assert "clients saw 1 good answers of right, the server gave 0" in found
 
 
 def attempts(count: int) -> list[ServerEvent]:
-    """A request that reaches the op in so many batches, all but the last given up."""
+    """A request that reaches the op in ``count`` batches, of which all but the last time out."""
     events: list[ServerEvent] = [Admitted(1, 0, 0.0)]
     for attempt in range(1, count + 1):
         t = float(attempt)
@@ -219,20 +226,20 @@ def attempts(count: int) -> list[ServerEvent]:
     return [*events, Replied(1, None, 9.0), Returned("op", count, 0, 9.0)]
 
 
-def test_allowed_attempts_pass_and_one_more_is_found() -> None:
+def test_only_one_attempt_more_than_allowed_is_a_violation() -> None:
     assert check([], attempts(2), LIMITS) == []
     assert check([], attempts(3), LIMITS) == [
         "op 'op' got data id 1 3 times where 2 are allowed",
     ]
 
 
-def test_a_batch_that_is_handed_over_again_is_no_new_attempt() -> None:
+def test_dispatching_the_same_batch_again_is_not_a_new_attempt() -> None:
     events = [
         Admitted(1, 0, 0.0),
         Admitted(2, 0, 0.0),
         Dispatched("op", 0, (1,), 1, FOREVER, 1.0),
         Dispatched("op", 1, (2,), 1, FOREVER, 1.0),  # the same Work
-        Replied(1, "op_timeout", 2.0),  # given up, and what it had not begun taken back
+        Replied(1, "op_timeout", 2.0),  # timed out; the batch not yet begun is taken back
         Dispatched("op", 1, (2,), 1, FOREVER, 2.0),
         Replied(2, None, 3.0),
         Returned("op", 1, 0, 3.0),
@@ -244,11 +251,11 @@ def test_a_batch_that_is_handed_over_again_is_no_new_attempt() -> None:
     ]
 
 
-def test_a_work_of_several_batches_counts_once_and_ends_as_one() -> None:
+def test_a_work_of_several_batches_occupies_one_worker_until_it_ends() -> None:
     events: list[ServerEvent] = [Admitted(n, 0, 0.0) for n in range(4)]
     events += [Dispatched("op", n, (n,), 1, FOREVER, 1.0) for n in range(3)]
     events += [Replied(0, None, 2.0), Returned("op", 0, 0, 2.0)]
-    # A dead worker's other two are taken back; only one of them stands in the next Work.
+    # The worker died: its other two batches are taken back; the next Work has only one of them.
     events += [Dispatched("op", 1, (1,), 1, FOREVER, 2.0)]
     events += [Dispatched("op", 3, (3,), 1, FOREVER, 2.0)]
     events += [Replied(n, None, 3.0) for n in (1, 2, 3)]
@@ -256,7 +263,7 @@ def test_a_work_of_several_batches_counts_once_and_ends_as_one() -> None:
     assert check([], events, Limits(workers={"op": 1})) == []
 
 
-def test_given_up_work_holds_its_worker_until_it_comes_back() -> None:
+def test_a_timed_out_work_occupies_its_worker_until_it_returns() -> None:
     events = [
         Admitted(1, 0, 0.0),
         Dispatched("op", 0, (1,), 1, FOREVER, 1.0),
@@ -271,31 +278,31 @@ def test_given_up_work_holds_its_worker_until_it_comes_back() -> None:
     assert check([], [*events[:3], Late("op", (1,), 1.9), *events[3:]], one) == []
 
 
-def test_a_report_that_comes_twice_is_no_fault_of_the_engine() -> None:
+def test_a_second_late_report_of_a_batch_is_not_a_violation() -> None:
     assert check(CLIENTS, [*SERVER, Late("op", (12, 13), 9.0)], LIMITS) == []
 
 
-def test_a_rule_broken_a_thousand_times_is_told_ten_times_and_counted() -> None:
+def test_a_thousand_violations_of_a_rule_are_reported_as_ten_and_a_count() -> None:
     found = check([Invoke(n, n, 0.0) for n in range(1000)])
     assert len(found) == 11
     assert found[-1] == "... and 990 more like it: no completion"
 
 
-def test_the_recorder_writes_down_what_an_engine_tells_it() -> None:
+def test_the_recorder_records_every_event_of_an_engine() -> None:
     recorder = Recorder()
     sample = Sample(5, {}, 9.0)
     batch = Batch([sample], CloseReason.FULL, 1.0)
-    asked = SimpleNamespace(data_id=5, log_id=50, graph=SimpleNamespace(name="one"))
-    recorder.admitted(asked, 1.0)  # type: ignore[arg-type]
-    recorder.refused(asked, ServiceBusy("no"), 1.0)  # type: ignore[arg-type]
+    fake_request = SimpleNamespace(data_id=5, log_id=50, graph=SimpleNamespace(name="one"))
+    recorder.admitted(fake_request, 1.0)  # type: ignore[arg-type]
+    recorder.refused(fake_request, ServiceBusy("no"), 1.0)  # type: ignore[arg-type]
     recorder.dispatched("op", batch, 1.5)
     recorder.dispatched("op", batch, 1.6)
     recorder.returned("op", batch, 1, 2.0)
     recorder.dispatched("op", Batch([sample], CloseReason.FULL, 2.0), 2.1)
     recorder.late("op", batch, 2.2)
-    recorder.replied(asked, HookFailed("oh"), 2.5)  # type: ignore[arg-type]
-    asked.data_id = 6
-    recorder.cancelled(asked, 3.0)  # type: ignore[arg-type]
+    recorder.replied(fake_request, HookFailed("oh"), 2.5)  # type: ignore[arg-type]
+    fake_request.data_id = 6
+    recorder.cancelled(fake_request, 3.0)  # type: ignore[arg-type]
     expected = [
         Admitted(5, 50, 1.0, "one"),
         TurnedAway("busy", 1.0),
@@ -310,7 +317,7 @@ def test_the_recorder_writes_down_what_an_engine_tells_it() -> None:
     assert [*map(repr, recorder.events)] == [*map(repr, expected)]
 
 
-def test_clients_write_from_many_threads_at_once() -> None:
+def test_a_client_history_is_written_from_concurrent_threads() -> None:
     history = ClientHistory()
     gate = threading.Barrier(8)
 
@@ -330,9 +337,9 @@ def test_clients_write_from_many_threads_at_once() -> None:
     assert check(history.events) == []
 
 
-def test_a_batch_that_was_taken_back_is_no_attempt_even_when_its_members_part() -> None:
+def test_a_taken_back_batch_is_not_an_attempt_even_when_it_is_split() -> None:
     limits = Limits(dispatches={"op": 1})
-    apart = [
+    split = [
         Admitted(1, 0, 0.0),
         Admitted(2, 0, 0.0),
         Dispatched("op", 0, (1, 2), 1, FOREVER, 0.1),
@@ -344,5 +351,5 @@ def test_a_batch_that_was_taken_back_is_no_attempt_even_when_its_members_part() 
         Replied(1, None, 0.5),
         Replied(2, None, 0.5),
     ]
-    assert check([], apart, limits) == []
-    assert check([], without(apart, TakenBack("op", 0, 0.2)), limits)
+    assert check([], split, limits) == []
+    assert check([], without(split, TakenBack("op", 0, 0.2)), limits)
