@@ -1,9 +1,9 @@
-"""What holds for every test: signals end programs, however the test run was started."""
+"""For every test: SIGINT and SIGQUIT end programs, however the test run was started."""
 
 import signal
 
-# A shell starts a background job with these two ignored, and programs hand that on to the programs
-# that they start. The services of the tests must be able to get them.
+# A shell starts a background job with these two signals ignored, which child processes inherit. The
+# tests' services must receive them.
 for _number in (signal.SIGINT, signal.SIGQUIT):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(

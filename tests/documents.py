@@ -1,7 +1,7 @@
 """Reads the project's documents: their code blocks, sections, tables and links.
 
 A block that is a file of an example names it after the language (```` ```python service.py ````).
-A ``console`` block shows commands after ``$`` and what they print.
+A ``console`` block has commands after ``$`` and their output.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """One fenced block. ``name`` is its file, empty for those that are none."""
+    """One fenced block. ``name`` is its file's, empty if it is not a file."""
 
     document: Path
     line: int
@@ -45,7 +45,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """One line after ``$``, and everything that it prints."""
+    """One line after ``$`` and its output."""
 
     line: str
     output: str
@@ -83,7 +83,7 @@ def headings_of(text: str) -> list[str]:
 
 
 def anchor_of(heading: str) -> str:
-    """What a link to a heading ends with."""
+    """The anchor of a heading, with which a link to it ends."""
     kept = re.sub(r"[^\w\- ]", "", heading.lower())
     return kept.strip().replace(" ", "-")
 
@@ -94,7 +94,7 @@ def links_of(text: str) -> list[str]:
 
 
 def section(text: str, heading: str) -> str:
-    """What stands below a heading, up to the next one of its level or above."""
+    """The text below a heading, up to the next one of its level or above."""
     found = re.search(rf"^(#+) {re.escape(heading)}$", text, re.MULTILINE)
     assert found is not None, f"no section {heading!r}"
     level = len(found[1])
@@ -117,7 +117,7 @@ def rows_of(text: str) -> list[list[str]]:
 
 
 def tracked_files() -> list[Path]:
-    """Every file that is, or is about to be, in the repository."""
+    """Every file in the repository, and every new one that git does not ignore."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
         cwd=ROOT,

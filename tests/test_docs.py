@@ -1,4 +1,4 @@
-"""The documents say what is true: examples run, lists are complete, links lead somewhere."""
+"""The documents are correct: examples run, lists are complete, links resolve."""
 
 import ast
 import re
@@ -63,19 +63,19 @@ def commands(document: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("document", RUNNABLE, ids=from_root)
-def test_every_block_is_of_a_kind_that_is_tried(document: Path):
+def test_every_block_has_a_language_that_is_tested(document: Path):
     kinds = {"python", "yaml", "console", "sh", "text"}
     assert {block.language for block in blocks_of(document)} <= kinds
-    nameless = [
+    unnamed = [
         str(block)
         for block in blocks_of(document)
         if block.language in ("python", "yaml") and not block.name
     ]
-    assert nameless == []
+    assert unnamed == []
 
 
 @pytest.mark.parametrize("block", python_blocks(), ids=str)
-def test_every_python_example_compiles_and_is_used(block: Block):
+def test_every_python_example_compiles_and_is_run_by_a_command(block: Block):
     compile(block.text, block.name, "exec")
     used = any(block.name in line for line in commands(block.document))
     imported = any(
@@ -86,7 +86,7 @@ def test_every_python_example_compiles_and_is_used(block: Block):
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The working directory of a reader; what the examples import is forgotten afterwards."""
+    """A reader's working directory; the modules imported from it are removed afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     before = set(sys.modules)
@@ -98,12 +98,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("document", RUNNABLE, ids=from_root)
-def test_every_service_of_a_document_passes_its_checks(document: Path, folder: Path):
-    run_offline(document, folder)  # it makes the models that the services open
+def test_every_service_of_a_document_passes_check(document: Path, folder: Path):
+    run_offline(document, folder)  # this creates the services' models
     served = [line.split()[2:] for line in commands(document) if line.startswith("penstock run ")]
     assert served
     for script, *options in served:
-        overrides = dict(map(parse_override, options[1::2]))  # each is behind its own -o
+        overrides = dict(map(parse_override, options[1::2]))  # each follows its own -o
         with flags.using(flags.Flags(check_only=True, overrides=overrides)) as now:
             run_file(Path(script))
         assert now.reports
@@ -113,31 +113,31 @@ def test_every_service_of_a_document_passes_its_checks(document: Path, folder: P
 
 
 @pytest.mark.parametrize("document", RUNNABLE, ids=from_root)
-def test_every_script_that_asks_no_service_runs(document: Path, folder: Path):
+def test_every_script_that_needs_no_service_runs(document: Path, folder: Path):
     assert run_offline(document, folder)
 
 
 def run_offline(document: Path, folder: Path) -> int:
-    """Write every file of a document, run the scripts that ask no service; how many those are."""
+    """Write every file of a document and run the scripts that use no service; their number."""
     offline = []
     for block in blocks_of(document):
         if block.name:
             (folder / block.name).write_text(block.text)
         if block.language == "python" and f"python {block.name}" in commands(document):
-            asks = any(each in block.text for each in (".connect(", "127.0.0.1:"))
-            offline += [] if asks else [block.name]
+            uses_a_service = any(each in block.text for each in (".connect(", "127.0.0.1:"))
+            offline += [] if uses_a_service else [block.name]
     for name in offline:
         runpy.run_path(name, run_name="__main__")
     return len(offline)
 
 
-def test_the_short_form_needs_no_more_than_twenty_lines():
+def test_the_readmes_ensemble_has_at_most_twenty_lines():
     (ensemble,) = [block for block in blocks_of(README) if block.name == "ensemble.py"]
     assert ensemble.text.count("\n") <= 20
 
 
 @pytest.mark.parametrize("document", [README, *sorted(DOCS.rglob("*.md"))], ids=from_root)
-def test_every_shell_block_names_what_exists(document: Path):
+def test_every_target_extra_and_module_in_a_shell_block_exists(document: Path):
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
     lines = [
         line
@@ -162,51 +162,51 @@ def test_every_shell_block_names_what_exists(document: Path):
 # Lists that must be complete
 
 
-def test_structure_names_every_module_and_no_other():
+def test_structure_lists_exactly_the_modules_of_the_package():
     listed = re.findall(r"^- `([\w/]+\.py)`: \S", (DOCS / "structure.md").read_text(), re.MULTILINE)
     assert len(listed) == len(set(listed))
     tree = [path.relative_to(PACKAGE).as_posix() for path in MODULES]
     assert sorted(listed) == sorted(tree)
 
 
-def test_structure_shows_the_floors_that_are_checked():
+def test_the_floors_in_structure_are_those_that_are_checked():
     from tests.test_floors import FLOORS
 
     rows = rows_of(section((DOCS / "structure.md").read_text(), "Floors"))
-    shown = {
-        name: int(floor) for floor, rooms in rows if floor != "any" for name in words_in_code(rooms)
+    documented = {
+        name: int(floor) for floor, rooms in rows if floor != "any" for name in inline_code(rooms)
     }
-    assert shown == {room.removeprefix("penstock."): floor for room, floor in FLOORS.items()}
+    assert documented == {room.removeprefix("penstock."): floor for room, floor in FLOORS.items()}
 
 
-def test_the_places_for_additions_exist():
+def test_the_files_for_additions_exist():
     rows = rows_of(section((DOCS / "structure.md").read_text(), "Where things go"))
-    named = [word for row in rows for word in words_in_code(" ".join(row)) if word.endswith(".py")]
+    named = [word for row in rows for word in inline_code(" ".join(row)) if word.endswith(".py")]
     assert len(named) > 15
     assert [path for path in named if not (PACKAGE / path).exists()] == []
 
 
-def test_a_request_s_life_has_eight_lines_and_names_files_that_exist():
+def test_a_requests_life_has_eight_lines_and_names_existing_files():
     life = section((DOCS / "structure.md").read_text(), "A request's life")
     assert re.findall(r"^(\d)\. ", life, re.MULTILINE) == list("12345678")
-    paths = [word for word in words_in_code(life) if "/" in word or word.endswith(".py")]
+    paths = [word for word in inline_code(life) if "/" in word or word.endswith(".py")]
     assert paths
     assert [path for path in paths if not (PACKAGE / path).exists()] == []
 
 
 @pytest.mark.parametrize("path", MODULES, ids=from_root)
-def test_every_module_says_what_it_is(path: Path):
+def test_every_module_has_a_docstring(path: Path):
     assert ast.get_docstring(ast.parse(path.read_text()))
 
 
 def test_the_readme_lists_every_make_target():
     makefile = (ROOT / "Makefile").read_text()
     targets = re.findall(r"^([a-z-]+):.*?## ", makefile, re.MULTILINE)
-    shown = [row[0] for row in rows_of(section(README.read_text(), "Make targets"))]
-    assert sorted(shown) == sorted(f"`make {target}`" for target in targets)
+    documented = [row[0] for row in rows_of(section(README.read_text(), "Make targets"))]
+    assert sorted(documented) == sorted(f"`make {target}`" for target in targets)
 
 
-def test_every_make_target_that_a_document_names_exists():
+def test_every_make_target_in_a_document_exists():
     makefile = (ROOT / "Makefile").read_text()
     targets = set(re.findall(r"^([a-z-]+):.*?## ", makefile, re.MULTILINE))
     for path in MARKDOWN:
@@ -229,7 +229,7 @@ def test_every_key_is_in_the_configuration_page():
     assert [key for key in missing if key != "op"] == []
 
 
-def test_every_limit_that_can_be_set_is_in_the_page_of_limits():
+def test_every_configurable_limit_is_in_the_limits_page():
     page = (DOCS / "limits.md").read_text()
     words = re.compile(r"max_|_timeout$|_delay$|deadline|keep_alive|worker_num")
     limits = [key for key in keys_of(ServiceConfig) if words.search(key)]
@@ -237,21 +237,21 @@ def test_every_limit_that_can_be_set_is_in_the_page_of_limits():
     assert [key for key in limits if f"`{key}`" not in page] == []
 
 
-def test_keys_that_a_document_names_in_tables_exist():
+def test_the_keys_in_the_limits_page_exist():
     known = set(schema_keys())
     named = set()
     for heading in ("Requests", "Messages", "Connections", "Ops"):
         for row in rows_of(section((DOCS / "limits.md").read_text(), heading)):
-            named |= {word.rpartition(".")[2] for word in words_in_code(row[2])}
+            named |= {word.rpartition(".")[2] for word in inline_code(row[2])}
     headers = {"Penstock-Timeout", "Grpc-Timeout"}
     assert named - known == headers
 
 
-def test_the_changelog_knows_this_version():
+def test_the_changelog_has_the_current_version():
     assert penstock.__version__ in (ROOT / "CHANGELOG.md").read_text()
 
 
-# What compatibility.md says
+# Statements of compatibility.md
 
 
 def compatibility() -> str:
@@ -259,7 +259,7 @@ def compatibility() -> str:
 
 
 def citations() -> list[tuple[str, str]]:
-    """Where the code cites the page, and which of its topics."""
+    """The files that cite the page, each with the topic that it cites."""
     found = []
     for path in sorted(PACKAGE.rglob("*.py")):
         text = re.sub(r"\s+", " ", path.read_text())
@@ -271,7 +271,7 @@ def citations() -> list[tuple[str, str]]:
     return found
 
 
-def test_every_topic_that_the_code_cites_has_its_section():
+def test_every_compatibility_topic_cited_in_the_code_has_a_section():
     headings = " | ".join(headings_of(compatibility())).replace("`", "").lower()
     cited = citations()
     assert len(cited) > 20
@@ -290,28 +290,30 @@ def test_every_topic_that_the_code_cites_has_its_section():
     ids=["request and response", "tensor"],
 )
 def test_field_numbers_are_those_of_the_messages(heading: str, messages: list[type]):
-    shown = [(int(row[0]), row[1].strip("`")) for row in rows_of(section(compatibility(), heading))]
+    documented = [
+        (int(row[0]), row[1].strip("`")) for row in rows_of(section(compatibility(), heading))
+    ]
     fields = [
         (field.number, field.name) for message in messages for field in message.DESCRIPTOR.fields
     ]
-    assert shown == fields
+    assert documented == fields
 
 
 def test_error_codes_are_those_of_the_enum():
     rows = rows_of(section(compatibility(), "Error codes"))
-    shown = {int(row[0]): row[1].strip("`") for row in rows if row[0].isdigit()}
-    assert shown == {code.value: code.name for code in CustomExceptionCode}
+    documented = {int(row[0]): row[1].strip("`") for row in rows if row[0].isdigit()}
+    assert documented == {code.value: code.name for code in CustomExceptionCode}
 
 
 # Links and words
 
 
-def words_in_code(text: str) -> list[str]:
+def inline_code(text: str) -> list[str]:
     return re.findall(r"`([^`\n]+)`", text)
 
 
 @pytest.mark.parametrize("path", MARKDOWN, ids=from_root)
-def test_links_lead_to_files_and_headings_that_exist(path: Path):
+def test_every_link_has_an_existing_file_and_heading(path: Path):
     for link in links_of(path.read_text()):
         if link.startswith(("https://", "http://")):
             continue
@@ -324,7 +326,7 @@ def test_links_lead_to_files_and_headings_that_exist(path: Path):
             assert anchor in anchors, link
 
 
-# Written so that this file does not contain what it looks for.
+# Written so that this file does not match its own patterns.
 FORBIDDEN = {
     "a registry's host": re.compile(r"pypi[.]org|files[.]pythonhosted|registry[.]npmjs"),
     "a folder of somebody's machine": re.compile(
@@ -356,11 +358,11 @@ def faults_in(text: str) -> list[str]:
         "as spec" + ".md says",
     ],
 )
-def test_the_search_for_words_finds_what_must_not_stand_here(text: str):
+def test_the_search_finds_forbidden_texts(text: str):
     assert faults_in(text)
 
 
-def test_no_file_says_what_only_its_authors_understand():
+def test_no_file_has_references_that_only_its_authors_understand():
     found = [
         f"{from_root(path)}: {fault}"
         for path in tracked_files()
@@ -370,7 +372,7 @@ def test_no_file_says_what_only_its_authors_understand():
     assert found == []
 
 
-def test_every_test_that_the_page_of_tests_names_is_there() -> None:
+def test_every_test_file_in_the_tests_page_exists() -> None:
     named = re.findall(r"`(tests/[^`]+)`", (DOCS / "tests.md").read_text())
     assert len(named) > 30
     assert [name for name in named if not list(ROOT.glob(name))] == []
@@ -382,20 +384,20 @@ DISTRIBUTIONS = {"PIL": "pillow", "cv2": "opencv-python-headless"}
 @pytest.mark.parametrize(
     "readme", sorted((ROOT / "examples").glob("*/README.md")), ids=lambda path: path.parent.name
 )
-def test_an_example_says_which_environment_it_needs(readme: Path) -> None:
+def test_an_examples_readme_names_the_environment_it_needs(readme: Path) -> None:
     locked = "".join((ROOT / f"requirements/{each}.txt").read_text() for each in ("demo", "data"))
     demo = {line.partition("==")[0] for line in locked.splitlines() if "==" in line}
     scripts = [*readme.parent.glob("*.py")]
     known = {"penstock", *sys.stdlib_module_names, *(path.stem for path in scripts)}
     imported = {name for path in scripts for name in imported_by(path)} - known
-    more = {name for name in imported if DISTRIBUTIONS.get(name, name) not in demo}
+    extra = {name for name in imported if DISTRIBUTIONS.get(name, name) not in demo}
     text = readme.read_text()
-    assert ("make setup-dev" in text) is bool(more), more
+    assert ("make setup-dev" in text) is bool(extra), extra
     assert "make setup" in text
 
 
 def imported_by(path: Path) -> Iterator[str]:
-    """The first parts of the names of all modules that a script imports, or reads files of."""
+    """The top-level names of all modules that a script imports or reads resources of."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (each.name.partition(".")[0] for each in node.names)

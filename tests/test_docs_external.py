@@ -1,4 +1,4 @@
-"""The page on external workers, from its own text: its service, its commands, its plain worker."""
+"""The page on external workers, run from its text: its service, its commands, its worker."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ def serving(folder: Path) -> Iterator[ServiceProcess]:
 
 
 @contextmanager
-def started(folder: Path, *command: str, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
+def started_worker(
+    folder: Path, *command: str, **variables: str
+) -> Iterator[subprocess.Popen[bytes]]:
     worker = subprocess.Popen(command, cwd=folder, env={**os.environ, **variables})
     try:
         yield worker
@@ -49,8 +51,8 @@ def started(folder: Path, *command: str, **variables: str) -> Iterator[subproces
         worker.wait()
 
 
-def shown() -> list[tuple[str, str]]:
-    """The page's commands, and what they print."""
+def documented_commands() -> list[tuple[str, str]]:
+    """The page's commands and their documented output."""
     return [
         (command.line, command.output.strip())
         for block in blocks_of(PAGE)
@@ -59,8 +61,8 @@ def shown() -> list[tuple[str, str]]:
     ]
 
 
-def typed(line: str, server: ServiceProcess) -> str:
-    """What a command of the page prints here."""
+def output_of(line: str, server: ServiceProcess) -> str:
+    """The actual output of one of the page's commands."""
     line = line.replace(ADDRESS, server.http_url)
     done = subprocess.run(
         ["bash", "-c", line], capture_output=True, text=True, timeout=30, check=True
@@ -68,14 +70,14 @@ def typed(line: str, server: ServiceProcess) -> str:
     return done.stdout.strip()
 
 
-def test_the_commands_of_the_page_print_what_it_shows(folder: Path) -> None:
-    (_, worker, *asked) = shown()
+def test_the_pages_commands_print_the_pages_output(folder: Path) -> None:
+    (_, worker, *requests) = documented_commands()
     command = worker[0].removesuffix(" &").split()
-    with started(folder, *PENSTOCK, *command[1:]) as process, serving(folder) as server:
+    with started_worker(folder, *PENSTOCK, *command[1:]) as process, serving(folder) as server:
         server.wait_ready()
-        assert len(asked) == 2
-        for line, output in asked:
-            assert typed(line, server) == output
+        assert len(requests) == 2
+        for line, output in requests:
+            assert output_of(line, server) == output
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 0
         assert not server.is_ready()
@@ -84,11 +86,11 @@ def test_the_commands_of_the_page_print_what_it_shows(folder: Path) -> None:
         assert "has left" in server.log()
 
 
-def test_the_plain_worker_needs_forty_lines_and_no_penstock(folder: Path) -> None:
+def test_the_plain_worker_has_at_most_forty_lines_and_runs_without_penstock(folder: Path) -> None:
     assert FILES["worker.py"].count("\n") <= 40
     packages = folder / "packages"
     shutil.copytree(Path(msgpack.__file__).parent, packages / "msgpack")
-    # Without the site's packages, and so without ours.
+    # Without site-packages, and so without penstock.
     python = (sys.executable, "-S", "worker.py", "sums.sock")
     hidden = subprocess.run(
         [sys.executable, "-S", "-c", "import msgpack, penstock"],
@@ -99,9 +101,9 @@ def test_the_plain_worker_needs_forty_lines_and_no_penstock(folder: Path) -> Non
         check=False,
     )
     assert "No module named 'penstock'" in hidden.stderr
-    with started(folder, *python, PYTHONPATH=str(packages)), serving(folder) as server:
+    with started_worker(folder, *python, PYTHONPATH=str(packages)), serving(folder) as server:
         server.wait_ready()
-        good, bad = (typed(line, server) for line, _ in shown()[2:])
+        good, bad = (output_of(line, server) for line, _ in documented_commands()[2:])
         assert good == '{"sum": 6.0}'
         assert '"loc":["body","row"],"msg":"could not convert string to float' in bad
         assert '"error":"invalid_input"' in bad

@@ -1,4 +1,4 @@
-"""The examples of the README and the guide, typed as a reader would: services, clients, output."""
+"""The examples of the README and the guide, run as a reader would: services, clients, output."""
 
 import os
 import re
@@ -25,7 +25,7 @@ _PORT = re.compile(r"(127\.0\.0\.1:|--port )(\d+)")
 
 
 def sections() -> list[tuple[Path, str]]:
-    """Those that show commands."""
+    """The sections that have commands."""
     found = {
         (block.document, block.section): None
         for document in RUNNABLE
@@ -37,14 +37,14 @@ def sections() -> list[tuple[Path, str]]:
 
 @dataclass
 class Reader:
-    """Somebody who copies the examples of a document into a folder, section by section."""
+    """A simulated reader, who copies a document's examples into a folder, section by section."""
 
     folder: Path
     http_port: int
     rpc_port: int
     files: dict[str, str] = field(default_factory=dict)
 
-    def here(self, text: str) -> str:
+    def with_ports(self, text: str) -> str:
         """The text with the ports of this run."""
 
         def port(match: re.Match[str]) -> str:
@@ -57,10 +57,10 @@ class Reader:
         (self.folder / block.name).write_text(block.text)
 
     def type(self, line: str) -> str:
-        """What a command prints, without its last line's end."""
+        """The output of a command, without the final newline."""
         self.write()
         done = subprocess.run(
-            ["bash", "-c", self.here(line)],
+            ["bash", "-c", self.with_ports(line)],
             cwd=self.folder,
             env=self.environment(),
             capture_output=True,
@@ -72,31 +72,31 @@ class Reader:
         return done.stdout.rstrip("\n")
 
     def write(self) -> None:
-        """All files, with the ports of this run."""
+        """Write all files with the ports of this run."""
         for name, text in self.files.items():
-            (self.folder / name).write_text(self.here(text))
+            (self.folder / name).write_text(self.with_ports(text))
 
     def environment(self) -> dict[str, str]:
-        kept = {
+        inherited = {
             name: value
             for name, value in os.environ.items()
             if not name.startswith("PENSTOCK_") and not name.lower().endswith("_proxy")
         }
-        return kept | {
+        return inherited | {
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "PENSTOCK_HTTP_PORT": str(self.http_port),
             "PENSTOCK_RPC_PORT": str(self.rpc_port),
         }
 
     @contextmanager
-    def serving(self, script: str, *given: str, banner: str) -> Iterator[None]:
-        """A service that says what the document shows, and ends in good order."""
-        options = [*given]
+    def serving(self, script: str, *arguments: str, banner: str) -> Iterator[None]:
+        """Run a service that prints the documented banner and exits with status 0."""
+        options = [*arguments]
         command = SERVE if script == "--model" else PENSTOCK
         if script == "--model":
             script, *options = options
         self.http_port, self.rpc_port = free_port(), free_port()
-        options = self.here(" ".join(options)).split()
+        options = self.with_ports(" ".join(options)).split()
         self.write()
         with running(
             script if command is SERVE else self.folder / script,
@@ -108,7 +108,7 @@ class Reader:
         ) as server:
             server.http_port, server.rpc_port = self.http_port, self.rpc_port
             server.wait_ready(60)
-            assert self.here(banner) in server.log()
+            assert self.with_ports(banner) in server.log()
             yield
             assert server.stop(signal.SIGINT) == 0
 
@@ -122,12 +122,12 @@ class Reader:
     ],
     ids=lambda value: getattr(value, "stem", value),
 )
-def test_the_examples_do_what_the_document_shows(document: Path, section: str, tmp_path: Path):
+def test_the_examples_print_the_documents_output(document: Path, section: str, tmp_path: Path):
     reader = Reader(tmp_path, free_port(), free_port())
     with ExitStack() as stack:
         for block in blocks_of(document):
             if block.name:
-                # Files of earlier sections are still in the reader's folder.
+                # The files of earlier sections are in the reader's folder, too.
                 reader.save(block)
             elif block.language == "console" and block.section == section:
                 _follow(reader, block, stack)
@@ -138,23 +138,23 @@ def test_the_examples_do_what_the_document_shows(document: Path, section: str, t
 def _follow(reader: Reader, block: Block, stack: ExitStack) -> None:
     for command in commands_of(block):
         if command.line.startswith(("penstock run ", "penstock serve ")):
-            stack.close()  # a service that runs already has the same ports
+            stack.close()  # a service already running has the same ports
             script = command.line.split()[2:]
             stack.enter_context(reader.serving(*script, banner=command.output))
         else:
-            expected = reader.here(command.output).rstrip("\n")
+            expected = reader.with_ports(command.output).rstrip("\n")
             assert reader.type(command.line) == expected, f"{block}"
 
 
 def _make_files(reader: Reader, block: Block) -> None:
-    """Of other sections only the commands count that make files: ``python make_….py``."""
+    """Run those commands of another section that create files: ``python make_….py``."""
     for command in commands_of(block):
         if command.line.startswith("python make_"):
             reader.type(command.line)
 
 
 @pytest.mark.timeout(300)
-def test_make_demo_reads_what_the_readme_shows():
+def test_make_demo_prints_the_readmes_texts():
     (shown,) = [b for b in blocks_of(ROOT / "README.md") if b.language == "text"]
     done = subprocess.run(
         ["make", "demo"], cwd=ROOT, capture_output=True, text=True, timeout=280, check=False
@@ -167,7 +167,7 @@ def test_make_demo_reads_what_the_readme_shows():
 
 
 @pytest.mark.timeout(120)
-def test_a_checkout_can_be_installed_as_the_readme_says(tmp_path: Path):
+def test_a_checkout_can_be_installed_as_in_the_readme(tmp_path: Path):
     # A copy, because building leaves folders behind.
     checkout, site = tmp_path / "checkout", tmp_path / "site"
     checkout.mkdir()

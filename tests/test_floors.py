@@ -1,7 +1,7 @@
-"""The floors of the house: who may import whom, and which rooms are pure.
+"""The floors of the package (docs/structure.md): the allowed imports, and the pure rooms.
 
 A module imports from lower floors and from its own room, nothing else; rooms on one floor do not
-know each other. Floor 0 is ordered: each file may import those before it.
+import each other. Floor 0 is ordered: each file may import those before it.
 """
 
 import ast
@@ -42,7 +42,10 @@ GROUND = [
     "penstock.request",
     "penstock.instrument",
 ]
-ROOF = {"penstock", "penstock.testing"}  # the public face and the public fakes see every room
+ROOF = {
+    "penstock",
+    "penstock.testing",
+}  # the public names and the public fakes import from every room
 PURE = (
     "penstock.protocols",
     "penstock.graph",
@@ -112,14 +115,14 @@ def imports_of(path: Path) -> set[str]:
             assert node.level == 0, f"{path}: relative import"
             inner = {f"penstock.{alias.name}" for alias in node.names}
             if node.module == "penstock" and all(room_of(name) for name in inner):
-                found |= inner  # `from penstock import errors` names a room, not the public face
+                found |= inner  # `from penstock import errors` imports a room, not a public name
             else:
                 found.add(node.module or "")
     return found
 
 
 def faults_of(module: str, imported: set[str]) -> list[str]:
-    """What is wrong with this module importing these; the rule itself, so that it can be tested."""
+    """The rules that this module breaks with these imports (separate, to be tested itself)."""
     room = room_of(module)
     if room is None:
         return []
@@ -146,13 +149,13 @@ def faults_of(module: str, imported: set[str]) -> list[str]:
         impure = {name.split(".")[0] for name in imported} & IMPURE_MODULES
         faults += [f"{module} is pure and imports {name}" for name in sorted(impure)]
     if room not in ("penstock.door", "penstock.client"):
-        foreign = {name.split(".")[0] for name in imported} & FOREIGN_SERVERS
-        faults += [f"{module} knows a server: {name}" for name in sorted(foreign)]
+        servers = {name.split(".")[0] for name in imported} & FOREIGN_SERVERS
+        faults += [f"{module} knows a server: {name}" for name in sorted(servers)]
     return faults
 
 
 @pytest.mark.parametrize("path", modules(), ids=module_name)
-def test_module_imports_only_from_lower_floors(path: Path) -> None:
+def test_a_module_imports_only_from_lower_floors(path: Path) -> None:
     assert faults_of(module_name(path), imports_of(path)) == []
 
 
@@ -169,14 +172,14 @@ def test_module_imports_only_from_lower_floors(path: Path) -> None:
         ("penstock.ops.op", "penstock"),
     ],
 )
-def test_the_rule_itself_finds_a_wrong_import(module: str, imported: str) -> None:
+def test_a_forbidden_import_is_found(module: str, imported: str) -> None:
     assert faults_of(module, {imported})
 
 
 def test_every_module_has_a_floor() -> None:
-    homeless = [
+    without_floor = [
         name
         for name in map(module_name, modules())
         if room_of(name) is None and name not in ROOF and not name.startswith("penstock.testing")
     ]
-    assert homeless == []
+    assert without_floor == []

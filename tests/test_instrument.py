@@ -1,4 +1,4 @@
-"""Instruments: who listens, who is dropped, and what a moment costs that nobody listens to."""
+"""Instruments: their calls, the removal of those that raise, and moments without any."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 from penstock.instrument import MOMENTS, Instrument, Instruments
 
 
-class Listening(Instrument):
+class Recording(Instrument):
     def __init__(self) -> None:
-        self.told: list[tuple[Any, ...]] = []
+        self.calls: list[tuple[Any, ...]] = []
 
     def late(self, op: str, batch: Any, now: float) -> None:
-        self.told.append((op, now))
+        self.calls.append((op, now))
 
 
 class Broken(Instrument):
@@ -20,26 +20,28 @@ class Broken(Instrument):
         raise RuntimeError("cannot listen")
 
 
-def test_a_moment_that_nobody_listens_to_is_none() -> None:
+def test_a_moment_without_an_instrument_is_none() -> None:
     assert all(getattr(Instruments(), moment) is None for moment in MOMENTS)
-    listening = Instruments([Listening()])
-    assert [moment for moment in MOMENTS if getattr(listening, moment) is not None] == ["late"]
+    one_installed = Instruments([Recording()])
+    assert [moment for moment in MOMENTS if getattr(one_installed, moment) is not None] == ["late"]
 
 
-def test_one_that_raises_is_dropped_and_no_other() -> None:
+def test_only_the_instrument_that_raises_is_removed() -> None:
     dropped: list[tuple[Instrument, str]] = []
-    first, broken, last = Listening(), Broken(), Listening()
-    told = Instruments([first, broken, last], lambda who, why: dropped.append((who, str(why))))
+    first, broken, last = Recording(), Broken(), Recording()
+    calls = Instruments(
+        [first, broken, last], lambda removed, error: dropped.append((removed, str(error)))
+    )
     for now in (1.0, 2.0):
-        assert told.late is not None
-        told.late("op", None, now)  # type: ignore[arg-type]
-    assert first.told == last.told == [("op", 1.0), ("op", 2.0)]
+        assert calls.late is not None
+        calls.late("op", None, now)  # type: ignore[arg-type]
+    assert first.calls == last.calls == [("op", 1.0), ("op", 2.0)]
     assert dropped == [(broken, "cannot listen")]
-    assert told.installed == [first, last]
+    assert calls.installed == [first, last]
 
 
-def test_when_the_last_one_is_dropped_nobody_listens() -> None:
-    told = Instruments([Broken()])
-    assert told.late is not None
-    told.late("op", None, 1.0)  # type: ignore[arg-type]
-    assert told.late is None
+def test_a_moment_is_none_after_its_last_instrument_was_removed() -> None:
+    calls = Instruments([Broken()])
+    assert calls.late is not None
+    calls.late("op", None, 1.0)  # type: ignore[arg-type]
+    assert calls.late is None

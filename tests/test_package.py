@@ -1,4 +1,4 @@
-"""The source distribution installs where there is nothing of a checkout, with all that it needs."""
+"""The source distribution is complete: it installs and serves without the checkout."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ print("served")
 """
 
 
-def said_by(*command: str | Path, cwd: Path) -> str:
+def output_of(*command: str | Path, cwd: Path) -> str:
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -53,23 +53,23 @@ def test_the_source_distribution_installs_and_serves(tmp_path: Path) -> None:
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, checkout)
     shutil.copytree(ROOT / "penstock", checkout / "penstock", ignore=IGNORED)
-    said_by(sys.executable, "-c", SDIST, built, cwd=checkout)
+    output_of(sys.executable, "-c", SDIST, built, cwd=checkout)
     (sdist,) = built.iterdir()
     pip = (sys.executable, "-m", "pip")
     offline = ("--no-index", "--no-deps")
-    said_by(*pip, "wheel", *offline, "--no-build-isolation", "-w", built, sdist, cwd=tmp_path)
+    output_of(*pip, "wheel", *offline, "--no-build-isolation", "-w", built, sdist, cwd=tmp_path)
     (wheel,) = built.glob("*.whl")
     packed = set(zipfile.ZipFile(wheel).namelist())
     for each in (checkout / "penstock").rglob("*"):
-        # Of gRPC's own messages the package has what is made of them: standard.binpb.
+        # gRPC's own messages are in the package in compiled form: standard.binpb.
         if each.is_file() and each.suffix != ".proto":
             assert each.relative_to(checkout).as_posix() in packed
 
-    said_by(sys.executable, "-m", "venv", "--without-pip", fresh, cwd=tmp_path)
+    output_of(sys.executable, "-m", "venv", "--without-pip", fresh, cwd=tmp_path)
     python = fresh / "bin/python"
-    said_by(*pip, "--python", python, "install", *offline, wheel, cwd=tmp_path)
-    # What it depends on is taken from here, without what else this environment makes importable.
+    output_of(*pip, "--python", python, "install", *offline, wheel, cwd=tmp_path)
+    # Dependencies come from this environment, but not its editable installs.
     packages = sysconfig.get_paths(vars={"base": str(fresh), "platbase": str(fresh)})["purelib"]
     (Path(packages) / "others.pth").write_text(sysconfig.get_path("purelib"))
-    assert said_by(python, "-c", SERVED, cwd=tmp_path) == "served\n"
-    assert said_by(fresh / "bin/penstock", "version", cwd=tmp_path).strip()
+    assert output_of(python, "-c", SERVED, cwd=tmp_path) == "served\n"
+    assert output_of(fresh / "bin/penstock", "version", cwd=tmp_path).strip()

@@ -1,4 +1,4 @@
-"""All attacks, with what each must be told."""
+"""All attacks, each with its expected answers."""
 
 from __future__ import annotations
 
@@ -13,12 +13,21 @@ from tests.attacks.site import MIB, Attack
 
 Run: TypeAlias = Callable[[int, float], Counter[str]]
 
-HASTY: Final = {"header_timeout": 1, "body_timeout": 1, "write_timeout": 1, "max_connections": 900}
-NARROW: Final = {**HASTY, "max_inflight_bytes": 96 * MIB, "door": {"max_unsent": 8 * MIB}}
+SHORT_TIMEOUTS: Final = {
+    "header_timeout": 1,
+    "body_timeout": 1,
+    "write_timeout": 1,
+    "max_connections": 900,
+}
+SMALL_BUDGET: Final = {
+    **SHORT_TIMEOUTS,
+    "max_inflight_bytes": 96 * MIB,
+    "door": {"max_unsent": 8 * MIB},
+}
 BUDGET: Final = 96 * MIB * 6 // 5 + 64 * MIB
 SHED: Final = ("RST_STREAM CANCEL", "RST_STREAM ENHANCE_YOUR_CALM")
-ROOMY: Final = {"max_connections": 12_000, "header_timeout": 2, "keep_alive": 2}
-SCARCE: Final = ("prlimit", "--nofile=256:256")
+MANY_CONNECTIONS: Final = {"max_connections": 12_000, "header_timeout": 2, "keep_alive": 2}
+FEW_DESCRIPTORS: Final = ("prlimit", "--nofile=256:256")
 CLOSED: Final = ("closed", "cut off")
 
 _FLOODS: Final = (
@@ -38,51 +47,64 @@ _FLOODS: Final = (
     ("unknown frames", floods.unknown, (CALM,)),
 )
 
-_SELDOM: Final = ("continuation, empty", "window update", "priority", "unknown frames")
+_LONG_RUN_ONLY: Final = ("continuation, empty", "window update", "priority", "unknown frames")
 
 
-def slowly(name: str, run: Run, told: tuple[str, ...], *, sampled: bool = True) -> Attack:
-    """An attack that a service must end by its time limits, which are short here."""
-    return Attack(name=name, run=run, told=told, config=HASTY, sampled=sampled)
+def slow_attack(name: str, run: Run, expected: tuple[str, ...], *, sampled: bool = True) -> Attack:
+    """An attack that a service must end by its timeouts, which are short here."""
+    return Attack(name=name, run=run, expected=expected, config=SHORT_TIMEOUTS, sampled=sampled)
 
 
-def unread(name: str, run: Run, told: tuple[str, ...], *, sampled: bool = True) -> Attack:
-    """An attack that uses up the budget of bytes, within which the memory must stay."""
+def unread(name: str, run: Run, expected: tuple[str, ...], *, sampled: bool = True) -> Attack:
+    """An attack that exhausts the budget of bytes; the service's memory must stay within it."""
     rest: dict[str, Any] = {"growth": BUDGET, "crowds": True, "sampled": sampled}
-    return Attack(name=name, run=run, told=told, config=NARROW, **rest)
+    return Attack(name=name, run=run, expected=expected, config=SMALL_BUDGET, **rest)
 
 
 ATTACKS: Final = (
     *(
-        Attack(name=name, run=flood(make), told=told, sampled=name not in _SELDOM)
-        for name, make, told in _FLOODS
+        Attack(name=name, run=flood(make), expected=expected, sampled=name not in _LONG_RUN_ONLY)
+        for name, make, expected in _FLOODS
     ),
-    Attack(name="request line without end", run=slow.endless_line, told=("414",)),
-    Attack(name="headers without end", run=slow.endless_head, told=("431",)),
-    Attack(name="header field without end", run=slow.endless_field, told=("431",), sampled=False),
-    Attack(name="chunk extension without end", run=slow.endless_extension, told=("400",)),
+    Attack(name="request line without end", run=slow.endless_line, expected=("414",)),
+    Attack(name="headers without end", run=slow.endless_head, expected=("431",)),
     Attack(
-        name="trailers without end", run=slow.endless_trailers, told=("431", "400"), sampled=False
+        name="header field without end", run=slow.endless_field, expected=("431",), sampled=False
     ),
-    Attack(name="chunks without end", run=slow.tiny_chunks, told=("413", "400")),
-    slowly("slow request line", slow.slow_line, ("408",), sampled=False),
-    slowly("slow headers", slow.slow_head, ("408",)),
-    slowly("silence", slow.silent, CLOSED, sampled=False),
-    slowly("slow body", slow.slow_body, ("408",)),
-    slowly("slow chunks", slow.slow_chunks, ("408",), sampled=False),
-    slowly("http2: slow header block", slow.slow_block, (CALM,)),
-    slowly("http2: slow frame", slow.slow_frame, (CALM,)),
-    slowly("http2: preface and silence", slow.mute_http2, CLOSED),
-    slowly("http2: slow call", slow.slow_call, ("grpc-status 4",)),
-    slowly("half-open calls", slow.half_open, ("grpc-status 4",)),
+    Attack(name="chunk extension without end", run=slow.endless_extension, expected=("400",)),
+    Attack(
+        name="trailers without end",
+        run=slow.endless_trailers,
+        expected=("431", "400"),
+        sampled=False,
+    ),
+    Attack(name="chunks without end", run=slow.tiny_chunks, expected=("413", "400")),
+    slow_attack("slow request line", slow.slow_line, ("408",), sampled=False),
+    slow_attack("slow headers", slow.slow_head, ("408",)),
+    slow_attack("silence", slow.silent, CLOSED, sampled=False),
+    slow_attack("slow body", slow.slow_body, ("408",)),
+    slow_attack("slow chunks", slow.slow_chunks, ("408",), sampled=False),
+    slow_attack("http2: slow header block", slow.slow_block, (CALM,)),
+    slow_attack("http2: slow frame", slow.slow_frame, (CALM,)),
+    slow_attack("http2: preface and silence", slow.mute_http2, CLOSED),
+    slow_attack("http2: slow call", slow.slow_call, ("grpc-status 4",)),
+    slow_attack("half-open calls", slow.half_open, ("grpc-status 4",)),
     unread("window 0", slow.unread_calls(0), SHED),
     unread("window byte by byte", slow.unread_calls(1, 50), (CALM,), sampled=False),
     unread("window trickle", slow.unread_calls(1, 1), SHED, sampled=False),
     unread("windows open, socket unread", slow.unread_calls(1 << 30, room=4096), CLOSED),
     unread("answers unread", slow.unread, CLOSED),
     Attack(
-        name="10,000 idle connections", run=slow.idle(10_000, slow.AFTER), told=CLOSED, config=ROOMY
+        name="10,000 idle connections",
+        run=slow.idle(10_000, slow.AFTER),
+        expected=CLOSED,
+        config=MANY_CONNECTIONS,
     ),
-    Attack(name="idle connections beyond the cap", run=slow.idle(2000, 0.5), told=("503",)),
-    Attack(name="descriptors run out", run=slow.idle(400, 0.5), told=("503",), command=SCARCE),
+    Attack(name="idle connections beyond the cap", run=slow.idle(2000, 0.5), expected=("503",)),
+    Attack(
+        name="descriptors run out",
+        run=slow.idle(400, 0.5),
+        expected=("503",),
+        command=FEW_DESCRIPTORS,
+    ),
 )

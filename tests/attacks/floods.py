@@ -1,6 +1,6 @@
 """Floods over HTTP/2: many frames that cost their sender little.
 
-An attacker has one connection at a time. When it is told off it comes back, at most so often.
+An attacker has one connection at a time. When it is rejected it reconnects after a delay.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tests.attacks.peer import HEAD, Peer
 from tests.kit import frames as f
 from tests.kit.pipeline import encode
 
-COME_BACK = 0.1
+RECONNECT_DELAY = 0.1
 """Seconds between two connections of one attacker."""
 
 BODY = f.message(encode({"key": ["x"], "value": ["1"]}))
@@ -22,27 +22,27 @@ Flood = Callable[[int, float], Counter[str]]
 
 
 def flood(make: Callable[[Peer], bytes]) -> Flood:
-    """An attacker that sends some KiB of frames, again and again."""
+    """An attacker that repeatedly sends some KiB of frames."""
 
     def run(port: int, until: float) -> Counter[str]:
-        heard: Counter[str] = Counter()
+        received: Counter[str] = Counter()
         while time.monotonic() < until:
             peer = Peer(port, http2=True)
             while time.monotonic() < until and peer.send(make(peer)):
                 peer.listen()
-                if peer.told_off:
+                if peer.rejected:
                     break
             peer.listen(0.3)
-            heard += peer.heard
+            received += peer.received
             peer.close()
-            time.sleep(COME_BACK)
-        return heard
+            time.sleep(RECONNECT_DELAY)
+        return received
 
     return run
 
 
 def rapid_reset(peer: Peer) -> bytes:
-    """Calls that are given up at once; every other one is complete."""
+    """Calls that are cancelled at once; every other one is complete."""
     frames = []
     for n in range(50):
         id = peer.stream()
@@ -52,7 +52,7 @@ def rapid_reset(peer: Peer) -> bytes:
 
 
 def made_reset(peer: Peer) -> bytes:
-    """Complete calls, and then a fault for which the server must reset them."""
+    """Complete calls, each followed by an error for which the server must reset it."""
     frames = []
     for n in range(50):
         id = peer.stream()
@@ -64,10 +64,10 @@ def made_reset(peer: Peer) -> bytes:
 
 
 def continuations(size: int) -> Callable[[Peer], bytes]:
-    """A header block that never ends, in pieces of some size."""
+    """A header block that never ends, in fragments of ``size`` bytes."""
 
     def make(peer: Peer) -> bytes:
-        # A field that may not be indexed, with a long value, whatever it is cut into.
+        # A field that is not indexed, with a long value, however it is split.
         piece = b"\x00\x01a\x7f\x81\x7f" + b"b" * 16384
         start = f.headers(peer.stream(), HEAD, whole=False) if peer.next == 1 else b""
         more = f.continuation(peer.next - 2, piece[:size], whole=False)
@@ -77,7 +77,7 @@ def continuations(size: int) -> Callable[[Peer], bytes]:
 
 
 def of_one_call(repeated: bytes, first: bytes = b"") -> Callable[[Peer], bytes]:
-    """A call that is begun once, and then frames of it for ever."""
+    """One call, and then its frames without end."""
 
     def make(peer: Peer) -> bytes:
         start = f.headers(peer.stream(), HEAD) + first if peer.next == 1 else b""
@@ -86,18 +86,18 @@ def of_one_call(repeated: bytes, first: bytes = b"") -> Callable[[Peer], bytes]:
     return make
 
 
-def again(repeated: bytes) -> Callable[[Peer], bytes]:
-    """The same for ever."""
+def repeat(repeated: bytes) -> Callable[[Peer], bytes]:
+    """The same bytes without end."""
     return lambda peer: repeated
 
 
 def empty_headers(peer: Peer) -> bytes:
-    """Requests without a field, and trailers without one."""
+    """Requests and trailers without header fields."""
     return b"".join(f.headers(peer.stream(), b"", end=True) for _ in range(200))
 
 
 def bomb(peer: Peer) -> bytes:
-    """One long field in the table, and heads that name it by a byte, many times."""
+    """One long field in the table, and heads that refer to it many times, with one byte each."""
     start = f.literal(b"bomb", b"b" * 3900, kind=0x40) if peer.next == 1 else b""
     frames = []
     for _ in range(4):
@@ -108,17 +108,17 @@ def bomb(peer: Peer) -> bytes:
 
 
 def many_settings(peer: Peer) -> bytes:
-    """Each has to be acknowledged, and moves the windows of all streams."""
+    """SETTINGS that have to be acknowledged and change the windows of all streams."""
     start = b""
     if peer.next == 1:
         start = b"".join(f.headers(peer.stream(), HEAD) for _ in range(100))
     return start + (f.settings((4, 1)) + f.settings((4, 1 << 20))) * 200
 
 
-# DATA without content; and of a byte each, which costs as much as a large one.
+# DATA without content, and of one byte each, which costs as much as a large one.
 empty_data = of_one_call(f.data(1) * 500)
 tiny_data = of_one_call(f.data(1, b"x") * 1000, f.data(1, b"\0\3\xe8\0\0"))
-pings = again(f.ping(bytes(8)) * 500)
-window_updates = again(f.window_update(0, 1) * 500)
-priorities = again(f.priority(9) * 500)
-unknown = again(f.frame(0xBB, 0, 0) * 500)
+pings = repeat(f.ping(bytes(8)) * 500)
+window_updates = repeat(f.window_update(0, 1) * 500)
+priorities = repeat(f.priority(9) * 500)
+unknown = repeat(f.frame(0xBB, 0, 0) * 500)

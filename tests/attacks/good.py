@@ -1,9 +1,9 @@
-"""The good client, in a process of its own: one call after the other, each a moment after the last.
+"""The good client, in a process of its own: sequential calls with a short pause between them.
 
     python -m tests.attacks.good http|grpc PORT
 
-A line with a number of seconds on its input begins a measurement on a new connection; it says
-``begun`` when the first call is answered, and the figures as JSON in the end.
+A line with a number of seconds on its input begins a measurement on a new connection; it prints
+``begun`` when the first call is answered, and the figures as JSON at the end.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from tests.kit.pipeline import decode, encode
 ROOT = Path(__file__).parents[2]
 TIMEOUT = 20.0
 PAUSE = 0.001
-"""Seconds between an answer and the next call: the client itself must not fill the machine."""
+"""Seconds between an answer and the next call: the client itself must not load the machine."""
 
 
 class Figures(NamedTuple):
-    """What one measurement found; times in milliseconds."""
+    """The result of one measurement; times in milliseconds."""
 
     calls: int
     p99: float
@@ -40,7 +40,7 @@ class Figures(NamedTuple):
 
 
 class Good:
-    """A running good client; made by ``good``."""
+    """A running good client; ``good`` starts it."""
 
     def __init__(self, kind: str, port: int) -> None:
         self._process = subprocess.Popen(
@@ -52,14 +52,14 @@ class Good:
         )
 
     def begin(self, seconds: float) -> None:
-        """Returns when the first call of a new connection was answered."""
+        """Begin a measurement; returns when a new connection's first call was answered."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{seconds}\n")
         self._process.stdin.flush()
         assert self._line() == "begun"
 
     def figures(self) -> Figures:
-        """What was measured since ``begin``, when it is over."""
+        """The figures of the measurement since ``begin``; waits for its end."""
         return Figures(*json.loads(self._line()))
 
     def _line(self) -> str:
@@ -74,7 +74,7 @@ class Good:
 
 @contextmanager
 def good(kind: str, port: int) -> Iterator[Good]:
-    """A good client that waits to be told to begin."""
+    """Start a good client, which waits for ``begin``."""
     client = Good(kind, port)
     try:
         yield client
@@ -84,7 +84,7 @@ def good(kind: str, port: int) -> Iterator[Good]:
 
 @contextmanager
 def http(port: int) -> Iterator[Callable[[str], bool]]:
-    """One call on a connection that is kept."""
+    """A function that makes one call over HTTP, on a persistent connection."""
     connection = Connection(port, patience=1e6)
     connection.socket.settimeout(TIMEOUT)
 
@@ -101,13 +101,13 @@ def http(port: int) -> Iterator[Callable[[str], bool]]:
 
 @contextmanager
 def by_grpc(port: int) -> Iterator[Callable[[str], bool]]:
-    """The same over gRPC."""
+    """A function that makes one call over gRPC."""
     options = [("grpc.use_local_subchannel_pool", 1)]
     with grpc.insecure_channel(f"127.0.0.1:{port}", options) as channel:
-        ask = channel.unary_unary(METHOD)  # type: ignore[call-arg]
+        stub = channel.unary_unary(METHOD)  # type: ignore[call-arg]
 
         def call(nonce: str) -> bool:
-            message = ask(encode({"key": ["x"], "value": [nonce]}), timeout=TIMEOUT)
+            message = stub(encode({"key": ["x"], "value": [nonce]}), timeout=TIMEOUT)
             return bool(decode(message)["value"] == [nonce])
 
         yield call
@@ -127,7 +127,7 @@ def measure(call: Callable[[str], bool], seconds: float, begun: Callable[[], Non
         except (OSError, AssertionError, grpc.RpcError) as error:
             failures.append(repr(error)[:300])
         times.append((time.monotonic() - now) * 1000)
-        time.sleep(PAUSE)  # the pace is what this client is
+        time.sleep(PAUSE)  # a constant pace
     return Figures(len(times), percentile(times, 99), max(times), failures)
 
 

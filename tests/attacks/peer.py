@@ -1,4 +1,4 @@
-"""One hostile connection. What it is told is counted by its kind."""
+"""One hostile connection, which counts the server's answers by their kind."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ CODES = (
 )  # fmt: skip
 CALM = "GOAWAY ENHANCE_YOUR_CALM"
 SEND_TIME = 1.0
-"""Seconds that a write may take before the attacker finds that nobody reads it."""
+"""Seconds after which a blocked write counts as refused by the server."""
 
 HEAD = f.block(call(METHOD.encode()))
-"""Of a call; it leaves no trace in the table, so that it is good at any place of a connection."""
+"""The header block of a call; it does not use the table, so that it is valid at any time."""
 
 
 class Peer:
-    """A connection that misbehaves.
+    """A hostile connection.
 
     Attributes:
-        heard: how often each kind of answer came.
-        ended: the server closed its side, or cut it off.
-        next: the next stream to open.
+        received: the number of answers of each kind.
+        ended: the server closed or reset the connection.
+        next: the id of the next stream.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Peer:
         self.socket.settimeout(5.0)
         self.socket.connect(("127.0.0.1", port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.heard: Counter[str] = Counter()
+        self.received: Counter[str] = Counter()
         self.ended = False
         self.next = 1
         self._transcript = f.Transcript() if http2 else None
@@ -55,26 +55,26 @@ class Peer:
             self.send(f.PREFACE + f.settings(*announce) if first is None else first)
 
     @property
-    def told_off(self) -> bool:
-        """The server has said that this connection is over."""
-        return self.ended or any(kind.startswith("GOAWAY") for kind in self.heard)
+    def rejected(self) -> bool:
+        """Whether the server has ended this connection."""
+        return self.ended or any(kind.startswith("GOAWAY") for kind in self.received)
 
     def stream(self) -> int:
-        """A number for a new stream."""
+        """The id of a new stream."""
         self.next += 2
         return self.next - 2
 
     def send(self, data: bytes) -> bool:
-        """False when the server takes no more."""
+        """Send; False when the server does not read any more."""
         self.socket.settimeout(SEND_TIME)
         try:
             self.socket.sendall(data)
-        except OSError:  # closed, cut off, or nobody reads
+        except OSError:  # closed, reset, or not read
             return False
         return True
 
     def listen(self, seconds: float = 0.0) -> None:
-        """Read what is there; with ``seconds``, until the connection ends or so long."""
+        """Read what has arrived; with ``seconds``, until the connection ends or for that long."""
         deadline = time.monotonic() + seconds
         while not self.ended:
             self.socket.settimeout(max(0.0, deadline - time.monotonic()))
@@ -88,35 +88,35 @@ class Peer:
             if not data:
                 self._end("closed")
                 return
-            self._hear(data)
+            self._count(data)
 
     def _end(self, how: str) -> None:
         self.ended = True
-        self.heard[how] += 1
+        self.received[how] += 1
 
-    def _hear(self, data: bytes) -> None:
+    def _count(self, data: bytes) -> None:
         if self._transcript is None:
             self._data += data
             while (at := self._data.find(b"HTTP/1.1 ")) >= 0 and len(self._data) >= at + 12:
-                self.heard[self._data[at + 9 : at + 12].decode()] += 1
+                self.received[self._data[at + 9 : at + 12].decode()] += 1
                 self._data = self._data[at + 12 :]
             self._data = self._data[-12:]
             return
         for one in self._transcript.feed(data):
             if one.kind in (f.GOAWAY, f.RST_STREAM):
                 kind = "GOAWAY" if one.kind == f.GOAWAY else "RST_STREAM"
-                self.heard[f"{kind} {CODES[one.code]}"] += 1
+                self.received[f"{kind} {CODES[one.code]}"] += 1
         for _, head in self._transcript.heads:
             fields = dict(head)
             if b"grpc-status" in fields:
-                self.heard[f"grpc-status {fields[b'grpc-status'].decode()}"] += 1
+                self.received[f"grpc-status {fields[b'grpc-status'].decode()}"] += 1
             elif fields.get(b":status", b"200") != b"200":
-                self.heard[fields[b":status"].decode()] += 1
-        # An attacker reads for long, and remembers nothing.
+                self.received[fields[b":status"].decode()] += 1
+        # An attacker reads for a long time and keeps nothing.
         self._transcript.heads.clear()
         self._transcript.frames.clear()
         self._transcript.streams.clear()
 
     def close(self) -> None:
-        """Vanish."""
+        """Close the connection at once."""
         self.socket.close()

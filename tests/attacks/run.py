@@ -1,12 +1,12 @@
-"""Every attack in turn, and a table of what it got and did; on loopback only.
+"""Runs every attack in turn and prints a table of answers and effects; on loopback only.
 
     python -m tests.attacks.run --pairs 5 --seconds 2
 
 The service has a core of its own, where there are several, alone and under attack: the attacker and
-the good clients stand for other machines, which take no time of its processor. A low priority is no
-substitute. The kernel weighs one session's threads against those of another as a whole, whatever
-their own priorities are (``man 7 sched``, autogroups), so that an attacker in a session of its own
-would keep the service waiting for whole slices, of up to four milliseconds.
+the good clients represent other machines, which use none of its processor time. A low priority is
+not enough: the kernel schedules the threads of one session against those of another as a group,
+whatever their own priorities are (``man 7 sched``, autogroups), so that an attacker in a session of
+its own would delay the service by whole time slices of up to four milliseconds.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ COLUMNS = (
 
 
 def row(attack: Attack, outcome: Outcome) -> tuple[str, ...]:
-    """One attack's figures."""
+    """One attack's row of the table."""
     times: list[str] = []
     for kind in ("http", "grpc"):
         pair = outcome.p99(kind)
         times += [f"{pair.alone:.2f} → {pair.attacked:.2f}", f"{outcome.ratio(kind):.1f}"]
     return (
         attack.name,
-        ", ".join(f"{count} × {kind}" for kind, count in outcome.heard.most_common()),
+        ", ".join(f"{count} × {kind}" for kind, count in outcome.received.most_common()),
         f"{outcome.base / MIB:.0f} + {outcome.grown / MIB:.1f}",
         *times,
         str(len(outcome.failures)),
@@ -49,8 +49,8 @@ def row(attack: Attack, outcome: Outcome) -> tuple[str, ...]:
     )
 
 
-def apart() -> Sequence[str]:
-    """Leave a core to the service; what to put before its command so that it stays there."""
+def reserve_core() -> Sequence[str]:
+    """Reserve a core for the service; returns the command prefix that pins it there."""
     first, *others = sorted(os.sched_getaffinity(0))
     if not others:
         return ()
@@ -64,14 +64,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--only", default="")
     options = parser.parse_args()
-    alone = apart()
+    alone = reserve_core()
     print("|" + "|".join(COLUMNS) + "|\n|" + "-|" * len(COLUMNS), flush=True)
     chosen = [attack for attack in ATTACKS if options.only in attack.name]
     groups = itertools.groupby(chosen, lambda attack: (attack.config, attack.command))
     for (config, command), attacks in groups:
         with target(config, (*alone, *command)) as at:
             for attack in attacks:
-                outcome = at.suffer(attack, options.seconds, options.pairs)
+                outcome = at.measure_attack(attack, options.seconds, options.pairs)
                 print("|" + "|".join(row(attack, outcome)) + "|", flush=True)
                 for failure in outcome.failures[:3]:
                     print(f"    {failure}")

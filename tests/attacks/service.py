@@ -1,4 +1,4 @@
-"""The service that is attacked: one op that echoes, or answers with so many KiB as ``large`` says.
+"""The attacked service: one op that echoes, or answers with ``large`` KiB.
 
 Environment: ``ATTACKS_CONFIG`` is the configuration as JSON.
 """

@@ -1,4 +1,4 @@
-"""The service under attack, good clients beside the attacker, and what the attack does to them."""
+"""The service under attack, its good clients, and the attack's effects on both."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KINDS = ("http", "grpc")
 MIB = 1 << 20
 
 LATE_THREADS = 2
-"""Threads that a service starts with its first large bodies and replies, and keeps."""
+"""Threads that a service starts with its first large bodies and replies and does not end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,23 +33,23 @@ class Attack:
     """One attack.
 
     Attributes:
-        name: in the table.
-        run: attacks the port until a moment, waits for its answers, and says what it got.
-        told: one of these must be among what it got; empty where it is merely borne.
+        name: its name in the table.
+        run: attacks the port until a point in time, waits for answers and returns their numbers.
+        expected: one of these answers must be among the received ones; empty: none is required.
         config: the service's configuration.
-        command: what comes before the service's script.
-        growth: bytes by which the service's memory may grow.
-        crowds: it takes what all share, so that good calls may be refused meanwhile.
-        sampled: it is part of the short run.
+        command: the command before the service's script.
+        growth: limit in bytes of the growth of the service's memory.
+        refuses_others: it exhausts shared resources, so that good calls may be refused meanwhile.
+        sampled: whether it is part of the short run.
     """
 
     name: str
     run: Callable[[int, float], Counter[str]]
-    told: tuple[str, ...]
+    expected: tuple[str, ...]
     config: Mapping[str, Any] = field(default_factory=dict)
     command: Sequence[str] = ()
     growth: int = 64 * MIB
-    crowds: bool = False
+    refuses_others: bool = False
     sampled: bool = True
 
 
@@ -63,9 +63,9 @@ class Pair:
 
 @dataclass(kw_only=True)
 class Outcome:
-    """What an attack got, and what it did."""
+    """The answers to an attack and its effects."""
 
-    heard: Counter[str] = field(default_factory=Counter)
+    received: Counter[str] = field(default_factory=Counter)
     base: int = 0
     grown: int = 0
     pairs: dict[str, list[Pair]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
@@ -75,11 +75,11 @@ class Outcome:
     left: dict[str, int] = field(default_factory=dict)
 
     def ratio(self, kind: str) -> float:
-        """How many times slower the slowest calls of the good client became: the middle pair."""
+        """The good client's p99 under attack over that without: the median of the pairs."""
         return median(pair.attacked / pair.alone for pair in self.pairs[kind])
 
     def p99(self, kind: str) -> Pair:
-        """The middle of both."""
+        """The medians of both."""
         pairs = self.pairs[kind]
         return Pair(
             alone=median(pair.alone for pair in pairs),
@@ -88,7 +88,7 @@ class Outcome:
 
 
 class Target:
-    """A running service with its good clients; made by ``target``."""
+    """A running service with its good clients; ``target`` starts it."""
 
     def __init__(self, server: ServiceProcess, clients: Mapping[str, Good]) -> None:
         self.server = server
@@ -96,14 +96,14 @@ class Target:
         self._clients = clients
 
     def memory(self, line: str = "VmRSS") -> int:
-        """Bytes, from the kernel's account of the process."""
+        """Bytes, from the process's ``/proc`` status."""
         for text in Path(f"/proc/{self.server.pid}/status").read_text().splitlines():
             if text.startswith(line + ":"):
                 return int(text.split()[1]) * 1024
         raise AssertionError(f"no {line}")
 
     def forget_peak(self) -> None:
-        """``VmHWM`` begins anew."""
+        """Reset ``VmHWM``."""
         Path(f"/proc/{self.server.pid}/clear_refs").write_text("5")
 
     def resources(self) -> dict[str, int]:
@@ -115,15 +115,15 @@ class Target:
         }
 
     def check_good(self) -> None:
-        """A good request is answered, on both protocols, each on a connection of its own."""
+        """Check that a good request is answered over both protocols, each on a new connection."""
         nonce = str(time.monotonic_ns())
         reply = ask(self.port, pairs(x=nonce), target=b"/attacked/prediction")
         assert reply.status == 200, reply
         assert reply.json()["value"] == [nonce]
         http2.check_good(self.server.rpc_port)
 
-    def suffer(self, attack: Attack, seconds: float, pairs: int = 1) -> Outcome:
-        """Measure so many pairs: the good clients alone, then beside the attack."""
+    def measure_attack(self, attack: Attack, seconds: float, pairs: int = 1) -> Outcome:
+        """Measure ``pairs`` pairs: the good clients alone, then during the attack."""
         outcome = Outcome()
         for _ in range(pairs):
             self._pair(attack, seconds, outcome)
@@ -135,11 +135,11 @@ class Target:
         before = self.resources()
         outcome.base = outcome.base or self.memory()
         self.forget_peak()
-        got: list[Counter[str]] = []
+        answers: list[Counter[str]] = []
         attacked = self._good_beside(
-            seconds, lambda: got.append(attack.run(self.port, time.monotonic() + seconds))
+            seconds, lambda: answers.append(attack.run(self.port, time.monotonic() + seconds))
         )
-        outcome.heard += got[0]
+        outcome.received += answers[0]
         outcome.grown = max(outcome.grown, self.memory("VmHWM") - outcome.base)
         for kind in KINDS:
             one, other = alone[kind], attacked[kind]
@@ -152,11 +152,11 @@ class Target:
         outcome.recovery = max(outcome.recovery, time.monotonic() - began)
 
     def _good_beside(self, seconds: float, run: Callable[[], None]) -> dict[str, Figures]:
-        """What the good clients see while something runs; waits for both."""
+        """The good clients' figures while ``run`` runs; waits for both."""
         for client in self._clients.values():
             client.begin(seconds)
         failed: list[BaseException] = []
-        thread = threading.Thread(target=_gently, args=(run, failed))
+        thread = threading.Thread(target=_run_at_idle_priority, args=(run, failed))
         thread.start()
         figures = {kind: client.figures() for kind, client in self._clients.items()}
         thread.join()
@@ -165,7 +165,7 @@ class Target:
         return figures
 
     def _left(self, before: Mapping[str, int]) -> dict[str, int]:
-        """What is more than before, as soon as there is nothing, or after a while."""
+        """The resources above those before; waits some time until there are none."""
         deadline = time.monotonic() + 5.0
         while True:
             now = self.resources()
@@ -174,11 +174,11 @@ class Target:
             left = {kind: count for kind, count in more.items() if count > spare[kind]}
             if not left or time.monotonic() > deadline:
                 return left
-            time.sleep(0.01)  # another process, which cannot tell us
+            time.sleep(0.01)  # in another process, which has no event for it
 
 
-def _gently(run: Callable[[], None], failed: list[BaseException]) -> None:
-    """Attack in what time the good clients leave: real attackers do not use their processors."""
+def _run_at_idle_priority(run: Callable[[], None], failed: list[BaseException]) -> None:
+    """Attack in the good clients' idle time: real attackers do not use their processors."""
     os.sched_setscheduler(threading.get_native_id(), os.SCHED_IDLE, os.sched_param(0))
     try:
         run()
@@ -192,7 +192,7 @@ def service(
 ) -> Iterator[ServiceProcess]:
     """Start the service, without clients."""
     whole = {"http_port": 0, "rpc_port": 0, "op": {}, **config}
-    # The tree that these tests are of, wherever another one is installed.
+    # The tree of these tests, even where another one is installed.
     environment = {"ATTACKS_CONFIG": json.dumps(whole), "PYTHONPATH": str(ROOT)}
     before = (*command, sys.executable)
     with running(SCRIPT, command=before, environment=environment, ready=ready) as server:

@@ -1,4 +1,4 @@
-"""Attackers with patience: what is never finished, never read, or never asked for."""
+"""Slow attackers: requests that never end, answers that are never read, idle connections."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ TRICKLE = 0.05
 """Seconds between two bytes of one connection."""
 
 AFTER = 4.0
-"""Seconds within which everybody must have been told, after the last byte."""
+"""Seconds after the last byte within which every connection must be answered or closed."""
 
 PATH = "/attacked/prediction"
 
 
 def gather(peers: list[Peer], seconds: float = AFTER) -> Counter[str]:
-    """What all of them are told until they are closed, or within so long."""
+    """All their answers until they are closed, or until ``seconds`` have passed."""
     deadline = time.monotonic() + seconds
-    heard: Counter[str] = Counter()
+    received: Counter[str] = Counter()
     for peer in peers:
         peer.listen(max(0.0, deadline - time.monotonic()))
-        heard += peer.heard
+        received += peer.received
         if not peer.ended:
-            heard["still open"] += 1
+            received["still open"] += 1
         peer.close()
-    return heard
+    return received
 
 
 def trickle(
@@ -41,7 +41,7 @@ def trickle(
     start: Callable[[Peer], bytes],
     byte: Callable[[int], bytes],
 ) -> Callable[[int, float], Counter[str]]:
-    """Many connections that begin alike and then send a little now and then, for ever."""
+    """Many connections with the same start, which then send a few bytes at intervals."""
 
     def run(port: int, until: float) -> Counter[str]:
         peers = [connect(port) for _ in range(count)]
@@ -51,12 +51,12 @@ def trickle(
         # Beyond ``until``, so that the limits of the service have time to be reached.
         deadline = until + AFTER
         while time.monotonic() < deadline:
-            waiting = [peer for peer in peers if not peer.heard]
-            if not waiting:
+            unanswered = [peer for peer in peers if not peer.received]
+            if not unanswered:
                 break
-            for peer in waiting:
+            for peer in unanswered:
                 peer.listen()
-                if not peer.heard:
+                if not peer.received:
                     peer.send(byte(n))
             n += 1
             time.sleep(TRICKLE)
@@ -74,7 +74,7 @@ def http2(port: int) -> Peer:
 
 
 def mute(port: int) -> Peer:
-    """It says that it speaks HTTP/2, and not one frame."""
+    """An HTTP/2 connection with the preface and no frame."""
     return Peer(port, http2=True, first=f.PREFACE)
 
 
@@ -108,7 +108,7 @@ slow_block = trickle(
 slow_frame = trickle(
     100,
     http2,
-    # The head of a frame whose content comes byte by byte.
+    # The header of a frame whose payload is sent byte by byte.
     lambda peer: f.headers(peer.stream(), bytes(16000))[:9],
     lambda n: b"\x82",
 )
@@ -122,7 +122,7 @@ slow_call = trickle(
 
 
 def half_open(port: int, until: float) -> Counter[str]:
-    """Calls without a message: as many as may be open on each of some connections."""
+    """Calls without a message: on each of some connections the maximum number of open ones."""
     peers = [http2(port) for _ in range(8)]
     for peer in peers:
         calls = [f.headers(peer.stream(), HEAD) for _ in range(128)]
@@ -131,28 +131,28 @@ def half_open(port: int, until: float) -> Counter[str]:
     while time.monotonic() < deadline:
         for peer in peers:
             peer.listen(0.05)
-        if sum(sum(peer.heard.values()) for peer in peers) >= 8 * 128:
+        if sum(sum(peer.received.values()) for peer in peers) >= 8 * 128:
             break
     return gather(peers, 0.0)
 
 
 def endless(start: bytes, piece: bytes) -> Callable[[int, float], Counter[str]]:
-    """An HTTP/1.1 message that goes on and on, as fast as it can be sent."""
+    """An HTTP/1.1 message without end, as fast as it can be sent."""
 
     def run(port: int, until: float) -> Counter[str]:
-        heard: Counter[str] = Counter()
+        received: Counter[str] = Counter()
         while time.monotonic() < until:
             peer = http1(port)
             peer.send(start)
             while time.monotonic() < until and peer.send(piece):
                 peer.listen()
-                if peer.heard:
+                if peer.received:
                     break
             peer.listen(0.3)
-            heard += peer.heard
+            received += peer.received
             peer.close()
             time.sleep(0.02)
-        return heard
+        return received
 
     return run
 
@@ -168,19 +168,19 @@ tiny_chunks = endless(_CHUNKED, b"1\r\n \r\n" * 3000)
 
 
 LARGE = 1024
-"""KiB of the answers that are not read."""
+"""Size of the unread answers in KiB."""
 
 
 def unread_calls(
     window: int, drip: int = 0, room: int | None = None
 ) -> Callable[[int, float], Counter[str]]:
-    """Ask for large answers on four connections, and make no room for them.
+    """Request large answers on four connections without flow-control windows for them.
 
     Args:
         window: of each stream.
         drip: updates of one byte for each stream, ten times a second.
-        room: bytes of the socket's buffer. With it the connection's window is wide open, and what
-            stops the answers is that nobody reads the socket.
+        room: bytes of the socket's buffer. With it the connection's window is large, and the
+            answers are blocked because the socket is not read.
     """
     message = encode({"key": ["large"], "value": [str(LARGE)]})
     body = f.message(message)
@@ -201,11 +201,11 @@ def unread_calls(
             if room is None:
                 for peer in peers:
                     peer.listen()
-                if not drip and all(sum(peer.heard.values()) >= 64 for peer in peers):
+                if not drip and all(sum(peer.received.values()) >= 64 for peer in peers):
                     break
             if drip:
                 for peer in peers:
-                    if not peer.told_off:
+                    if not peer.rejected:
                         ids = range(1, peer.next, 2)
                         peer.send(b"".join(f.window_update(n, 1) * drip for n in ids))
                 if time.monotonic() > until:
@@ -217,18 +217,18 @@ def unread_calls(
 
 
 def unread(port: int, until: float) -> Counter[str]:
-    """HTTP/1.1: large answers, one behind the other, into sockets that nobody reads."""
+    """HTTP/1.1: pipelined requests for large answers on sockets that are not read."""
     peers = [Peer(port, room=4096) for _ in range(48)]
-    ask = request(pairs(large=str(4 * LARGE)), target=PATH.encode())
+    request_bytes = request(pairs(large=str(4 * LARGE)), target=PATH.encode())
     for peer in peers:
-        peer.send(ask * 4)
+        peer.send(request_bytes * 4)
     time.sleep(max(0.0, until + 2.5 - time.monotonic()))
     return gather(peers)
 
 
 @contextmanager
 def descriptors(wanted: int) -> Iterator[int]:
-    """So many descriptors for ourselves, or as many as there are."""
+    """Raise this process's limit of descriptors to ``wanted``, or to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
@@ -239,7 +239,7 @@ def descriptors(wanted: int) -> Iterator[int]:
 
 
 def idle(count: int, patience: float) -> Callable[[int, float], Counter[str]]:
-    """Connections over which nothing is sent, as many as can be opened."""
+    """Idle connections, as many as can be opened."""
 
     def run(port: int, until: float) -> Counter[str]:
         with descriptors(count + 500) as most:

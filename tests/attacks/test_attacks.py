@@ -1,7 +1,7 @@
-"""Attacks on a real service: the attacker is told off, the others are served, nothing is left.
+"""Attacks on a real service: the attacker is rejected, good clients are served, nothing leaks.
 
-Times are only bounded generously here, because they say as much about the machine as about the
-service; ``python -m tests.attacks.run`` compares them. ``ATTACKS_WHOLE=1`` takes every attack.
+Times have only generous limits here, because they depend on the machine as much as on the service;
+``python -m tests.attacks.run`` compares them. ``ATTACKS_WHOLE=1`` runs every attack.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ pytestmark = pytest.mark.faults
 SECONDS = 0.3
 MOST_SECONDS = 8.0
 WORST = 15_000.0
-"""Milliseconds; a good call that takes longer was not merely disturbed."""
+"""Milliseconds; the limit of a good call during an attack."""
 
 CHOSEN = [one for one in ATTACKS if one.sampled or os.environ.get("ATTACKS_WHOLE")]
 
 
 class Targets:
-    """The service of the last attack, as long as the next one wants the same."""
+    """The service of the last attack, kept while the next one has the same configuration."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -34,7 +34,7 @@ class Targets:
         self._target: Target | None = None
 
     def of(self, attack: Attack) -> Target:
-        """A running service, configured as the attack wants it."""
+        """A running service with the attack's configuration."""
         last = self._attack
         if last is None or (last.config, last.command) != (attack.config, attack.command):
             self.close()
@@ -44,37 +44,37 @@ class Targets:
         return self._target
 
     def close(self) -> None:
-        """End what runs."""
+        """Stop the running service."""
         self._attack = None
         self._stack.close()
 
 
 @pytest.fixture(scope="module")
 def targets() -> Iterator[Targets]:
-    made = Targets()
-    yield made
-    made.close()
+    running_targets = Targets()
+    yield running_targets
+    running_targets.close()
 
 
-def told_off(attack: Attack, outcome: Outcome) -> bool:
-    """Whether the attacker heard what he is to hear."""
-    return not attack.told or bool(set(attack.told) & set(outcome.heard))
+def rejected(attack: Attack, outcome: Outcome) -> bool:
+    """Whether the attacker got one of its expected answers."""
+    return not attack.expected or bool(set(attack.expected) & set(outcome.received))
 
 
 @pytest.mark.parametrize("attack", CHOSEN, ids=[one.name for one in CHOSEN])
-def test_the_attacker_is_told_off_and_the_others_are_served(
+def test_the_attack_is_rejected_and_good_clients_are_served(
     attack: Attack, targets: Targets
 ) -> None:
-    at = targets.of(attack)
+    running_target = targets.of(attack)
     seconds = SECONDS
-    outcome = at.suffer(attack, seconds)
-    # At its low priority, on a busy machine, an attacker may not have come so far as to be told.
-    while not told_off(attack, outcome) and seconds < MOST_SECONDS:
+    outcome = running_target.measure_attack(attack, seconds)
+    # At its low priority, on a busy machine, an attacker may not yet have been answered.
+    while not rejected(attack, outcome) and seconds < MOST_SECONDS:
         seconds *= 3
-        outcome = at.suffer(attack, seconds)
-    assert told_off(attack, outcome), outcome
+        outcome = running_target.measure_attack(attack, seconds)
+    assert rejected(attack, outcome), outcome
     assert outcome.grown < attack.growth, outcome
-    assert attack.crowds or not outcome.failures, outcome
+    assert attack.refuses_others or not outcome.failures, outcome
     assert outcome.worst < WORST, outcome
     assert outcome.left == {}, "threads and descriptors are back, and a good call was answered"
-    assert "Traceback" not in at.server.log(), at.server.log()[-3000:]
+    assert "Traceback" not in running_target.server.log(), running_target.server.log()[-3000:]

@@ -1,4 +1,4 @@
-"""Messages of baidu_std, however they are cut, and packed payloads."""
+"""Messages of baidu_std, however they are split into reads, and compressed payloads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decisions taken from an input's own bytes, so that whoever changes the bytes changes them."""
+"""Decisions read from an input's own bytes, so that a mutation of the bytes changes them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Choice = TypeVar("Choice")
 
 
 class Choices:
-    """Reads an input from its front; gives zeros and nothing when it is used up."""
+    """Reads an input from its start; gives zeros and empty bytes after its end."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -35,13 +35,13 @@ class Choices:
 
 
 def pieces(data: bytes, pattern: int) -> list[bytes]:
-    """Cut data: every few octets, with lengths that repeat by a pattern of one octet."""
+    """Split data into short pieces, whose lengths repeat by a pattern of one octet."""
     sizes = (1, 2, 3, 7, 9, 10, 64, 1000)
-    made = []
+    cut = []
     at = turn = 0
     while at < len(data):
         size = sizes[(pattern >> (turn % 6)) % 8]
-        made.append(data[at : at + size])
+        cut.append(data[at : at + size])
         at += size
         turn += 1
-    return made
+    return cut

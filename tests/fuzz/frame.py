@@ -1,4 +1,4 @@
-"""What a worker says: frames, however they are cut, and the values in them."""
+"""A worker's messages: frames, however they are split into reads, and the values in them."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ VALUES = [
 SEEDS = [
     *(b"\x00" + b"".join(encode(value)) for value in VALUES),
     b"\x00" + plain(b"\x92" + in_slab(b"<f4", 3, 4) + in_slab(b"|u1", 100)),
-    # An array whose objects are a text instead of a list.
+    # An array whose objects are a string instead of a list.
     b"\x00" + plain(b"\xc7\x05\x02\x92\x90\xd4\x04\x03"),
     b"\x01\x11" + header(Kind.RUN, 7, 3) + b"abc" + header(Kind.STOP, 0, 0),
     b"\x01\x02" + header(Kind.READY, 0, MOST + 1),

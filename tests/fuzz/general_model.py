@@ -1,4 +1,4 @@
-"""Requests of ``GeneralModelService``, JSON and messages, down to feeds and back."""
+"""Requests of ``GeneralModelService``, JSON and protobuf, decoded to feeds and encoded again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HPACK: header blocks in a row, beside the package hpack, and blocks of our own read by it."""
+"""HPACK: sequences of header blocks, compared with the package hpack, in both directions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ THEIR_MOST = 1 << 20
 
 
 class Pair:
-    """Both decoders, over the same blocks."""
+    """Both decoders with the same blocks."""
 
     def __init__(self, acknowledged: bool) -> None:
         self.ours = FieldDecoder(LIMITS)
@@ -27,7 +27,7 @@ class Pair:
         self.heard: set[Hashable] = set()
 
     def agree(self, block: bytes) -> bool:
-        """Give one block to both; whether the connection goes on."""
+        """Decode one block with both; whether the connection continues."""
         theirs: list[tuple[bytes, bytes]] | None
         try:
             theirs = [(bytes(k), bytes(v)) for k, v in self.theirs.decode(block, raw=True)]
@@ -54,7 +54,7 @@ class Pair:
 
 
 def is_long(fault: ConnectionFault) -> bool:
-    """They count the octets of an integer in another way."""
+    """Whether the fault is about a long integer, whose octets hpack counts differently."""
     return "integer that is too long" in str(fault.__cause__)
 
 

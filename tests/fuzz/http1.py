@@ -1,4 +1,4 @@
-"""HTTP/1.1, the server's side: the same bytes tell the same, however they are cut and answered."""
+"""HTTP/1.1, the server's side: the same bytes give the same events, however split and answered."""
 
 from __future__ import annotations
 
@@ -28,52 +28,52 @@ ANSWER = ((b"content-type", b"text/plain"),)
 
 
 class Driver:
-    """Answers each request when it is whole, or at once."""
+    """Answers each request when it is complete, or with ``early`` at once."""
 
     def __init__(
         self, memo: LineCache, early: bool, parts: bool, at_once: int | None = None
     ) -> None:
         self.core = Http1Connection(LIMITS, memo, at_once)
-        self.shortly = at_once is not None
+        self.short_way = at_once is not None
         self.early = early
         self.parts = parts
-        self.story: list[Any] = []
+        self.trace: list[Any] = []
         self.body = 0
         self.open = False
         self.failed = False
 
-    def hear(self, made: list[Any]) -> None:
-        for event in made:
+    def handle(self, received: list[Any]) -> None:
+        for event in received:
             assert not self.failed, "an event after a failure"
             if isinstance(event, Http1Head):
                 assert not self.open, "a second head before the first request was answered"
-                self.story.append(
+                self.trace.append(
                     ["head", event.head.method, event.head.path, event.head.headers, b""]
                 )
                 self.open = True
             elif isinstance(event, Http1Data):
                 assert self.open, "a body without a request"
-                self.story[-1][-1] += event.data
+                self.trace[-1][-1] += event.data
                 self.body += len(event.data)
             elif isinstance(event, Http1Failed):
                 assert 400 <= event.status < 600
                 self.failed = True
-                self.story.append(["failed", event.status, event.text, event.answered])
+                self.trace.append(["failed", event.status, event.text, event.answered])
                 self.open = False
 
     def feed(self, data: bytes) -> None:
-        body = self.core.whole(data) if self.shortly else None
+        body = self.core.whole(data) if self.short_way else None
         if body is None:
-            self.hear(self.core.receive(data))
+            self.handle(self.core.receive(data))
         else:
             head = Http1Head(self.core.head, not self.core.head.body_length)
-            self.hear([head] if head.ended else [head, Http1Data(body, True)])
+            self.handle([head] if head.ended else [head, Http1Data(body, True)])
         self.answer()
         self.go_on()
 
     def go_on(self) -> None:
         while self.core.unread:
-            self.hear(self.core.go_on())
+            self.handle(self.core.go_on())
             self.answer()
 
     def answer(self) -> None:
@@ -81,7 +81,7 @@ class Driver:
             core = self.core
             core.proceed()
             at_once = None
-            if self.shortly and not self.parts:
+            if self.short_way and not self.parts:
                 at_once = core.conclude(200, ANSWER, b"abc")
             if at_once is not None:
                 out = at_once
@@ -90,44 +90,44 @@ class Driver:
             else:
                 out = core.respond(200, ANSWER, b"abc")
             assert out.startswith(b"HTTP/1.1 200 ")
-            self.story.append(["answer", out])
+            self.trace.append(["answer", out])
             self.open = False
             if at_once is None:
-                self.hear(core.next())
+                self.handle(core.next())
 
     def end(self) -> None:
-        self.hear(self.core.eof())
+        self.handle(self.core.eof())
         self.answer()
         self.go_on()
 
 
 def run(data: bytes) -> Hashable:
     choices = Choices(data)
-    how, pattern = choices.octet(), choices.octet()
+    options, pattern = choices.octet(), choices.octet()
     stream = choices.rest()
-    told = []
+    traces = []
     for memo, cut, at_once in (
         (LineCache(), [stream], None),
         (LineCache(), pieces(stream, pattern), None),
         (SHARED, [stream], None),
         (SHARED, pieces(stream, pattern), 1),
     ):
-        driver = Driver(memo, False, bool(how & 2), at_once)
+        driver = Driver(memo, False, bool(options & 2), at_once)
         for piece in cut:
             driver.feed(piece)
         driver.end()
         assert driver.body <= len(stream)
-        told.append(driver.story)
-    assert told[0] == told[1], f"it depends on how the bytes are cut: {told[0]} {told[1]}"
-    assert told[0] == told[2], f"it depends on what others have sent: {told[0]} {told[2]}"
-    assert told[0] == told[3], f"it depends on the way taken: {told[0]} {told[3]}"
-    if how & 1:  # what is told then may depend on the cut, but never raise
-        driver = Driver(LineCache(), True, bool(how & 2))
+        traces.append(driver.trace)
+    assert traces[0] == traces[1], f"it depends on how the bytes are cut: {traces[0]} {traces[1]}"
+    assert traces[0] == traces[2], f"it depends on what others have sent: {traces[0]} {traces[2]}"
+    assert traces[0] == traces[3], f"it depends on the way taken: {traces[0]} {traces[3]}"
+    if options & 1:  # the events may then depend on the split, but nothing raises
+        driver = Driver(LineCache(), True, bool(options & 2))
         for piece in pieces(stream, pattern):
             driver.feed(piece)
         driver.end()
     return frozenset(
-        (entry[0], entry[1], entry[2] if entry[0] == "failed" else "") for entry in told[0]
+        (entry[0], entry[1], entry[2] if entry[0] == "failed" else "") for entry in traces[0]
         if entry[0] != "answer"
     )  # fmt: skip
 

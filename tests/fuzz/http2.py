@@ -1,5 +1,5 @@
-"""HTTP/2, both roles: any bytes; frames in any order, with a driver that does anything; and
-requests that come together again and again, until one of them is a little different.
+"""HTTP/2, both roles: any bytes; frames in any order, with any calls of the driver in between; and
+repeated equal requests, until one of them differs a little.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LIMITS = (
 HELLO = wire.settings() + wire.settings_ack()
 HEAD = encode_block(wire.OK)
 TRAILER = encode_block([(b"grpc-status", b"0")])
-ASKING = encode_block(wire.POST)
+REQUEST_HEAD = encode_block(wire.POST)
 BLOCKS = (
     wire.block(wire.GET),
     wire.block(wire.POST),
@@ -52,87 +52,87 @@ NUMBERS = (0, 1, 5, 16384, 65535, 100_000, 2**31 - 1, 2**31, 2**32 - 1)
 
 
 class Driver:
-    """Holds one connection, hears its events and checks what they promise."""
+    """Drives one connection, and checks the order and content of its events."""
 
     def __init__(self, role: Role, limits: Http2Limits) -> None:
         self.role = role
         self.limits = limits
         self.core = Http2Connection(role, limits)
-        self.heard: set[Hashable] = set()
-        self.story: list[Any] = []
+        self.signature: set[Hashable] = set()
+        self.trace: list[Any] = []
         self.bodies: dict[int, bytearray] = {}
         self.streams: list[Any] = []
-        self.live: dict[int, str] = {}  # stream: head, body or ended, as far as was told
+        self.states: dict[int, str] = {}  # by stream: "body", "ended" or "reset", from its events
         self.failed = False
         self.fed = 0
-        self.put_out = 0
-        self.wanted_out = 0  # of our own accord
+        self.output = 0
+        self.requested_out = 0  # by the driver's calls
         self.uncounted: list[tuple[Any, int]] = []
         self.unread = b""
         self.skip = 24 if role is Role.CLIENT else 0
         self.block_of = 0
-        self.given = 0
+        self.credited = 0
 
     def feed(self, data: bytes) -> None:
-        made = self.core.receive(data)
+        received = self.core.receive(data)
         self.fed += len(data)
-        assert not (self.failed and made), "an event after the connection failed"
-        for event in apart(made):
+        assert not (self.failed and received), "an event after the connection failed"
+        for event in apart(received):
             assert not self.failed, "an event after the connection failed"
-            self.hear(event)
-        if self.role is Role.SERVER:  # a client has as many as it asked for
+            self.handle(event)
+        if self.role is Role.SERVER:  # a client has as many as it opened
             assert len(self.core.streams) <= self.limits.max_streams
         assert self.core.queued == sum(stream.queued for stream in self.core.streams.values())
 
-    def fed_and_taken(self, data: bytes) -> bytes:
+    def feed_and_take(self, data: bytes) -> bytes:
         self.feed(data)
         return self.take()
 
-    def hear(self, event: Any) -> None:
+    def handle(self, event: Any) -> None:
         kind = type(event).__name__
         text = getattr(event, "text", "")
-        self.heard.add((kind, text, getattr(event, "ended", None)))
+        self.signature.add((kind, text, getattr(event, "ended", None)))
         if isinstance(event, events.ConnectionFailed):
             self.failed = True
-            self.story.append((kind, event.code))
+            self.trace.append((kind, event.code))
             return
         stream = getattr(event, "stream", None)
         if stream is None:
-            self.story.append((kind,))
+            self.trace.append((kind,))
             return
         number = stream.id
-        before = self.live.get(number, "new" if self.role is Role.SERVER else "asked")
+        before = self.states.get(number, "new" if self.role is Role.SERVER else "asked")
         if isinstance(event, events.HeadReceived):
             assert before in ("new", "asked"), f"a head on a stream that is {before}"
             self.streams.append(stream)
-            self.live[number] = "ended" if event.ended else "body"
-            self.story.append((kind, number, event.head.headers, event.ended))
+            self.states[number] = "ended" if event.ended else "body"
+            self.trace.append((kind, number, event.head.headers, event.ended))
         elif isinstance(event, events.HeadTooLarge):
             assert before == "new", f"a head on a stream that is {before}"
             self.streams.append(stream)
-            self.live[number] = "body"  # it does not tell whether the stream ended with it
-            self.story.append((kind, number, event.fields))
+            self.states[number] = "body"  # it does not contain whether the stream ended with it
+            self.trace.append((kind, number, event.fields))
         elif isinstance(event, events.DataReceived):
             assert before == "body", f"data on a stream that is {before}"
             self.bodies.setdefault(number, bytearray()).extend(event.data)
             self.uncounted.append((stream, event.counted))
             if event.ended:
-                self.live[number] = "ended"
-                self.story.append((kind, number))
+                self.states[number] = "ended"
+                self.trace.append((kind, number))
         elif isinstance(event, events.TrailersReceived):
             assert before == "body", f"trailers on a stream that is {before}"
-            self.live[number] = "ended"
-            self.story.append((kind, number, event.headers))
+            self.states[number] = "ended"
+            self.trace.append((kind, number, event.headers))
         elif isinstance(event, events.StreamReset):
             assert before != "reset", "a stream that is reset twice"
-            self.live[number] = "reset"
-            self.story.append((kind, number, event.code, event.by_peer))
+            self.states[number] = "reset"
+            self.trace.append((kind, number, event.code, event.by_peer))
 
     def take(self) -> bytes:
-        """What is put out must be whole lawful frames, and no more than there is reason for."""
+        """Take the output, which must be whole valid frames within a limit for the input."""
         data = self.core.take_output()
-        self.put_out += len(data)
-        assert self.put_out <= 4096 + 20 * self.fed + 2 * self.wanted_out, "too much is put out"
+        self.output += len(data)
+        assert self.output <= 4096 + 20 * self.fed + 2 * self.requested_out, "too much is put out"
         self.unread += data
         left, self.unread = self.unread[self.skip :], b""
         self.skip = 0
@@ -142,72 +142,72 @@ class Driver:
             assert len(left) >= 9 + length, "a frame is cut off"
             one.parse_body(memoryview(left[9 : 9 + length]))
             left = left[9 + length :]
-            inside = isinstance(one, frames.ContinuationFrame)
-            assert inside == bool(self.block_of), "a block is interrupted"
+            continues = isinstance(one, frames.ContinuationFrame)
+            assert continues == bool(self.block_of), "a block is interrupted"
             if isinstance(one, (frames.HeadersFrame, frames.ContinuationFrame)):
                 assert self.block_of in (0, one.stream_id)
                 self.block_of = 0 if "END_HEADERS" in one.flags else one.stream_id
             if isinstance(one, frames.WindowUpdateFrame) and not one.stream_id:
-                self.given += one.window_increment
+                self.credited += one.window_increment
             if isinstance(one, frames.GoAwayFrame) and one.error_code:
                 assert self.failed
                 assert not left, "something behind the last GOAWAY"
         room = max(self.limits.connection_window, 65535) - 65535
-        assert self.given <= room + self.fed, "more room is given back than was used"
+        assert self.credited <= room + self.fed, "more room is given back than was used"
         return data
 
 
 def run(data: bytes) -> Hashable:
     choices = Choices(data)
-    how = choices.octet()
-    role = Role.SERVER if how & 1 else Role.CLIENT
-    limits = LIMITS[how >> 1 & 1]
-    if how & 4:
-        return of_raw(role, limits, bool(how & 8), choices)
+    options = choices.octet()
+    role = Role.SERVER if options & 1 else Role.CLIENT
+    limits = LIMITS[options >> 1 & 1]
+    if options & 4:
+        return of_raw(role, limits, bool(options & 8), choices)
     return of_frames(role, limits, choices)
 
 
-def of_raw(role: Role, limits: Http2Limits, greeted: bool, choices: Choices) -> Hashable:
-    """Any bytes, whole and in pieces: the same must be told."""
+def of_raw(role: Role, limits: Http2Limits, with_preface: bool, choices: Choices) -> Hashable:
+    """Any bytes, in one read and in pieces: the events must be equal."""
     pattern = choices.octet()
     stream = choices.rest()
-    if greeted:
+    if with_preface:
         stream = (wire.PREFACE if role is Role.SERVER else b"") + HELLO + stream
-    told = []
+    traces = []
     for cut in ([stream], pieces(stream, pattern)):
         driver = Driver(role, limits)
         if role is Role.CLIENT:
             for _ in range(3):
-                driver.wanted_out += 2 * len(ASKING) + 20
-                driver.core.open(ASKING, end=False)
-        out = [driver.fed_and_taken(piece) for piece in cut]
-        told.append((driver.story, driver.bodies, b"".join(out) + driver.take()))
-    assert told[0] == told[1], "it depends on how the bytes are cut"
-    return frozenset(driver.heard)
+                driver.requested_out += 2 * len(REQUEST_HEAD) + 20
+                driver.core.open(REQUEST_HEAD, end=False)
+        out = [driver.feed_and_take(piece) for piece in cut]
+        traces.append((driver.trace, driver.bodies, b"".join(out) + driver.take()))
+    assert traces[0] == traces[1], "it depends on how the bytes are cut"
+    return frozenset(driver.signature)
 
 
 def of_frames(role: Role, limits: Http2Limits, choices: Choices) -> Hashable:
-    """Frames with a right head and any payload, and calls of the driver between them."""
+    """Frames with a valid header and any payload, and calls of the driver between them."""
     driver = Driver(role, limits)
     driver.feed((wire.PREFACE if role is Role.SERVER else b"") + HELLO)
-    wait = b""
+    buffered = b""
     while choices:
         step = choices.octet()
         if step < 0xA0:
-            wait += frame_of(step, choices)
+            buffered += frame_of(step, choices)
             if step & 1:
                 continue  # several in one read
-        if wait:
-            driver.feed(wait)
-            wait = b""
+        if buffered:
+            driver.feed(buffered)
+            buffered = b""
         if step >= 0xA0:
             act(driver, step, choices)
         if step & 2:
             driver.take()
-    driver.feed(wait)
+    driver.feed(buffered)
     driver.take()
     finish(driver)
-    return frozenset(driver.heard)
+    return frozenset(driver.signature)
 
 
 def frame_of(step: int, choices: Choices) -> bytes:
@@ -246,19 +246,19 @@ def act(driver: Driver, step: int, choices: Choices) -> None:
         core.refill()
         return
     if kind == 1 and not driver.failed:
-        driver.wanted_out += 40
+        driver.requested_out += 40
         core.go_away(final=bool(step & 1))
         return
     if kind in (2, 3) and driver.role is Role.CLIENT:
         try:
-            stream = core.open(ASKING, end=bool(step & 1))
+            stream = core.open(REQUEST_HEAD, end=bool(step & 1))
         except StreamLimit:
             return
-        driver.wanted_out += 2 * len(ASKING)
+        driver.requested_out += 2 * len(REQUEST_HEAD)
         driver.streams.append(stream)
         return
     if kind == 4:
-        driver.wanted_out += 20
+        driver.requested_out += 20
         core.ping(b"12345678")
         return
     if kind in (5, 6):
@@ -270,7 +270,7 @@ def act(driver: Driver, step: int, choices: Choices) -> None:
         return
     stream = choices.of(driver.streams)
     size = NUMBERS[choices.octet() % 6]
-    driver.wanted_out += size + 400
+    driver.requested_out += size + 400
     if kind < 10:
         core.reply(stream, HEAD, bytes(size), TRAILER if step & 1 else None)
     elif kind == 10:
@@ -284,11 +284,11 @@ def act(driver: Driver, step: int, choices: Choices) -> None:
 
 
 def finish(driver: Driver) -> None:
-    """With all windows open and everything consumed, nothing may be left behind."""
+    """With all streams reset and the output taken, no stream and no output may remain."""
     core = driver.core
     for stream in list(core.streams.values()):
         core.reset(stream, wire.CANCEL)
-    driver.wanted_out += 20 * len(driver.streams) + 10_000
+    driver.requested_out += 20 * len(driver.streams) + 10_000
     driver.take()
     assert core.queued == 0
     assert not core.streams

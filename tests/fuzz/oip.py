@@ -1,5 +1,5 @@
-"""Requests of the Open Inference Protocol: JSON, raw bytes behind it, and messages, down to arrays
-and back. The short ways that usual requests take give what the general ones do.
+"""Requests of the Open Inference Protocol: JSON, raw bytes after it, and protobuf, decoded to
+arrays and encoded again. The short way of usual requests gives the same result as the general one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def same(one: InferRequest, other: InferRequest) -> bool:
 
 
 def check(request: InferRequest, size: int) -> list[oip.OutTensor]:
-    """What holds for every request; its inputs as outputs."""
+    """Check the invariants of every request; returns its inputs as outputs."""
     assert max(len(request.feed), len(request.outputs or ())) <= MAX_TENSORS
     assert sum(array.nbytes for array in request.feed.values()) <= 64 + 16 * size
     oip.fit(request, None)

@@ -1,4 +1,4 @@
-"""The JSON form of the pipeline protocol, down to arrays."""
+"""The JSON form of the pipeline protocol, decoded to arrays."""
 
 from __future__ import annotations
 

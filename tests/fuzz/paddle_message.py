@@ -1,4 +1,4 @@
-"""The protobuf form of the pipeline protocol, in both numberings, down to arrays."""
+"""The protobuf form of the pipeline protocol, in both numberings, decoded to arrays."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def run(data: bytes) -> Hashable:
         return type(error).__name__, str(error)[:24]
     size = sum(getattr(value, "nbytes", 0) for value in feed.values())
     assert call.feed is None or call.feed == feed
-    # Texts of an array are padded to the longest; numbers take up to eight octets from one.
+    # Strings of an array are padded to the longest; one octet can become a number of eight.
     assert size <= 64 + 16 * len(data) or call.tensors
     call.message().SerializeToString()
     try:

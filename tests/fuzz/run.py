@@ -2,9 +2,9 @@
 
     python -m tests.fuzz.run --target http2 --seconds 600
 
-With the package atheris the search follows the branches of the code; without it, what the target
-says. An input that breaks a promise is written down and shown, and the status is not 0; run it
-again with ``--input FILE``.
+With the package atheris the search is guided by the code's branches; without it, by the target's
+signatures. An input that causes a fault is saved and printed, and the status is not 0; run it again
+with ``--input FILE``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def guided(name: str, seconds: int, seed: int, folder: Path) -> None:
     lines = [f'"{quoted(word)}"\n' for word in target.words if word]
     words.write_text("".join(lines) or "# none\n")  # an empty file is an error
 
-    def one(data: bytes) -> None:
+    def run_input(data: bytes) -> None:
         target.run(data)
 
     atheris.Setup(
@@ -51,7 +51,7 @@ def guided(name: str, seconds: int, seed: int, folder: Path) -> None:
             "-print_final_stats=1",
             str(corpus),
         ],
-        one,
+        run_input,
     )
     atheris.Fuzz()
 
@@ -84,7 +84,7 @@ def main() -> int:
     print(outcome)
     if outcome.fault is None:
         return 0
-    (folder / "culprit").write_bytes(outcome.culprit)
+    (folder / "culprit").write_bytes(outcome.failing_input)
     raise outcome.fault
 
 

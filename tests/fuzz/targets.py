@@ -1,7 +1,7 @@
-"""What can be fuzzed: each target takes any bytes, checks its promises, and says what it heard.
+"""The targets of the fuzzer: each takes any bytes, checks its invariants, and returns a signature.
 
-A target's ``run`` lets nothing out but faults. What it gives is a short signature of the answer
-(kinds of events, texts of errors); an input with a new one is worth keeping.
+A target's ``run`` raises only for faults. It returns a short signature of the answer (kinds of
+events, texts of errors); an input with a new signature is kept.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ MODULES = {
 
 @dataclass(frozen=True)
 class Target:
-    """One of them.
+    """One target.
 
     Attributes:
-        name: as the command line says it.
-        run: takes one input.
-        seeds: inputs to begin with.
-        words: pieces that are worth putting in.
+        name: on the command line.
+        run: runs one input.
+        seeds: the first inputs.
+        words: useful fragments to insert.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Target:
 
 
 def load(name: str) -> Target:
-    """Import a target; whoever wants to watch its branches must have prepared that before."""
+    """Import a target; instrumentation of its branches must be set up before."""
     module = importlib.import_module(MODULES[name])
     return Target(name, module.run, module.SEEDS, getattr(module, "WORDS", ()))
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.test_floors import imports_of, modules
-from tests.test_package import IGNORED, ROOT, said_by
+from tests.test_package import IGNORED, ROOT, output_of
 
 PACKAGES = {
     "paddle_serving_app",
@@ -30,7 +30,7 @@ WHEEL = "import sys, setuptools.build_meta as b; print(b.build_wheel(sys.argv[1]
 def files_of_wheel(folder: Path, into: Path) -> set[str]:
     """Build the distribution of a folder, and list the files of its wheel."""
     into.mkdir()
-    name = said_by(sys.executable, "-c", WHEEL, into, cwd=folder).split()[-1]
+    name = output_of(sys.executable, "-c", WHEEL, into, cwd=folder).split()[-1]
     return set(zipfile.ZipFile(into / name).namelist())
 
 
