@@ -57,7 +57,7 @@ def slow_attack(name: str, run: Run, expected: tuple[str, ...], *, sampled: bool
 
 def unread(name: str, run: Run, expected: tuple[str, ...], *, sampled: bool = True) -> Attack:
     """An attack that exhausts the budget of bytes; the service's memory must stay within it."""
-    rest: dict[str, Any] = {"growth": BUDGET, "crowds": True, "sampled": sampled}
+    rest: dict[str, Any] = {"growth": BUDGET, "refuses_others": True, "sampled": sampled}
     return Attack(name=name, run=run, expected=expected, config=SMALL_BUDGET, **rest)
 
 
