@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
@@ -164,11 +164,16 @@ class _Servable:
             yml_file=yml_file,
             yml_dict=yml_dict,
             overrides=now.overrides,
-            defaults=self.defaults,
+            defaults={**self.defaults, **self._own_keys},
             environ=os.environ,
             lenient=now.lenient,
             dict_name=self._config_name,
         )
+
+    @property
+    def _own_keys(self) -> Mapping[str, object]:
+        """Dotted configuration keys of the constructor, which a file overrides."""
+        return {}
 
     def _public_name(self, configured: str | None) -> str | None:
         """The name in the URL, from a flag, the environment, the constructor, the file, or the
@@ -280,6 +285,15 @@ class WebService(_Servable):
         run(self)
 
 
+def _dotted(keys: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, object]]:
+    """Nested keys as dotted ones."""
+    for key, value in keys.items():
+        if isinstance(value, Mapping):
+            yield from _dotted(value, f"{before}{key}.")
+        else:
+            yield before + key, value
+
+
 class Several(ABC):
     """An object with several services, such as an App."""
 
@@ -324,7 +338,8 @@ class Service(WebService):
         name: name of the service, and first part of the URL.
         last: the op whose output dict is the reply. Ops without inputs get the request.
         instruments, applications, signature: as WebService has them.
-        config: top-level configuration keys, such as ``http_port=8000``.
+        config: top-level configuration keys, such as ``http_port=8000``; those of a configuration
+            file override them.
 
     Raises:
         GraphError: ``last`` is no op.
@@ -355,6 +370,10 @@ class Service(WebService):
     def _written_in(self) -> str:
         """The place of its configuration in messages."""
         return f"Service({self.name!r})"
+
+    @property
+    def _own_keys(self) -> Mapping[str, object]:
+        return dict(_dotted(self._config))
 
     @property
     def config(self) -> dict[str, Any]:

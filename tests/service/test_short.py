@@ -82,3 +82,16 @@ def test_without_configured_ports_the_documented_defaults_are_used(http_port: in
         config = each.blueprint().config
         assert config.http_port == (http_port or 8080)
         assert ports(config, lambda _: True).rpc == config.http_port + 1
+
+
+def test_a_file_overrides_single_keys_of_a_service_s_constructor(tmp_path: Path) -> None:
+    from penstock import Op, Service
+
+    keys = {"executor": "process", "concurrency": 2}
+    service = Service("s", Op("net"), deadline=2, http_port=0, op={"net": keys})
+    file = tmp_path / "config.yml"
+    file.write_text("rpc_port: 0\nop: {net: {concurrency: 3}}\n")
+    service.prepare_pipeline_config(file)
+    config = service.blueprint().config
+    assert (config.deadline, config.http_port, config.rpc_port) == (2, 0, 0)
+    assert (config.op["net"].executor, config.op["net"].concurrency) == ("process", 3)
