@@ -144,8 +144,8 @@ def refuse_urlencoded(body: bytes, kind: str, raw: str | None) -> None:
         how = """send JSON, such as -d '{"x": 1}', or a form: -F x=1"""
     else:
         file = next((name for magic, name in _FILES.items() if body.startswith(magic)), _OCTETS)
-        how = f"send a file as -H 'Content-Type: {file}', or as a form: -F {raw}=@FILE"
-    raise Undecodable(f"the body is no JSON, and {_CURLS}, the default of curl: {how}")
+        how = f"send a file with -H 'Content-Type: {file}', or in a form: -F {raw}=@FILE"
+    raise Undecodable(f"the body is not JSON, as which {_CURLS}, curl's default, is read: {how}")
 
 
 def read_form(body: bytes, kind: str) -> tuple[dict[str, Any], set[str]]:

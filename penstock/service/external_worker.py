@@ -83,7 +83,8 @@ def _imported(target: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise
-        raise StartupError(f"there is no module {module!r} here: {error}") from error
+        hint = f"; write {module[:-3]}:{name}" if module.endswith(".py") else ""
+        raise StartupError(f"there is no module {module!r} here: {error}{hint}") from error
     if not hasattr(found, name):
         raise StartupError(f"the module {module} has no {name}")
     value = getattr(found, name)

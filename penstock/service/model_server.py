@@ -237,8 +237,8 @@ def parser() -> argparse.ArgumentParser:
         "--batch_infer_size",
         type=int,
         nargs="+",
-        help=f"The most rows of a batch, {_BATCH} without it; a request that has more runs in"
-        " pieces.",
+        help=f"With --runtime_thread_num: the most rows of a batch, {_BATCH} without it; a request"
+        " that has more runs in pieces.",
     )
     add(
         "--no_pad",

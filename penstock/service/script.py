@@ -33,6 +33,10 @@ def run_file(path: Path) -> None:
     """
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"
+        if Path(str(path).partition(":")[0]).is_file():
+            raise StartupError(
+                f"{path}: give the file without a name after it; all its services run"
+            )
         raise StartupError(f"{path} {what}: give a Python script (.py) or a configuration (.yml)")
     if path.suffix in (".yml", ".yaml"):
         _run_config(path)

@@ -190,12 +190,18 @@ class Schema:
         return self._adapter.json_schema(mode="validation", ref_template=refs)
 
 
+_STRUCTURED = frozenset(
+    ("dataclass_type", "dict_type", "model_type", "tuple_type", "model_attributes_type")
+)
+"""Pydantic's types of errors for a text in place of an object or a tuple."""
+
+
 def _read_form(validator: Validator, body: bytes, kind: str) -> Any:
     """Decode and validate a form; repeated fields, and members that are lists, become lists.
 
     Raises:
         ValidationError: the value is invalid.
-        InvalidInput: a field that is not a list was sent several times.
+        InvalidInput: a field that is not a list was sent several times, or an object as text.
     """
     value, repeated = media.read_form(body, kind)
     try:
@@ -209,6 +215,9 @@ def _read_form(validator: Validator, body: bytes, kind: str) -> Any:
         elif name in repeated and each["input"] is value[name]:
             text = f"the field was sent {len(value[name])} times, but has one value"
             raise InvalidInput([{"loc": ["body", name], "msg": text, "type": "sent_twice"}])
+        elif each["type"] in _STRUCTURED and len(each["loc"]) == 1 and type(each["input"]) is str:
+            text = f"send the field as JSON: curl -F '{name}=...;type=application/json'"
+            raise InvalidInput([{"loc": ["body", name], "msg": text, "type": each["type"]}])
     return validator.validate_python(value)
 
 

@@ -481,6 +481,7 @@ def test_client_reports_an_invalid_argument_in_one_line(
     [
         ("nothing", "give module:name"),
         ("no_such_module:predict", "there is no module"),
+        ("no_such_module.py:predict", "write no_such_module:predict"),
         ("json:no_such_name", "has no no_such_name"),
         ("string:digits", "is a str"),
         ("json:loads", "no type"),

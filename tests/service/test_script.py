@@ -109,6 +109,7 @@ def test_a_service_without_a_configuration_is_an_error_with_the_file_s_name() ->
         ("gone.py", "gone.py does not exist"),
         ("gone.yml", "gone.yml does not exist"),
         (".", r"\. is a folder"),
+        ("notes.txt:app", "notes.txt:app: give the file without a name after it"),
         ("notes.txt", r"notes\.txt: give a Python script \(.py\) or a configuration \(.yml\)"),
     ],
 )
