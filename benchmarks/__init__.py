@@ -1,1 +1,1 @@
-"""Penstock measured against bare servers and bare runtimes, in one run on one machine."""
+"""Benchmarks of Penstock against bare servers and bare runtimes, in one run on one machine."""

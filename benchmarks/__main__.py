@@ -1,8 +1,8 @@
 """``python -m benchmarks``: Penstock against its floors, as a table in Markdown and as JSON.
 
 The server runs on one core and the load generator on another, everything over loopback. Only the
-ratios mean something: they were taken in the same minutes on the same machine. The exit status is 1
-when something could not be measured; a missed target is shown, not a failure.
+ratios are meaningful: they were measured in the same minutes on the same machine. The exit status
+is 1 when something could not be measured; a missed target is reported but not a failure.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def chosen(only: list[str] | None) -> list[Scenario]:
 
 
 def main() -> int:
-    """Run the chosen scenarios, show and keep the results."""
+    """Run the chosen scenarios, print and save the results."""
     options = parse()
     if options.only == [padding.NAME]:
         return padding.main(options.seconds, RESULTS)
@@ -61,7 +61,7 @@ def main() -> int:
     for scenario in chosen(options.only):
         run = ScenarioRun(scenario, RESULTS, rounds=options.rounds, seconds=options.seconds)
         rows += run.run(lambda text: print(text, file=sys.stderr, flush=True))
-        # After each of them, so that what was measured is kept whatever becomes of the rest.
+        # After each of them, so that earlier results are kept if a later one fails.
         (RESULTS / "table.md").write_text(markdown(rows, machine), encoding="utf-8")
         (RESULTS / "latest.json").write_text(to_json(rows, machine), encoding="utf-8")
     print(markdown(rows, machine))

@@ -1,4 +1,4 @@
-"""The small request of the echoes and a large one, and their right answers."""
+"""The echoes' small request and a large one, and their expected answers."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ LARGE_BYTES = 5 << 20
 
 
 def echo_json() -> bytes:
-    """The body of a POST."""
+    """The body of the small request, as JSON."""
     return orjson.dumps({"key": ["x"], "value": [TEXT]})
 
 
 def is_echo_json(answer: bytes) -> bool:
-    """Whether this body answers it."""
+    """Whether this body is the right answer to ``echo_json``."""
     right = {"err_no": 0, "err_msg": "", "key": ["x"], "value": [TEXT], "tensors": []}
     return bool(orjson.loads(answer) == right)
 
 
 def is_sum_json(answer: bytes) -> bool:
-    """Whether a computing op answers with this body."""
+    """Whether this body is the right answer of a computing op."""
     found = orjson.loads(answer)
     return found["err_no"] == 0 and "sum" in found["key"]
 
 
 def is_size_json(answer: bytes) -> bool:
-    """Whether ops that hand a large array on answer with this body."""
+    """Whether this body is the right answer of ops that pass on a large array."""
     return bool(orjson.loads(answer)["value"] == [str(LARGE_BYTES)])
 
 
 def echo_message(text: str = TEXT) -> bytes:
-    """A call's message."""
+    """The message of the small request."""
     request = Request(name="bench", method="prediction", key=["x"], value=[text])
     return request.SerializeToString()
 
 
 def large_message() -> bytes:
-    """The same with a text of 5 MiB."""
+    """The message of the large request, with a text of 5 MiB."""
     return echo_message((TEXT * (LARGE_BYTES // len(TEXT) + 1))[:LARGE_BYTES])
 
 
 def is_echo_message(answer: bytes) -> bool:
-    """Whether this message answers the small one."""
+    """Whether this message is the right answer to the small one."""
     return Response.FromString(answer) == Response(key=["x"], value=[TEXT])
 
 
 def is_large_message(answer: bytes) -> bool:
-    """Whether this message answers the large one."""
+    """Whether this message is the right answer to the large one."""
     sent = Request.FromString(large_message())
     return Response.FromString(answer) == Response(key=sent.key, value=sent.value)
 
@@ -61,12 +61,12 @@ WEIGHTS = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
 
 
 def typed_json() -> bytes:
-    """The body of a model."""
+    """The body of a pydantic model, as JSON."""
     return orjson.dumps(FLOWER)
 
 
 def is_typed_json(answer: bytes) -> bool:
-    """Whether it came back."""
+    """Whether this body is an equal model."""
     return bool(orjson.loads(answer) == FLOWER)
 
 
@@ -77,7 +77,7 @@ def regress_body(*, packed: bool) -> bytes:
 
 
 def is_price(answer: bytes, *, packed: bool) -> bool:
-    """Whether it is what the model makes of them."""
+    """Whether this body is the model's output for ``FEATURES``."""
     found = ormsgpack.unpackb(answer) if packed else orjson.loads(answer)
     right = sum(weight * x for weight, x in zip(WEIGHTS, FEATURES, strict=True))
     return bool(abs(found["price"] - right) < 1e-4)

@@ -1,10 +1,10 @@
 """The heads of many gRPC calls, encoded beforehand, as a client with an HPACK table sends them.
 
-The encoder is the ``hpack`` package's, which shares nothing with Penstock's own code. It indexes
-every value, as grpc-go does, so that a call's own values enter the server's table and push others
-out. With ``different`` heads each call has its own ``traceparent``, ``x-request-id`` and
-``grpc-timeout``, as OpenTelemetry and a caller's deadline make them; with ``same`` ones the values
-never change. Encoding costs more than a server needs to answer, so the frames are kept in a file.
+The encoder is the ``hpack`` package's, which shares no code with Penstock. It indexes every value,
+as grpc-go does, so that a call's own values enter the server's table and evict others. With
+``different`` heads each call has its own ``traceparent``, ``x-request-id`` and ``grpc-timeout``, as
+OpenTelemetry and a caller's deadline make them; with ``same`` ones the values never change.
+Encoding costs more than a server needs to answer, so the frames are kept in a file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 INFERENCE = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
 CALLS = 32_000
-"""Calls of all connections together: half a second and more, before a connection begins again."""
+"""Calls of all connections together: enough for half a second before a connection is renewed."""
 HEADERS, END_HEADERS = 1, 0x4
 
 
@@ -51,7 +51,7 @@ def call_fields(values: random.Random, method: str) -> list[tuple[str, str]]:
 
 
 def encode_heads(heads: str, count: int, seed: int, method: str = INFERENCE) -> Heads:
-    """Encode the heads of ``count`` calls, in the order in which they must be sent."""
+    """Encode the heads of ``count`` calls, in the order in which they are sent."""
     encoder, values = hpack.Encoder(), random.Random(seed)
     fields = call_fields(values, method)
     frames, offsets = bytearray(), [0]
@@ -68,7 +68,7 @@ def encode_heads(heads: str, count: int, seed: int, method: str = INFERENCE) -> 
 def heads_of(
     heads: str, connections: int, cache: Path, calls: int = CALLS, method: str = INFERENCE
 ) -> list[Heads]:
-    """Every connection's heads, read from the folder ``cache`` or made now and kept there."""
+    """Every connection's heads, read from the folder ``cache`` or encoded and stored there."""
     found = []
     called = method.strip("/").replace("/", ".")
     for seed in range(connections):

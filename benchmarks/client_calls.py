@@ -1,8 +1,8 @@
 """One client as a process: how many calls a second one core makes, and what a call costs it.
 
-``IN_FLIGHT`` calls are under way to a server that answers at once
+``IN_FLIGHT`` calls are in flight to a server that answers at once
 (``benchmarks/servers/canned_grpc.py``). Every reply is decoded and checked. The report's CPU time
-is this process's: on a busy machine it says more than the rate, which neighbours diminish.
+is this process's: on a busy machine it is more reliable than the rate, which other processes lower.
 
     python -m benchmarks.client_calls --client futures --port 9000 --core 1 --seconds 3
 """
@@ -25,7 +25,7 @@ from penstock.protocols.pb import Request, Response
 IN_FLIGHT = 32
 FEED = {"x": "[0.5, 1.5]"}
 REPLY = Response(key=["y"], value=["[0.5]"])
-"""What the canned server answers."""
+"""The canned server's reply."""
 
 
 def call_message() -> bytes:
@@ -34,7 +34,7 @@ def call_message() -> bytes:
 
 
 class Count:
-    """Calls answered in the time that counts; the warm-up begins with the first question."""
+    """Counts calls answered after the warm-up, which begins with the first ``continues``."""
 
     def __init__(self, seconds: float, warm_seconds: float) -> None:
         self._lengths = warm_seconds, seconds
@@ -46,15 +46,15 @@ class Count:
         self.cpu_s = 0.0
         self.faults: list[str] = []
 
-    def goes_on(self) -> bool:
-        """Whether to make another call; asked before each, from any thread."""
+    def continues(self) -> bool:
+        """Whether to make another call; called before each one, from any thread."""
         now = time.perf_counter()
         if self.faults:
             return False
         if not self._begin:
             warm_seconds, seconds = self._lengths
             self._end = now + warm_seconds + seconds
-            self._begin = now + warm_seconds  # last, as other threads look at it
+            self._begin = now + warm_seconds  # last, as other threads read it
         if now < self._begin:
             return True
         if now < self._end:
@@ -73,10 +73,10 @@ class Count:
         if response.err_no or response.value != REPLY.value:
             self.faults.append(f"a wrong reply: {response}")
         elif self._counting:
-            self.calls += 1  # threads may lose one now and then, which no figure here shows
+            self.calls += 1  # threads may lose a few increments, which does not matter here
 
     def report(self) -> Report:
-        """What there is to say in the end; latencies are not taken, and stay 0."""
+        """The report of the run; latencies are not measured and are 0."""
         if not self.calls:
             self.faults.append("no right answer within the measured time")
         return Report(
@@ -92,21 +92,21 @@ class Count:
 
 
 def in_threads(count: Count, call: Callable[[], Response]) -> None:
-    """``IN_FLIGHT`` threads, each with one call after the other."""
+    """``IN_FLIGHT`` threads with sequential calls each."""
 
-    def one_after_the_other() -> None:
-        while count.goes_on():
+    def sequential_calls() -> None:
+        while count.continues():
             count.answered(call())
 
     with ThreadPoolExecutor(IN_FLIGHT) as pool:
-        threads = [pool.submit(one_after_the_other) for _ in range(IN_FLIGHT)]
+        threads = [pool.submit(sequential_calls) for _ in range(IN_FLIGHT)]
     for thread in threads:
         thread.result()
 
 
 def grpcio_threads(port: int, count: Count) -> None:
-    """The grpc package as its users call it: a message made, sent, and the reply's message."""
-    import grpc  # here, so that the other clients' processes are without it
+    """The grpc package in its usual form: a message is built and sent, and the reply is parsed."""
+    import grpc  # here, so that the other clients' processes do not import it
 
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         inference = channel.unary_unary(
@@ -124,7 +124,7 @@ def grpcio_threads(port: int, count: Count) -> None:
 
 
 def our_threads(port: int, count: Count) -> None:
-    """``PipelineClient.predict`` in as many threads."""
+    """``PipelineClient.predict`` in ``IN_FLIGHT`` threads."""
     from penstock.client import PipelineClient
 
     with PipelineClient() as client:
@@ -139,7 +139,7 @@ def our_futures(port: int, count: Count) -> None:
     with PipelineClient() as client:
         client.connect([f"127.0.0.1:{port}"])
         window = deque(client.predict(FEED, asyn=True, timeout=10.0) for _ in range(IN_FLIGHT))
-        while count.goes_on():
+        while count.continues():
             count.answered(window.popleft().result())
             window.append(client.predict(FEED, asyn=True, timeout=10.0))
         for future in window:
@@ -147,18 +147,18 @@ def our_futures(port: int, count: Count) -> None:
 
 
 def our_asyncio(port: int, count: Count) -> None:
-    """As many tasks on one loop."""
+    """``IN_FLIGHT`` tasks on one loop."""
     from penstock.client import AsyncPipelineClient
 
     async def run() -> None:
         async with AsyncPipelineClient() as client:
             await client.connect([f"127.0.0.1:{port}"])
 
-            async def one_after_the_other() -> None:
-                while count.goes_on():
+            async def sequential_calls() -> None:
+                while count.continues():
                     count.answered(await client.predict(FEED, timeout=10.0))
 
-            await asyncio.gather(*(one_after_the_other() for _ in range(IN_FLIGHT)))
+            await asyncio.gather(*(sequential_calls() for _ in range(IN_FLIGHT)))
 
     uvloop.run(run())
 

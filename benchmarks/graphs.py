@@ -1,12 +1,12 @@
-"""Graphs of models: what clients send, what a right answer is, and the bare models beside them.
+"""Graphs of models: the clients' requests, the right answers, and the bare models.
 
     ensemble   two classifiers of about a millisecond a picture, and the mean of both
     texts      a detector on 66 kB of picture, then a recogniser on its 3 to 9 crops
     ragged     1 to 128 tokens through one model
     resnet50   the layers of ResNet-50 on pictures of 600 kB, in batches of 8
 
-The floor is a loop that calls ONNX Runtime on one thread with whole batches of 32, inputs ready
-made: the crops of 32 pictures in one call, the tokens of 32 texts padded to the longest of them.
+The floor is a loop that calls ONNX Runtime on one thread with full batches of 32 prepared inputs:
+the crops of 32 pictures in one call, the tokens of 32 texts padded to the longest of them.
 
     python -m benchmarks.graphs --graph texts --models FOLDER --core 0 --seconds 2
 """
@@ -74,8 +74,8 @@ def small_pictures() -> list[Array]:
 
 @cache
 def pictures() -> list[Array]:
-    """The inputs of the detector, which has learnt nothing: the first pixel says how many texts it
-    shall find.
+    """The inputs of the detector, whose weights are random: the first pixel determines the number
+    of texts that it detects.
     """
     random = np.random.default_rng(42)
     found = random.random((KINDS, 1, *PICTURE_SHAPE), dtype=np.float32)
@@ -107,7 +107,7 @@ GRAPHS = {
 
 
 def crops_of(picture: Array, places: Array) -> Array:
-    """The detector's finds: ``picture`` [1, 128, 128] and nine places to [k, 1, 16, 16]."""
+    """The detected crops: ``picture`` [1, 128, 128] and nine places to [k, 1, 16, 16]."""
     count = int(picture[0, 0, 0])
     corners = (places[:count] * (picture.shape[1] - CROP)).astype(np.intp)
     crops = [picture[:, y : y + CROP, x : x + CROP] for y, x in corners.tolist()]
@@ -120,7 +120,7 @@ def text_of(letters: Array) -> str:
 
 
 def padded(lists: list[Array]) -> Array:
-    """Token lists in one array, with zeros behind the short ones."""
+    """Token lists in one array, the shorter ones padded with zeros."""
     joined = np.zeros((len(lists), max(map(len, lists))), np.int64)
     for row, tokens in zip(joined, lists, strict=True):
         row[: len(tokens)] = tokens
@@ -142,7 +142,7 @@ def as_npy(name: str, value: Array) -> Tensor:
 
 
 def requests(graph: str) -> list[bytes]:
-    """What clients send: each message another input, every other array as ``.npy``."""
+    """The clients' messages, each with another input, every other array as ``.npy``."""
     found = GRAPHS[graph]
     forms = itertools.cycle((typed, as_npy))
     tensors = [form(found.name, each) for each, form in zip(found.inputs(), forms, strict=False)]
@@ -202,7 +202,7 @@ class Bare:
 
 
 def is_right(answer: bytes, expected: Any) -> bool:
-    """Whether a reply's message holds what the bare models say."""
+    """Whether a reply's message contains the bare models' answer."""
     found = Response.FromString(answer)
     if found.err_no != 0:
         return False
@@ -227,7 +227,7 @@ def open_session(folder: Path) -> onnxruntime.InferenceSession:
 
 
 def run_loop(graph: str, models: Path, *, seconds: float, warmup_seconds: float) -> Report:
-    """Run whole batches in turn; counted are rows, latencies are those of a batch for each."""
+    """Run full batches in turn; counts rows, whose latency is that of their batch."""
     size = GRAPHS[graph].batch
     batches = Bare(graph, models).batches()
     latencies: list[int] = []
@@ -239,7 +239,7 @@ def run_loop(graph: str, models: Path, *, seconds: float, warmup_seconds: float)
     cpu, began = time.process_time(), time.perf_counter_ns()
     before, end = began, began + int(seconds * 1e9)
     while before < end:
-        for run in batches:  # all of them, as they are not alike
+        for run in batches:  # all of them, as their sizes differ
             run()
             now = time.perf_counter_ns()
             latencies += [now - before] * size

@@ -27,7 +27,7 @@ def infer_path(model: str) -> str:
 
 @cache
 def right_price() -> float:
-    """What the bare model makes of X."""
+    """The bare model's output for X."""
     session = onnxruntime.InferenceSession(price(), providers=["CPUExecutionProvider"])
     (prices,) = session.run(None, {"x": X})
     return float(prices[0, 0])
@@ -63,15 +63,15 @@ def resnet50_messages() -> list[bytes]:
 
 
 def is_resnet50_message(answer: bytes, expected: NDArray[Any]) -> bool:
-    """Whether the message holds the scores that the bare model gives."""
+    """Whether the message contains the bare model's scores."""
     scores = _numbers(RESPONSE.FromString(answer))
     return scores.size == expected.size and np.allclose(scores, expected, rtol=1e-3, atol=1e-5)
 
 
 def _raw(model: str, x: NDArray[Any]) -> bytes:
-    asked = REQUEST(model_name=model, raw_input_contents=[x.tobytes()])
-    asked.inputs.add(name="x", datatype="FP32", shape=x.shape)
-    message: bytes = asked.SerializeToString()
+    request = REQUEST(model_name=model, raw_input_contents=[x.tobytes()])
+    request.inputs.add(name="x", datatype="FP32", shape=x.shape)
+    message: bytes = request.SerializeToString()
     return message
 
 

@@ -1,4 +1,4 @@
-"""What every load generator and every bare loop is told, and what it reports."""
+"""The plan of every load generator and every bare loop, and their report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FAULTS_KEPT = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How long to load, and whose CPU time to read meanwhile."""
+    """The duration of the load, and the process whose CPU time is measured."""
 
     seconds: float
     warmup_seconds: float = 0.5
@@ -26,13 +26,13 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What one run found; printed as one line of JSON.
+    """The result of one run; printed as one line of JSON.
 
     Attributes:
-        generator: the share of the time in which the generator itself computed; near 1, it was the
-            limit.
-        server_cpu_s: CPU seconds of what is measured: the server, a bare loop, or a client.
-        faults: the first of them; a run with a fault is worthless.
+        generator: the share of the time in which the generator itself computed; near 1, the
+            generator was the limit.
+        server_cpu_s: CPU seconds of the measured process: the server, a bare loop, or a client.
+        faults: the first of them; a run with a fault is invalid.
     """
 
     answers: int
@@ -74,7 +74,7 @@ def report_of(
     client_cpu_s: float = 0.0,
     faults: Sequence[str] = (),
 ) -> Report:
-    """Sum up a run; one without an answer has a fault more."""
+    """Summarise a run; one without an answer has an additional fault."""
     ordered = sorted(latencies_ns)
     if not ordered:
         faults = [*faults, "no right answer within the measured time"]
@@ -98,7 +98,7 @@ def percentile_us(ordered_ns: Sequence[int], share: float) -> float:
 
 
 class CpuClock:
-    """CPU time of a process and the children it has now, in seconds. None: always 0."""
+    """CPU time of a process and its current children, in seconds. None: always 0."""
 
     def __init__(self, pid: int | None) -> None:
         self._processes: list[psutil.Process] = []
@@ -113,9 +113,9 @@ class CpuClock:
 
 
 def options_of(module: str, *more: tuple[str, dict[str, object]]) -> argparse.Namespace:
-    """The options of a generator or loop that is run as ``module``, and ``more`` of its own.
+    """The options of a generator or loop that is run as ``module``, and those of ``more``.
 
-    ``--core`` is obeyed here: the process runs on that one only.
+    ``--core`` is applied here: it pins the process.
     """
     parser = argparse.ArgumentParser(prog=f"python -m {module}")
     parser.add_argument("--seconds", type=float, default=2.0)
@@ -137,11 +137,11 @@ SERVER_OPTIONS: tuple[tuple[str, dict[str, object]], ...] = (
     ("--heads", {"choices": HEADS, "default": "same"}),
     ("--server-pid", {"type": int, "help": "read the CPU time of this process"}),
 )
-"""Of generators, which load a server on 127.0.0.1."""
+"""Options of generators that load a server on 127.0.0.1."""
 
 
 def plan_of(options: argparse.Namespace) -> Plan:
-    """The plan that the options ask for."""
+    """The plan of these options."""
     return Plan(
         seconds=options.seconds, warmup_seconds=options.warmup, server_pid=options.server_pid
     )

@@ -1,8 +1,8 @@
 """gRPC load on loopback, cheaper than any server: C connections with S unary calls in flight each.
 
-The heads were encoded beforehand (``benchmarks.calls``); whatever one read answers is asked anew by
-one write. Every message is compared with the expected one, every status is looked at. A connection
-whose encoded calls are used up is closed, and a new one begins them again.
+The heads were encoded beforehand (``benchmarks.calls``); the calls answered in one read are
+repeated in one write. Every message is compared with the expected one, every status is checked. A
+connection whose encoded calls have all been made is closed, and a new one makes them again.
 Sources: RFC 9113 (frames, flow control), RFC 7541 (header blocks), the gRPC HTTP/2 protocol.
 
     python -m benchmarks.load_calls --port 9000 --body request.bin --connections 8 --streams 4
@@ -56,11 +56,11 @@ OPENING = (
 
 
 class BadAnswer(Exception):
-    """What arrived is not an answer that counts."""
+    """The answer is wrong or an error."""
 
 
 class Phase(Enum):
-    """Where a run stands."""
+    """The phases of a run."""
 
     WARMING = "warming"
     OPENING = "opening"
@@ -72,7 +72,7 @@ class Phase(Enum):
 class Measurement:
     """Counts answers between the first one after the warm-up and the first one after the end.
 
-    So it holds whole turns of a server that answers in bursts.
+    So it contains whole cycles of a server that answers in bursts.
     """
 
     def __init__(self, server: CpuClock) -> None:
@@ -84,7 +84,7 @@ class Measurement:
         self._server = server
 
     def answered(self, latencies_ns: list[int]) -> None:
-        """One read held the ends of these calls."""
+        """Count calls that ended in one read."""
         if self.phase is Phase.OPENING:
             self._read_clocks(-1)
             self.phase = Phase.MEASURING
@@ -94,7 +94,7 @@ class Measurement:
                 self._close()
 
     def fault(self, text: str) -> None:
-        """The run is worthless."""
+        """Record a fault; the run is invalid."""
         self.faults.append(text)
         if self.phase in (Phase.MEASURING, Phase.CLOSING):
             self._close()
@@ -112,7 +112,7 @@ class Measurement:
         self.client_cpu_s += sign * time.process_time()
 
     def report(self) -> Report:
-        """Sum up."""
+        """The report of the run."""
         return report_of(
             self.latencies_ns,
             seconds=self.seconds,
@@ -125,8 +125,8 @@ class Measurement:
 class Caller(asyncio.Protocol):
     """One connection, with ``streams`` calls in flight.
 
-    ``messages`` are sent in turn, with their prefixes; ``expected`` holds the only right answer, or
-    None where any answer that is no error counts.
+    ``messages`` are sent in turn, with their prefixes; ``expected`` is the only right answer, or
+    None where any answer without an error is right.
     """
 
     def __init__(
@@ -157,19 +157,19 @@ class Caller(asyncio.Protocol):
         self.used_up = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Greet, and make the first calls once the server's settings are there."""
+        """Send the preface; the first calls follow the server's settings."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.write(OPENING)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Nobody may leave before the measurement is over."""
+        """A connection lost before the end of the measurement is a fault."""
         if self._sent_ns and self._measurement.phase is not Phase.CLOSED:
             self._measurement.fault(f"connection lost: {error}")
         if not self.used_up.done():
             self.used_up.set_result(None)
 
     def data_received(self, data: bytes) -> None:
-        """Judge every answer, and ask as many times again."""
+        """Check every answer, and make the same number of calls again."""
         try:
             self._read(self._rest + data if self._rest else data)
         except BadAnswer as error:
@@ -215,7 +215,7 @@ class Caller(asyncio.Protocol):
             self._consumed = 0
 
     def _call(self, count: int) -> None:
-        """Make so many calls by one write."""
+        """Make ``count`` calls in one write."""
         first = self._next
         self._next = min(first + count, len(self._heads))
         out = []
@@ -260,7 +260,7 @@ class Caller(asyncio.Protocol):
         self._transport.writelines(out)
 
     def _judge_block(self, block: bytes) -> None:
-        """Decode a block; it is right again whenever it comes back and leaves the table alone."""
+        """Decode and check a block; an equal one that does not change the table is right again."""
         entries = self._decoder.header_table.dynamic_entries
         before = (len(entries), entries[0] if entries else None)
         fields = {str(name): str(value) for name, value in self._decoder.decode(block)}
@@ -328,15 +328,15 @@ async def load_calls(
 ) -> Report:
     """Load a server on 127.0.0.1, a connection for each of ``heads``.
 
-    Messages, and the expected one, come without gRPC's prefix; each connection sends them in turn
-    from a place of its own.
+    Messages and the expected one are without gRPC's prefix; each connection sends the messages in
+    turn, starting at another one.
     """
     loop = asyncio.get_running_loop()
     measurement = Measurement(CpuClock(plan.server_pid))
     framed = [grpc_message(message) for message in messages]
     right = None if expected is None else grpc_message(expected)
 
-    async def keep_calling(number: int) -> None:
+    async def call_repeatedly(number: int) -> None:
         start = number * len(framed) // len(heads)
         turn = framed[start:] + framed[:start]
         while measurement.phase is not Phase.CLOSED:
@@ -348,7 +348,7 @@ async def load_calls(
             finally:
                 caller.close()
 
-    callers = [asyncio.ensure_future(keep_calling(number)) for number in range(len(heads))]
+    callers = [asyncio.ensure_future(call_repeatedly(number)) for number in range(len(heads))]
 
     async def until_closed(seconds: float) -> None:
         waiter = asyncio.ensure_future(measurement.closed.wait())

@@ -1,7 +1,7 @@
 """HTTP/1.1 load by wrk, which needs far less CPU than a generator in Python.
 
-wrk sees statuses only, so one answer is judged here first, and what all answers weigh is compared
-with what so many right ones would.
+wrk checks statuses only, so one answer is checked here first, and the size of all answers is
+compared with that of the same number of right ones.
 
     python -m benchmarks.load_wrk --port 8000 --path /echo --body request.json --connections 32
 """
@@ -22,11 +22,11 @@ SCRIPT = Path(__file__).with_suffix(".lua")
 ERRORS = ("connect", "read", "write", "status", "timeout")
 JSON = "application/json"
 START_SECONDS = 30.0
-"""Bound of a run beyond the time it measures."""
+"""Limit of a run's time in addition to the measured time."""
 
 
 class WrkFailed(Exception):
-    """wrk did not run to its end, or prints what cannot be read."""
+    """wrk failed, or its output cannot be parsed."""
 
 
 def load_wrk(
@@ -43,7 +43,7 @@ def load_wrk(
     """Load a server on 127.0.0.1.
 
     Raises:
-        WrkFailed: the first answer is wrong, or wrk did not run to its end.
+        WrkFailed: the first answer is wrong, or wrk failed.
     """
     weight = weight_of_answer(port, path, body.read_bytes(), expected, kind)
     server = CpuClock(plan.server_pid)
@@ -53,7 +53,7 @@ def load_wrk(
         server_cpu_s, own_cpu_s = server.seconds() - before, _children_cpu() - own_before
     faults = [f"{name} errors: {counts[name]}" for name in ERRORS if counts[name]]
     answers, seconds = int(counts["requests"]), counts["seconds"]
-    # Answers that were under way when the time was over may be counted on one side only.
+    # Answers in flight at the end may be counted on one side only.
     if abs(counts["bytes"] - answers * weight) > connections * weight:
         faults.append(f"{answers} answers weigh {counts['bytes']} bytes, not {answers * weight}")
     if not answers:
@@ -73,7 +73,7 @@ def load_wrk(
 def weight_of_answer(
     port: int, path: str, body: bytes, expected: bytes | None, kind: str = JSON
 ) -> int:
-    """Ask once and judge the answer; gives its bytes with its head.
+    """Send one request and check the answer; returns its size with its head.
 
     Raises:
         WrkFailed: it is wrong.
@@ -95,7 +95,7 @@ def weight_of_answer(
 def _run(
     port: int, path: str, body: Path, connections: int, heads: str, seconds: float, kind: str
 ) -> dict[str, float]:
-    whole = max(1, round(seconds))  # wrk knows whole seconds only
+    whole = max(1, round(seconds))  # wrk takes whole seconds only
     command = ["wrk", "--threads=1", f"--connections={connections}", f"--duration={whole}s"]
     command += [
         f"--script={SCRIPT}",

@@ -1,4 +1,4 @@
-"""The ONNX models under test, built once with seeded random weights and kept in a folder.
+"""The ONNX models of the benchmarks, built once with seeded random weights and kept in a folder.
 
 Speed does not depend on what a model has learnt, so nothing is downloaded: the layers have the real
 shapes, the weights are random and scaled so that values neither vanish nor overflow (either would
@@ -30,7 +30,7 @@ _STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))  # ResNet-50: width, blocks
 
 
 class GraphBuilder:
-    """Collects nodes and weights; each method appends a layer and gives its output's name."""
+    """Collects nodes and weights; each method appends a layer and returns its output's name."""
 
     def __init__(self, seed: int) -> None:
         self._random = np.random.default_rng(seed)
@@ -43,7 +43,7 @@ class GraphBuilder:
         return self.constant(values)
 
     def constant(self, values: NDArray[Any]) -> str:
-        """These very values."""
+        """A constant with these values."""
         name = f"w{len(self._weights)}"
         self._weights.append(numpy_helper.from_array(values, name))
         return name
@@ -69,7 +69,7 @@ class GraphBuilder:
         stride: int = 1,
         gain: float = 1,
     ) -> str:
-        """A convolution with its normalisation folded in, as a converter leaves it."""
+        """A convolution with its normalisation folded in, as converters do it."""
         scale = gain * (2 / (depth_in * kernel * kernel)) ** 0.5
         weight = self.weight((depth_out, depth_in, kernel, kernel), scale)
         return self.node(
@@ -168,7 +168,7 @@ def recogniser() -> bytes:
 
 
 def reader() -> bytes:
-    """Token numbers, 0 where there is none, to the mean of what two dense layers make of them."""
+    """Token numbers, 0 for padding, to the mean of two dense layers' outputs."""
     graph, width = GraphBuilder(33), 128
     x = graph.node("Gather", [graph.weight((VOCABULARY, width), 1), "tokens"])
     for _ in range(2):
@@ -226,8 +226,8 @@ def wide_dense() -> bytes:
 def price() -> bytes:
     """13 features to a price by 64 hidden units.
 
-    Its weights are small multiples of 1/8: of features that are such multiples too every sum is
-    exact, so that the answer does not depend on what else is in a batch.
+    Its weights are small multiples of 1/8: if the features are such multiples, too, every sum is
+    exact, so that the answer does not depend on the other rows of a batch.
     """
     graph, random = GraphBuilder(34), np.random.default_rng(34)
 
@@ -254,7 +254,7 @@ BUILDERS: dict[str, Callable[[], bytes]] = {
 
 
 def model_folder(name: str, cache: Path) -> Path:
-    """The folder that holds the model ``name``, built now unless it is there already."""
+    """The folder of the model ``name``, which is built unless it exists already."""
     folder = cache / name
     file = folder / "model.onnx"
     if not file.is_file():

@@ -3,9 +3,9 @@ in the original and in Penstock.
 
 The interpreter is one of Python 3.6 to 3.9 that has ``paddle_serving_server`` 0.9.0, its app and
 client, and Paddle. The project is the one of the original's environment check, from its package: a
-linear model behind one op in a process of its own. Each service is started in turn, asked over HTTP
-and gRPC by ``penstock bench``, measured in processes, threads and memory, and stopped; rounds take
-turns, and the figures are medians. Server and client share this machine's cores.
+linear model behind one op in a process of its own. Each service is started in turn, loaded over
+HTTP and gRPC by ``penstock bench``, measured in processes, threads and memory, and stopped; rounds
+alternate, and the figures are medians. Server and client share this machine's cores.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def main() -> int:
 def measured(
     project: Path, python: Sequence[str], environment: dict[str, str], seconds: float
 ) -> Figures:
-    """The figures of one start."""
+    """The figures of one run of a service."""
     started = time.monotonic()
     with served(project, python, environment) as server:
         figures: Figures = {"seconds until the first answer": time.monotonic() - started}
@@ -85,7 +85,7 @@ def measured(
 def served(
     project: Path, python: Sequence[str], environment: dict[str, str]
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """The project's service, once it has answered."""
+    """Run the project's service; yields when it has answered."""
     with (project / "service.log").open("wb") as log:
         server = subprocess.Popen(
             [*python, "web_service.py", "config_cpu.yml"], cwd=project, stdout=log, stderr=log,
@@ -100,7 +100,7 @@ def served(
             time.sleep(0.05)
         yield server
     finally:
-        # The original leaves processes behind when it is asked to stop.
+        # The original leaves processes running when it is terminated.
         with suppress(ProcessLookupError):
             os.killpg(server.pid, signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
@@ -110,7 +110,7 @@ def served(
 
 
 def answers(body: bytes) -> bool:
-    """Whether there is the right answer."""
+    """Whether the service gives the right answer."""
     try:
         with urlopen(f"http://127.0.0.1:{HTTP}/uci/prediction", body, timeout=10) as reply:
             return b"18.9" in reply.read()
@@ -135,7 +135,7 @@ def load(url: str, seconds: float) -> list[dict[str, Any]]:
 
 
 def used(session: int) -> Figures:
-    """What the processes of a session have, as the system counts it."""
+    """Processes, threads and memory of a session, from ``/proc``."""
     processes = [
         int(each.name)
         for each in Path("/proc").iterdir()

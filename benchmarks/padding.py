@@ -1,4 +1,4 @@
-"""``python -m benchmarks --only padding``: a model server's modes on pictures of unlike sizes.
+"""``python -m benchmarks --only padding``: a model server's modes on pictures of different sizes.
 
 The experiment of Paddle Serving's page on its asynchronous framework, made small: 1 to 70 clients,
 each with one request in flight, a picture of one row whose sides differ by up to 50 in 224, here 12
@@ -158,13 +158,13 @@ def _server(model: str, flags: Sequence[str], cache: Path, core: int) -> Iterato
     ) as process:
         try:
             assert process.stdout is not None
-            told: list[str] = []
+            output: list[str] = []
             for line in process.stdout:
-                told.append(line)
+                output.append(line)
                 if match := _ADDRESS.search(line):
                     break
             else:
-                raise RuntimeError("the model server does not start: " + "".join(told))
+                raise RuntimeError("the model server does not start: " + "".join(output))
             _await_ready(int(match[1]))
             threading.Thread(target=process.stdout.read, daemon=True).start()
             yield int(match[1]), process.pid
@@ -195,7 +195,7 @@ def _await_ready(port: int) -> None:
 def _rate(
     port: int, model: str, arrays: list[NDArray[Any]], clients: int, seconds: float, core: int
 ) -> float:
-    """Answers a second to so many clients, each with one request in flight."""
+    """Answers a second to ``clients`` clients, each with one request in flight."""
     os.sched_setaffinity(0, {core})
     requests = [_request(port, model, each) for each in arrays]
     return asyncio.run(_answered(port, requests, clients, seconds)) / seconds

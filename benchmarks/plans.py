@@ -1,13 +1,13 @@
-"""``python -m benchmarks.plans``: what ``penstock plan`` predicts beside what is measured.
+"""``python -m benchmarks.plans``: the predictions of ``penstock plan`` and the measured values.
 
-    chain      an op that waits 4 ms, then one that computes for 2 ms
+    chain      an op that waits for 4 ms, then one that computes for 2 ms
     ensemble   two classifiers (ONNX) in batches of up to 8, and the mean of both
     ocr        the OCR example on five of its pictures, one thread for each run of a model
 
 Each graph is planned and verified as it is; then with other settings, from the costs of the first
 service, and verified on a service that is started with them. Everything runs on this machine, the
-client as well, so nothing else should; the last column says how many cores something else had.
-Before each plan it is waited, for ``--patience`` seconds at most, until nothing else runs.
+client as well, so nothing else should; the last column is the number of cores used by others.
+Before each plan the run waits, for ``--patience`` seconds at most, until nothing else runs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ RESULTS = Path(__file__).parent / "results"
 PICTURES = ("small", "strip", "plain", "upside_down", "downwards")
 READY_SECONDS = 60
 QUIET = 0.3
-"""Seconds that cores compute in two; a guess."""
+"""CPU seconds in two seconds below which the machine counts as idle (an estimate)."""
 
 CHAIN = """
 import time
@@ -79,11 +79,11 @@ class Graph:
     """One graph.
 
     Attributes:
-        make: writes into a folder what the service needs, and the requests as ``requests.json``;
-            its script's name.
-        route: that is asked.
-        change: the other settings.
-        measuring: length of a step of the measuring run.
+        make: writes the service's files and the requests (``requests.json``) into a folder; returns
+            the script's name.
+        route: the route of the requests.
+        change: the other settings of the second service.
+        measuring: duration of a step of the measuring run.
     """
 
     make: Callable[[Path], str]
@@ -93,14 +93,14 @@ class Graph:
 
 
 def chain(folder: Path) -> str:
-    """See the module."""
+    """Write the graph's service, see the module."""
     (folder / "service.py").write_text(CHAIN)
     (folder / "requests.json").write_text('{"x": 1}')
     return "service.py"
 
 
 def ensemble(folder: Path) -> str:
-    """See the module."""
+    """Write the graph's service, see the module."""
     for name in ("classifier-a", "classifier-b"):
         built = model_folder(name, RESULTS / "models")
         shutil.copytree(built, folder / name)
@@ -111,7 +111,7 @@ def ensemble(folder: Path) -> str:
 
 
 def ocr(folder: Path) -> str:
-    """See the module."""
+    """Write the graph's service, see the module."""
     shutil.copytree(ROOT / "examples/ocr", folder, dirs_exist_ok=True)
     config = folder / "config.yml"
     config.write_text(config.read_text().replace("thread_num: 2", "thread_num: 1"))
@@ -135,7 +135,7 @@ GRAPHS = {
 
 @contextmanager
 def serving(folder: Path, script: str, settings: Sequence[str]) -> Iterator[str]:
-    """The URL of a service that runs meanwhile."""
+    """Run a service and yield its URL."""
     port = free_port()
     command = [sys.executable, "-m", "penstock", "run", script]
     for each in settings:
@@ -159,7 +159,7 @@ def serving(folder: Path, script: str, settings: Sequence[str]) -> Iterator[str]
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """A port without a listener."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -188,7 +188,7 @@ def wait_ready(process: subprocess.Popen[bytes], port: int) -> None:
 
 
 def planned(folder: Path, url: str, *arguments: str) -> dict[str, Any]:
-    """What ``penstock plan`` says in JSON."""
+    """The output of ``penstock plan`` as JSON."""
     command = [sys.executable, "-m", "penstock", "plan", url, "--data", "requests.json"]
     done = subprocess.run(
         [*command, *arguments, "--verify", "--json"],
@@ -201,7 +201,7 @@ def planned(folder: Path, url: str, *arguments: str) -> dict[str, Any]:
 
 
 def wait_for_quiet(seconds: float) -> None:
-    """Return when little has run for two seconds, or after so many."""
+    """Return when the machine was idle for two seconds, or after ``seconds``."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         idle = _idle()

@@ -1,9 +1,9 @@
 """From the reports of all rounds to a table for people and a file for programs: pure.
 
-On a noisy machine two runs a minute apart differ by more than what is to be measured. So floor and
-contenders take turns, each round in the opposite order of the one before, and only figures of the
-same round are compared; a drift that is slow against a round cancels. CPU time for an answer is
-disturbed less by others than time is, so the ratio of both is given.
+On a noisy machine two runs a minute apart differ by more than the effect to be measured. So floor
+and contenders alternate, each round in the opposite order of the one before, and only figures of
+the same round are compared; a drift that is slow compared with a round cancels. CPU time for an
+answer is disturbed less by other processes than time is, so the ratio of both is given.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from benchmarks.scenarios import Target
 
 PACKAGES = ("penstock", "uvicorn", "uvloop", "httptools", "grpcio", "onnxruntime", "numpy")
 GENERATOR_LIMIT = 0.95
-"""Share of its core from which on a generator may have been what limited the floor (a guess)."""
+"""Share of its core above which a generator may have limited the floor (an estimate)."""
 HEADINGS = (
     "Penstock",
     "Load",
@@ -62,7 +62,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A contender of a scenario under one load; ``failure`` says why there is no summary."""
+    """A contender of a scenario under one load; ``failure`` is the reason of a missing summary."""
 
     scenario: str
     title: str
@@ -109,7 +109,7 @@ def _quotient(over: float, under: float) -> float:
 
 
 def verdict(target: Target | None, found: Summary) -> str:
-    """What was promised and whether it holds; where others disturb, time and CPU disagree."""
+    """The target and whether it was met; on a disturbed machine, time and CPU may disagree."""
     if target is None:
         return ""
     promises = []
@@ -175,7 +175,7 @@ def markdown(rows: Sequence[Row], machine: dict[str, Any]) -> str:
 
 
 def machine_facts(*, rounds: int, seconds: float) -> dict[str, Any]:
-    """What a reader of the numbers must know about where they come from."""
+    """The facts about the machine and the run that a reader of the numbers needs."""
     names = [
         line.partition(":")[2].strip()
         for line in Path("/proc/cpuinfo").read_text().splitlines()

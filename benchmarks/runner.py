@@ -25,15 +25,15 @@ ROOT = Path(__file__).parent.parent
 START_SECONDS = 60.0
 STOP_SECONDS = 10.0
 GENERATOR_SECONDS = 150.0
-"""Bound of one generator's run beyond its measured time: its own waiting, twice, and a start."""
+"""Limit of a generator's time beyond the measured one: twice its own wait, and its start."""
 JUDGED = 6
-"""Answers of a graph that are compared with the bare models' before it is loaded."""
+"""Answers of a graph that are compared with the bare models' before the measurements."""
 
 T = TypeVar("T")
 
 
 class BenchmarkError(Exception):
-    """Something that was to be measured does not run or answers wrongly."""
+    """A measured program does not run or answers wrongly."""
 
 
 def two_cores() -> tuple[int, int]:
@@ -49,12 +49,12 @@ def two_cores() -> tuple[int, int]:
 
 
 def turn_order(contenders: Sequence[T], number: int) -> list[T]:
-    """Who runs when in round ``number``: forwards in even rounds, backwards in odd ones."""
+    """The order in round ``number``: forwards in even rounds, backwards in odd ones."""
     return list(contenders) if number % 2 == 0 else list(reversed(contenders))
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on now."""
+    """A port of loopback without a listener."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -93,7 +93,7 @@ class Server:
         return self._process.pid
 
     def wait_until_ready(self) -> None:
-        """Return once it says that it is ready.
+        """Return when the server reports that it is ready.
 
         Raises:
             BenchmarkError: it ended, or is not ready in time; with the end of its log.
@@ -101,7 +101,7 @@ class Server:
         deadline = time.monotonic() + START_SECONDS
         while not self._answers():
             try:
-                # Waiting for its end is the pause between two questions.
+                # Waiting for its end is the pause between two requests.
                 self._process.wait(0.05)
             except subprocess.TimeoutExpired:
                 if time.monotonic() < deadline:
@@ -123,7 +123,7 @@ class Server:
             connection.close()
 
     def ask(self, protocol: str, message: bytes, scenario: Scenario) -> bytes:
-        """The body of one answer to a message of the scenario, by a client that is not ours.
+        """The body of one answer to a message of the scenario, by an independent client.
 
         Raises:
             BenchmarkError: there is none.
@@ -182,7 +182,7 @@ class ScenarioRun:
         self._failures: dict[str, str] = {}
 
     def run(self, tell: Callable[[str], None]) -> list[Row]:
-        """Measure everything; ``tell`` hears what is measured next."""
+        """Measure everything; ``tell`` is called with a text before each measurement."""
         messages = self._folder / "messages"
         messages.mkdir(parents=True, exist_ok=True)
         for number, message in enumerate(self._scenario.messages()):
@@ -202,7 +202,7 @@ class ScenarioRun:
         return rows
 
     def _start(self, contender: Contender, stack: ExitStack) -> None:
-        """Start it and verify its first answers; a failure is kept and spares it the rounds."""
+        """Start it and check its first answers; after a failure it is left out of the rounds."""
         graph = self._scenario.graph
         names = GRAPHS[graph].models if graph is not None else self._scenario.models
         models = [model_folder(name, self._models) for name in names]
@@ -242,7 +242,7 @@ class ScenarioRun:
             self._failures[contender.name] = f"{load.label}: {error}"
 
     def _command(self, contender: Contender, load: Load) -> list[str]:
-        """What measures the contender: a load generator, a client, or the bare loop itself."""
+        """The command that measures the contender: a load generator, a client, or the bare loop."""
         common = ["--seconds", str(self._seconds), "--core"]
         if contender.server is None:
             graph = ["--graph", str(self._scenario.graph), "--models", str(self._models)]

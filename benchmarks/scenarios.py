@@ -1,4 +1,4 @@
-"""What is measured against what, and what is promised of it: the rows of the table."""
+"""The comparisons and their targets: the rows of the table."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ LONG_STEPS, SHORT_STEPS = 500_000, 5_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """How many requests are in flight, over what, and whether their heads differ."""
+    """The number of requests in flight, their protocol, and whether their heads differ."""
 
     protocol: str
     connections: int
@@ -52,7 +52,7 @@ class Load:
 
     @property
     def label(self) -> str:
-        """How the table names it."""
+        """Its name in the table."""
         shape = f"{self.connections}x{self.streams}" if self.streams > 1 else f"{self.connections}"
         return f"{shape}, {self.heads} heads"
 
@@ -64,8 +64,8 @@ class Contender:
     Attributes:
         server: a script in ``benchmarks/servers``; None for the bare loop of the scenario's graph.
         options: the script's.
-        client: what is measured is this client of ``benchmarks.client_calls``, not the server.
-        ready: what a GET answers with 200 once the server is ready; None: that it listens will do.
+        client: this client of ``benchmarks.client_calls`` is measured, not the server.
+        ready: the path of which a GET gives 200 when the server is ready; None: when it listens.
     """
 
     name: str
@@ -77,13 +77,13 @@ class Contender:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What is promised of a row; each figure against the floor in the same round.
+    """The target of a row; each figure is compared with the floor of the same round.
 
     Attributes:
         ratio: answers a second, at least this many times the floor's.
         p50: median time of an answer, at most this many times the floor's.
-        later_ms: median time of an answer, at most so much later than the floor's.
-        cpu_ms: CPU time of an answer, at most so much more than the floor's.
+        later_ms: median time of an answer, at most this much above the floor's.
+        cpu_ms: CPU time of an answer, at most this much above the floor's.
     """
 
     ratio: float | None = None
@@ -97,14 +97,14 @@ class Scenario:
     """A floor and its contenders under the same loads.
 
     Attributes:
-        messages: what is sent in turn, JSON texts over HTTP, serialised Requests over gRPC.
-        is_right: whether an answer is right; None where ``graph`` tells.
+        messages: the messages sent in turn, JSON texts over HTTP, serialised Requests over gRPC.
+        is_right: whether an answer is right; None with ``graph``.
         graph: the graph of models that all of them run.
-        matches: whether an answer is what the graph's bare models say.
-        models: those that the servers get, where there is no graph.
+        matches: whether an answer equals that of the graph's bare models.
+        models: the servers' models where there is no graph.
         exact: every answer must equal the first one, byte by byte.
-        targets: (contender, load's label) to what is promised.
-        seconds: how many times the usual length one measurement takes.
+        targets: the target by (contender, load's label).
+        seconds: factor of the duration of a measurement.
         kind: the media type of messages over HTTP.
         path: of the route over HTTP.
         method: of gRPC, as a path.
@@ -129,7 +129,7 @@ class Scenario:
 
 
 def service(name: str, *options: str) -> Contender:
-    """Penstock; an executor's name stands for its option."""
+    """Penstock; the name of an executor is also its option."""
     own = ("--executor", name) if name in ("thread", "inline", "process") else ()
     return Contender(name=name, server="service", options=(*own, *options))
 
@@ -140,12 +140,12 @@ GRPC_AIO = Contender(name="grpc.aio", server="floor_grpc", ready=None)
 
 
 def http(connections: int, heads: str = "same") -> Load:
-    """So many requests at a time, one on each connection."""
+    """Concurrent requests, one on each of ``connections``."""
     return Load(protocol="http", connections=connections, heads=heads)
 
 
 def grpc(connections: int, streams: int = 1, heads: str = "same") -> Load:
-    """So many calls at a time on each of so many connections."""
+    """``streams`` concurrent calls on each of ``connections``."""
     return Load(protocol="grpc", connections=connections, streams=streams, heads=heads)
 
 
@@ -210,7 +210,7 @@ def heads() -> list[Scenario]:
 
 
 def instruments() -> Scenario:
-    """What observing costs: an echo with instruments, against the same service without any."""
+    """The cost of instruments: an echo with them, against the same service without any."""
     load = http(32, "different")
     named = {
         "default": ("default", 0.95),
@@ -261,7 +261,7 @@ def one_at_a_time() -> list[Scenario]:
 
 
 def large() -> list[Scenario]:
-    """5 MiB in a message, and 5 MiB on the way from one op to the next."""
+    """5 MiB in a message, and 5 MiB passed from one op to the next."""
     loads = (grpc(1), grpc(2))
     array = ("--graph", "arrays", "--executor", "process", "--every-core", "--ops")
     two = service("2 process ops", *array, "2")
@@ -289,7 +289,7 @@ def large() -> list[Scenario]:
 
 
 def ops() -> list[Scenario]:
-    """What one more op costs, and what more workers and engines bring on the same two cores."""
+    """The cost of one more op, and the gain of more workers and engines on the same two cores."""
     row = service("3 ops", "--ops", "3")
     compute = ("--graph", "compute", "--steps", str(LONG_STEPS), "--every-core")
     one, *more = (

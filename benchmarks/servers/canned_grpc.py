@@ -1,7 +1,7 @@
-"""A gRPC server that answers every call with the same reply, and does hardly anything else.
+"""A gRPC server that answers every call with the same reply at minimal cost.
 
 For measuring clients: HTTP/2 frames by hand, fixed header blocks, one write per turn of the loop.
-It looks at nothing but where a request ends. Source: RFC 9113 (frames), the gRPC HTTP/2 protocol.
+Of the requests it reads only their ends. Source: RFC 9113 (frames), the gRPC HTTP/2 protocol.
 
     python -m benchmarks.servers.canned_grpc --core 0 --http-port 0 --grpc-port 9000
 """
@@ -44,7 +44,7 @@ class CannedConnection(asyncio.Protocol):
         self._greeted = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Open the windows as far as they go, so that they need no care for two gigabytes."""
+        """Open the windows to the maximum, so that no updates are needed for two gigabytes."""
         self._transport = cast(asyncio.Transport, transport)
         settings = struct.pack("!HIHI", 0x3, 1000, 0x4, WINDOW)
         opened = struct.pack("!I", WINDOW - 65_535)

@@ -1,4 +1,4 @@
-"""FastAPI under uvicorn: a pydantic model in and out, as its own pages write it."""
+"""FastAPI under uvicorn: a pydantic model in and out, as in its documentation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def echo(flower: Flower) -> Flower:
 
 @app.get("/readyz")
 async def ready() -> str:
-    """Whether it serves."""
+    """Readiness."""
     return "ok"
 
 

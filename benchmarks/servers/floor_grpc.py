@@ -1,6 +1,6 @@
 """The gRPC floor: a bare grpc.aio unary handler that echoes the pairs.
 
-With ``--graph inference`` it answers the price, which it knows beforehand.
+With ``--graph inference`` it answers the price, which is computed once.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ MAX_MESSAGE_BYTES = 64 << 20
 
 
 async def inference(request: Request, context: aio.ServicerContext[Request, Response]) -> Response:
-    """Answer what was asked."""
+    """Answer with the request's keys and values."""
     return Response(key=request.key, value=request.value, tensors=request.tensors)
 
 
 async def infer(request: Any, context: aio.ServicerContext[Any, Any]) -> Any:
-    """Answer the price."""
+    """Answer with the price."""
     price = np.float32(right_price()).tobytes()
     answer = RESPONSE(model_name=request.model_name, model_version="1", raw_output_contents=[price])
     answer.outputs.add(name="price", datatype="FP32", shape=[request.inputs[0].shape[0], 1])

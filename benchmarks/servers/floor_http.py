@@ -1,7 +1,7 @@
 """The HTTP floor: a bare ASGI callable under uvicorn that parses the JSON and answers the echo, or
-with ``--graph inference`` the price, which it knows beforehand.
+with ``--graph inference`` the price, which is computed once.
 
-What it leaves out is what Penstock adds: routes, checks, deadlines, a graph, a worker, an id.
+It has none of Penstock's additions: routes, checks, deadlines, a graph, a worker, an id.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
-def echo_of(asked: dict[str, Any]) -> dict[str, Any]:
+def echo_of(document: dict[str, Any]) -> dict[str, Any]:
     """The echo's five members."""
     return {
         "err_no": 0,
         "err_msg": "",
-        "key": asked["key"],
-        "value": asked["value"],
+        "key": document["key"],
+        "value": document["value"],
         "tensors": [],
     }
 
 
-def price_of(asked: dict[str, Any]) -> dict[str, Any]:
-    """What a model of the Open Inference Protocol answers."""
-    rows = asked["inputs"][0]["shape"][0]
+def price_of(document: dict[str, Any]) -> dict[str, Any]:
+    """The answer of a model by the Open Inference Protocol."""
+    rows = document["inputs"][0]["shape"][0]
     tensor = {"name": "price", "datatype": "FP32", "shape": [rows, 1], "data": [right_price()]}
     return {"model_name": "price", "model_version": "1", "outputs": [tensor]}
 
@@ -48,8 +48,8 @@ async def app(scope: dict[str, Any], receive: Receive, send: Send) -> None:
             more = message.get("more_body", False)
     else:
         body = b'{"key":[],"value":[]}'
-    asked = orjson.loads(body)
-    found = price_of(asked) if "inputs" in asked else echo_of(asked)
+    document = orjson.loads(body)
+    found = price_of(document) if "inputs" in document else echo_of(document)
     answer = orjson.dumps(found)
     headers = [
         (b"content-type", b"application/json"),

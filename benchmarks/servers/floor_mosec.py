@@ -1,4 +1,4 @@
-"""Mosec with the regression model: its Rust front and one worker process, on the same core."""
+"""Mosec with the regression model: its Rust server and one worker process, on the same core."""
 
 from __future__ import annotations
 

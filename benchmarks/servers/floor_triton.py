@@ -34,7 +34,7 @@ parameters {{ key: "file" value {{ string_value: "{file}" }} }}
 
 
 def prepare(model: Path, folder: Path) -> tuple[Path, Path]:
-    """Make the repository of the model, and the backend's folder with the stub that runs it."""
+    """Create the model repository, and the backend's folder with the stub that runs it."""
     repository, backends = folder / "repository", folder / "backends"
     code, backend = repository / "price" / "1", backends / "python"
     for each in (code, backend):
@@ -54,7 +54,7 @@ def _link(file: Path, place: Path) -> None:
 
 
 def main(options: ServerOptions) -> None:
-    """Become the server."""
+    """Replace this process by the server."""
     (model,) = options.models
     repository, backends = prepare(model, Path.cwd())
     libraries = [PACKAGES / "nvidia_pytriton.libs", sysconfig.get_config_var("LIBDIR")]

@@ -14,12 +14,12 @@ INSTRUMENTS: Final[dict[str, dict[str, Any]]] = {
     "tracer": {"dag": {"tracer": {"interval_s": 1}}},
     "requests": {"log_requests": True},
 }
-"""What is switched on besides the default instruments; ``none`` is without these too."""
+"""The settings besides the default instruments; ``none`` is without the default ones, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """Where to listen and what to serve."""
+    """The address and the graph of a server."""
 
     http_port: int
     grpc_port: int

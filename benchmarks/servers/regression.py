@@ -1,4 +1,4 @@
-"""The regression model that servers are compared with: one linear layer of seven features."""
+"""The regression model of the compared servers: one linear layer of seven features."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TEXT = """<ir_version: 8, opset_import: ["": 17]> g (float[n, 7] x) => (float[n
 
 
 def session_of(folder: Path) -> onnxruntime.InferenceSession:
-    """Write it and open it, with one thread."""
+    """Write and open the model, with one thread."""
     path = folder / "regression.onnx"
     save(parser.parse_model(_TEXT.format(weights=", ".join(map(str, WEIGHTS)))), str(path))
     options = onnxruntime.SessionOptions()

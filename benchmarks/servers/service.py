@@ -1,4 +1,4 @@
-"""Penstock with the graph that ``--graph`` names: a few ops of a user, as he would write them."""
+"""Penstock with the graph ``--graph``: a few ops as users write them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PADDED_TO = 32
 
 
 class EchoOp(Op):
-    """Its result is its input."""
+    """Returns its input."""
 
     def process(self, feed_batch: list[dict[str, Any]], typical_logid: int = 0) -> dict[str, Any]:
         return feed_batch[0]
@@ -36,7 +36,7 @@ class ComputeOp(Op):
 
 
 class PassOp(Op):
-    """Gives a large array on; the first one has it, the last one tells its size."""
+    """Passes on a large array; the first op creates it, the last one returns its size."""
 
     is_first = is_last = False
 
@@ -46,7 +46,7 @@ class PassOp(Op):
 
 
 class MeanOp(Op):
-    """The mean of what its predecessors predict."""
+    """The mean of its predecessors' predictions."""
 
     def preprocess(self, input_dicts: dict[str, Any], data_id: int = 0, log_id: int = 0) -> Any:
         a, b = input_dicts.values()
@@ -54,7 +54,7 @@ class MeanOp(Op):
 
 
 class DetectOp(Op):
-    """A picture to the crops where the detector sees texts."""
+    """A picture to the crops in which the detector finds texts."""
 
     def postprocess(
         self, input_data: Any, fetch_data: dict[str, Any], data_id: int = 0, log_id: int = 0
@@ -73,7 +73,7 @@ class RecogniseOp(Op):
 
 
 class ReadOp(Op):
-    """A list of tokens to one of the lengths that run together, zeros at the end."""
+    """Pads a list of tokens with zeros to one of the lengths that are batched together."""
 
     def preprocess(self, input_dicts: dict[str, Any], data_id: int = 0, log_id: int = 0) -> Any:
         (given,) = input_dicts.values()
@@ -84,7 +84,7 @@ class ReadOp(Op):
 
 
 def ops_in_a_row(kind: type[Op], request: Op) -> list[Op]:
-    """As many as were asked for."""
+    """``--ops`` ops in sequence."""
     made = [request]
     for number in range(options.ops):
         made.append(kind(name=f"op{number}", input_ops=[made[-1]]))
@@ -127,7 +127,7 @@ def entries() -> dict[str, dict[str, Any]]:
 
 
 def install_none() -> None:
-    """Leave out the instruments that every service has, which no configuration can."""
+    """Remove the default instruments, which no configuration key can."""
     vars(build)["Instruments"] = lambda *_: Instruments()
 
 

@@ -11,10 +11,10 @@ import triton_python_backend_utils as triton  # type: ignore[import-not-found]
 
 
 class TritonPythonModel:
-    """What the backend looks for."""
+    """The class that the backend loads."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Open the file that the configuration names."""
+        """Open the model file of the configuration."""
         found = json.loads(args["model_config"])["parameters"]
         file = found["file"]["string_value"]
         options = onnxruntime.SessionOptions()

@@ -12,7 +12,7 @@ from tests.benchmarks.fake_servers import serving
 
 def test_calls_before_the_end_of_the_warm_up_are_not_counted() -> None:
     count = Count(0.05, warm_seconds=60.0)
-    assert count.goes_on()
+    assert count.continues()
     count.answered(REPLY)
     assert count.calls == 0
 

@@ -80,7 +80,7 @@ def test_every_bad_http1_request_is_refused_with_its_status(service: ServiceProc
 def verdict(link: Link) -> Verdict:
     """The service's reaction to the bytes sent before."""
     link.send(f.ping(b"the last"))
-    while not link.told_off and not any(one.payload == b"the last" for one in link.sent(f.PING)):
+    while not link.rejected and not any(one.payload == b"the last" for one in link.sent(f.PING)):
         link.read()
     for one in link.sent(f.GOAWAY):
         if one.code:

@@ -1,5 +1,5 @@
 """baidu_std by hand over a socket: messages written and read byte by byte, from the description of
-the protocol. Shares no code with what it tests, and nothing here waits for ever.
+the protocol. It shares no code with the tested package, and every wait has a timeout.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 TIMEOUT = 5.0
-"""Seconds within which every answer of these tests is there; far above what any takes."""
+"""The timeout of every answer in seconds; far above the usual times."""
 
 GENERAL = "baidu.paddle_serving.predictor.general_model.GeneralModelService"
 
@@ -38,7 +38,7 @@ def field(tag: int, value: int | str | bytes | None) -> bytes:
 
 
 def frame(meta: bytes, payload: bytes = b"", *, body: int | None = None) -> bytes:
-    """A message; ``body``: another size than it has."""
+    """A message; ``body``: a size in the header other than the actual one."""
     size = len(meta) + len(payload) if body is None else body
     return b"PRPC" + struct.pack(">II", size, len(meta)) + meta + payload
 
@@ -54,7 +54,7 @@ def request_meta(
     timeout_ms: int | None = None,
     more: bytes = b"",
 ) -> bytes:
-    """The meta of a request; what is None is not in it."""
+    """The meta of a request; fields that are None are left out."""
     call = field(1, service) + field(2, method) + field(3, log_id) + field(8, timeout_ms)
     return field(1, call) + field(3, compress) + field(4, id) + field(5, attachment) + more
 
@@ -74,7 +74,7 @@ def answer(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One message as it was read.
+    """One message as received.
 
     ``call`` has the fields of the request's meta by their numbers, ``result`` those of an answer's.
     """
@@ -101,7 +101,7 @@ class Message:
 
 
 def fields(data: bytes) -> dict[int, int | bytes]:
-    """The fields of a protobuf message by their numbers, each of which may be there once."""
+    """The fields of a protobuf message by their numbers, each at most once."""
     found: dict[int, int | bytes] = {}
     at = 0
     while at < len(data):
@@ -131,7 +131,7 @@ def _number(data: bytes, at: int) -> tuple[int, int]:
 
 
 def parse(head: bytes, rest: bytes) -> Message:
-    """A message from its header and what is behind it."""
+    """A message from its header and the bytes after it."""
     _, meta_bytes = struct.unpack(">II", head[4:])
     found = fields(rest[:meta_bytes])
     call, result, id = found.get(1), found.get(2), found.get(4, 0)
@@ -150,7 +150,7 @@ class Closed(AssertionError):
 
 
 class Connection:
-    """One end of a connection; made by ``connected``, or of an accepted socket."""
+    """One end of a connection, from ``connected`` or for an accepted socket."""
 
     def __init__(self, link: socket.socket, patience: float = TIMEOUT) -> None:
         self.socket = link
@@ -167,8 +167,8 @@ class Connection:
         """The next message.
 
         Raises:
-            Closed: there is none.
-            TimeoutError: it did not come in time.
+            Closed: the connection ended before it.
+            TimeoutError: it did not arrive in time.
         """
         head = self._take(12)
         assert head[:4] == b"PRPC", head
@@ -176,12 +176,12 @@ class Connection:
         return parse(head, self._take(size))
 
     def ask(self, data: bytes) -> Message:
-        """Send something and read one message."""
+        """Send data and read one message."""
         self.send(data)
         return self.read()
 
     def ends(self) -> bool:
-        """Whether the other side closes without another byte."""
+        """Whether the other side closes without sending another byte."""
         try:
             return not self._data and self.socket.recv(1) == b""
         except ConnectionResetError:
@@ -205,7 +205,7 @@ class Connection:
 
 @contextmanager
 def connected(port: int, patience: float = TIMEOUT, *, room: int = 0) -> Iterator[Connection]:
-    """A client's end; ``room``: bytes that its system takes ahead."""
+    """A client's end; ``room``: size of the socket's receive buffer."""
     with socket.socket() as link:
         if room:
             link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)

@@ -1,4 +1,4 @@
-"""An OpenTelemetry collector for tests: takes spans by OTLP over HTTP, and keeps them."""
+"""An OpenTelemetry collector for tests: receives spans by OTLP over HTTP, and keeps them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Received:
 
 
 class Collector:
-    """What has come to it."""
+    """The received spans."""
 
     def __init__(self, port: int) -> None:
         self.spans: list[Received] = []
@@ -47,7 +47,7 @@ class Collector:
             "PENSTOCK_OTEL": "true",
             "NO_PROXY": "127.0.0.1",
         }
-        """For services that are to export to it."""
+        """The environment of services that export to this collector."""
 
     def take(self, body: bytes) -> None:
         for of_resource in ExportTraceServiceRequest.FromString(body).resource_spans:
@@ -79,7 +79,7 @@ def _facts(attributes: Any) -> dict[str, Any]:
 
 @contextmanager
 def collecting() -> Iterator[Collector]:
-    """Run one."""
+    """Run a collector."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:

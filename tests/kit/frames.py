@@ -1,7 +1,7 @@
-"""HTTP/2 frames and HPACK instructions by hand, right or wrong, and a strict reader of frames.
+"""HTTP/2 frames and HPACK instructions by hand, valid or not, and a strict parser of frames.
 
-Nothing here is shared with the code under test: bytes are packed with ``struct`` and header blocks
-are read by the package hpack.
+It shares no code with the tested package: bytes are packed with ``struct`` and header blocks are
+decoded by the package hpack.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def literal(name: bytes, value: bytes, *, kind: int = 0x00) -> bytes:
 
 
 def block(fields: Iterable[Field]) -> bytes:
-    """A header block that needs no table and leaves none."""
+    """A header block that neither uses nor changes the dynamic table."""
     return b"".join(literal(name, value) for name, value in fields)
 
 
@@ -168,7 +168,7 @@ def changed(fields: Iterable[Field], name: bytes, value: bytes | None) -> tuple[
 def request(
     stream: int = 1, fields: Iterable[Field] = GET, *more: Field, end: bool = True, **options: Any
 ) -> bytes:
-    """A HEADERS frame whose block needs no table."""
+    """A HEADERS frame whose block does not use the dynamic table."""
     return headers(stream, block([*fields, *more]), end=end, **options)
 
 
@@ -178,7 +178,7 @@ def post(stream: int = 1, *more: Field) -> bytes:
 
 
 def body(stream: int, payload: bytes, *, end: bool = True) -> bytes:
-    """DATA frames of the default size; whether windows have room for them is not asked."""
+    """DATA frames of the default size, regardless of flow-control windows."""
     pieces = [payload[at : at + 16_384] for at in range(0, len(payload), 16_384)] or [b""]
     whole = b"".join(data(stream, piece) for piece in pieces[:-1])
     return whole + data(stream, pieces[-1], end=end)
@@ -194,7 +194,7 @@ KNOWN_FLAGS = (0x09, 0x2D, 0, 0, 0x01, 0x0C, 0x01, 0, 0, 0x04)
 
 
 class Frame(NamedTuple):
-    """One frame as it was read; a property fits the kinds that have the field."""
+    """One received frame; a property applies to the kinds that have the field."""
 
     kind: int
     flags: int
@@ -228,11 +228,11 @@ class Frame(NamedTuple):
 
 @dataclass
 class Heard:
-    """What has come on one stream."""
+    """The frames received on one stream."""
 
     heads: list[list[Field]] = field(default_factory=list)
     data: bytearray = field(default_factory=bytearray)
-    order: list[str] = field(default_factory=list)  # kinds of frames; END where END_STREAM stood
+    order: list[str] = field(default_factory=list)  # kinds of frames; END for END_STREAM
     code: int | None = None  # of RST_STREAM
 
     @property
@@ -268,7 +268,7 @@ class Heard:
 
 
 class Transcript:
-    """What one end of a connection has said; each frame is held to RFC 9113, 4.1 to 4.3.
+    """The frames received from one end of a connection, each checked against RFC 9113, 4.1 to 4.3.
 
     Attributes:
         frames: every frame.
@@ -278,7 +278,7 @@ class Transcript:
     """
 
     def __init__(self, *, client: bool = False, max_frame: int = 1 << 14) -> None:
-        """``client``: a client speaks, so that the preface comes first."""
+        """``client``: the frames are a client's, so that the preface comes first."""
         self.frames: list[Frame] = []
         self.streams: dict[int, Heard] = {}
         self.heads: list[tuple[int, list[Field]]] = []
@@ -292,7 +292,7 @@ class Transcript:
         self._block_ends = False
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Read; gives the frames that became whole."""
+        """Parse data; returns the frames completed by it."""
         self._unread += data
         if self._preface:
             if len(self._unread) < len(self._preface):
@@ -315,7 +315,7 @@ class Transcript:
 
     @property
     def cut_off(self) -> bool:
-        """Whether a frame is not whole yet."""
+        """Whether a frame is incomplete."""
         return bool(self._unread)
 
     def heard(self, stream: int) -> Heard:

@@ -1,4 +1,4 @@
-"""A server made by hand, and our client that calls it."""
+"""A scripted gRPC server, and the package's client connected to it."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ def answer(
 
 
 def only(stream: int, *fields: f.Field) -> bytes:
-    """An answer that is a head alone."""
+    """An answer that consists of a head only."""
     return f.headers(stream, f.block(fields), end=True)
 
 
 def status(code: int, *more: f.Field) -> tuple[f.Field, ...]:
-    """The fields that tell how a call ended."""
+    """The trailers with a call's status."""
     return ((b"grpc-status", b"%d" % code), *more)
 
 
 @dataclass
 class Asked:
-    """A call of our client's."""
+    """A call made by the client."""
 
     call: Call
     outcomes: queue.Queue[Outcome]
@@ -72,11 +72,11 @@ class Asked:
 
 
 class Called:
-    """A listener, and a channel to it.
+    """A listening server, and a client's channel to it.
 
     Attributes:
-        channel: our client.
-        link: the connection that was accepted last.
+        channel: the client.
+        link: the last accepted connection.
     """
 
     link: Link
@@ -100,7 +100,7 @@ class Called:
         return f"{host}:{port}"
 
     def accept(self, *settings: tuple[int, int], greet: bool = True) -> Link:
-        """Take a connection and greet."""
+        """Accept a connection and send the server's preface."""
         self.link = Link(self._listener.accept()[0], serves=True)
         self._links.append(self.link)
         if greet:
@@ -108,7 +108,7 @@ class Called:
         return self.link
 
     def nobody_came(self) -> bool:
-        """Whether no connection waits to be accepted."""
+        """Whether no connection is waiting to be accepted."""
         self._listener.settimeout(0)
         try:
             self._links.append(Link(self._listener.accept()[0], serves=True))
@@ -119,18 +119,18 @@ class Called:
         return False
 
     def asked(self, stream: int = 1) -> Heard:
-        """The whole request on a stream."""
+        """The complete request received on a stream."""
         return self.link.answer(stream)
 
     def first(self, body: bytes = b"ask", seconds: float | None = TIMEOUT) -> Asked:
-        """The first call, on a new connection, whole at the server's end."""
+        """The first call, on a new connection, completely received by the server."""
         asked = self.start(body, seconds)
         self.accept()
         self.asked()
         return asked
 
     def played(self, *parts: bytes, stream: int = 1) -> Asked:
-        """A call that is answered by these frames; the first of them makes the connection."""
+        """A call answered with these frames; the first call opens the connection."""
         asked = self.start()
         if stream == 1:
             self.accept()

@@ -1,4 +1,4 @@
-"""HTTP/1.1 by hand over a socket, so that every byte can be wrong. Nothing here waits for ever."""
+"""HTTP/1.1 by hand over a socket, so that every byte can be wrong; every wait has a timeout."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 TIMEOUT = 5.0
-"""Seconds within which every answer of these tests is there; far above what any takes."""
+"""The timeout of every answer in seconds; far above the usual times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,15 +31,15 @@ class Reply:
 
 
 class Closed(AssertionError):
-    """The server closed before a whole answer had come."""
+    """The server closed before a complete answer."""
 
 
 class Connection:
-    """One connection; made by ``connected``."""
+    """One connection; ``connected`` opens it."""
 
     def __init__(self, port: int, patience: float = TIMEOUT) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=patience)
-        # So that pieces leave as they are written.
+        # So that pieces are sent as they are written.
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._deadline = time.monotonic() + patience
         self._data = b""
@@ -49,7 +49,7 @@ class Connection:
             self.socket.sendall(piece)
 
     def send_until_refused(self, piece: bytes, times: int) -> None:
-        """Send again and again; stops when the server does not take any more."""
+        """Send repeatedly; stops when the server does not accept any more."""
         try:
             for _ in range(times):
                 self.socket.sendall(piece)
@@ -60,7 +60,7 @@ class Connection:
         self.socket.shutdown(socket.SHUT_WR)
 
     def reset(self) -> None:
-        """Close with a reset instead of an orderly end."""
+        """Close with a reset instead of a FIN."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         self.socket.close()
 
@@ -88,7 +88,7 @@ class Connection:
         return Reply(status=int(status), headers=headers, body=body)
 
     def is_closed(self) -> bool:
-        """Whether the server ends the connection and sends nothing before; waits for it."""
+        """Whether the server closes the connection without sending anything; waits for it."""
         if self._data:
             return False
         try:
@@ -131,7 +131,7 @@ def request(
     host: bytes = b"Host: x",
     length: bool = True,
 ) -> bytes:
-    """A legal request, unless a part given here is not."""
+    """A valid request, unless a part given here is invalid."""
     lines = [b" ".join((method, target, version)), host, *fields]
     if length:
         lines.append(b"Content-Length: %d" % len(body))
@@ -151,7 +151,7 @@ def ask(port: int, body: bytes, *fields: bytes, **parts: Any) -> Reply:
 
 
 def check_good(port: int) -> None:
-    """A good request is answered; with what it sent."""
+    """Check that a good request is answered with its own values."""
     nonce = str(time.monotonic_ns())
     reply = ask(port, pairs(x=nonce))
     assert reply.status == 200, reply

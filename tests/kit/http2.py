@@ -1,4 +1,4 @@
-"""Either end of an HTTP/2 connection over a socket, one step at a time, every byte by hand."""
+"""Either end of an HTTP/2 connection over a socket, step by step, every byte by hand."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Link:
     """One connection."""
 
     def __init__(self, link: socket.socket, *, serves: bool = False) -> None:
-        """``serves``: we are the server's end of it."""
+        """``serves``: whether this is the server's end."""
         self.socket = link
         link.settimeout(TIMEOUT)
         self.heard = Transcript(client=serves)
@@ -39,12 +39,12 @@ class Link:
         return self.heard.streams
 
     @property
-    def told_off(self) -> bool:
-        """Whether the peer has ended the connection for an error of ours."""
+    def rejected(self) -> bool:
+        """Whether the peer has ended the connection because of an error of this end."""
         return self.closed or any(one.kind == f.GOAWAY and one.code for one in self.heard.frames)
 
     def greet(self, *settings: tuple[int, int]) -> None:
-        """Our half of the handshake, with windows that are never in the way."""
+        """This end's half of the handshake, with large flow-control windows."""
         preface = b"" if self._serves else f.PREFACE
         large = (f.INITIAL_WINDOW_SIZE, 1 << 24)
         self.send(preface, f.settings(large, *settings), f.settings_ack())
@@ -60,19 +60,19 @@ class Link:
         return stream
 
     def ask(self, stream: int, fields: Iterable[f.Field] = (), body: bytes | None = None) -> Heard:
-        """A whole request and its answer."""
+        """Send a complete request; returns its answer."""
         body = message() if body is None else body
         self.send(f.headers(stream, f.block(fields or call())), f.body(stream, body))
         return self.answer(stream)
 
     def predict(self, request: bytes, *more: f.Field, path: bytes = METHOD.encode()) -> Heard:
-        """A whole call, of the pipeline service if nothing else is said, and its answer."""
+        """Make a complete call, by default of the pipeline service; returns its answer."""
         stream = self.open(call(path, *more))
         self.send(f.body(stream, message(request)))
         return self.answer(stream)
 
     def answer(self, stream: int) -> Heard:
-        """What has come on a stream, as soon as that has ended."""
+        """The frames received on a stream, when it has ended."""
         self.until(lambda: self.heard.heard(stream).ended)
         return self.heard.heard(stream)
 
@@ -84,14 +84,14 @@ class Link:
             self.read()
 
     def reset(self, stream: int) -> int:
-        """The code of a stream's RST_STREAM, as soon as it is there."""
+        """The code of a stream's RST_STREAM, when it has arrived."""
         self.until(lambda: self.heard.heard(stream).code is not None)
         code = self.heard.heard(stream).code
         assert code is not None
         return code
 
     def sent(self, kind: int) -> list[Frame]:
-        """Frames of one kind that have come."""
+        """The received frames of one kind."""
         return [one for one in self.heard.frames if one.kind == kind]
 
     def frame(self, kind: int) -> Frame:
@@ -100,7 +100,7 @@ class Link:
         return self.sent(kind)[0]
 
     def alive(self, payload: bytes = b"12345678") -> None:
-        """A ping comes back: everything from before it has been read."""
+        """Wait for a ping's acknowledgement: everything sent before it has been read."""
         self.send(f.ping(payload))
         self.until(lambda: any(one.payload == payload for one in self.sent(f.PING)))
 
@@ -120,7 +120,7 @@ class Link:
 
 @contextmanager
 def linked(port: int) -> Iterator[Link]:
-    """A client's end that has greeted."""
+    """A client's end that has sent its preface."""
     with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         link = Link(connection)
@@ -129,7 +129,7 @@ def linked(port: int) -> Iterator[Link]:
 
 
 def check_good(port: int) -> None:
-    """A good call on a connection of its own is answered, with what it sent."""
+    """Check that a good call on a new connection is answered with its own values."""
     nonce = str(time.monotonic_ns())
     with linked(port) as link:
         heard = link.predict(encode({"key": ["x"], "value": [nonce]}))

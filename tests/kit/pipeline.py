@@ -1,7 +1,7 @@
 """Pipeline messages written byte by byte from the field numbers, without any protobuf library.
 
-The numbers and types are those of the original's ``.proto`` (v0.7 to v0.9). An encoder of our own
-could share a mistake with the server; this one shares nothing with it.
+The numbers and types are those of the original's ``.proto`` (v0.7 to v0.9). This encoder shares no
+code with the server, and so none of its mistakes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ RESPONSE = {1: "err_no", 2: "err_msg", 3: "key", 4: "value", 5: "tensors"}
 
 
 def varint(number: int) -> bytes:
-    """A whole number; a negative one as its 64-bit complement, as protobuf has it."""
+    """An integer; a negative one as its 64-bit complement, as in protobuf."""
     number &= 2**64 - 1
     groups = []
     while number > 0x7F:

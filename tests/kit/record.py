@@ -1,7 +1,7 @@
-"""What an engine tells a Recorder, kept in a file as it happens.
+"""The events of a Recorder, written to a file as they happen.
 
-A service that is judged for its memory cannot hold its own history, and its engine may be a process
-of its own.
+A service whose memory is measured cannot hold its own history, and its engine may be a process of
+its own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.testing.history import ServerEvent
 
 
 class _File(list[ServerEvent]):
-    """In place of a list of events."""
+    """A list of events that writes them to a file instead."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
@@ -28,9 +28,9 @@ class _File(list[ServerEvent]):
 
 def recorder(path: str) -> Recorder:
     """An instrument that writes one line of JSON for each event; forked processes write too."""
-    made = Recorder()
-    made.events = _File(path)
-    return made
+    file_recorder = Recorder()
+    file_recorder.events = _File(path)
+    return file_recorder
 
 
 def recorded(path: Path) -> Iterator[ServerEvent]:
@@ -38,5 +38,5 @@ def recorded(path: Path) -> Iterator[ServerEvent]:
     with path.open() as lines:
         for line in lines:
             kind, *values = json.loads(line)
-            # One line of JSON has lists for tuples.
+            # JSON has lists in place of tuples.
             yield getattr(history, kind)(*(tuple(v) if isinstance(v, list) else v for v in values))

@@ -1,4 +1,4 @@
-"""Writes the networks in every form whose library is here: python -m tests.models FOLDER."""
+"""Writes the networks in every form whose library is installed: python -m tests.models FOLDER."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ Arrays = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Network:
-    """Public names, in the order of a model's own."""
+    """A network's public names, in the order of the model's own names."""
 
     name: str
     inputs: dict[str, tuple[type, tuple[int | None, ...]]]
@@ -44,7 +44,7 @@ NETWORKS = {each.name: each for each in (REGRESSION, SEQUENCE)}
 
 
 def answers(network: str, feed: Arrays) -> Arrays:
-    """What the network says, in float64."""
+    """The expected outputs of a network, in float64."""
     if network == "regression":
         hidden = np.maximum(feed["x"].astype(np.float64) @ W1 + B1, 0)
         return {"price": hidden @ W2 + B2}
@@ -63,7 +63,7 @@ def feed_of(network: str, rows: int, length: int = 7, seed: int = 0) -> Arrays:
 
 
 def write_conf(folder: Path, network: str, inputs: list[str], outputs: list[str]) -> None:
-    """The public names of a model whose own are these."""
+    """Write the configuration that maps these own names of a model to its public ones."""
     names = NETWORKS[network]
     text = ""
     for kind, own, public in (

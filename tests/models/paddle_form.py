@@ -66,7 +66,7 @@ def _save_json(folder: Path, network: str) -> None:
 
 
 class Program:
-    """A program of Paddle 2 in the making; outside of it, Paddle 3 goes on as before."""
+    """Builds a program of Paddle 2; outside of it, Paddle 3 is unchanged."""
 
     def __init__(self) -> None:
         import paddle
@@ -171,7 +171,7 @@ def _save_program(folder: Path, network: str, form: str) -> None:
 
 
 def save_lod(folder: Path) -> Path:
-    """``rows`` [n, 4] with lod, to ``twice`` with the same, and ``pooled``, sequences' maxima."""
+    """``rows`` [n, 4] with lod to ``twice`` with the same lod, and ``pooled``, the maxima."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = Program()
