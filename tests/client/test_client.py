@@ -273,7 +273,7 @@ if child == 0:
     except NotConnected:
         client.connect([sys.argv[1]])
         client.predict({"x": "child"}, timeout=10)
-        sys.exit(7)  # in order: what closes its client at the exit leaves the parent's alone
+        sys.exit(7)  # with exit handlers: the child's must not close the parent's client
     os._exit(1)
 assert os.waitpid(child, 0)[1] == 7 << 8
 client.predict({"x": "parent again"}, timeout=10)
@@ -338,7 +338,7 @@ def test_interrupting_a_call_reaches_the_server(serve: Serve, stuck: Stuck) -> N
         process.send_signal(signal.SIGINT)
         assert process.stdout is not None
         assert process.stdout.readline() == b"interrupted\n"
-        assert stuck.abandoned.wait(TIMEOUT)  # though the client lives on
+        assert stuck.abandoned.wait(TIMEOUT)  # although the client still exists
 
 
 def test_futures_work_with_the_standard_librarys_wait(serve: Serve, client: PipelineClient) -> None:

@@ -67,7 +67,7 @@ class Server:
         self.fields: list[bytes] = []
         self.deadlines: list[float | None] = []
         self.fails: CallFailed | None = None
-        self.asked: Any = None
+        self.request: Any = None
 
     async def call(
         self, request: bytes, *, deadline: float | None, method: str = METHOD, fields: bytes = b""
@@ -77,11 +77,11 @@ class Server:
         self.calls.append(name)
         self.fields.append(fields)
         self.deadlines.append(deadline)
-        asked, answer = inference_messages(name)
-        request = asked.FromString(request)
+        request_type, answer = inference_messages(name)
+        request = request_type.FromString(request)
         if name == "ModelStatistics":
             return self._statistics(answer)
-        self.asked = request
+        self.request = request
         model = request.name if name == "ModelMetadata" else request.model_name
         if model not in self.models:
             raise CallFailed(GrpcCode.NOT_FOUND, f"h:1: there is no model {model!r}")
@@ -133,7 +133,7 @@ async def test_a_models_metadata_is_requested_once() -> None:
     assert server.calls == ["ModelMetadata", *["ModelInfer"] * 3]
     assert server.fields == [b"", *[b"block"] * 3]
     assert set(server.deadlines) == {7.0}
-    assert (server.asked.id, server.asked.model_name) == ("5", "m")
+    assert (server.request.id, server.request.model_name) == ("5", "m")
 
 
 async def test_feeds_are_cast_as_for_a_local_model() -> None:
@@ -176,10 +176,10 @@ async def test_a_feed_that_does_not_match_the_metadata_is_not_sent(
 async def test_the_default_model_is_that_with_the_ops_name_else_the_only_one() -> None:
     server = Server("scale", "other")
     await run(server, {"x": ROW}, name=None)
-    assert server.asked.model_name == "scale"
+    assert server.request.model_name == "scale"
     server = Server("other")
     await run(server, {"x": ROW}, name=None)
-    assert server.asked.model_name == "other"
+    assert server.request.model_name == "other"
     for several in (Server(), Server("other", "another")):
         with pytest.raises(InferenceFailed, match="NOT_FOUND: h:1: there is no model 'scale'"):
             await run(several, {"x": ROW}, name=None)
@@ -225,13 +225,13 @@ class General:
 
     def __init__(self, answer: Any) -> None:
         self._answer = answer
-        self.asked: Any = None
+        self.request: Any = None
 
     async def call(
         self, request: bytes, *, deadline: float | None, method: str = METHOD, fields: bytes = b""
     ) -> bytes:
         assert (method, deadline) == (f"/{GENERAL_MODEL}/inference", 7.0)
-        self.asked = GENERAL.FromString(request)
+        self.request = GENERAL.FromString(request)
         if isinstance(self._answer, Exception):
             raise self._answer
         return bytes(self._answer.SerializeToString())
@@ -255,8 +255,8 @@ async def general(
     fetch: tuple[str, ...] | None = None,
     name: str | None = None,
 ) -> dict[str, Any]:
-    asked = options("general_model", name, fetch)
-    return await RemoteGeneralModel(asked, conf, server).run(dict(feed), None, 7.0, 5)
+    remote_options = options("general_model", name, fetch)
+    return await RemoteGeneralModel(remote_options, conf, server).run(dict(feed), None, 7.0, 5)
 
 
 async def test_a_general_model_request_has_the_configured_names_and_types() -> None:
@@ -265,11 +265,11 @@ async def test_a_general_model_request_has_the_configured_names_and_types() -> N
     assert [*found] == ["doubled", "t"]
     np.testing.assert_array_equal(found["doubled"], ROW * 2)
     assert found["t"].tolist() == ["a"]
-    (tensor,) = server.asked.tensor
+    (tensor,) = server.request.tensor
     assert (tensor.name, tensor.alias_name, tensor.elem_type) == ("x", "row", 1)
     assert ([*tensor.shape], [*tensor.float_data]) == ([1, 3], [1, 2, 3])
-    assert [*server.asked.fetch_var_names] == ["doubled", "t"]
-    assert (server.asked.log_id, server.asked.model) == (5, "m")
+    assert [*server.request.fetch_var_names] == ["doubled", "t"]
+    assert (server.request.log_id, server.request.model) == (5, "m")
     with pytest.raises(InputMismatch, match="Wrong feed name: x"):
         await general(server, {"x": ROW}, CONF)
 
@@ -278,11 +278,11 @@ async def test_without_a_configuration_values_are_sent_unchanged() -> None:
     server = General(general_answer("op_0"))
     found = await general(server, {"x": ROW, "n": np.array([[1]]), "n.lod": [0, 1]})
     assert [*found] == ["y", "t"]
-    tensors = {each.name: each for each in server.asked.tensor}
+    tensors = {each.name: each for each in server.request.tensor}
     assert (tensors["x"].elem_type, [*tensors["x"].float_data]) == (1, [1, 2, 3])
     assert (tensors["n"].elem_type, [*tensors["n"].int64_data]) == (0, [1])
     assert [*tensors["n"].lod] == [0, 1]
-    assert [*server.asked.fetch_var_names] == []
+    assert [*server.request.fetch_var_names] == []
 
 
 async def test_outputs_of_several_engines_are_separate() -> None:
@@ -325,8 +325,8 @@ async def ask(
     *,
     tensors: bool = False,
 ) -> dict[str, Any]:
-    asked = options("pipeline", "inner", fetch)
-    pipeline = RemotePipeline(asked, Pipeline(answer), "10.0.0.1", tensors=tensors)
+    remote_options = options("pipeline", "inner", fetch)
+    pipeline = RemotePipeline(remote_options, Pipeline(answer), "10.0.0.1", tensors=tensors)
     return await pipeline.run(dict(feed), None, None, 5)
 
 

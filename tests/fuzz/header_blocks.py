@@ -24,7 +24,7 @@ class Pair:
         self.theirs = hpack.Decoder(THEIR_MOST)
         if acknowledged:
             self.ours.settings_acknowledged()
-        self.heard: set[Hashable] = set()
+        self.signature: set[Hashable] = set()
 
     def agree(self, block: bytes) -> bool:
         """Decode one block with both; whether the connection continues."""
@@ -40,14 +40,14 @@ class Pair:
         except (HeadersTooLarge, ConnectionFault) as raised:
             fault = raised
         if isinstance(fault, HeadersTooLarge):
-            self.heard.add("large")
+            self.signature.add("large")
             assert theirs is not None, "too large for us, broken for them"
             return True
         if isinstance(fault, ConnectionFault):
-            self.heard.add((fault.code, str(fault.__cause__)[:20]))
+            self.signature.add((fault.code, str(fault.__cause__)[:20]))
             assert theirs is None or fault.code == ErrorCode.ENHANCE_YOUR_CALM or is_long(fault)
             return False
-        self.heard.add(len(fields))
+        self.signature.add(len(fields))
         assert fields == theirs
         assert hpack.Decoder(THEIR_MOST).decode(encode_block(fields), raw=True) == fields
         return True
@@ -65,7 +65,7 @@ def run(data: bytes) -> Hashable:
         size = choices.octet()
         if not pair.agree(choices.some(size) if size < 0xFF else choices.rest()):
             break
-    return frozenset(pair.heard)
+    return frozenset(pair.signature)
 
 
 def seed(*blocks: bytes) -> bytes:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tests.kit import frames as f
-from tests.kit.frames import Heard, message
+from tests.kit.frames import StreamContent, message
 from tests.kit.http1 import pairs, request
 from tests.kit.http2 import METHOD, Link, call
 from tests.kit.pipeline import encode
@@ -164,7 +164,7 @@ class BadCall:
     body: bytes = message(MESSAGE)
     ends: bool = True
 
-    def play(self, link: Link) -> Heard:
+    def play(self, link: Link) -> StreamContent:
         """Send the call, and return its answer."""
         stream = link.open(call(self.path, *self.more))
         link.send(f.body(stream, self.body, end=self.ends))

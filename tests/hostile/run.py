@@ -30,7 +30,7 @@ from penstock.testing import ClientHistory, Limits, check
 from tests.hostile import bad_values
 from tests.hostile.bad_requests import CALLS, HTTP, BadCall
 from tests.hostile.conftest import LIMITS
-from tests.kit.frames import Heard
+from tests.kit.frames import StreamContent
 from tests.kit.http1 import pairs, request
 from tests.kit.http2 import METHOD, linked
 from tests.kit.pipeline import decode, encode
@@ -243,7 +243,7 @@ class Load:
             self._add_fault(f"{case.rule}: gRPC status {answer.status} instead of {case.status}")
         self.history.refused(number, answer.status, time.monotonic())
 
-    def _bad_call(self, case: BadCall) -> Heard:
+    def _bad_call(self, case: BadCall) -> StreamContent:
         with linked(self._server.rpc_port) as link:
             return case.play(link)
 

@@ -39,7 +39,7 @@ from tests.hostile.conftest import LIMITS
 from tests.hostile.holding import held
 from tests.kit import baidu_std
 from tests.kit import frames as f
-from tests.kit.frames import Heard, message
+from tests.kit.frames import StreamContent, message
 from tests.kit.http1 import TIMEOUT, Closed, Reply, connected
 from tests.kit.http2 import call, linked
 from tests.services.process import ServiceProcess, running
@@ -213,7 +213,7 @@ def test_bad_metadata_requests_are_refused(service: ServiceProcess, method: str)
         assert link.predict(request_type(name="plain").SerializeToString(), path=path).status == OK
 
 
-def errors_of_stream(answer_of_call: Heard) -> list[str]:
+def errors_of_stream(answer_of_call: StreamContent) -> list[str]:
     """The error messages of a stream's answers."""
     return [STREAMED.FromString(each).error_message for each in answer_of_call.messages]
 

@@ -16,7 +16,7 @@ from tests.hostile.conftest import check_good, hostile_service
 from tests.hostile.holding import held
 from tests.kit import frames as f
 from tests.kit import http1
-from tests.kit.frames import Heard, message
+from tests.kit.frames import StreamContent, message
 from tests.kit.http1 import Reply, ask, pairs, request
 from tests.kit.http2 import METHOD, Link, call, linked
 from tests.kit.pipeline import decode, encode
@@ -35,7 +35,7 @@ def message_of(body: bytes) -> bytes:
     return encode(json.loads(body))
 
 
-def call_result(port: int, body: bytes, *more: f.Field) -> Heard:
+def call_result(port: int, body: bytes, *more: f.Field) -> StreamContent:
     with linked(port) as link:
         return link.predict(message_of(body), *more)
 
@@ -47,7 +47,7 @@ def begin_call(link: Link, body: bytes, *more: f.Field) -> int:
     return stream
 
 
-def document_of(received: Heard) -> dict[str, Any]:
+def document_of(received: StreamContent) -> dict[str, Any]:
     assert received.status == OK, received
     return decode(received.messages[0])
 

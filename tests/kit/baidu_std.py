@@ -59,9 +59,9 @@ def request_meta(
     return field(1, call) + field(3, compress) + field(4, id) + field(5, attachment) + more
 
 
-def request(payload: bytes = b"", **told: int | str | bytes | None) -> bytes:
+def request(payload: bytes = b"", **parts: int | str | bytes | None) -> bytes:
     """A request; keywords are those of ``request_meta``."""
-    return frame(request_meta(**told), payload)  # type: ignore[arg-type]
+    return frame(request_meta(**parts), payload)  # type: ignore[arg-type]
 
 
 def answer(

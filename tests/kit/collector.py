@@ -51,14 +51,14 @@ class Collector:
 
     def take(self, body: bytes) -> None:
         for of_resource in ExportTraceServiceRequest.FromString(body).resource_spans:
-            told = _facts(of_resource.resource.attributes)
+            labels = _facts(of_resource.resource.attributes)
             for of_scope in of_resource.scope_spans:
                 assert of_scope.scope.name == "penstock"
                 for each in of_scope.spans:
                     assert each.start_time_unix_nano <= each.end_time_unix_nano
                     self.spans.append(
                         Received(
-                            told["service.name"], each.name, each.kind, each.trace_id.hex(),
+                            labels["service.name"], each.name, each.kind, each.trace_id.hex(),
                             each.span_id.hex(), each.parent_span_id.hex(), each.trace_state,
                             each.start_time_unix_nano, each.end_time_unix_nano,
                             _facts(each.attributes),

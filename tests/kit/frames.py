@@ -227,7 +227,7 @@ class Frame(NamedTuple):
 
 
 @dataclass
-class Heard:
+class StreamContent:
     """The frames received on one stream."""
 
     heads: list[list[Field]] = field(default_factory=list)
@@ -280,7 +280,7 @@ class Transcript:
     def __init__(self, *, client: bool = False, max_frame: int = 1 << 14) -> None:
         """``client``: the frames are a client's, so that the preface comes first."""
         self.frames: list[Frame] = []
-        self.streams: dict[int, Heard] = {}
+        self.streams: dict[int, StreamContent] = {}
         self.heads: list[tuple[int, list[Field]]] = []
         self.max_frame = max_frame
         self.decoder = hpack.Decoder()
@@ -318,8 +318,8 @@ class Transcript:
         """Whether a frame is incomplete."""
         return bool(self._unread)
 
-    def heard(self, stream: int) -> Heard:
-        return self.streams.setdefault(stream, Heard())
+    def of_stream(self, stream: int) -> StreamContent:
+        return self.streams.setdefault(stream, StreamContent())
 
     def _take(self, one: Frame) -> None:
         assert one.flags & ~KNOWN_FLAGS[one.kind] == 0, f"undefined flags: {one}"
@@ -331,12 +331,12 @@ class Transcript:
             assert one.kind != CONTINUATION, "CONTINUATION without a field block"
         if one.kind in (SETTINGS, PING, GOAWAY, WINDOW_UPDATE, PRIORITY):
             return
-        heard = self.heard(one.stream)
-        heard.order.append({DATA: "DATA", RST_STREAM: "RST_STREAM"}.get(one.kind, "HEADERS"))
+        content = self.of_stream(one.stream)
+        content.order.append({DATA: "DATA", RST_STREAM: "RST_STREAM"}.get(one.kind, "HEADERS"))
         if one.kind == DATA:
-            heard.data += one.payload
+            content.data += one.payload
         elif one.kind == RST_STREAM:
-            heard.code = one.code
+            content.code = one.code
         else:
             self._block = (self._block or b"") + one.payload
             self._block_of = one.stream
@@ -344,11 +344,11 @@ class Transcript:
             if one.flags & END_HEADERS:
                 found = self.decoder.decode(self._block, raw=True)
                 head = [(bytes(name), bytes(value)) for name, value in found]
-                heard.heads.append(head)
+                content.heads.append(head)
                 self.heads.append((one.stream, head))
                 if self._block_ends:
-                    heard.order.append("END")
+                    content.order.append("END")
                 self._block, self._block_ends = None, False
             return
         if one.ends:
-            heard.order.append("END")
+            content.order.append("END")

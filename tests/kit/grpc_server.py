@@ -15,7 +15,7 @@ from penstock.client.endpoints import Endpoint
 from penstock.client.errors import CallFailed
 from penstock.protocols.status import GrpcCode
 from tests.kit import frames as f
-from tests.kit.frames import Heard, message
+from tests.kit.frames import StreamContent, message
 from tests.kit.http1 import TIMEOUT
 from tests.kit.http2 import GRPC, Link
 
@@ -48,7 +48,7 @@ def status(code: int, *more: f.Field) -> tuple[f.Field, ...]:
 
 
 @dataclass
-class Asked:
+class StartedCall:
     """A call made by the client."""
 
     call: Call
@@ -71,7 +71,7 @@ class Asked:
         return self.failure().status
 
 
-class Called:
+class ScriptedServer:
     """A listening server, and a client's channel to it.
 
     Attributes:
@@ -88,11 +88,11 @@ class Called:
         port = self._listener.getsockname()[1]
         self.channel = Channel([Endpoint(host="127.0.0.1", port=port)], None)
 
-    def start(self, body: bytes = b"ask", seconds: float | None = TIMEOUT) -> Asked:
+    def start(self, body: bytes = b"ask", seconds: float | None = TIMEOUT) -> StartedCall:
         """Begin a call."""
         outcomes: queue.Queue[Outcome] = queue.Queue()
         deadline = None if seconds is None else time.monotonic() + seconds
-        return Asked(self.channel.start(body, outcomes.put, deadline=deadline), outcomes)
+        return StartedCall(self.channel.start(body, outcomes.put, deadline=deadline), outcomes)
 
     @property
     def endpoint(self) -> str:
@@ -107,7 +107,7 @@ class Called:
             self.link.greet(*settings)
         return self.link
 
-    def nobody_came(self) -> bool:
+    def has_no_new_connection(self) -> bool:
         """Whether no connection is waiting to be accepted."""
         self._listener.settimeout(0)
         try:
@@ -118,25 +118,25 @@ class Called:
             self._listener.settimeout(TIMEOUT)
         return False
 
-    def asked(self, stream: int = 1) -> Heard:
+    def request(self, stream: int = 1) -> StreamContent:
         """The complete request received on a stream."""
         return self.link.answer(stream)
 
-    def first(self, body: bytes = b"ask", seconds: float | None = TIMEOUT) -> Asked:
+    def first(self, body: bytes = b"ask", seconds: float | None = TIMEOUT) -> StartedCall:
         """The first call, on a new connection, completely received by the server."""
-        asked = self.start(body, seconds)
+        started = self.start(body, seconds)
         self.accept()
-        self.asked()
-        return asked
+        self.request()
+        return started
 
-    def played(self, *parts: bytes, stream: int = 1) -> Asked:
+    def call_answered_with(self, *parts: bytes, stream: int = 1) -> StartedCall:
         """A call answered with these frames; the first call opens the connection."""
-        asked = self.start()
+        started = self.start()
         if stream == 1:
             self.accept()
-        self.asked(stream)
+        self.request(stream)
         self.link.send(*parts)
-        return asked
+        return started
 
     def close(self) -> None:
         self.channel.close()
@@ -146,8 +146,8 @@ class Called:
 
 
 @contextmanager
-def called() -> Iterator[Called]:
-    one = Called()
+def scripted_server() -> Iterator[ScriptedServer]:
+    one = ScriptedServer()
     try:
         yield one
     finally:

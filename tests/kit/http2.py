@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from tests.kit import frames as f
-from tests.kit.frames import Frame, Heard, Transcript, message
+from tests.kit.frames import Frame, StreamContent, Transcript, message
 from tests.kit.http1 import TIMEOUT
 from tests.kit.pipeline import decode, encode
 
@@ -29,19 +29,21 @@ class Link:
         """``serves``: whether this is the server's end."""
         self.socket = link
         link.settimeout(TIMEOUT)
-        self.heard = Transcript(client=serves)
+        self.transcript = Transcript(client=serves)
         self.closed = False
         self._serves = serves
         self._next = 1
 
     @property
-    def streams(self) -> dict[int, Heard]:
-        return self.heard.streams
+    def streams(self) -> dict[int, StreamContent]:
+        return self.transcript.streams
 
     @property
     def rejected(self) -> bool:
         """Whether the peer has ended the connection because of an error of this end."""
-        return self.closed or any(one.kind == f.GOAWAY and one.code for one in self.heard.frames)
+        return self.closed or any(
+            one.kind == f.GOAWAY and one.code for one in self.transcript.frames
+        )
 
     def greet(self, *settings: tuple[int, int]) -> None:
         """This end's half of the handshake, with large flow-control windows."""
@@ -59,22 +61,26 @@ class Link:
         self.send(f.headers(stream, f.block(fields or call()), end=end))
         return stream
 
-    def ask(self, stream: int, fields: Iterable[f.Field] = (), body: bytes | None = None) -> Heard:
+    def ask(
+        self, stream: int, fields: Iterable[f.Field] = (), body: bytes | None = None
+    ) -> StreamContent:
         """Send a complete request; returns its answer."""
         body = message() if body is None else body
         self.send(f.headers(stream, f.block(fields or call())), f.body(stream, body))
         return self.answer(stream)
 
-    def predict(self, request: bytes, *more: f.Field, path: bytes = METHOD.encode()) -> Heard:
+    def predict(
+        self, request: bytes, *more: f.Field, path: bytes = METHOD.encode()
+    ) -> StreamContent:
         """Make a complete call, by default of the pipeline service; returns its answer."""
         stream = self.open(call(path, *more))
         self.send(f.body(stream, message(request)))
         return self.answer(stream)
 
-    def answer(self, stream: int) -> Heard:
+    def answer(self, stream: int) -> StreamContent:
         """The frames received on a stream, when it has ended."""
-        self.until(lambda: self.heard.heard(stream).ended)
-        return self.heard.heard(stream)
+        self.until(lambda: self.transcript.of_stream(stream).ended)
+        return self.transcript.of_stream(stream)
 
     def until(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + TIMEOUT
@@ -85,14 +91,14 @@ class Link:
 
     def reset(self, stream: int) -> int:
         """The code of a stream's RST_STREAM, when it has arrived."""
-        self.until(lambda: self.heard.heard(stream).code is not None)
-        code = self.heard.heard(stream).code
+        self.until(lambda: self.transcript.of_stream(stream).code is not None)
+        code = self.transcript.of_stream(stream).code
         assert code is not None
         return code
 
     def sent(self, kind: int) -> list[Frame]:
         """The received frames of one kind."""
-        return [one for one in self.heard.frames if one.kind == kind]
+        return [one for one in self.transcript.frames if one.kind == kind]
 
     def frame(self, kind: int) -> Frame:
         """The first frame of this kind."""
@@ -115,7 +121,7 @@ class Link:
         except ConnectionResetError:
             data = b""
         self.closed = not data
-        self.heard.feed(data)
+        self.transcript.feed(data)
 
 
 @contextmanager
@@ -132,6 +138,6 @@ def check_good(port: int) -> None:
     """Check that a good call on a new connection is answered with its own values."""
     nonce = str(time.monotonic_ns())
     with linked(port) as link:
-        heard = link.predict(encode({"key": ["x"], "value": [nonce]}))
-    assert heard.status == 0, heard
-    assert decode(heard.messages[0])["value"] == [nonce]
+        content = link.predict(encode({"key": ["x"], "value": [nonce]}))
+    assert content.status == 0, content
+    assert decode(content.messages[0])["value"] == [nonce]

@@ -1,15 +1,15 @@
 """gRPC calls of every kind, with raw bytes as messages, so that no peer needs generated code.
 
-A call's metadata says what it does:
+A call's metadata determines its behaviour:
 
-    lead-*    comes back as leading metadata        hold-ms        wait so long first
-    trail-*   comes back as trailing metadata       fail           then fail with this code,
+    lead-*    is returned as leading metadata       hold-ms        wait this long first
+    trail-*   is returned as trailing metadata      fail           then fail with this code,
                                                     fail-text-bin  saying this
 
-    Unary         the message comes back
+    Unary         the message is returned
     ClientStream  all messages, joined
     ServerStream  "count size": so many messages, "0", "1" ... filled up with dots to the size
-    Bidi          each message comes back at once
+    Bidi          each message is returned at once
     Counted       "what n": answers as soon as n calls were "held" or "cancelled", with their number
 """
 

@@ -59,7 +59,7 @@ import time
 from penstock import Op, PipelineServer, RequestOp, ResponseOp
 
 class Frail(Op):
-    """Fails, or is slow once, as its caller says."""
+    """Fails, or is slow once, depending on the request."""
     tried = {}
     def process(self, feed_batch, typical_logid):
         text = feed_batch[0]["x"]

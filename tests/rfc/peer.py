@@ -263,7 +263,7 @@ def body(want: bytes | int, stream: int = 1) -> Step:
 
 def ended(stream: int = 1) -> Step:
     """The end of a stream has been sent."""
-    return lambda peer: "END" in peer.transcript.heard(stream).order
+    return lambda peer: "END" in peer.transcript.of_stream(stream).order
 
 
 def unknown(stream: int = 1) -> Step:

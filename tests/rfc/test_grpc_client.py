@@ -17,7 +17,7 @@ from penstock.protocols import grpc
 from penstock.protocols.status import GrpcCode
 from tests.kit import frames as f
 from tests.kit.frames import message
-from tests.kit.grpc_server import HEAD, OK, Called, answer, called, only, status
+from tests.kit.grpc_server import HEAD, OK, ScriptedServer, answer, only, scripted_server, status
 from tests.kit.http2 import GRPC
 from tests.rfc.sentences import NO_TIME, Sentences, Step
 
@@ -30,25 +30,25 @@ def sends(
 ) -> Step:
     """A first call; ``check`` gets the fields of its head."""
 
-    def step(peer: Called) -> bool:
+    def step(peer: ScriptedServer) -> bool:
         peer.first(body, seconds)
-        heard = peer.asked()
-        assert heard.messages == [body]
-        return check(dict(heard.heads[0]))
+        content = peer.request()
+        assert content.messages == [body]
+        return check(dict(content.heads[0]))
 
     return step
 
 
 def succeeds(*parts: bytes, stream: int = 1) -> Step:
     """The call that gets this reply succeeds."""
-    return lambda peer: peer.played(*parts, stream=stream).reply() == b"good"
+    return lambda peer: peer.call_answered_with(*parts, stream=stream).reply() == b"good"
 
 
 def fails(code: GrpcCode, *texts: str, by: bytes, stream: int = 1) -> Step:
     """The call that gets this reply fails with this status, and its message has these texts."""
 
-    def step(peer: Called) -> None:
-        failure = peer.played(by, stream=stream).failure()
+    def step(peer: ScriptedServer) -> None:
+        failure = peer.call_answered_with(by, stream=stream).failure()
         assert failure.status is code
         assert failure.args[1]
         for text in texts:
@@ -90,11 +90,11 @@ def has_a_timeout(head: dict[bytes, bytes]) -> bool:
 
 
 def ordered(*order: str) -> Step:
-    return lambda peer: peer.asked().order == list(order)
+    return lambda peer: peer.request().order == list(order)
 
 
-def whole_large_message(peer: Called) -> None:
-    order = peer.asked().order
+def whole_large_message(peer: ScriptedServer) -> None:
+    order = peer.request().order
     assert order == ["HEADERS", *["DATA"] * (len(order) - 2), "END"]
 
 
@@ -332,25 +332,25 @@ rules(
 
 
 @add("Early Server Closure: a client accepts a reply before its request has ended, and resets it")
-def _(peer: Called) -> None:
+def _(peer: ScriptedServer) -> None:
     outgoing = peer.start(b"x" * (1 << 25))  # more than the windows allow
     peer.accept()
-    peer.link.until(lambda: len(peer.link.heard.heard(1).data) > 1 << 23)
+    peer.link.until(lambda: len(peer.link.transcript.of_stream(1).data) > 1 << 23)
     peer.link.send(only(1, *HEAD, *status(8)))
     assert outgoing.code() is GrpcCode.RESOURCE_EXHAUSTED
-    assert peer.asked().code == f.NO_ERROR
+    assert peer.request().code == f.NO_ERROR
 
 
 @add("Idempotency and Retries: a refused stream is retried")
-def _(peer: Called) -> None:
-    outgoing = peer.played(f.reset(1, f.REFUSED_STREAM))
-    peer.asked(3)
+def _(peer: ScriptedServer) -> None:
+    outgoing = peer.call_answered_with(f.reset(1, f.REFUSED_STREAM))
+    peer.request(3)
     peer.link.send(answer(3))
     assert outgoing.reply() == b"good"
 
 
 @add("Idempotency and Retries: a stream that is always refused is UNAVAILABLE")
-def _(peer: Called) -> None:
+def _(peer: ScriptedServer) -> None:
     outgoing = peer.first()
     stream = 1
     while outgoing.outcomes.empty() and stream < 20:
@@ -358,7 +358,7 @@ def _(peer: Called) -> None:
         stream += 2
         try:
             peer.link.socket.settimeout(NO_TIME)
-            peer.asked(stream)
+            peer.request(stream)
         except TimeoutError:
             break
     failure = outgoing.failure()
@@ -366,21 +366,21 @@ def _(peer: Called) -> None:
 
 
 @add("Idempotency and Retries: a call that may have begun is not retried")
-def _(peer: Called) -> None:
-    peer.played(answer(1)).reply()
+def _(peer: ScriptedServer) -> None:
+    peer.call_answered_with(answer(1)).reply()
     outgoing = peer.start()
-    peer.asked(3)
+    peer.request(3)
     peer.link.socket.close()
     assert outgoing.code() is GrpcCode.UNAVAILABLE
     again = peer.start(b"again")
     peer.accept()
-    assert peer.asked(1).messages == [b"again"]
+    assert peer.request(1).messages == [b"again"]
     peer.link.send(answer(1))
     assert again.reply() == b"good"
 
 
 @add("Client Cancellation: a cancelled call sends RST_STREAM with CANCEL")
-def _(peer: Called) -> None:
+def _(peer: ScriptedServer) -> None:
     outgoing = peer.first()
     peer.channel.cancel(outgoing.call)
     assert outgoing.code() is GrpcCode.CANCELLED
@@ -388,7 +388,7 @@ def _(peer: Called) -> None:
 
 
 @add("Client Cancellation: a passed deadline cancels the call; a later reply is dropped")
-def _(peer: Called) -> None:
+def _(peer: ScriptedServer) -> None:
     began = time.monotonic()
     outgoing = peer.first(seconds=0.2)
     assert outgoing.code() is GrpcCode.DEADLINE_EXCEEDED
@@ -397,21 +397,21 @@ def _(peer: Called) -> None:
     peer.link.send(answer(1))
     peer.link.alive()
     assert outgoing.outcomes.empty()
-    assert peer.played(answer(3), stream=3).reply() == b"good"
+    assert peer.call_answered_with(answer(3), stream=3).reply() == b"good"
 
 
 # Connection management
 
 
 @add("GOAWAY: calls that the server has not accepted are retried on another connection")
-def _(peer: Called) -> None:
+def _(peer: ScriptedServer) -> None:
     taken = peer.first()
     late = peer.start()
-    peer.asked(3)
+    peer.request(3)
     first = peer.link
     first.send(f.goaway(1))
     peer.accept()
-    assert peer.asked(1).messages == [b"ask"]
+    assert peer.request(1).messages == [b"ask"]
     peer.link.send(answer(1))
     assert late.reply() == b"good"
     first.send(answer(1))
@@ -420,14 +420,14 @@ def _(peer: Called) -> None:
 
 
 @add("GOAWAY: no new call is sent on a connection after its GOAWAY")
-def _(peer: Called) -> None:
+def _(peer: ScriptedServer) -> None:
     taken = peer.first()
     first = peer.link
     first.send(f.goaway(f.MOST))
     first.alive()
     new = peer.start()
     peer.accept()
-    peer.asked(1)
+    peer.request(1)
     peer.link.send(answer(1))
     assert new.reply() == b"good"
     first.send(answer(1))
@@ -435,17 +435,17 @@ def _(peer: Called) -> None:
 
 
 @add("GOAWAY: with an error the calls that were not accepted are UNAVAILABLE or retried")
-def _(peer: Called) -> None:
+def _(peer: ScriptedServer) -> None:
     outgoing = peer.first()
     peer.link.send(f.goaway(0, f.ENHANCE_YOUR_CALM, b"too_many_pings"))
     peer.accept()
-    peer.asked(1)
+    peer.request(1)
     peer.link.send(answer(1))
     assert outgoing.reply() == b"good"
 
 
 @add("PING: a client's acknowledgement has the same eight bytes")
-def _(peer: Called) -> None:
+def _(peer: ScriptedServer) -> None:
     peer.first()
     for payload in (b"\0" * 8, b"\xff" * 8, b"whatever"):
         peer.link.alive(payload)
@@ -453,7 +453,7 @@ def _(peer: Called) -> None:
 
 
 @add("PING: calls fail with UNAVAILABLE if a ping is not acknowledged")
-def _(peer: Called) -> None:
+def _(peer: ScriptedServer) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(keepalive, "PING_AFTER", (0.1,))
         patch.setattr(keepalive, "PING_TIMEOUT", 0.2)
@@ -465,17 +465,17 @@ def _(peer: Called) -> None:
 
 
 @add("Keepalive: without calls there are no pings")
-def _(peer: Called) -> None:
+def _(peer: ScriptedServer) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(keepalive, "PING_AFTER", (0.05,))
-        assert peer.played(answer(1)).reply() == b"good"
+        assert peer.call_answered_with(answer(1)).reply() == b"good"
         peer.link.socket.settimeout(NO_TIME)
         with pytest.raises(TimeoutError):
             peer.link.frame(f.PING)
 
 
 @add("Keepalive: pings without data between them are as rare as servers require")
-def _(peer: Called) -> None:
+def _(peer: ScriptedServer) -> None:
     keeper = keepalive.Keepalive(0.0)
     at = 0.0
     sent: list[float] = []
@@ -491,9 +491,9 @@ def _(peer: Called) -> None:
 
 
 @add("Connection failure: every call of the connection is UNAVAILABLE")
-def _(peer: Called) -> None:
+def _(peer: ScriptedServer) -> None:
     calls = [peer.first(), peer.start()]
-    peer.asked(3)
+    peer.request(3)
     linger = b"\x01\0\0\0\0\0\0\0"
     peer.link.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
     peer.link.socket.close()
@@ -501,9 +501,9 @@ def _(peer: Called) -> None:
 
 
 @add("User Agents: a client sends its user-agent")
-def _(peer: Called) -> None:
+def _(peer: ScriptedServer) -> None:
     peer.first()
-    assert dict(peer.asked().heads[0])[b"user-agent"] == b"penstock"
+    assert dict(peer.request().heads[0])[b"user-agent"] == b"penstock"
 
 
-test_sentence = table.tested(called)
+test_sentence = table.tested(scripted_server)

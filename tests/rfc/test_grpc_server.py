@@ -9,7 +9,7 @@ import time
 
 from penstock.protocols import grpc
 from tests.kit import frames as f
-from tests.kit.frames import Heard, message
+from tests.kit.frames import StreamContent, message
 from tests.kit.http1 import TIMEOUT
 from tests.kit.http2 import call
 from tests.rfc.grpc_service import MOST, TEXT, Served, served
@@ -47,7 +47,7 @@ def rpc(
 ) -> Step:
     """A complete call on the next stream, and what its reply must have."""
 
-    def step(door: Served) -> Heard:
+    def step(door: Served) -> StreamContent:
         fields = call(path, *more)
         for name, value in changed.items():
             key = name.encode().replace(b"_", b"-")
@@ -56,14 +56,14 @@ def rpc(
             fields = f.changed(fields, without, None)
         stream = door.link.open(fields)
         door.link.send(f.data(stream, message() if body is None else body, end=True))
-        heard = door.link.answer(stream)
-        assert dict(heard.heads[0])[b":status"].startswith(http), heard
-        assert status == ANY or heard.status == status, heard
-        assert messages is None or heard.messages == messages
-        assert order is None or heard.order == order
-        assert trailers is None or heard.heads[-1] == trailers
-        assert text in heard.fields.get(b"grpc-message", b"")
-        return heard
+        content = door.link.answer(stream)
+        assert dict(content.heads[0])[b":status"].startswith(http), content
+        assert status == ANY or content.status == status, content
+        assert messages is None or content.messages == messages
+        assert order is None or content.order == order
+        assert trailers is None or content.heads[-1] == trailers
+        assert text in content.fields.get(b"grpc-message", b"")
+        return content
 
     return step
 
@@ -80,13 +80,13 @@ def handler_got(*fields: f.Field) -> Step:
     return lambda door: [one for one in door.service.heads[-1] if one in fields] == list(fields)
 
 
-def opened(door: Served, path: bytes, *more: f.Field) -> tuple[int, Heard]:
+def opened(door: Served, path: bytes, *more: f.Field) -> tuple[int, StreamContent]:
     """A call whose stream has not ended, and what is received on it."""
     stream = door.link.open(call(path, *more))
-    return stream, door.link.heard.heard(stream)
+    return stream, door.link.transcript.of_stream(stream)
 
 
-def sleeping(door: Served) -> tuple[int, Heard]:
+def sleeping(door: Served) -> tuple[int, StreamContent]:
     """A call whose handler waits forever."""
     one = opened(door, b"/a.B/Sleeps")
     assert door.service.entered.acquire(timeout=TIMEOUT)
@@ -296,16 +296,16 @@ def _(door: Served) -> None:
 def _(door: Served) -> None:
     for encoding in (b"deflate", b"snappy", b"zstd"):
         field = (b"grpc-encoding", encoding)
-        heard = rpc(ECHO, field, status=UNIMPLEMENTED, text=b"gzip")(door)
-        assert isinstance(heard, Heard)
-        assert heard.fields[b"grpc-accept-encoding"].split(b",") == [b"identity", b"gzip"]
+        content = rpc(ECHO, field, status=UNIMPLEMENTED, text=b"gzip")(door)
+        assert isinstance(content, StreamContent)
+        assert content.fields[b"grpc-accept-encoding"].split(b",") == [b"identity", b"gzip"]
 
 
 @add("Compression: a used encoding is among the accepted ones in the reply")
 def _(door: Served) -> None:
-    heard = rpc(ECHO, GZIP, body=message(PACKED, flag=1))(door)
-    assert isinstance(heard, Heard)
-    assert b"gzip" in dict(heard.heads[0])[b"grpc-accept-encoding"].split(b",")
+    content = rpc(ECHO, GZIP, body=message(PACKED, flag=1))(door)
+    assert isinstance(content, StreamContent)
+    assert b"gzip" in dict(content.heads[0])[b"grpc-accept-encoding"].split(b",")
 
 
 # Responses
@@ -329,7 +329,7 @@ rules(
         rpc(b"/a.B/Fails", status=FAILED_PRECONDITION, order=["HEADERS", "END"]),
         rpc(b"/a.B/Nothing", status=UNIMPLEMENTED),
         lambda door: door.link.streams[3].order[:2] == ["HEADERS", "END"],
-        lambda door: all(heard.heads[0][:2] == HEAD for heard in door.link.streams.values()),
+        lambda door: all(content.heads[0][:2] == HEAD for content in door.link.streams.values()),
     ),
     (
         "Responses: an error after messages is in the trailers",
@@ -375,46 +375,46 @@ rules(
 @add("Early Server Closure: trailers before the client's end are followed by RST_STREAM 0")
 def _(door: Served) -> None:
     for path in (b"/a.B/Nothing", b"/a.B/Answers"):
-        stream, heard = opened(door, path)
+        stream, content = opened(door, path)
         assert door.link.reset(stream) == f.NO_ERROR
-        assert heard.order[-3:] == ["HEADERS", "END", "RST_STREAM"]
+        assert content.order[-3:] == ["HEADERS", "END", "RST_STREAM"]
 
 
 @add("Early Server Closure: a client that has ended its stream gets no RST_STREAM")
 def _(door: Served) -> None:
-    heard = door.link.ask(1, call(b"/a.B/Fails"))
+    content = door.link.ask(1, call(b"/a.B/Fails"))
     door.link.alive()
-    assert heard.code is None
+    assert content.code is None
 
 
 @add("Early Server Closure: messages that arrive after the reply are ignored")
 def _(door: Served) -> None:
-    stream, heard = opened(door, b"/a.B/Nothing")
+    stream, content = opened(door, b"/a.B/Nothing")
     door.link.send(*[f.data(stream, message()) for _ in range(50)], f.data(stream, end=True))
     door.link.answer(stream)
-    assert heard.status == UNIMPLEMENTED
+    assert content.status == UNIMPLEMENTED
     rpc()(door)
 
 
 @add("Errors: RST_STREAM of a client ends its call at once, whatever the code")
 def _(door: Served) -> None:
     for code in (f.NO_ERROR, f.PROTOCOL_ERROR, f.INTERNAL_ERROR, f.CANCEL, 99):
-        stream, heard = sleeping(door)
+        stream, content = sleeping(door)
         door.link.send(f.reset(stream, code))
         assert door.service.cancelled.acquire(timeout=TIMEOUT)
         door.link.alive(b"%08d" % code)
-        assert heard.order == []
+        assert content.order == []
 
 
 @add("Client Cancellation: a server applies the client's deadline")
 def _(door: Served) -> None:
     began = time.monotonic()
-    stream, heard = opened(door, b"/a.B/Sleeps", (b"grpc-timeout", b"100m"))
+    stream, content = opened(door, b"/a.B/Sleeps", (b"grpc-timeout", b"100m"))
     door.link.answer(stream)
     assert time.monotonic() - began >= 0.1
     assert door.service.cancelled.acquire(timeout=TIMEOUT)
-    assert heard.status == DEADLINE_EXCEEDED
-    assert heard.code in (None, f.NO_ERROR)
+    assert content.status == DEADLINE_EXCEEDED
+    assert content.code in (None, f.NO_ERROR)
 
 
 # Connection management
@@ -427,14 +427,14 @@ def goaways(door: Served) -> list[int]:
 
 @add("GOAWAY: a server that closes names the last accepted stream")
 def _(door: Served) -> None:
-    stream, heard = sleeping(door)
+    stream, content = sleeping(door)
     closing = threading.Thread(target=door.site.run, args=(door.site.door.close(TIMEOUT),))
     closing.start()
     door.link.until(lambda: len(goaways(door)) == 2 or goaways(door)[-1:] == [1])
     assert goaways(door)[-1] == 1
     door.call(door.service.grpc.end_streams)
     door.link.answer(stream)
-    assert heard.status == UNAVAILABLE
+    assert content.status == UNAVAILABLE
     door.link.until_closed()
     closing.join(TIMEOUT)
 
@@ -451,10 +451,10 @@ def _(door: Served) -> None:
     door.link.until(lambda: goaways(door)[-1] == 1)
     late, _ = opened(door, ECHO)
     door.link.send(f.data(late, message(), end=True), f.data(stream, message(), end=True))
-    heard = door.link.answer(stream)
-    assert (heard.messages, heard.status) == ([b"abc"], OK)
+    content = door.link.answer(stream)
+    assert (content.messages, content.status) == ([b"abc"], OK)
     door.link.until_closed()
-    assert door.link.heard.heard(late).order == []
+    assert door.link.transcript.of_stream(late).order == []
 
 
 @add("PING: a ping is acknowledged with its payload")
@@ -514,27 +514,27 @@ rules(
 
 @add("Health checking: a watcher gets the state at once and at each change")
 def _(door: Served) -> None:
-    stream, heard = opened(door, WATCH)
+    stream, content = opened(door, WATCH)
     door.link.send(f.data(stream, message(b""), end=True))
     expected = [NOT_SERVING]
-    door.link.until(lambda: heard.messages == expected)
+    door.link.until(lambda: content.messages == expected)
     for change, status in (
         (door.service.health.set_ready, SERVING),
         (lambda: door.service.health.set_unready("leaving"), NOT_SERVING),
     ):
         door.call(change)
         expected.append(status)
-        door.link.until(lambda: heard.messages == expected)
-    assert not heard.ended
+        door.link.until(lambda: content.messages == expected)
+    assert not content.ended
 
 
 @add("Health checking: a watcher of an unknown name gets SERVICE_UNKNOWN and stays connected")
 def _(door: Served) -> None:
-    stream, heard = opened(door, WATCH)
+    stream, content = opened(door, WATCH)
     door.link.send(f.data(stream, message(b"\x0a\x03a.C"), end=True))
-    door.link.until(lambda: heard.messages == [SERVICE_UNKNOWN])
+    door.link.until(lambda: content.messages == [SERVICE_UNKNOWN])
     door.link.alive()
-    assert not heard.ended
+    assert not content.ended
 
 
 test_sentence = table.tested(served)

@@ -432,8 +432,8 @@ def test_a_reply_is_a_head_a_body_and_trailers(
     else:
         core.reply(stream, f.block(f.OK), data, None if end is None else f.block(end))
     peer.flush()
-    assert peer.transcript.heard(1).order[0] == "HEADERS"
-    assert peer.transcript.heard(1).order[-1] == "END"
+    assert peer.transcript.of_stream(1).order[0] == "HEADERS"
+    assert peer.transcript.of_stream(1).order[-1] == "END"
     assert peer.body() == data
     assert [fields for _, fields in peer.heads] == [list(f.OK)] + ([end] if end else [])
     peer.judge(FINE)

@@ -75,7 +75,7 @@ def test_an_invalid_video_is_refused(tmp_path: Path) -> None:
         ({"num_seg": 4, "seg_len": 1, "select_left": True}, 30, [3, 11, 18, 26]),
         ({"num_seg": 4, "seg_len": 1}, 30, [3, 10, 17, 24]),
         ({"num_seg": 2, "seg_len": 3}, 10, [2, 3, 4, 7, 8, 9]),
-        # Fewer frames than asked for: from their beginnings, and round again.
+        # Fewer frames than required: from their beginnings, and repeated.
         ({"num_seg": 2, "seg_len": 3}, 4, [0, 1, 2, 2, 3, 0]),
         ({"num_seg": 3, "seg_len": 1}, 2, [0, 1, 0]),
         ({"num_seg": 3, "seg_len": 1, "select_left": True}, 3, [0, 0, 0]),

@@ -95,7 +95,7 @@ def test_a_mask_is_coloured_and_written_beside_the_image(tmp_path: Path) -> None
     assert result.shape == (6, 8, 3)
     colours = [[0, 0, 0], [128, 0, 0], [0, 128, 0], [128, 128, 0]]
     assert generate_colormap(4) == colours
-    # Corners, which interpolation leaves as they are.
+    # Corners, which interpolation does not change.
     assert [result[y, x].tolist() for y in (0, -1) for x in (0, -1)] == colours
     assert np.array_equal(cv2.imread(str(tmp_path / "p_jpg_result.png")), result)
     written = cv2.imread(str(tmp_path / "p_jpg_mask.png"), cv2.IMREAD_UNCHANGED)
