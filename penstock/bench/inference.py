@@ -98,7 +98,7 @@ def target_of(
         tensors = [_given(value) for value in values]
     else:
         found = uvloop.run(_metadata(place, model)) if grpc else _get(place, model)
-        tensors = made_up(inputs_of(found), shapes_of(shapes))
+        tensors = random_tensors(inputs_of(found), shapes_of(shapes))
     if grpc:
         messages = [Body(_message(model, each)) for each in tensors]
         return place.with_requests("inference", f"/{INFERENCE}/ModelInfer", messages)
@@ -144,7 +144,7 @@ def shapes_of(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def made_up(
+def random_tensors(
     inputs: Sequence[Input], shapes: Mapping[str, tuple[int, ...]]
 ) -> list[list[OutTensor]]:
     """Make several requests with random values.

@@ -145,7 +145,7 @@ class Quarantine:
             answers.append(outcome)
         return over, answers
 
-    def came_back(self, batch: Batch, outcomes: list[Outcome], now: float) -> None:
+    def batch_returned(self, batch: Batch, outcomes: list[Outcome], now: float) -> None:
         """A batch was returned by a live worker."""
         for sample, outcome in zip(batch.samples, outcomes, strict=True):
             # A call whose requests had ended may have been killed by us, maybe before it ran.

@@ -113,5 +113,5 @@ class ResultQueue:
         if type(outcomes[0].error) is WorkerDied:
             samples, outcomes = self._quarantine.died(batch, outcomes, now)
         else:
-            self._quarantine.came_back(batch, outcomes, now)
+            self._quarantine.batch_returned(batch, outcomes, now)
         return samples, outcomes

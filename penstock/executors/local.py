@@ -123,9 +123,9 @@ class ThreadExecutor(LocalExecutor):
         return True
 
     def _serve(self, op: BoundOp) -> None:
-        heard, done, answered = self._asked, self._done, self._answered
+        submitted, done, answered = self._asked, self._done, self._answered
         while True:
-            heard.wait()
+            submitted.wait()
             item = self._queue.popleft()
             if item is None:
                 return

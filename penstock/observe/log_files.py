@@ -19,7 +19,7 @@ from typing import Final
 
 from penstock.errors import StartupError
 from penstock.observe import log_writer
-from penstock.observe.logs import Beside, TextLines
+from penstock.observe.logs import AdditionalHandler, TextLines
 from penstock.observe.tracer import TRACER
 
 FOLDER: Final = "PipelineServingLogs"
@@ -27,7 +27,7 @@ _LAST_LINES: Final = 2.0  # seconds for the writer to finish at the end
 _BUFFER: Final = 1 << 20
 
 
-class ToFiles(Beside):
+class ToFiles(AdditionalHandler):
     """Sends lines to the writer process. Lines that it does not accept are dropped and counted.
 
     Args:

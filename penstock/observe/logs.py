@@ -152,7 +152,7 @@ def _formatter(options: LogOptions, writer: str | None) -> logging.Formatter:
     return JsonLines(writer) if options.format == "json" else TextLines(writer)
 
 
-class Unhurried(logging.Handler):
+class BackgroundHandler(logging.Handler):
     """Passes lines to a writer thread, so that logging does not block on a disk or a reader.
 
     The queue is bounded, unlike that of ``logging.handlers.QueueHandler``. Lines that do not fit or
@@ -249,7 +249,7 @@ def info_without_record(logger: logging.Logger, text: str, request: Request) -> 
     if len(handlers) != 1 or changed:
         return False
     (handler,) = handlers
-    if type(handler) is not Unhurried or handler.filters or handler.level > logging.INFO:
+    if type(handler) is not BackgroundHandler or handler.filters or handler.level > logging.INFO:
         return False
     form = handler.formatter
     if not isinstance(form, (TextLines, JsonLines)):
@@ -258,7 +258,7 @@ def info_without_record(logger: logging.Logger, text: str, request: Request) -> 
     return True
 
 
-class AtOnce(logging.StreamHandler[TextIO]):
+class DirectHandler(logging.StreamHandler[TextIO]):
     """Writes lines synchronously, for processes without threads, or before a sudden end.
 
     A full pipe loses lines instead of blocking the process: it waits briefly once, and not again
@@ -284,14 +284,14 @@ class AtOnce(logging.StreamHandler[TextIO]):
                     self._waits_ms = 0
                     return
                 os.write(descriptor, data[at : at + select.PIPE_BUF])
-            self._waits_ms = AtOnce._waits_ms
+            self._waits_ms = DirectHandler._waits_ms
         except OSError:  # the disk is full; it cannot be reported
             return
         except Exception:  # noqa: BLE001 - handleError reports it
             self.handleError(record)
 
 
-class Beside(logging.Handler):
+class AdditionalHandler(logging.Handler):
     """A handler of ours that is kept beside the one for standard error."""
 
 
@@ -306,7 +306,7 @@ def logging_of_imports(options: LogOptions) -> Iterator[None]:
     Without a handler of the root logger, which would disable ``logging.basicConfig``.
     """
     root, before, last = logging.getLogger(), logging.getLogger().level, logging.lastResort
-    handler = AtOnce(sys.stderr)
+    handler = DirectHandler(sys.stderr)
     handler.setFormatter(_formatter(options, None))
     logging.lastResort = handler
     root.setLevel(_Default(options.number))
@@ -334,20 +334,20 @@ def logging_to_stderr(
     options = options or LogOptions()
     root, ours = logging.getLogger(), logging.getLogger("penstock")
     before, level = root.handlers[:], root.level
-    stay = [each for each in before if isinstance(each, Beside)]
+    stay = [each for each in before if isinstance(each, AdditionalHandler)]
     if ours.handlers or not all(_may_go(each) for each in before if each not in stay):
         if isinstance(level, _Default):  # the program has not set the level
             root.setLevel(logging.WARNING)
         yield
         return
-    handler = AtOnce(sys.stderr) if at_once else Unhurried(sys.stderr)
+    handler = DirectHandler(sys.stderr) if at_once else BackgroundHandler(sys.stderr)
     handler.setFormatter(_formatter(options, writer))
     root.handlers[:] = [handler, *stay]
     root.setLevel(options.number)
     try:
         yield
     finally:
-        root.handlers[:] = [each for each in before if not isinstance(each, AtOnce)]
+        root.handlers[:] = [each for each in before if not isinstance(each, DirectHandler)]
         handler.close()
         root.setLevel(level)
 
@@ -356,7 +356,7 @@ def _may_go(handler: logging.Handler) -> bool:
     """Whether a handler may be removed: an older one of ours, or the one that ``logging.info``
     creates before logging is configured.
     """
-    return isinstance(handler, AtOnce) or (
+    return isinstance(handler, DirectHandler) or (
         type(handler) is logging.StreamHandler
         and handler.stream is sys.stderr
         and getattr(handler.formatter, "_fmt", None) == logging.BASIC_FORMAT

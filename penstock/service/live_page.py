@@ -27,7 +27,7 @@ from penstock.observe.live import Shown, details, summary
 from penstock.observe.recorder import Recorder
 from penstock.protocols.heads import Headers
 from penstock.protocols.media import JSON
-from penstock.service.questions import Everyone
+from penstock.service.questions import AllEngines
 from penstock.service.status import Reports
 
 LISTS: Final = "live lists"
@@ -87,13 +87,13 @@ class LivePage:
 
     Args:
         reports: those of the service.
-        everyone: queries its engines.
+        engines: queries its engines.
         access: its access control.
     """
 
-    def __init__(self, reports: Reports, everyone: Everyone, access: Access) -> None:
+    def __init__(self, reports: Reports, engines: AllEngines, access: Access) -> None:
         self._reports = reports
-        self._everyone = everyone
+        self._engines = engines
         self._access = access
         self._page, self._headers = page("ui.html")
         self._making: asyncio.Task[Any] | None = None
@@ -183,11 +183,11 @@ class LivePage:
         await self._send(call, {"at": time.monotonic(), "status": status})
 
     async def _lists(self, call: HttpCall) -> None:
-        await self._send(call, merged(await self._everyone.ask(LISTS)))
+        await self._send(call, merged(await self._engines.ask(LISTS)))
 
     async def _timeline(self, call: HttpCall) -> None:
         (wanted,) = call.values
-        answers = await self._everyone.ask(TIMELINE, wanted)
+        answers = await self._engines.ask(TIMELINE, wanted)
         kept = [each for each in answers if each is not None]
         if not kept:
             text = f"request {wanted} is not stored: only slow, failed and the latest ones are"

@@ -100,8 +100,8 @@ def cpu_problems(options: OpOptions, usable: frozenset[int]) -> list[str]:
     if missing := sorted(wanted - usable):
         which = "CPU " if len(missing) == 1 else "CPUs "
         return [
-            f"op.{options.name}.cpu_affinity: {which}{spelt(missing)} cannot be used: "
-            f"this process may run on {spelt(sorted(usable))}"
+            f"op.{options.name}.cpu_affinity: {which}{cpu_list(missing)} cannot be used: "
+            f"this process may run on {cpu_list(sorted(usable))}"
         ]
     return []
 
@@ -116,7 +116,7 @@ def stay_on_cpus(options: OpOptions, worker: int) -> None:
         os.sched_setaffinity(0, options.cpus[worker % len(options.cpus)])
 
 
-def spelt(cpus: list[int]) -> str:
+def cpu_list(cpus: list[int]) -> str:
     """Ascending numbers in the format of ``cpu_affinity``: ``0-1,3``."""
     runs: list[list[int]] = []
     for cpu in cpus:

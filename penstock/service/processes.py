@@ -102,10 +102,10 @@ def threads_that_prevent_fork() -> list[str]:
         maps = Path("/proc/self/maps").read_text(errors="replace")
     except OSError:  # not available on this system
         return names
-    return names + (native_pools_in_the_way(maps) if native > 0 else [])
+    return names + (fork_unsafe_pools(maps) if native > 0 else [])
 
 
-def native_pools_in_the_way(maps: str) -> list[str]:
+def fork_unsafe_pools(maps: str) -> list[str]:
     """Libraries whose thread pools may not survive a fork, in a process with native threads.
 
     The library of a native thread is unknown. So a fork is prevented by any loaded library whose
@@ -121,7 +121,7 @@ def native_pools_in_the_way(maps: str) -> list[str]:
     return lost
 
 
-def why_not_again() -> str | None:
+def rerun_problem() -> str | None:
     """Why this program cannot be run again; None if it can."""
     if sys.argv[0] in _NO_FILE:
         return "its script is not in a file"
@@ -274,7 +274,7 @@ class Processes:
         if not threads:
             return False
         names = ", ".join(threads)
-        if (why := why_not_again()) is not None:
+        if (why := rerun_problem()) is not None:
             raise StartupError(
                 f"worker processes cannot be forked while threads run ({names}), and this program"
                 f" cannot be run again instead, because {why}; start threads in init_op, or run the"

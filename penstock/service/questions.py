@@ -1,7 +1,7 @@
 """Queries from one engine to all engines of its service, through the supervisor.
 
 The engine that gets a client's request answers for the whole service: it queries the others with
-``Everyone``, each calls ``answer``, and it joins the answers. Answers may be large: they are sent
+``AllEngines``, each calls ``answer``, and it joins the answers. Answers may be large: they are sent
 as memfds, of which the supervisor passes on the descriptors.
 """
 
@@ -29,7 +29,7 @@ Answerer: TypeAlias = Callable[..., Any]
 arguments."""
 
 
-class Everyone:
+class AllEngines:
     """Queries all engines. Belongs to the engine's loop.
 
     Args:

@@ -84,7 +84,7 @@ from penstock.service.loop import (
 from penstock.service.model_keys import send_keys
 from penstock.service.opening import make_router, open_door, open_metrics_door, tls_of
 from penstock.service.processes import Processes, log_options, spawned_role
-from penstock.service.questions import Answerer, Everyone
+from penstock.service.questions import AllEngines, Answerer
 from penstock.service.signals import (
     Stopped,
     StopSignals,
@@ -252,7 +252,7 @@ class _Service:
         self._control = control
         self._supervisor: SupervisorClient | None = None
         self._report: Reporter  # set at the engine's start, like the following
-        self._everyone: Everyone
+        self._engines: AllEngines
         self._config = works.deployment.config
         self._health = Health()
         self._serve_now = asyncio.Event()
@@ -301,7 +301,7 @@ class _Service:
             LISTS: partial(listed_requests, recorder, writers),
             TIMELINE: partial(recorded_request, recorder),
         }
-        self._everyone = Everyone(answerers, self._supervisor)
+        self._engines = AllEngines(answerers, self._supervisor)
         self._health.watch(engine.why_stuck)
         pool = DaemonPool(_ENDS_THREADS, "ends") if self._works.blocking_ends else None
         try:
@@ -315,14 +315,14 @@ class _Service:
                 return
             reports = Reports(self._report, sum_up)
             metrics = MetricsPage(reports, of_original=self._config.dag.enable_prometheus)
-            pages = StatusPage(reports), TracePage(self._everyone)
+            pages = StatusPage(reports), TracePage(self._engines)
             more: list[Application] = [*pages, examples, *added]
             if self._config.metrics:
                 more.append(metrics)
             if self._config.ui.enabled:
                 tls = self._tls is not None
                 access = Access("the live page", "ui.token", self._config.ui.token, tls=tls)
-                more.append(LivePage(reports, self._everyone, access))
+                more.append(LivePage(reports, self._engines, access))
             profile = partial(_profile_of, recorder)
             grpc = make_router(self._config, engine, self._health, pool, writers, more, profile)
             door = self._report.door = open_door(self._config, engine, grpc)
@@ -333,7 +333,7 @@ class _Service:
                 shorten_switch_interval()
                 await self._open(door, for_scrapers, self._works.model_lines(engine))
                 if interval is not None and self._works.deployment.engine_id.index == 0:
-                    reports_written = report_every(self._config, self._everyone, engine)
+                    reports_written = report_every(self._config, self._engines, engine)
                     reporting = asyncio.create_task(reports_written)
                 await _first(self._stop.wait(), self._leave.wait())
                 allowed = self._config.drain_timeout
@@ -414,7 +414,7 @@ class _Service:
             case Leave():
                 self._leave.set()
             case Asked(number, question):
-                self._everyone.answer(number, question)
+                self._engines.answer(number, question)
             case ReportWanted(number):
                 assert self._supervisor is not None
                 self._supervisor.report(number, packed(self._report()))

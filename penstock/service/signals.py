@@ -61,7 +61,7 @@ class StopSignals:
         self._ended = True
         self._action = _ignore
 
-    def heard(self, number: int, frame: FrameType | None) -> None:
+    def received(self, number: int, frame: FrameType | None) -> None:
         """The signal handler."""
         self._action()
 
@@ -99,7 +99,7 @@ def signals_stop_the_start() -> Iterator[StopSignals]:
     signals = StopSignals()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _BOTH)  # the parent process may have blocked them
     before: dict[signal.Signals, Any] = {
-        number: signal.signal(number, signals.heard) for number in _BOTH
+        number: signal.signal(number, signals.received) for number in _BOTH
     }
     try:
         yield signals
@@ -148,7 +148,7 @@ def on_hangup(action: Callable[[], object]) -> Iterator[None]:
         signal.signal(signal.SIGHUP, before)
 
 
-def hang_up_as_before() -> None:
+def restore_hangup() -> None:
     """For a child: restore the default action of SIGHUP, if the parent has our handler."""
     if isinstance(signal.getsignal(signal.SIGHUP), _HangupHandler):
         signal.signal(signal.SIGHUP, signal.SIG_DFL)

@@ -69,7 +69,7 @@ from penstock.service.children import Child, Reaper, as_shell, end_all, fork, st
 from penstock.service.loop import spared_pages
 from penstock.service.placement import EngineId
 from penstock.service.questions import Questions
-from penstock.service.signals import StopSignals, hang_up_as_before, on_hangup, signals_wake_waits
+from penstock.service.signals import StopSignals, on_hangup, restore_hangup, signals_wake_waits
 from penstock.service.status import Sums
 
 _log = logging.getLogger(__name__)
@@ -635,7 +635,7 @@ class Supervisor:
 
     def _leave(self, *others: socket.socket) -> None:
         """For a child: close the descriptors of the supervisor and the siblings."""
-        hang_up_as_before()
+        restore_hangup()
         for each in (self._woken, self._waker, *others):
             each.close()
         for engine in self._processes():

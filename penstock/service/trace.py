@@ -21,7 +21,7 @@ from penstock.observe.chrome import trace
 from penstock.observe.recorder import NO_ID, Recorder
 from penstock.observe.timeline import Plain, Timeline
 from penstock.protocols.media import JSON
-from penstock.service.questions import Everyone
+from penstock.service.questions import AllEngines
 from penstock.service.status import is_local
 
 QUESTION: Final = "trace"
@@ -60,8 +60,8 @@ async def next_timelines(recorder: Recorder, requests: int, seconds: float) -> l
 class TracePage:
     """``GET /trace``. An application; see ``penstock.service.blueprint``."""
 
-    def __init__(self, everyone: Everyone) -> None:
-        self._everyone = everyone
+    def __init__(self, engines: AllEngines) -> None:
+        self._engines = engines
 
     def routes(self) -> Iterator[Http]:
         """What it answers."""
@@ -116,7 +116,7 @@ class TracePage:
             call.send(error_body(400, "bad_request", wanted))
 
     async def _give(self, call: HttpCall, requests: int, seconds: float) -> None:
-        answers = await self._everyone.ask(QUESTION, requests, seconds, seconds=seconds)
+        answers = await self._engines.ask(QUESTION, requests, seconds, seconds=seconds)
         text = await run_aside(call.shared.threads, _traced, answers, requests)
         send_packed(call, 200, _HEAD, text)
 

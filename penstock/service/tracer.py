@@ -12,7 +12,7 @@ from penstock.graph.dag import REQUEST
 from penstock.observe.log_files import to_a_file
 from penstock.observe.tracer import TRACER, Channel, Window, is_empty, report
 from penstock.request import REQUEST_OP_NAME
-from penstock.service.questions import Everyone
+from penstock.service.questions import AllEngines
 
 QUESTION: Final = "tracer"
 """The query for the engines' figures since the last report."""
@@ -25,19 +25,19 @@ def window_of(window: Window, engine: Engine) -> list[Any]:
     return [window.take(), [each.waiting for each in engine.statistics().stages]]
 
 
-async def report_every(config: ServiceConfig, everyone: Everyone, engine: Engine) -> None:
+async def report_every(config: ServiceConfig, engines: AllEngines, engine: Engine) -> None:
     """Write reports until cancelled; without a file, skip empty ones.
 
     Args:
         config: with the interval.
-        everyone: queries the engines.
+        engines: queries the engines.
         engine: this engine; the others have the same graphs.
     """
     seconds, most = config.dag.tracer.interval_s, config.dag.channel_size or 0
     assert seconds is not None, "the tracer is on"
     while True:
         await asyncio.sleep(seconds)
-        answers = await everyone.ask(QUESTION)
+        answers = await engines.ask(QUESTION)
         windows = [window for window, _ in answers]
         own_file = to_a_file()
         if is_empty(windows) and not own_file:

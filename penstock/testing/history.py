@@ -84,7 +84,7 @@ class Admitted(NamedTuple):
     graph: str | None = None
 
 
-class TurnedAway(NamedTuple):
+class NotAdmitted(NamedTuple):
     """The engine did not admit a request."""
 
     code: str
@@ -146,7 +146,7 @@ class Cancelled(NamedTuple):
 
 
 ServerEvent: TypeAlias = (
-    Admitted | TurnedAway | Dispatched | TakenBack | Returned | Late | Replied | Cancelled
+    Admitted | NotAdmitted | Dispatched | TakenBack | Returned | Late | Replied | Cancelled
 )
 
 
@@ -198,8 +198,8 @@ class Recorder(Instrument):
         self.events.append(Admitted(request.data_id, request.log_id, now, request.graph.name))
 
     def refused(self, request: RequestInfo, error: RequestError, now: float) -> None:
-        """See TurnedAway."""
-        self.events.append(TurnedAway(error.code, now))
+        """See NotAdmitted."""
+        self.events.append(NotAdmitted(error.code, now))
 
     def dispatched(self, op: str, batch: Batch, now: float) -> None:
         """See Dispatched."""
@@ -406,7 +406,7 @@ class _Server:
                 self._late_batch(event)
             elif isinstance(event, TakenBack):
                 self._taken_back(event)
-            elif not isinstance(event, TurnedAway):
+            elif not isinstance(event, NotAdmitted):
                 assert_never(event)
         for data_id in self._inside:
             self._found.add(

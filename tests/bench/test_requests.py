@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from penstock.bench import BadTarget, target_of
-from penstock.bench.inference import Input, inputs_of, made_up, shapes_of
+from penstock.bench.inference import Input, inputs_of, random_tensors, shapes_of
 from penstock.protocols import oip, oip_json, oip_message
 from penstock.protocols.pb import Request
 
@@ -78,7 +78,7 @@ def test_a_models_request_is_encoded_as_json_binary_and_grpc():
 
 @pytest.mark.parametrize("datatype", oip.DTYPES)
 def test_random_inputs_are_generated_for_every_type(datatype: str):
-    requests = made_up([Input("x", datatype, (-1, 5))], {})
+    requests = random_tensors([Input("x", datatype, (-1, 5))], {})
     assert len(requests) == 16
     arrays = [tensor.array for (tensor,) in requests]
     assert {array.shape for array in arrays} == {(1, 5)}
@@ -89,7 +89,7 @@ def test_random_inputs_are_generated_for_every_type(datatype: str):
 def test_generated_inputs_have_the_given_shapes_and_large_ones_are_few():
     shapes = shapes_of(["a:b:2,3", "y:1,1024,1024,8"])
     inputs = [Input("a:b", "FP32", (-1, -1)), Input("y", "UINT8", (-1, -1, -1, 8))]
-    requests = made_up(inputs, shapes)
+    requests = random_tensors(inputs, shapes)
     assert [tensor.array.shape for tensor in requests[0]] == [(2, 3), (1, 1024, 1024, 8)]
     assert len(requests) == 1
 
@@ -102,9 +102,9 @@ def test_an_invalid_shape_is_refused(text: str):
 
 def test_a_shape_must_be_complete_and_of_a_known_input():
     with pytest.raises(BadTarget, match="give --shape x:1"):
-        made_up([Input("x", "FP32", (-1, -1))], {})
+        random_tensors([Input("x", "FP32", (-1, -1))], {})
     with pytest.raises(BadTarget, match="no input y, but x"):
-        made_up([Input("x", "FP32", (1,))], {"y": (1,)})
+        random_tensors([Input("x", "FP32", (1,))], {"y": (1,)})
     with pytest.raises(BadTarget, match="no readable inputs"):
         inputs_of({"inputs": [{}]})
     with pytest.raises(BadTarget, match="has the datatype 'FP8'"):

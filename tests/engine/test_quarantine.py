@@ -93,7 +93,7 @@ def test_a_suspect_whose_run_succeeds_is_cleared() -> None:
         assert again is not None
         assert (again.reason, runs_alone(again.samples[0])) == (CloseReason.ALONE, True)
         assert quarantine.active
-        quarantine.came_back(again, [Outcome({})], 2.5)
+        quarantine.batch_returned(again, [Outcome({})], 2.5)
     assert not quarantine.active
 
 
@@ -103,7 +103,7 @@ def test_a_run_whose_request_was_cancelled_clears_no_suspect() -> None:
     again = dispatch_alone(quarantine, 3, x=1)
     assert again is not None
     again.samples[0].gone = True
-    quarantine.came_back(again, [Outcome({})], 2.5)
+    quarantine.batch_returned(again, [Outcome({})], 2.5)
     assert quarantine.suspects == 1
 
 
@@ -112,9 +112,9 @@ def test_a_failure_for_lack_of_workers_clears_no_suspect() -> None:
     died(quarantine, batch(sample(1)))
     again = dispatch_alone(quarantine, 3, x=1)
     assert again is not None
-    quarantine.came_back(again, [Outcome(None, InferenceFailed("no worker"))], 2.5)
+    quarantine.batch_returned(again, [Outcome(None, InferenceFailed("no worker"))], 2.5)
     assert quarantine.suspects == 1
-    quarantine.came_back(again, [Outcome(None, HookFailed("it raised, so it ran"))], 2.5)
+    quarantine.batch_returned(again, [Outcome(None, HookFailed("it raised, so it ran"))], 2.5)
     assert quarantine.suspects == 0
 
 
@@ -141,7 +141,7 @@ def test_a_suspect_that_kills_a_worker_alone_is_banned_for_increasing_times(
     assert quarantine.refused > 0
     lone = dispatch_alone(quarantine, 5, x=1, now=now)
     assert lone is not None
-    quarantine.came_back(lone, [Outcome({})], now)  # the card works again
+    quarantine.batch_returned(lone, [Outcome({})], now)  # the card works again
     assert not quarantine.active
 
 

@@ -10,7 +10,7 @@ from io import StringIO
 
 import pytest
 
-from penstock.observe.logs import Beside, JsonLines, TextLines, Unhurried
+from penstock.observe.logs import AdditionalHandler, BackgroundHandler, JsonLines, TextLines
 from penstock.observe.request_log import facts_of, log_request, text_of
 from penstock.observe.timeline import BatchTimes, Step, Timeline
 from tests.observe.test_logs import bare
@@ -68,7 +68,7 @@ def test_penstocks_handler_writes_the_line_without_a_record(
         raise AssertionError("a record was made")
 
     stream = StringIO()
-    handler = Unhurried(stream)
+    handler = BackgroundHandler(stream)
     handler.setFormatter(JsonLines())
     monkeypatch.setattr(logging.Logger, "makeRecord", made)
     with bare() as root:
@@ -88,7 +88,7 @@ def add_handler(root: logging.Logger, own: Own) -> None:
 
 
 def add_log_files(root: logging.Logger, own: Own) -> None:
-    files = Beside()
+    files = AdditionalHandler()
     files.emit = own.emit  # type: ignore[method-assign]
     root.addHandler(files)
 
@@ -137,7 +137,7 @@ def set_record_factory(root: logging.Logger, own: Own) -> None:
 def test_handlers_filters_and_formatters_of_a_script_get_a_record(
     configure: Callable[[logging.Logger, Own], None],
 ) -> None:
-    own, handler, logger = Own(), Unhurried(StringIO()), logging.getLogger(NAME)
+    own, handler, logger = Own(), BackgroundHandler(StringIO()), logging.getLogger(NAME)
     handler.setFormatter(TextLines())
     with bare() as root:
         root.handlers[:] = [handler]

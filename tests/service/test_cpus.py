@@ -9,7 +9,7 @@ import pytest
 from penstock import Op
 from penstock.config.resolve import OpOptions
 from penstock.errors import ConfigError
-from penstock.service.placement import available, cpu_problems, spelt
+from penstock.service.placement import available, cpu_list, cpu_problems
 from tests.service.in_process import blueprint_of, root
 
 
@@ -38,5 +38,5 @@ def test_a_service_with_unavailable_cpus_does_not_start() -> None:
 
 
 def test_consecutive_cpus_are_written_as_ranges() -> None:
-    assert spelt([0]) == "0"
-    assert spelt([0, 1, 3, 5, 6, 7]) == "0-1,3,5-7"
+    assert cpu_list([0]) == "0"
+    assert cpu_list([0, 1, 3, 5, 6, 7]) == "0-1,3,5-7"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.service.processes import native_pools_in_the_way
+from penstock.service.processes import fork_unsafe_pools
 from tests.service.scripts import post, script
 from tests.services.process import running
 
@@ -33,7 +33,7 @@ def maps(*files: str) -> str:
 def test_libraries_whose_threads_do_not_survive_a_fork_are_detected(
     files: list[str], in_the_way: list[str]
 ) -> None:
-    assert native_pools_in_the_way(maps(*files)) == in_the_way
+    assert fork_unsafe_pools(maps(*files)) == in_the_way
 
 
 USED = """

@@ -8,8 +8,8 @@ import pytest
 
 from penstock.service.signals import (
     Stopped,
-    hang_up_as_before,
     on_hangup,
+    restore_hangup,
     signals_stop_the_start,
 )
 
@@ -96,7 +96,7 @@ def test_a_hangup_is_reported_until_the_end_and_has_its_default_in_a_child() -> 
     with on_hangup(lambda: calls.append(None)):
         os.kill(os.getpid(), signal.SIGHUP)
         assert calls == [None]
-        hang_up_as_before()
+        restore_hangup()
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
 
@@ -106,7 +106,7 @@ def test_a_hangup_handler_of_the_program_is_kept() -> None:
     try:
         with on_hangup(lambda: pytest.fail("told")):
             os.kill(os.getpid(), signal.SIGHUP)
-            hang_up_as_before()
+            restore_hangup()
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)

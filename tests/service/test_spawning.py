@@ -182,4 +182,4 @@ def test_an_invalid_role_in_the_environment_is_refused(
 
 def test_a_notebook_cannot_be_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ipykernel", sys)
-    assert processes.why_not_again() == "it is a notebook"
+    assert processes.rerun_problem() == "it is a notebook"

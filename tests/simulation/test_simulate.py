@@ -18,7 +18,7 @@ from penstock.engine.stage import Stage
 from penstock.engine.timer import Timer
 from penstock.errors import ServiceBusy
 from penstock.executors.executor import Work
-from penstock.testing.history import Dispatched, Late, Replied, TurnedAway
+from penstock.testing.history import Dispatched, Late, NotAdmitted, Replied
 from tests.simulation.graphs import draw_plan
 from tests.simulation.processes import Process, ProcessWorkers
 from tests.simulation.simulate import Simulation, Violation, main, simulate
@@ -63,7 +63,7 @@ def test_every_kind_of_event_and_outcome_occurs(monkeypatch: pytest.MonkeyPatch)
         return taken
 
     receive_rest = Process._receive_rest
-    came_back = Quarantine.came_back
+    batch_returned = Quarantine.batch_returned
     handle_death = ProcessWorkers.handle_death
     drain_graph = Engine.drain_graph
     submit = Engine.submit
@@ -84,7 +84,7 @@ def test_every_kind_of_event_and_outcome_occurs(monkeypatch: pytest.MonkeyPatch)
 
     def coming_back(self: Quarantine, *arguments: Any) -> None:
         before = self.suspects
-        came_back(self, *arguments)
+        batch_returned(self, *arguments)
         occurred["cleared"] += self.suspects < before
 
     def handling_death(self: ProcessWorkers, process: Process) -> None:
@@ -93,7 +93,7 @@ def test_every_kind_of_event_and_outcome_occurs(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(Work, "take_back", counting)
     monkeypatch.setattr(Process, "_receive_rest", receiving_rest)
-    monkeypatch.setattr(Quarantine, "came_back", coming_back)
+    monkeypatch.setattr(Quarantine, "batch_returned", coming_back)
     monkeypatch.setattr(ProcessWorkers, "handle_death", handling_death)
     monkeypatch.setattr(Engine, "drain_graph", draining)
     monkeypatch.setattr(Engine, "submit", submitting)
@@ -115,7 +115,7 @@ def test_every_kind_of_event_and_outcome_occurs(monkeypatch: pytest.MonkeyPatch)
                     occurred["batch of several"] += len(event.data_ids) > 1
                 case Replied():
                     occurred[f"replied {event.code}"] += 1
-                case TurnedAway():
+                case NotAdmitted():
                     occurred[f"refused {event.code}"] += 1
                 case Late():
                     occurred["late"] += 1

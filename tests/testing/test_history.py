@@ -19,6 +19,7 @@ from penstock.testing.history import (
     Invoke,
     Late,
     Limits,
+    NotAdmitted,
     Ok,
     Recorder,
     Refused,
@@ -26,7 +27,6 @@ from penstock.testing.history import (
     Returned,
     ServerEvent,
     TakenBack,
-    TurnedAway,
     check,
 )
 
@@ -55,7 +55,7 @@ SERVER: list[ServerEvent] = [
     Replied(10, None, 1.0),
     Returned("op", 0, 0, 1.0),
     Admitted(12, 3, 2.0),
-    TurnedAway("busy", 2.05),
+    NotAdmitted("busy", 2.05),
     Admitted(13, 5, 2.1),
     Dispatched("op", 2, (12, 13), 1, FOREVER, 2.2),
     Cancelled(13, 2.3),
@@ -305,7 +305,7 @@ def test_the_recorder_records_every_event_of_an_engine() -> None:
     recorder.cancelled(fake_request, 3.0)  # type: ignore[arg-type]
     expected = [
         Admitted(5, 50, 1.0, "one"),
-        TurnedAway("busy", 1.0),
+        NotAdmitted("busy", 1.0),
         Dispatched("op", 0, (5,), 1, 9.0, 1.5),
         Dispatched("op", 0, (5,), 1, 9.0, 1.6),
         Returned("op", 0, 1, 2.0),

@@ -212,7 +212,7 @@ class Connection:
                 return
             try:
                 for payload in self._reader.receive(data):
-                    self._heard(payload)
+                    self._frame_received(payload)
                     if self._closed:
                         return
             except FrameError as error:
@@ -221,7 +221,7 @@ class Connection:
             if len(data) < _AT_ONCE:
                 return
 
-    def _heard(self, payload: bytes) -> None:
+    def _frame_received(self, payload: bytes) -> None:
         if not payload:
             if self._jobs:
                 raise FrameError("it reports ready while it has a batch")

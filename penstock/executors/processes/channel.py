@@ -33,7 +33,7 @@ class Channel:
     Args:
         channel: the socket; closed with this.
         loop: the engine's.
-        heard: called with each frame. A FrameError that it raises ends the channel.
+        on_frame: called with each frame. A FrameError that it raises ends the channel.
         broken: called once, in a later turn, with the worker's violation of the protocol.
         limit: most bytes of a body.
 
@@ -46,7 +46,7 @@ class Channel:
         self,
         channel: socket.socket,
         loop: asyncio.AbstractEventLoop,
-        heard: Callable[[Frame], None],
+        on_frame: Callable[[Frame], None],
         broken: Callable[[FrameError], None],
         limit: int,
     ) -> None:
@@ -56,7 +56,7 @@ class Channel:
         self.over = False
         self._channel = channel
         self._loop = loop
-        self._heard = heard
+        self._on_frame = on_frame
         self._broken = broken
         self._unsent: deque[tuple[list[Piece], list[int]]] = deque()
         self._closed = False
@@ -88,7 +88,7 @@ class Channel:
                 return
             try:
                 for frame in self._reader.receive(data):
-                    self._heard(frame)
+                    self._on_frame(frame)
             except FrameError as error:
                 self.end(error)
                 return

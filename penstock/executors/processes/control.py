@@ -262,7 +262,7 @@ class SupervisorClient:
         self._pending: dict[int, asyncio.Future[Any]] = {}  # by the number of the request
         self._exits: dict[int, asyncio.Future[Exited]] = {}
         self._lost: str | None = None
-        loop.add_reader(control, self._hear)
+        loop.add_reader(control, self._read_messages)
 
     def ready(self, models: Sequence[str] = ()) -> None:
         """Report that this engine is ready, and its open models."""
@@ -365,7 +365,7 @@ class SupervisorClient:
         except OSError as error:
             raise StartupError(f"a message to the supervisor cannot be sent: {error}") from error
 
-    def _hear(self) -> None:
+    def _read_messages(self) -> None:
         try:
             data, fds, lost = receive(self._control, MOST_BYTES, MOST_FDS)
         except BlockingIOError:

@@ -101,7 +101,7 @@ class Worker:
         self._closing: asyncio.TimerHandle | None = None
         self._decoder = Decoder(self._loan.fetch)
         self._page = StatusPage()
-        self._channel = Channel(spawned.socket, loop, self._heard, self._cut, ANSWER_BYTES)
+        self._channel = Channel(spawned.socket, loop, self._frame_received, self._cut, ANSWER_BYTES)
         descriptors = [os.dup(self._channel.event), os.dup(self._page.descriptor)]
         self._channel.send([header(Kind.HELLO, 0, 0)], descriptors)
 
@@ -231,7 +231,7 @@ class Worker:
             self._pidfd = -1
             self._page.close()
 
-    def _heard(self, frame: Frame) -> None:
+    def _frame_received(self, frame: Frame) -> None:
         kind, number, body = frame
         match kind:
             case Kind.DONE if self._in_flight and number == self._first:

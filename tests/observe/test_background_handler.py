@@ -5,7 +5,7 @@ import threading
 import time
 from io import StringIO
 
-from penstock.observe.logs import Unhurried
+from penstock.observe.logs import BackgroundHandler
 
 
 class BlockingStream(StringIO):
@@ -32,7 +32,7 @@ def record(text: str) -> logging.LogRecord:
 def test_all_lines_are_written_in_order_before_closing() -> None:
     stream = BlockingStream()
     stream.released.set()
-    handler = Unhurried(stream)
+    handler = BackgroundHandler(stream)
     for number in range(100):
         handler.emit(record(f"line {number}"))
     handler.close()
@@ -41,7 +41,7 @@ def test_all_lines_are_written_in_order_before_closing() -> None:
 
 def test_lines_are_dropped_without_blocking_while_the_stream_blocks() -> None:
     stream = BlockingStream()
-    handler = Unhurried(stream, most=10)
+    handler = BackgroundHandler(stream, most=10)
     began = time.monotonic()
     for number in range(1000):
         handler.emit(record(f"line {number}"))
@@ -61,7 +61,7 @@ def test_lines_dropped_while_the_disk_was_full_are_reported_afterwards() -> None
     stream = BlockingStream()
     stream.released.set()
     stream.full = True
-    handler = Unhurried(stream)
+    handler = BackgroundHandler(stream)
     handler.emit(record("lost"))
     assert stream.failed.wait(10.0)
     stream.full = False
