@@ -381,7 +381,7 @@ def client() -> Scenario:
 
 
 def typed() -> list[Scenario]:
-    """Typed functions against what people would use instead."""
+    """Typed functions against the usual alternatives."""
     load = http(32, "different")
     fastapi = Contender(name="FastAPI", server="floor_fastapi")
     echo = tuple(

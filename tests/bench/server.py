@@ -31,12 +31,14 @@ def answer(body: bytes = b"{}", status: int = 200) -> bytes:
     return b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n%b" % (status, len(body), body)
 
 
-async def well(server: Server, head: bytes) -> bytes | None:
+async def answer_at_once(server: Server, head: bytes) -> bytes | None:
     return answer()
 
 
 @contextmanager
-def serving(behaviour: Behaviour = well, *, status: bytes | None = None) -> Iterator[Server]:
+def serving(
+    behaviour: Behaviour = answer_at_once, *, status: bytes | None = None
+) -> Iterator[Server]:
     """Run the server. ``GET /status`` is answered with ``status``, and not recorded."""
     server = Server()
     ready, loop = threading.Event(), asyncio.new_event_loop()

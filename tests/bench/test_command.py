@@ -73,10 +73,10 @@ def test_the_exit_status_is_1_if_a_limit_is_exceeded(limits: tuple[str, ...], br
 
 
 def test_errors_set_the_exit_status_only_with_max_errors():
-    async def every_other(server: Server, head: bytes) -> bytes:
+    async def refuse_every_other(server: Server, head: bytes) -> bytes:
         return answer(status=503 if len(server.requests) % 2 == 0 else 200)
 
-    with serving(every_other) as server:
+    with serving(refuse_every_other) as server:
         arguments = (server.url(), "--data", "{}", "-c", "1", *SHORT)
         assert bench(*arguments).exit_code == 0
         server.requests.clear()
@@ -123,7 +123,7 @@ def test_pairs_become_a_request_of_the_pipeline_protocol(tmp_path: Path):
     assert json.loads(server.requests[0][1]) == {"key": ["a", "image"], "value": ["1", "YWJj"]}
 
 
-async def slowly(server: Server, head: bytes) -> bytes:
+async def answer_slowly(server: Server, head: bytes) -> bytes:
     await asyncio.sleep(0.01)
     return answer()
 
@@ -131,7 +131,7 @@ async def slowly(server: Server, head: bytes) -> bytes:
 @pytest.mark.real
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_ctrl_c_ends_the_run_with_the_report_so_far(processes: str):
-    with serving(slowly) as server:
+    with serving(answer_slowly) as server:
         command = [sys.executable, "-m", "penstock", "bench", server.url(), "--data", "{}"]
         command += ["-c", "2", "--warm-up", "0", "--duration", "60s", "--processes", processes]
         running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

@@ -41,7 +41,7 @@ def test_an_open_loop_keeps_its_rate_and_a_closed_loop_its_requests_in_flight():
     most = 0
     inside = 0
 
-    async def slowly(server: Server, head: bytes) -> bytes:
+    async def answer_slowly(server: Server, head: bytes) -> bytes:
         nonlocal most, inside
         inside += 1
         most = max(most, inside)
@@ -49,7 +49,7 @@ def test_an_open_loop_keeps_its_rate_and_a_closed_loop_its_requests_in_flight():
         inside -= 1
         return answer()
 
-    with serving(slowly) as server:
+    with serving(answer_slowly) as server:
         target = target_of(server.url(), data="{}")
         steps = load(Step(rate=100), Step(concurrency=3), duration=0.6)
         open_loop, closed = run(target, steps)
@@ -63,13 +63,13 @@ def test_latencies_of_an_open_loop_include_the_wait_during_a_stall():
     """Coordinated omission: a waiting client sees one of 300 requests slow; 100 were late."""
     stall: list[float] = []
 
-    async def stalls_once(server: Server, head: bytes) -> bytes:
+    async def stall_once(server: Server, head: bytes) -> bytes:
         if len(server.requests) == 150:
             stall.append(time.monotonic())
             await asyncio.sleep(0.5)
         return answer()
 
-    with serving(stalls_once) as server:
+    with serving(stall_once) as server:
         target = target_of(server.url(), data="{}")
         (result,) = run(target, load(Step(rate=200, concurrency=1), duration=1.5))
     assert stall
@@ -79,11 +79,11 @@ def test_latencies_of_an_open_loop_include_the_wait_during_a_stall():
     assert result.latency.p50 < 0.2
 
 
-async def refuses(server: Server, head: bytes) -> bytes:
+async def refuse_every_other(server: Server, head: bytes) -> bytes:
     return answer(b"busy", 503) if len(server.requests) % 2 == 0 else answer()
 
 
-async def fails_within(server: Server, head: bytes) -> bytes:
+async def answer_errors(server: Server, head: bytes) -> bytes:
     if len(server.requests) % 2 == 0:
         return answer(b'{"err_no":3004,"err_msg":"queue is full","key":[]}')
     return answer(b'{"err_no":0,"err_msg":"","key":[]}')
@@ -91,7 +91,7 @@ async def fails_within(server: Server, head: bytes) -> bytes:
 
 @pytest.mark.parametrize(
     ("behaviour", "kind", "text"),
-    [(refuses, "HTTP 503", "busy"), (fails_within, "err_no 3004", "queue is full")],
+    [(refuse_every_other, "HTTP 503", "busy"), (answer_errors, "err_no 3004", "queue is full")],
 )
 def test_errors_are_counted_by_kind(behaviour, kind: str, text: str):
     with serving(behaviour) as server:
@@ -102,12 +102,12 @@ def test_errors_are_counted_by_kind(behaviour, kind: str, text: str):
 
 
 def test_an_unanswered_request_ends_at_its_timeout_and_counts_as_latency():
-    async def loses_some(server: Server, head: bytes) -> bytes:
+    async def lose_some(server: Server, head: bytes) -> bytes:
         if len(server.requests) % 5 == 0:
             await asyncio.sleep(30)
         return answer()
 
-    with serving(loses_some) as server:
+    with serving(lose_some) as server:
         began = time.monotonic()
         (result,) = run(
             target_of(server.url(), data="{}"),
@@ -120,11 +120,11 @@ def test_an_unanswered_request_ends_at_its_timeout_and_counts_as_latency():
 
 
 def test_requests_not_sent_are_counted_and_their_wait_is_a_latency():
-    async def slowly(server: Server, head: bytes) -> bytes:
+    async def answer_slowly(server: Server, head: bytes) -> bytes:
         await asyncio.sleep(0.2)
         return answer()
 
-    with serving(slowly) as server:
+    with serving(answer_slowly) as server:
         (result,) = run(
             target_of(server.url(), data="{}"),
             load(Step(rate=100, concurrency=1), duration=0.5, warm_up=0, timeout=1),
@@ -136,10 +136,10 @@ def test_requests_not_sent_are_counted_and_their_wait_is_a_latency():
 
 
 def test_lost_connections_are_errors_and_the_run_ends():
-    async def leaves(server: Server, head: bytes) -> bytes | None:
+    async def disconnect(server: Server, head: bytes) -> bytes | None:
         return answer() if len(server.requests) < 40 else None
 
-    with serving(leaves) as server:
+    with serving(disconnect) as server:
         results = run(
             target_of(server.url(), data="{}"),
             load(Step(concurrency=2), Step(concurrency=3), duration=0.4, warm_up=0),
@@ -152,10 +152,10 @@ def test_lost_connections_are_errors_and_the_run_ends():
 
 
 def test_nothing_is_measured_without_a_good_first_answer():
-    async def never(server: Server, head: bytes) -> bytes:
+    async def answer_never(server: Server, head: bytes) -> bytes:
         return answer(b"no such route", 404)
 
-    with serving(never) as server:
+    with serving(answer_never) as server:
         with pytest.raises(BadTarget, match="HTTP 404: no such route"):
             run(target_of(server.url(), data="{}"), load(Step(concurrency=1)))
         assert len(server.requests) == 1
@@ -164,11 +164,11 @@ def test_nothing_is_measured_without_a_good_first_answer():
 
 
 def test_a_run_can_be_interrupted_with_the_results_so_far():
-    async def slowly(server: Server, head: bytes) -> bytes:
+    async def answer_slowly(server: Server, head: bytes) -> bytes:
         await asyncio.sleep(0.05 if len(server.requests) < 12 else 30)
         return answer()
 
-    with serving(slowly) as server:
+    with serving(answer_slowly) as server:
         began = time.monotonic()
         (result,) = run(
             target_of(server.url(), data="{}"),

@@ -94,17 +94,17 @@ class RecordingApplication:
 
     def __init__(self) -> None:
         self.echo_app = EchoApplication()
-        self.heard: list[Any] = []
+        self.calls: list[Any] = []
 
     def begin(self, exchange: Exchange) -> Receiver | None:
-        self.heard.append(("begun", exchange.head.path, exchange.over_limit))
+        self.calls.append(("begun", exchange.head.path, exchange.over_limit))
         if exchange.head.path == b"/odd":
             exchange.reply(200, ((b"x y", b""),), b"cannot be sent")
         receiver = self.echo_app.begin(exchange)
         return None if receiver is None else self
 
     def data(self, exchange: Exchange, piece: bytes, ended: bool) -> None:
-        self.heard.append(("data", piece, ended))
+        self.calls.append(("data", piece, ended))
         exchange.take(len(piece))
         path = exchange.head.path
         if path == b"/stopped":
@@ -143,13 +143,13 @@ def without_fast_path() -> Iterator[None]:
         yield
 
 
-async def play(steps: list[Any], secure: bool, company: bool) -> tuple[Any, ...]:
+async def play(steps: list[Any], secure: bool, other_call: bool) -> tuple[Any, ...]:
     """The observable state of a connection, after each step and at its end.
 
     Args:
         steps: reads, and events by name.
         secure: over TLS.
-        company: whether another connection's request is open all the time.
+        other_call: whether another connection's request is open all the time.
     """
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -162,7 +162,7 @@ async def play(steps: list[Any], secure: bool, company: bool) -> tuple[Any, ...]
         session = wire.session = Http1Session(shared, wire, shared.sweeper.after(30))
         session._keep_alive = 60.0
         shared.connections.add(session)
-        shared.calls = int(company)
+        shared.calls = int(other_call)
         session.start(b"")
         seen: list[Any] = []
         unread: list[bytes] = []
@@ -192,13 +192,13 @@ async def play(steps: list[Any], secure: bool, company: bool) -> tuple[Any, ...]
             seen.append((bytes(wire.sent), wire.ended, wire.reading, session.lagging, shared.calls))
             seen.append((session.written, session.unsent(), session.counted, shared.budget.used))
             seen.append((session.closing, session.dirty, shared.buffered, shared.polling_wanted))
-            if shared.calls == company and not wire.ended:  # otherwise the time is checked
+            if shared.calls == other_call and not wire.ended:  # otherwise the time is checked
                 seen.append(session.due)
         wire.abort()
         await asyncio.sleep(0)
-        assert (shared.calls, shared.budget.used, shared.buffered) == (company, 0, 0)
+        assert (shared.calls, shared.budget.used, shared.buffered) == (other_call, 0, 0)
         assert not shared.connections
-        return seen, app.heard, shared.counters, app.echo_app.began._value, app.echo_app.gone._value
+        return seen, app.calls, shared.counters, app.echo_app.began._value, app.echo_app.gone._value
 
 
 PATHS = (
@@ -247,9 +247,9 @@ def plays(draw: st.DrawFn) -> list[Any]:
 @example([HOLD, "let go and end"], False, True)
 @example([HOLD, "let go and read", "let go"], False, True)
 def test_connections_with_and_without_the_fast_path_behave_alike(
-    steps: list[Any], secure: bool, company: bool
+    steps: list[Any], secure: bool, other_call: bool
 ) -> None:
-    fast = asyncio.run(play(steps, secure, company))
+    fast = asyncio.run(play(steps, secure, other_call))
     with without_fast_path():
-        slow = asyncio.run(play(steps, secure, company))
+        slow = asyncio.run(play(steps, secure, other_call))
     assert fast == slow

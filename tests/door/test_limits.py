@@ -139,7 +139,7 @@ def frame(kind: int, flags: int = 0, stream: int = 0, payload: bytes = b"") -> b
 
 
 @pytest.mark.parametrize(
-    ("flood", "nuisance"),
+    ("flood", "abuse"),
     [
         (frame(PING, payload=bytes(8)) * 9, "ping"),
         (frame(SETTINGS) * 9, "settings"),
@@ -147,7 +147,7 @@ def frame(kind: int, flags: int = 0, stream: int = 0, payload: bytes = b"") -> b
         (frame(1, 0, 1, b"") + frame(CONTINUATION, 0, 1, bytes(16_384)) * 4, "header"),
     ],
 )
-def test_abuses_are_counted_by_kind(opened: Opened, flood: bytes, nuisance: str) -> None:
+def test_abuses_are_counted_by_kind(opened: Opened, flood: bytes, abuse: str) -> None:
     limits = Http2Limits(pings=4, settings=4, continuations=4, max_header_bytes=4096)
     site = opened(http2=limits)
     with connected_http2(site.port) as client:
@@ -155,4 +155,4 @@ def test_abuses_are_counted_by_kind(opened: Opened, flood: bytes, nuisance: str)
         client.wait_closed()
         assert client.goaways[-1][1] == CALM
     seen = site.statistics()
-    assert (seen.calmed, asdict(seen)["abuses"]) == (1, {nuisance: 1})
+    assert (seen.calmed, asdict(seen)["abuses"]) == (1, {abuse: 1})

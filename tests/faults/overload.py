@@ -124,14 +124,14 @@ async def keep_busy(clients: Clients, capacity: Capacity, seconds: float) -> flo
     began = time.monotonic()
     good = 0
 
-    async def one_after_the_other(grpc: bool) -> None:
+    async def sequential_requests(grpc: bool) -> None:
         nonlocal good
         while time.monotonic() < began + seconds:
             work = f"sleep:{capacity.call}"
             answer = await clients.send_request(service=BUSY, grpc=grpc, do_work=work)
             good += answer.good
 
-    await asyncio.gather(*(one_after_the_other(n % 2 == 0) for n in range(2 * capacity.workers)))
+    await asyncio.gather(*(sequential_requests(n % 2 == 0) for n in range(2 * capacity.workers)))
     return good / (time.monotonic() - began)
 
 

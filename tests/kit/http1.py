@@ -68,8 +68,8 @@ class Connection:
         """The next answer, interim ones included.
 
         Raises:
-            Closed: there is none.
-            TimeoutError: it did not come in time.
+            Closed: the connection ended before it.
+            TimeoutError: it did not arrive in time.
         """
         while b"\r\n\r\n" not in self._data:
             self._more()

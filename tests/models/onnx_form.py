@@ -44,7 +44,7 @@ def save(folder: Path, network: str) -> Path:
     if network == "sequence":
         initializers.append(helper.make_tensor("one", TensorProto.INT64, [1], [1]))
     graph = helper.make_graph(nodes, network, inputs, outputs, initializers)
-    # Versions that every ONNX Runtime we allow can read.
+    # Versions that every supported ONNX Runtime can read.
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.save(model, str(folder / "model.onnx"))
     return folder

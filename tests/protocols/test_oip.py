@@ -317,7 +317,7 @@ SIGNATURE = Signature(
 )
 
 
-def encoded_or_built(**arrays: np.ndarray[Any, Any]) -> InferRequest:
+def request_of(**arrays: np.ndarray[Any, Any]) -> InferRequest:
     request = InferRequest()
     for name, array in arrays.items():
         datatype = "BYTES" if array.dtype == object else oip._NAMES[array.dtype]
@@ -332,17 +332,17 @@ TEXTS = np.array([b"a"], object)
     ("request_", "text"),
     [
         (
-            encoded_or_built(x=np.zeros((1, 2), np.float32)),
+            request_of(x=np.zeros((1, 2), np.float32)),
             r"takes the inputs \['t', 'x'\], got \['x'\]",
         ),
-        (encoded_or_built(x=np.zeros((1, 2), np.float64), t=TEXTS), "'x' is FP32, got FP64"),
+        (request_of(x=np.zeros((1, 2), np.float64), t=TEXTS), "'x' is FP32, got FP64"),
         (
-            encoded_or_built(x=np.zeros((1, 3), np.float32), t=TEXTS),
+            request_of(x=np.zeros((1, 3), np.float32), t=TEXTS),
             r"shape \[-1, 2\], got \[1, 3\]",
         ),
-        (encoded_or_built(x=np.zeros(2, np.float32), t=TEXTS), r"shape \[-1, 2\], got \[2\]"),
+        (request_of(x=np.zeros(2, np.float32), t=TEXTS), r"shape \[-1, 2\], got \[2\]"),
         (
-            encoded_or_built(x=np.zeros((1, 2), np.float32), t=np.array([b"\xff"], object)),
+            request_of(x=np.zeros((1, 2), np.float32), t=np.array([b"\xff"], object)),
             "'t': element 0 is not UTF-8",
         ),
     ],
@@ -357,13 +357,13 @@ def test_inputs_that_do_not_match_the_signature_are_refused(
 def test_arrays_of_another_rank_are_accepted_with_any_rank() -> None:
     spec = replace(SIGNATURE.inputs[0], any_rank=True)
     signature = Signature(inputs=[spec])
-    oip.fit(encoded_or_built(x=np.zeros((2, 1, 2), np.float32)), signature)
+    oip.fit(request_of(x=np.zeros((2, 1, 2), np.float32)), signature)
     with pytest.raises(InputMismatch, match=r"shape \[-1, 2\], got \[1, 3\]"):
-        oip.fit(encoded_or_built(x=np.zeros((1, 3), np.float32)), signature)
+        oip.fit(request_of(x=np.zeros((1, 3), np.float32)), signature)
 
 
 def test_outputs_are_those_requested() -> None:
-    request = encoded_or_built(x=np.zeros((1, 2), np.float32), t=TEXTS)
+    request = request_of(x=np.zeros((1, 2), np.float32), t=TEXTS)
     oip.fit(request, SIGNATURE)
     assert request.feed["t"].tolist() == ["a"]
     (output,) = oip.answered(request, SIGNATURE, {"y": np.zeros(1, np.float32), "z": 3})
@@ -395,11 +395,11 @@ def test_a_large_body_is_decoded_flat_and_nested() -> None:
 def test_messages_are_encoded_and_decoded_by_client_and_server_alike(datatype: str) -> None:
     array = array_of(datatype).reshape(1, 2)
     tensor = OutTensor("x", datatype, array)
-    encoded_or_built = oip_message.encode_request("7", "m", [tensor], ["y", "z"])
-    parsed = INFER.FromString(encoded_or_built)
+    request_of = oip_message.encode_request("7", "m", [tensor], ["y", "z"])
+    parsed = INFER.FromString(request_of)
     assert (parsed.id, parsed.model_name) == ("7", "m")
     assert [each.name for each in parsed.outputs] == ["y", "z"]
-    request, raw = oip_message.decode(encoded_or_built)
+    request, raw = oip_message.decode(request_of)
     assert raw
     assert request.datatypes == {"x": datatype}
     for raw in (True, False):

@@ -24,7 +24,7 @@ fetch_var { name: "price.tmp_0" alias_name: "price" fetch_type: 1 shape: 1 }
 
 @pytest.mark.real
 @needs("paddle")
-@pytest.mark.timeout(240)  # several processes import the library one after the other
+@pytest.mark.timeout(240)  # several processes import the library in sequence
 def test_the_model_is_decrypted_with_the_first_clients_key(networks: Path, tmp_path: Path) -> None:
     folder, port = networks / "encrypted/paddle", free_port()
     (tmp_path / "client.prototxt").write_text(CONF)

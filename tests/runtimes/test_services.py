@@ -130,7 +130,7 @@ service.run_service()
 
 @pytest.mark.real
 @needs("paddle")
-@pytest.mark.timeout(240)  # up to five processes import the library one after the other
+@pytest.mark.timeout(240)  # up to five processes import the library in sequence
 @pytest.mark.parametrize("way", ["process", "started server", "penstock serve"])
 def test_a_service_runs_an_encrypted_model_and_never_logs_its_key(
     networks: Path, tmp_path: Path, way: str

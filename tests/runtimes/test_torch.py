@@ -366,7 +366,7 @@ def test_the_model_runs_with_the_configured_precision(
     feed = feed_of("regression", 5)
     plain = Model.open(ModelOptions(path=path)).run(feed)["price"]
     model = Model.open(ModelOptions(path=path, precision=precision))
-    for _ in range(4):  # TorchScript compiles anew on its way
+    for _ in range(4):  # TorchScript recompiles in its first runs
         got = model.run(feed)["price"]
         assert np.abs(got - plain).max() > 1e-6
         np.testing.assert_allclose(got, plain, rtol=0, atol=0.05)

@@ -25,7 +25,7 @@ class Color(enum.Enum):
 
 
 class Flower(BaseModel):
-    """What grows."""
+    """A flower to classify."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"petals": 5, "color": "red"}]})
     petals: int = Field(ge=1, le=1000)

@@ -150,7 +150,7 @@ def test_outputs_that_the_model_has_decoded_are_read(reader: OCRReader, plain: b
         ),
     ],
 )
-def test_errors_name_the_method_and_what_it_got(
+def test_errors_name_the_method_and_the_invalid_argument(
     reader: OCRReader, call: Any, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):

@@ -12,7 +12,7 @@ import pytest
 
 from paddle_serving_app import reader
 
-# What ``from paddle_serving_app.reader import *`` gave in version 0.9.0 of the original.
+# The names of ``from paddle_serving_app.reader import *`` in version 0.9.0 of the original.
 CLASSES = {
     "BGR2RGB",
     "Base64ToImage",

@@ -204,7 +204,7 @@ def test_a_box_with_another_first_corner_is_rotated() -> None:
         (lambda: GetRotateCropImage()(PICTURE, np.zeros(4)), ValueError, "GetRotateCropImage"),
     ],
 )
-def test_errors_name_the_step_and_what_it_got(
+def test_errors_name_the_step_and_the_invalid_argument(
     call: Any, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):

@@ -303,7 +303,7 @@ def test_transforms_do_not_change_their_input(transform: Any, value: Any) -> Non
         (lambda: File2Image()("/there/is/none.png"), FileNotFoundError, "none.png"),
     ],
 )
-def test_errors_name_the_transform_and_what_it_got(
+def test_errors_name_the_transform_and_the_invalid_argument(
     call: Any, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
