@@ -45,6 +45,7 @@ _WORDS = {
     504: DeadlineExceeded.code,
 }
 """Codes of refusals that have only a status."""
+_DOCS = "/docs"
 _LONGEST_COMPARED = 100
 """Most characters of a path that are compared with routes."""
 _OURS = "the service failed to answer; its log says why, under this id"
@@ -115,13 +116,15 @@ def no_route(routes: Sequence[str], path: str) -> HttpReply:
     """The answer to a path without a route.
 
     Args:
-        routes: paths of routes; the answer names the nearest.
+        routes: paths of routes; the answer names the nearest, or the page that lists them.
         path: the requested path.
     """
     near = [each for each in routes if each == path.rstrip("/")]
     if not near and len(path) <= _LONGEST_COMPARED:
         near = get_close_matches(path, routes, n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
+    hint = "; /docs lists them" if _DOCS in routes else ""
+    if near:
+        hint = f"; did you mean {near[0]}?"
     text = f"there is no route {path[:_LONGEST_COMPARED]}{hint}"
     return error_body(404, UnknownService.code, text)
 

@@ -205,8 +205,9 @@ def test_another_method_of_a_known_path_is_405(http: httpx.Client, path: str, st
         ("GET", "/later/", "; did you mean /later?"),
         ("POST", "/latr", "; did you mean /later?"),
         ("GET", "/livz", "; did you mean /livez?"),
-        ("POST", "/one/two/three", ""),
-        ("POST", "/" + "x" * 4000, ""),
+        ("POST", "/one/two/three", "; /docs lists them"),
+        ("GET", "/", "; /docs lists them"),
+        ("POST", "/" + "x" * 4000, "; /docs lists them"),
     ],
 )
 def test_the_404_of_an_unknown_path_names_the_nearest_route(
