@@ -177,6 +177,8 @@ class App(Several):
         self._check_route(path)
         self._check_name(name)
         request_schema = None if request is None else Schema(request, f"{path}, request")
+        if request_schema is not None:
+            request_schema.check_packages(path)
         route = PlainRoute(
             path=path,
             graph=name,

@@ -16,7 +16,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
@@ -27,6 +27,9 @@ from penstock.protocols.array_text import parse_array
 
 _MOST_PIXELS = 64_000_000
 """Default maximum of an image's pixels: 192 MB as RGB."""
+
+IMAGE: Final = "image/*"
+"""The media type of an ``Image`` in schemas."""
 
 _CHANNELS = {"RGB": 3, "RGBA": 4, "L": None}
 
@@ -206,7 +209,7 @@ class Image:
         return {
             "type": "string",
             "contentEncoding": "base64",
-            "contentMediaType": "image/*",
+            "contentMediaType": IMAGE,
             "description": "an image file",
         }
 

@@ -114,6 +114,7 @@ class TypedOp(Op):
 
     def init_op(self) -> None:
         """See Op: makes the object of a class."""
+        self.signature.request.check_packages(self.name)
         self._make()
         self._fresh = True
 

@@ -17,6 +17,7 @@ import dataclasses
 import inspect
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from typing import Annotated, Any, Protocol, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter, create_model
@@ -25,6 +26,7 @@ from typing_extensions import is_typeddict
 
 from penstock.errors import HookError, InvalidInput, Undecodable
 from penstock.protocols import media
+from penstock.typed.arrays import IMAGE
 from penstock.typed.foreign import foreign_class, foreign_default, without_schema
 
 _PLAIN = ConfigDict(
@@ -104,6 +106,20 @@ class Schema:
 
     def __repr__(self) -> str:
         return f"<Schema {self.annotation!r}>"
+
+    def check_packages(self, name: str) -> None:
+        """Check that the packages with which values are decoded are installed.
+
+        Args:
+            name: of the function, or the route, in the message.
+
+        Raises:
+            HookError: the type has an ``Image``, and Pillow is missing.
+        """
+        if find_spec("PIL") is None and IMAGE in repr(self.describe(refs="{model}")):
+            raise HookError(
+                f"{name}: an Image needs the package Pillow: pip install 'penstock[images]'"
+            )
 
     def read(self, body: bytes, kind: str, raw: str | None = None) -> Any:
         """Decode and validate a body.

@@ -17,8 +17,8 @@ import ormsgpack
 import pytest
 from pydantic import BaseModel
 
-from penstock import App, Array, op
-from penstock.errors import ConfigError, GraphError, ProductError, StartupError
+from penstock import App, Array, Image, op
+from penstock.errors import ConfigError, GraphError, HookError, ProductError, StartupError
 from penstock.service import flags
 from penstock.testing import client
 from tests.service.scripts import PENSTOCK
@@ -429,6 +429,20 @@ def test_an_invalid_value_is_refused_with_app_and_route(
     made.route("/double", **options)(Doubler)
     with pytest.raises(ConfigError, match=re.escape(message)):
         made.services[0].prepare_beside({})
+
+
+def test_routes_with_images_do_not_start_without_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = App("pictures")
+
+    @app.route("/size")
+    def size(picture: Annotated[np.ndarray, Image()]) -> int:
+        return picture.size
+
+    monkeypatch.setattr("penstock.typed.signature.find_spec", lambda _: None)
+    with pytest.raises(StartupError, match="size: an Image needs the package Pillow"), client(app):
+        pass
+    with pytest.raises(HookError, match="/graph: an Image needs the package Pillow"):
+        app.graph("/graph", scale, request=Annotated[np.ndarray, Image()])
 
 
 def test_a_timeout_that_is_no_number_is_refused_with_an_example() -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import base64
 import io
+from typing import Annotated
 
 import numpy as np
 import pytest
 from PIL import Image as Pillow
+from pydantic import BaseModel
 
+from penstock.errors import HookError
 from penstock.typed.arrays import Image
+from penstock.typed.signature import Schema
 
 
 def _file(form: str = "PNG", size: tuple[int, int] = (4, 2)) -> bytes:
@@ -40,3 +44,18 @@ def test_invalid_and_too_large_images_are_refused(value: object) -> None:
 def test_an_unknown_mode_is_an_error() -> None:
     with pytest.raises(ValueError, match="RGB"):
         Image("BGR")
+
+
+def test_a_type_with_an_image_needs_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Shot(BaseModel):
+        picture: Annotated[np.ndarray, Image()]
+
+    class Order(BaseModel):
+        shots: list[Shot]
+
+    with_image, without = Schema(Order, "order"), Schema(int, "order")
+    with_image.check_packages("order")
+    monkeypatch.setattr("penstock.typed.signature.find_spec", lambda _: None)
+    without.check_packages("order")
+    with pytest.raises(HookError, match=r"order: an Image needs .* 'penstock\[images\]'"):
+        with_image.check_packages("order")
