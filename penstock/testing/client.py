@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from penstock.errors import StartupError
+
 if TYPE_CHECKING:
     import httpx
 
@@ -31,9 +33,14 @@ def client(app: App) -> Iterator[httpx.Client]:
         app: an App, or another service with ``asgi``.
 
     Raises:
-        StartupError: the service cannot start.
+        StartupError: the service cannot start, or ``httpx`` is not installed.
     """
-    import httpx
+    try:
+        import httpx
+    except ImportError as error:
+        raise StartupError(
+            "penstock.testing.client needs the package httpx: pip install 'penstock[testing]'"
+        ) from error
 
     application = app.for_tests()
     loop = asyncio.new_event_loop()

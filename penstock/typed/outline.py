@@ -40,6 +40,8 @@ def _type(schema: Mapping[str, Any]) -> str:
     described = str(schema.get("description", ""))
     if described.startswith("array of "):  # our description is clearer than nested lists
         return described
+    if "prefixItems" in schema:
+        return f"[{', '.join(map(_type, schema['prefixItems']))}]"
     if kind == "array":
         return f"[{_type(schema.get('items', {}))}]"
     if kind == "object" and isinstance(schema.get("additionalProperties"), dict):

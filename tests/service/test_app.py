@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import re
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -429,6 +430,15 @@ def test_an_invalid_value_is_refused_with_app_and_route(
     made.route("/double", **options)(Doubler)
     with pytest.raises(ConfigError, match=re.escape(message)):
         made.services[0].prepare_beside({})
+
+
+def test_the_test_client_without_httpx_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    with (
+        pytest.raises(StartupError, match=r"pip install 'penstock\[testing\]'"),
+        client(make_app()),
+    ):
+        pass
 
 
 def test_routes_with_images_do_not_start_without_pillow(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,8 @@ class Wide(BaseModel):
     [
         (float, "number"),
         (list[str], "[text]"),
+        (tuple[int, str], "[integer, text]"),
+        (tuple[int, ...], "[integer]"),
         (dict[str, int], "{text: integer}"),
         (Any, "anything"),
         (Flower, "{length: number, kind?: 'iris' | 'rose'}"),
