@@ -64,6 +64,10 @@ def contradictions(config: ServiceConfig) -> list[Problem]:
     if "deadline" in config.model_fields_set and config.deadline > config.max_deadline:
         text = f"{config.deadline:g} s is more than max_deadline, {config.max_deadline:g} s"
         problems.append(Problem(path=("deadline",), text=text, involves=(("max_deadline",),)))
+    if config.door.tls.key is not None and config.door.tls.certificate is None:
+        text = "needs door.tls.certificate: without it the service does not use TLS"
+        path = ("door", "tls", "key")
+        problems.append(Problem(path=path, text=text, involves=(("door", "tls", "certificate"),)))
     for name, op in config.op.items():
         local, path = op.local_service_conf, ("op", name, "local_service_conf")
         if local.device_type in NEEDS_CARD and not local.device_ids:

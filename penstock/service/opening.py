@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import fields
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
@@ -170,9 +171,22 @@ def tls_of(config: ServiceConfig) -> ssl.SSLContext | None:
     certificate = config.door.tls.certificate
     if certificate is None:
         return None
+    key = config.door.tls.key or certificate
+    for path in (certificate, key):  # OpenSSL's errors do not name the file
+        try:
+            Path(path).read_bytes()
+        except OSError as error:
+            raise StartupError(f"door.tls: {path} cannot be read: {error.strerror}") from error
+
+    def ask() -> str:  # otherwise OpenSSL waits for a passphrase at the terminal
+        raise StartupError(f"door.tls: the private key in {key} has a passphrase: store it without")
+
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
-        context.load_cert_chain(certificate, config.door.tls.key)
+        context.load_cert_chain(certificate, key, ask)
     except (OSError, ssl.SSLError) as error:
-        raise StartupError(f"door.tls: {certificate} cannot be used: {error}") from error
+        why = f"{certificate} or {key} is no PEM file with a certificate and a private key"
+        if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
+            why = f"the private key in {key} does not belong to the certificate in {certificate}"
+        raise StartupError(f"door.tls: {why} ({error})") from error
     return context

@@ -52,6 +52,7 @@ LOCAL = "op.a.local_service_conf"
             {"worker_num": 1025, "build_dag_each_worker": True},
             "worker_num: with build_dag_each_worker: must be at most 1024, got 1025",
         ),
+        ({"door": {"tls": {"key": "k.pem"}}}, "door.tls.key: needs door.tls.certificate"),
     ],
 )
 def test_an_invalid_combination_is_one_problem(data: dict[str, Any], problem: str) -> None:
