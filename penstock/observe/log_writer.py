@@ -9,7 +9,9 @@ import os
 import signal
 import socket
 import sys
-from logging import Formatter, makeLogRecord
+import time
+from contextlib import suppress
+from logging import Formatter, LogRecord, makeLogRecord
 from logging.handlers import RotatingFileHandler
 
 FILES = {"pipeline.log": 20, "pipeline.log.wf": 10, "pipeline.tracer": 5}
@@ -17,6 +19,35 @@ FILES = {"pipeline.log": 20, "pipeline.log.wf": 10, "pipeline.tracer": 5}
 MOST_BYTES = 512_000_000
 MOST_LETTER = 1 << 17
 """Most bytes of a message."""
+_REPORT = Formatter("%(levelname)s %(asctime)s [penstock.observe.log_writer] %(message)s")
+_AGAIN = 60.0
+"""Seconds between two reports of lines that cannot be written."""
+
+
+class LogFile(RotatingFileHandler):
+    """A log file. It loses lines on a full disk, and reports that on standard error."""
+
+    _lost = 0
+    _reported = -_AGAIN
+
+    def handleError(self, record: LogRecord) -> None:
+        """Count the lost line. Logging's own method would print a traceback for each."""
+        self._lost += 1
+        if time.monotonic() - self._reported < _AGAIN:
+            return
+        why = sys.exc_info()[1]
+        text = f"{self.baseFilename} cannot be written: {why}; lines lost: {self._lost}"
+        report = makeLogRecord({"levelname": "ERROR", "msg": text})
+        with suppress(OSError, AttributeError):  # standard error may be full, or closed, as well
+            sys.stderr.write(_REPORT.format(report) + "\n")
+        self._reported, self._lost = time.monotonic(), 0
+
+    def close(self) -> None:
+        """Close the file, even if its last lines cannot be written."""
+        try:
+            super().close()
+        except OSError:
+            self.handleError(makeLogRecord({}))
 
 
 class Writer:
@@ -31,7 +62,7 @@ class Writer:
         self._files = []
         for name, kept in FILES.items():
             path = os.path.join(folder, name)
-            handler = RotatingFileHandler(path, maxBytes=most, backupCount=kept, encoding="utf-8")
+            handler = LogFile(path, maxBytes=most, backupCount=kept, encoding="utf-8")
             handler.setFormatter(Formatter("%(message)s"))
             self._files.append(handler)
 

@@ -28,6 +28,19 @@ def test_log_files_are_rotated_at_their_size_limit(tmp_path: Path) -> None:
     assert (tmp_path / "pipeline.tracer").read_text() == "tracer\n"
 
 
+def test_a_full_disk_loses_lines_and_is_reported_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "pipeline.log").symlink_to("/dev/full")
+    writer = Writer(str(tmp_path))
+    for number in range(100):
+        writer.write(b"W%d" % number)
+    writer.close()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "pipeline.log cannot be written: [Errno 28] No space left on device" in line
+    assert len((tmp_path / "pipeline.log.wf").read_text().splitlines()) == 100
+
+
 def test_a_burst_of_lines_is_written_completely_before_the_writer_ends(
     tmp_path: Path,
 ) -> None:
