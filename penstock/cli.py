@@ -343,11 +343,11 @@ def trace(
 
     The file opens in ui.perfetto.dev and in chrome://tracing.
     """
-    from penstock.plan.measure import watched
+    from penstock.plan.measure import watched, write_recording
 
     with _errors_end_the_command():
         found = watched(address, requests, seconds)
-        output.write_text(json.dumps(found))
+        write_recording(found, output)
     typer.echo(f"{output}: {found['otherData']['requests']} requests")
 
 

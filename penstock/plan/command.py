@@ -87,10 +87,7 @@ def plan_and_report(
     """
     recording = source.recording()
     if output is not None:
-        try:
-            output.write_text(json.dumps(recording))
-        except OSError as error:
-            raise NoRecording(f"{output} cannot be written: {error.strerror}") from error
+        measure.write_recording(recording, output)
     calibration = Calibration(recording)
     now = calibration.costs(calibration.full.rate)
     planner = Planner(calibration, changes_of(settings, now), (verify or 60.0) / 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import threading
@@ -85,6 +86,18 @@ def watched(address: str, requests: int, seconds: float) -> dict[str, Any]:
     used, after = _Usage().since(began), ask_status(address)
     step = recording.step_of(before, after, seconds=used.at, cores=_cores(), busy=used.busy)
     return {**found, recording.KEY: {"steps": [step]}}
+
+
+def write_recording(found: dict[str, Any], file: Path) -> None:
+    """Write a recording to a file.
+
+    Raises:
+        NoRecording: the file cannot be written.
+    """
+    try:
+        file.write_text(json.dumps(found))
+    except OSError as error:
+        raise recording.NoRecording(f"{file} cannot be written: {error.strerror}") from error
 
 
 class _Tracing:
