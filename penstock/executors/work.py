@@ -437,7 +437,7 @@ def _postprocess(op: BoundOp, sample: Sample, result: Any) -> Outcome:
             op.op, hook(sample.inputs, result, sample.data_id, sample.log_id)
         )
     except HOOK_FAULTS as fault:
-        return Outcome(None, hook_raised(op.op, "postprocess", sample, fault))
+        return Outcome(None, hook_raised(op.op, "postprocess", sample, fault, result))
     if error is None:
         return Outcome(value)
     log_fault(op.name, op.op.hook_name("postprocess"), sample, error)

@@ -228,13 +228,17 @@ def not_a_feed(op: str, given: Any) -> WrongType:
     )
 
 
-def hook_raised(op: Op, hook: str, sample: Sample, error: BaseException) -> RequestError:
-    """The error for an exception of a hook for one sample; RequestErrors are unchanged."""
-    return hook_raised_for(op, hook, [sample], error)[0]
+def hook_raised(
+    op: Op, hook: str, sample: Sample, error: BaseException, result: object = None
+) -> RequestError:
+    """The error for an exception of a hook for one sample; RequestErrors are unchanged. A result of
+    ``process`` is given if the hook got it.
+    """
+    return hook_raised_for(op, hook, [sample], error, result)[0]
 
 
 def hook_raised_for(
-    op: Op, hook: str, samples: Sequence[Sample], error: BaseException
+    op: Op, hook: str, samples: Sequence[Sample], error: BaseException, result: object = None
 ) -> list[RequestError]:
     """The errors of all samples of one hook call."""
     try:
@@ -253,21 +257,28 @@ def hook_raised_for(
     _warn(op.name, f"{op.hook_name(hook)} raised", samples, error)
     text = short_text_of(error)
     if isinstance(error, KeyError) and hook != "check_jumping":
-        text += _keys_there(samples[0])
+        text += _keys_there(samples[0], result)
     text = text.replace("'", "")
     return [HookFailed(_raise_message(op, hook, sample, text)) for sample in samples]
 
 
-def _keys_there(sample: Sample) -> str:
-    """For an error about a missing key: the keys that the op's inputs have."""
+def _keys_there(sample: Sample, result: object) -> str:
+    """For an error about a missing key: the keys that the hook's arguments have."""
     several = len(sample.inputs) > 1
     keys = [
         f"{source}.{key}" if several else str(key)
         for source, feed in sample.inputs.items()
         for key in feed
     ]
+    there = [f"the input has {_shown(keys)}"]
+    if isinstance(result, dict):
+        there.insert(0, f"the result has {_shown([str(key) for key in result])}")
+    return f" ({'; '.join(there)})"
+
+
+def _shown(keys: Sequence[str]) -> str:
     more = ", ..." if len(keys) > _SHOWN else ""
-    return f" (the input has {', '.join(keys[:_SHOWN]) or 'no keys'}{more})"
+    return f"{', '.join(keys[:_SHOWN]) or 'no keys'}{more}"
 
 
 def _raise_message(op: Op, hook: str, sample: Sample, text: str) -> str:

@@ -125,6 +125,8 @@ def test_a_missing_key_s_error_names_the_present_keys() -> None:
     assert str(error).startswith(
         "Log_id: 7  Raise_msg: KeyError: features (the input has feature)  ClassName: Cat."
     )
+    error = hook_raised(Cat("cat"), "postprocess", sample, KeyError("label"), {"labels": 1})
+    assert "KeyError: label (the result has labels; the input has feature)" in str(error)
 
 
 def test_an_exception_of_a_hook_is_a_warning_and_a_declared_error_is_not(
