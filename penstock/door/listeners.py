@@ -61,9 +61,13 @@ def bind(host: str, port: int, what: str, *, shared: bool = False) -> socket.soc
         listener.bind(address)
     except OSError as error:
         listener.close()
+        advice = (
+            f"choose another port: --{what.replace('_', '-')} of penstock run, or the key {what}"
+        )
+        if error.errno == errno.EADDRNOTAVAIL:
+            advice = "set host to an address of this machine, or to 0.0.0.0 for all of them"
         raise StartupError(
-            f"{what} {port} on {host} cannot be bound: {error.strerror}; choose another port:"
-            f" --{what.replace('_', '-')} of penstock run, or the key {what}"
+            f"{what} {port} on {host} cannot be bound: {error.strerror}; {advice}"
         ) from error
     return listener
 
@@ -107,7 +111,9 @@ def bind_unix(path: Path, what: str) -> socket.socket:
         why = error.strerror or str(error)
         if error.errno == errno.EADDRINUSE:
             # A refused connection would not prove that it is stale: its owner may not listen yet.
-            why = "it exists: if no service uses it, a killed one left it: remove it"
+            why = "another program has this socket, or has left it: stop it, or choose another path"
+            if not path.is_socket():
+                why = "a file of this name exists, and is no socket: choose another path"
         raise StartupError(f"{what}: {path} cannot be bound: {why}") from error
     finally:
         os.umask(before)

@@ -33,6 +33,11 @@ def new_door() -> Door:
     return Door(echo_app, DoorLimits(), ByteBudget(1 << 20))
 
 
+def test_an_address_of_another_machine_is_an_error_about_host() -> None:
+    with pytest.raises(StartupError, match="set host to an address of this machine"):
+        bind("192.0.2.1", 0, "http_port")
+
+
 async def test_doors_share_the_connections_of_a_port_and_one_continues_alone() -> None:
     first = bind(HOST, 0, "port", shared=True)
     port = port_of(first)
@@ -71,9 +76,14 @@ def test_an_existing_unix_socket_is_named_in_the_error_and_not_removed(
 ) -> None:
     path = tmp_path / "penstock.sock"
     bind_unix(path, "door.unix_socket").close()  # without removing it, as when killed
-    with pytest.raises(StartupError, match=r"penstock\.sock cannot be bound: it exists: .* remove"):
+    with pytest.raises(StartupError, match=r"penstock\.sock cannot be bound: another program"):
         bind_unix(path, "door.unix_socket")
     assert path.is_socket()
+    file = tmp_path / "app.py"
+    file.write_text("")
+    with pytest.raises(StartupError, match=r"app\.py cannot be bound: a file .* is no socket"):
+        bind_unix(file, "door.unix_socket")
+    assert file.is_file()
     with pytest.raises(StartupError, match="cannot be bound: No such file or directory"):
         bind_unix(tmp_path / "none" / "penstock.sock", "door.unix_socket")
 
