@@ -181,10 +181,17 @@ def read_process(op: Op, given: Any) -> Feed | RequestError:
 def read_postprocess(op: Op, given: Any) -> tuple[Feed, RequestError | None]:
     """``(output dict, error)`` from what ``postprocess`` returned."""
     error: RequestError | None = None
-    if isinstance(given, tuple) and len(given) == 3:
-        given, number, text = given
-        if number is not None:
-            error = product_error(number, text)
+    returned = type(given).__name__
+    if isinstance(given, tuple):
+        returned = f"tuple of {len(given)}"
+        if len(given) == 3:
+            given, number, text = given
+            returned = f"tuple that begins with {type(given).__name__}"
+            if number is not None:
+                error = product_error(number, text)
     if error is None and not isinstance(given, dict):
-        error = WrongType("postprocess should return dict")
+        error = WrongType(
+            f"postprocess should return dict, or (dict, prod_errcode, prod_errinfo): "
+            f"that of op {op.name!r} returned {returned}"
+        )
     return (given if isinstance(given, dict) else {}), error

@@ -302,10 +302,22 @@ async def test_postprocess_may_return_a_dict_or_the_tuple_of_three(result: Any) 
     assert pairs(await call(op_with(postprocess=lambda self, x, y: result))) == {"y": "1"}
 
 
-@pytest.mark.parametrize("result", [None, [1], "y", ({}, None), ({}, None, "", 1), (5, None, "")])
-async def test_a_result_of_postprocess_that_is_no_dict_is_7000(result: Any) -> None:
+@pytest.mark.parametrize(
+    ("result", "shown"),
+    [
+        (None, "NoneType"),
+        ([1], "list"),
+        ("y", "str"),
+        (({}, None), "tuple of 2"),
+        (({}, None, "", 1), "tuple of 4"),
+        ((5, None, ""), "tuple that begins with int"),
+    ],
+)
+async def test_a_result_of_postprocess_that_is_no_dict_is_7000(result: Any, shown: str) -> None:
     reply = await call(op_with(postprocess=lambda self, x, y: result))
-    assert (reply.err_no, reply.err_msg) == (7000, "postprocess should return dict")
+    assert reply.err_no == 7000
+    assert reply.err_msg.startswith("postprocess should return dict")
+    assert reply.err_msg.endswith(f" returned {shown}")
 
 
 # Product errors
