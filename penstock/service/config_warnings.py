@@ -118,6 +118,12 @@ def _about_engines(config: ServiceConfig) -> Iterator[str]:
 
 
 def _without_effect(op: Op, options: OpOptions, entry: OpConfig) -> Iterator[str]:
+    window = op.auto_batching_timeout or entry.auto_batching_timeout_ms
+    if window is not None and window > 0 and options.batch_size == 1:
+        yield (
+            f"op {op.name!r} has a batch_size of 1: "
+            f"its auto_batching_timeout of {window:g} ms has no effect"
+        )
     if is_coroutine(op.process) and not options.executor.elsewhere:
         if entry.executor is not None:
             yield (

@@ -36,6 +36,14 @@ def test_a_coroutine_op_without_an_executor_is_not_warned_about() -> None:
     assert blueprint_of(op, {"op": {"work": {"timeout": 5}}}).warnings == ()
 
 
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_a_window_without_batches_is_warned_about(batch_size: int) -> None:
+    entry = {"auto_batching_timeout": 2000, "batch_size": batch_size}
+    warnings = blueprint_of(Op("work", input_ops=[root()]), {"op": {"work": entry}}).warnings
+    text = "op 'work' has a batch_size of 1: its auto_batching_timeout of 2000 ms has no effect"
+    assert warnings == ((text,) if batch_size == 1 else ())
+
+
 def test_a_plain_process_around_a_coroutine_is_warned_about() -> None:
     op = type("Own", (Op,), {"process": around})("work", input_ops=[root()])
     (warning,) = blueprint_of(op).warnings
