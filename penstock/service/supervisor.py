@@ -481,7 +481,8 @@ class Supervisor:
         if self._hung_up:
             self._hung_up = False
             if self._is_open and not self._stops:
-                _log.info("SIGHUP: every engine process is replaced")
+                text = "a changed script or config.yml takes effect only after a restart"
+                _log.info("SIGHUP: every engine process is replaced; %s", text)
                 self._to_replace = deque(each for each in self._slots if not each.given_up)
         while (
             self._is_open
