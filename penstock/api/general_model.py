@@ -333,7 +333,8 @@ class GeneralModelApplication:
         try:
             return context.form.encode(response)
         except (TypeError, UnicodeEncodeError) as error:
-            raise log_unsendable(last, submission.data_id, submission.log_id, error) from None
+            label = graph.stages[graph.plan.last].name
+            raise log_unsendable(label, submission.data_id, submission.log_id, error) from None
 
 
 def _shown(names: Iterable[str]) -> str:

@@ -77,7 +77,7 @@ class ThreadExecutor(LocalExecutor):
 
     def __init__(self, ops: Sequence[BoundOp], loop: asyncio.AbstractEventLoop) -> None:
         self.workers = len(ops)
-        self._name = ops[0].name
+        self._name = ops[0].label
         self._loop = loop
         # Bounded by the engine, which never submits more Works than there are workers.
         self._queue: deque[tuple[Work, Finished] | None] = deque()
@@ -157,7 +157,7 @@ class CoroutineExecutor(LocalExecutor):
 
     def __init__(self, ops: Sequence[BoundOp], loop: asyncio.AbstractEventLoop) -> None:
         self.workers = len(ops)
-        self._name = ops[0].name
+        self._name = ops[0].label
         self._free = list(ops)
         self._loop = loop
         self._tasks: dict[Work, asyncio.Task[None]] = {}
@@ -242,7 +242,7 @@ class CoroutineExecutor(LocalExecutor):
             if _is_cancelled():
                 raise
             # An awaited task of the hook was cancelled, which is a failure of the hook.
-            return process_raised(op.name, error, log_id)
+            return process_raised(op.name, error, log_id, op.label)
 
 
 def _is_cancelled() -> bool:

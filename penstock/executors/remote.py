@@ -116,4 +116,4 @@ class RemoteExecutor(CoroutineExecutor):
         except (asyncio.CancelledError, GeneratorExit):
             raise
         except HOOK_FAULTS as error:
-            return process_raised(op.name, error, log_id)
+            return process_raised(op.name, error, log_id, op.label)

@@ -79,6 +79,7 @@ class WorkOptions:
         retry: attempts of ``process`` after a timeout.
         retry_on_crash: whether the requests of a batch whose worker died run once more, one by one.
         process: the name of that hook in the log, see ``Op.hook_name``.
+        label: the op's name in the log, with its service's if there are several; None: its name.
         remote: the model that the default ``process`` calls; None is the op's own model, if any.
         joining: how feeds are joined; None: with ``penstock.batching.stack`` only.
     """
@@ -88,6 +89,7 @@ class WorkOptions:
     retry: int = 1
     retry_on_crash: bool = False
     process: str = "process"
+    label: str | None = None
     remote: RemoteOptions | None = None
     joining: Joining | None = None
 
@@ -101,6 +103,7 @@ class BoundOp:
         index: the worker's number within the op.
 
     Attributes:
+        label: the op's name in the log.
         runs: whether the op overrides ``process``, or has a model, local or remote.
         fed_as_it_is: whether ``process`` gets the op's input unchanged, without a ``preprocess``.
         joining: that of the options, with the model's axes.
@@ -110,6 +113,7 @@ class BoundOp:
     def __init__(self, op: Op, model: Model | None, options: WorkOptions, index: int = 0) -> None:
         self.op = copy(op)
         self.name = op.name
+        self.label = options.label or op.name
         self.preprocess = own_hook(self.op, "preprocess")
         self.process = own_hook(self.op, "process")
         self.postprocess = own_hook(self.op, "postprocess")
@@ -130,7 +134,7 @@ class BoundOp:
         except (CancelledError, GeneratorExit):
             raise
         except HOOK_FAULTS as error:
-            return process_raised(self.name, error, log_id)
+            return process_raised(self.name, error, log_id, self.label)
 
 
 def joining_of(options: WorkOptions, model: Model | None) -> Joining | None:
@@ -220,13 +224,13 @@ def run_batch(op: BoundOp, batch: Batch, limit: float | None = None) -> list[Out
             _make_calls(op, batch, [member], limit, began)
             result, error = member.result, member.error
         if error is not None:
-            log_culprits(op.name, [(sample, error)], op.options.process)
+            log_culprits(op.label, [(sample, error)], op.options.process)
             return [Outcome(None, error)]
         if op.postprocess is None and type(result) is dict:
             return [Outcome(result)]
         return [_postprocess(op, sample, result)]
     except BaseException:  # noqa: BLE001 - a worker that ends would take its slot along
-        _log.exception("op %s: a batch failed inside penstock; please report this", op.name)
+        _log.exception("op %s: a batch failed inside penstock; please report this", op.label)
         return broken(batch)
     finally:
         batch.ran = _monotonic() - began
@@ -264,7 +268,7 @@ def _call(
             if type(answer) is not dict:
                 answer = read_process(op.op, answer)
     except HOOK_FAULTS as error:
-        answer = process_raised(op.name, error, log_id)
+        answer = process_raised(op.name, error, log_id, op.label)
     assert batch.started is not None
     took = _monotonic() - batch.started
     batch.processed += took
@@ -307,7 +311,7 @@ def end(op: BoundOp, members: Sequence[Member]) -> list[Outcome]:
     """
     failed = [(each.sample, each.error) for each in members if each.error is not None]
     if failed:
-        log_culprits(op.name, failed, op.options.process)
+        log_culprits(op.label, failed, op.options.process)
     outcomes = [
         _postprocess(op, each.sample, each.result)
         if each.error is None
@@ -412,9 +416,9 @@ def _preprocess(op: BoundOp, sample: Sample, now: float) -> tuple[Any, Any, Requ
                 return given, None, None  # as most do
             data, skip, error = read_preprocess(op.op, given)
             if error is not None:
-                log_fault(op.name, op.op.hook_name("preprocess"), sample, error)
+                log_fault(op.label, op.op.hook_name("preprocess"), sample, error)
         except HOOK_FAULTS as fault:
-            error = hook_raised(op.op, "preprocess", sample, fault)
+            error = hook_raised(op.op, "preprocess", sample, fault, label=op.label)
         if error is not None:
             return None, None, error
     if skip or not op.runs:
@@ -424,7 +428,7 @@ def _preprocess(op: BoundOp, sample: Sample, now: float) -> tuple[Any, Any, Requ
     if isinstance(data, list) and all(isinstance(piece, dict) for piece in data):
         return data, [], None
     error = not_a_feed(op.name, data)
-    log_fault(op.name, op.op.hook_name("preprocess"), sample, error)
+    log_fault(op.label, op.op.hook_name("preprocess"), sample, error)
     return None, None, error
 
 
@@ -437,10 +441,12 @@ def _postprocess(op: BoundOp, sample: Sample, result: Any) -> Outcome:
             op.op, hook(sample.inputs, result, sample.data_id, sample.log_id)
         )
     except HOOK_FAULTS as fault:
-        return Outcome(None, hook_raised(op.op, "postprocess", sample, fault, result))
+        return Outcome(
+            None, hook_raised(op.op, "postprocess", sample, fault, result, label=op.label)
+        )
     if error is None:
         return Outcome(value)
-    log_fault(op.name, op.op.hook_name("postprocess"), sample, error)
+    log_fault(op.label, op.op.hook_name("postprocess"), sample, error)
     return Outcome(None, error)
 
 
@@ -457,7 +463,7 @@ def _ask_to_jump(op: BoundOp, members: Sequence[Member], outcomes: list[Outcome]
     try:
         jump = bool(op.op.check_jumping(data))
     except HOOK_FAULTS as error:
-        errors = hook_raised_for(op.op, "check_jumping", samples, error)
+        errors = hook_raised_for(op.op, "check_jumping", samples, error, label=op.label)
         for at, each in zip(good, errors, strict=True):
             outcomes[at] = Outcome(None, each)
         return

@@ -4,6 +4,8 @@ Exceptions of hooks become RequestErrors here, with the texts that deployed clie
 failure is logged once, with op, hook, data ids and log id: as a warning, with the traceback if the
 hook raised, or as info if the op declared the error (CustomException). A failure of ``process`` is
 logged only when its samples are known, so that the halves of a split batch do not log it again.
+In the log an op has its label, with the name of its service if there are several; callers get
+its name.
 Source: ``docs/compatibility.md`` (texts of errors, CustomException).
 """
 
@@ -72,11 +74,19 @@ def without_sentence(text: str, *, names_op: bool = True) -> str:
     return f"op {head[1:]!r}: {inner}" if names_op else inner
 
 
-def process_raised(op: str, error: BaseException, log_id: int) -> RequestError:
+def process_raised(
+    op: str, error: BaseException, log_id: int, label: str | None = None
+) -> RequestError:
     """The error for an exception of ``process``; RequestErrors keep their class, with the text
     wrapped.
 
     An undeclared exception is the error's cause until ``log_culprits`` has logged it.
+
+    Args:
+        op: its name.
+        error: the exception.
+        log_id: of the batch's first request.
+        label: the op's name in the log; None is ``op``.
     """
     try:
         if isinstance(error, NumberedError):
@@ -85,7 +95,7 @@ def process_raised(op: str, error: BaseException, log_id: int) -> RequestError:
             text = str(error)
             return _with_reason(error.with_text(failed_to_predict(op, text)), f"process: {text}")
         if isinstance(error, CustomException):
-            _log.info("op %s: process raised (log_id=%s)", op, log_id, exc_info=error)
+            _log.info("op %s: process raised (log_id=%s)", label or op, log_id, exc_info=error)
             return declared_error(error, failed_to_predict(op, error.message))
     except HOOK_FAULTS as fault:  # a user's subclass that breaks its base class
         error = fault
@@ -106,7 +116,7 @@ def log_culprits(
     """Log the failures of ``process``: one line for each error, with its samples.
 
     Args:
-        op: its name.
+        op: its name in the log.
         failed: samples with their errors.
         process: the hook's name in the log, see ``Op.hook_name``.
     """
@@ -207,9 +217,11 @@ def kills_workers(op: str) -> KillsWorkers:
     return KillsWorkers(failed_to_predict(op, text))
 
 
-def cannot_send(op: str, text: str, samples: Sequence[Sample]) -> WrongType:
+def cannot_send(
+    op: str, text: str, samples: Sequence[Sample], label: str | None = None
+) -> WrongType:
     """Log and return the error of samples whose values cannot be sent to or from a worker."""
-    _warn(op, text, samples, None)
+    _warn(label or op, text, samples, None)
     return WrongType(failed_to_predict(op, text))
 
 
@@ -229,32 +241,45 @@ def not_a_feed(op: str, given: Any) -> WrongType:
 
 
 def hook_raised(
-    op: Op, hook: str, sample: Sample, error: BaseException, result: object = None
+    op: Op,
+    hook: str,
+    sample: Sample,
+    error: BaseException,
+    result: object = None,
+    *,
+    label: str | None = None,
 ) -> RequestError:
     """The error for an exception of a hook for one sample; RequestErrors are unchanged. A result of
-    ``process`` is given if the hook got it.
+    ``process`` is given if the hook got it, and a label if the log has another name of the op.
     """
-    return hook_raised_for(op, hook, [sample], error, result)[0]
+    return hook_raised_for(op, hook, [sample], error, result, label=label)[0]
 
 
 def hook_raised_for(
-    op: Op, hook: str, samples: Sequence[Sample], error: BaseException, result: object = None
+    op: Op,
+    hook: str,
+    samples: Sequence[Sample],
+    error: BaseException,
+    result: object = None,
+    *,
+    label: str | None = None,
 ) -> list[RequestError]:
     """The errors of all samples of one hook call."""
+    label = label or op.name
     try:
         if isinstance(error, RequestError):
             text = str(error)
             if not isinstance(error, _CALLERS):
-                _warn(op.name, f"{op.hook_name(hook)}: {text}", samples, None)
+                _warn(label, f"{op.hook_name(hook)}: {text}", samples, None)
             return [error] * len(samples)
         if isinstance(error, CustomException):
-            who = (op.name, op.hook_name(hook), samples[0].log_id)
+            who = (label, op.hook_name(hook), samples[0].log_id)
             _log.info("op %s: %s raised (log_id=%s)", *who, exc_info=error)
             text = error.message.split(":")[0].split("\n")[0]
             return [declared_error(error, _raise_message(op, hook, each, text)) for each in samples]
     except HOOK_FAULTS as fault:  # see process_raised
         error = fault
-    _warn(op.name, f"{op.hook_name(hook)} raised", samples, error)
+    _warn(label, f"{op.hook_name(hook)} raised", samples, error)
     text = short_text_of(error)
     if isinstance(error, KeyError) and hook != "check_jumping":
         text += _keys_there(samples[0], result)

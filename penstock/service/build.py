@@ -149,10 +149,12 @@ class GraphWorks:
         here: list[Op] = []
         for op, options in zip(graph.ops, blueprint.options, strict=True):
             model = None
+            label = deployment.op_name(blueprint, op.name)
+            options = replace(options, label=label)
             if options.executor.opens_here:
                 here.append(op)
                 entry = blueprint.config.op.get(op.name)
-                with watched(op.name, _OPENS):
+                with watched(label, _OPENS):
                     model = open_model(op, options, entry, deployment.engine_id.card())
                 options = _fitting(op, options, model)
                 _prepare(op, options, model)
@@ -161,18 +163,18 @@ class GraphWorks:
                 if model.session.holds_gil:
                     found = (*found, _HOLDS_GIL)
                 found = (*found, *_padding_notes(op, options, model))
-                notes.update((f"op {op.name!r}: {note}", None) for note in found)
+                notes.update((f"op {label!r}: {note}", None) for note in found)
             self._models.append(model)
             self._options.append(options)
         self.notes = tuple(notes)
         self._check_rows_of_models()
         for op in (graph.request_op, *here, graph.response_op):
-            what = op.hook_name("init_op")
+            what, label = op.hook_name("init_op"), deployment.op_name(blueprint, op.name)
             try:
-                with watched(op.name, f"its {what} runs"):
+                with watched(label, f"its {what} runs"):
                     init(op)
             except StartupError as error:
-                _log.error("op %s: %s raised", op.name, what, exc_info=error.__cause__)
+                _log.error("op %s: %s raised", label, what, exc_info=error.__cause__)
                 raise
 
     def _check_rows_of_models(self) -> None:
@@ -327,7 +329,7 @@ def bound_op(
     turn = deployment.engine_id.card(options.concurrency, index)
     step(_OPENS)
     model = open_model(op, options, entry, turn, alone=True)
-    options = _fitting(op, options, model)
+    options = replace(_fitting(op, options, model), label=name)
     _prepare(op, options, model)
     op.concurrency_idx = index
     step(f"its {op.hook_name('init_op')} runs")

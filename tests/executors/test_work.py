@@ -554,6 +554,32 @@ def test_an_invalid_result_of_a_hook_is_a_warning(
     assert "data_ids=[3]" in record.getMessage()
 
 
+def raises(*_: Any) -> Any:
+    raise ValueError("no such cat")
+
+
+def declares(*_: Any) -> Any:
+    raise CustomException(CustomExceptionCode.INPUT_PARAMS_ERROR, "no such cat")
+
+
+@pytest.mark.parametrize("fault", [raises, declares, lambda *_: 1])
+@pytest.mark.parametrize("hook", ["preprocess", "process", "postprocess"])
+def test_the_log_has_the_op_s_label_and_the_caller_gets_its_name(
+    hook: str, fault: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    class Wrong(Op):
+        def process(self, feed_batch: Any, typical_logid: int = 0) -> Any:
+            return {}
+
+    setattr(Wrong, hook, lambda self, *arguments: fault(*arguments))
+    caplog.set_level("INFO")
+    (outcome,) = run(Wrong("quote"), sample_of(3, x=1), label="prices/quote")
+    (line,) = caplog.messages
+    assert line.startswith(f"op prices/quote: {hook}")
+    assert outcome.error is not None
+    assert "prices" not in str(outcome.error)
+
+
 def test_check_jumping_of_an_op_without_jumps_is_not_called() -> None:
     class Careless(Op):
         def check_jumping(self, input_data: Any) -> bool:

@@ -62,6 +62,16 @@ def test_two_services_run_in_several_engines_and_worker_processes(
         assert server.stop() == 0
 
 
+@pytest.mark.parametrize("executor", ["thread", "process"])
+def test_the_log_names_an_op_with_its_service(executor: str, tmp_path: Path) -> None:
+    config = f', op={{"triple": {{"executor": "{executor}"}}}}'
+    with running(write_script(tmp_path, "run(first, second)", config=config)) as server:
+        answer = post(server, "triple", other="ab").json
+        assert answer["err_msg"].startswith("[triple] failed to predict. ")
+        assert "op triple/triple: triple raised (data_ids=" in server.log()
+        assert server.stop() == 0
+
+
 def test_check_reports_each_service(tmp_path: Path) -> None:
     done = subprocess.run(
         [*PENSTOCK[:-1], "check", write_script(tmp_path)],

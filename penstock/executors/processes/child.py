@@ -171,7 +171,7 @@ class Child:
         ran = iter(run_batch(op, batch) if batch.samples else ())
         opened = set(map(id, batch.samples))
         lost = [each for each in samples if id(each) not in opened]
-        refusal = Outcome(None, cannot_send(op.name, why, lost))
+        refusal = Outcome(None, cannot_send(op.name, why, lost, op.label))
         return [next(ran) if id(each) in opened else refusal for each in samples]
 
     def _body(
@@ -182,16 +182,20 @@ class Child:
         with suppress(FrameError):
             return self._encoded(outcomes_out(self._running, outcomes))
         sendable = [
-            self._sendable(op.name, each, sample, outside)
+            self._sendable(op, each, sample, outside)
             for each, sample in zip(outcomes, samples, strict=True)
         ]
         try:
             return self._encoded(outcomes_out(self._running, sendable))
         except FrameError as error:  # each could be sent, but all together are too large
-            refusal = Outcome(None, cannot_send(op.name, f"its outputs: {error}", samples))
+            refusal = Outcome(
+                None, cannot_send(op.name, f"its outputs: {error}", samples, op.label)
+            )
             return self._encoded(outcomes_out(self._running, [refusal] * len(samples)))
 
-    def _sendable(self, op: str, outcome: Outcome, sample: Sample, outside: str | None) -> Outcome:
+    def _sendable(
+        self, op: BoundOp, outcome: Outcome, sample: Sample, outside: str | None
+    ) -> Outcome:
         """The outcome, or the error that it cannot be sent."""
         if outcome.error is not None:
             return outcome
@@ -204,7 +208,7 @@ class Child:
             text = f"{where}: {error}"
             if isinstance(error, OnlyPickledError):
                 text += f" to {outside}: only ops that run in processes could unpickle it"
-            return Outcome(None, cannot_send(op, text, [sample]))
+            return Outcome(None, cannot_send(op.name, text, [sample], op.label))
         return outcome
 
     def _encoded(self, value: Any) -> list[bytes | memoryview]:
