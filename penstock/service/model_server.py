@@ -141,17 +141,23 @@ class ModelServer(Several):
     Args:
         workflows: at least one, with different names.
         services: see ``GeneralModelApplication``.
+        warnings: texts to be logged at the start.
         config: top-level configuration keys, such as ``http_port=8000``.
 
     Attributes:
-        workflows, config: as given.
+        workflows, config, warnings: as given.
     """
 
     def __init__(
-        self, workflows: Sequence[Workflow], services: Services | None = None, **config: Any
+        self,
+        workflows: Sequence[Workflow],
+        services: Services | None = None,
+        warnings: Sequence[str] = (),
+        **config: Any,
     ) -> None:
         self.workflows = list(workflows)
         self._general = services or {}
+        self.warnings = warnings
         self.config = config
 
     @property
@@ -168,7 +174,9 @@ class ModelServer(Several):
         ensembles = frozenset(each.name for each in self.workflows if len(each.ends) > 1)
         # One object for all: an application of several services is served once.
         general = partial(GeneralModelApplication, ensembles=ensembles, services=self._general)
-        return [each.service([general], self.config) for each in self.workflows]
+        served = [each.service([general], self.config) for each in self.workflows]
+        served[0].warnings = self.warnings
+        return served
 
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT.
@@ -342,7 +350,7 @@ def parse(arguments: Sequence[str]) -> tuple[ModelServer, dict[str, Any]]:
             )
             index += 1
         workflows.append(Workflow(name=name, nodes=tuple(nodes)))
-    return ModelServer(workflows, http_port=DEFAULT_PORT), keys
+    return ModelServer(workflows, warnings=[*_warnings(given, index)], http_port=DEFAULT_PORT), keys
 
 
 def _configured(file: Path) -> ModelServer:
@@ -388,6 +396,12 @@ def _problems_of_flags(given: argparse.Namespace) -> Iterator[str]:
         yield "--use_encryption_model: give --encryption_key, the place of the key"
     if given.use_trt and all(each.strip() == _ON_CPU for each in given.gpu_ids):
         yield "--use_trt: TensorRT needs a card: give --gpu_ids"
+
+
+def _warnings(given: argparse.Namespace, models: int) -> Iterator[str]:
+    """Warnings about flags without an effect."""
+    if given.batch_infer_size and not any(_is_async(given, index) for index in range(models)):
+        yield "--batch_infer_size has no effect without --runtime_thread_num: nothing is batched"
 
 
 def _problems_of_ops(given: argparse.Namespace) -> Iterator[str]:

@@ -70,6 +70,7 @@ class _Servable:
         defaults: dotted configuration key -> value: defaults of this class of services.
         legacy: whether services of this class were written for the original and rely on its further
             behaviour; see docs/compatibility.md.
+        warnings: texts that are logged at the start, besides those about the configuration.
     """
 
     defaults: ClassVar[Mapping[str, object]] = {}
@@ -87,6 +88,7 @@ class _Servable:
         self.signature = signature
         self.instruments = list(instruments)
         self.applications = list(applications)
+        self.warnings: Sequence[str] = ()
         self._response_op: ResponseOp | None = None
         self._loaded: Loaded | None = None
         self._config_name = "yml_dict"
@@ -142,7 +144,8 @@ class _Servable:
         drawn = draw_blueprint(
             self._response_op, self._loaded, name, self.instruments, self.applications, other_ops
         )
-        return replace(drawn, signature=self.signature, legacy=self.legacy)
+        warnings = (*drawn.warnings, *self.warnings)
+        return replace(drawn, signature=self.signature, legacy=self.legacy, warnings=warnings)
 
     def _end_with(self, response_op: ResponseOp) -> None:
         if not isinstance(response_op, ResponseOp):
