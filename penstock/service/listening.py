@@ -4,13 +4,14 @@ limit.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import os
 import resource
 import socket
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -62,6 +63,23 @@ def raise_descriptor_limit(processes: int) -> str | None:
         f" may open {soft} (ulimit -n), those of connections among them: allow it {4 * need}, or"
         f" have fewer workers"
     )
+
+
+@contextmanager
+def too_few_descriptors_end_the_start() -> Iterator[None]:
+    """Turn the error that no descriptor is left into one of the start.
+
+    Raises:
+        StartupError: no descriptor is left.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.EMFILE:
+            raise
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        text = f"this process may open {soft} files, too few for its workers: raise ulimit -n"
+        raise StartupError(f"{text} (LimitNOFILE of systemd)") from error
 
 
 Listeners: TypeAlias = Mapping[str, socket.socket]

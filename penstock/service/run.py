@@ -67,6 +67,7 @@ from penstock.service.listening import (
     door_sockets,
     listen_on_all,
     raise_descriptor_limit,
+    too_few_descriptors_end_the_start,
 )
 from penstock.service.live_page import (
     LISTS,
@@ -306,8 +307,9 @@ class _Service:
         pool = DaemonPool(_ENDS_THREADS, "ends") if self._works.blocking_ends else None
         try:
             starts = asyncio.gather(*(graph.start() for graph in engine.graphs))
-            if not await self._unless_stopped(starts):
-                return
+            with too_few_descriptors_end_the_start():
+                if not await self._unless_stopped(starts):
+                    return
             sum_up = None if self._supervisor is None else self._supervisor.sum_up
             added = [make(engine) for make in self._works.deployment.applications]
             examples = Examples(engine, added)

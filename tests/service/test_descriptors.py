@@ -1,9 +1,15 @@
+import errno
 import resource
 
 import pytest
 
 from penstock.config.schema import ServiceConfig
-from penstock.service.listening import max_connections, raise_descriptor_limit
+from penstock.errors import StartupError
+from penstock.service.listening import (
+    max_connections,
+    raise_descriptor_limit,
+    too_few_descriptors_end_the_start,
+)
 from penstock.service.opening import limits_of
 
 
@@ -55,3 +61,15 @@ def test_the_soft_limit_is_raised_for_worker_processes_up_to_the_hard_limit(
     monkeypatch.setattr(resource, "setrlimit", lambda what, given: limits.__setitem__(0, given[0]))
     assert (raise_descriptor_limit(processes) is not None) == warned
     assert limits == [expected, hard]
+
+
+def test_a_start_without_a_free_descriptor_is_an_error_that_names_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (64, 64))
+    with pytest.raises(StartupError, match=r"may open 64 files, .* raise ulimit -n"):
+        with too_few_descriptors_end_the_start():
+            raise OSError(errno.EMFILE, "Too many open files")
+    with pytest.raises(FileNotFoundError):
+        with too_few_descriptors_end_the_start():
+            raise FileNotFoundError(errno.ENOENT, "another error")
