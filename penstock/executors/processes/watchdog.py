@@ -171,7 +171,8 @@ class Watchdog:
             resident = resident_bytes(worker.pid)
             if resident is not None and resident > _KILL_FACTOR * limit:
                 text = (
-                    "op %s: worker %s (pid %s) is ended: it has %d MiB of memory, far over its %d"
+                    "op %s: worker %s (pid %s) is ended: it has %d MiB of memory, far over its"
+                    " memory_limit_mib of %d"
                 )
                 _log.error(text, *who, resident >> 20, limit >> 20)
                 worker.kill()
@@ -194,7 +195,9 @@ def why_replaced(supervision: Supervision, batches: int, pid: int) -> str | None
     if limit is not None:
         resident = resident_bytes(pid)
         if resident is not None and resident > limit:
-            return f"it has {resident >> 20} MiB of memory, over its {limit >> 20}"
+            return (
+                f"it has {resident >> 20} MiB of memory, over its memory_limit_mib of {limit >> 20}"
+            )
     if most is not None and batches >= most:
         return f"it has run {batches} batches"
     return None

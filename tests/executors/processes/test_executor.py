@@ -312,7 +312,9 @@ async def test_a_worker_over_its_memory_limit_is_replaced_and_one_far_over_it_is
     assert not any(each.levelno >= logging.ERROR for each in caplog.records)
     assert type((await harness.request(do="balloon")).error) is WorkerDied
     assert (await harness.request()).error is None
-    assert any("far over its 300" in each.getMessage() for each in caplog.records)
+    assert any(
+        "far over its memory_limit_mib of 300" in each.getMessage() for each in caplog.records
+    )
     assert harness.verdict() == []
     await harness.close()
 

@@ -88,7 +88,9 @@ def test_an_idle_worker_is_replaced_beyond_its_limits(monkeypatch: pytest.Monkey
     assert why_replaced(limited, 9, 1) is None
     assert why_replaced(limited, 9, 3) is None
     assert why_replaced(limited, 10, 1) == "it has run 10 batches"
-    assert why_replaced(limited, 0, 2) == "it has 102 MiB of memory, over its 100"
+    assert (
+        why_replaced(limited, 0, 2) == "it has 102 MiB of memory, over its memory_limit_mib of 100"
+    )
     assert why_replaced(Supervision(), 10**9, 2) is None
 
 
