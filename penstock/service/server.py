@@ -75,6 +75,8 @@ class _Servable:
 
     defaults: ClassVar[Mapping[str, object]] = {}
     legacy: ClassVar[bool] = False
+    _prepared_by: ClassVar[tuple[str, str]] = ("set_response_op", "prepare_server")
+    """The methods that give a service its graph and its configuration."""
 
     def __init__(
         self,
@@ -134,10 +136,9 @@ class _Servable:
         Raises:
             StartupError: graph, hooks or options are wrong, or a step is missing.
         """
-        if self._response_op is None:
-            raise StartupError("call set_response_op before running the server")
-        if self._loaded is None:
-            raise StartupError("call prepare_server before running the server")
+        if self._response_op is None or self._loaded is None:
+            missing = self._prepared_by[self._response_op is not None]
+            raise StartupError(f"call {missing} before running the server")
         from penstock.service.blueprint import draw_blueprint
 
         name = self._public_name(self._loaded.config.name)
@@ -239,6 +240,8 @@ class WebService(_Servable):
     """Runs the graph that ``get_pipeline_response`` builds. Arguments: name, instruments and
     applications.
     """
+
+    _prepared_by = ("prepare_pipeline_config", "prepare_pipeline_config")
 
     def __init__(
         self,

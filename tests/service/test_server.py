@@ -57,11 +57,13 @@ def test_prepare_pipeline_config_is_the_same_call_as_prepare_server() -> None:
     assert PipelineServer.prepare_pipeline_config is PipelineServer.prepare_server
 
 
-@pytest.mark.parametrize("kind", [PipelineServer, Echo])
-def test_run_before_prepare_is_refused(kind: type[Any]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "missing"), [(PipelineServer, "set_response_op"), (Echo, "prepare_pipeline_config")]
+)
+def test_run_before_prepare_is_refused(kind: type[Any], missing: str) -> None:
     server = kind()
     start = server.run_server if kind is PipelineServer else server.run_service
-    with pytest.raises(StartupError, match=r"call (prepare_server|set_response_op) before running"):
+    with pytest.raises(StartupError, match=f"call {missing} before running"):
         start()
 
 
