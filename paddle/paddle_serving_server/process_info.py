@@ -107,7 +107,8 @@ def _try_to_update(change: Callable[[list[Server]], list[Server]]) -> None:
     try:
         _update(change)
     except (OSError, ValueError) as error:
-        _log.warning("%s, by which serve stop finds its servers: %s", path(), error)
+        text = "%s, by which serve stop finds its servers, cannot be updated: %s"
+        _log.warning(text, path(), error)
 
 
 def _update(change: Callable[[list[Server]], list[Server]]) -> None:

@@ -93,7 +93,8 @@ def logging_to_files(folder: str | None) -> Iterator[None]:
         for name in log_writer.FILES:
             (path / name).open("a").close()
     except OSError as error:
-        raise StartupError(f"the log files cannot be written: {error}") from error
+        text = "set log_dir, or the variable SERVING_LOG_PATH, to a folder that can be written"
+        raise StartupError(f"the log files cannot be written: {error}; {text}") from error
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
     with its:
