@@ -264,16 +264,17 @@ def test_flags_with_fewer_values_than_models_are_repeated(tmp_path: Path) -> Non
 
 @pytest.mark.real
 def test_a_size_of_batches_without_workers_that_run_batches_is_one_warning(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
 ) -> None:
     files = [str(scale(tmp_path / f"m{index}.onnx", 2.0)) for index in range(2)]
     models = ["--model", files[0], "--model", files[1], "--batch_infer_size", "8"]
 
     def warnings_of(*threads: str) -> list[str]:
         server, _ = parse([*models, "--runtime_thread_num", *threads])
-        with using(Flags(check_only=True)):
+        flags = Flags(check_only=True)
+        with using(flags):
             server.run()
-        lines = capsys.readouterr().out.splitlines()
+        lines = [line for report in flags.reports for line in report.splitlines()]
         return [each.split(maxsplit=1)[1] for each in lines if each.split()[:1] == ["warning"]]
 
     (text,) = warnings_of("0")
