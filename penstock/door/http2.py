@@ -67,7 +67,6 @@ _OF_CONNECTIONS: Final = frozenset(
     {b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"content-length", b"date"}
 )
 _LENGTH: Final = b"\x0f\x0d"  # content-length: literal without indexing, with indexed name
-_DATE: Final = b"\x0f\x12\x1d"  # date: the same, and the length of its value
 
 
 @lru_cache(maxsize=512)
@@ -138,7 +137,7 @@ class Http2Exchange(DoorExchange):
         elif body and status not in (204, 304):
             digits = b"%d" % len(body)
             block = b"%b%b%c%b" % (block, _LENGTH, len(digits), digits)
-        block += _DATE + shared.date
+        block += shared.date_block
         if self.head.method == "HEAD":
             body = b""
         stream = self._stream
@@ -167,7 +166,7 @@ class Http2Exchange(DoorExchange):
         if not self.over:
             self.started = True
             self.status = status
-            block = head_block(status, headers) + _DATE + self.shared.date
+            block = head_block(status, headers) + self.shared.date_block
             self._session.core.send_head(self._stream, block)
             self._session.mark()
 
@@ -468,7 +467,7 @@ class Http2Session(Connection):
     def refuse(self, stream: Stream, head: RequestHead, status: int, text: str) -> None:
         """Answer a request in place of the application."""
         reply = self.shared.failure(head, status, text)
-        block = head_block(reply.status, reply.headers) + _DATE + self.shared.date
+        block = head_block(reply.status, reply.headers) + self.shared.date_block
         self.core.reply(stream, block, reply.body)
         if not stream.closed:
             self.stop_sender(stream)

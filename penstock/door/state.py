@@ -18,6 +18,7 @@ from penstock.door.exchange import Application, Failure, plain_failure
 from penstock.door.limits import DoorLimits, DoorStatistics
 from penstock.instrument import Instruments
 from penstock.protocols.http1 import LineCache
+from penstock.protocols.http2 import encode_block
 
 if TYPE_CHECKING:
     from penstock.door.connection import Connection
@@ -145,8 +146,8 @@ class DoorState:
 
     Attributes:
         calls: requests without a complete answer.
-        date: value of the ``date`` field in answers; RFC 9110, section 6.6.1.
-        date_line: the whole field for HTTP/1.1.
+        date_line: the ``date`` field of answers for HTTP/1.1; RFC 9110, section 6.6.1.
+        date_block: the same for HTTP/2, encoded.
         recheck_interval: maximum seconds between two checks of a connection with unsent output.
         handshakes: pending TLS handshakes.
         buffered: bytes of output that connections hold because clients have not read it.
@@ -252,8 +253,9 @@ class DoorState:
         self._log_refusals()
 
     def _set_date(self) -> None:
-        self.date = formatdate(usegmt=True).encode()
-        self.date_line = b"date: %b\r\n" % self.date
+        date = formatdate(usegmt=True).encode()
+        self.date_line = b"date: %b\r\n" % date
+        self.date_block = encode_block(((b"date", date),))
 
     def mark(self, connection: Connection) -> None:
         """Flush this connection at the end of the turn."""

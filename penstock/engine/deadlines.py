@@ -7,7 +7,8 @@ tick, so nothing expires early, and everything within one tick.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Generic, TypeAlias, TypeVar
 
 Item = TypeVar("Item")
@@ -33,6 +34,9 @@ class Deadlines(Generic[Item]):
 
     def __len__(self) -> int:
         return sum(map(len, self._buckets.values()))
+
+    def __iter__(self) -> Iterator[Item]:
+        return chain.from_iterable(self._buckets.values())
 
     def add(self, item: Item, deadline: float) -> Due[Item]:
         """Watch an item (hashable, once) until it is due or removed from the returned dict."""

@@ -28,7 +28,7 @@ from penstock.engine.graph import GraphState, GraphStatistics, ServedGraph
 from penstock.engine.sizing import Pieces
 from penstock.engine.stage import Stage
 from penstock.engine.statistics import StageStatistics
-from penstock.engine.submission import OnAnswer, Submission
+from penstock.engine.submission import NO_ID, OnAnswer, Submission
 from penstock.engine.timer import Timer
 from penstock.errors import (
     DeadlineExceeded,
@@ -107,7 +107,6 @@ class Engine:
         self.names: dict[str, ServedGraph] = {}
         self._unnamed: ServedGraph | None = None
         self._for_no_name: ServedGraph | None = None
-        self._admitted_now: set[Submission] = set()
         self._waiting: dict[Submission, None] = {}  # in order of arrival
         self._starting = False
         self._next_id = self.options.first_id
@@ -115,7 +114,8 @@ class Engine:
         self._alarm = Timer(clock, self._expire)
         self._draining = False
         self._at_rest: list[tuple[ServedGraph | None, Callable[[], None]]] = []
-        self._admitted = self._replied = self._cancelled = self._refused = 0
+        self._open = 0  # admitted requests that have not ended
+        self._admitted = self._cancelled = self._refused = 0
 
     @property
     def stages(self) -> list[Stage]:
@@ -193,7 +193,7 @@ class Engine:
         """A snapshot of the engine's state."""
         return EngineStatistics(
             admitted=self._admitted,
-            replied=self._replied,
+            replied=self._admitted - self._cancelled - self._open,
             cancelled=self._cancelled,
             refused=self._refused,
             inside=self._running,
@@ -205,7 +205,7 @@ class Engine:
     @property
     def _running(self) -> int:
         """The number of requests that are inside the graphs."""
-        return len(self._admitted_now) - len(self._waiting)
+        return self._open - len(self._waiting)
 
     def why_stuck(self) -> str | None:
         """Why requests cannot be answered now, for probes; None if they can."""
@@ -226,11 +226,10 @@ class Engine:
         """
         now = self.clock.now()
         options = self.options
-        admitted = self._admitted_now
         graph = submission.graph
         if (
             self._draining
-            or len(admitted) >= options.max_requests
+            or self._open >= options.max_requests
             or submission.deadline <= now
             or graph.guarded
         ):
@@ -241,8 +240,8 @@ class Engine:
         self._next_id = next_id if next_id < IDS_WRAP else options.first_id
         submission.on_answer = on_answer
         submission.samples = []
-        admitted.add(submission)
         graph.inside += 1
+        self._open += 1
         self._admitted += 1
         submission.admitted_at = now
         notify = self.instruments.admitted
@@ -250,7 +249,7 @@ class Engine:
             notify(submission, now)
         submission.due = self._deadlines.add(submission, submission.deadline)
         most = options.max_running
-        if most is not None and (self._waiting or len(admitted) > most):
+        if most is not None and (self._waiting or self._open > most):
             self._waiting[submission] = None
         else:
             self._start(submission, now)
@@ -263,7 +262,7 @@ class Engine:
         """
         if submission.over:
             return
-        if submission not in self._admitted_now:
+        if submission.data_id == NO_ID:
             submission.over = True
             submission.release()
             return
@@ -284,7 +283,7 @@ class Engine:
     def close(self) -> None:
         """Answer all remaining requests with ServiceClosed, now."""
         self._draining = True
-        for submission in sorted(self._admitted_now, key=lambda each: each.data_id):
+        for submission in sorted(self._deadlines, key=lambda each: each.data_id):
             self._reply(submission, Outcome(None, ServiceClosed("dag closed.")))
         self._alarm.cancel()
 
@@ -355,7 +354,7 @@ class Engine:
     def _refusal(self, submission: Submission, now: float) -> RequestError | None:
         if self._draining:
             return ServiceClosed("the service is shutting down")
-        if len(self._admitted_now) >= self.options.max_requests:
+        if self._open >= self.options.max_requests:
             return ServiceBusy("the service is at capacity; try again later")
         if submission.deadline <= now:
             return self._too_late(submission.deadline_by_client)
@@ -440,16 +439,21 @@ class Engine:
     def _reply(self, submission: Submission, outcome: Outcome) -> None:
         if submission.over:  # another request, or its callback, has ended this one as well
             return
-        if submission.deadline_by_client and isinstance(outcome.error, DeadlineExceeded):
+        error = outcome.error
+        if (
+            error is not None
+            and submission.deadline_by_client
+            and isinstance(error, DeadlineExceeded)
+        ):
             # An op, or another server that it calls, cannot know whose deadline passed.
-            outcome = Outcome(None, DeadlineExceeded(str(outcome.error), by_client=True))
-        self._replied += 1
+            error = DeadlineExceeded(str(error), by_client=True)
+            outcome = Outcome(None, error)
         notify = self.instruments.replied
         if notify is not None:
-            notify(submission, outcome.error, self.clock.now())
+            notify(submission, error, self.clock.now())
         # ``_finish``, inlined.
         submission.over = True
-        self._admitted_now.discard(submission)
+        self._open -= 1
         submission.graph.inside -= 1
         submission.due.pop(submission, None)
         if submission.samples or self._waiting:
@@ -466,7 +470,7 @@ class Engine:
     def _finish(self, submission: Submission) -> None:
         """Remove the request, and its samples in queues."""
         submission.over = True
-        self._admitted_now.discard(submission)
+        self._open -= 1
         submission.graph.inside -= 1
         submission.due.pop(submission, None)
         self._forget(submission)
@@ -491,7 +495,7 @@ class Engine:
 
     def _rests(self, graph: ServedGraph | None) -> bool:
         """Whether a graph has no requests; None for all graphs."""
-        return not (self._admitted_now if graph is None else graph.inside)
+        return not (self._open if graph is None else graph.inside)
 
     def _forget_samples(self, submission: Submission) -> None:
         """Drop queued samples; running ones are ended, or their outcomes ignored."""

@@ -72,7 +72,8 @@ class ResultQueue:
         settle = self._settle
         quarantine = self._quarantine
         waiting = self.waiting
-        until = now() + _TURN
+        at = now()
+        until = at + _TURN
         while waiting:
             batch, outcomes = waiting.popleft()
             samples, answers = batch.samples, outcomes
@@ -91,7 +92,7 @@ class ResultQueue:
                 for outcome in outcomes:
                     if outcome.error is not None:
                         failed += 1
-                notify(self._op, batch, failed, now())
+                notify(self._op, batch, failed, at)
             # Without the keyword argument, which costs more than the loop's body.
             for sample, answer in zip(samples, answers):  # noqa: B905
                 if sample.gone:
@@ -102,9 +103,11 @@ class ResultQueue:
                     _log.exception(
                         "op %s: %r could not be settled; please report this", self._op, sample
                     )
-            if waiting and now() > until:
-                self._clock.soon(self._settle_some)
-                return
+            if waiting:
+                at = now()
+                if at > until:
+                    self._clock.soon(self._settle_some)
+                    return
         self._settled()
 
     def _judge(self, batch: Batch, outcomes: list[Outcome]) -> tuple[list[Sample], list[Outcome]]:

@@ -326,7 +326,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @bug("the end of a graph's drain is reported too early", "is at rest, and|requests inside")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Engine, "_rests", lambda self, graph: graph is not None or not self._admitted_now)
+    patch.setattr(Engine, "_rests", lambda self, graph: graph is not None or not self._open)
 
 
 @bug("the end of a graph's drain is not reported", "was told of rest 0 times")
@@ -365,10 +365,9 @@ def _(patch: pytest.MonkeyPatch) -> None:
     real = Engine.close
 
     def close(self: Engine) -> None:
-        kept = set(list(self._admitted_now)[:1])
-        self._admitted_now -= kept
+        for forgotten in [*self._deadlines][:1]:
+            del forgotten.due[forgotten]
         real(self)
-        self._admitted_now |= kept
 
     patch.setattr(Engine, "close", close)
 

@@ -41,10 +41,14 @@ _LONGEST_CODED: Final = 40_000
 """Maximum octets of a Huffman-coded string: a symbol has at least five bits, and pylsqpack returns
 at most 65,534 symbols."""
 
+_kind_of: Final = names.get  # bound once, not for each field
+
 _VISIBLE: Final = bytes(range(0x21, 0x7F))
 
 _INDEXED: Final = 0x80
 _STATIC: Final = [check_field(name, value) for name, value in HeaderTable.STATIC_TABLE]
+_FULL_PREFIX: Final = _INDEXED + 0x3F
+"""The place of a name whose index continues in the next octet, which is added."""
 _FIRST_DYNAMIC: Final = _INDEXED + 1 + len(_STATIC)
 _INDEXED_OCTETS: Final = bytes(range(0x81, 0xFF))
 """Octets that are a whole indexed field; 0xFF continues in the next octet."""
@@ -142,11 +146,11 @@ class FieldDecoder:
                 if at > most_fields and len(fields) > most_fields:
                     break
                 continue
-            if 0x40 < octet < 0x7F:
-                name = table[octet + _INDEXED - 0x40][0]
-            elif octet == 0x7F and block[at] < 0x80:
-                name = table[_INDEXED + 0x3F + block[at]][0]
+            if octet == 0x7F and (more := block[at]) < 0x80:
+                name = table[_FULL_PREFIX + more][0]
                 at += 1
+            elif 0x40 < octet < 0x7F:
+                name = table[_INDEXED - 0x40 + octet][0]
             else:
                 name, at = self._read_name(octet, block, at)
             first = block[at]
@@ -157,8 +161,8 @@ class FieldDecoder:
                 at = end
             else:
                 value, at = _read_string(block, at)
-            if names.get(name, True) is None and (
-                value.isalnum() or not value.translate(None, _VISIBLE)
+            if _kind_of(name, True) is None and (
+                value.replace(b"-", b"").isalnum() or not value.translate(None, _VISIBLE)
             ):
                 field: Field = (name, value)  # the usual case: no validation needed
             else:

@@ -134,12 +134,14 @@ def request_head(fields: list[Field]) -> RequestHead:
     Raises:
         MalformedMessage: with the reason, without any of the peer's bytes.
     """
-    four = tuple(fields[:4])
-    rest = fields[4:]
+    every = tuple(fields)
+    four = every[:4]
+    headers = every[4:]
     length = None
     target = _targets.get(four)
-    if target is None or [*map(type, rest)].count(tuple) != len(rest):
+    if target is None or [*map(type, headers)].count(tuple) != len(headers):
         pseudo, rest, length = _judge_request(fields)
+        headers = tuple(rest)
         path, _, query = pseudo[b":path"].partition(b"?")
         target = pseudo[b":method"].decode("ascii"), path, query, pseudo[b":authority"]
         if [*map(type, four)] == _FOUR and sum([len(each) for _, each in four]) <= _LONGEST_TARGET:
@@ -150,8 +152,8 @@ def request_head(fields: list[Field]) -> RequestHead:
     head = _new_head(RequestHead)
     head.method, head.path, head.query, head.authority = target
     head.version = HTTP_2
-    head.headers = tuple(rest)
-    head.fields = dict(rest)
+    head.headers = headers
+    head.fields = dict(headers)
     head.content_length = length
     return head
 
