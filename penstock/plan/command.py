@@ -17,7 +17,7 @@ from penstock.plan.advice import advice, improved
 from penstock.plan.calibration import Calibration
 from penstock.plan.prediction import Forecast, Planner
 from penstock.plan.recording import NoRecording, observation_of
-from penstock.plan.settings import changes_of, config_diff
+from penstock.plan.settings import changes_of, check_settings, config_diff
 
 _REQUESTS: Final = 2_000
 
@@ -40,11 +40,14 @@ class Source:
     seconds: float = 5.0
     levels: tuple[int, ...] = ()
 
-    def recording(self) -> dict[str, Any]:
+    def recording(self, settings: Sequence[str]) -> dict[str, Any]:
         """Make or read the recording.
 
+        Args:
+            settings: planned settings; those of a running service are checked first.
+
         Raises:
-            PenstockError: there is no recording.
+            PenstockError: there is no recording, or no such setting.
         """
         if self.file is not None:
             try:
@@ -56,9 +59,12 @@ class Source:
             if not self.name.rpartition(":")[2].isdigit():
                 text = "no such file; a service is written HOST:PORT, or http://HOST:PORT/PATH"
                 raise NoRecording(f"{self.name}: {text}")
+            check_settings(settings, ask_status(self.name))
             _progress(f"watching {self.name} for {self.seconds:g} s")
             return measure.watched(self.name, _REQUESTS, self.seconds)
-        levels = self.levels or measure.levels_of(ask_status(self.target.status_url))
+        status = ask_status(self.target.status_url, ca_file=self.target.ca_file)
+        check_settings(settings, status)
+        levels = self.levels or measure.levels_of(status)
         return measure.measured(self.target, levels, self.seconds, _progress)
 
 
@@ -85,7 +91,7 @@ def plan_and_report(
         PenstockError: nothing can be measured, a setting is unknown, or a service to verify does
             not have the planned settings.
     """
-    recording = source.recording()
+    recording = source.recording(settings)
     if output is not None:
         measure.write_recording(recording, output)
     calibration = Calibration(recording)

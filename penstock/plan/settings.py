@@ -39,6 +39,20 @@ def changes_of(texts: Iterable[str], costs: Costs) -> dict[str, dict[str, Any]]:
     return found
 
 
+def check_settings(texts: Iterable[str], status: Mapping[str, Any]) -> None:
+    """Check settings before a service is measured.
+
+    Args:
+        texts: settings, as of ``changes_of``.
+        status: the service's.
+
+    Raises:
+        UnknownSetting: plans do not support a key or value, or the service has no such op.
+    """
+    names = [op["name"] for graph in status["graphs"] for op in graph["ops"]]
+    changes_of(texts, Costs(ops=tuple(OpCosts(name=each) for each in names)))
+
+
 def _add(found: dict[str, dict[str, Any]], parts: list[str], value: str, costs: Costs) -> None:
     names = {_public(op): op for op in costs.ops}
     key = ".".join(parts)

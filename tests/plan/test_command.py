@@ -83,6 +83,18 @@ def test_a_plan_with_other_settings_than_the_services_is_not_verified(
     assert "the service has 1 workers of work, the plan 2: start it with" in done.stderr
 
 
+def test_an_op_that_the_service_lacks_is_refused_before_the_measuring_run(
+    service: ServiceProcess,
+) -> None:
+    address = service.http_url.removeprefix("http://")
+    for source in ((url(service), "x=1"), (address,)):
+        done = plan(*source, "--set", "job.concurrency=2")
+        assert done.exit_code == 1
+        assert "job.concurrency cannot be planned; of the ops work:" in done.stderr
+        assert "measuring" not in done.stderr
+        assert "watching" not in done.stderr
+
+
 def test_a_recording_without_requests_gives_no_plan(service: ServiceProcess) -> None:
     done = plan(service.http_url.removeprefix("http://"), "--measuring", "200ms")
     assert done.exit_code == 1
