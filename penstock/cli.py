@@ -310,7 +310,11 @@ def client(
 @app.command()
 def status(
     address: Annotated[
-        str, typer.Argument(metavar="HOST:PORT", help="The HTTP port of a service on this machine.")
+        str,
+        typer.Argument(
+            metavar="HOST:PORT",
+            help="The HTTP port of a service on this machine; https://HOST:PORT with TLS.",
+        ),
     ] = "127.0.0.1:8080",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the whole status as JSON.")
@@ -327,7 +331,11 @@ def status(
 @app.command()
 def trace(
     address: Annotated[
-        str, typer.Argument(metavar="HOST:PORT", help="The HTTP port of a service on this machine.")
+        str,
+        typer.Argument(
+            metavar="HOST:PORT",
+            help="The HTTP port of a service on this machine; https://HOST:PORT with TLS.",
+        ),
     ] = "127.0.0.1:8080",
     requests: Annotated[
         int, typer.Option(min=1, max=10_000, help="Number of requests to record.")

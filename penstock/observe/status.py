@@ -7,7 +7,8 @@ import json
 import ssl
 import urllib.error
 import urllib.request
-from typing import Any
+from typing import Any, Final
+from urllib.parse import urlsplit
 
 import numpy as np
 
@@ -19,10 +20,16 @@ class NoStatus(PenstockError):
     """The service cannot be reached, or has no status."""
 
 
+_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+_IF_TLS: Final = "; is it the HTTP port? If the service uses TLS, write https://HOST:PORT"
+
+
 def ask_status(address: str, timeout: float = 5.0, ca_file: str | None = None) -> dict[str, Any]:
     """The status of the service at ``host:port`` (its HTTP port), or at a URL.
 
-    ``ca_file``: certificates to trust instead of the system's.
+    ``ca_file``: certificates to trust instead of the system's. Without it, the certificate of a
+    service at a loopback address is not verified: it is mostly that of a public name, by which the
+    service would refuse to show its status.
 
     Raises:
         NoStatus: there is none.
@@ -43,9 +50,10 @@ def ask_trace(address: str, requests: int, seconds: float) -> dict[str, Any]:
 def _ask(address: str, path: str, timeout: float, ca_file: str | None = None) -> dict[str, Any]:
     url = address if "://" in address else f"http://{address}"
     handlers: list[Any] = [urllib.request.ProxyHandler({})]
-    if ca_file is not None:
-        context = ssl.create_default_context(cafile=ca_file)
-        handlers.append(urllib.request.HTTPSHandler(context=context))
+    context = ssl.create_default_context(cafile=ca_file)
+    if ca_file is None and urlsplit(url).hostname in _LOOPBACK:
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    handlers.append(urllib.request.HTTPSHandler(context=context))
     opener = urllib.request.build_opener(*handlers)
     what = path[1:].partition("?")[0]
     try:
@@ -56,7 +64,10 @@ def _ask(address: str, path: str, timeout: float, ca_file: str | None = None) ->
         raise NoStatus(text) from error
     except (OSError, ValueError, http.client.HTTPException) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        raise NoStatus(f"{url}: the {what} cannot be read: {reason}") from error
+        text = f"{url}: the {what} cannot be read: {reason}"
+        if isinstance(reason, ConnectionResetError | http.client.BadStatusLine):
+            text += _IF_TLS if url.startswith("http:") else ""
+        raise NoStatus(text) from error
     return found
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from penstock.observe.status import NoStatus, ask_status
 from tests.attacks.site import service
 from tests.kit import http2
 from tests.kit.http1 import pairs, request
@@ -79,6 +80,10 @@ def test_both_ports_serve_tls(tmp_path: Path) -> None:
             answer = channel.unary_unary(http2.METHOD)(MESSAGE, timeout=5)
             assert decode(answer)["err_no"] == 0
         assert request_without_tls(server.http_port) == b""
+        # The certificate is neither trusted nor that of the address.
+        assert ask_status(f"https://127.0.0.1:{server.http_port}")["ready"]
+        with pytest.raises(NoStatus, match="If the service uses TLS, write https://"):
+            ask_status(f"127.0.0.1:{server.http_port}")
 
 
 def wait_until_listening(server: ServiceProcess) -> None:
