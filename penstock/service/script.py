@@ -156,7 +156,10 @@ def _run_config(path: Path) -> None:
             + (f": it has {', '.join(known)}" if known else "")
         )
     if isinstance(found, Several):
-        raise StartupError(f"{path}: {wanted} is an App, which has its configuration in {script}")
+        raise StartupError(
+            f"{path}: {wanted} is an App, which has its configuration in {script}: run that, and "
+            f"set keys there by App(..., key=value), by -o key=value, or by variables PENSTOCK_…"
+        )
     with _importable(script.stem, names):
         found.prepare_pipeline_config(yml_file=path)
         run(found)

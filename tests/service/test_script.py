@@ -222,6 +222,13 @@ def test_a_class_that_needs_a_name_without_one_is_an_error_with_the_fix() -> Non
         run_file(Path("config.yml"))
 
 
+def test_a_configuration_that_names_an_app_is_refused_with_where_its_keys_are_set() -> None:
+    text = "from penstock import App\napp = App('shop')\n"
+    write(text, config="rpc_port: 0\nservice: service.py:app\n")
+    with pytest.raises(StartupError, match=r"app is an App, .* run that, and set keys there"):
+        run_file(Path("config.yml"))
+
+
 @pytest.mark.parametrize(
     ("config", "kind", "words"),
     [
