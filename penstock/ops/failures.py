@@ -12,6 +12,7 @@ Source: ``docs/compatibility.md`` (texts of errors, CustomException).
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Sequence
 from enum import Enum
 from types import CoroutineType
@@ -49,6 +50,7 @@ _CALLERS = (NumberedError, InvalidInput, Undecodable, TooLarge)
 
 _MOST_TEXT = 16 << 10
 """Most characters of an exception's text in an answer; a guess."""
+_OP = re.compile(r"""^op (['"]).*?\1: """)
 _SHOWN = 16  # most ids of a batch in one log line; a guess
 
 
@@ -133,9 +135,17 @@ def log_culprits(
 
 
 def log_fault(op: str, what: str, sample: Sample, error: RequestError) -> None:
-    """Log the error of one sample from a hook or an external worker, unless the op declared it."""
+    """Log the error of one sample, unless the op declared it.
+
+    Args:
+        op: its name in the log.
+        what: the hook, or an external worker.
+        sample: the sample.
+        error: its error, whose text for callers may begin with the op.
+    """
     if not isinstance(error, NumberedError):
-        _warn(op, f"{what}: {text_of(error)}", [sample], None)
+        text = _OP.sub("", text_of(error))
+        _warn(op, text if text.startswith(what) else f"{what}: {text}", [sample], None)
 
 
 def _warn(op: str, what: str, samples: Sequence[Sample], error: BaseException | None) -> None:

@@ -330,6 +330,29 @@ async def test_a_refusal_fails_one_request_with_the_worker_s_error(
         assert (await calls[1]).value == {"n": 1}
 
 
+@pytest.mark.parametrize(
+    ("answer", "line"),
+    [
+        ({"bad": b'"it broke"', "error_ids": "bad", "failed_ids": "bad"}, " failed: it broke"),
+        ({}, " omitted the request from its answer"),
+        ({"bad": b"{"}, "'s answer cannot be read: "),
+    ],
+)
+async def test_a_worker_s_failure_is_one_line_that_says_each_fact_once(
+    tmp_path: Path, answer: dict[str, Any], line: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with site(tmp_path) as at:
+        worker = await at.worker()
+        calls = at.start(at.request())
+        (key,) = await worker.batch()
+        named = {"bad": key}
+        await worker.answer({named.get(k, k): named.get(v, v) for k, v in answer.items()})
+        assert (await calls[0]).error is not None
+    (text,) = [each for each in caplog.messages if "data_ids" in each]
+    assert text.startswith(f"op op: an external worker{line}")
+    assert text.count("worker") == text.count("op ") == 1
+
+
 async def test_a_reply_that_cannot_be_decoded_only_fails_its_own_request(tmp_path: Path) -> None:
     async with site(tmp_path, batch=2) as at:
         worker = await at.worker()
