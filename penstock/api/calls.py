@@ -311,10 +311,10 @@ class GrpcCall(Call):
     Attributes:
         method: the called method.
         encoding: coding of its compressed messages; None if they must be plain.
-        asked: the message of a unary call was passed to its handler.
+        delivered: the message of a unary call was passed to its handler.
     """
 
-    __slots__ = ("asked", "encoding", "method")
+    __slots__ = ("delivered", "encoding", "method")
 
     is_grpc = True
 
@@ -332,7 +332,7 @@ class GrpcCall(Call):
         self.inbox = None
         self.method = method
         self.encoding = encoding
-        self.started = self.asked = False
+        self.started = self.delivered = False
 
     @property
     def label(self) -> str:
@@ -436,7 +436,7 @@ class GrpcCall(Call):
             if unary is None:
                 self._stream(piece, ended)
                 return
-            if self.inbox is None and not self.asked:
+            if self.inbox is None and not self.delivered:
                 message = grpc.unary_message(piece, self.shared.most)
             if message is None:
                 message = self._collect(piece, ended)
@@ -451,7 +451,7 @@ class GrpcCall(Call):
             self.stop()
             self._refuse(error)
         else:
-            self.asked = True
+            self.delivered = True
             if not ended:
                 exchange.body_deadline = inf  # the message is complete, even if the stream is not
             if isinstance(message, bytes):
@@ -494,12 +494,12 @@ class GrpcCall(Call):
             inbox = self.inbox = Inbox(self.exchange, self._reader(), self.shared.threads)
         inbox.feed(piece)
         if not inbox:
-            if ended and not self.asked:
+            if ended and not self.delivered:
                 raise GrpcError(GrpcCode.INVALID_ARGUMENT, "the call has no message")
-            if not (ended or self.asked or self.exchange.to_come):
+            if not (ended or self.delivered or self.exchange.to_come):
                 inbox.announce()
             return None
-        if len(inbox) > 1 or self.asked:
+        if len(inbox) > 1 or self.delivered:
             raise GrpcError(GrpcCode.INVALID_ARGUMENT, "the call has more than one message")
         return inbox.take()
 

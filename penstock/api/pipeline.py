@@ -153,23 +153,23 @@ class PipelineProtocol:
         if self._profile is not None and paddle.wants_profile(call):
             port = _Profiled(port, self._profile, context)
         feed = call.feed
-        asked = _PipelineCall(graph, feed or {}, client_timeout, call.logid, context)
-        asked.call = context
-        asked.protocol = self
-        asked.port = port
-        asked.ends = ends
-        asked.typed = bool(call.tensors)
-        asked.aside = None
+        submission = _PipelineCall(graph, feed or {}, client_timeout, call.logid, context)
+        submission.call = context
+        submission.protocol = self
+        submission.port = port
+        submission.ends = ends
+        submission.typed = bool(call.tensors)
+        submission.aside = None
         if ends.blocking_unpack:
-            asked.aside = self._loop.create_task(asked.unpack_in_pool(call))
-            return asked.cancel
+            submission.aside = self._loop.create_task(submission.unpack_in_pool(call))
+            return submission.cancel
         if feed is None:
-            asked.feed, _, error = ends.unpack(call)
+            submission.feed, _, error = ends.unpack(call)
             if error is not None:
-                asked.answered(Outcome(None, error))
-                return None if asked.aside is None else asked.cancel
-        asked.start(_PipelineCall.answered)
-        return None if asked.over and asked.aside is None else asked.cancel
+                submission.answered(Outcome(None, error))
+                return None if submission.aside is None else submission.cancel
+        submission.start(_PipelineCall.answered)
+        return None if submission.over and submission.aside is None else submission.cancel
 
     def prepare(self, call: paddle.Call) -> None:
         """Make a large call's feed in any thread, unless user code makes it."""
@@ -186,15 +186,15 @@ class PipelineProtocol:
             return error_reply(error)
         return None
 
-    def ends_the_call(self, asked: Submission, error: RequestError) -> bool:
+    def ends_the_call(self, submission: Submission, error: RequestError) -> bool:
         """Whether an error fails the call, instead of being its reply."""
         fails = (ServiceClosed, ServiceBusy) if self._strict else ServiceClosed
-        if asked.refused and isinstance(error, fails):
+        if submission.refused and isinstance(error, fails):
             return True
         return isinstance(error, DeadlineExceeded) and error.by_client
 
     async def until(
-        self, asked: Submission, hook: str, function: Callable[..., Any], *args: Any
+        self, submission: Submission, hook: str, function: Callable[..., Any], *args: Any
     ) -> Any:
         """Run user code in a thread, and wait for it until the deadline.
 
@@ -202,12 +202,12 @@ class PipelineProtocol:
             DeadlineExceeded: it did not return in time.
         """
         try:
-            async with asyncio.timeout(asked.deadline - time.monotonic()):
+            async with asyncio.timeout(submission.deadline - time.monotonic()):
                 return await self._loop.run_in_executor(self._pool, function, *args)
         except TimeoutError:
-            if not asked.deadline_by_client:
-                _log.warning("%s: %s while it ran (log_id=%s)", hook, _LATE, asked.log_id)
-            raise DeadlineExceeded(_LATE, by_client=asked.deadline_by_client) from None
+            if not submission.deadline_by_client:
+                _log.warning("%s: %s while it ran (log_id=%s)", hook, _LATE, submission.log_id)
+            raise DeadlineExceeded(_LATE, by_client=submission.deadline_by_client) from None
 
 
 class _PipelineCall(Submission):

@@ -81,7 +81,7 @@ class ThreadExecutor(LocalExecutor):
         self._loop = loop
         # Bounded by the engine, which never submits more Works than there are workers.
         self._queue: deque[tuple[Work, Finished] | None] = deque()
-        self._asked = EventFd()
+        self._submitted = EventFd()
         self._done: deque[tuple[Work, Finished]] = deque()
         self._answered = EventFd(watched=True)
         loop.add_reader(self._answered, self._report)
@@ -98,7 +98,7 @@ class ThreadExecutor(LocalExecutor):
     def submit(self, work: Work, finished: Finished) -> None:
         """Queue the Work for an idle thread."""
         self._queue.append((work, finished))
-        self._asked.signal()
+        self._submitted.signal()
 
     @property
     def thread_ids(self) -> list[int]:
@@ -109,7 +109,7 @@ class ThreadExecutor(LocalExecutor):
         """End the threads after their running calls."""
         for _ in self._threads:
             self._queue.append(None)
-            self._asked.signal()
+            self._submitted.signal()
         deadline = self._loop.time() + timeout
         for thread in self._threads:
             left = max(0.0, deadline - self._loop.time())
@@ -123,7 +123,7 @@ class ThreadExecutor(LocalExecutor):
         return True
 
     def _serve(self, op: BoundOp) -> None:
-        submitted, done, answered = self._asked, self._done, self._answered
+        submitted, done, answered = self._submitted, self._done, self._answered
         while True:
             submitted.wait()
             item = self._queue.popleft()

@@ -110,7 +110,7 @@ class EngineProcess:
         self.look_at = math.inf
         self._stop_timeout = stop_timeout
         self._answer_timeout = answer_timeout
-        self._was_asked = False
+        self._ping_pending = False
         self._serves_since: float | None = None
         self.talks = True
 
@@ -128,16 +128,16 @@ class EngineProcess:
         """Ping it, if due; returns False if it has not answered the last ping in time."""
         if now < self.look_at or self.kill_at is not None or not self.talks:
             return True
-        if self._was_asked:
+        if self._ping_pending:
             return False
-        self._was_asked = True
+        self._ping_pending = True
         self.look_at = now + self._answer_timeout
         self.send(Ping())
         return True
 
     def answered(self) -> None:
         """Reset the ping timer: its loop runs, or the machine was suspended."""
-        self._was_asked = False
+        self._ping_pending = False
         self.look_at = time.monotonic() + self._answer_timeout / 2
 
     def serve(self) -> None:
