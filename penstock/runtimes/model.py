@@ -105,7 +105,8 @@ class Model:
             named = list(zip(fetch_list or (), self.outputs, strict=False))
             variables = [Variable(name=spec.name, alias=name) for name, spec in named]
             self.outputs = _with_aliases(self.outputs, variables, "fetch_list", "outputs")
-            notes.append(_by_position([name for name, _ in named], variables))
+            note = _by_position([name for name, _ in named], [spec for _, spec in named])
+            notes.append(f"fetch_list: {note}")
         self._notes = tuple(notes)
         self._inputs = _by_name([ModelInput(spec) for spec in self.inputs])
         self._outputs = _by_name(self.outputs)
@@ -382,9 +383,13 @@ def _names_none(outputs: Sequence[TensorSpec], names: Sequence[str]) -> bool:
     return 0 < len(names) <= len(outputs) and known.isdisjoint(names)
 
 
-def _by_position(names: Sequence[str], variables: Sequence[Variable]) -> str:
-    pairs = zip(names, variables, strict=True)
-    which = ", ".join(f"{name!r} is {one.name!r}" for name, one in [*pairs][:_SHOWN])
+def _by_position(names: Sequence[str], outputs: Sequence[TensorSpec | Variable]) -> str:
+    pairs = [*zip(names, outputs, strict=True)][:_SHOWN]
+    which = ", ".join(
+        f"{name!r} is {one.name!r}"
+        + (f" (alias {one.alias!r})" if one.alias not in (name, one.name) else "")
+        for name, one in pairs
+    )
     return f"the model has no outputs of these names, which are matched by position: {which}"
 
 
