@@ -312,7 +312,10 @@ def test_the_log_line_names_the_function_that_raised(
     http.post("/invert", json={"value": 0})
     http.post("/lies", json={"x": 0})
     messages = [each.partition(" (")[0] for each in caplog.messages]
-    assert messages == ["op invert: invert raised", "op lies: the check of the result raised"]
+    assert messages == [
+        "op invert/invert: invert raised",
+        "op lies/lies: the check of the result raised",
+    ]
 
 
 class Unmade:
