@@ -46,6 +46,22 @@ def is_passed_on(head: RequestHead) -> bool:
     return head.version == "1.0" or any(name in head.fields for name in _OF_PROXIES)
 
 
+def why_not_local(peer: str, head: RequestHead) -> str | None:
+    """Why a request is not one of this machine; None if it is.
+
+    Args:
+        peer: the caller's address; empty over a Unix socket.
+        head: of the request.
+    """
+    if not is_this_machine(peer):
+        return "is for this machine only"
+    if is_passed_on(head):
+        return "is not available through a proxy"
+    if not _is_local_name(head.authority):
+        return "must be requested by the name localhost"
+    return None
+
+
 class Access:
     """See the module.
 
@@ -92,13 +108,8 @@ class Access:
         return ((b"set-cookie", self._cookie + b"=" + self._value + attributes + self._secure),)
 
     def _not_local(self, peer: str, head: RequestHead) -> Denial | None:
-        if not is_this_machine(peer):
-            why = "is for this machine only"
-        elif is_passed_on(head):
-            why = "is not available through a proxy"
-        elif not _is_local_name(head.authority):
-            why = "must be requested by the name localhost"
-        else:
+        why = why_not_local(peer, head)
+        if why is None:
             return None
         return Denial(403, "forbidden", f"{self._what} {why}, or with a token: see {self._key}")
 

@@ -25,7 +25,7 @@ from typing import Any, Final, TypeAlias
 
 import orjson
 
-from penstock.api.access import is_passed_on, is_this_machine
+from penstock.api.access import why_not_local
 from penstock.api.calls import Answer, Http, HttpCall
 from penstock.api.compression import send_packed
 from penstock.api.descriptions import ERROR, errors
@@ -278,11 +278,10 @@ class StatusPage:
 
 def is_local(call: HttpCall, what: str) -> bool:
     """Whether the caller is on this machine; refuses any other."""
-    exchange = call.exchange
-    local = is_this_machine(exchange.peer.address) and not is_passed_on(exchange.head)
-    if not local:
-        call.send(error_body(403, "forbidden", f"{what} is for this machine only"))
-    return local
+    why = why_not_local(call.exchange.peer.address, call.exchange.head)
+    if why is not None:
+        call.send(error_body(403, "forbidden", f"{what} {why}"))
+    return why is None
 
 
 class MetricsPage:

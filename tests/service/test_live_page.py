@@ -121,6 +121,7 @@ def test_without_a_token_only_local_requests_with_a_local_host_are_answered(tmp_
         for path in ("/status", "/trace?seconds=0.1"):
             assert get(server, path).status == 200
             assert get(server, path, X_Forwarded_For="10.0.0.1").status == 403
+            assert get(server, path, Host="evil.example").status == 403
         own = socket.gethostbyname(socket.gethostname())
         if not own.startswith("127."):  # otherwise this machine has only loopback addresses
             with pytest.raises(urllib.error.HTTPError, match="403"):
