@@ -281,6 +281,7 @@ def hook_raised_for(
             text = str(error)
             if not isinstance(error, _CALLERS):
                 _warn(label, f"{op.hook_name(hook)}: {text}", samples, None)
+            error.__cause__ = None  # else ``log_culprits`` logs it again, as one of ``process``
             return [error] * len(samples)
         if isinstance(error, CustomException):
             who = (label, op.hook_name(hook), samples[0].log_id)

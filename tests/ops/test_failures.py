@@ -158,6 +158,17 @@ def test_an_exception_of_process_is_logged_once_its_sample_is_known(
     assert caplog.messages == ["op cat: process raised (data_ids=[3] log_id=7)"]
 
 
+def test_an_error_of_preprocess_with_a_cause_is_one_line_without_a_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    raised = InputMismatch("'x' is no array")
+    raised.__cause__ = ValueError("neither array(...) nor a list")
+    error = hook_raised(Cat("cat"), "preprocess", SAMPLE, raised)
+    log_culprits("cat", [(SAMPLE, error)])
+    assert caplog.messages == ["op cat: preprocess: 'x' is no array (data_ids=[3] log_id=7)"]
+    assert "Traceback" not in caplog.text
+
+
 def _late() -> RequestError:
     return timed_out("cat", Batch([SAMPLE], CloseReason.FULL, 0.0), 0.25, 1)
 
