@@ -273,7 +273,12 @@ def check(
 
 @app.command()
 def client(
-    target: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Address of the service.")],
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="HOST:PORT", help="Address of the service; https://HOST:PORT with TLS."
+        ),
+    ],
     pairs: Annotated[
         list[str],
         typer.Argument(metavar="KEY=VALUE", help="The request; KEY=@FILE sends a file as base64."),
@@ -288,6 +293,7 @@ def client(
     grpc: Annotated[bool, typer.Option("--grpc/--http", help="The protocol of the call.")] = False,
     log_id: Annotated[int, typer.Option(help="A trace id, which appears in logs.")] = 0,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for the reply.")] = 60.0,
+    ca_file: CaFile = None,
 ) -> None:
     """Send one request and print the reply as JSON.
 
@@ -298,7 +304,13 @@ def client(
     with _errors_end_the_command():
         ask = ask_grpc if grpc else ask_http
         reply = ask(
-            target, feed_of(pairs), name=name, method=method, log_id=log_id, timeout=timeout
+            target,
+            feed_of(pairs),
+            name=name,
+            method=method,
+            log_id=log_id,
+            timeout=timeout,
+            ca_file=None if ca_file is None else str(ca_file),
         )
     typer.echo(json.dumps(reply, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
     if lacks_name(reply, name):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import ssl
 import urllib.error
 import urllib.request
 from http.client import HTTPException
@@ -16,11 +17,14 @@ from google.protobuf.json_format import MessageToDict
 from penstock.client.client import PipelineClient
 from penstock.client.endpoints import parse_endpoints
 from penstock.client.errors import CallFailed, NotConnected
+from penstock.client.tls import Tls
 from penstock.errors import Undecodable
 from penstock.protocols.status import CustomExceptionCode, GrpcCode
 
 MAX_REPLY_BYTES = 256 << 20
 """Maximum bytes of an HTTP reply; a guess, above every configured server."""
+
+_TLS = "https://"  # before the address of a service that uses TLS
 
 _MEMBERS = ("err_no", "err_msg", "key", "value", "tensors")
 """Members of a reply, in the HTTP port's order."""
@@ -47,17 +51,31 @@ def feed_of(pairs: list[str]) -> dict[str, str]:
 
 
 def ask_grpc(
-    target: str, feed: dict[str, str], *, name: str, method: str, log_id: int, timeout: float
+    target: str,
+    feed: dict[str, str],
+    *,
+    name: str,
+    method: str,
+    log_id: int,
+    timeout: float,
+    ca_file: str | None = None,
 ) -> dict[str, Any]:
-    """Make a call over gRPC.
+    """Make a call over gRPC, to ``host:port``, or with TLS to ``https://host:port``.
+
+    ``ca_file`` has certificates to trust instead of the system's authorities.
 
     Raises:
         CallFailed: there was no reply.
-        NotConnected: ``target`` is not host:port.
+        NotConnected: ``target`` is not host:port, or the file cannot be read.
     """
-    _check(target)
-    with PipelineClient() as client:
-        client.connect([target])
+    tls = Tls(ca_file=ca_file) if target.startswith(_TLS) else None
+    endpoint = target.removeprefix(_TLS)
+    _check(endpoint)
+    with PipelineClient(tls=tls) as client:
+        try:
+            client.connect([endpoint])
+        except OSError as error:
+            raise NotConnected(f"{ca_file}: {error}") from error
         reply = client.predict(feed, log_id=log_id, timeout=timeout, name=name, method=method)
     answer = MessageToDict(
         reply, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
@@ -66,43 +84,68 @@ def ask_grpc(
 
 
 def ask_http(
-    target: str, feed: dict[str, str], *, name: str, method: str, log_id: int, timeout: float
+    target: str,
+    feed: dict[str, str],
+    *,
+    name: str,
+    method: str,
+    log_id: int,
+    timeout: float,
+    ca_file: str | None = None,
 ) -> dict[str, Any]:
     """Make a call over HTTP, whose URL needs the service's name.
 
     Without ``name`` it is ``-``, which a service without a name accepts. If a service refuses it,
     its name is requested, and the call repeated if there is exactly one.
 
-    Raises:
-        CallFailed: there was no reply, or it is not valid JSON.
-        NotConnected: ``target`` is not host:port.
+    ``target``, ``ca_file`` and errors as in ``ask_grpc``; CallFailed also if the reply is no JSON.
     """
-    _check(target)
+    _check(target.removeprefix(_TLS))
+    opener = _opener(ca_file)
     body = {"key": list(feed), "value": list(feed.values()), "logid": log_id}
     data = json.dumps(body).encode()
-    reply = _ask(target, f"{quote(name or '-', safe='')}/{quote(method, safe='')}", timeout, data)
-    if lacks_name(reply, name) and (only := _only_name(target, timeout)):
+    path = f"{quote(name or '-', safe='')}/{quote(method, safe='')}"
+    reply = _ask(opener, target, path, timeout, data)
+    if lacks_name(reply, name) and (only := _only_name(opener, target, timeout)):
         path = f"{quote(only, safe='')}/{quote(method, safe='')}"
-        reply = _ask(target, path, timeout, data)
+        reply = _ask(opener, target, path, timeout, data)
     return reply
 
 
-def _only_name(target: str, timeout: float) -> str | None:
+def _opener(ca_file: str | None) -> urllib.request.OpenerDirector:
+    """Calls exactly the given target: without the environment's proxy, and without redirects."""
+    try:
+        context = ssl.create_default_context(cafile=ca_file)
+    except OSError as error:
+        raise NotConnected(f"{ca_file}: {error}") from error
+    return urllib.request.build_opener(
+        urllib.request.ProxyHandler({}),
+        urllib.request.HTTPSHandler(context=context),
+        _NoRedirects(),
+    )
+
+
+def _only_name(opener: urllib.request.OpenerDirector, target: str, timeout: float) -> str | None:
     """Return the name of the only service; ``/status`` answers callers on the same machine only."""
     try:
-        names = {graph["name"] for graph in _ask(target, "status", timeout)["graphs"]}
+        names = {graph["name"] for graph in _ask(opener, target, "status", timeout)["graphs"]}
     except (CallFailed, KeyError, TypeError):
         return None
     return str(names.pop()) if len(names) == 1 else None
 
 
-def _ask(target: str, path: str, timeout: float, body: bytes | None = None) -> dict[str, Any]:
+def _ask(
+    opener: urllib.request.OpenerDirector,
+    target: str,
+    path: str,
+    timeout: float,
+    body: bytes | None = None,
+) -> dict[str, Any]:
     """Send a request; return the JSON object of its response. Errors as in ``ask_http``."""
-    request = urllib.request.Request(
-        f"http://{target}/{path}", body, {"Content-Type": "application/json"}
+    place = target if target.startswith(_TLS) else f"http://{target}"
+    request = urllib.request.Request(  # noqa: S310 - it begins with http:// or https://
+        f"{place}/{path}", body, {"Content-Type": "application/json"}
     )
-    # Without the environment's proxy: call exactly the given target.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
     try:
         with opener.open(request, timeout=timeout) as reply:
             data = reply.read(MAX_REPLY_BYTES + 1)
@@ -129,7 +172,7 @@ def lacks_name(reply: dict[str, Any], name: str) -> bool:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Makes redirects errors: call exactly the given target."""
+    """Makes redirects errors."""
 
     def redirect_request(self, *args: Any, **kwargs: Any) -> None:
         return None

@@ -13,6 +13,8 @@ from pathlib import Path
 import grpc
 import pytest
 
+from penstock.client.calls import ask_grpc, ask_http
+from penstock.client.errors import CallFailed, NotConnected
 from penstock.observe.status import NoStatus, ask_status
 from tests.attacks.site import service
 from tests.kit import http2
@@ -84,6 +86,14 @@ def test_both_ports_serve_tls(tmp_path: Path) -> None:
         assert ask_status(f"https://127.0.0.1:{server.http_port}")["ready"]
         with pytest.raises(NoStatus, match="If the service uses TLS, write https://"):
             ask_status(f"127.0.0.1:{server.http_port}")
+        trusted = {"name": "attacked", "method": "prediction", "log_id": 0, "timeout": 5}
+        trusted["ca_file"] = str(certificate)
+        for ask, port in ((ask_http, server.http_port), (ask_grpc, server.rpc_port)):
+            assert ask(f"https://localhost:{port}", {"x": "12"}, **trusted)["value"] == ["12"]
+            with pytest.raises(CallFailed, match="certificate verify failed"):
+                ask(f"https://localhost:{port}", {"x": "12"}, **{**trusted, "ca_file": None})
+            with pytest.raises(NotConnected, match=r"none\.pem: .*No such file"):
+                ask(f"https://localhost:{port}", {"x": "12"}, **{**trusted, "ca_file": "none.pem"})
 
 
 def wait_until_listening(server: ServiceProcess) -> None:
