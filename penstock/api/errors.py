@@ -38,9 +38,12 @@ _RETRY: Headers = (JSON, (b"retry-after", b"1"))
 _HEADERS: Headers = (JSON,)
 _WORDS = {
     400: Undecodable.code,
+    404: UnknownService.code,
     405: "method_not_allowed",
     408: DeadlineExceeded.code,
+    413: TooLarge.code,
     415: UnknownEncoding.code,
+    431: TooLarge.code,
     503: ServiceBusy.code,
     504: DeadlineExceeded.code,
 }
@@ -108,7 +111,8 @@ def _is_for_callers(error: RequestError) -> bool:
 
 def refusal(status: int, text: str) -> HttpReply:
     """The answer of a refusal without an error object; see ``Http.refusal``."""
-    code = ServiceClosed.code if text == STOPPING else _WORDS.get(status, "internal")
+    other = Undecodable.code if status < 500 else "internal"
+    code = ServiceClosed.code if text == STOPPING else _WORDS.get(status, other)
     return error_body(status, code, text)._replace(close=True)
 
 

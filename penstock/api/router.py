@@ -83,6 +83,8 @@ class Router:
         threads: join large bodies, and decompress; None for the loop's default threads.
         not_found: makes the answer to a path without a route, from the path; None: the answer of
         the pipeline protocol's gateway.
+        refusal: makes the answer to other requests without a route, and to those without a complete
+            head, from a status and a text.
         sections: first path segments that do not belong to the pipeline protocol.
 
     Raises:
@@ -96,11 +98,13 @@ class Router:
         max_message_bytes: int,
         threads: Executor | None = None,
         not_found: Callable[[str], HttpReply] | None = None,
+        refusal: Callable[[int, str], HttpReply] = failure,
         sections: Container[bytes] = (),
     ) -> None:
         self.routes = tuple(routes)
         self._sections = sections
         self._not_found = not_found
+        self._refusal = refusal
         self._shared = Shared(max_message_bytes, threads)
         self._static: dict[bytes, Target] = {}
         self._services: dict[str, dict[str, BaiduStd]] = {}
@@ -185,7 +189,7 @@ class Router:
             target = self._targets.get(head.path)
             if target is not None and head.method in target.http:
                 return target.http[head.method][0].refusal(status, text)
-        return door_failure(head, status, text)
+        return door_failure(head, status, text, self._refusal)
 
     def _begin_grpc(
         self, exchange: Exchange, head: RequestHead, method: Grpc | None
@@ -303,14 +307,19 @@ class _Refused(Exception):
         super().__init__(f"HTTP {reply.status}")
 
 
-def door_failure(head: RequestHead | None, status: int, text: str) -> HttpReply:
+def door_failure(
+    head: RequestHead | None,
+    status: int,
+    text: str,
+    refusal: Callable[[int, str], HttpReply] = failure,
+) -> HttpReply:
     """The door's own answer to a request without a route, in the format of its protocol."""
     if head is not None and is_grpc(head):
         if status == 431:
             trailers = grpc.trailers(GrpcCode.RESOURCE_EXHAUSTED, "the metadata is too large")
             return HttpReply(status, (*grpc.HEAD, *trailers))
         return HttpReply(200, (*grpc.HEAD, *grpc.trailers(GRPC_OF_HTTP[status], text)))
-    return failure(status, text)
+    return refusal(status, text)
 
 
 def is_grpc(head: RequestHead) -> bool:

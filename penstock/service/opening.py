@@ -13,8 +13,8 @@ from typing import Any
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 from penstock.api.baidu_std import BaiduStd
-from penstock.api.calls import Grpc, Http
-from penstock.api.errors import no_route
+from penstock.api.calls import Grpc, Http, failure
+from penstock.api.errors import no_route, refusal
 from penstock.api.general_model import GeneralModelApplication
 from penstock.api.health import Health, HealthApplication
 from penstock.api.oip import SECTION, OpenInferenceApplication
@@ -102,6 +102,7 @@ def make_router(
         max_message_bytes=config.max_message_bytes,
         threads=writers,
         not_found=partial(_not_found, not_found),
+        refusal=refusal if routed.issuperset(each.name for each in engine.graphs) else failure,
         sections=(sections | {SECTION}) - {(each.name or "").encode() for each in engine.graphs},
     )
 

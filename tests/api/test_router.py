@@ -145,6 +145,18 @@ def test_the_door_answers_in_the_format_of_the_route(
     assert ("code" in body) is (path != "/own")
 
 
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [(400, "undecodable"), (408, "deadline"), (431, "too_large"), (505, "internal")],
+)
+def test_requests_without_a_complete_head_get_the_service_s_format(status: int, error: str) -> None:
+    own = Router([], max_message_bytes=MOST, refusal=refusal)
+    assert json.loads(own.failure(None, status, "why").body) == {"error": error, "message": "why"}
+    assert json.loads(own.failure(post("/no/route"), status, "why").body)["error"] == error
+    gateway = Router([], max_message_bytes=MOST).failure(None, status, "why")
+    assert json.loads(gateway.body).keys() == {"error", "code", "message", "details"}
+
+
 # --- A custom protocol: lines, echoed over an HTTP route and a streaming gRPC method. ---
 
 

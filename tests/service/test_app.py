@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import re
+import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -223,7 +225,7 @@ def test_the_404_of_an_unknown_path_names_the_nearest_route(
 
 
 @pytest.mark.real
-def test_an_unknown_path_near_a_route_of_two_segments_is_not_the_pipeline_protocol_s(
+def test_a_path_near_a_route_of_two_segments_and_a_bad_head_are_not_the_pipeline_protocol_s(
     tmp_path: Path,
 ) -> None:
     script = tmp_path / "app.py"
@@ -244,6 +246,10 @@ def test_an_unknown_path_near_a_route_of_two_segments_is_not_the_pipeline_protoc
             assert answer.status_code == 404
             message = "there is no route /api/predct; did you mean /api/predict?"
             assert answer.json()["message"] == message
+        with socket.create_connection((http.base_url.host, http.base_url.port or 0)) as link:
+            link.sendall(b"GET / HTTP/1.1\r\nno header\r\n\r\n")
+            body = link.makefile("rb").read().partition(b"\r\n\r\n")[2]
+        assert json.loads(body)["error"] == "undecodable"
         other = http.post("/other/prediction", json={"key": [], "value": []})
         assert (other.status_code, other.json()["err_no"]) == (200, 3002)
 
