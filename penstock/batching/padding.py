@@ -186,7 +186,8 @@ class Padding:
         ):
             known = {name for spec in specs for name in (spec.alias, spec.name)}
             if unknown := [name for name in given if name not in known]:
-                raise ValueError(f"pad.{key}: the model has no {unknown[0]!r}")
+                there = [spec.alias for spec in specs]
+                raise ValueError(f"pad.{key}: the model has no {unknown[0]!r}, only {there}")
         for spec in inputs:
             value = self.values.get(spec.alias, self.values.get(spec.name, 0))
             if spec.dtype.kind in _NUMBERS and not _holds(spec.dtype, value):

@@ -32,10 +32,10 @@ from penstock.errors import (
     Cancelled,
     DeadlineExceeded,
     InferenceFailed,
+    ModelError,
     OpTimeout,
     RequestError,
     ServiceBusy,
-    StartupError,
     Unreachable,
 )
 from penstock.ops.channel_data import ChannelData
@@ -123,7 +123,7 @@ class BoundOp:
         self.runs = any(each is not None for each in (self.process, model, options.remote))
         self.fed_as_it_is = self.runs and self.preprocess is None
         self.jumps = op.is_jump_op()
-        self.joining = joining_of(options, model)
+        self.joining = joining_of(op.name, options, model)
         self.alters = self.joining is not None and self.joining.alters
 
     async def call_async(self, feed_batch: list[Feed], log_id: int) -> Answer:
@@ -137,11 +137,11 @@ class BoundOp:
             return process_raised(self.name, error, log_id, self.label)
 
 
-def joining_of(options: WorkOptions, model: Model | None) -> Joining | None:
+def joining_of(op: str, options: WorkOptions, model: Model | None) -> Joining | None:
     """How an op's feeds are joined, with the model's variable axes.
 
     Raises:
-        StartupError: the declared axes do not match the model.
+        ModelError: the declared axes do not match the model.
     """
     joining = options.joining
     if joining is None or joining.padding is None or model is None:
@@ -149,7 +149,7 @@ def joining_of(options: WorkOptions, model: Model | None) -> Joining | None:
     try:
         padding = joining.padding.of_model(model.inputs, model.outputs)
     except ValueError as error:
-        raise StartupError(str(error)) from error
+        raise ModelError(f"op {op!r}: {error}") from error
     open_axes = any(any(axes) for axes in (padding.inputs or {}).values())
     return replace(joining, padding=padding if open_axes else None)
 

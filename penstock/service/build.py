@@ -387,7 +387,7 @@ def _fitting(op: Op, options: OpOptions, model: Model | None) -> OpOptions:
 
 
 def _padding_notes(op: Op, options: OpOptions, model: Model) -> Iterator[str]:
-    joining = joining_of(options, model) if options.batch_size > 1 else None
+    joining = joining_of(op.name, options, model) if options.batch_size > 1 else None
     if joining is not None and joining.padding is not None:
         aliases = {each.alias for each in model.outputs}
         for name in filter(aliases.__contains__, joining.padding.kept()):
@@ -414,7 +414,7 @@ def _sizing(op: Op, options: OpOptions, model: Model | None) -> Sizing | None:
         return None
     # Outputs of another model are renamed for this one, so its names say nothing about the axes.
     renamed = any(isinstance(each, ModelOp) for each in op.get_input_ops())
-    joining = joining_of(options, None if renamed else model)
+    joining = joining_of(op.name, options, None if renamed else model)
     assert joining is not None
     return Sizing(
         joining=joining,

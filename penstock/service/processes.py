@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from penstock.config.schema import ServiceConfig
-from penstock.errors import StartupError
+from penstock.errors import ModelError, StartupError
 from penstock.executors.processes.child import Child
 from penstock.executors.processes.control import report_failure
 from penstock.executors.processes.watchdog import resident_bytes
@@ -311,7 +311,10 @@ def _serve(child: Child, deployment: Deployment, op: str, index: int) -> int:
         stay_on_cpus(blueprint.options[at], index)
         bound, notes = bound_op(deployment, op, index, child.step)
     except BaseException as error:  # noqa: BLE001 - the service gets any error
-        _log.error("op %s: worker %s cannot start", op, index, exc_info=error)
+        # A model's error says all there is; the frames of a hook are the author's.
+        shown = None if isinstance(error, ModelError) else error
+        text = "" if shown else f": {error}"
+        _log.error("op %s: worker %s cannot start%s", op, index, text, exc_info=shown)
         lines = traceback.format_exception_only(error)
         # Our own errors are complete, and are raised again with their class.
         child.failed(str(error) if isinstance(error, StartupError) else "".join(lines).strip())

@@ -111,7 +111,7 @@ def test_axes_come_from_the_model_and_outputs_use_axes_of_equal_names() -> None:
     assert padding.kept() == []
     unnamed, half = spec("unnamed", (None, None)), spec("half", (None, None), ("n", "h//2"))
     assert {"UNNAMED", "HALF"} < {*Padding().of_model([image], [mask, unnamed, half]).kept()}
-    with pytest.raises(ValueError, match=r"pad.inputs: the model has no 'nope'"):
+    with pytest.raises(ValueError, match=r"pad.inputs: the model has no 'nope', only \['IMAGE'\]"):
         Padding(inputs={"nope": (None, "h")}).of_model([image], [mask])
     numbers = TensorSpec(name="k", alias="k", dtype=np.dtype("u1"), shape=(None, None))
     for value in (256, -1, 0.5):

@@ -199,6 +199,26 @@ def test_undeclared_output_axes_are_logged_at_start(networks: Path, tmp_path: Pa
         )
 
 
+def test_a_model_that_a_worker_process_cannot_open_is_an_error_without_a_traceback(
+    networks: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "junk.onnx").write_bytes(b"junk")
+    good = networks / "regression/onnx/model.onnx"
+    file = tmp_path / "serve.yml"
+    pad = {"batch_size": 4, "pad": {"inputs": {"z": ["n", "w"]}}}
+    for entry, text in (
+        ({"path": str(tmp_path / "junk.onnx")}, "op 'net': ONNX Runtime cannot open "),
+        ({"path": str(good)} | pad, "op 'net': pad.inputs: the model has no 'z', only "),
+    ):
+        models = {"net": {**entry, "executor": "process"}}
+        file.write_text(json.dumps({"models": models}))
+        with running(file, command=SERVE, ready=False) as server:
+            assert server.wait_exit() == 1
+            log = server.log()
+        assert f"\nerror: {text}" in log
+        assert "Traceback" not in log
+
+
 @needs("paddle")
 def test_paddle_models_run_in_processes_unless_threads_are_configured(
     networks: Path, tmp_path: Path
