@@ -65,7 +65,7 @@ def load(
     yml_file: str | Path | None = None,
     yml_dict: Mapping[str, Any] | None = None,
     overrides: Mapping[str, Any] | None = None,
-    defaults: Mapping[str, object] | None = None,
+    defaults: Mapping[tuple[str, ...], object] | None = None,
     environ: Mapping[str, str],
     lenient: bool = False,
     base_dir: Path | None = None,
@@ -77,7 +77,7 @@ def load(
         yml_file: the file; relative to ``base_dir`` when that is given. Or else:
         yml_dict: the same as plain data; it is not modified.
         overrides: dotted key -> value, from flags; a value of None is a flag not given.
-        defaults: dotted key -> value, for keys without another value.
+        defaults: path of a key -> value, for keys without another value.
         environ: has ``PENSTOCK_<KEY>`` for top-level keys, and ``PENSTOCK_SET`` for all. A variable
             with an unknown key is a warning: it may have another purpose.
         lenient: unknown keys are ignored with a warning each, instead of being problems.
@@ -103,8 +103,8 @@ def load(
         document = Document(data=data, lines={})
 
     layers = _Layers(document, source)
-    for key, value in (defaults or {}).items():
-        layers.put_if_absent(tuple(key.split(".")), value)
+    for key_path, value in (defaults or {}).items():
+        layers.put_if_absent(key_path, value)
     for key, (variable, value) in from_environment(environ).items():
         layers.put(tuple(key.split(".")), value, f"environment {variable}")
     for key, value in (overrides or {}).items():

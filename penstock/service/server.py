@@ -168,15 +168,18 @@ class _Servable:
             yml_file=yml_file,
             yml_dict=yml_dict,
             overrides=now.overrides,
-            defaults={**self.defaults, **self._own_keys},
+            defaults={
+                **{tuple(key.split(".")): value for key, value in self.defaults.items()},
+                **self._own_keys,
+            },
             environ=os.environ,
             lenient=now.lenient,
             dict_name=self._config_name,
         )
 
     @property
-    def _own_keys(self) -> Mapping[str, object]:
-        """Dotted configuration keys of the constructor, which a file overrides."""
+    def _own_keys(self) -> Mapping[tuple[str, ...], object]:
+        """Configuration keys of the constructor, which a file overrides."""
         return {}
 
     def _public_name(self, configured: str | None) -> str | None:
@@ -291,13 +294,15 @@ class WebService(_Servable):
         run(self)
 
 
-def _dotted(keys: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, object]]:
-    """Nested keys as dotted ones."""
+def _leaves(
+    keys: Mapping[str, Any], before: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], object]]:
+    """The path and the value of each nested key. Names of ops and tensors may have dots."""
     for key, value in keys.items():
         if isinstance(value, Mapping):
-            yield from _dotted(value, f"{before}{key}.")
+            yield from _leaves(value, (*before, key))
         else:
-            yield before + key, value
+            yield (*before, key), value
 
 
 class Several(ABC):
@@ -378,8 +383,8 @@ class Service(WebService):
         return f"Service({self.name!r})"
 
     @property
-    def _own_keys(self) -> Mapping[str, object]:
-        return dict(_dotted(self._config))
+    def _own_keys(self) -> Mapping[tuple[str, ...], object]:
+        return dict(_leaves(self._config))
 
     @property
     def config(self) -> dict[str, Any]:

@@ -229,7 +229,7 @@ def test_the_caller_s_defaults_apply_only_to_unset_keys(
     yaml: dict[str, Any], environ: dict[str, str], overrides: dict[str, str], host: str
 ) -> None:
     data = {"rpc_port": 0, "dag": {"retry": 2}, **yaml}
-    defaults = {"host": "0.0.0.0", "dag.is_thread_op": False, "dag.retry": 3}
+    defaults = {("host",): "0.0.0.0", ("dag", "is_thread_op"): False, ("dag", "retry"): 3}
     config = load(yml_dict=data, defaults=defaults, environ=environ, overrides=overrides).config
     assert config.host == host
     assert (config.dag.is_thread_op, config.dag.retry) == (False, 2)

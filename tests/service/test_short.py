@@ -88,10 +88,20 @@ def test_a_file_overrides_single_keys_of_a_service_s_constructor(tmp_path: Path)
     from penstock import Op, Service
 
     keys = {"executor": "process", "concurrency": 2}
-    service = Service("s", Op("net"), deadline=2, http_port=0, op={"net": keys})
+    service = Service("s", Op("net.v1"), deadline=2, http_port=0, op={"net.v1": keys})
     file = tmp_path / "config.yml"
-    file.write_text("rpc_port: 0\nop: {net: {concurrency: 3}}\n")
+    file.write_text("rpc_port: 0\nop: {net.v1: {concurrency: 3}}\n")
     service.prepare_pipeline_config(file)
     config = service.blueprint().config
     assert (config.deadline, config.http_port, config.rpc_port) == (2, 0, 0)
-    assert (config.op["net"].executor, config.op["net"].concurrency) == ("process", 3)
+    op = config.op["net.v1"]  # a dot in a name does not divide the key
+    assert (op.executor, op.concurrency) == ("process", 3)
+
+
+def test_the_constructor_s_keys_may_have_names_with_dots() -> None:
+    from penstock import Op, Service
+
+    pad = {"inputs": {"input.1": ["n", "w"]}}
+    service = Service("net.v1", Op("net.v1"), op={"net.v1": {"concurrency": 2, "pad": pad}})
+    service.prepare_beside({})
+    assert service.blueprint().config.op["net.v1"].pad.inputs == {"input.1": ("n", "w")}
