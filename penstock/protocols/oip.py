@@ -364,7 +364,7 @@ def _typed(what: str, name: str, array: Array) -> OutTensor:
 
 
 def _tensor(name: str, value: Any) -> Array:
-    """Convert a value to an array of at least one axis."""
+    """Convert a value to an array; a number or text that is no array has one axis."""
     if not isinstance(value, np.ndarray):
         if isinstance(value, (str, bytes)) or (
             isinstance(value, list) and value and isinstance(value[0], (str, bytes))
@@ -374,7 +374,7 @@ def _tensor(name: str, value: Any) -> Array:
             value[:] = listed
         else:
             try:
-                value = np.asarray(value)
+                value = np.atleast_1d(np.asarray(value))
             except (ValueError, TypeError, OverflowError) as error:
                 raise WrongType(f"output {name!r} is no tensor: {error}") from error
     if value.dtype.kind == "O" and not all(
@@ -384,7 +384,7 @@ def _tensor(name: str, value: Any) -> Array:
             f"output {name!r} is no tensor: it holds other things than numbers or texts"
         )
     array: Array = value
-    return array if array.ndim else array.reshape(1)
+    return array
 
 
 def blocks(array: Array, size: int) -> Iterator[Array]:

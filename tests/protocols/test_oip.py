@@ -383,6 +383,15 @@ def test_outputs_are_those_requested() -> None:
     ]
 
 
+def test_an_array_without_axes_keeps_its_shape() -> None:
+    (output,) = oip.answered(InferRequest(), None, {"loss": np.array(1.5, np.float32)})
+    assert output.array.shape == ()
+    body, _ = oip_json.encode(InferRequest(), "m", "1", [output])
+    assert json.loads(body)["outputs"] == [
+        {"name": "loss", "datatype": "FP32", "shape": [], "data": [1.5]}
+    ]
+
+
 def test_a_large_body_is_decoded_flat_and_nested() -> None:
     numbers = np.arange(100_000, dtype=np.float32)
     flat = oip_json.decode(body_of("FP32", numbers.tolist(), [1000, 100]))
