@@ -71,6 +71,9 @@ _AT_LEAST: Final = {
     "max_body_size": 1,
 }
 
+_PER_MODEL: Final = ("runtime_thread_num", "batch_infer_size", "gpu_ids", "min_subgraph_size")
+"""Flags with a value for each model."""
+
 _REPLACEMENTS: Final = {
     "stop": "end the service with SIGTERM, or Ctrl-C",
     "kill": "end the service with SIGKILL",
@@ -315,7 +318,7 @@ def parse(arguments: Sequence[str]) -> tuple[ModelServer, dict[str, Any]]:
     """
     given = parser().parse_args([*arguments])
     problems = [*_problems_of_flags(given)]
-    if given.config is None and not given.model:
+    if given.config is None and not given.model and given.command == "start":
         problems.append("You must specify your serving model: --model PATH")
     if given.config is not None and (given.model or given.op):
         problems.append("--config defines what is served: leave out --model and --op")
@@ -388,6 +391,11 @@ def _problems_of_flags(given: argparse.Namespace) -> Iterator[str]:
         for value in values if isinstance(values, list) else [values]:
             if value is not None and value < least:
                 yield f"--{flag}: must be at least {least}, got {value}"
+    models = sum(map(len, given.model))
+    for flag in _PER_MODEL:
+        values = len(getattr(given, flag) or ())
+        if values > models > 0:
+            yield f"--{flag} has {values} values, but there {_are(models)}"
     for cards in given.gpu_ids:
         ids = [each.strip() for each in cards.split(",")]
         if ids != [_ON_CPU] and not all(each.isascii() and each.isdigit() for each in ids):
@@ -413,11 +421,16 @@ def _problems_of_ops(given: argparse.Namespace) -> Iterator[str]:
         if name not in (_INFER, *_IMPLICIT):
             there = ", ".join((_INFER, *_IMPLICIT))
             yield f"--op {each} is not available here: the ops are {there}"
-    engines = given.op.count(_INFER)
+    engines = sum(each.removesuffix(":0") == _INFER for each in given.op)
     if len(given.model) > 1:
         yield "--op describes one --model: give that flag once, with all models"
     elif given.model and engines != len(given.model[0]):
-        yield f"--op has {engines} times {_INFER}, but there are {len(given.model[0])} models"
+        times = f"{engines} time{'s' * (engines != 1)}"
+        yield f"--op has {_INFER} {times}, but there {_are(len(given.model[0]))}"
+
+
+def _are(models: int) -> str:
+    return "is 1 model" if models == 1 else f"are {models} models"
 
 
 def _op_options(given: argparse.Namespace, index: int, path: str) -> dict[str, Any]:

@@ -146,7 +146,8 @@ MODEL = ["--model", "."]
         (["check"], "check: penstock serve has no such command: start the service and request"),
         (["status"], "status: penstock serve has no such command: use penstock status"),
         (["--thread", "0"], "--thread: must be at least 1, got 0"),
-        (["--runtime_thread_num", "1", "-1"], "--runtime_thread_num: must be at least 0, got -1"),
+        (["--runtime_thread_num", "-1"], "--runtime_thread_num: must be at least 0, got -1"),
+        (["--runtime_thread_num", "1", "2"], "--runtime_thread_num has 2 values, but there is 1"),
         (["--batch_infer_size", "0"], "--batch_infer_size: must be at least 1, got 0"),
         (["--cpu_math_thread_num", "0"], "--cpu_math_thread_num: must be at least 1, got 0"),
         (["--max_body_size", "-1"], "--max_body_size: must be at least 1, got -1"),
@@ -177,6 +178,12 @@ def test_invalid_flags_are_refused_with_one_sentence(arguments: list[str], text:
     with pytest.raises(StartupError) as raised:
         parse(arguments)
     assert str(raised.value).startswith(text)
+    assert "\n" not in str(raised.value)
+
+
+def test_an_unknown_command_is_the_only_problem() -> None:
+    with pytest.raises(StartupError) as raised:
+        parse(["stop"])
     assert "\n" not in str(raised.value)
 
 
@@ -335,7 +342,7 @@ OPS = [
     "GeneralReaderOp",
     "GeneralInferOp",
     "GeneralCopyOp:0",
-    "GeneralInferOp",
+    "GeneralInferOp:0",
     "GeneralResponseOp",
 ]
 
@@ -346,7 +353,7 @@ def test_redundant_op_flags_are_accepted_and_others_refused(tmp_path: Path) -> N
     (row,) = server.workflows
     assert [(each.name, each.reads) for each in row.nodes] == [("m1_0", None), ("m1_1", "m1_0")]
     for arguments, text in (
-        (["--model", *files, "--op", "GeneralInferOp"], "--op has 1 times GeneralInferOp, but"),
+        (["--model", *files, "--op", "GeneralInferOp"], "has GeneralInferOp 1 time, but there are"),
         (["--model", *files, "--op", *OPS, "MyOp"], "--op MyOp is not available here"),
         (["--model", files[0], "--model", files[1], "--op", *OPS], "give that flag once"),
         (["--model", *files, "--config", "x"], "leave out --model and --op"),
