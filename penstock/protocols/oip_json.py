@@ -178,7 +178,10 @@ class _Reader:
                 datatype = values.as_text(content, f"{where}.datatype")
             elif member == "shape":
                 listed = values.as_list(content, f"{where}.shape", MAX_AXES)
-                shape = [values.as_integer(each, f"{where}.shape", 0, 2**63 - 1) for each in listed]
+                shape = [
+                    values.as_integer(each, f"{where}.shape[{axis}]", 0, 2**63 - 1)
+                    for axis, each in enumerate(listed)
+                ]
             elif member == "data":
                 data = content
             elif member == "parameters":

@@ -60,7 +60,7 @@ def problems_of_model(op: Op, options: OpOptions, loaded: Loaded) -> list[str]:
     entry = ("op", op.name)
     conf = (*entry, "local_service_conf")
     return [
-        f"constructor of op {op.name}: {each.text}"
+        f"model of op {op.name}: {each.text}"
         if each.key == "model_config" and model.path == str(op.model_path)
         else loaded.place(
             Problem(path=(*(entry if each.key in _OF_OP else conf), each.key), text=each.text)

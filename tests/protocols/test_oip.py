@@ -175,7 +175,16 @@ def fill(contents: Any, datatype: str) -> None:
         (body_of("BOOL", [1], [1]), Undecodable, "true or false"),
         (body_of("BYTES", [1], [1]), Undecodable, "must be a text"),
         (body_of("FP32", None, [1]), Undecodable, "no data"),
-        (body_of("FP32", [1], [-1]), Undecodable, "from 0 to"),
+        (
+            body_of("FP32", [1], [1, -1]),
+            Undecodable,
+            r"shape\[1\] must be a whole number from 0 to",
+        ),
+        (
+            body_of("FP32", ["x"], [1]),
+            Undecodable,
+            r"data\[0\] must be a number, got a text that is none",
+        ),
         (body_of("FP32", [], [0] * 17), Undecodable, "more than 16"),
         (body_of("FP32", [], [2**40, 2**40, 0]), PackageError, "too large"),
         (body_of("FP32", [], [2**40]), PackageError, "more than the body holds"),

@@ -145,7 +145,7 @@ def test_missing_models_of_constructors_are_configuration_errors(tmp_path: Path)
     assert first.startswith("constructor of op work: local_service_handler: model_config: ")
     assert "gone.onnx': no such file or folder" in first
     assert second.startswith("constructor of op work: local_service_handler: precision: int8")
-    assert third.startswith("constructor of op last: ")
+    assert third.startswith("model of op last: ")
     assert "lost.onnx': no such file or folder" in third
 
 
