@@ -279,6 +279,8 @@ def _unrecognised(path: Path, names: Sequence[str]) -> str:
             shown += f" and {len(files) - _LISTED} more"
         text = f"model folder {str(path)!r} holds no model that a runtime here can open: "
         text += f"looked for files of {', '.join(names)}, found {shown}"
+        if versions := [each for each in files if each.isascii() and each.isdigit()]:
+            text += f"; give the folder of a version: {path / max(versions, key=int)}"
     else:
         text = f"model file {str(path)!r} is of no kind that a runtime here can open ("
         text += f"{', '.join(names)})"

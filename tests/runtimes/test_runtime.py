@@ -159,3 +159,10 @@ def test_a_missing_file_is_checked_by_the_runtime_of_its_suffix(tmp_path) -> Non
 
     assert keys("folder") == ["model_config"]
     assert keys("model.onnx") == ["model_config", "precision"]
+
+
+def test_a_folder_of_versions_is_refused_with_the_folder_to_give(tmp_path: Path) -> None:
+    for version in ("2", "10"):
+        (tmp_path / version).mkdir()
+    with pytest.raises(ModelError, match=rf"give the folder of a version: {tmp_path}/10$"):
+        open_session(ModelOptions(path=str(tmp_path)))
