@@ -124,7 +124,8 @@ def _services_in(path: Path, names: dict[str, Any]) -> list[Servable]:
     found = sorted(each.__name__ for each in classes)
     if not found:
         raise StartupError(
-            f"{path} runs no service and defines none: end it with service.run_service()"
+            f"{path} runs no service and has none as a variable: write service = Service(...),"
+            " or end it with service.run_service()"
         )
     raise StartupError(
         f"{path} runs no service and defines several ({', '.join(found)}): run one at its end"

@@ -94,8 +94,12 @@ def test_several_service_classes_are_an_error_with_their_names() -> None:
 
 
 def test_a_script_without_a_service_is_an_error_with_the_fix() -> None:
-    with pytest.raises(StartupError, match=r"defines none: end it with service\.run_service\(\)"):
-        run_file(write("x = 1"))
+    listed = "import penstock\nservices = [penstock.Service('s', penstock.Op('o'))]"
+    for script in ("x = 1", listed):
+        with pytest.raises(
+            StartupError, match=r"has none as a variable: .* service\.run_service\(\)"
+        ):
+            run_file(write(script))
 
 
 def test_a_service_without_a_configuration_is_an_error_with_the_file_s_name() -> None:
