@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import re
-from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final
 
@@ -36,10 +35,6 @@ _JSON_BEGINS: Final = re.compile(rb'\s*(?:[\[{"]|-?[0-9]|(?:true|false|null)\s*$
 
 _MSGPACK = frozenset((MSGPACK, "application/x-msgpack", "application/vnd.msgpack"))
 _ORJSON = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
-_PAIR: Final = b"\x92"
-"""The head of a list of two objects."""
-_END: Final = "the end of a body of Penstock"
-_PACKED_END: Final = ormsgpack.packb(_END)
 _ORMSGPACK = ormsgpack.OPT_SERIALIZE_NUMPY | ormsgpack.OPT_NON_STR_KEYS
 
 
@@ -107,7 +102,7 @@ def decode(body: bytes, kind: str, raw: str | None = None) -> Any:
     if is_msgpack(kind):
         check_size(len(body))
         try:
-            return _unpacked(body)
+            return ormsgpack.unpackb(body)
         except ValueError as error:
             raise Undecodable(f"the body is no msgpack: {error}") from None
     if essence(kind) == FORM:
@@ -117,21 +112,6 @@ def decode(body: bytes, kind: str, raw: str | None = None) -> Any:
     raise UnknownMediaType(
         f"the content-type {essence(kind)!r} is not supported: send {JSON}, {MSGPACK} or {FORM}"
     )
-
-
-def _unpacked(body: bytes) -> Any:
-    """The one object of a body; ormsgpack ignores bytes after it, so it gets a list of the body's
-    object and a known one.
-
-    Raises:
-        ValueError: the body is no object, or has bytes after it.
-    """
-    with suppress(ValueError):
-        value, end = ormsgpack.unpackb(b"".join((_PAIR, body, _PACKED_END)))
-        if end == _END:
-            return value
-    ormsgpack.unpackb(body)  # raises if that is no object
-    raise ValueError("there are bytes after its object")
 
 
 def check_size(size: int) -> None:

@@ -7,7 +7,6 @@ import orjson
 import ormsgpack
 import pytest
 
-from penstock.errors import Undecodable
 from penstock.protocols import media
 
 
@@ -62,15 +61,3 @@ def test_bytes_are_base64_in_json_only() -> None:
 def test_other_objects_cannot_be_encoded(kind: str) -> None:
     with pytest.raises(TypeError):
         media.encode({"x": object()}, kind)
-
-
-@pytest.mark.parametrize("value", [{"x": [1, "a", None]}, "text", b"", [], 5, {"x": b"\x00" * 99}])
-def test_a_msgpack_body_is_one_whole_object(value: object) -> None:
-    body = ormsgpack.packb(value)
-    assert media.decode(body, media.MSGPACK) == value
-    for more in (b"\xc0", b"\n", body, b"\xc1"):
-        with pytest.raises(Undecodable, match="no msgpack: there are bytes after its object"):
-            media.decode(body + more, media.MSGPACK)
-    for length in range(len(body)):
-        with pytest.raises(Undecodable, match=r"no msgpack: (?!there are bytes)"):
-            media.decode(body[:length], media.MSGPACK)
