@@ -57,7 +57,7 @@ __all__ = [
 ]
 
 _ALIASES = dict.fromkeys(("ChannelDataEcode", "ChannelDataErrcode"), "CustomExceptionCode")
-_PLACES_OF_KEYS = {
+_NAMES_BY_MODULE = {
     "penstock.client": ("AsyncPipelineClient", "PipelineClient"),
     "penstock.instrument": ("Instrument",),
     "penstock.observe.analyst": ("Analyst",),
@@ -73,14 +73,14 @@ _PLACES_OF_KEYS = {
     "penstock.tensor": ("Signature",),
     "penstock.typed.arrays": ("Array", "Image"),
 }
-_HOME_OF = {name: home for home, names in _PLACES_OF_KEYS.items() for name in names}
+_MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOME_OF.get(name)
-    if home is None:
+    module = _MODULE_OF.get(name)
+    if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(home), _ALIASES.get(name, name))
+    found = getattr(import_module(module), _ALIASES.get(name, name))
     globals()[name] = found  # from now on found without this function
     return found
 

@@ -341,7 +341,7 @@ def as_integer(value: Any, where: str, low: int, high: int) -> int:
     value = number = scalar_of(value, where, "a whole number")
     if type(value) is str:
         if _WHOLE.fullmatch(value) is None:
-            raise Undecodable(f"{where} must be a whole number, got a text that is none")
+            raise Undecodable(f"{where} must be a whole number, got a text that is no number")
         number = int(value)
     elif type(value) is float:
         if not value.is_integer() or abs(value) > _MAX_EXACT:
@@ -396,7 +396,7 @@ def _as_float(value: Any, where: str) -> float:
     if special is not None:
         return special
     if len(value) > MAX_NUMBER or _FLOAT.fullmatch(value) is None:
-        raise Undecodable(f"{where} must be a number, got a text that is none")
+        raise Undecodable(f"{where} must be a number, got a text that is no number")
     number = float(value)
     if isinf(number):
         raise Undecodable(f"{where} is too large")

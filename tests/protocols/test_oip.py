@@ -183,7 +183,7 @@ def fill(contents: Any, datatype: str) -> None:
         (
             body_of("FP32", ["x"], [1]),
             Undecodable,
-            r"data\[0\] must be a number, got a text that is none",
+            r"data\[0\] must be a number, got a text that is no number",
         ),
         (body_of("FP32", [], [0] * 17), Undecodable, "more than 16"),
         (body_of("FP32", [], [2**40, 2**40, 0]), PackageError, "too large"),

@@ -105,7 +105,7 @@ def test_nul_is_allowed_in_texts() -> None:
         (b'{"tensors":[{},3]}', "tensors[1] must be an object, got a number"),
         (
             b'{"tensors":[{"shape":[1,"x"]}]}',
-            "tensors[0].shape[1] must be a whole number, got a text that is none",
+            "tensors[0].shape[1] must be a whole number, got a text that is no number",
         ),
         (b'{"tensors":[{"bool_data":[1]}]}', "tensors[0].bool_data[0] must be true or false"),
         (b'{"tensors":[{"float_data":[0,4e38]}]}', "tensors[0].float_data[1] is too large"),
