@@ -28,6 +28,7 @@
     │   │   ├── KillsWorkers    op author: workers die of this request; it is not run
     │   │   └── Unreachable     operator: the server that an op calls did not answer
     │   ├── HookFailed          op author: a hook raised
+    │   │   └── WrongCount      op author: a batch of n requests got another number of results
     │   ├── NumberedError       the op itself: an error with its own number
     │   │   ├── DeclaredError   raised CustomException, or process returned a code
     │   │   └── ProductError    a business error
@@ -267,6 +268,15 @@ class HookFailed(RequestError):
     """A hook raised an exception of the user's."""
 
     code = "hook_failed"
+
+
+class WrongCount(HookFailed):
+    """A function of batches returned another number of results than its batch has requests.
+
+    No request causes it: the whole batch fails, and is not run again in halves.
+    """
+
+    code = "wrong_count"
 
 
 class NumberedError(RequestError):

@@ -37,6 +37,7 @@ from penstock.errors import (
     RequestError,
     ServiceBusy,
     Unreachable,
+    WrongCount,
 )
 from penstock.ops.channel_data import ChannelData
 from penstock.ops.failures import (
@@ -63,8 +64,8 @@ Answer: TypeAlias = Feed | RequestError
 
 _monotonic = time.monotonic
 
-_OF_NO_SAMPLE = (OpTimeout, DeadlineExceeded, ServiceBusy, Unreachable)
-"""Errors that no sample causes: running halves would only repeat the work."""
+_OF_NO_SAMPLE = (OpTimeout, DeadlineExceeded, ServiceBusy, Unreachable, WrongCount)
+"""Errors that no sample causes: running halves would only repeat the work, or hide the error."""
 
 _CANCELLED = Cancelled("the request was cancelled")
 

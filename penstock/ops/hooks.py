@@ -19,8 +19,10 @@ from collections.abc import Callable
 from numbers import Integral
 from typing import Any, TypeAlias
 
-from penstock.errors import HookError, HookFailed, RequestError, WrongType
-from penstock.ops.failures import process_gave, process_gave_code
+import numpy as np
+
+from penstock.errors import HookError, HookFailed, RequestError, WrongCount, WrongType
+from penstock.ops.failures import process_gave, process_gave_code, type_instead
 from penstock.ops.op import Op
 from penstock.ops.product import product_error
 from penstock.request import Feed
@@ -176,6 +178,28 @@ def read_process(op: Op, given: Any) -> Feed | RequestError:
         if given is not None:
             return given  # type: ignore[no-any-return]
     return process_gave(op.name, given)
+
+
+def read_results(op: Op, given: Any, size: int, kind: str) -> list[Any]:
+    """The results of a function of batches, one for each request.
+
+    Args:
+        op: the op.
+        given: what the function returned.
+        size: number of requests.
+        kind: what a result is, in the message.
+
+    Raises:
+        WrongCount: it is no list, tuple or array of ``size`` elements.
+    """
+    several = isinstance(given, (list, tuple)) or (isinstance(given, np.ndarray) and given.ndim)
+    if several and len(given) == size:
+        return list(given)
+    found = f"{len(given)} of them" if several else f"one {type_instead(given)}"
+    raise WrongCount(
+        f"{op.hook_name('process')} must return a list of {size} {kind}{'s' * (size != 1)}, one for"
+        f" each request of its batch, got {found}"
+    )
 
 
 def read_postprocess(op: Op, given: Any) -> tuple[Feed, RequestError | None]:

@@ -22,7 +22,7 @@ import numpy as np
 
 from penstock.errors import GraphError, HookError, InputMismatch, NotProvided, RequestError
 from penstock.ops.failures import type_instead
-from penstock.ops.hooks import is_coroutine, is_generator
+from penstock.ops.hooks import is_coroutine, is_generator, read_results
 from penstock.ops.op import Op
 from penstock.ops.product import product_error
 from penstock.protocols.array_text import parse_array
@@ -215,13 +215,7 @@ class FunctionOp(Op):
         return self._results(await self.function(*_lists(feed_batch)), len(feed_batch))
 
     def _results(self, results: Any, size: int) -> Feed:
-        if not isinstance(results, (list, tuple)) or len(results) != size:
-            found = len(results) if isinstance(results, (list, tuple)) else type(results).__name__
-            raise TypeError(
-                f"{self.name} must return a list of {size} dicts, one for each request of its"
-                f" batch, got {found}"
-            )
-        return {_RESULTS: list(results)}
+        return {_RESULTS: read_results(self, results, size, "dict")}
 
     def process(self, feed_batch: list[Feed], typical_logid: int = 0) -> Any:
         """The function's result, or the product error that it declares."""

@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Self
 
-import numpy as np
-
 from penstock.errors import HookError
-from penstock.ops.hooks import is_coroutine, is_generator
+from penstock.ops.hooks import is_coroutine, is_generator, read_results
 from penstock.ops.op import Op
 from penstock.request import Feed
 from penstock.typed.signature import Signature, response_of
@@ -180,16 +178,7 @@ class TypedOp(Op):
     def _results(self, given: Any, size: int) -> Feed:
         if not self.signature.batched:
             return {_RESULT: [given]}
-        if isinstance(given, (list, tuple, np.ndarray)):
-            results, found = list(given), f"{len(given)} of them"
-        else:
-            results, found = [], f"one {type(given).__name__}"
-        if len(results) != size or not isinstance(given, (list, tuple, np.ndarray)):
-            raise TypeError(
-                f"{self.name} must return a list of {size} results, one for each request of its"
-                f" batch, got {found}"
-            )
-        return {_RESULT: results}
+        return {_RESULT: read_results(self, given, size, "result")}
 
 
 def _has_init(target: Any) -> bool:

@@ -20,14 +20,17 @@ from penstock.errors import (
     OpTimeout,
     ProductError,
     RequestError,
+    WrongCount,
     WrongType,
 )
 from penstock.executors import work
 from penstock.executors.work import BoundOp, WorkOptions, run_batch
 from penstock.ops.op import Op
 from penstock.ops.product import CustomException
+from penstock.ops.short import op
 from penstock.protocols.status import CustomExceptionCode
 from penstock.request import REQUEST_OP_NAME, Batch, CloseReason, Outcome, Sample
+from penstock.typed.op import TypedOp
 
 BAD = -1
 """A value in a feed that makes ``process`` fail."""
@@ -295,6 +298,53 @@ def test_a_call_over_its_timeout_is_not_bisected(monkeypatch: pytest.MonkeyPatch
     assert [type(outcome.error) for outcome in outcomes] == [OpTimeout] * 4
     assert "Failed to process(batch: [0, 1, 2, 3]): exceeded retry count." in str(outcomes[0].error)
     assert len(op.calls) == 1
+
+
+def of_dicts(seen: list[int], count: Callable[[int], Any]) -> Op:
+    @op(batch=8, name="made")
+    def made(requests: list[Any]) -> Any:
+        seen.append(len(requests))
+        return count(len(requests))
+
+    return made
+
+
+def of_values(seen: list[int], count: Callable[[int], Any]) -> Op:
+    def made(x: list[int]) -> list[int]:
+        seen.append(len(x))
+        return count(len(x))  # type: ignore[no-any-return]
+
+    made_op = TypedOp(made, batched=True)
+    made_op.init_op()
+    return made_op
+
+
+@pytest.mark.parametrize("of", [of_dicts, of_values])
+@pytest.mark.parametrize(
+    ("count", "got"),
+    [
+        (lambda size: [{"x": 1}] * 2, "2 of them"),  # right by chance for halves
+        (lambda size: (), "0 of them"),
+        (lambda size: np.zeros(()), "one ndarray"),
+        (lambda size: {}, "one dict"),
+    ],
+)
+def test_a_wrong_number_of_results_fails_the_whole_batch_once(
+    of: Callable[..., Op], count: Callable[[int], Any], got: str
+) -> None:
+    seen: list[int] = []
+    errors = {
+        size: [
+            each.error for each in run(of(seen, count), *[sample_of(n, x=n) for n in range(size)])
+        ]
+        for size in (4, 1)
+    }
+    assert seen == [4, 1], "each batch ran once"
+    for size, found in errors.items():
+        assert len(found) == size
+        assert {type(each) for each in found} == {WrongCount}
+        assert f"made must return a list of {size} " in str(found[0])
+        assert f", got {got}" in str(found[0])
 
 
 def test_cancelled_and_expired_samples_run_no_hook() -> None:

@@ -158,7 +158,7 @@ def test_a_msgpack_request_gets_a_msgpack_reply(http: httpx.Client) -> None:
         ("/later", b"x", "text/csv", 415, "unknown_media_type"),
         ("/later", b'{"x": 1.5}', "application/json", 422, "invalid_input"),
         ("/lies", b'{"x": 1}', "application/json", 500, "hook_failed"),
-        ("/wrong", b'{"value": 1}', "application/json", 500, "hook_failed"),
+        ("/wrong", b'{"value": 1}', "application/json", 500, "wrong_count"),
         ("/stuck", b'{"x": 1}', "application/json", 504, "op_timeout"),
         ("/nothing", b"{}", "application/json", 404, "unknown_service"),
         ("/Doubler", b'{"value": 1}', "application/json", 404, "unknown_service"),
