@@ -54,8 +54,13 @@ def _failing_fast(schema: Any) -> Any:
         return type(schema)(map(_failing_fast, schema))
     if not isinstance(schema, dict):
         return schema
-    found = {key: _failing_fast(value) for key, value in schema.items()}
-    if schema.get("type") in _COLLECTIONS:
+    kind = schema.get("type")  # that of a member, if the dict is of members, one named "type"
+    values = ("default", "metadata") if kind == "default" else ("metadata",)
+    found = {
+        key: value if isinstance(kind, str) and key in values else _failing_fast(value)
+        for key, value in schema.items()
+    }
+    if isinstance(kind, str) and kind in _COLLECTIONS:
         found["fail_fast"] = True
     return found
 

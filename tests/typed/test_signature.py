@@ -391,6 +391,23 @@ def test_the_error_for_a_large_body_with_many_faults_is_short(body: bytes) -> No
     assert len(str(caught.value)) < 300
 
 
+class Awkward(BaseModel):
+    type: list[int]
+    default: dict[str, Any] = {"type": "list"}
+    metadata: Flower
+
+
+def of_awkward(body: Awkward) -> int:
+    return len(body.type)
+
+
+def test_a_large_body_is_decoded_for_any_names_and_defaults_of_members() -> None:
+    body = b'{"type": [%s1], "metadata": {"length": 1}}' % (b"1," * 50_000)
+    found = Signature(of_awkward, batched=False).request.read(body, media.JSON)
+    assert (len(found.type), found.default) == (50_001, {"type": "list"})
+    assert found.metadata == Flower(length=1)
+
+
 def test_a_large_valid_body_is_decoded() -> None:
     body = b'{"x": [' + b"1," * 100_000 + b"1]}"
     assert len(Signature(many, batched=False).request.read(body, media.JSON).x) == 100_001
