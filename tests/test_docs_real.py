@@ -20,8 +20,9 @@ pytestmark = pytest.mark.real
 
 PENSTOCK = (sys.executable, "-m", "penstock", "run")
 SERVE = (sys.executable, "-m", "penstock", "serve", "--model")
-# In the documents even ports are HTTP and odd ones gRPC.
+# In the documents even ports are HTTP, or every protocol, and odd ones gRPC.
 _PORT = re.compile(r"(127\.0\.0\.1:|--port )(\d+)")
+_GRPC_PORT = re.compile(r"127\.0\.0\.1:\d*[13579]\b")
 
 
 def sections() -> list[tuple[Path, str]]:
@@ -85,7 +86,6 @@ class Reader:
         return inherited | {
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "PENSTOCK_HTTP_PORT": str(self.http_port),
-            "PENSTOCK_RPC_PORT": str(self.rpc_port),
         }
 
     @contextmanager
@@ -98,12 +98,13 @@ class Reader:
         self.http_port, self.rpc_port = free_port(), free_port()
         options = self.with_ports(" ".join(options)).split()
         self.write()
+        rpc_port = str(self.rpc_port) if _GRPC_PORT.search(banner) else ""  # its own, or none
         with running(
             script if command is SERVE else self.folder / script,
             *options,
             command=command,
             cwd=self.folder,
-            environment=self.environment(),
+            environment=self.environment() | {"PENSTOCK_RPC_PORT": rpc_port},
             ready=False,
         ) as server:
             server.http_port, server.rpc_port = self.http_port, self.rpc_port

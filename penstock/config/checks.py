@@ -45,9 +45,6 @@ def contradictions(config: ServiceConfig) -> list[Problem]:
     if config.rpc_port is None and config.http_port is None:
         text = "set rpc_port or http_port: the service has no port"
         problems.append(Problem(path=(), text=text, involves=(("rpc_port",), ("http_port",))))
-    elif config.rpc_port == config.http_port and config.rpc_port:
-        text = f"is {config.rpc_port}, and rpc_port is the same: each needs its own"
-        problems.append(Problem(path=("http_port",), text=text, involves=(("rpc_port",),)))
     metrics = config.dag.prometheus_port if config.dag.enable_prometheus else None
     for key in ("http_port", "rpc_port"):
         if metrics and metrics == getattr(config, key):
@@ -85,20 +82,21 @@ class Ports:
     """The ports to bind; 0 is any free one.
 
     Attributes:
-        rpc: the gRPC port.
+        rpc: a port for gRPC; None: the HTTP port alone, which speaks every protocol.
         http: the HTTP port; None is gRPC only.
     """
 
-    rpc: int
+    rpc: int | None
     http: int | None
 
 
-def ports(config: ServiceConfig, free: Callable[[int], bool]) -> Ports:
+def ports(config: ServiceConfig, free: Callable[[int], bool], *, one_port: bool = False) -> Ports:
     """The ports to bind; by default the gRPC port is the next free one after the HTTP port.
 
     Args:
         config: a checked configuration.
         free: whether a port can be bound now; only called for a port that is chosen here.
+        one_port: without ``rpc_port`` the HTTP port is the only one.
 
     Raises:
         ConfigError: no port is set, or none is free.
@@ -107,9 +105,11 @@ def ports(config: ServiceConfig, free: Callable[[int], bool]) -> Ports:
     """
     rpc, http = config.rpc_port, config.http_port
     if rpc is not None:
-        return Ports(rpc=rpc, http=http)
+        return Ports(rpc=None if rpc == http != 0 else rpc, http=http)
     if http is None:
         raise ConfigError(["set rpc_port or http_port: the service has no port"])
+    if one_port:
+        return Ports(rpc=None, http=http)
     if http == 0:
         return Ports(rpc=0, http=0)
     for port in chain(range(http + 1, 65536), range(1024, http)):

@@ -724,7 +724,8 @@ class ServiceConfig(Section):
 
     rpc_port: Port | None = Field(
         default=None,
-        description="gRPC port; 0 is any free port. By default the next free port after"
+        description="gRPC port, which may be `http_port`; 0 is any free port. By default the next"
+        " free port after `http_port`; for an App, a Service without a file, and `penstock serve`,"
         " `http_port`.",
     )
     http_port: Port | None = Field(

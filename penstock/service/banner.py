@@ -32,8 +32,8 @@ def announce(text: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addresses:
-    """The addresses of a service. ``http_port`` None: gRPC port only. ``metrics_port`` serves only
-    metrics.
+    """The addresses of a service. ``http_port`` None: gRPC port only; ``rpc_port`` may be the same.
+    ``metrics_port`` serves only metrics.
     """
 
     host: str

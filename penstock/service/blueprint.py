@@ -56,6 +56,7 @@ class Blueprint:
         route: the path of its route in the app.
         shape: the route's request and answer types in one line.
         legacy: whether it was written for the original, see ``Servable.legacy``.
+        one_port: see ``Servable.one_port``.
     """
 
     config: ServiceConfig
@@ -71,6 +72,7 @@ class Blueprint:
     route: str | None = None
     shape: str = ""
     legacy: bool = False
+    one_port: bool = False
 
     @property
     def processes(self) -> int:
@@ -120,6 +122,11 @@ class Deployment:
     def legacy(self) -> bool:
         """Whether a graph was written for the original."""
         return any(graph.legacy for graph in self.graphs)
+
+    @property
+    def one_port(self) -> bool:
+        """Whether gRPC shares the HTTP port if ``rpc_port`` is not set."""
+        return all(graph.one_port for graph in self.graphs)
 
     @property
     def is_supervised(self) -> bool:

@@ -92,7 +92,7 @@ METRICS: Final = "dag.prometheus_port"
 _ANSWER: Final = 1.0  # seconds in which a running service accepts a connection
 
 
-def bind_all(config: ServiceConfig, stack: ExitStack) -> list[Listeners]:
+def bind_all(config: ServiceConfig, stack: ExitStack, *, one_port: bool = False) -> list[Listeners]:
     """Bind each engine's sockets; they do not listen yet.
 
     TCP ports are shared, with a socket for each engine; all engines accept on one Unix socket.
@@ -100,12 +100,13 @@ def bind_all(config: ServiceConfig, stack: ExitStack) -> list[Listeners]:
     Args:
         config: a checked configuration.
         stack: closes and removes them.
+        one_port: see ``ports``.
 
     Raises:
         StartupError: an address is taken or cannot be used.
     """
     engines = config.engines
-    chosen = ports(config, lambda port: is_free(config.host, port))
+    chosen = ports(config, lambda port: is_free(config.host, port), one_port=one_port)
     found: list[dict[str, socket.socket]] = [{} for _ in range(engines)]
 
     def share(key: str, port: int) -> None:
@@ -113,7 +114,8 @@ def bind_all(config: ServiceConfig, stack: ExitStack) -> list[Listeners]:
             stack.callback(listener.close)
             own[key] = listener
 
-    share("rpc_port", chosen.rpc)
+    if chosen.rpc is not None:
+        share("rpc_port", chosen.rpc)
     if chosen.http is not None:
         share("http_port", chosen.http)
     if config.dag.prometheus_port is not None and config.dag.enable_prometheus:
@@ -186,9 +188,11 @@ def listen_on_all(config: ServiceConfig, engines: Sequence[Listeners]) -> None:
 def addresses(config: ServiceConfig, listeners: Listeners) -> Addresses:
     """The addresses, for the start lines."""
     http, metrics = listeners.get("http_port"), listeners.get(METRICS)
+    rpc = listeners.get("rpc_port", http)
+    assert rpc is not None
     return Addresses(
         host=config.host,
-        rpc_port=port_of(listeners["rpc_port"]),
+        rpc_port=port_of(rpc),
         http_port=None if http is None else port_of(http),
         metrics_port=None if metrics is None else port_of(metrics),
         unix_socket=config.door.unix_socket,

@@ -223,12 +223,12 @@ def parser() -> argparse.ArgumentParser:
         " effect.",
     )
     add("--config", metavar="FILE", help="A YAML file with models, workflows and services.")
-    add("--port", type=int, help=f"Port for HTTP and gRPC; by default {DEFAULT_PORT}.")
+    add("--port", type=int, help=f"The port, for every protocol; by default {DEFAULT_PORT}.")
     add(
         "--grpc_port",
         "--grpc-port",
         type=int,
-        help="Port for gRPC only; by default the next free port.",
+        help="A second port, for gRPC; by default there is none.",
     )
     add("--host", help="The address to listen on; by default this machine only.")
     add(

@@ -130,7 +130,6 @@ def _config(model: ModelOptions, card: str, port: int, service: ServiceConfig) -
         "models": {_MODEL: entry},
         "server": {
             "http_port": port,
-            "rpc_port": 0,
             "host": _HOST,
             "build_dag_each_worker": True,  # a supervisor, which replaces the engine
             "worker_num": 1,

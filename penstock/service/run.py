@@ -170,7 +170,8 @@ def run_deployment(deployment: Deployment) -> None:
                 tls = tls_of(deployment.config)
                 deployment = op_servers.start(send_keys(deployment), stack)
                 sockets = bind_worker_sockets(deployment, stack)
-                engines = [{**each, **sockets} for each in bind_all(deployment.config, stack)]
+                bound = bind_all(deployment.config, stack, one_port=deployment.one_port)
+                engines = [{**each, **sockets} for each in bound]
                 if deployment.is_supervised:
                     serve = partial(_serve, tls)
                     processes = Processes(deployment=deployment, number=number, serve=serve)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 DEFAULT_NAME = "default_service"
 DEFAULT_PORTS = {"http_port": 8080}
-"""Default port of the short form; gRPC uses the next free port."""
+"""Default port of the short form."""
 _PORTS = ("http_port", "rpc_port")
 
 _P = ParamSpec("_P")
@@ -55,7 +55,7 @@ class NotAnOp(GraphError, ValueError):
 
 
 class _Servable:
-    """One graph with its configuration, behind a gRPC and an HTTP port.
+    """One graph with its configuration, behind a gRPC and an HTTP port, or one port for both.
 
     Args:
         name: the service's name, and first part of its URL. Requests for another name are refused;
@@ -71,6 +71,7 @@ class _Servable:
         legacy: whether services of this class were written for the original and rely on its further
             behaviour; see docs/compatibility.md.
         warnings: texts that are logged at the start, besides those about the configuration.
+        one_port: whether gRPC shares the HTTP port if ``rpc_port`` is not set.
     """
 
     defaults: ClassVar[Mapping[str, object]] = {}
@@ -91,6 +92,7 @@ class _Servable:
         self.instruments = list(instruments)
         self.applications = list(applications)
         self.warnings: Sequence[str] = ()
+        self.one_port = False
         self._response_op: ResponseOp | None = None
         self._loaded: Loaded | None = None
         self._config_name = "yml_dict"
@@ -146,7 +148,13 @@ class _Servable:
             self._response_op, self._loaded, name, self.instruments, self.applications, other_ops
         )
         warnings = (*drawn.warnings, *self.warnings)
-        return replace(drawn, signature=self.signature, legacy=self.legacy, warnings=warnings)
+        return replace(
+            drawn,
+            signature=self.signature,
+            legacy=self.legacy,
+            warnings=warnings,
+            one_port=self.one_port,
+        )
 
     def _end_with(self, response_op: ResponseOp) -> None:
         if not isinstance(response_op, ResponseOp):
@@ -415,6 +423,7 @@ class Service(WebService):
     def prepare_beside(self, ports: Mapping[str, int | None]) -> None:
         """Load this object's configuration, unless another one was loaded."""
         if not self.is_prepared:
+            self.one_port = True
             self._config_name = self._written_in
             self.prepare_pipeline_config(yml_dict={**DEFAULT_PORTS, **ports, **self._config})
 

@@ -41,10 +41,6 @@ LOCAL = "op.a.local_service_conf"
         ({"rpc_port": None}, "rpc_port: is left blank"),
         # An invalid port is not reported as missing too.
         ({"rpc_port": 80}, "rpc_port: must be 0 (any free port) or between 1024 and 65535, got 80"),
-        (
-            {"rpc_port": 18080, "http_port": 18080},
-            "http_port: is 18080, and rpc_port is the same: each needs its own",
-        ),
         ({"deadline": 700}, "deadline: 700 s is more than max_deadline, 600 s"),
         ({"deadline": 60, "max_deadline": 10}, "deadline: 60 s is more than max_deadline, 10 s"),
         ({"deadline": 700, "max_deadline": "x"}, "max_deadline: must be a number"),
@@ -109,6 +105,7 @@ def must_not_be_probed(port: int) -> bool:
         (0, 0, Ports(rpc=0, http=0)),
         (0, 18090, Ports(rpc=0, http=18090)),
         (None, 0, Ports(rpc=0, http=0)),
+        (18080, 18080, Ports(rpc=None, http=18080)),
     ],
 )
 def test_configured_ports_are_used_without_probing(rpc: int, http: int, expected: Ports) -> None:
@@ -131,6 +128,21 @@ def test_the_grpc_port_is_the_next_free_one_after_http(
 ) -> None:
     chosen = ports(ServiceConfig(http_port=http), lambda port: port not in taken)
     assert chosen == Ports(rpc=rpc, http=http)
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({"http_port": 18080}, Ports(rpc=None, http=18080)),
+        ({"http_port": 0}, Ports(rpc=None, http=0)),
+        ({"http_port": 18080, "rpc_port": 18090}, Ports(rpc=18090, http=18080)),
+        ({"rpc_port": 18090}, Ports(rpc=18090, http=None)),
+    ],
+)
+def test_a_service_of_one_port_has_two_only_if_both_are_set(
+    keys: dict[str, int], expected: Ports
+) -> None:
+    assert ports(ServiceConfig(**keys), must_not_be_probed, one_port=True) == expected
 
 
 def test_no_free_port_and_no_port_at_all_are_refused() -> None:

@@ -11,8 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import onnxruntime as ort
+import psutil
 import pytest
 
 from penstock.protocols.pb import Response
@@ -60,6 +62,25 @@ def message(count: int = 1, **more: Any) -> bytes:
 def prices(answer: Message) -> list[float]:
     assert (answer.code, answer.text) == (0, "")
     return [*RESPONSE.FromString(answer.payload).outputs[0].tensor[0].float_data]
+
+
+def test_one_port_serves_every_protocol_and_no_other_is_bound(folder: Path, price: float) -> None:
+    with running(folder, command=SERVE, timeout=60, environment={"PENSTOCK_RPC_PORT": ""}) as one:
+        address = f"127.0.0.1:{one.http_port}"
+        assert f"  grpc  {address} " in one.log()
+        assert {each.laddr.port for each in psutil.Process(one.pid).net_connections()} == {
+            one.http_port
+        }
+        with connected(one.http_port) as client:
+            assert prices(client.ask(request(message()))) == [price]
+        with grpc.insecure_channel(address) as channel:
+            infer = channel.unary_unary(
+                "/baidu.paddle_serving.predictor.general_model.GeneralModelService/inference",
+                response_deserializer=RESPONSE.FromString,
+            )
+            answer = infer(message(), timeout=10)
+        assert [*answer.outputs[0].tensor[0].float_data] == [price]
+        assert one.stop() == 0
 
 
 @pytest.mark.parametrize("names", [{}, {"method": "debug"}, {"service": "GeneralModelService"}])

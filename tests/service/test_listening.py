@@ -67,6 +67,19 @@ def test_a_socket_file_in_use_is_not_replaced(kind: str, tmp_path: Path) -> None
         assert path.exists()
 
 
+@pytest.mark.parametrize("engines", [1, 3])
+@pytest.mark.parametrize("keys", [{}, {"rpc_port": 18180, "http_port": 18180}])
+def test_one_port_is_bound_once_for_every_protocol(keys: dict[str, int], engines: int) -> None:
+    given = {"http_port": 0, **keys, "build_dag_each_worker": True, "worker_num": engines}
+    one = ServiceConfig.model_validate(given)
+    with ExitStack() as stack:
+        bound = bind_all(one, stack, one_port=not keys)
+        assert [[*each] for each in bound] == [["http_port"]] * engines
+        listen_on_all(one, bound)
+        at = addresses(one, bound[0])
+        assert at.rpc_port == at.http_port == port_of(bound[0]["http_port"])
+
+
 def test_a_single_engine_does_not_share_its_ports() -> None:
     with ExitStack() as stack:
         (sockets,) = bind_all(config(), stack)

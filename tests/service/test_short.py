@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock import RequestOp
 from tests.service.models import scale
 from tests.service.scripts import PENSTOCK, PYTHON, post
 from tests.services.process import running
@@ -64,7 +65,6 @@ def test_two_models_and_a_function_are_served_without_configuration(
 @pytest.mark.parametrize("http_port", [None, 9480])
 def test_without_configured_ports_the_documented_defaults_are_used(http_port: int | None) -> None:
     from penstock import App, Service, op
-    from penstock.config.checks import ports
 
     @op()
     def echo(request: dict[str, str]) -> dict[str, str]:
@@ -79,9 +79,30 @@ def test_without_configured_ports_the_documented_defaults_are_used(http_port: in
     service = Service("echo", echo, **given)
     for each in (service, *app.services):
         each.prepare_beside({})
-        config = each.blueprint().config
-        assert config.http_port == (http_port or 8080)
-        assert ports(config, lambda _: True).rpc == config.http_port + 1
+        drawn = each.blueprint()
+        assert (drawn.config.http_port, drawn.config.rpc_port) == (http_port or 8080, None)
+        assert drawn.one_port  # gRPC shares it
+
+
+def test_gRPC_gets_its_port_where_a_file_or_a_class_of_services_defines_the_service(
+    tmp_path: Path,
+) -> None:
+    from penstock import Op, Service, WebService
+    from penstock.service.blueprint import deploy
+
+    class Echo(WebService):
+        def get_pipeline_response(self, read_op: RequestOp) -> Op:
+            return Op("echo", [read_op])
+
+    file = tmp_path / "config.yml"
+    file.write_text("http_port: 18080\n")
+    of_class, of_file, short = Echo("a"), Service("b", Op("b")), Service("c", Op("c"))
+    of_class.prepare_pipeline_config(file)
+    of_file.prepare_pipeline_config(file)
+    short.prepare_beside({"http_port": 18080})
+    drawn = [each.blueprint() for each in (of_class, of_file, short)]
+    assert [deploy([each]).one_port for each in drawn] == [False, False, True]
+    assert not deploy(drawn).one_port  # clients of the first two expect it
 
 
 def test_a_file_overrides_single_keys_of_a_service_s_constructor(tmp_path: Path) -> None:
