@@ -824,6 +824,7 @@ class Described:
         group: its group in the list.
         query: the JSON Schema of each query parameter; all are optional.
         request: request bodies.
+        bodiless: whether the body may be empty.
         answers: all possible answers, by status.
         examples: request bodies as plain values, each with its expected answer or None.
         always: answered even beyond the door's limit of open requests; for probes.
@@ -834,6 +835,7 @@ class Described:
     group: str = ""
     query: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     request: Contents = field(default_factory=dict)
+    bodiless: bool = False
     answers: Mapping[int, Answer] = field(default_factory=dict)
     examples: Sequence[tuple[Any, Any]] = ()
     always: bool = False

@@ -173,10 +173,11 @@ def _tensors(specs: Iterable[TensorSpec], *, answered: bool = False) -> dict[str
 
 
 def _top(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The schema of a body, which is a definition if it refers to itself."""
-    name = schema.get("$ref", "").rpartition("/")[2]
-    found: Mapping[str, Any] = schema["$defs"][name] if name else schema
-    return found
+    """The schema of a body: a definition, if it refers to itself or may be null."""
+    kinds = [each for each in schema.get("anyOf", ()) if each.get("type") != "null"]
+    found: Mapping[str, Any] = kinds[0] if len(kinds) == 1 else schema
+    name = found.get("$ref", "").rpartition("/")[2]
+    return schema["$defs"][name] if name else found
 
 
 def _as_form(schema: Mapping[str, Any], files: Mapping[str, str]) -> dict[str, Any]:

@@ -143,7 +143,7 @@ def _operation(route: Http, parts: _Components) -> dict[str, Any]:
     if route.request:
         requests = [request for request, _ in route.examples]
         content = parts.content(route.request, requests)
-        found["requestBody"] = {"required": True, "content": content}
+        found["requestBody"] = {"required": not route.bodiless, "content": content}
     found["responses"] = {
         str(status): _response(status, answer, route, parts)
         for status, answer in sorted(route.answers.items())

@@ -81,6 +81,7 @@ class TypedApplication:
                 description=each.description,
                 group=self.title or "Routes",
                 request=_only(taken, kind),
+                bodiless=each.signature.request.optional,
                 answers={200: good, **engine_errors()},
                 examples=each.examples,
             )

@@ -1,7 +1,8 @@
 """The schemas of a typed function's requests and answers, from its annotations.
 
-One parameter that is a model (pydantic's, a dataclass, a TypedDict) is the body itself; any other
-parameters are members of the body, which is an object:
+One parameter that is a model (pydantic's, a dataclass, a TypedDict), a union of models, or either
+of them or None, is the body itself; any other parameters are members of the body, which is an
+object:
 
     def predict(flower: Flower) -> Species            {"petal_length": 4.7, ...}
     def add(x: float, y: float = 1.0) -> float        {"x": 1.5, "y": 2}
@@ -13,28 +14,23 @@ With ``batch``, the parameters are lists with an element for each request, and s
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
-import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Annotated, Any, Protocol, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter, create_model
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, SchemaValidator, ValidationError
-from typing_extensions import is_typeddict
 
 from penstock.errors import HookError, InvalidInput, Undecodable
 from penstock.protocols import media
+from penstock.typed.annotations import element_of, has_own_config, models_of
 from penstock.typed.arrays import IMAGE
 from penstock.typed.foreign import foreign_class, foreign_default, without_schema
 
-_PLAIN = ConfigDict(
-    extra="forbid",
-    val_json_bytes="base64",
-    ser_json_bytes="base64",
-)
-
+_BASE64 = ConfigDict(val_json_bytes="base64", ser_json_bytes="base64")
+_PLAIN = ConfigDict(**_BASE64, extra="forbid")
 
 _LARGE = 64 << 10
 """Bytes of a body above which only the first fault of a list or dict is reported."""
@@ -82,29 +78,42 @@ class Schema:
         annotation: the type's annotation.
         name: its name in messages.
         of_answers: describe values as written, not as read.
+        default: the value of an empty body; without one such a body is refused.
+
+    Attributes:
+        optional: whether there is a default.
 
     Raises:
         HookError: the type cannot be decoded from a body.
     """
 
-    __slots__ = ("_adapter", "_first_faults", "_of_answers", "annotation")
+    __slots__ = (
+        "_adapter", "_default", "_first_faults", "_of_answers", "annotation", "optional",
+    )  # fmt: skip
 
-    def __init__(self, annotation: Any, name: str, *, of_answers: bool = False) -> None:
+    def __init__(
+        self,
+        annotation: Any,
+        name: str,
+        *,
+        of_answers: bool = False,
+        default: Any = inspect.Parameter.empty,
+    ) -> None:
         problem = foreign_class(annotation)
         if problem is not None:
             raise HookError(f"{name}: {problem}")
         self.annotation = annotation
         self._of_answers = of_answers
         self._first_faults: SchemaValidator | None = None
-        own = isinstance(annotation, type) and (
-            issubclass(annotation, BaseModel)
-            or dataclasses.is_dataclass(annotation)
-            or is_typeddict(annotation)
-        )
+        if default is inspect.Parameter.empty:
+            default = ...
+        self._default = FieldInfo.from_annotated_attribute(annotation, default)
+        self.optional = not self._default.is_required()
+        config: ConfigDict | None = _BASE64 if models_of(annotation) else _PLAIN
+        if has_own_config(annotation):
+            config = None
         try:
-            self._adapter: TypeAdapter[Any] = TypeAdapter(
-                annotation, config=None if own else _PLAIN
-            )
+            self._adapter: TypeAdapter[Any] = TypeAdapter(annotation, config=config)
             self.describe(refs="{model}")
         except PydanticUserError as error:
             raise _no_schema(name, [annotation], error) from error
@@ -139,6 +148,8 @@ class Schema:
             InvalidInput: the value is invalid; the text names the places.
             Undecodable: the body does not match its media type, or the type is unknown.
         """
+        if not body and self.optional and (media.is_json(kind) or media.is_msgpack(kind)):
+            return self._default.get_default(call_default_factory=True, validated_data={})
         # The validator directly: the options of the adapter's methods cost as much as a small body.
         validator = self._brief() if len(body) > _LARGE else self._adapter.validator
         try:
@@ -307,13 +318,19 @@ class Signature:
         taken = {each.name: self._type_of(each, hints) for each in parameters}
         if not taken:
             raise HookError(f"{self.name} has no parameter: add one for the body")
+        defaults = {each.name: each.default for each in parameters}
         if batched:
             taken = {name: _element(kind, self.name, name) for name, kind in taken.items()}
+            defaults = {
+                name: _of_one(self.name, name, taken[name], defaults[name]) for name in taken
+            }
         self.names = list(taken)
         kinds = list(taken.values())
-        self.whole = len(kinds) == 1 and _is_model(kinds[0])
-        whole = kinds[0] if self.whole else _members(self.name, parameters, taken)
-        self.request = Schema(whole, self.name)
+        self.whole = len(kinds) == 1 and bool(models_of(kinds[0]))
+        if self.whole:
+            self.request = Schema(kinds[0], self.name, default=defaults[self.names[0]])
+        else:
+            self.request = Schema(_members(self.name, taken, defaults), self.name)
         self.response = response or response_of(function, batched=batched)
         self.files = file_members(kinds[0]) if self.whole else _files(taken)
         self.raw = next(iter(self.files), None)
@@ -376,13 +393,11 @@ def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
         raise HookError(f"{name}: an annotation cannot be read: {error}") from error
 
 
-def _members(
-    name: str, parameters: Sequence[inspect.Parameter], taken: Mapping[str, Any]
-) -> type[BaseModel]:
+def _members(name: str, taken: Mapping[str, Any], defaults: Mapping[str, Any]) -> type[BaseModel]:
     """Make a model whose members are the parameters."""
     fields: dict[str, Any] = {
-        each.name: (taken[each.name], ... if each.default is each.empty else each.default)
-        for each in parameters
+        each: (kind, ... if defaults[each] is inspect.Parameter.empty else defaults[each])
+        for each, kind in taken.items()
     }
     words = [word.capitalize() for word in name.split("_")]
     try:
@@ -393,32 +408,46 @@ def _members(
 
 def _element(kind: Any, function: str, what: str) -> Any:
     """Return the T of ``list[T]``."""
-    if get_origin(kind) in (list, Sequence, types.GenericAlias) and get_args(kind):
-        return get_args(kind)[0]
+    found = element_of(kind)
+    if found is None:
+        raise HookError(
+            f"{function}: with batch, {what} is a list with an element for each request:"
+            f" write list[...], not {getattr(kind, '__name__', kind)}"
+        )
+    return found
+
+
+def _of_one(function: str, name: str, kind: Any, default: Any) -> Any:
+    """Return the default of one request; that of a function of batches may be a list of one.
+
+    Raises:
+        HookError: it is a list that is neither.
+    """
+    if not isinstance(default, list):
+        return default
+    schema = Schema(kind, function)
+    for each in [default, *default][:2]:
+        try:
+            schema.check(each)
+        except ValidationError:
+            continue
+        if each is default or len(default) == 1:
+            return each
     raise HookError(
-        f"{function}: with batch, {what} is a list with an element for each request:"
-        f" write list[...], not {getattr(kind, '__name__', kind)}"
-    )
-
-
-def _is_model(kind: Any) -> bool:
-    if get_origin(kind) is Annotated:
-        kind = get_args(kind)[0]
-    if get_origin(kind) in (types.UnionType,):
-        return all(_is_model(each) for each in get_args(kind))
-    return isinstance(kind, type) and (
-        issubclass(kind, BaseModel) or dataclasses.is_dataclass(kind) or is_typeddict(kind)
+        f"{function}: with batch, the default of {name} is that of one request, or a list with"
+        f" only that, not {default!r}"
     )
 
 
 def file_members(kind: Any) -> tuple[str, ...]:
     """Return the members of a model that may be the bytes of files, such as an image."""
-    if not isinstance(kind, type) or not issubclass(kind, BaseModel):
+    models = models_of(kind)
+    if len(models) != 1 or not isinstance(models[0], type) or not issubclass(models[0], BaseModel):
         return ()
     return _files(
         {
             name: Annotated[each.annotation, *each.metadata, None]
-            for name, each in kind.model_fields.items()
+            for name, each in models[0].model_fields.items()
         }
     )
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Generic, Literal, NewType, Optional, TypeVar, Union
 
 import numpy as np
 import ormsgpack
 import pytest
 from fastapi import Depends, Query, Request, UploadFile
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
-from typing_extensions import TypedDict
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from typing_extensions import TypeAliasType, TypedDict
 
 from penstock.errors import HookError, InvalidInput, TooLarge, Undecodable, UnknownMediaType
 from penstock.protocols import media
@@ -76,6 +76,135 @@ def test_a_body_is_decoded_to_arguments(function: Any, body: bytes, expected: ob
     signature = Signature(function, batched=False)
     value = signature.request.read(body, media.JSON, signature.raw)
     assert signature.call(function, [value]) == expected
+
+
+class Cat(BaseModel):
+    kind: Literal["cat"]
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"]
+
+
+T = TypeVar("T")
+
+
+class Box(BaseModel, Generic[T]):
+    kind: T
+
+
+@dataclass
+class Crate(Generic[T]):
+    kind: T
+
+
+Pet = TypeAliasType("Pet", Cat | Dog)
+Maybe = TypeAliasType("Maybe", Union[T, None], type_params=(T,))  # noqa: UP007
+Known = TypeAliasType("Known", Annotated[Pet, Field(description="a pet")])
+New = NewType("New", Cat)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        Cat | Dog,
+        Union[Cat, Dog],  # noqa: UP007
+        Optional[Cat],  # noqa: UP045
+        Cat | None,
+        Annotated[Cat, Field(description="a cat")],
+        Annotated[Cat | Dog, Field(discriminator="kind")],
+        Annotated[Union[Cat, Dog, None], Field(discriminator="kind")],  # noqa: UP007
+        Pet,
+        Maybe[Cat],  # type: ignore[misc]
+        Known,
+        Annotated[Known | None, Field(description="maybe")],
+        New,
+        Box[str],
+        Crate[str],
+        Named | Box[str],
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_model_is_the_body_in_every_spelling(kind: Any, batched: bool) -> None:
+    def take(pet: Any) -> Any:
+        return [each.kind for each in pet] if batched else pet.kind
+
+    take.__annotations__["pet"] = list[kind] if batched else kind
+    signature = Signature(take, batched=batched)
+    assert signature.whole
+    for body, media_type in (
+        (b'{"kind": "cat", "more": 1}', media.JSON),
+        (ormsgpack.packb({"kind": "cat", "more": 1}), media.MSGPACK),
+    ):
+        value = signature.request.read(body, media_type)
+        assert signature.call(take, [value]) == (["cat"] if batched else "cat")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [Cat | int, Optional[int], list[Cat], dict[str, Cat], Union[Cat, list[Cat]]],  # noqa: UP007, UP045
+)
+def test_a_parameter_that_is_no_model_is_a_member(kind: Any) -> None:
+    def take(pet: Any) -> None:
+        raise AssertionError
+
+    take.__annotations__["pet"] = kind
+    assert not Signature(take, batched=False).whole
+
+
+def maybe(flower: Flower | None) -> Any:
+    return flower
+
+
+def usual(flower: Flower = Flower(length=3)) -> Any:  # noqa: B008 - it is copied
+    return flower
+
+
+def made(flower: Flower = Field(default_factory=lambda: Flower(length=4))) -> Any:  # noqa: B008
+    return flower
+
+
+def test_an_optional_body_may_be_null_and_one_with_a_default_may_be_empty() -> None:
+    signature = Signature(maybe, batched=False)
+    assert signature.request.read(b"null", media.JSON) is None
+    assert not signature.request.optional
+    with pytest.raises(Undecodable, match="the body is empty"):
+        signature.request.read(b"", media.JSON)
+    for function, length in ((usual, 3), (made, 4)):
+        signature = Signature(function, batched=False)
+        assert signature.request.optional
+        for kind in ("", media.JSON, media.MSGPACK):
+            value = signature.request.read(b"", kind)
+            assert value == Flower(length=length)
+            value.length += 1  # of this request only
+
+
+def tagged(
+    x: list[int],
+    tags: list[list[str]] = [],  # noqa: B006 - it is copied
+    by: list[float] = [2.0],  # noqa: B006
+    seen: list[dict[str, int]] = {},  # type: ignore[assignment]  # noqa: B006
+) -> list[Any]:
+    for each in tags:
+        each.append("seen")
+    for index, counts in enumerate(seen):
+        counts["n"] = index
+    return list(zip(tags, by, seen, strict=True))
+
+
+def test_the_defaults_of_a_batch_are_those_of_one_request_and_never_shared() -> None:
+    signature = Signature(tagged, batched=True)
+    for _ in range(2):
+        values = [signature.request.read(b'{"x": 1}', media.JSON) for _ in range(2)]
+        found = signature.call(tagged, values)
+        assert found == [(["seen"], 2.0, {"n": 0}), (["seen"], 2.0, {"n": 1})]
+    properties = signature.request.describe(refs="{model}")["properties"]
+    assert properties["by"]["default"] == 2.0
+
+
+def of_two(x: list[float] = [1.0, 2.0]) -> list[float]:  # noqa: B006
+    return x
 
 
 def test_msgpack_forms_and_files_are_decoded_to_the_same_arguments() -> None:
@@ -303,6 +432,7 @@ def of_dependency(x: int = Depends(of_query)) -> int:
         (no_schema, False, "no schema"),
         (of_model, True, "write list"),
         (lambda flowers: [], True, "has no type"),
+        (of_two, True, r"the default of x is that of one request, .* not \[1.0, 2.0\]"),
     ],
 )
 def test_a_function_without_a_schema_is_an_error(function: Any, batched: bool, words: str) -> None:
