@@ -113,6 +113,14 @@ class RequestError(PenstockError):
         twin.args = (text,)
         return twin
 
+    def forget_origin(self) -> None:
+        """Drop the traceback and the exceptions that led to this one.
+
+        Their frames hold the request, and in their variables often this error: a cycle, which would
+        keep both in memory until a garbage collection.
+        """
+        self.__traceback__ = self.__cause__ = self.__context__ = None
+
 
 class Undecodable(RequestError):
     """The bytes are not a valid message."""

@@ -22,7 +22,8 @@ REQUEST_OP_NAME = "@DAGExecutor"
 class Outcome:
     """The result of one op for one sample: ``value`` when ``error`` is None.
 
-    ``jump``: the op jumps over the targets named in ``jump_to_ops``.
+    ``jump``: the op jumps over the targets named in ``jump_to_ops``. The error forgets its origin,
+    which has been logged.
     """
 
     __slots__ = ("error", "jump", "value")
@@ -33,6 +34,8 @@ class Outcome:
         self.value = value
         self.error = error
         self.jump = jump
+        if error is not None:
+            error.forget_origin()
 
     def __repr__(self) -> str:
         if self.error is not None:

@@ -179,9 +179,7 @@ class PipelineProtocol:
 
     def as_reply(self, error: RequestError) -> Reply | None:
         """The error's reply; None if the error fails the call itself."""
-        # The traceback's frames refer to the request and the error: a cycle that would outlive the
-        # call.
-        error.__traceback__ = None
+        error.forget_origin()
         if isinstance(error, ServiceBusy) and not self._strict:
             return error_reply(error)
         return None

@@ -18,6 +18,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import cache
 from typing import Any
 
@@ -281,7 +282,8 @@ class Channel(_Channel):
 
 def _reply(outcome: Outcome) -> bytes:
     if isinstance(outcome, CallFailed):
-        raise outcome
+        # A copy: the traceback's frames hold the outcome, which would be a cycle.
+        raise copy(outcome)
     return outcome
 
 

@@ -130,9 +130,6 @@ class Submission(Flight):
         try:
             self.graph.engine.submit(self, on_answer)
         except RequestError as refusal:
-            # The traceback's frames refer to the request and the error: a cycle that would outlive
-            # the call.
-            refusal.__traceback__ = None
             self.over = True
             self.release()
             on_answer(self, Outcome(None, refusal))

@@ -131,6 +131,7 @@ class ThreadExecutor(LocalExecutor):
                 return
             take_turn(op, item[0])
             done.append(item)
+            del item  # an idle thread keeps no requests
             answered.signal()
 
     def _report(self) -> None:

@@ -377,6 +377,7 @@ def _run_together(
     if len(members) == 1 or isinstance(answer, _OF_NO_SAMPLE) or not op.options.isolate_errors:
         _fail(members, answer)
         return
+    answer.forget_origin()  # not logged: its samples run again
     half = len(members) // 2
     yield from _run_together(op, members[:half], rows and rows[:half])
     yield from _run_together(op, members[half:], rows and rows[half:])

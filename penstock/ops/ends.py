@@ -264,6 +264,8 @@ def _end_failed(hook: str, error: BaseException, log_id: int) -> RequestError:
 
 
 def _rpc_package_error(error: BaseException) -> RequestError:
-    if isinstance(error, RequestError) and not isinstance(error, PackageError | HookFailed):
-        return error
+    if isinstance(error, RequestError):
+        error.forget_origin()  # the call may keep it
+        if not isinstance(error, PackageError | HookFailed):
+            return error
     return PackageError(f"rpc package error: {short_text_of(error)}")

@@ -217,7 +217,7 @@ def prepare(call: Call) -> None:
     try:
         call.feed, _ = unpack(call)
     except RequestError as error:
-        error.__traceback__ = None
+        error.forget_origin()
         call.problem = error
 
 

@@ -1,3 +1,4 @@
+import gc
 import queue
 import subprocess
 import threading
@@ -52,6 +53,23 @@ def test_a_call_to_a_refusing_endpoint_is_reported_as_not_sent(dead_endpoint: st
     assert isinstance(failure, CallFailed)
     assert (failure.status, failure.sent, failure.retryable) == (GrpcCode.UNAVAILABLE, False, True)
     assert dead_endpoint in str(failure)
+
+
+def test_a_failed_call_leaves_no_cycle(dead_endpoint: str) -> None:
+    channel = Channel([endpoint_of(dead_endpoint)], None)
+    gc.collect()
+    gc.disable()
+    try:
+        with pytest.raises(CallFailed):
+            channel.call(b"ask", deadline=time.monotonic() + TIMEOUT)
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        assert not [each for each in gc.garbage if type(each) is CallFailed]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+        channel.close()
 
 
 def test_a_call_to_an_unresolvable_host_is_reported_as_not_sent() -> None:

@@ -1,5 +1,6 @@
 """run_batch: a sample's outcome does not depend on its neighbours, and no hook ends a worker."""
 
+import gc
 import math
 import time
 from asyncio import CancelledError
@@ -408,6 +409,41 @@ def test_an_exception_of_process_is_one_warning_per_culprit_and_none_per_half(
     assert "ValueError: no such cat" in caplog.text
     # Otherwise the frames would hold the batch as long as the reply exists.
     assert all(outcome.error.__cause__ is None for outcome in outcomes if outcome.error)
+
+
+class RaisingOurs(RefusingBad):
+    """The same with an error of ours, raised in ``preprocess`` or ``process``."""
+
+    def preprocess(self, input_dicts: Any, data_id: int, log_id: int) -> Any:
+        ((_, feed),) = input_dicts.items()
+        if feed["x"][0, 0] == 0:
+            raise InputMismatch("no such cat")
+        return feed
+
+    def process(self, feed_batch: Any, typical_logid: int) -> Any:
+        try:
+            return super().process(feed_batch, typical_logid)
+        except ValueError as error:
+            raise InputMismatch("no such cat") from error
+
+
+@pytest.mark.parametrize("kind", [RefusingBad, RaisingOurs])
+@pytest.mark.parametrize("size", [1, 8])
+def test_failed_samples_leave_no_cycle(
+    kind: type[Op], size: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        samples = [sample_of(n, x=np.array([[BAD if n % 3 else n]])) for n in range(3, 3 + size)]
+        outcomes = run(kind("cat"), *samples)
+        outcomes += run(kind("cat"), sample_of(0, x=np.array([[0]])))
+        caplog.clear()  # the records have the tracebacks
+        del samples
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+    assert any(outcome.error for outcome in outcomes) == (size > 1 or kind is RaisingOurs)
 
 
 def test_without_isolation_one_warning_names_all_samples_of_the_batch(
