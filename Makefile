@@ -26,6 +26,8 @@ $(DEMO): requirements/demo.txt requirements/data.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) requirements/demo.txt
 	$(INSTALL) requirements/data.txt
+	@# The name of the distribution until November 2026, with the same command.
+	$(BIN)/python -m pip uninstall --quiet --quiet --yes penstock
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 

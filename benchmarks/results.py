@@ -21,8 +21,9 @@ from typing import Any
 
 from benchmarks.load import Report
 from benchmarks.scenarios import Target
+from penstock.version import VERSION
 
-PACKAGES = ("penstock", "uvicorn", "uvloop", "httptools", "grpcio", "onnxruntime", "numpy")
+PACKAGES = ("uvicorn", "uvloop", "httptools", "grpcio", "onnxruntime", "numpy")
 GENERATOR_LIMIT = 0.95
 """Share of its core above which a generator may have limited the floor (an estimate)."""
 HEADINGS = (
@@ -188,7 +189,10 @@ def machine_facts(*, rounds: int, seconds: float) -> dict[str, Any]:
         "load_average": os.getloadavg()[0],
         "kernel": platform.release(),
         "python": platform.python_version(),
-        "packages": {name: version(name) for name in PACKAGES},
+        "packages": {
+            "penstock": VERSION,
+            **{name: version(name) for name in PACKAGES},
+        },
         "rounds": rounds,
         "seconds": seconds,
     }

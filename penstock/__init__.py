@@ -7,6 +7,8 @@ imported when it is first used, so that a client does not pay for the server, no
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from penstock.version import VERSION
+
 if TYPE_CHECKING:
     from penstock.client import AsyncPipelineClient, PipelineClient
     from penstock.instrument import Instrument
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from penstock.tensor import Signature
     from penstock.typed.arrays import Array, Image
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "Analyst",

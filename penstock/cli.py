@@ -25,6 +25,7 @@ from penstock.observe.logs import (
     logging_to_stderr,
 )
 from penstock.service import flags
+from penstock.version import VERSION
 
 app = typer.Typer(
     add_completion=False,
@@ -552,9 +553,7 @@ def plan(
 @app.command()
 def version() -> None:
     """Print the version."""
-    from importlib.metadata import version as installed
-
-    typer.echo(f"penstock {installed('penstock')}")
+    typer.echo(f"penstock {VERSION}")
 
 
 def _flags(

@@ -17,6 +17,7 @@ FLOORS = {
     "penstock.tensor": 0,
     "penstock.request": 0,
     "penstock.instrument": 0,
+    "penstock.version": 0,
     "penstock.protocols": 1,
     "penstock.graph": 1,
     "penstock.batching": 1,
@@ -41,6 +42,7 @@ GROUND = [
     "penstock.tensor",
     "penstock.request",
     "penstock.instrument",
+    "penstock.version",
 ]
 ROOF = {
     "penstock",

@@ -128,7 +128,7 @@ def test_type_checkers_resolve_the_same_names_to_the_same_objects() -> None:
 
 
 def test_the_version_is_the_installed_one() -> None:
-    assert penstock.__version__ == version("penstock")
+    assert penstock.__version__ == version("penstock-serving")
 
 
 def test_importing_penstock_imports_no_heavy_package() -> None:

@@ -18,6 +18,7 @@ from typing import Final
 
 from paddle_serving_server.process_info import end, recorded
 from penstock.errors import StartupError
+from penstock.version import VERSION
 
 _LIBRARIES: Final = {
     "paddlepaddle": "Paddle's models, on the CPU",
@@ -71,7 +72,8 @@ def _recorded(arguments: Sequence[str]) -> AbstractContextManager[None]:
 
 def check() -> int:
     """Print the installed libraries. Returns 1 if Paddle's models cannot be opened."""
-    found = {name: _installed(name) for name in ("penstock", "numpy", *_LIBRARIES)}
+    found: dict[str, str | None] = {"penstock": VERSION}
+    found |= {name: _installed(name) for name in ("numpy", *_LIBRARIES)}
     for name, number in found.items():
         what = _LIBRARIES.get(name)
         print(f"{name:17} {number or 'not installed'}{f'   opens {what}' if what else ''}")

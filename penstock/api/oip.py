@@ -14,7 +14,6 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from importlib.metadata import version
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote
 
@@ -63,6 +62,7 @@ from penstock.protocols.oip import InferRequest
 from penstock.protocols.protobuf import varint
 from penstock.protocols.status import GrpcCode
 from penstock.request import Feed, Outcome
+from penstock.version import VERSION
 
 _Decoded: TypeAlias = tuple[ServedGraph, InferRequest, bool]
 """A decoded request: its graph, the request, and whether it has raw bytes over gRPC."""
@@ -575,7 +575,7 @@ def _simple(
 
 
 def _server_metadata() -> dict[str, Any]:
-    return {"name": "penstock", "version": version("penstock"), "extensions": [*EXTENSIONS]}
+    return {"name": "penstock", "version": VERSION, "extensions": [*EXTENSIONS]}
 
 
 def _metadata(spec: Any) -> dict[str, Any]:

@@ -879,7 +879,7 @@ class ServiceConfig(Section):
     otel: bool = Field(
         default=False,
         description="Export requests as OpenTelemetry spans, configured by the environment"
-        " variables `OTEL_…`; see tracing.md. Needs `penstock[otel]`.",
+        " variables `OTEL_…`; see tracing.md. Needs `penstock-serving[otel]`.",
     )
     metrics: bool = Field(
         default=True,

@@ -10,11 +10,11 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from penstock.observe.counters import ROWS, SECONDS
+from penstock.version import VERSION
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -285,7 +285,7 @@ class Families:
 
     def _add_service(self, report: Report) -> None:
         add = self._add
-        add("penstock_build_info", 1, version("penstock"), platform.python_version())
+        add("penstock_build_info", 1, VERSION, platform.python_version())
         add("penstock_ready", report["ready"])
         add("penstock_engines", report["engines"])
         add("penstock_engines_ended", report.get("engines_ended", 0))

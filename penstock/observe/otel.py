@@ -16,7 +16,7 @@ import os
 from collections import deque
 from collections.abc import Iterator
 from hashlib import blake2b
-from importlib.metadata import entry_points, version
+from importlib.metadata import entry_points
 from random import getrandbits
 from threading import Event, Thread
 from time import monotonic_ns, time_ns
@@ -52,6 +52,7 @@ from penstock.protocols.http2.hpack import encode_block
 from penstock.protocols.status import STATUS
 from penstock.protocols.trace_context import SAMPLED, TRACEPARENT, fields, parse, state_of
 from penstock.request import Batch, Sample
+from penstock.version import VERSION
 
 _log: Final = logging.getLogger(__name__)
 
@@ -132,7 +133,7 @@ class SpanWriter:
         if str(resource.attributes[SERVICE_NAME]).startswith("unknown_service"):
             resource = resource.merge(Resource({SERVICE_NAME: service}))
         self._resource = resource.merge(Resource({"process.pid": os.getpid()}))
-        self._scope = InstrumentationScope("penstock", version("penstock"))
+        self._scope = InstrumentationScope("penstock", VERSION)
         self._key = os.urandom(16)
         self._remote: set[str] = set()  # ops that have called other servers
         self._waiting: deque[tuple[Timeline, _Trace]] = deque()

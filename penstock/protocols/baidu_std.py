@@ -386,6 +386,8 @@ def _cramjam() -> Any:
     try:
         import cramjam
     except ImportError:
-        text = "snappy is not supported here: it needs the package cramjam (penstock[snappy])"
+        text = (
+            "snappy is not supported here: it needs the package cramjam (penstock-serving[snappy])"
+        )
         raise UnknownEncoding(text) from None
     return cramjam

@@ -231,7 +231,7 @@ def _library() -> Any:
         import onnxruntime
     except ImportError as error:
         raise ModelError(
-            f"opening an ONNX model needs ONNX Runtime: install 'penstock[onnx]' ({error})"
+            f"opening an ONNX model needs ONNX Runtime: install 'penstock-serving[onnx]' ({error})"
         ) from error
     return onnxruntime
 

@@ -257,7 +257,8 @@ def _needing_openvino() -> Iterator[None]:
         yield
     except ImportError as error:
         raise ModelError(
-            f"opening an OpenVINO model needs {NAME}: install 'penstock[openvino]' ({error})"
+            f"opening an OpenVINO model needs {NAME}: install 'penstock-serving[openvino]'"
+            f" ({error})"
         ) from error
 
 

@@ -440,7 +440,7 @@ def _needing_paddle() -> Iterator[None]:
         yield
     except ImportError as error:
         raise ModelError(
-            f"opening a Paddle model needs {NAME}: install 'penstock[paddle]' ({error})"
+            f"opening a Paddle model needs {NAME}: install 'penstock-serving[paddle]' ({error})"
         ) from error
 
 

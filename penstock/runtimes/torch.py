@@ -257,7 +257,7 @@ def _needing_torch() -> Iterator[None]:
         yield
     except ImportError as error:
         raise ModelError(
-            f"opening a PyTorch model needs {NAME}: install 'penstock[torch]' ({error})"
+            f"opening a PyTorch model needs {NAME}: install 'penstock-serving[torch]' ({error})"
         ) from error
 
 

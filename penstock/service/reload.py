@@ -32,7 +32,7 @@ def run_and_reload(file: Path, arguments: Sequence[str]) -> None:
         from watchfiles import Change, DefaultFilter, run_process
     except ImportError as error:
         raise StartupError(
-            "--reload needs the package watchfiles: pip install 'penstock[reload]'"
+            "--reload needs the package watchfiles: pip install 'penstock-serving[reload]'"
         ) from error
     if not file.is_file():
         raise StartupError(f"{file} does not exist")

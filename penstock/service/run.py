@@ -525,7 +525,7 @@ def _import_otel() -> ModuleType:
     try:
         from penstock.observe import otel
     except ModuleNotFoundError as error:
-        text = f"otel: true needs further packages ({error}): pip install 'penstock[otel]'"
+        text = f"otel: true needs further packages ({error}): pip install 'penstock-serving[otel]'"
         raise StartupError(text) from error
     return otel
 

@@ -39,7 +39,8 @@ def client(app: App) -> Iterator[httpx.Client]:
         import httpx
     except ImportError as error:
         raise StartupError(
-            "penstock.testing.client needs the package httpx: pip install 'penstock[testing]'"
+            "penstock.testing.client needs the package httpx:"
+            " pip install 'penstock-serving[testing]'"
         ) from error
 
     application = app.for_tests()

@@ -187,7 +187,7 @@ class Image:
             data, and converted.
         max_pixels: larger images are refused before they are decoded.
 
-    Needs the package Pillow (``pip install 'penstock[images]'``).
+    Needs the package Pillow (``pip install 'penstock-serving[images]'``).
     """
 
     takes_file: ClassVar = True

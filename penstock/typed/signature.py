@@ -132,7 +132,7 @@ class Schema:
         """
         if find_spec("PIL") is None and IMAGE in repr(self.describe(refs="{model}")):
             raise HookError(
-                f"{name}: an Image needs the package Pillow: pip install 'penstock[images]'"
+                f"{name}: an Image needs the package Pillow: pip install 'penstock-serving[images]'"
             )
 
     def read(self, body: bytes, kind: str, raw: str | None = None) -> Any:

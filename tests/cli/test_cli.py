@@ -7,13 +7,13 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from penstock.cli import app
+from penstock.version import VERSION
 from tests.service.scripts import PENSTOCK, post, script, until
 from tests.services.process import ServiceProcess, free_port, running
 
@@ -70,7 +70,7 @@ def test_each_command_has_help(command: str) -> None:
 
 def test_the_version_is_the_installed_one() -> None:
     for command in ("version", "--version"):
-        assert penstock(command).output == f"penstock {version('penstock')}\n"
+        assert penstock(command).output == f"penstock {VERSION}\n"
 
 
 def test_python_m_penstock_is_the_command() -> None:
@@ -81,7 +81,7 @@ def test_python_m_penstock_is_the_command() -> None:
         timeout=30,
         check=True,
     )
-    assert done.stdout == f"penstock {version('penstock')}\n"
+    assert done.stdout == f"penstock {VERSION}\n"
 
 
 # check

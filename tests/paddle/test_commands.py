@@ -12,6 +12,7 @@ from paddle_serving_app import package, trace
 from paddle_serving_client.convert import main as convert
 from paddle_serving_server import serve
 from paddle_serving_server.util import ArgsParser
+from penstock.version import VERSION
 
 
 def test_list_model_lists_the_originals_models(capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,7 +67,7 @@ def test_check_prints_missing_packages(
     monkeypatch.setattr(serve, "version", no_paddle)
     assert serve.main(["check"]) == 1
     captured = capsys.readouterr().out
-    assert "penstock          1.2.3\n" in captured
+    assert f"penstock          {VERSION}\n" in captured
     assert "paddlepaddle      not installed" in captured
     assert "install 'penstock-paddle[cpu]'" in captured
 

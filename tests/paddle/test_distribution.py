@@ -71,12 +71,12 @@ def test_both_distributions_have_the_same_version() -> None:
     project = tomllib.loads((FOLDER / "pyproject.toml").read_text())["project"]
     penstock_version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert project["version"] == penstock_version == version("penstock-paddle")
-    assert project["dependencies"] == [f"penstock=={penstock_version}"]
+    assert project["dependencies"] == [f"penstock-serving=={penstock_version}"]
     for extra in project["optional-dependencies"].values():
         assert all(
             each.endswith(f"=={penstock_version}") for each in extra if each.startswith("penstock")
         )
-    assert f"penstock=={penstock_version}" in (requires("penstock-paddle") or [])
+    assert f"penstock-serving=={penstock_version}" in (requires("penstock-paddle") or [])
 
 
 @pytest.mark.parametrize("package", sorted(PACKAGES - {"penstock_paddle"}))

@@ -273,7 +273,7 @@ def test_snappy_is_supported_if_its_library_is_installed(monkeypatch: pytest.Mon
     with pytest.raises(TooLarge, match="expands to more than 200 times"):
         codec.decompress(1, b"\xff\xff\xff\x7f" + compressed, 1 << 40)
     monkeypatch.setitem(sys.modules, "cramjam", None)
-    with pytest.raises(UnknownEncoding, match=r"penstock\[snappy\]"):
+    with pytest.raises(UnknownEncoding, match=r"penstock-serving\[snappy\]"):
         codec.decompress(1, compressed, 20)
 
 

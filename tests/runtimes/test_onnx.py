@@ -119,7 +119,7 @@ def test_without_onnx_runtime_the_extra_is_named(
     regression, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(ModelError, match=r"penstock\[onnx\]"):
+    with pytest.raises(ModelError, match=r"penstock-serving\[onnx\]"):
         opened(regression())
 
 
@@ -331,7 +331,7 @@ def test_problems_include_a_missing_library_and_an_ambiguous_folder(
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     requested = ModelOptions(path=str(folder), precision="fp16")
     library, files, precision = OnnxRuntime().problems(folder, requested)
-    assert "penstock[onnx]" in str(library)
+    assert "penstock-serving[onnx]" in str(library)
     assert str(files).startswith("local_service_conf.model_config: model folder ")
     assert precision.key == "precision"
 

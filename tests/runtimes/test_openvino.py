@@ -60,9 +60,9 @@ def test_without_openvino_the_extra_is_named(
     put(tmp_path, "model")
     monkeypatch.setitem(sys.modules, "openvino", None)
     options = ModelOptions(path=str(tmp_path))
-    with pytest.raises(ModelError, match=r"install 'penstock\[openvino\]'"):
+    with pytest.raises(ModelError, match=r"install 'penstock-serving\[openvino\]'"):
         open_session(options)
-    assert "install 'penstock[openvino]'" in str(model_problems(options)[0])
+    assert "install 'penstock-serving[openvino]'" in str(model_problems(options)[0])
 
 
 @with_openvino

@@ -97,9 +97,9 @@ def test_without_paddle_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "__model__").touch()
     monkeypatch.setitem(sys.modules, "paddle", None)
     options = ModelOptions(path=str(tmp_path))
-    with pytest.raises(ModelError, match=r"install 'penstock\[paddle\]'"):
+    with pytest.raises(ModelError, match=r"install 'penstock-serving\[paddle\]'"):
         open_session(options)
-    assert "install 'penstock[paddle]'" in str(model_problems(options)[0])
+    assert "install 'penstock-serving[paddle]'" in str(model_problems(options)[0])
 
 
 def tensor(*dims: int, code: int = 5, data: bytes | None = None) -> bytes:
@@ -461,8 +461,8 @@ def test_a_folder_named_paddle_is_not_taken_for_the_library(
     monkeypatch.delitem(sys.modules, "paddle.inference", raising=False)
     (tmp_path / "a.json").write_text(PIR)
     options = ModelOptions(path=str(tmp_path / "a.json"))
-    assert "install 'penstock[paddle]'" in str(PaddleRuntime().problems(tmp_path, options))
-    with pytest.raises(ModelError, match=r"install 'penstock\[paddle\]'"):
+    assert "install 'penstock-serving[paddle]'" in str(PaddleRuntime().problems(tmp_path, options))
+    with pytest.raises(ModelError, match=r"install 'penstock-serving\[paddle\]'"):
         PaddleRuntime().open(tmp_path, options)
 
 

@@ -128,7 +128,7 @@ def test_checking_options_for_gpus_does_not_import_paddle(tmp_path: Path) -> Non
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True
     )
-    assert "penstock[paddle]" not in done.stdout
+    assert "penstock-serving[paddle]" not in done.stdout
     assert "compiled for the CPU only" in done.stdout
 
 

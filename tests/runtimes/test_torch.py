@@ -138,9 +138,9 @@ def test_without_pytorch_the_extra_is_named(
     archive(tmp_path / "m.pt", {"constants.pkl": b"", "code/m.py": b""})
     monkeypatch.setitem(sys.modules, "torch", None)
     options = ModelOptions(path=str(tmp_path))
-    with pytest.raises(ModelError, match=r"install 'penstock\[torch\]'"):
+    with pytest.raises(ModelError, match=r"install 'penstock-serving\[torch\]'"):
         open_session(options)
-    assert "install 'penstock[torch]'" in str(model_problems(options)[0])
+    assert "install 'penstock-serving[torch]'" in str(model_problems(options)[0])
 
 
 # Signatures

@@ -444,7 +444,7 @@ def test_an_invalid_value_is_refused_with_app_and_route(
 def test_the_test_client_without_httpx_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "httpx", None)
     with (
-        pytest.raises(StartupError, match=r"pip install 'penstock\[testing\]'"),
+        pytest.raises(StartupError, match=r"pip install 'penstock-serving\[testing\]'"),
         client(make_app()),
     ):
         pass

@@ -153,5 +153,5 @@ def test_a_missing_opentelemetry_package_is_an_error_with_the_extra_s_name(tmp_p
         command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 1
-    assert "pip install 'penstock[otel]'" in done.stderr
+    assert "pip install 'penstock-serving[otel]'" in done.stderr
     assert "Traceback" not in done.stderr

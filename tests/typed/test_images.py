@@ -57,5 +57,5 @@ def test_a_type_with_an_image_needs_pillow(monkeypatch: pytest.MonkeyPatch) -> N
     with_image.check_packages("order")
     monkeypatch.setattr("penstock.typed.signature.find_spec", lambda _: None)
     without.check_packages("order")
-    with pytest.raises(HookError, match=r"order: an Image needs .* 'penstock\[images\]'"):
+    with pytest.raises(HookError, match=r"order: an Image needs .* 'penstock-serving\[images\]'"):
         with_image.check_packages("order")
