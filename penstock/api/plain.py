@@ -163,8 +163,10 @@ class PlainApplication:
             partial(decode, body, kind, graph, route),
             partial(self._submit, route, call, graph, kind),
             failed,
-            # A file may take long to decode, whatever its size.
-            aside=len(body) > LARGE or (route.raw is not None and not media.is_json(kind)),
+            # A file may take long to decode, whatever its size; an image in JSON as well.
+            aside=len(body) > LARGE
+            or (route.raw is not None and not media.is_json(kind))
+            or (route.request is not None and route.request.has_images),
         )
 
     def _submit(
@@ -185,10 +187,10 @@ class PlainApplication:
             call.exchange.on_gone = submission.cancel
 
     def _answered(self, submission: Submission, outcome: Outcome) -> None:
-        call, _, _ = submission.context
+        call, _, route = submission.context
         if outcome.error is not None:
             call.send(error_reply(outcome.error, submission.log_id))
-        elif paddle.takes_long(outcome.value):
+        elif paddle.takes_long(outcome.value) or (route.response and route.response.has_images):
             call.aside(self._write(submission, outcome.value or {}))
         else:
             _reply(submission, outcome.value or {})

@@ -10,6 +10,7 @@ import resource
 from pathlib import Path
 
 from penstock.errors import ServiceBusy
+from penstock.typed.decoded import DecodedBytes
 
 DEFAULT_MOST = 2 << 30
 _BEYOND = 10
@@ -25,14 +26,19 @@ _CGROUP_LIMITS = (
 class ByteBudget:
     """The bytes in flight and their limit. Owned by one loop.
 
+    Args:
+        limit: bytes.
+        decoded: pictures that workers decode in this process, which count within the limit.
+
     Attributes:
         limit: bytes.
         hard_limit: the limit plus the allowed excess.
         to_come: bytes that are reserved, but have not arrived yet.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, decoded: DecodedBytes | None = None) -> None:
         self.limit = limit
+        self.decoded = DecodedBytes() if decoded is None else decoded
         self.hard_limit = limit + limit // _BEYOND
         self.used = 0
         self.refused = 0
@@ -49,7 +55,7 @@ class ByteBudget:
         Raises:
             ServiceBusy: they do not fit; nothing was reserved, a later retry may succeed.
         """
-        if self.used + count > self.limit:
+        if self.used + self.decoded.used + count > self.limit:
             raise self.refuse()
         self.used += count
 
@@ -101,7 +107,7 @@ class Reservation:
         budget = self._budget
         used = budget.used + count
         # ``reserve``, inlined: nearly every request calls this.
-        if used > budget.hard_limit:
+        if used + budget.decoded.used > budget.hard_limit:
             return False
         budget.used = used
         self.taken += count

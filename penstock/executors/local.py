@@ -7,8 +7,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
 
 from penstock.executors.event_fd import EventFd
 from penstock.executors.executor import Finished, LocalExecutor, Work
@@ -17,6 +17,8 @@ from penstock.ops.failures import process_raised
 from penstock.request import Batch, Feed, Outcome
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 TURN: Final = 0.001
 """Seconds after which no further batch of a Work is begun: the prediction was wrong, and others
@@ -219,7 +221,12 @@ class CoroutineExecutor(LocalExecutor):
         batch.worker = op.index
         began = batch.began = time.monotonic()
         try:
-            members = begin(op, batch.samples, began)
+            apart = op.op.hooks_block
+            members = (
+                begin(op, batch.samples, began)
+                if not apart
+                else (await _in_thread(begin, op, batch.samples, began))
+            )
             steps = calls(op, members)
             arguments = next(steps, None)
             batch.prepared = time.monotonic() - began
@@ -232,7 +239,7 @@ class CoroutineExecutor(LocalExecutor):
                     arguments = steps.send(answer)
                 except StopIteration:
                     arguments = None
-            return end(op, members)
+            return end(op, members) if not apart else await _in_thread(end, op, members)
         finally:
             batch.ran = time.monotonic() - began
 
@@ -244,6 +251,18 @@ class CoroutineExecutor(LocalExecutor):
                 raise
             # An awaited task of the hook was cancelled, which is a failure of the hook.
             return process_raised(op.name, error, log_id, op.label)
+
+
+async def _in_thread(step: Callable[..., T], *arguments: Any) -> T:
+    """Run a step of a batch in a thread; a cancellation waits for its end, because the op's copy is
+    used meanwhile.
+    """
+    running = asyncio.ensure_future(asyncio.to_thread(step, *arguments))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait((running,))
+        raise
 
 
 def _is_cancelled() -> bool:

@@ -59,6 +59,10 @@ class Op:
     """Whether ``process`` gets one dict with the joined feeds of the batch; otherwise it gets a
     list of feeds, and returns a dict of lists with an element for each."""
 
+    hooks_block: bool = False
+    """Whether ``preprocess`` and ``postprocess`` may take long, so that an op whose ``process`` is
+    a coroutine runs them in a thread, not on the loop."""
+
     def __init__(
         self,
         name: str | None = None,

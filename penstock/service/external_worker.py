@@ -10,11 +10,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from penstock.door.budget import default_budget
 from penstock.errors import HookError, StartupError
 from penstock.executors.external.program import WorkerProgram
 from penstock.executors.work import BoundOp, WorkOptions
 from penstock.ops.hooks import is_coroutine
 from penstock.service.build import init
+from penstock.typed.decoded import DECODED
 from penstock.typed.op import TypedOp
 
 _log = logging.getLogger(__name__)
@@ -68,6 +70,7 @@ def bound_op(target: Callable[..., Any], *, batched: bool = False) -> BoundOp:
     if is_coroutine(op.process):
         raise HookError(f"{op.name} is a coroutine: an external worker runs one call at a time")
     init(op)
+    DECODED.share(default_budget())
     return BoundOp(op, None, WorkOptions(process=op.hook_name("process")))
 
 

@@ -40,6 +40,7 @@ from penstock.protocols.pb import pipeline_service_pb2
 from penstock.protocols.standard_messages import GENERAL_MODEL
 from penstock.service.blueprint import Application
 from penstock.service.listening import max_connections
+from penstock.typed.decoded import DECODED
 
 # Open calls per admitted request. Beyond ``max_requests`` the answer is "busy", which old clients
 # understand; beyond ``max_calls`` the call fails, which they do not.
@@ -114,9 +115,16 @@ def _not_found(others: Callable[[str], HttpReply] | None, path: str) -> HttpRepl
     return text_reply(404, "Not Found") if others is None else others(path)
 
 
+def most_in_flight(config: ServiceConfig) -> int:
+    """The limit of bytes in flight of one engine."""
+    return max(1, (config.max_inflight_bytes or default_budget()) // config.engines)
+
+
 def budget_of(config: ServiceConfig) -> ByteBudget:
-    """The budget of bytes in flight of one engine."""
-    return ByteBudget(max(1, (config.max_inflight_bytes or default_budget()) // config.engines))
+    """The budget of bytes in flight of one engine, with the pictures that its workers decode."""
+    budget = ByteBudget(most_in_flight(config), DECODED)
+    DECODED.share(budget.limit, lambda: budget.used)
+    return budget
 
 
 def open_door(config: ServiceConfig, engine: Engine, router: Router) -> Door:
@@ -132,7 +140,7 @@ def open_metrics_door(
 ) -> Door:
     """A door that serves only metrics; it does not listen yet."""
     router = Router(routes, max_message_bytes=config.max_message_bytes, threads=threads)
-    return Door(router, limits_of(config), budget_of(config), router.failure)
+    return Door(router, limits_of(config), ByteBudget(most_in_flight(config)), router.failure)
 
 
 def limits_of(config: ServiceConfig, processes: int = 0) -> DoorLimits:

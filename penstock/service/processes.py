@@ -40,6 +40,7 @@ from penstock.service.build import bound_op
 from penstock.service.children import take_over
 from penstock.service.listening import Listeners
 from penstock.service.models import card_of, model_report
+from penstock.service.opening import most_in_flight
 from penstock.service.placement import (
     EngineId,
     engine_title,
@@ -49,6 +50,7 @@ from penstock.service.placement import (
 )
 from penstock.service.signals import Stopped, StopSignals, signals_stop_the_start
 from penstock.service.supervisor import Supervisor
+from penstock.typed.decoded import DECODED
 
 _log = logging.getLogger(__name__)
 
@@ -307,6 +309,7 @@ def serve_op(deployment: Deployment, op: str, index: int, channel: socket.socket
 
 def _serve(child: Child, deployment: Deployment, op: str, index: int) -> int:
     blueprint, at = deployment.find_op(op)
+    DECODED.share(most_in_flight(deployment.config) // blueprint.options[at].concurrency)
     try:
         stay_on_cpus(blueprint.options[at], index)
         bound, notes = bound_op(deployment, op, index, child.step)

@@ -4,7 +4,7 @@
     picture: Annotated[np.ndarray, Image()]
 
 A request has an array as nested lists of numbers, or as the bytes of an ``.npy`` file; an answer
-has nested lists. A request has an image as the bytes of a file (JPEG, PNG, any format of Pillow),
+has nested lists. A request has an image as the bytes of a file (PNG, JPEG, WebP, GIF, BMP, TIFF),
 which are Base64 in JSON.
 """
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,14 +23,13 @@ from pydantic_core import CoreSchema, core_schema
 
 from penstock.protocols import npy
 from penstock.protocols.array_text import parse_array
+from penstock.typed import pictures
 
 _MOST_PIXELS = 64_000_000
 """Default maximum of an image's pixels: 192 MB as RGB."""
 
 IMAGE: Final = "image/*"
 """The media type of an ``Image`` in schemas."""
-
-_CHANNELS = {"RGB": 3, "RGBA": 4, "L": None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,12 +178,16 @@ def _brief(error: Exception) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """Annotates a numpy array that is decoded from an image file: uint8, height × width × channels.
+    """Annotates a numpy array that is decoded from an image file: height × width × channels.
 
     Args:
-        mode: ``RGB``, ``RGBA`` or ``L`` (grey: height × width). The image is rotated by its EXIF
-            data, and converted.
+        mode: ``RGB`` or ``RGBA`` (uint8), ``L`` (grey, uint8, height × width), ``I;16`` (grey,
+            uint16, height × width) or ``F`` (grey, float32, height × width, with the file's own
+            values). The image is rotated by its EXIF data, and converted; pictures of 16 bits and
+            of floats are scaled.
         max_pixels: larger images are refused before they are decoded.
+        formats: the formats that are decoded, by Pillow's names; ``AVIF`` and ``JPEG2000`` can be
+            added.
 
     Needs the package Pillow (``pip install 'penstock-serving[images]'``).
     """
@@ -193,10 +195,19 @@ class Image:
     takes_file: ClassVar = True
     mode: str = "RGB"
     max_pixels: int = _MOST_PIXELS
+    formats: Sequence[str] = pictures.DEFAULT_FORMATS
 
     def __post_init__(self) -> None:
-        if self.mode not in _CHANNELS:
-            raise ValueError(f"the mode of an image is one of {', '.join(_CHANNELS)}")
+        if self.mode not in pictures.MODES:
+            raise ValueError(f"the mode of an image is one of {', '.join(pictures.MODES)}")
+        formats = (self.formats,) if isinstance(self.formats, str) else tuple(self.formats)
+        for each in formats:
+            if each not in pictures.MEDIA:
+                raise ValueError(
+                    f"{each!r} is no format of images that is decoded: they are"
+                    f" {', '.join(pictures.MEDIA)}; for another, take bytes, and decode them"
+                )
+        object.__setattr__(self, "formats", formats)
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
@@ -218,25 +229,11 @@ class Image:
 
         Raises:
             ValueError: the bytes are not a readable image, or it is too large.
+            ServiceBusy: its pixels do not fit into the bytes in flight now.
         """
         if isinstance(value, np.ndarray):
             return value
-        return self._decoded(binary(value))
-
-    def _decoded(self, data: bytes) -> np.ndarray[Any, Any]:
-        from PIL import Image as pillow
-        from PIL import ImageOps, UnidentifiedImageError
-
-        try:
-            with pillow.open(io.BytesIO(data)) as image:
-                pixels = image.width * image.height
-                if pixels > self.max_pixels:
-                    raise ValueError(f"an image of {pixels} pixels, more than {self.max_pixels}")
-                return np.asarray(ImageOps.exif_transpose(image).convert(self.mode))
-        except UnidentifiedImageError:
-            raise ValueError("no image that can be read") from None
-        except (OSError, SyntaxError, pillow.DecompressionBombError) as error:
-            raise ValueError(f"no image that can be read: {_brief(error)}") from None
+        return pictures.decode(binary(value), self.mode, self.formats, self.max_pixels)
 
 
 def binary(value: Any) -> bytes:

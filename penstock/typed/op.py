@@ -14,6 +14,7 @@ from penstock.errors import HookError
 from penstock.ops.hooks import is_coroutine, is_generator, read_results
 from penstock.ops.op import Op
 from penstock.request import Feed
+from penstock.typed import pictures
 from penstock.typed.signature import Signature, response_of
 
 BODY: Final = "@body"
@@ -73,6 +74,7 @@ class TypedOp(Op):
             self._step_of_start = f"{own}{target.__name__}.load"
         self._start = self._step_of_start
         super().__init__(name=name or target.__name__, input_ops=inputs, **options)
+        self.hooks_block = self.signature.request.has_images or self.signature.response.has_images
         if is_coroutine(run):
             self.process = self._process_async  # type: ignore[method-assign, assignment]
 
@@ -113,6 +115,9 @@ class TypedOp(Op):
     def init_op(self) -> None:
         """See Op: makes the object of a class."""
         self.signature.request.check_packages(self.name)
+        self.signature.response.check_packages(self.name)
+        if self.hooks_block:
+            pictures.prepare()
         self._make()
         self._fresh = True
 

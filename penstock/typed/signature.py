@@ -82,13 +82,15 @@ class Schema:
 
     Attributes:
         optional: whether there is a default.
+        has_images: whether values may have an ``Image``.
 
     Raises:
         HookError: the type cannot be decoded from a body.
     """
 
     __slots__ = (
-        "_adapter", "_default", "_first_faults", "_of_answers", "annotation", "optional",
+        "_adapter", "_default", "_first_faults", "_of_answers",
+        "annotation", "has_images", "optional",
     )  # fmt: skip
 
     def __init__(
@@ -114,7 +116,7 @@ class Schema:
             config = None
         try:
             self._adapter: TypeAdapter[Any] = TypeAdapter(annotation, config=config)
-            self.describe(refs="{model}")
+            self.has_images = IMAGE in repr(self.describe(refs="{model}"))
         except PydanticUserError as error:
             raise _no_schema(name, [annotation], error) from error
 
@@ -130,7 +132,7 @@ class Schema:
         Raises:
             HookError: the type has an ``Image``, and Pillow is missing.
         """
-        if find_spec("PIL") is None and IMAGE in repr(self.describe(refs="{model}")):
+        if self.has_images and find_spec("PIL") is None:
             raise HookError(
                 f"{name}: an Image needs the package Pillow: pip install 'penstock-serving[images]'"
             )

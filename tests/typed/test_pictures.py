@@ -1,0 +1,191 @@
+"""Picture files: formats, depths, orientation, and what is refused."""
+
+from __future__ import annotations
+
+import io
+import struct
+import subprocess
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image as Pillow
+from PIL import ImageOps
+
+from penstock.typed import pictures
+from penstock.typed.arrays import Image
+
+_RNG = np.random.default_rng(5)
+NOISE = Pillow.fromarray(_RNG.integers(0, 255, (40, 30, 3), dtype=np.uint8))
+RAMP = np.arange(65536, dtype=np.uint16).reshape(256, 256)
+
+
+def _file(image: Pillow.Image, form: str, **options: Any) -> bytes:
+    out = io.BytesIO()
+    image.save(out, form, **options)
+    return out.getvalue()
+
+
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n%%EOF\n"
+
+
+@pytest.mark.parametrize(
+    ("form", "options"),
+    [
+        ("PNG", {}),
+        ("JPEG", {}),
+        ("JPEG", {"progressive": True}),
+        ("WEBP", {"lossless": True}),
+        ("WEBP", {"save_all": True, "append_images": [NOISE.rotate(90)]}),
+        ("GIF", {}),
+        ("BMP", {}),
+        ("TIFF", {}),
+        ("TIFF", {"compression": "tiff_lzw"}),
+    ],
+)
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "L"])
+def test_every_default_format_is_decoded_as_by_pillow(
+    form: str, options: dict[str, Any], mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pictures, "_STRIP", 100)
+    data = _file(NOISE, form, **options)
+    picture = Image(mode).decode(data)
+    assert np.array_equal(picture, np.asarray(Pillow.open(io.BytesIO(data)).convert(mode)))
+    assert picture.flags.writeable
+
+
+@pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP", "TIFF"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_picture_is_turned_upright(form: str, orientation: int) -> None:
+    exif = Pillow.Exif()
+    exif[0x0112] = orientation
+    data = _file(NOISE, form, exif=exif)
+    upright = ImageOps.exif_transpose(Pillow.open(io.BytesIO(data))).convert("RGB")
+    assert np.array_equal(Image().decode(data), np.asarray(upright))
+
+
+def test_the_orientation_in_xmp_counts_without_exif() -> None:
+    data = _file(NOISE, "WEBP", lossless=True, xmp=b'<x tiff:Orientation="6"/>')
+    assert Image().decode(data).shape == (30, 40, 3)
+
+
+@pytest.mark.parametrize("form", ["PNG", "TIFF"])
+def test_pictures_of_16_bits_are_scaled_or_kept(form: str) -> None:
+    data = _file(Pillow.fromarray(RAMP), form)
+    assert np.array_equal(Image("L").decode(data), RAMP >> 8)
+    assert np.array_equal(Image().decode(data)[..., 2], RAMP >> 8)
+    assert Image("RGBA").decode(data)[..., 3].min() == 255
+    assert np.array_equal(Image("I;16").decode(data), RAMP)
+    assert np.array_equal(Image("F").decode(data), RAMP.astype(np.float32))
+
+
+@pytest.mark.parametrize("top", [1, 255, 65535])
+def test_pictures_of_floats_are_scaled_or_kept(top: int) -> None:
+    values = (RAMP / 65535 * top).astype(np.float32)
+    data = _file(Pillow.fromarray(values), "TIFF")
+    assert np.array_equal(Image("F").decode(data), values)
+    assert np.array_equal(Image("I;16").decode(data), RAMP)
+    grey = Image("L").decode(data)
+    assert (grey.min(), grey.max(), len(np.unique(grey))) == (0, 255, 256)
+
+
+def test_pictures_of_8_bits_become_16_bits_or_floats() -> None:
+    data = _file(Pillow.fromarray(np.array([[0, 1, 255]], np.uint8)), "PNG")
+    assert Image("I;16").decode(data).tolist() == [[0, 257, 65535]]
+    assert Image("F").decode(data).tolist() == [[0.0, 1.0, 255.0]]
+
+
+@pytest.mark.parametrize("value", [-1.0, 1e6, np.nan, np.inf])
+def test_floats_without_a_known_white_are_refused(value: float) -> None:
+    data = _file(Pillow.fromarray(np.array([[0, value]], np.float32)), "TIFF")
+    with pytest.raises(ValueError, match="which of them is white"):
+        Image().decode(data)
+
+
+@pytest.mark.parametrize("form", ["EPS", "PCX", "png", "XYZ"])
+def test_formats_beyond_the_known_ones_are_refused_at_the_start(form: str) -> None:
+    with pytest.raises(ValueError, match="take bytes, and decode them"):
+        Image(formats=[form])
+
+
+def test_only_listed_formats_are_decoded_and_no_program_is_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(subprocess, "Popen", pytest.fail)
+    only = Image(formats=["PNG"])
+    assert only.decode(_file(NOISE, "PNG")).shape == (40, 30, 3)
+    for data in (EPS, _file(NOISE, "JPEG"), _file(NOISE, "JPEG2000")):
+        with pytest.raises(ValueError, match="it is none of PNG"):
+            only.decode(data)
+    with pytest.raises(ValueError, match="it is none of PNG, JPEG, WEBP, GIF, BMP, TIFF"):
+        Image().decode(EPS)
+
+
+def test_further_formats_are_decoded_if_they_are_listed() -> None:
+    data = _file(NOISE, "JPEG2000")
+    assert np.array_equal(Image(formats=("JPEG2000",)).decode(data), np.asarray(NOISE))
+
+
+def test_formats_that_are_decoded_with_the_lock_held_have_fewer_pixels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pictures, "_LOCKED", {"JPEG2000": 1000, "WEBP": 1000})
+    with pytest.raises(ValueError, match="an image in JPEG2000 of more than 1000 pixels"):
+        Image(formats=("JPEG2000",)).decode(_file(NOISE, "JPEG2000"))
+    still = _file(NOISE, "WEBP")
+    assert Image().decode(still).shape == (40, 30, 3), "decoded without the lock"
+    moving = _file(NOISE, "WEBP", save_all=True, append_images=[NOISE.rotate(90)])
+    with pytest.raises(ValueError, match="an animation in WEBP of more than 1000 pixels"):
+        Image().decode(moving)
+
+
+def _tiff(*entries: tuple[int, int, int, int]) -> bytes:
+    packed = b"".join(struct.pack("<HHLL", *each) for each in entries)
+    return struct.pack("<2sHLH", b"II", 42, 8, len(entries)) + packed
+
+
+def test_structures_that_take_more_than_their_pixels_are_refused() -> None:
+    data = _file(NOISE, "JPEG", progressive=True)
+    start = data.index(b"\xff\xda")
+    scan = data[start : data.index(b"\xff", start + 20)]
+    with pytest.raises(ValueError, match="more than 100 scans"):
+        Image().decode(data[:start] + scan * 200 + data[start:])
+    block = b"\xff\xe1\x00\x10Exif\0\0" + bytes(8)
+    with pytest.raises(ValueError, match="too much EXIF"):
+        Image().decode(data[:2] + block * 20 + data[2:])
+    with pytest.raises(ValueError, match="too many numbers"):
+        Image().decode(_tiff((256, 3, 1, 5), (273, 4, 2_000_000, 0)))
+
+
+@pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF"])
+def test_a_damaged_file_is_decoded_or_is_a_value_error(form: str) -> None:
+    exif = Pillow.Exif()
+    exif[0x0112] = 6
+    data = _file(NOISE, form, **({"exif": exif} if form in ("PNG", "JPEG", "WEBP") else {}))
+    for cut in range(0, len(data), 23):
+        _decoded(data[:cut])
+    for _ in range(300):
+        damaged = bytearray(data)
+        for place in _RNG.integers(0, min(len(data), 400), 4):
+            damaged[place] = _RNG.integers(0, 256)
+        _decoded(bytes(damaged))
+
+
+def _decoded(data: bytes) -> None:
+    with suppress(ValueError):  # any other class would end the test
+        Image(max_pixels=100_000).decode(data)
+
+
+def test_a_decoders_exception_of_any_class_is_a_value_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for error in (ZeroDivisionError("x"), MemoryError(), KeyError(3), UserWarning("corrupt")):
+
+        def fail(*_: Any, error: Exception = error, **__: Any) -> None:
+            raise error
+
+        monkeypatch.setattr(Pillow, "open", fail)
+        with pytest.raises(ValueError, match="no image that can be read") as caught:
+            Image().decode(b"x")
+        assert caught.value.__context__ is None
