@@ -160,7 +160,6 @@ class BackgroundHandler(logging.Handler):
     """
 
     def __init__(self, stream: TextIO, most: int = MOST_LINES) -> None:
-        super().__init__()
         self._refusing = threading.Lock()
         self._refused = 0  # under the lock; the rest belongs to the writer thread
         self._unwritten = 0
@@ -171,6 +170,7 @@ class BackgroundHandler(logging.Handler):
         self._lines: SimpleQueue[str | None] = SimpleQueue()
         # A daemon, because a blocked reader must not keep the process from ending.
         self._writer = threading.Thread(target=self._write, name="log", daemon=True)
+        super().__init__()  # from now on the interpreter's exit closes it, even if a signal comes
         self._writer.start()
 
     @property
@@ -197,7 +197,8 @@ class BackgroundHandler(logging.Handler):
         """Write the queued lines, within a time limit."""
         super().close()
         self._lines.put(None)
-        self._writer.join(LAST_LINES)
+        if self._writer.is_alive():  # a signal may have interrupted its start
+            self._writer.join(LAST_LINES)
 
     def _write(self) -> None:
         lines: list[str | None] = []

@@ -165,8 +165,9 @@ def run_deployment(deployment: Deployment) -> None:
                 _log.warning("%s", warning)
         try:
             with signals_stop_the_start() as signals, ExitStack() as stack:
-                # Only a supervisor, which starts later, can replace processes.
-                stack.enter_context(on_hangup(lambda: None))
+                # A supervisor, which starts later, can replace processes; nothing else can.
+                supervised = deployment.is_supervised
+                stack.enter_context(on_hangup((lambda: None) if supervised else _cannot_replace))
                 tls = tls_of(deployment.config)
                 deployment = op_servers.start(send_keys(deployment), stack)
                 sockets = bind_worker_sockets(deployment, stack)
@@ -184,6 +185,14 @@ def run_deployment(deployment: Deployment) -> None:
         others = [x.name for x in threading.enumerate() if not x.daemon and x is not first]
         if others:
             _log.info("threads of the script, which its end waits for: %s", ", ".join(others))
+
+
+def _cannot_replace() -> None:
+    """The action of SIGHUP without a supervisor."""
+    _log.warning(
+        "SIGHUP has no effect: a service of one process cannot replace it while it serves;"
+        " restart the service, or set build_dag_each_worker: true"
+    )
 
 
 def _log_dir(deployment: Deployment) -> str | None:
@@ -270,7 +279,11 @@ class _Service:
         # Not the loop's handlers: their removal restores the default ones for a moment.
         signals.forward_to(lambda: loop.call_soon_threadsafe(self._signalled))
         try:
-            await self._serve()
+            if self._control is not None:
+                await self._serve()
+            else:
+                with on_hangup(lambda: loop.call_soon_threadsafe(_cannot_replace)):
+                    await self._serve()
         finally:
             signals.pause()
         signals.end()

@@ -5,6 +5,8 @@ import threading
 import time
 from io import StringIO
 
+import pytest
+
 from penstock.observe.logs import BackgroundHandler
 
 
@@ -68,3 +70,16 @@ def test_lines_dropped_while_the_disk_was_full_are_reported_afterwards() -> None
     handler.emit(record("kept"))
     handler.close()
     assert stream.getvalue().splitlines() == ["kept", "1 log lines were dropped"]
+
+
+def test_a_handler_whose_creation_a_signal_interrupted_can_be_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(_thread: threading.Thread) -> None:
+        raise KeyboardInterrupt
+
+    handler = BackgroundHandler.__new__(BackgroundHandler)
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        handler.__init__(StringIO())  # type: ignore[misc]
+    handler.close()  # as the interpreter's exit does

@@ -170,9 +170,12 @@ def test_without_an_http_port_only_grpc_is_served(tmp_path: Path) -> None:
         assert server.stop() == 0
 
 
-def test_a_hangup_does_not_end_a_service_of_one_process(tmp_path: Path) -> None:
+def test_a_hangup_does_not_end_a_service_of_one_process_and_the_log_says_so(
+    tmp_path: Path,
+) -> None:
     with running(script(tmp_path)) as server:
         server.send_signal(signal.SIGHUP)
+        until(lambda: "SIGHUP has no effect" in server.log(), "the warning")
         assert post(server, a="1").json["value"] == ["1"]
         assert server.stop() == 0
 
