@@ -17,9 +17,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import find_spec
-from typing import Annotated, Any, Protocol, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Protocol, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter, create_model
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    PydanticUserError,
+    TypeAdapter,
+    create_model,
+)
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, SchemaValidator, ValidationError
 
@@ -31,6 +38,10 @@ from penstock.typed.foreign import foreign_class, foreign_default, without_schem
 
 _BASE64 = ConfigDict(val_json_bytes="base64", ser_json_bytes="base64")
 _PLAIN = ConfigDict(**_BASE64, extra="forbid")
+
+_TAKES_NAMES = "by_name" in inspect.signature(TypeAdapter.validate_python).parameters
+_ANY_NAME: Final[dict[str, Any]] = {"by_alias": True, "by_name": True} if _TAKES_NAMES else {}
+"""Options of a validator that accepts members under names and aliases; since pydantic 2.11."""
 
 _LARGE = 64 << 10
 """Bytes of a body above which only the first fault of a list or dict is reported."""
@@ -89,7 +100,7 @@ class Schema:
     """
 
     __slots__ = (
-        "_adapter", "_default", "_first_faults", "_of_answers",
+        "_adapter", "_default", "_first_faults", "_names", "_of_answers",
         "annotation", "has_images", "optional",
     )  # fmt: skip
 
@@ -117,11 +128,16 @@ class Schema:
         try:
             self._adapter: TypeAdapter[Any] = TypeAdapter(annotation, config=config)
             self.has_images = IMAGE in repr(self.describe(refs="{model}"))
+            self._names = _ANY_NAME if of_answers and self._has_aliases() else {}
         except PydanticUserError as error:
             raise _no_schema(name, [annotation], error) from error
 
     def __repr__(self) -> str:
         return f"<Schema {self.annotation!r}>"
+
+    def _has_aliases(self) -> bool:
+        names, aliases = (self._adapter.json_schema(by_alias=each) for each in (False, True))
+        return names != aliases
 
     def check_packages(self, name: str) -> None:
         """Check that the packages with which values are decoded are installed.
@@ -180,12 +196,13 @@ class Schema:
         return self._first_faults
 
     def check(self, value: Any) -> Any:
-        """Validate a value, with pydantic's conversions.
+        """Validate a value, with pydantic's conversions; dicts of an answer may have members under
+        their names or their aliases.
 
         Raises:
             ValidationError: the value is invalid.
         """
-        return self._adapter.validator.validate_python(value)
+        return self._adapter.validator.validate_python(value, **self._names)
 
     def accept(self, value: Any) -> Any:
         """Validate a plain value that a caller sent in another protocol.
@@ -199,19 +216,22 @@ class Schema:
             raise invalid(error, "body") from None
 
     def write(self, value: Any, kind: str) -> bytes:
-        """Encode a validated value as a body.
+        """Encode a validated value as a body; members have their aliases, as ``describe`` says.
 
         Args:
             value: the result of ``check``.
             kind: ``media.JSON`` or ``media.MSGPACK``.
         """
         if kind == media.JSON:
-            return self._adapter.serializer.to_json(value, fallback=media.plain)
-        return media.encode(self._adapter.serializer.to_python(value), kind)
+            return self._adapter.serializer.to_json(value, by_alias=True, fallback=media.plain)
+        return media.encode(self._adapter.serializer.to_python(value, by_alias=True), kind)
 
     def plain(self, value: Any) -> Any:
-        """Convert a validated value to dicts, lists, numbers, texts and arrays."""
-        return self._adapter.dump_python(value)
+        """Convert a validated value to dicts, lists, numbers, texts and arrays.
+
+        Members of an answer have their aliases; those of a request their names, for ops.
+        """
+        return self._adapter.dump_python(value, by_alias=self._of_answers)
 
     def describe(self, *, refs: str) -> dict[str, Any]:
         """Return the JSON Schema (draft 2020-12).
@@ -334,7 +354,7 @@ class Signature:
         else:
             self.request = Schema(_members(self.name, taken, defaults), self.name)
         self.response = response or response_of(function, batched=batched)
-        self.files = file_members(kinds[0]) if self.whole else _files(taken)
+        self.files = file_members(self.request.annotation)
         self.raw = next(iter(self.files), None)
 
     def __repr__(self) -> str:
@@ -442,20 +462,25 @@ def _of_one(function: str, name: str, kind: Any, default: Any) -> Any:
 
 
 def file_members(kind: Any) -> tuple[str, ...]:
-    """Return the members of a model that may be the bytes of files, such as an image."""
+    """Return the members of a model that may be the bytes of files, such as an image, as bodies
+    name them.
+    """
     models = models_of(kind)
     if len(models) != 1 or not isinstance(models[0], type) or not issubclass(models[0], BaseModel):
         return ()
-    return _files(
-        {
-            name: Annotated[each.annotation, *each.metadata, None]
-            for name, each in models[0].model_fields.items()
-        }
+    names = (
+        _sent_name(name, each)
+        for name, each in models[0].model_fields.items()
+        if _takes_bytes(Annotated[each.annotation, *each.metadata, None])
     )
+    return tuple(filter(None, names))
 
 
-def _files(members: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(name for name, each in members.items() if _takes_bytes(each))
+def _sent_name(name: str, field: FieldInfo) -> str | None:
+    """The name of a member in bodies; None if it is inside another member."""
+    alias = field.validation_alias
+    choices = alias.choices if isinstance(alias, AliasChoices) else [alias or name]
+    return next((each for each in choices if isinstance(each, str)), None)
 
 
 def _takes_bytes(kind: Any) -> bool:

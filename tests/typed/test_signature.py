@@ -10,7 +10,17 @@ import numpy as np
 import ormsgpack
 import pytest
 from fastapi import Depends, Query, Request, UploadFile
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    AliasChoices,
+    AliasPath,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    computed_field,
+    field_validator,
+)
+from pydantic.alias_generators import to_camel
 from typing_extensions import TypeAliasType, TypedDict
 
 from penstock.errors import HookError, InvalidInput, TooLarge, Undecodable, UnknownMediaType
@@ -178,6 +188,106 @@ def test_an_optional_body_may_be_null_and_one_with_a_default_may_be_empty() -> N
             value = signature.request.read(b"", kind)
             assert value == Flower(length=length)
             value.length += 1  # of this request only
+
+
+class Aliased(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel)
+    petal_length: float
+    is_known: bool = Field(default=True, serialization_alias="known")
+    name: str = Field(default="", validation_alias=AliasChoices("label", AliasPath("names", 0)))
+
+    @computed_field(alias="petalArea")  # type: ignore[prop-decorator]
+    @property
+    def area(self) -> float:
+        return self.petal_length**2
+
+
+@dataclass
+class AliasedClass:
+    petal_length: Annotated[float, Field(alias="petalLength")]
+
+
+class AliasedDict(TypedDict):
+    petal_length: Annotated[float, Field(alias="petalLength")]
+
+
+def echo(flower: Aliased) -> Aliased:
+    return flower
+
+
+def of_aliased_class(flower: AliasedClass) -> AliasedClass:
+    return flower
+
+
+def of_aliased_dict(flower: AliasedDict) -> AliasedDict:
+    return flower
+
+
+def named_dict(flower: Flower) -> Aliased:
+    return {"petal_length": flower.length}  # type: ignore[return-value]
+
+
+def aliased_dict(flower: Flower) -> Aliased:
+    return {"petalLength": flower.length}  # type: ignore[return-value]
+
+
+def any_model(flower: Flower) -> Any:
+    return Aliased(petalLength=flower.length)
+
+
+def nested_models(flower: Flower) -> dict[str, list[Aliased]]:
+    return {"all": [Aliased(petalLength=flower.length)]}
+
+
+WHOLE = {"petalLength": 2.0, "known": True, "name": "", "petalArea": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("function", "body", "expected"),
+    [
+        (echo, {"petalLength": 2}, WHOLE),
+        (echo, {"petalLength": 2, "label": "a"}, {**WHOLE, "name": "a"}),
+        (echo, {"petalLength": 2, "names": ["b"]}, {**WHOLE, "name": "b"}),
+        (of_aliased_class, {"petalLength": 2}, {"petalLength": 2.0}),
+        (of_aliased_dict, {"petalLength": 2}, {"petalLength": 2.0}),
+        (named_dict, {"length": 2}, WHOLE),
+        (aliased_dict, {"length": 2}, WHOLE),
+        (any_model, {"length": 2}, WHOLE),
+        (nested_models, {"length": 2}, {"all": [WHOLE]}),
+    ],
+)
+def test_bodies_and_answers_have_the_aliases_that_their_schemas_say(
+    function: Any, body: Any, expected: Any
+) -> None:
+    signature = Signature(function, batched=False)
+    response = signature.response
+    for kind in (media.JSON, media.MSGPACK):
+        value = signature.request.read(media.encode(body, kind), kind)
+        answer = response.check(signature.call(function, [value]))
+        assert media.decode(response.write(answer, kind), kind) == expected
+    assert response.plain(answer) == expected
+    described = response.describe(refs="{model}").get("properties", expected)
+    assert list(described) == list(expected)
+
+
+def of_aliases(
+    picture: Annotated[bytes, Field(alias="thePicture")],
+    tags: list[str] = Field(default=[], validation_alias=AliasChoices("tag", "tags")),  # noqa: B008
+) -> int:
+    return len(picture) + len(tags)
+
+
+def test_forms_and_files_use_the_aliases_of_members() -> None:
+    signature = Signature(of_aliases, batched=False)
+    assert signature.files == ("thePicture",)
+    body = (
+        b'--b\r\nContent-Disposition: form-data; name="thePicture"; filename="a"\r\n\r\nxyz'
+        b'\r\n--b\r\nContent-Disposition: form-data; name="tag"\r\n\r\none\r\n--b--'
+    )
+    value = signature.request.read(body, "multipart/form-data; boundary=b", signature.raw)
+    assert signature.call(of_aliases, [value]) == 4
+    value = signature.request.read(b"xyz", "image/png", signature.raw)
+    assert signature.call(of_aliases, [value]) == 3
 
 
 def tagged(
