@@ -189,7 +189,7 @@ def serve(context: typer.Context) -> None:
 
     with _errors_end_the_command(), signals_stop_the_start() as signals:
         try:
-            server, keys = parse(context.args)
+            server, keys = parse(context.args, defaults=context.obj)
             with flags.using(flags.Flags(overrides=keys)):
                 server.run()
         except Stopped:

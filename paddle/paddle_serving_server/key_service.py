@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Final
 from penstock.errors import StartupError
 from penstock.service.children import Child, ends_within, fork
 from penstock.service.model_server import DEFAULT_PORT, parse, parser
+from penstock_paddle import DEFAULTS
 
 _HOST: Final = "127.0.0.1"  # loopback only: the key is sent in plain text
 _FIRST_PORT: Final = 12000  # the original's
@@ -83,8 +84,10 @@ class KeyService:
             own = ["--port", str(self._port), "--encryption_key", f"/proc/self/fd/{holder}"]
             serve = [sys.executable, "-P", "-m", "penstock", "serve", *self._arguments, *own]
 
+            environment = {f"PENSTOCK_{key.upper()}": str(each) for key, each in DEFAULTS.items()}
+
             def main() -> int:
-                os.execv(serve[0], serve)  # noqa: S606 - no shell is wanted
+                os.execve(serve[0], serve, environment | os.environ)  # noqa: S606 - without a shell
 
             return fork("model server", main, lambda: None, stoppable=True, spawns=True)
         finally:
@@ -121,7 +124,7 @@ def run(arguments: Sequence[str]) -> int:
     """Serve requests with keys until SIGTERM or SIGINT. Returns the exit status."""
     try:
         given = parser().parse_args([*arguments])
-        parse([*arguments, "--encryption_key", os.devnull])  # all other flags are checked
+        parse([*arguments, "--encryption_key", os.devnull], DEFAULTS)  # all other flags
     except StartupError as error:
         print(error, file=sys.stderr)
         return 1

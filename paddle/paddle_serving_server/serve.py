@@ -1,7 +1,8 @@
 """``python -m paddle_serving_server.serve``: Penstock's model server.
 
 It takes the flags of ``penstock serve``, which include all flags of the original. Like the
-original, it listens on all interfaces, unless ``--host`` or ``PENSTOCK_HOST`` is set. ``check``
+original, it listens on all interfaces, unless ``--host`` or ``PENSTOCK_HOST`` is set, and runs
+models on the CPU if there is no GPU, or other hardware of a flag. ``check``
 shows which libraries are installed. ``stop`` and ``kill`` stop the servers that were started from
 the working directory, or the one with ``--port``. ``--use_encryption_model`` without
 ``--encryption_key`` waits until a client sends the key.
@@ -19,6 +20,7 @@ from typing import Final
 from paddle_serving_server.process_info import end, recorded
 from penstock.errors import StartupError
 from penstock.version import VERSION
+from penstock_paddle import DEFAULTS
 
 _LIBRARIES: Final = {
     "paddlepaddle": "Paddle's models, on the CPU",
@@ -41,9 +43,7 @@ def main(arguments: Sequence[str]) -> int:
         )
         given = parser.parse_args(arguments[1:])
         return end(_SIGNALS[command], given.port)
-    os.environ.setdefault("PENSTOCK_HOST", "0.0.0.0")  # noqa: S104 (clients elsewhere rely on it)
-    key_is_given = any(each.startswith("--encryption_key") for each in arguments)
-    if "--use_encryption_model" in arguments and not key_is_given:
+    if _waits_for_key(arguments):
         from paddle_serving_server.key_service import run
 
         with _recorded([*arguments, "--encryption_key", os.devnull]):
@@ -51,8 +51,20 @@ def main(arguments: Sequence[str]) -> int:
     from penstock.cli import app
 
     with _recorded(arguments):
-        app(["serve", *arguments], prog_name="penstock")
+        app(["serve", *arguments], prog_name="penstock", obj=DEFAULTS)
     return 0
+
+
+def _waits_for_key(arguments: Sequence[str]) -> bool:
+    from penstock.service.model_server import parser
+
+    if {"-h", "--help"} & {*arguments}:
+        return False
+    try:
+        given = parser().parse_args([*arguments])
+    except StartupError:
+        return False  # the server reports it
+    return given.use_encryption_model and given.encryption_key is None
 
 
 def _recorded(arguments: Sequence[str]) -> AbstractContextManager[None]:
@@ -61,7 +73,7 @@ def _recorded(arguments: Sequence[str]) -> AbstractContextManager[None]:
     from penstock.service.model_server import parse
 
     try:
-        server, keys = parse(arguments)
+        server, keys = parse(arguments, DEFAULTS)
     except StartupError:
         return nullcontext()
     environment = {key: value for key, (_, value) in from_environment(os.environ).items()}

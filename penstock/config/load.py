@@ -70,6 +70,7 @@ def load(
     lenient: bool = False,
     base_dir: Path | None = None,
     dict_name: str = "yml_dict",
+    places: Mapping[KeyPath, str] | None = None,
 ) -> Loaded:
     """Load and check one configuration.
 
@@ -83,6 +84,8 @@ def load(
         lenient: unknown keys are ignored with a warning each, instead of being problems.
         base_dir: a folder; the working directory without it.
         dict_name: the name of ``yml_dict`` in messages.
+        places: path of a key of ``yml_dict`` -> what set it, such as a flag; messages name that
+            instead of the key.
 
     Raises:
         ConfigError: with every problem found.
@@ -102,7 +105,7 @@ def load(
             raise ConfigError([f"{source}: must be a mapping, got {shown(data)}"])
         document = Document(data=data, lines={})
 
-    layers = _Layers(document, source)
+    layers = _Layers(document, source, places or {})
     for key_path, value in (defaults or {}).items():
         layers.put_if_absent(key_path, value)
     for key, (variable, value) in from_environment(environ).items():
@@ -124,7 +127,8 @@ def load(
 class _Layers:
     """The data, overridden by environment and flags, and the place where each key was written."""
 
-    def __init__(self, document: Document, source: str) -> None:
+    def __init__(self, document: Document, source: str, places: Mapping[KeyPath, str]) -> None:
+        self.places = places
         self.data = document.data
         self.lines = document.lines
         self.source = source
@@ -157,8 +161,10 @@ class _Layers:
         return next((self.lines[path] for path in above if path in self.lines), None)
 
     def place(self, problem: Problem) -> str:
-        above = (problem.path[:length] for length in range(len(problem.path), 0, -1))
+        above = [problem.path[:length] for length in range(len(problem.path), 0, -1)]
         where = next((self.origins[path] for path in above if path in self.origins), None)
+        if where is None and problem.path in self.places:
+            return f"{self.places[problem.path]}: {problem.text}"
         if where is None:
             line = self.line(problem)
             where = self.source if line is None else f"{self.source}:{line}"

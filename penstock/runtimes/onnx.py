@@ -200,7 +200,7 @@ def option_problems(options: ModelOptions, available: Sequence[str]) -> list[Opt
     if options.precision.lower() != "fp32":
         text = (
             f"{options.precision} is not available with ONNX Runtime, only fp32;"
-            " convert the model itself and leave the key out"
+            " convert the model itself and leave it out"
         )
         found.append(OptionProblem(key="precision", text=text))
     if options.use_calib:
@@ -210,7 +210,7 @@ def option_problems(options: ModelOptions, available: Sequence[str]) -> list[Opt
     if _CUDA not in available:
         no_cards = (
             f"the installed ONNX Runtime has no {_CUDA} (it has {', '.join(available)});"
-            " install onnxruntime-gpu or set devices: ''"
+            " install onnxruntime-gpu or use the CPU"
         )
     return [*found, *device_problems(options, "ONNX Runtime", (CPU, GPU), no_cards)]
 

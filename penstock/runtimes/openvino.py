@@ -226,7 +226,7 @@ def option_problems(
     if options.use_calib:
         text = f"int8 calibration is not available with {NAME}"
         found.append(OptionProblem(key="use_calib", text=text))
-    no_cards = f"{NAME} runs models on the CPU here; set devices: ''"
+    no_cards = f"{NAME} runs models on the CPU only"
     return [*found, *device_problems(options, NAME, (CPU,), no_cards)]
 
 

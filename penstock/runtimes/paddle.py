@@ -310,7 +310,7 @@ def _placement_problems(
     if has_cuda is False:
         no_cards = (
             f"the installed {NAME} is compiled for the CPU only;"
-            " install paddlepaddle-gpu or set devices: ''"
+            " install paddlepaddle-gpu or use the CPU"
         )
     found = device_problems(options, NAME, (CPU, GPU, TENSORRT), no_cards)
     if found or library is None or options.device_type != TENSORRT:

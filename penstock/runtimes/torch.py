@@ -241,7 +241,7 @@ def option_problems(options: ModelOptions, library: Any) -> list[OptionProblem]:
         found.append(OptionProblem(key="use_calib", text=text))
     no_cards = None
     if library is not None and not library.cuda.is_available():
-        no_cards = f"the installed {NAME} reaches no card; install one with CUDA or set devices: ''"
+        no_cards = f"the installed {NAME} reaches no card; install one with CUDA or use the CPU"
     return [*found, *device_problems(options, NAME, (CPU, GPU), no_cards)]
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -36,16 +36,13 @@ _INFER: Final = "GeneralInferOp"
 _IMPLICIT: Final = ("GeneralReaderOp", "GeneralResponseOp", "GeneralCopyOp")
 """Ops of the original that are implicit in every graph here, or have no effect."""
 
+_OCR: Final = "ocr_det_model"
+
 ENSEMBLE: Final = "ensemble/outputs"
 """The op that joins the outputs of several models; no model can have this name."""
 
 _DISTRIBUTED: Final = "serving one model by several servers"
 _UNSUPPORTED: Final[dict[str, tuple[str, Any]]] = {
-    "use_lite": ("Paddle Lite", False),
-    "use_xpu": ("Kunlun XPU", False),
-    "use_ascend_cl": ("Ascend", False),
-    "gpu_multi_stream": ("a GPU stream for each engine", False),
-    "request_cache_size": ("a cache of requests", 0),
     "use_dist_model": (_DISTRIBUTED, False),
     "dist_master_serving": (_DISTRIBUTED, False),
     "dist_carrier_id": (_DISTRIBUTED, ""),
@@ -56,6 +53,21 @@ _UNSUPPORTED: Final[dict[str, tuple[str, Any]]] = {
     "dist_worker_serving_endpoints": (_DISTRIBUTED, None),
 }
 """Unsupported flags of the original: the feature, and the value that leaves it off."""
+
+_HARDWARE: Final = {
+    "use_xpu": "Kunlun XPU",
+    "use_ascend_cl": "Ascend",
+    "use_ipu": "Graphcore IPU",
+}
+"""Flags of the original for hardware that is not supported."""
+
+_ONLY_SPEED: Final[dict[str, tuple[str, Any]]] = {
+    "use_lite": ("Paddle Lite is not used", False),
+    "gpu_multi_stream": ("the library decides how it uses a GPU", False),
+    "request_cache_size": ("every request is computed", 0),
+}
+"""Flags of the original that change no answer and have no effect here: the reason, and the value
+that leaves it off."""
 
 _NO_EFFECT: Final = (
     *("device", "workdir", "product_name", "container_id", "encryption_rpc_port"),
@@ -92,6 +104,7 @@ class Node:
         path: of the model.
         options: configuration keys of the op.
         reads: the name of its input model; None for the request.
+        flags: path of such a key -> the flag that set it, for messages.
         batch_gives_way: see ``Op``.
     """
 
@@ -99,6 +112,7 @@ class Node:
     path: str
     options: dict[str, Any]
     reads: str | None = None
+    flags: Mapping[tuple[str, ...], str] = field(default_factory=dict)
     batch_gives_way: bool = False
 
 
@@ -135,7 +149,13 @@ class Workflow:
         if len(ends) > 1:
             last = Ensemble(ends, ENSEMBLE)
             options[ENSEMBLE] = {"executor": "inline"}
-        return Service(self.name, last, applications=applications, op=options, **config)
+        service = Service(self.name, last, applications=applications, op=options, **config)
+        service.places = {
+            ("op", each.name, *path): flag
+            for each in self.nodes
+            for path, flag in each.flags.items()
+        }
+        return service
 
 
 class ModelServer(Several):
@@ -196,6 +216,25 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise ConfigError([message])
 
+    def add_switch(self, flag: str, help: str) -> None:
+        """Add a flag that is off without it, and may have a value: ``--ir_optim true``."""
+        self.add_argument(
+            f"--{flag}",
+            nargs="?",
+            const=True,
+            default=False,
+            type=_boolean,
+            metavar="true|false",
+            help=help,
+        )
+
+
+def _boolean(text: str) -> bool:
+    value = {"true": True, "1": True, "false": False, "0": False}.get(text.lower())
+    if value is None:
+        raise argparse.ArgumentTypeError(f"write true, false or nothing after it, got {text!r}")
+    return value
+
 
 def parser() -> argparse.ArgumentParser:
     """The flags of ``penstock serve``, including all of the original."""
@@ -205,6 +244,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = made.add_argument
+    switch = made.add_switch
     add("command", nargs="?", default="start", help="start (optional).")
     add(
         "--model",
@@ -251,9 +291,8 @@ def parser() -> argparse.ArgumentParser:
         help=f"With --runtime_thread_num: the most rows of a batch, {_BATCH} without it; a request"
         " that has more runs in pieces.",
     )
-    add(
-        "--no_pad",
-        action="store_true",
+    switch(
+        "no_pad",
         help="Batch requests of equal shapes only; by default different shapes are padded with"
         " zeros to share batches.",
     )
@@ -264,16 +303,21 @@ def parser() -> argparse.ArgumentParser:
         default="fp32",
         help="Precision, if the runtime supports it.",
     )
-    add("--use_calib", action="store_true", help="Calibrate for int8 (TensorRT).")
-    add(
-        "--mem_optim_off",
-        action="store_true",
+    switch("use_calib", help="Calibrate for int8 (TensorRT).")
+    switch(
+        "mem_optim_off",
         help="Do not reuse the memory of intermediate values.",
     )
-    add("--ir_optim", action="store_true", help="Optimise the model's graph.")
-    add("--use_mkl", action="store_true", help="Use oneDNN kernels, if the runtime has them.")
-    add("--use_trt", action="store_true", help="Use TensorRT; needs a GPU.")
-    add("--gpu_ids", nargs="+", default=[], help="GPU ids for each model: 0 or 0,1; -1 is the CPU.")
+    switch("ir_optim", help="Optimise the model's graph.")
+    switch("use_mkl", help="Use oneDNN kernels, if the runtime has them.")
+    switch("use_trt", help="Use TensorRT; needs a GPU.")
+    add(
+        "--gpu_ids",
+        nargs="+",
+        type=lambda text: text.strip() or _ON_CPU,
+        default=[],
+        help="GPU ids for each model: 0 or 0,1; -1 is the CPU.",
+    )
     add(
         "--min_subgraph_size",
         nargs="+",
@@ -282,16 +326,15 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--max_body_size", type=int, help="Most bytes of a request.")
     add("--cpu_math_thread_num", type=int, default=1, help="CPU threads of one run of a model.")
-    add("--use_encryption_model", action="store_true", help="The models are encrypted.")
+    switch("use_encryption_model", help="The models are encrypted.")
     add(
         "--encryption_key",
         metavar="FILE",
         help="For encrypted models: the file with their key, or env:NAME, a variable with it in"
         " base64.",
     )
-    add(
-        "--enable_prometheus",
-        action="store_true",
+    switch(
+        "enable_prometheus",
         help="Also serve metrics with the original's names, on a separate port.",
     )
     add("--prometheus_port", type=int, default=_METRICS_PORT, help="Port of these metrics.")
@@ -299,30 +342,44 @@ def parser() -> argparse.ArgumentParser:
     add("--log-format", "--log_format", help="Format of log lines: text or json.")
     for flag in _NO_EFFECT:
         add(f"--{flag}", help="No effect.")
-    add("--trt_use_static", action="store_true", help="No effect.")
-    for flag, (_, off) in _UNSUPPORTED.items():
+    switch("trt_use_static", help="No effect.")
+    for flag in _HARDWARE:
+        switch(flag, help=argparse.SUPPRESS)
+    for flag, (_, off) in (*_UNSUPPORTED.items(), *_ONLY_SPEED.items()):
         if off is False:
-            add(f"--{flag}", action="store_true", help=argparse.SUPPRESS)
+            switch(flag, help=argparse.SUPPRESS)
         else:
             kind = int if isinstance(off, int) else str
             add(f"--{flag}", type=kind, default=off, help=argparse.SUPPRESS)
     return made
 
 
-def parse(arguments: Sequence[str]) -> tuple[ModelServer, dict[str, Any]]:
+def parse(
+    arguments: Sequence[str], defaults: Mapping[str, object] | None = None
+) -> tuple[ModelServer, dict[str, Any]]:
     """The server for the arguments of ``penstock serve``, and the configuration keys that they set,
     which take precedence over the environment.
+
+    Args:
+        arguments: the arguments.
+        defaults: top-level configuration keys, where they differ from Penstock's defaults. With
+            ``missing_device: cpu`` flags for hardware that is not supported have no effect.
 
     Raises:
         StartupError: a flag is invalid or unsupported.
     """
     given = parser().parse_args([*arguments])
-    problems = [*_problems_of_flags(given)]
+    own = dict(defaults or {})
+    gives_way = own.get("missing_device") == "cpu"
+    hardware = [*_problems_of_hardware(given)]
+    problems = [*_problems_of_flags(given), *([] if gives_way else hardware)]
     if given.config is None and not given.model and given.command == "start":
         problems.append("You must specify your serving model: --model PATH")
     if given.config is not None and (given.model or given.op):
         problems.append("--config defines what is served: leave out --model and --op")
     problems += _problems_of_ops(given)
+    if gives_way:
+        problems += _problems_of_ocr(given)
     if problems:
         raise ConfigError(problems)
     keys: dict[str, Any] = {"http_port": given.port, "rpc_port": given.grpc_port}
@@ -332,7 +389,7 @@ def parse(arguments: Sequence[str]) -> tuple[ModelServer, dict[str, Any]]:
         keys |= {"dag.enable_prometheus": True, "dag.prometheus_port": given.prometheus_port}
     keys = {key: each for key, each in keys.items() if each is not None}
     if given.config is not None:
-        return _configured(Path(given.config)), keys
+        return _configured(Path(given.config), own), keys
     workflows: list[Workflow] = []
     index = 0
     for listed in given.model:
@@ -348,15 +405,19 @@ def parse(arguments: Sequence[str]) -> tuple[ModelServer, dict[str, Any]]:
                     path=path,
                     reads=before,
                     options=options,
+                    flags=_flags_of_keys(given, index),
                     batch_gives_way=given.batch_infer_size is None,
                 )
             )
             index += 1
         workflows.append(Workflow(name=name, nodes=tuple(nodes)))
-    return ModelServer(workflows, warnings=[*_warnings(given, index)], http_port=DEFAULT_PORT), keys
+    without_effect = (f"{each}; it has no effect" for each in hardware)
+    warnings = [*_warnings(given, index), *without_effect]
+    config: dict[str, Any] = {"http_port": DEFAULT_PORT, **own}
+    return ModelServer(workflows, warnings=warnings, **config), keys
 
 
-def _configured(file: Path) -> ModelServer:
+def _configured(file: Path, defaults: Mapping[str, object]) -> ModelServer:
     """The server for a configuration file."""
     config = model_server.load(file)
     workflows = []
@@ -375,7 +436,8 @@ def _configured(file: Path) -> ModelServer:
         workflows.append(Workflow(name=name, nodes=tuple(nodes)))
     for path in {node.path for each in workflows for node in each.nodes}:
         _check_path(f"{file}: {path}", path)
-    return ModelServer(workflows, config.services, **{"http_port": DEFAULT_PORT, **config.server})
+    given_keys = {"http_port": DEFAULT_PORT, **defaults, **config.server}
+    return ModelServer(workflows, config.services, **given_keys)
 
 
 def _problems_of_flags(given: argparse.Namespace) -> Iterator[str]:
@@ -402,12 +464,22 @@ def _problems_of_flags(given: argparse.Namespace) -> Iterator[str]:
             yield f"--gpu_ids {cards}: write ids of cards such as 0 or 0,1; or -1 alone, the CPU"
     if given.use_encryption_model and given.encryption_key is None:
         yield "--use_encryption_model: give --encryption_key, the place of the key"
-    if given.use_trt and all(each.strip() == _ON_CPU for each in given.gpu_ids):
+
+
+def _problems_of_hardware(given: argparse.Namespace) -> Iterator[str]:
+    """Problems of flags for hardware that is not supported, or not given."""
+    for flag, what in _HARDWARE.items():
+        if getattr(given, flag):
+            yield f"--{flag}: {what} is not available here"
+    if given.use_trt and all(each == _ON_CPU for each in given.gpu_ids):
         yield "--use_trt: TensorRT needs a card: give --gpu_ids"
 
 
 def _warnings(given: argparse.Namespace, models: int) -> Iterator[str]:
     """Warnings about flags without an effect."""
+    for flag, (why, off) in _ONLY_SPEED.items():
+        if getattr(given, flag) != off:
+            yield f"--{flag} has no effect: {why}"
     if given.batch_infer_size and not any(_is_async(given, index) for index in range(models)):
         yield "--batch_infer_size has no effect without --runtime_thread_num: nothing is batched"
 
@@ -427,6 +499,17 @@ def _problems_of_ops(given: argparse.Namespace) -> Iterator[str]:
     elif given.model and engines != len(given.model[0]):
         times = f"{engines} time{'s' * (engines != 1)}"
         yield f"--op has {_INFER} {times}, but there {_are(len(given.model[0]))}"
+
+
+def _problems_of_ocr(given: argparse.Namespace) -> Iterator[str]:
+    """The original puts an op of its own between two models if the first has this name."""
+    for listed in given.model:
+        if not given.op and len(listed) == 2 and Path(listed[0]).name == _OCR:
+            yield (
+                f"--model {' '.join(listed)}: the original crops the texts of {_OCR} with its"
+                " GeneralDetectionOp, which is not available here: write a pipeline of two ops,"
+                " with OCRReader and DBPostProcess of paddle_serving_app.reader"
+            )
 
 
 def _are(models: int) -> str:
@@ -486,7 +569,7 @@ def _workers(given: argparse.Namespace, index: int) -> int:
 
 def _options(given: argparse.Namespace, index: int) -> dict[str, Any]:
     cards = _nth(given.gpu_ids, index) if given.gpu_ids else _ON_CPU
-    on_cpu = cards.strip() == _ON_CPU
+    on_cpu = cards == _ON_CPU
     sizes = given.min_subgraph_size
     options: dict[str, Any] = {
         "devices": "" if on_cpu else cards,
@@ -502,3 +585,17 @@ def _options(given: argparse.Namespace, index: int) -> dict[str, Any]:
     if index < len(sizes) and str(sizes[index]).isdigit():
         options["min_subgraph_size"] = int(sizes[index])
     return options
+
+
+def _flags_of_keys(given: argparse.Namespace, index: int) -> dict[tuple[str, ...], str]:
+    """The flag that sets a key of an op, for messages."""
+    conf = "local_service_conf"
+    cards = f"--gpu_ids {_nth(given.gpu_ids, index)}" if given.gpu_ids else "--gpu_ids"
+    return {
+        ("encryption_key",): "--encryption_key",
+        (conf, "devices"): cards,
+        (conf, "device_type"): "--use_trt" if given.use_trt else cards,
+        (conf, "precision"): f"--precision {given.precision}",
+        (conf, "use_calib"): "--use_calib",
+        (conf, "thread_num"): "--cpu_math_thread_num",
+    }

@@ -71,6 +71,8 @@ class _Servable:
         legacy: whether services of this class were written for the original and rely on its further
             behaviour; see docs/compatibility.md.
         warnings: texts that are logged at the start, besides those about the configuration.
+        places: path of a configuration key -> where it was written, for messages; for keys that are
+            neither in a file nor in a dict.
         one_port: whether gRPC shares the HTTP port if ``rpc_port`` is not set.
     """
 
@@ -92,6 +94,7 @@ class _Servable:
         self.instruments = list(instruments)
         self.applications = list(applications)
         self.warnings: Sequence[str] = ()
+        self.places: Mapping[tuple[str | int, ...], str] = {}
         self.one_port = False
         self._response_op: ResponseOp | None = None
         self._loaded: Loaded | None = None
@@ -183,6 +186,7 @@ class _Servable:
             environ=os.environ,
             lenient=now.lenient,
             dict_name=self._config_name,
+            places=self.places,
         )
 
     @property

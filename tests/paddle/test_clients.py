@@ -267,9 +267,15 @@ def test_the_key_is_sent_before_the_first_prediction(
     assert KeyServer.keys == [{}, key] * 2
 
 
-def test_the_gpu_packages_command_serves_the_model(folder: Path, tmp_path: Path) -> None:
+def test_the_gpu_packages_command_serves_the_model_on_a_machine_without_a_gpu(
+    folder: Path, tmp_path: Path
+) -> None:
     model = shutil.copytree(folder / "serving_server", tmp_path / "model")
     command = (sys.executable, "-m", "paddle_serving_server_gpu.serve", "--model")
-    with running(model, "--host", "127.0.0.1", command=command) as server:
-        assert "to this machine only" in server.log()
+    flags = ("--host", "127.0.0.1", "--gpu_ids", "0", "--use_lite", "--ir_optim", "True")
+    with running(model, *flags, command=command) as server:
+        log = server.log()
+        assert "to this machine only" in log
+        assert "runs on the CPU, as missing_device: cpu allows: " in log
+        assert "--use_lite has no effect: " in log
         assert server.stop() == 0
