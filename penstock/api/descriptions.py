@@ -163,12 +163,12 @@ def graph_answer(signature: Signature | None) -> Contents:
     """The bodies that it gives."""
     schema: dict[str, Any] = {"type": "object"}
     if signature is not None and signature.outputs:
-        schema = _tensors(signature.outputs, answered=True)
+        schema = _tensors(signature.outputs)
     return {media.JSON: schema, media.MSGPACK: schema}
 
 
-def _tensors(specs: Iterable[TensorSpec], *, answered: bool = False) -> dict[str, Any]:
-    found = {each.alias: nested(each.dtype, each.shape, answered=answered) for each in specs}
+def _tensors(specs: Iterable[TensorSpec]) -> dict[str, Any]:
+    found = {each.alias: nested(each.dtype, each.shape) for each in specs}
     return {"type": "object", "required": list(found), "properties": found}
 
 

@@ -19,7 +19,11 @@ _ERROR: Final = {
 }
 _SHAPE: Final = {"type": "array", "items": {"type": "integer", "minimum": 0}, "maxItems": 16}
 _DATATYPE: Final = {"type": "string", "enum": [*DTYPES]}
-_DATA: Final = {"type": "array", "description": "Numbers or texts, flat or nested like the shape."}
+_DATA: Final = {
+    "type": "array",
+    "description": "Numbers or texts, flat or nested like the shape. Of floats, NaN is null, and"
+    ' infinities are "Infinity" and "-Infinity".',
+}
 _PARAMETERS: Final = {"type": "object"}
 
 _REQUEST: Final[dict[str, Any]] = {
@@ -166,7 +170,8 @@ def request_of(signature: Signature) -> Contents:
     return {JSON: schema, BYTES: {}}
 
 
-_NUMBER: Final = {"type": "number"}
+_NUMBER: Final = {"type": ["number", "null", "string"]}
+"""A float; null is NaN, and infinities are texts."""
 _ELEMENTS: Final = {
     "b": {"type": "boolean"},
     "i": {"type": "integer"},

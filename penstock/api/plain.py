@@ -220,7 +220,8 @@ def decode(body: bytes, kind: str, graph: ServedGraph, route: PlainRoute = ANY) 
     raw = _RAW
     if signature is not None and len(signature.inputs) == 1:
         raw = signature.inputs[0].alias
-    value = media.decode(body, kind, raw)
+    # A signature's arrays refuse the floats that large integers have become.
+    value = media.decode(body, kind, raw, exact=signature is None)
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         where = {"loc": ["body"], "msg": "Input should be an object", "type": "dict_type"}
         raise InvalidInput([where])

@@ -25,6 +25,7 @@ from penstock.ops.failures import type_instead
 from penstock.ops.hooks import is_coroutine, is_generator, read_results
 from penstock.ops.op import Op
 from penstock.ops.product import product_error
+from penstock.protocols import json_numbers
 from penstock.protocols.array_text import parse_array
 from penstock.request import Feed
 from penstock.tensor import LOD_SUFFIX
@@ -72,8 +73,16 @@ class Model(Op):
                 return _inputs(self.client.model.feed_names, feed)
         for value in feed.values():
             if type(value) is not np.ndarray:
-                return {name: _array(name, value) for name, value in feed.items()}
+                return {
+                    name: _array(name, value, self._dtype_of(name)) for name, value in feed.items()
+                }
         return feed
+
+    def _dtype_of(self, name: str) -> np.dtype[Any] | None:
+        """The dtype of the model's input; None if it has no such input, or is not open here."""
+        model = getattr(getattr(self, "client", None), "model", None)
+        found = None if model is None else model.input(name)
+        return None if found is None else found.dtype
 
 
 def can_follow(inputs: Sequence[str], outputs: Collection[str]) -> bool:
@@ -97,19 +106,22 @@ def _inputs(wanted: Sequence[str], outputs: Feed) -> Feed:
     return outputs
 
 
-def _array(name: str, value: Any) -> Any:
-    """Convert a text or nested lists of numbers to an array."""
+def _array(name: str, value: Any, dtype: np.dtype[Any] | None) -> Any:
+    """Convert a text or nested lists of numbers to an array for an input of the model."""
     try:
         if isinstance(value, np.ndarray):
             return value
         if isinstance(value, str):
             return parse_array(value)
-        if _has_texts(value):
+        if dtype is not None and dtype.kind in "iuf":
+            if isinstance(value, (list, int, float)):
+                return json_numbers.array(value, dtype)
+        elif _has_texts(value):
             return np.array(value, object)
         if isinstance(value, (list, int, float, np.generic)):
             return np.array(value)
         raise ValueError(f"it is of type {type(value).__name__}: send numbers, or a .npy file")
-    except ValueError as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise InputMismatch(f"{name!r} is no array: {error}") from error
 
 

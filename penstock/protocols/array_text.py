@@ -71,6 +71,7 @@ _TAIL = re.compile(
 )
 _BRACKET = re.compile(r"[\[\]]")
 _OPENING = re.compile(r"(?:\[\s*+)+")
+_JSON_WORD = re.compile(r'null|"NaN"|NaN|"(-?)Infinity"|Infinity')
 _MAX_DIGITS = 400  # enough for every float64; bounds the time of parsing a number
 
 
@@ -504,7 +505,8 @@ def _with_nonfinite(
 def parse_array(text: str, *, max_elements: int = MAX_ELEMENTS) -> Array:
     """Parse the text of an array.
 
-    Without a dtype, whole numbers are int64, truth values bool and other numbers float64.
+    Without a dtype, whole numbers are int64, truth values bool and other numbers float64. NaN and
+    infinities may also be written as in JSON, see ``json_numbers``.
 
     Args:
         text: such as ``array([[1., nan]], dtype=float32)``, ``array(3)`` or ``[[1, 2], [3, 4]]``.
@@ -518,6 +520,8 @@ def parse_array(text: str, *, max_elements: int = MAX_ELEMENTS) -> Array:
             than 16 axes, numbers outside the dtype's range.
     """
     text = text.strip()
+    if "N" in text or "I" in text or "null" in text:
+        text = _JSON_WORD.sub(_as_numpy, text)
     dtype, shape = None, None
     if text.startswith("array("):
         text, dtype, shape = _unwrap(text)
@@ -536,6 +540,10 @@ def parse_array(text: str, *, max_elements: int = MAX_ELEMENTS) -> Array:
             raise ValueError("a shape is stated for empty arrays only")
         sizes = shape
     return _convert(words, dtype).reshape(sizes)
+
+
+def _as_numpy(word: re.Match[str]) -> str:
+    return f"{word[1] or ''}inf" if "I" in word[0] else "nan"
 
 
 def _unwrap(text: str) -> tuple[str, np.dtype[Any] | None, list[int] | None]:

@@ -1,7 +1,8 @@
 """The JSON encoding of the model server's protocol, for servers; and of requests, for clients.
 
-Members have the names of the message's fields; raw bytes are base64. NaN and infinities are texts
-(``"NaN"``) in requests and null in answers. Unknown members are ignored.
+Members have the names of the message's fields; raw bytes are base64. Requests are read, and sent,
+by the rule of ``json_numbers``; in answers NaN and infinities are null, as the original's clients
+know them. Unknown members are ignored.
 
 Source: ``docs/compatibility.md`` (the model server's protocol). Pure; safe from any thread.
 """
@@ -9,7 +10,7 @@ Source: ``docs/compatibility.md`` (the model server's protocol). Pure; safe from
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -31,6 +32,7 @@ from penstock.protocols.general_model import (
     Output,
     listed,
 )
+from penstock.protocols.json_numbers import loads, numbers_text
 from penstock.protocols.json_values import LARGE, Span
 from penstock.protocols.protobuf import join_bytes
 from penstock.protocols.tensors import MAX_TEXTS, DecodeBudget
@@ -54,7 +56,7 @@ def decode(body: bytes, budget: DecodeBudget) -> GeneralRequest:
         document = Span(body, 0, len(body))
     else:
         try:
-            document = orjson.loads(body)
+            document = loads(body)
         except orjson.JSONDecodeError as error:
             raise Undecodable(
                 f"the body is not a JSON document (line {error.lineno}, column {error.colno})"
@@ -151,7 +153,7 @@ def encode_request(
     """
     pieces = [b'{"tensor":[']
     for each in inputs:
-        pieces += [*_output(each), b","]
+        pieces += [*_output(each, numbers_text), b","]
     if inputs:
         pieces.pop()
     rest: dict[str, Any] = {"fetch_var_names": list(fetch), "log_id": log_id}
@@ -160,7 +162,11 @@ def encode_request(
     return join_bytes([*pieces, b"],", orjson.dumps(rest)[1:]])
 
 
-def _output(output: Output) -> list[bytes]:
+def _nulls(flat: oip.Array) -> bytes:
+    return orjson.dumps(flat, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
+
+
+def _output(output: Output, text: Callable[[oip.Array], bytes] = _nulls) -> list[bytes]:
     name, datatype, array = output.tensor
     code = CODES[datatype]
     about: dict[str, Any] = {"elem_type": code, "shape": list(array.shape)}
@@ -168,10 +174,10 @@ def _output(output: Output) -> list[bytes]:
         about["lod"] = output.lod
     about |= {"name": output.name, "alias_name": name}
     field = TYPES[code].field
-    return [b'{"%b":' % field.encode(), *_data(field, output), b",", orjson.dumps(about)[1:]]
+    return [b'{"%b":' % field.encode(), *_data(field, output, text), b",", orjson.dumps(about)[1:]]
 
 
-def _data(field: str, output: Output) -> list[bytes]:
+def _data(field: str, output: Output, text: Callable[[oip.Array], bytes]) -> list[bytes]:
     """Encode the value of a data field, in pieces that take little time each."""
     if field == RAW:
         return [b'"', b64encode(oip.to_raw(output.tensor)), b'"']
@@ -185,7 +191,7 @@ def _data(field: str, output: Output) -> list[bytes]:
     native = np.ascontiguousarray(flat, flat.dtype.newbyteorder("="))
     pieces: list[bytes] = [b"["]
     for block in oip.blocks(native, _BLOCK):
-        pieces += (orjson.dumps(block, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1], b",")
+        pieces += (text(block), b",")
     if flat.size:
         pieces.pop()
     return [*pieces, b"]"]

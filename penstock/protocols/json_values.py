@@ -18,7 +18,7 @@ import re
 from binascii import Error as Base64Error
 from binascii import a2b_base64
 from collections.abc import Iterator
-from math import isinf
+from math import isfinite, isinf
 from typing import Any, Final
 
 import numpy as np
@@ -26,6 +26,7 @@ import orjson
 from numpy.typing import NDArray
 
 from penstock.errors import Undecodable
+from penstock.protocols.json_numbers import MOST_EXACT, WORDS, loads
 from penstock.protocols.protobuf import join_text
 from penstock.protocols.tensors import DecodeBudget
 
@@ -52,8 +53,6 @@ _STEPS[[ord("["), ord("{")]] = 1
 _STEPS[[ord("]"), ord("}")]] = -1
 _QUOTE, _COMMA = ord('"'), ord(",")
 
-_MAX_EXACT = 2**53  # whole numbers up to this are exact in a float64
-
 _KINDS = {
     bool: "a truth value",
     dict: "an object",
@@ -65,11 +64,6 @@ _KINDS = {
 }
 _TYPES: dict[str, type] = {"t": bool, "f": bool, "n": type(None), "{": dict, "[": list, '"': str}
 """JSON type of a value by its first character; any other character begins a number."""
-_SPECIAL_FLOATS = {
-    "NaN": float("nan"),
-    "Infinity": float("inf"),
-    "-Infinity": float("-inf"),
-}
 _WHOLE = re.compile(r"-?(?:0|[1-9][0-9]{0,19})")
 _FLOAT = re.compile(r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][-+]?[0-9]++)?")
 _URL_SAFE = str.maketrans("-_", "+/")
@@ -116,7 +110,7 @@ class Span:
     def load(self) -> Any:
         """Parse the value."""
         try:
-            return orjson.loads(memoryview(self._body)[self._start : self._end])
+            return loads(memoryview(self._body)[self._start : self._end])
         except orjson.JSONDecodeError:
             raise _malformed(self._start) from None
 
@@ -201,7 +195,7 @@ class Span:
                 raise _malformed(at)
             check_numbers(piece)
             try:
-                yield orjson.loads(b"[%b]" % piece)
+                yield loads(b"[%b]" % piece)
             except orjson.JSONDecodeError:
                 raise _malformed(at) from None
             at = stop + 1
@@ -344,7 +338,7 @@ def as_integer(value: Any, where: str, low: int, high: int) -> int:
             raise Undecodable(f"{where} must be a whole number, got a text that is no number")
         number = int(value)
     elif type(value) is float:
-        if not value.is_integer() or abs(value) > _MAX_EXACT:
+        if not value.is_integer() or abs(value) > MOST_EXACT:
             raise Undecodable(f"{where} must be a whole number from {low} to {high}")
         number = int(value)
     elif type(value) is not int:
@@ -369,19 +363,25 @@ def _integers(piece: list[Any], where: str, first: int, dtype: np.dtype[Any]) ->
 
 
 def _floats(piece: list[Any], where: str, first: int, dtype: np.dtype[Any]) -> Any:
-    """Convert numbers; each may be a text, also ``NaN``, ``Infinity`` or ``-Infinity``."""
-    if not set(map(type, piece)) <= {float, int}:
+    """Convert numbers; null is NaN, and each may be a text, also one of ``WORDS``."""
+    if not set(map(type, piece)) <= _FLOATS:
         piece = [_as_float(item, f"{where}[{first + i}]") for i, item in enumerate(piece)]
-    wide = np.array(piece, np.float64)
+    try:
+        wide = np.array(piece, np.float64)
+    except OverflowError:
+        raise Undecodable(f"{where} has an integer that is too large") from None
     if dtype.itemsize == 8:
         return wide
     with np.errstate(over="ignore"):
-        array = wide.astype(np.float32)
+        array = wide.astype(dtype)
     overflown = np.isinf(array) & np.isfinite(wide)
     if overflown.any():
         index = first + int(overflown.argmax())
-        raise Undecodable(f"{where}[{index}] is too large for a float32")
+        raise Undecodable(f"{where}[{index}] is too large for a {dtype.name}")
     return array
+
+
+_FLOATS = frozenset((float, int, type(None)))
 
 
 _READ = {"b": _booleans, "i": _integers, "u": _integers, "f": _floats}
@@ -389,10 +389,12 @@ _READ = {"b": _booleans, "i": _integers, "u": _integers, "f": _floats}
 
 def _as_float(value: Any, where: str) -> float:
     if type(value) is float or type(value) is int:
-        return float(value)
+        return value
+    if value is None:
+        return WORDS["NaN"]
     if type(value) is not str:
         raise wrong_type(where, "a number", value)
-    special = _SPECIAL_FLOATS.get(value)
+    special = WORDS.get(value)
     if special is not None:
         return special
     if len(value) > MAX_NUMBER or _FLOAT.fullmatch(value) is None:
@@ -415,11 +417,18 @@ def as_bytes(value: Any, where: str) -> bytes:
 
 
 def check_depth(value: Any, taken: int) -> None:
-    """Refuse containers nested deeper than 64 levels, ``taken`` of them around the value."""
+    """Check a value that is not used: its containers are nested at most 64 levels deep, ``taken``
+    of them around it, and no number is a bare NaN or Infinity.
+    """
     if type(value) is Span:
-        return  # checked when the value around it was split
+        return  # its depth was checked when the value around it was split
     level = [value]
-    while containers := [item for item in level if type(item) is list or type(item) is dict]:
+    while True:
+        if any(type(item) is float and not isfinite(item) for item in level):
+            raise Undecodable("NaN and Infinity are legal as elements of arrays only")
+        containers = [item for item in level if type(item) is list or type(item) is dict]
+        if not containers:
+            return
         if taken == MAX_DEPTH:
             raise Undecodable(f"the body is nested deeper than {MAX_DEPTH} levels")
         taken += 1

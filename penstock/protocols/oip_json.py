@@ -2,8 +2,8 @@
 
 A body is a JSON object. The header ``Inference-Header-Content-Length`` is the size of the JSON if
 raw bytes follow: those of the tensors with a parameter ``binary_data_size``, in order. A tensor's
-data in JSON is a list, flat or nested like the shape. FP16 and BF16 are JSON numbers; NaN and
-infinities are texts (``"NaN"``) in requests and null in answers.
+data in JSON is a list, flat or nested like the shape. FP16 and BF16 are JSON numbers;
+``json_numbers`` has the rule for NaN and infinities.
 
 Source: the Open Inference Protocol (REST); Triton's binary tensor data extension. Pure; safe from
 any thread.
@@ -21,6 +21,7 @@ import orjson
 from penstock.errors import PackageError, Undecodable
 from penstock.protocols import json_values as values
 from penstock.protocols import oip
+from penstock.protocols.json_numbers import loads, numbers_text
 from penstock.protocols.json_values import LARGE, Span
 from penstock.protocols.oip import BF16, BYTES, MAX_TENSORS, InferRequest, OutTensor
 from penstock.protocols.protobuf import join_bytes
@@ -28,7 +29,6 @@ from penstock.protocols.tensors import MAX_AXES, DecodeBudget
 
 _SIZE: Final = "binary_data_size"
 _BLOCK: Final = 64 << 10
-_FLOAT32: Final = np.dtype(np.float32)
 _DEEPEST: Final = 3
 """Nesting levels around a tensor's data."""
 
@@ -132,7 +132,7 @@ class _Reader:
             document = Span(self._body, 0, len(self._body))
         else:
             try:
-                document = orjson.loads(self._body)
+                document = loads(self._body)
             except orjson.JSONDecodeError as error:
                 raise Undecodable(
                     f"the body is not a JSON document (line {error.lineno}, column {error.colno})"
@@ -249,20 +249,13 @@ class _Reader:
             raise PackageError(
                 f"{where}: the shape {[*shape]} needs {count} elements, more than the body holds"
             )
-        narrow = dtype.itemsize == 2 and dtype.kind == "f"
-        array = self._budget.array(count, _FLOAT32 if narrow else dtype)
+        array = self._budget.array(count, dtype)
         if datatype == BYTES:
             done = self._texts(where, data, array, 0)
         else:
             done = self._numbers(f"{where}: data", data, array, 0)
         if done != count:
             raise PackageError(f"{where}: the shape {[*shape]} needs {count} elements, got {done}")
-        if narrow:
-            with np.errstate(over="ignore"):
-                half = array.astype(dtype)
-            if (np.isinf(half) & np.isfinite(array)).any():
-                raise PackageError(f"{where}: a value is outside of the range of {datatype}")
-            array = half
         return oip.shaped(where, array, shape)
 
     def _numbers(self, where: str, data: Any, into: oip.Array, done: int, level: int = 1) -> int:
@@ -378,10 +371,10 @@ def _data(tensor: OutTensor) -> list[bytes]:
     if not (flat.dtype.isnative and flat.flags.c_contiguous):
         flat = np.ascontiguousarray(flat, flat.dtype.newbyteorder("="))
     if flat.size <= _BLOCK:
-        return [orjson.dumps(flat, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]]
+        return [numbers_text(flat)]
     pieces: list[bytes] = []
     for block in oip.blocks(flat, _BLOCK):
         if pieces:
             pieces.append(b",")
-        pieces.append(orjson.dumps(block, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1])
+        pieces.append(numbers_text(block))
     return pieces

@@ -17,6 +17,7 @@ import orjson
 
 from penstock.errors import Undecodable
 from penstock.protocols import json_values as values
+from penstock.protocols.json_numbers import loads
 from penstock.protocols.json_values import LARGE, Span
 from penstock.protocols.paddle import (
     MAX_CLIENT_IP,
@@ -84,7 +85,7 @@ def decode(body: bytes | bytearray, *, name: str, method: str, briefly: bool = F
     if len(body) > LARGE:
         return _decode_members(Span(bytes(body), 0, len(body)), body, name, method)
     try:
-        document = orjson.loads(body)
+        document = loads(body)
     except orjson.JSONDecodeError as error:
         if body.strip(values.BLANK):
             raise Undecodable(

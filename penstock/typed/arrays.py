@@ -5,7 +5,8 @@
 
 A request has an array as nested lists of numbers, or as the bytes of an ``.npy`` file; an answer
 has nested lists. A request has an image as the bytes of a file (PNG, JPEG, WebP, GIF, BMP, TIFF),
-which are Base64 in JSON.
+which are Base64 in JSON. ``penstock.protocols.json_numbers`` has the rule for NaN, infinities and
+large integers.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy as np
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from penstock.protocols import npy
+from penstock.protocols import json_numbers, npy
 from penstock.protocols.array_text import parse_array
 from penstock.typed import pictures
 
@@ -39,7 +40,6 @@ class Array:
     Args:
         dtype: the numpy dtype; numbers outside its range are refused.
         shape: the dimensions; None or a name for any size. Without a shape: any shape.
-        answered: the array is part of an answer: NaN and infinities are null in JSON.
     """
 
     takes_file: ClassVar = True
@@ -60,7 +60,7 @@ class Array:
         return core_schema.no_info_plain_validator_function(
             self._validated,
             serialization=core_schema.plain_serializer_function_ser_schema(
-                np.ndarray.tolist, when_used="json"
+                json_numbers.listed, when_used="json"
             ),
         )
 
@@ -72,7 +72,7 @@ class Array:
     def _validated(self, value: Any) -> np.ndarray[Any, Any]:
         try:
             if type(value) is list:
-                array = np.asarray(value)
+                array = json_numbers.array(value, _dtype(self.dtype))
             elif isinstance(value, bytes):
                 array = npy.read(value)
             elif isinstance(value, str):  # arrays as text, from clients of the pipeline protocol
@@ -101,25 +101,26 @@ class Array:
             raise ValueError(f"an array of shape ({wanted}) is wanted, got {found}")
 
 
-def nested(
-    dtype: np.dtype[Any],
-    shape: Sequence[int | str | None] | None,
-    *,
-    answered: bool = False,
-) -> dict[str, Any]:
+def nested(dtype: np.dtype[Any], shape: Sequence[int | str | None] | None) -> dict[str, Any]:
     """Return the JSON Schema of an array as nested lists.
 
     Args:
         dtype: the numpy dtype; ``object`` for texts.
         shape: the dimensions; None or a name for any size. Without a shape: any shape.
-        answered: the array is part of an answer: NaN and infinities are null in JSON.
     """
     if shape is None:
         return {"description": f"array of {dtype}, of any shape"}
-    kind = {"f": "number", "b": "boolean", "U": "string", "O": "string"}
+    kind = {"b": "boolean", "U": "string", "O": "string"}
     found: dict[str, Any] = {"type": kind.get(dtype.kind, "integer")}
-    if answered and dtype.kind == "f":
-        found = {"description": "a number; in JSON null for NaN and infinities"}
+    if dtype.kind == "f":
+        found = {
+            "description": "a number; null is NaN",
+            "anyOf": [
+                {"type": "number"},
+                {"type": "null"},
+                {"enum": ["NaN", "Infinity", "-Infinity"]},
+            ],
+        }
     for size in reversed(shape):
         found = {"type": "array", "items": found}
         if isinstance(size, int):

@@ -29,6 +29,9 @@ def outline(schema: Mapping[str, Any]) -> str:
 def _type(schema: Mapping[str, Any]) -> str:
     if "$ref" in schema:
         return str(schema["$ref"])
+    described = str(schema.get("description", ""))
+    if described.startswith("array of "):  # our description is clearer than nested lists
+        return described
     for key in ("anyOf", "oneOf"):
         if key in schema:
             return " | ".join(map(_type, schema[key]))
@@ -37,9 +40,6 @@ def _type(schema: Mapping[str, Any]) -> str:
     if "contentMediaType" in schema:
         return str(schema["contentMediaType"])
     kind = schema.get("type")
-    described = str(schema.get("description", ""))
-    if described.startswith("array of "):  # our description is clearer than nested lists
-        return described
     if "prefixItems" in schema:
         return f"[{', '.join(map(_type, schema['prefixItems']))}]"
     if kind == "array":

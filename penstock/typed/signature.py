@@ -31,7 +31,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, SchemaValidator, ValidationError
 
 from penstock.errors import HookError, InvalidInput, Undecodable
-from penstock.protocols import media
+from penstock.protocols import json_numbers, media
 from penstock.typed.annotations import element_of, has_own_config, models_of
 from penstock.typed.arrays import IMAGE
 from penstock.typed.foreign import foreign_class, foreign_default, without_schema
@@ -223,8 +223,20 @@ class Schema:
             kind: ``media.JSON`` or ``media.MSGPACK``.
         """
         if kind == media.JSON:
-            return self._adapter.serializer.to_json(value, by_alias=True, fallback=media.plain)
+            return self._json(value)
         return media.encode(self._adapter.serializer.to_python(value, by_alias=True), kind)
+
+    def _json(self, value: Any) -> bytes:
+        serializer = self._adapter.serializer
+        body = serializer.to_json(value, by_alias=True, fallback=json_numbers.plain)
+        # Pydantic writes infinities as null, too.
+        if b"null" in body:
+            plain = serializer.to_python(
+                value, mode="json", by_alias=True, fallback=json_numbers.plain
+            )
+            if json_numbers.has_infinities(plain):
+                return json_numbers.dumps(plain)
+        return body
 
     def plain(self, value: Any) -> Any:
         """Convert a validated value to dicts, lists, numbers, texts and arrays.

@@ -213,12 +213,8 @@ def test_a_graph_with_a_model_is_described_by_its_tensors() -> None:
     schema = graph_request(signature)["application/json"]
     assert schema["required"] == ["x", "text", "any"]
     rows = schema["properties"]["x"]
-    assert rows["items"] == {
-        "type": "array",
-        "items": {"type": "number"},
-        "minItems": 3,
-        "maxItems": 3,
-    }
+    assert (rows["items"]["minItems"], rows["items"]["maxItems"]) == (3, 3)
+    assert {"type": "null"} in rows["items"]["items"]["anyOf"]
     assert schema["properties"]["text"]["items"] == {"type": "string"}
     assert schema["properties"]["any"] == {"description": "array of int64, of any shape"}
     answer = graph_answer(signature)["application/json"]["properties"]["ok"]

@@ -171,7 +171,7 @@ def fill(contents: Any, datatype: str) -> None:
         (body_of("FP32", [1, "a"], [2]), Undecodable, "must be a number"),
         (body_of("FP32", [1, [2]], [2]), Undecodable, "must be a number, got a list"),
         (body_of("UINT8", [256], [1]), Undecodable, "from 0 to 255"),
-        (body_of("FP16", [1e6], [1]), PackageError, "outside of the range of FP16"),
+        (body_of("FP16", [1e6], [1]), Undecodable, "too large for a float16"),
         (body_of("BOOL", [1], [1]), Undecodable, "true or false"),
         (body_of("BYTES", [1], [1]), Undecodable, "must be a text"),
         (body_of("FP32", None, [1]), Undecodable, "no data"),

@@ -81,7 +81,12 @@ def test_the_openapi_schema_comes_from_the_models_at_a_graph_s_ends(tmp_path: Pa
     service.write_text(ENSEMBLE)
     with running(service) as server:
         description = json.loads(fetch(f"{server.http_url}/openapi.json").body)
-    row = {"type": "array", "items": {"type": "number"}, "minItems": 3, "maxItems": 3}
+    words = {"enum": ["NaN", "Infinity", "-Infinity"]}
+    number = {
+        "description": "a number; null is NaN",
+        "anyOf": [{"type": "number"}, {"type": "null"}, words],
+    }
+    row = {"type": "array", "items": number, "minItems": 3, "maxItems": 3}
     rows = {"type": "array", "items": row, "description": "array of float32, any × 3"}
 
     def schema(path: str, *keys: str) -> Any:
@@ -93,9 +98,7 @@ def test_the_openapi_schema_comes_from_the_models_at_a_graph_s_ends(tmp_path: Pa
     for path in ("/alone", "/ensemble"):
         expected = {"type": "object", "required": ["x"], "properties": {"x": rows}}
         assert schema(path, "requestBody") == expected
-    number = {"description": "a number; in JSON null for NaN and infinities"}
-    given = {**rows, "items": {**row, "items": number}}
-    assert schema("/alone", "responses", "200")["properties"] == {"y": given, "twice": given}
+    assert schema("/alone", "responses", "200")["properties"] == {"y": rows, "twice": rows}
     assert schema("/ensemble", "responses", "200") == {"type": "object"}
 
 
