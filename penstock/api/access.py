@@ -14,6 +14,7 @@ import hmac
 from hashlib import sha256
 from typing import Final, NamedTuple
 
+from penstock.api.hosts import is_local_name, name_of
 from penstock.door.listeners import is_loopback
 from penstock.protocols.heads import Headers, RequestHead
 
@@ -57,7 +58,7 @@ def why_not_local(peer: str, head: RequestHead) -> str | None:
         return "is for this machine only"
     if is_passed_on(head):
         return "is not available through a proxy"
-    if not _is_local_name(head.authority):
+    if not is_local_name(name_of(head.authority)):
         return "must be requested by the name localhost"
     return None
 
@@ -127,10 +128,3 @@ class Access:
                     if name == self._cookie and hmac.compare_digest(value, self._value):
                         return True
         return False
-
-
-def _is_local_name(authority: bytes) -> bool:
-    """Whether the name in Host always means this machine."""
-    host = authority.decode("latin-1").lower()
-    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-    return is_loopback(name) or name.endswith(".localhost")

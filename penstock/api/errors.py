@@ -38,6 +38,7 @@ _RETRY: Headers = (JSON, (b"retry-after", b"1"))
 _HEADERS: Headers = (JSON,)
 _WORDS = {
     400: Undecodable.code,
+    403: "forbidden",
     404: UnknownService.code,
     405: "method_not_allowed",
     408: DeadlineExceeded.code,

@@ -31,6 +31,7 @@ from penstock.api.calls import (
     Shared,
     failure,
 )
+from penstock.api.hosts import Hosts
 from penstock.door.baidu_std import BaiduStdExchange
 from penstock.door.exchange import Exchange, HttpReply, Limit, Receiver
 from penstock.errors import RequestError, StartupError, Undecodable
@@ -86,6 +87,7 @@ class Router:
         refusal: makes the answer to other requests without a route, and to those without a complete
             head, from a status and a text.
         sections: first path segments that do not belong to the pipeline protocol.
+        hosts: checks Host and Origin of HTTP requests; None accepts all.
 
     Raises:
         StartupError: two routes are the same.
@@ -100,9 +102,11 @@ class Router:
         not_found: Callable[[str], HttpReply] | None = None,
         refusal: Callable[[int, str], HttpReply] = failure,
         sections: Container[bytes] = (),
+        hosts: Hosts | None = None,
     ) -> None:
         self.routes = tuple(routes)
         self._sections = sections
+        self._hosts = hosts
         self._not_found = not_found
         self._refusal = refusal
         self._shared = Shared(max_message_bytes, threads)
@@ -152,6 +156,12 @@ class Router:
             return self._begin_grpc(exchange, head, None if target is None else target.grpc)
         if kind is None and isinstance(exchange, BaiduStdExchange):
             return self._begin_baidu_std(exchange)
+        hosts = self._hosts
+        if hosts is not None and (head.authority not in hosts.seen or b"origin" in head.fields):
+            why = hosts.why_refused(head, exchange.peer.address)
+            if why is not None:
+                _send(exchange, self.failure(head, 403, why))
+                return None
         try:
             if target is None:
                 target = self._find(head)

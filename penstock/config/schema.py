@@ -44,6 +44,7 @@ MAX_SECONDS = 31_536_000.0
 """Upper bound of every time in seconds: a year, a guess that prevents overflows of timers."""
 
 
+_HOST_NAME = re.compile(r"(?:\*\.)?[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*|(?=.*:.*:)[0-9A-Fa-f:.]+")
 _CPUS = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?")
 
 
@@ -145,6 +146,12 @@ def _url_segment(value: str) -> str:
     return value
 
 
+def _host_name(value: str) -> str:
+    if value != "*" and not _HOST_NAME.fullmatch(value):
+        raise ValueError("must be a host without a port, such as example.org or *.example.org")
+    return value
+
+
 def _executor(value: str) -> str:
     try:
         return kind_named(value).name
@@ -180,6 +187,9 @@ Text: TypeAlias = Annotated[str, StringConstraints(min_length=1)]
 Host: TypeAlias = Annotated[Text, AfterValidator(_host)]
 Importables: TypeAlias = Annotated[
     tuple[Annotated[str, AfterValidator(_importable)], ...], BeforeValidator(_listed)
+]
+HostNames: TypeAlias = Annotated[
+    tuple[Annotated[str, AfterValidator(_host_name)], ...], BeforeValidator(_listed)
 ]
 Names: TypeAlias = Annotated[tuple[Text, ...], BeforeValidator(_listed)]
 EndpointList: TypeAlias = Annotated[
@@ -736,6 +746,14 @@ class ServiceConfig(Section):
         default="127.0.0.1",
         description="Address to listen on. 0.0.0.0 makes the service reachable from other"
         " machines.",
+    )
+    allowed_hosts: HostNames = Field(
+        default=(),
+        description="Names by which callers, and proxies, request the service in HTTP (`Host`),"
+        " besides those of this machine: `example.org`, `*.example.org` for the names below it, or"
+        " `*` for any. Checked only if the service listens on a loopback address. Websites of these"
+        " names may call the service (`Origin`), with any `host`; see"
+        " [deployment.md](deployment.md#other-websites).",
     )
     service: EntryPoint | None = Field(
         default=None, description="What `penstock run config.yml` runs: `file.py:Class`."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
@@ -17,6 +18,7 @@ from penstock.api.calls import Grpc, Http, failure
 from penstock.api.errors import no_route, refusal
 from penstock.api.general_model import GeneralModelApplication
 from penstock.api.health import Health, HealthApplication
+from penstock.api.hosts import Hosts
 from penstock.api.oip import SECTION, OpenInferenceApplication
 from penstock.api.oip import no_route as no_oip_route
 from penstock.api.openapi import OpenApiApplication
@@ -31,6 +33,7 @@ from penstock.door.budget import ByteBudget, default_budget
 from penstock.door.door import Door
 from penstock.door.exchange import HttpReply
 from penstock.door.limits import DoorLimits
+from penstock.door.listeners import is_loopback
 from penstock.engine.engine import Engine
 from penstock.errors import StartupError
 from penstock.executors.processes.executor import ProcessExecutor
@@ -55,6 +58,7 @@ def make_router(
     writers: Executor,
     more: Iterable[Application] = (),
     profile: Callable[[Any], str] | None = None,
+    hosts: Hosts | None = None,
 ) -> Router:
     """The router of all requests.
 
@@ -67,6 +71,7 @@ def make_router(
         more: further applications.
         profile: returns the profile of a call, for callers of the pipeline protocol that request
             it.
+        hosts: checks Host and Origin; None under another server, which does so.
     """
     protocol = PipelineProtocol(
         engine, strict_status=config.strict_status, pool=pool, writers=writers, profile=profile
@@ -105,6 +110,7 @@ def make_router(
         not_found=partial(_not_found, not_found),
         refusal=refusal if routed.issuperset(each.name for each in engine.graphs) else failure,
         sections=(sections | {SECTION}) - {(each.name or "").encode() for each in engine.graphs},
+        hosts=hosts,
     )
 
 
@@ -118,6 +124,17 @@ def _not_found(others: Callable[[str], HttpReply] | None, path: str) -> HttpRepl
 def most_in_flight(config: ServiceConfig) -> int:
     """The limit of bytes in flight of one engine."""
     return max(1, (config.max_inflight_bytes or default_budget()) // config.engines)
+
+
+def hosts_of(config: ServiceConfig, listeners: Iterable[socket.socket]) -> Hosts:
+    """The check of Host and Origin for the service that has these sockets."""
+    tcp = [each for each in listeners if each.family != socket.AF_UNIX]
+    own = socket.gethostname()
+    return Hosts(
+        config.allowed_hosts,
+        local=(own, own.partition(".")[0]),
+        any_host=not all(is_loopback(each.getsockname()[0]) for each in tcp),
+    )
 
 
 def budget_of(config: ServiceConfig) -> ByteBudget:
@@ -136,10 +153,15 @@ def open_door(config: ServiceConfig, engine: Engine, router: Router) -> Door:
 
 
 def open_metrics_door(
-    config: ServiceConfig, routes: Iterable[Http | Grpc | BaiduStd], threads: Executor
+    config: ServiceConfig,
+    routes: Iterable[Http | Grpc | BaiduStd],
+    threads: Executor,
+    hosts: Hosts,
 ) -> Door:
     """A door that serves only metrics; it does not listen yet."""
-    router = Router(routes, max_message_bytes=config.max_message_bytes, threads=threads)
+    router = Router(
+        routes, max_message_bytes=config.max_message_bytes, threads=threads, hosts=hosts
+    )
     return Door(router, limits_of(config), ByteBudget(most_in_flight(config)), router.failure)
 
 

@@ -83,7 +83,7 @@ from penstock.service.loop import (
     shorten_switch_interval,
 )
 from penstock.service.model_keys import send_keys
-from penstock.service.opening import make_router, open_door, open_metrics_door, tls_of
+from penstock.service.opening import hosts_of, make_router, open_door, open_metrics_door, tls_of
 from penstock.service.processes import Processes, log_options, spawned_role
 from penstock.service.questions import AllEngines, Answerer
 from penstock.service.signals import (
@@ -340,9 +340,12 @@ class _Service:
                 access = Access("the live page", "ui.token", self._config.ui.token, tls=tls)
                 more.append(LivePage(reports, self._engines, access))
             profile = partial(_profile_of, recorder)
-            grpc = make_router(self._config, engine, self._health, pool, writers, more, profile)
+            hosts = hosts_of(self._config, self._listeners.values())
+            grpc = make_router(
+                self._config, engine, self._health, pool, writers, more, profile, hosts
+            )
             door = self._report.door = open_door(self._config, engine, grpc)
-            for_scrapers = open_metrics_door(self._config, metrics.routes(), writers)
+            for_scrapers = open_metrics_door(self._config, metrics.routes(), writers, hosts)
             reporting: asyncio.Task[None] | None = None
             try:
                 freeze_garbage_collector()

@@ -84,7 +84,7 @@ def line_bytes(n: int) -> bytes:
 
 slow_line = trickle(200, http1, lambda peer: b"POST /", line_bytes)
 slow_head = trickle(
-    200, http1, lambda peer: b"POST / HTTP/1.1\r\nHost: x\r\n", lambda n: b"x: y\r\n"
+    200, http1, lambda peer: b"POST / HTTP/1.1\r\nHost: localhost\r\n", lambda n: b"x: y\r\n"
 )
 silent = trickle(200, http1, lambda peer: b"", lambda n: b"")
 slow_body = trickle(
@@ -157,7 +157,7 @@ def endless(start: bytes, piece: bytes) -> Callable[[int, float], Counter[str]]:
     return run
 
 
-_START = b"POST " + PATH.encode() + b" HTTP/1.1\r\nHost: x\r\n"
+_START = b"POST " + PATH.encode() + b" HTTP/1.1\r\nHost: localhost\r\n"
 _CHUNKED = _START + b"Transfer-Encoding: chunked\r\n\r\n"
 endless_line = endless(b"GET /", b"a" * 16384)
 endless_head = endless(_START, b"name: value\r\n" * 1000)

@@ -22,7 +22,7 @@ async def send_body(port: int, *, announced: bool = True) -> str:
     """The kind of the answer, even if it comes before the body's end."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     start = b'{"key":["load"],"value":["'
-    head = b"POST /attacked/prediction HTTP/1.1\r\nHost: x\r\n"
+    head = b"POST /attacked/prediction HTTP/1.1\r\nHost: localhost\r\n"
     if announced:
         head += b"Content-Length: %d\r\n\r\n" % BODY
     else:

@@ -34,6 +34,7 @@ SERVICE = [
     ("rpc_port", 18080, 18080, "18080", 80),
     ("http_port", 0, 0, True, 65536),
     ("host", "::1", "::1", 0, "[::1]"),
+    ("allowed_hosts", ["a.example", "*.b", "::1"], ("a.example", "*.b", "::1"), "a", ["a:80"]),
     ("service", "ocr.py:OcrService", "ocr.py:OcrService", ["a.py:B"], "OcrService"),
     ("name", "uci", "uci", 7, "a/b"),
     ("worker_num", 4, 4, True, 0),

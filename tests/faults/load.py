@@ -180,7 +180,7 @@ def message(
     document = {"key": list(pairs), "value": list(pairs.values()), "logid": number}
     body = json.dumps(document).encode()
     line = b"POST /%s/prediction HTTP/1.1" % service.encode()
-    lines = [line, b"Host: x", b"Content-Length: %d" % len(body)]
+    lines = [line, b"Host: localhost", b"Content-Length: %d" % len(body)]
     if limit is not None:
         lines.append(b"Penstock-Timeout: %.6f" % limit)
     return b"\r\n".join(lines) + b"\r\n\r\n" + body

@@ -49,7 +49,7 @@ class Bad:
 
 
 def _line(line: bytes, status: int) -> Bad:
-    data = b"%s\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (line, len(GOOD), GOOD)
+    data = b"%s\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (line, len(GOOD), GOOD)
     return Bad(rule=line.decode(), data=data, status=status, stays_open=True)
 
 
@@ -67,12 +67,14 @@ HTTP = [
         # To the pipeline's route: for another one the body would not be read.
         Bad(
             rule=bad.rule,
-            data=bad.data.replace(b"POST /a/b HTTP/1.1", TARGET),
+            data=bad.data.replace(b"POST /a/b HTTP/1.1", TARGET).replace(
+                b"Host: x", b"Host: localhost"
+            ),
             status=bad.status,
         )
         for bad in BAD_REQUESTS
     ],
-    Bad(rule="BREW", data=b"BREW / HTTP/1.1\r\nHost: x\r\n\r\n", status=400),
+    Bad(rule="BREW", data=b"BREW / HTTP/1.1\r\nHost: localhost\r\n\r\n", status=400),
     _line(b"GET /uci/prediction HTTP/1.1", 405),
     _line(b"POST /livez HTTP/1.1", 405),
     *[

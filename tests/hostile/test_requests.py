@@ -199,13 +199,17 @@ def test_unusual_but_valid_requests_are_answered(service: ServiceProcess) -> Non
     requests = [
         *[
             request(body, target=target)
-            for target in (b"/%75ci/%252e%252e", b"http://x/uci/prediction", b"/uci/prediction?a=1")
+            for target in (
+                b"/%75ci/%252e%252e",
+                b"http://localhost/uci/prediction",
+                b"/uci/prediction?a=1",
+            )
         ],
         request(
             body,
             b"Content-Length: \t %d \t" % len(body),
             b"Grpc-Timeout: 9S ",
-            host=b"Host:  x ",
+            host=b"Host:  localhost ",
             length=False,
         ),
         *[

@@ -128,7 +128,7 @@ def request(
     target: bytes = b"/uci/prediction",
     method: bytes = b"POST",
     version: bytes = b"HTTP/1.1",
-    host: bytes = b"Host: x",
+    host: bytes = b"Host: localhost",
     length: bool = True,
 ) -> bytes:
     """A valid request, unless a part given here is invalid."""

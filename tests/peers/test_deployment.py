@@ -1,19 +1,21 @@
-"""The files in docs/deployment.md, checked by systemd, nginx and a builder of containers."""
+"""The files in docs/deployment.md, checked by systemd, nginx, haproxy and a container builder."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.documents import ROOT, blocks_of
-from tests.peers.front import nginx
+from tests.peers.front import haproxy, nginx
 from tests.peers.programs import program
-from tests.service.scripts import PENSTOCK
-from tests.services.process import direct, free_port, running
+from tests.service.scripts import PENSTOCK, fetch_as
+from tests.services.process import free_port, running
 
 pytestmark = pytest.mark.peers
 
@@ -41,18 +43,31 @@ def test_systemd_accepts_the_documented_unit(tmp_path: Path) -> None:
     assert messages == []
 
 
-def test_nginx_forwards_requests_with_the_documented_configuration(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("proxy", "config"),
+    [(nginx, "penstock.conf"), (haproxy, "haproxy.cfg")],
+    ids=["nginx", "haproxy"],
+)
+def test_a_proxy_forwards_requests_with_the_documented_configuration(
+    proxy: Any, config: str, tmp_path: Path
+) -> None:
     path = tmp_path / "app.py"
     path.write_text(APP)
     front = free_port()
-    with running(path, command=PENSTOCK) as server:
-        site = BLOCKS["penstock.conf"].replace("127.0.0.1:8080", f"127.0.0.1:{server.http_port}")
+    allowed = re.findall("PENSTOCK_ALLOWED_HOSTS=(.*)", BLOCKS["penstock.service"])
+    environment = {"PENSTOCK_ALLOWED_HOSTS": allowed[0]}
+    with running(path, command=PENSTOCK, environment=environment) as server:
+        site = BLOCKS[config].replace("127.0.0.1:8080", f"127.0.0.1:{server.http_port}")
         site = site.replace("127.0.0.1:8000", f"127.0.0.1:{front}")
-        with nginx(tmp_path / "nginx", site, front):
-            for _ in range(3):
-                url = f"http://127.0.0.1:{front}/double"
-                with direct.open(url, b'{"x": 21}', timeout=10) as answer:
-                    assert answer.read() == b"42"
+        with proxy(tmp_path / "proxy", site, front):
+            url = f"http://127.0.0.1:{front}/double"
+            own = {"Host": "models.example.org", "Origin": "https://models.example.org"}
+            for headers in ({}, own):
+                for _ in range(3):
+                    answer = fetch_as(url, b'{"x": 21}', **headers)
+                    assert (answer.status, answer.body) == (200, b"42")
+            other = fetch_as(url, b'{"x": 21}', Host="other.example.org")
+            assert (other.status, other.json["error"]) == (403, "forbidden")
         assert server.stop() == 0
 
 

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 import urllib.error
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -77,8 +78,18 @@ def post(server: ServiceProcess, name: str = NAME, timeout: float = 30, **pairs:
 
 def fetch(url: str, body: bytes | None = None, timeout: float = 30) -> Answer:
     """Sends one HTTP request; error statuses are returned too."""
+    return _answered(urllib.request.Request(url, data=body), timeout)
+
+
+def fetch_as(url: str, body: bytes | None = None, **headers: str) -> Answer:
+    """The same with header fields; ``_`` in their names stands for ``-``."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return _answered(urllib.request.Request(url, body, named), 30)
+
+
+def _answered(request: urllib.request.Request, timeout: float) -> Answer:
     try:
-        with direct.open(url, data=body, timeout=timeout) as reply:
+        with direct.open(request, timeout=timeout) as reply:
             return Answer(reply.status, dict(reply.headers), reply.read())
     except urllib.error.HTTPError as error:
         return Answer(error.code, dict(error.headers), error.read())

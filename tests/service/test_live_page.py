@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from penstock.service.live_page import merged
-from tests.service.scripts import NAME, Answer, fetch, post, script
+from tests.service.scripts import NAME, Answer, fetch, fetch_as, post, script
 from tests.services.process import ServiceProcess, direct, running
 
 HOOKS = """
@@ -46,14 +46,7 @@ def test_lists_of_several_engines_are_merged_in_order() -> None:
 
 
 def get(server: ServiceProcess, path: str, **headers: str) -> Answer:
-    request = urllib.request.Request(server.http_url + path)
-    for name, value in headers.items():
-        request.add_header(name.replace("_", "-"), value)
-    try:
-        with direct.open(request, timeout=30) as reply:
-            return Answer(reply.status, dict(reply.headers), reply.read())
-    except urllib.error.HTTPError as error:
-        return Answer(error.code, dict(error.headers), error.read())
+    return fetch_as(server.http_url + path, **headers)
 
 
 def send(server: ServiceProcess, x: str, trace: str = TRACE) -> None:
@@ -130,7 +123,8 @@ def test_without_a_token_only_local_requests_with_a_local_host_are_answered(tmp_
 
 @pytest.mark.real
 def test_a_token_gives_access_and_a_key_disables_the_page(tmp_path: Path) -> None:
-    with running(script(tmp_path, HOOKS, f'"ui": {{"token": "{TOKEN}"}}')) as server:
+    config = f'"ui": {{"token": "{TOKEN}"}}, "allowed_hosts": ["any.example"]'
+    with running(script(tmp_path, HOOKS, config)) as server:
         assert (
             get(server, "/ui", Host="any.example").status == 200
         )  # the page itself, which asks for the token

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.real
 
 METHOD = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
 HALF = (
-    f"POST /{NAME}/prediction HTTP/1.1\r\nHost: x\r\nContent-Length: 30\r\n\r\n".encode()
+    f"POST /{NAME}/prediction HTTP/1.1\r\nHost: localhost\r\nContent-Length: 30\r\n\r\n".encode()
     + b'{"key": ["a"],'
 )
 ABANDONED = "calls did not return in time and were abandoned: ['work|0']"
