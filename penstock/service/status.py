@@ -38,7 +38,6 @@ from penstock.engine.graph import GraphStatistics, ServedGraph
 from penstock.engine.stage import Stage
 from penstock.engine.statistics import StageStatistics
 from penstock.errors import StartupError
-from penstock.executors.processes.control import MOST_TEXT
 from penstock.graph.dag import REQUEST
 from penstock.observe.counters import Counters
 from penstock.observe.metrics import exposition
@@ -145,9 +144,8 @@ class Reporter:
 
 
 def packed(report: Report) -> str:
-    """A report as text that fits into a message; without its graphs if it would be too long."""
-    text = b85encode(zlib.compress(orjson.dumps(report), 1)).decode()
-    return text if len(text) <= MOST_TEXT else packed({**report, "graphs": []})
+    """A report as text for a message."""
+    return b85encode(zlib.compress(orjson.dumps(report), 1)).decode()
 
 
 def unpacked(text: str) -> Report:

@@ -37,10 +37,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from penstock.errors import StartupError
-from penstock.executors.processes.channel import receive
 from penstock.executors.processes.control import (
-    MOST_BYTES,
-    MOST_FDS,
     Answer,
     Answers,
     Ask,
@@ -61,8 +58,8 @@ from penstock.executors.processes.control import (
     Stop,
     Sum,
     SumWanted,
-    decode,
-    encode,
+    receive,
+    send,
 )
 from penstock.executors.processes.restarts import WITHIN, Restarts
 from penstock.service.children import Child, Reaper, as_shell, end_all, fork, status_text
@@ -174,22 +171,23 @@ class EngineProcess:
         """Its messages, with their descriptors, which the caller closes."""
         while self.talks:
             try:
-                data, fds, _ = receive(self.control, MOST_BYTES, MOST_FDS)
+                received = receive(self.control)
             except BlockingIOError:
                 return
             except OSError:
-                data = b""
-            if not data:
+                received = None
+            if received is None:
                 self.talks = False
                 return
-            yield decode(data), fds
+            if received.message is not None:
+                yield received.message, received.fds
 
     def send(self, message: Message, *fds: int) -> None:
         """Send a message. The caller keeps the descriptors."""
         if not self.talks:
             return
         try:
-            socket.send_fds(self.control, [encode(message)], fds)
+            send(self.control, message, fds)
         except OSError as error:
             self.talks = False
             if not isinstance(error, ConnectionError):  # it does not read, but has not closed it

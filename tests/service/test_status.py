@@ -13,7 +13,6 @@ import pytest
 
 from penstock import Op
 from penstock.api.health import Health
-from penstock.executors.processes.control import MOST_TEXT
 from penstock.observe.counters import Counters
 from penstock.observe.recorder import Recorder
 from penstock.observe.status import shown
@@ -117,17 +116,28 @@ def test_counts_of_silent_and_ended_engines_stay_in_the_sum() -> None:
     assert (summed["requests"]["admitted"], summed["engines_ended"]) == (15, 3)
 
 
-def test_reports_of_many_ops_fit_into_a_message() -> None:
-    ops = [
-        {**Counters().of_op("op"), "name": f"op_{n}", "batches": 7919 * n, "waiting": n % 13}
-        for n in range(300)
-    ]
-    report = {
-        **report_of_one_engine(),
-        "graphs": [{"name": "a", "version": "1", "inside": 1, "ops": ops}],
-    }
-    assert len(json.dumps(report)) > MOST_TEXT
-    assert unpacked(packed(report)) == report
+MANY_OPS = """\
+import random
+
+from penstock import Op, Service
+
+chance, last = random.Random(1), None
+for number in range(60):
+    last = Op(f"op_{number}_{chance.randbytes(1000).hex()}", [] if last is None else [last])
+service = Service("many", last, http_port=0, build_dag_each_worker=True, worker_num=2)
+"""
+
+
+@pytest.mark.real
+def test_the_status_of_several_engines_has_every_op_however_many(tmp_path: Path) -> None:
+    path = tmp_path / "many.py"
+    path.write_text(MANY_OPS)  # its report of more than 60,000 bytes cannot be compressed further
+    with running(path, command=PENSTOCK) as server:
+        with direct.open(f"{server.http_url}/status", timeout=10) as answer:
+            report = json.load(answer)
+        assert report["engines"] == 2
+        assert [each["workers"] for each in report["graphs"][0]["ops"]] == [2] * 60
+        assert server.stop() == 0
 
 
 @pytest.mark.real

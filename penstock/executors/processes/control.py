@@ -1,6 +1,7 @@
 """The protocol between an engine and its supervisor, and the engine's end of it.
 
-One JSON message per packet (SOCK_SEQPACKET). The engine sends ``Spawn`` for each worker, and then
+One JSON message per packet (SOCK_SEQPACKET); a long one is in a file in memory (memfd), whose
+descriptor the packet carries. The engine sends ``Spawn`` for each worker, and then
 ``Ready`` or ``Failed``. It accepts connections after ``Serve``, until ``Leave`` or ``Stop``; an
 engine that got SIGTERM itself sends ``Leaving`` and serves on until then. The supervisor answers
 each ``Spawn`` with ``Forked`` or ``Refused`` of the same number, and sends ``Exited`` when a worker
@@ -17,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import logging
 import os
 import socket
 from collections.abc import Callable, Sequence
@@ -25,16 +27,18 @@ from dataclasses import astuple, dataclass, field, replace
 from typing import Any, Final, Protocol, TypeAlias, get_args
 
 from penstock.errors import StartupError
-from penstock.executors.processes.channel import receive
+from penstock.executors.processes.channel import receive as receive_packet
 
-MOST_BYTES: Final = 131_072
-"""Of one message."""
+_log = logging.getLogger(__name__)
 
-MOST_TEXT: Final = 60_000
-"""Most characters of a report, all ASCII; JSON may write each as two bytes."""
+MOST_BYTES: Final = 16_384
+"""Of one packet: a socket's buffer has room for several."""
 
 MOST_FDS: Final = 253
-"""Most descriptors of one message: Linux's limit."""
+"""Most descriptors of one packet: Linux's limit."""
+
+_IN_FILE: Final = b"in the file"
+"""The packet of a long message. Its file is the first of the descriptors."""
 
 _MOST_REASON: Final = 1_000  # characters; JSON may write each as twelve bytes
 
@@ -191,17 +195,64 @@ _KINDS: Final = {cls.__name__: cls for cls in get_args(Message)}
 
 
 def encode(message: Message) -> bytes:
-    """Encode a message as one packet."""
+    """Encode a message."""
     if isinstance(message, Refused | Failed):
         message = replace(message, reason=message.reason[:_MOST_REASON])
     return json.dumps([type(message).__name__, *astuple(message)]).encode()
 
 
 def decode(data: bytes) -> Message:
-    """Decode the message of one packet. Not validated: both ends are trusted."""
+    """Decode a message. Not validated: both ends are trusted."""
     name, *values = json.loads(data)
     message: Message = _KINDS[name](*values)
     return message
+
+
+def send(control: socket.socket, message: Message, fds: Sequence[int] = ()) -> None:
+    """Send a message. The caller keeps the descriptors.
+
+    Raises:
+        OSError: the socket is closed or full, or there is no memory for a long message.
+    """
+    data = encode(message)
+    if len(data) <= MOST_BYTES:
+        socket.send_fds(control, [data], fds)
+        return
+    with open(os.memfd_create("penstock-message", os.MFD_CLOEXEC), "wb", buffering=0) as file:
+        file.write(data)
+        socket.send_fds(control, [_IN_FILE], (file.fileno(), *fds))
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A packet.
+
+    Attributes:
+        message: None if its file was lost, because this process has no descriptor left.
+        fds: its descriptors, which the receiver closes.
+        lost: whether some of them were lost.
+    """
+
+    message: Message | None
+    fds: list[int]
+    lost: bool = False
+
+
+def receive(control: socket.socket) -> Received | None:
+    """Receive a message; None if the other end is closed.
+
+    Raises:
+        OSError: as ``recvmsg``.
+    """
+    data, fds, lost = receive_packet(control, MOST_BYTES, MOST_FDS)
+    if not data:
+        return None
+    if data == _IN_FILE:
+        if not fds:
+            _log.error("a message was lost: this process has no descriptor left")
+            return Received(None, [], lost)
+        data = _read(fds.pop(0)).encode()
+    return Received(decode(data), fds, lost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,24 +412,24 @@ class SupervisorClient:
         if self._lost is not None:
             raise StartupError(self._lost)
         try:
-            socket.send_fds(self._control, [encode(message)], fds)
+            send(self._control, message, fds)
         except OSError as error:
             raise StartupError(f"a message to the supervisor cannot be sent: {error}") from error
 
     def _read_messages(self) -> None:
         try:
-            data, fds, lost = receive(self._control, MOST_BYTES, MOST_FDS)
+            received = receive(self._control)
         except BlockingIOError:
             return
         except OSError as error:
             self._lose(f"the supervisor is gone: {error}")
             return
-        if not data:
+        if received is None:
             self._lose("the supervisor is gone")
             return
-        message = decode(data)
+        message, fds = received.message, received.fds
         match message:
-            case Forked(number) if lost:
+            case Forked(number) if received.lost:
                 # The worker ends when it finds the other end closed.
                 for fd in fds:
                     os.close(fd)
@@ -438,9 +489,9 @@ class SupervisorClient:
 
 def _read(file: int) -> str:
     """Read the text of a memfd, and close it."""
-    with open(file) as answer:
-        answer.seek(0)
-        return answer.read()
+    with open(file) as text:
+        text.seek(0)
+        return text.read()
 
 
 def report_failure(control: socket.socket, reason: str) -> bool:
@@ -451,7 +502,7 @@ def report_failure(control: socket.socket, reason: str) -> bool:
         reason: the reason, for the operator.
     """
     try:
-        control.send(encode(Failed(reason)))
+        send(control, Failed(reason))
     except OSError:  # it has gone, or the socket is closed
         return False
     return True
