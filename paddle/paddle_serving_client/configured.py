@@ -47,6 +47,16 @@ class ConfiguredClient:
         """Aliases of the outputs."""
         return list(self.model.fetch_names)
 
+    @property
+    def feed_names_(self) -> list[str]:
+        """Aliases of the inputs; empty without a configuration."""
+        return [] if self._feeds is None else self.get_feed_names()
+
+    @property
+    def fetch_names_(self) -> list[str]:
+        """Aliases of the outputs; empty without a configuration."""
+        return [] if self._feeds is None else self.get_fetch_names()
+
     def use_key(self, key_filename: str) -> None:
         """Read the key of an encrypted model; ``connect(..., encryption=True)`` sends it."""
         self._key = Path(key_filename).read_bytes()

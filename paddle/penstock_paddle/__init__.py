@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final, NoReturn
 
+ORIGINAL_VERSION: Final = "0.9.0"
+"""The release of the original whose names the packages have; their ``__version__``."""
+
 DEFAULTS: Final[Mapping[str, object]] = {
     "host": "0.0.0.0",  # noqa: S104 (clients on other machines rely on it)
     "missing_device": "cpu",

@@ -84,6 +84,11 @@ def test_predict_returns_arrays_by_alias(client: Client) -> None:
     assert batch["quadrupled"].tolist() == [[4, 8, 12]] * 2
 
 
+def test_names_of_inputs_and_outputs_are_attributes_too(client: Client) -> None:
+    assert (client.feed_names_, client.fetch_names_) == (["x"], ["doubled", "quadrupled"])
+    assert (Client().feed_names_, HttpClient().fetch_names_) == ([], [])
+
+
 def test_unknown_fetch_names_are_ignored(client: Client) -> None:
     assert [*client.predict({"x": ROW}, ["none", "doubled"])] == ["doubled"]
     assert [*client.predict({"x": ROW}, "none")] == ["doubled", "quadrupled"]

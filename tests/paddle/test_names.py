@@ -54,8 +54,12 @@ PIPELINE = {
         "add_PipelineServiceServicer_to_server",
     ],
     "paddle_serving_server.pipeline.util": [],
+    "paddle_serving_server.dag": [],
+    "paddle_serving_server.monitor": [],
     "paddle_serving_server.serve": [],
+    "paddle_serving_server.server": [],
     "paddle_serving_server.util": ["ArgsParser"],
+    "paddle_serving_server.version": ["module_proto_version", "serving_server_version"],
 }
 NAMES = {
     **PIPELINE,
@@ -72,12 +76,17 @@ NAMES = {
         "save_dygraph_model",
         "save_model",
     ],
+    "paddle_serving_client.metric": ["acc", "auc"],
+    "paddle_serving_client.metric.acc": ["acc"],
+    "paddle_serving_client.metric.auc": ["auc"],
     "paddle_serving_client.pipeline": ["PipelineClient"],
     "paddle_serving_client.utils": ["MultiThreadRunner", "benchmark_args", "show_latency"],
+    "paddle_serving_client.version": ["module_proto_version", "serving_client_version"],
     "paddle_serving_app": [],
     "paddle_serving_app.local_predict": ["LocalPredictor"],
     "paddle_serving_app.package": [],
     "paddle_serving_app.trace": [],
+    "paddle_serving_app.version": ["module_proto_version", "serving_app_version"],
 }
 HEAVY = {
     "PIL",
@@ -164,6 +173,9 @@ def test_services_have_the_originals_defaults() -> None:
     ("line", "instead"),
     [
         ("from paddle_serving_server import OpSeqMaker", "paddle_serving_server.serve"),
+        ("from paddle_serving_server.server import Server", "paddle_serving_server.serve"),
+        ("from paddle_serving_server.dag import OpMaker", "paddle_serving_server.serve"),
+        ("from paddle_serving_server.monitor import Monitor", "restart the server"),
         ("from paddle_serving_server.pipeline.dag import DAGExecutor", "make the graph"),
         ("from paddle_serving_server.pipeline.channel import ThreadChannel", "channel_size"),
         ("from paddle_serving_server.pipeline.profiler import TimeProfiler", "penstock trace"),
@@ -174,6 +186,20 @@ def test_services_have_the_originals_defaults() -> None:
 def test_the_error_for_a_missing_name_names_the_replacement(line: str, instead: str) -> None:
     with pytest.raises(ImportError, match=instead):
         exec(line)
+
+
+@pytest.mark.parametrize("package", ["server", "server_gpu", "client", "app"])
+def test_the_version_is_that_of_the_original_s_names(package: str) -> None:
+    assert import_module(f"paddle_serving_{package}").__version__ == "0.9.0"
+
+
+def test_the_monitor_s_command_says_what_to_use() -> None:
+    command = [sys.executable, "-m", "paddle_serving_server.monitor", "--type", "ftp"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=50)
+    assert done.returncode == 1
+    assert done.stderr.endswith(
+        "download the new model with another program, and restart the server\n"
+    )
 
 
 def test_an_unknown_name_is_an_import_error() -> None:

@@ -3,34 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 from paddle_serving_app.reader.bert_base_reader import BertBaseReader
 from paddle_serving_app.reader.tokenization import FullTokenizer
+
+_USUAL: Final = "vocab.txt"
 
 
 class ChineseBertReader(BertBaseReader):
     """Converts sentences to the four inputs of BERT.
 
     Args:
-        args: ``vocab_file``, the path of the model's vocabulary; ``max_seq_len``, the length of the
-            inputs, by default 20.
+        args: ``vocab_file``, the path of the model's vocabulary, by default ``vocab.txt`` in the
+            working directory; ``max_seq_len``, the length of the inputs, by default 20.
 
     Raises:
         OSError: the vocabulary cannot be read.
-        ValueError: no ``vocab_file`` (the original downloads one), a length below 2, or the
+        ValueError: there is no vocabulary (the original downloads one), a length below 2, or the
             vocabulary lacks ``[PAD]``, ``[CLS]``, ``[SEP]`` or ``[MASK]``.
     """
 
     def __init__(self, args: Mapping[str, Any] | None = None) -> None:
         super().__init__()
         options = args or {}
-        if "vocab_file" not in options:
+        vocabulary = options.get("vocab_file", _USUAL)
+        if "vocab_file" not in options and not Path(_USUAL).exists():
             raise ValueError(
-                "ChineseBertReader downloads no vocabulary:"
-                " give the path of the model's, {'vocab_file': 'vocab.txt'}"
+                f"ChineseBertReader downloads no vocabulary: put the model's as {_USUAL} into the"
+                f" working directory, or give its path, {{'vocab_file': 'path/{_USUAL}'}}"
             )
-        self.tokenizer = FullTokenizer(vocab_file=options["vocab_file"])
+        self.tokenizer = FullTokenizer(vocab_file=vocabulary)
         self.max_seq_len = int(options.get("max_seq_len", 20))
         if self.max_seq_len < 2:
             raise ValueError(f"ChineseBertReader takes max_seq_len from 2, got {self.max_seq_len}")

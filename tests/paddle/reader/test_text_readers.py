@@ -137,7 +137,19 @@ def test_tokens_are_converted_to_numbers_and_back(vocabulary: Path) -> None:
         tokenizer.convert_ids_to_tokens([99])
 
 
-def test_a_missing_or_invalid_vocabulary_is_an_error(vocabulary: Path, tmp_path: Path) -> None:
+def test_the_usual_vocabulary_is_in_the_working_directory(
+    vocabulary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(vocabulary.parent)
+    expected = ChineseBertReader({"vocab_file": vocabulary, "max_seq_len": 8}).process("e")
+    assert ChineseBertReader({"max_seq_len": 8}).process("e") == expected
+
+
+def test_a_missing_or_invalid_vocabulary_is_an_error(
+    vocabulary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
     with pytest.raises(ValueError, match=r"ChineseBertReader downloads no vocabulary.*vocab_file"):
         ChineseBertReader()
     with pytest.raises(FileNotFoundError, match=r"none\.txt"):
