@@ -78,6 +78,7 @@ def test_a_coroutines_picture_is_not_decoded_on_the_loop(http: httpx.Client) -> 
 def test_a_small_body_with_a_picture_for_a_graph_is_not_decoded_on_the_loop(
     http: httpx.Client,
 ) -> None:
+    http.post("/later", content=_png(), headers=PNG)  # notes the loop
     body = {"shot": {"picture": base64.b64encode(_png()).decode()}}
     assert http.post("/framed", json=body).json() == {"mean": 90}
     assert threads["decoded"] != threads["loop"]
