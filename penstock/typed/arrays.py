@@ -11,8 +11,6 @@ large integers.
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,6 +23,7 @@ from pydantic_core import CoreSchema, core_schema
 from penstock.protocols import json_numbers, npy
 from penstock.protocols.array_text import parse_array
 from penstock.typed import pictures
+from penstock.typed.base64_bytes import binary
 
 _MOST_PIXELS = 64_000_000
 """Default maximum of an image's pixels: 192 MB as RGB."""
@@ -235,21 +234,3 @@ class Image:
         if isinstance(value, np.ndarray):
             return value
         return pictures.decode(binary(value), self.mode, self.formats, self.max_pixels)
-
-
-def binary(value: Any) -> bytes:
-    """Return bytes unchanged; decode a text as Base64.
-
-    Raises:
-        ValueError: the value is neither.
-    """
-    if isinstance(value, bytes):
-        return value
-    if not isinstance(value, str):
-        raise ValueError("the bytes of one file are expected, as Base64 in JSON")
-    if value.startswith("data:"):  # a data URL, as browsers encode files
-        value = value.partition(",")[2]
-    try:
-        return base64.b64decode(value, validate=True)
-    except (binascii.Error, ValueError):
-        raise ValueError("not valid Base64") from None

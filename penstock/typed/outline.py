@@ -47,7 +47,8 @@ def _type(schema: Mapping[str, Any]) -> str:
     if kind == "object" and isinstance(schema.get("additionalProperties"), dict):
         return f"{{text: {_type(schema['additionalProperties'])}}}"
     if kind == "string":
-        return "bytes" if schema.get("format") in ("binary", "base64", "base64url") else "text"
+        binary = "contentEncoding" in schema or schema.get("format") in ("binary", "base64")
+        return "bytes" if binary else "text"
     return str(kind or "anything")
 
 

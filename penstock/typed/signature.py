@@ -28,15 +28,23 @@ from pydantic import (
     create_model,
 )
 from pydantic.fields import FieldInfo
-from pydantic_core import ErrorDetails, SchemaValidator, ValidationError
+from pydantic.json_schema import JsonSchemaMode
+from pydantic_core import (
+    CoreConfig,
+    ErrorDetails,
+    SchemaSerializer,
+    SchemaValidator,
+    ValidationError,
+)
 
 from penstock.errors import HookError, InvalidInput, Undecodable
 from penstock.protocols import json_numbers, media
 from penstock.typed.annotations import element_of, has_own_config, models_of
 from penstock.typed.arrays import IMAGE
+from penstock.typed.base64_bytes import DescribeBase64, with_base64
 from penstock.typed.foreign import foreign_class, foreign_default, without_schema
 
-_BASE64 = ConfigDict(val_json_bytes="base64", ser_json_bytes="base64")
+_BASE64 = ConfigDict(ser_json_bytes="base64")  # of bytes in values without a type
 _PLAIN = ConfigDict(**_BASE64, extra="forbid")
 
 _TAKES_NAMES = "by_name" in inspect.signature(TypeAdapter.validate_python).parameters
@@ -100,7 +108,7 @@ class Schema:
     """
 
     __slots__ = (
-        "_adapter", "_default", "_first_faults", "_names", "_of_answers",
+        "_core", "_default", "_first_faults", "_names", "_of_answers", "_serializer", "_validator",
         "annotation", "has_images", "optional",
     )  # fmt: skip
 
@@ -126,7 +134,15 @@ class Schema:
         if has_own_config(annotation):
             config = None
         try:
-            self._adapter: TypeAdapter[Any] = TypeAdapter(annotation, config=config)
+            adapter: TypeAdapter[Any] = TypeAdapter(annotation, config=config)
+            self._validator: Validator = adapter.validator
+            self._serializer = adapter.serializer
+            self._core, has_bytes = with_base64(adapter.core_schema, of_answers=of_answers)
+            if has_bytes:
+                # What pydantic has compiled for a model would be taken as it is.
+                self._validator = SchemaValidator(self._core, None, False)
+                options = None if config is None else CoreConfig(ser_json_bytes="base64")
+                self._serializer = SchemaSerializer(self._core, options, False)
             self.has_images = IMAGE in repr(self.describe(refs="{model}"))
             self._names = _ANY_NAME if of_answers and self._has_aliases() else {}
         except PydanticUserError as error:
@@ -136,7 +152,9 @@ class Schema:
         return f"<Schema {self.annotation!r}>"
 
     def _has_aliases(self) -> bool:
-        names, aliases = (self._adapter.json_schema(by_alias=each) for each in (False, True))
+        names, aliases = (
+            DescribeBase64(by_alias=each).generate(self._core) for each in (False, True)
+        )
         return names != aliases
 
     def check_packages(self, name: str) -> None:
@@ -169,7 +187,7 @@ class Schema:
         if not body and self.optional and (media.is_json(kind) or media.is_msgpack(kind)):
             return self._default.get_default(call_default_factory=True, validated_data={})
         # The validator directly: the options of the adapter's methods cost as much as a small body.
-        validator = self._brief() if len(body) > _LARGE else self._adapter.validator
+        validator = self._brief() if len(body) > _LARGE else self._validator
         try:
             if media.is_json(kind):
                 if kind != media.JSON:
@@ -190,7 +208,7 @@ class Schema:
         A few megabytes can have a million faults, which take gigabytes to be named.
         """
         if self._first_faults is None:
-            schema = _failing_fast(self._adapter.core_schema)
+            schema = _failing_fast(self._core)
             # What pydantic has compiled for a model would be taken as it is.
             self._first_faults = SchemaValidator(schema, None, False)
         return self._first_faults
@@ -202,7 +220,7 @@ class Schema:
         Raises:
             ValidationError: the value is invalid.
         """
-        return self._adapter.validator.validate_python(value, **self._names)
+        return self._validator.validate_python(value, **self._names)
 
     def accept(self, value: Any) -> Any:
         """Validate a plain value that a caller sent in another protocol.
@@ -211,7 +229,7 @@ class Schema:
             InvalidInput: the value is invalid; the text names the places.
         """
         try:
-            return self._adapter.validate_python(value)
+            return self._validator.validate_python(value)
         except ValidationError as error:
             raise invalid(error, "body") from None
 
@@ -224,10 +242,10 @@ class Schema:
         """
         if kind == media.JSON:
             return self._json(value)
-        return media.encode(self._adapter.serializer.to_python(value, by_alias=True), kind)
+        return media.encode(self._serializer.to_python(value, by_alias=True), kind)
 
     def _json(self, value: Any) -> bytes:
-        serializer = self._adapter.serializer
+        serializer = self._serializer
         body = serializer.to_json(value, by_alias=True, fallback=json_numbers.plain)
         # Pydantic writes infinities as null, too.
         if b"null" in body:
@@ -243,7 +261,7 @@ class Schema:
 
         Members of an answer have their aliases; those of a request their names, for ops.
         """
-        return self._adapter.dump_python(value, by_alias=self._of_answers)
+        return self._serializer.to_python(value, by_alias=self._of_answers)
 
     def describe(self, *, refs: str) -> dict[str, Any]:
         """Return the JSON Schema (draft 2020-12).
@@ -251,9 +269,8 @@ class Schema:
         Args:
             refs: template of references, such as ``#/components/schemas/{model}``.
         """
-        if self._of_answers:
-            return self._adapter.json_schema(mode="serialization", ref_template=refs)
-        return self._adapter.json_schema(mode="validation", ref_template=refs)
+        mode: JsonSchemaMode = "serialization" if self._of_answers else "validation"
+        return DescribeBase64(ref_template=refs).generate(self._core, mode)
 
 
 _STRUCTURED = frozenset(
