@@ -30,8 +30,8 @@ class TensorSpec:
             even the rank is unknown.
         is_lod: whether a lod splits its rows into sequences.
         bf16: whether it is BF16 on the wire; numpy lacks it, so its arrays are float32.
-        any_rank: whether a model accepts arrays of another rank for this input; the dimensions of
-            such arrays are not checked.
+        shape_is_hint: whether the model may accept arrays of other ranks and sizes, so that they
+            are not checked before it runs.
         axes: the model's names of its dimensions, None for those without; empty if no dimension has
             a name.
     """
@@ -42,7 +42,7 @@ class TensorSpec:
     shape: tuple[int | None, ...] | None
     is_lod: bool = False
     bf16: bool = False
-    any_rank: bool = False
+    shape_is_hint: bool = False
     axes: tuple[str | None, ...] = field(default=(), compare=False)
 
 

@@ -168,7 +168,9 @@ def graph_answer(signature: Signature | None) -> Contents:
 
 
 def _tensors(specs: Iterable[TensorSpec]) -> dict[str, Any]:
-    found = {each.alias: nested(each.dtype, each.shape) for each in specs}
+    found = {
+        each.alias: nested(each.dtype, None if each.shape_is_hint else each.shape) for each in specs
+    }
     return {"type": "object", "required": list(found), "properties": found}
 
 

@@ -183,7 +183,7 @@ _LONGEST: Final = 1_000
 
 
 def _shape_of(spec: TensorSpec) -> dict[str, Any]:
-    if spec.shape is None:
+    if spec.shape is None or spec.shape_is_hint:
         return _SHAPE
     sizes = [
         {"type": "integer", "minimum": 0} if size is None else {"const": size}

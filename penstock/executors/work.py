@@ -32,6 +32,7 @@ from penstock.errors import (
     Cancelled,
     DeadlineExceeded,
     InferenceFailed,
+    InputMismatch,
     ModelError,
     OpTimeout,
     RequestError,
@@ -48,11 +49,13 @@ from penstock.ops.failures import (
     log_culprits,
     log_fault,
     not_a_feed,
+    not_the_callers,
     process_raised,
     timed_out,
 )
 from penstock.ops.hooks import own_hook, read_postprocess, read_preprocess, read_process
 from penstock.ops.op import Op
+from penstock.ops.short import Model as ModelOp
 from penstock.request import Batch, Feed, Outcome, Sample
 from penstock.runtimes.model import Model
 
@@ -106,6 +109,7 @@ class BoundOp:
     Attributes:
         label: the op's name in the log.
         runs: whether the op overrides ``process``, or has a model, local or remote.
+        after_model: whether it is a model that takes the outputs of another model unchanged.
         fed_as_it_is: whether ``process`` gets the op's input unchanged, without a ``preprocess``.
         joining: that of the options, with the model's axes.
         alters: whether even a feed that runs alone may be padded.
@@ -124,6 +128,9 @@ class BoundOp:
         self.runs = any(each is not None for each in (self.process, model, options.remote))
         self.fed_as_it_is = self.runs and self.preprocess is None
         self.jumps = op.is_jump_op()
+        self.after_model = type(op) is ModelOp and any(
+            type(each) is ModelOp for each in op.get_input_ops()
+        )
         self.joining = joining_of(op.name, options, model)
         self.alters = self.joining is not None and self.joining.alters
 
@@ -270,6 +277,8 @@ def _call(
                 answer = read_process(op.op, answer)
     except HOOK_FAULTS as error:
         answer = process_raised(op.name, error, log_id, op.label)
+        if op.after_model and isinstance(answer, InputMismatch):
+            answer = not_the_callers(answer)
     assert batch.started is not None
     took = _monotonic() - batch.started
     batch.processed += took

@@ -23,6 +23,7 @@ from penstock.errors import (
     DeclaredError,
     HookFailed,
     InferenceFailed,
+    InputMismatch,
     InvalidInput,
     KillsWorkers,
     NumberedError,
@@ -103,6 +104,13 @@ def process_raised(
         error = fault
     failed = HookFailed(failed_to_predict(op, short_text_of(error)))
     failed.__cause__ = error
+    return failed
+
+
+def not_the_callers(error: InputMismatch) -> WrongType:
+    """The error of a model's input that another model made: no caller can correct it."""
+    failed = WrongType(str(error))
+    failed.__cause__ = error.__cause__
     return failed
 
 

@@ -85,9 +85,13 @@ class Model(Op):
         return None if found is None else found.dtype
 
 
-def can_follow(inputs: Sequence[str], outputs: Collection[str]) -> bool:
-    """Whether a model with these inputs can run on the outputs of another."""
-    return len(inputs) == len(outputs) or {*inputs} <= {*outputs}
+def sources_of(inputs: Sequence[str], outputs: Collection[str]) -> dict[str, str] | None:
+    """For each input of a model, the output of the model before it that it takes; None if the model
+    cannot run on these outputs.
+    """
+    if {*inputs} <= {*outputs}:
+        return {name: name for name in inputs}
+    return dict(zip(inputs, outputs, strict=True)) if len(inputs) == len(outputs) else None
 
 
 def _inputs(wanted: Sequence[str], outputs: Feed) -> Feed:

@@ -98,9 +98,10 @@ class Model:
             )
             notes.append(_by_position(names, fetches))
         source = conf.source if conf else ""
-        inputs = [replace(spec, any_rank=unchecked) for spec in session.inputs]
+        inputs = [replace(spec, shape_is_hint=unchecked) for spec in session.inputs]
+        given = [replace(spec, shape_is_hint=unchecked) for spec in session.outputs]
         self.inputs = _with_aliases(inputs, feeds, f"{source}: feed_var", "inputs")
-        self.outputs = _with_aliases(session.outputs, fetches, f"{source}: fetch_var", "outputs")
+        self.outputs = _with_aliases(given, fetches, f"{source}: fetch_var", "outputs")
         if unchecked and _names_none(self.outputs, fetch_list or ()):
             named = list(zip(fetch_list or (), self.outputs, strict=False))
             variables = [Variable(name=spec.name, alias=name) for name, spec in named]
@@ -146,6 +147,11 @@ class Model:
         return tuple(spec.alias for spec in self.inputs)
 
     @property
+    def fetched(self) -> tuple[TensorSpec, ...]:
+        """The outputs of ``run``, under the names of ``fetch_names``."""
+        return tuple(replace(self._outputs[name], alias=name) for name in self.fetch_names)
+
+    @property
     def rows(self) -> int | None:
         """The number of rows of every input, if the model has a fixed batch size; else None."""
         sizes = {spec.shape[0] if spec.shape else None for spec in self.inputs}
@@ -179,8 +185,8 @@ class Model:
 
         Raises:
             InputMismatch: names (``invalid arg list``), dtypes, ranks or fixed dimensions do not
-                fit, or the library failed and axes of one name differ in size, or an output is
-                unknown; a retry does not help.
+                fit, or the library failed and a shape differs from a declared hint or axes of one
+                name differ in size, or an output is unknown; a retry does not help.
             WrongType: a value is not an array (``feed_batch must be npdata``).
             InferenceFailed: the library failed; a retry may help.
         """
@@ -216,8 +222,11 @@ class Model:
                 return self._run_with_counts(feeds, names, real, self._counts)
             else:
                 result = dict(zip(names, self.session.run(feeds, real), strict=True))
-        except InferenceFailed as error:
-            unequal = self._unequal_axes(feeds)
+        except (InferenceFailed, InputMismatch) as error:
+            unexpected = self._unexpected(feeds)
+            if unexpected is not None:
+                raise InputMismatch(f"{unexpected}: {error}") from error
+            unequal = self._unequal_axes(feeds) if isinstance(error, InferenceFailed) else None
             if unequal is None:
                 raise
             raise InputMismatch(f"invalid arg list: {unequal}") from error
@@ -248,6 +257,16 @@ class Model:
         return InputMismatch(
             f"invalid arg list: the model takes {_shown(self.feed_names)}, got {_shown(got)}"
         )
+
+    def _unexpected(self, feeds: Mapping[str, Any]) -> InputMismatch | None:
+        """The error of the first value whose shape differs from a hint, if the model failed."""
+        for spec in self.inputs:
+            if spec.shape_is_hint:
+                declared: ModelInput = self._inputs[spec.alias]
+                found = declared.unexpected(np.shape(feeds[spec.name]))
+                if found is not None:
+                    return found
+        return None
 
     def _unequal_axes(self, feeds: Mapping[str, Any]) -> str | None:
         """Two inputs whose axes have one name and different sizes, as a text.

@@ -28,6 +28,26 @@ NOT_NPDATA = "feed_batch must be npdata"
 """Begin of the error text for a value that is not an array; existing clients test it."""
 
 
+def can_take(wanted: TensorSpec, given: TensorSpec) -> bool:
+    """Whether some arrays of one model's output fit an input, as far as the two models declare."""
+    if not _casts(given.dtype.kind, wanted.dtype.kind):
+        return False
+    if wanted.shape is None or given.shape is None or wanted.shape_is_hint or given.shape_is_hint:
+        return True
+    return len(wanted.shape) == len(given.shape) and all(
+        None in pair or pair[0] == pair[1] for pair in zip(wanted.shape, given.shape, strict=True)
+    )
+
+
+def _casts(theirs: str, ours: str) -> bool:
+    """Whether arrays of one kind may be cast to another, if their values fit."""
+    if theirs in "OSU" or ours in "OSU":
+        return theirs in "OSU" and ours in "OSU"
+    return (
+        theirs == ours or (theirs in "biu" and ours in "iu") or (theirs in "biuf" and ours in "fc")
+    )
+
+
 class ModelInput:
     """Checks and casts the values of one input. Immutable; thread-safe.
 
@@ -53,24 +73,33 @@ class ModelInput:
 
         Raises:
             WrongType: the value is neither an array nor a list that starts with a text.
-            InputMismatch: the dtype, rank or a fixed dimension does not fit.
+            InputMismatch: the dtype, or, unless the shape is a hint, the rank or a fixed dimension
+                does not fit.
         """
         if type(value) is not np.ndarray:
             value = self._as_array(value)
         elif self._takes_offsets:
             value = self._offsets(value)
-        shape = value.shape
-        if self._rank is not None and len(shape) != self._rank:
-            if not self.spec.any_rank:
-                raise self._wrong_shape(shape)
-        else:
-            for axis, size in self._fixed:
-                if shape[axis] != size:
-                    raise self._wrong_shape(shape)
+        if not (self.spec.shape_is_hint or self._has_shape(value.shape)):
+            raise self._wrong_shape(value.shape)
         if self._is_text or value.dtype != self.dtype:
             value = self._cast(value)
         array: NDArray[Any] = value
         return array
+
+    def unexpected(self, shape: tuple[int, ...]) -> InputMismatch | None:
+        """The error of a shape that differs from the declared one."""
+        return None if self._has_shape(shape) else self._wrong_shape(shape)
+
+    def _has_shape(self, shape: tuple[int, ...]) -> bool:
+        if self._rank is None:
+            return True
+        if len(shape) != self._rank:
+            return False
+        for axis, size in self._fixed:  # noqa: SIM110 - a generator costs as much again
+            if shape[axis] != size:
+                return False
+        return True
 
     def as_batch(self, value: Any, *, batch: bool) -> Any:
         """Convert a value of ``LocalPredictor.predict`` before it is checked.

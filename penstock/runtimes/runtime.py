@@ -40,8 +40,8 @@ HOLD_GIL = frozenset({"paddle"})
 """Runtimes that hold the GIL during a run, so that several threads are no faster than one."""
 
 UNCHECKED = frozenset({"paddle"})
-"""Runtimes that accept inputs of another rank than the model declares, and whose older models name
-outputs differently from their configuration."""
+"""Runtimes that accept inputs of other ranks and sizes than the model declares, and whose older
+models name outputs differently from their configuration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,10 +35,11 @@ from penstock.ops.ensemble import SEPARATOR, Ensemble
 from penstock.ops.hooks import bind, overrides
 from penstock.ops.op import Op
 from penstock.ops.short import Model as ModelOp
-from penstock.ops.short import can_follow
+from penstock.ops.short import sources_of
 from penstock.request import Feed
 from penstock.runtimes.local_service import LocalPredictor
 from penstock.runtimes.model import Model
+from penstock.runtimes.model_input import can_take
 from penstock.service.blueprint import Blueprint, Deployment, is_measured, supervision_of
 from penstock.service.children import end_now
 from penstock.service.listening import key_of
@@ -92,6 +93,15 @@ class Works:
     def blocking_ends(self) -> bool:
         """Whether a graph has user code at one of its ends, which must not run on the loop."""
         return any(each.ends.blocking_pack or each.ends.blocking_unpack for each in self.graphs)
+
+    def check_started(self, engine: Engine) -> None:
+        """Check the models that the workers of a started engine have opened.
+
+        Raises:
+            ModelError: a model cannot run on the outputs of the one before it.
+        """
+        for graph, served in zip(self.graphs, engine.graphs, strict=True):
+            graph.check_started(served)
 
     def model_lines(self, engine: Engine) -> list[str]:
         """Lines of text about the models of a started engine."""
@@ -167,7 +177,7 @@ class GraphWorks:
             self._models.append(model)
             self._options.append(options)
         self.notes = tuple(notes)
-        self._check_rows_of_models()
+        self._check_edges([*map(_signature, self._models)])
         for op in (graph.request_op, *here, graph.response_op):
             what, label = op.hook_name("init_op"), deployment.op_name(blueprint, op.name)
             try:
@@ -177,27 +187,42 @@ class GraphWorks:
                 _log.error("op %s: %s raised", label, what, exc_info=error.__cause__)
                 raise
 
-    def _check_rows_of_models(self) -> None:
-        """Check that each model after another finds its inputs among the other's outputs.
+    def check_started(self, graph: ServedGraph) -> None:
+        """The same check as of ``__init__``, with the models that worker processes have opened.
 
         Raises:
-            ModelError: it does not, so that every request would fail.
+            ModelError: a model cannot run on the outputs of the one before it.
+        """
+        found = [*map(_signature, self._models)]
+        for index, stage in enumerate(graph.stages):
+            loaded = _loaded_by_workers(stage.executor)
+            if loaded is not None:
+                outputs = {each.alias: each for each in specs_of(loaded["outputs"])}
+                names = self._options[index].fetch_list or (*outputs,)
+                if outputs.keys() >= {*names}:  # else by their names inside the model
+                    found[index] = Signature(
+                        inputs=specs_of(loaded["inputs"]), outputs=[outputs[name] for name in names]
+                    )
+        self._check_edges(found)
+
+    def _check_edges(self, models: Sequence[Signature | None]) -> None:
+        """Check that each model after another can run on the other's outputs.
+
+        Args:
+            models: the signature of each op's model; None for those that are unknown.
+
+        Raises:
+            ModelError: it cannot, so that every request would fail.
         """
         ops, inputs = self.blueprint.graph.ops, self.blueprint.graph.plan.inputs
-        for op, model, indexes in zip(ops, self._models, inputs, strict=True):
+        for op, model, indexes in zip(ops, models, inputs, strict=True):
             for index in indexes:
                 if index == REQUEST:
                     continue
-                source, before = ops[index], self._models[index]
+                source, before = ops[index], models[index]
                 if model is None or before is None or not type(op) is type(source) is ModelOp:
                     continue
-                outputs = self._options[index].fetch_list or before.fetch_names
-                if not can_follow(model.feed_names, outputs):
-                    raise ModelError(
-                        f"op {op.name!r}: its model takes {list(model.feed_names)}, and op"
-                        f" {source.name!r} before it gives {list(outputs)}: choose its outputs with"
-                        f" fetch_list, or put a function between them"
-                    )
+                _check_edge(op.name, model.inputs, source.name, before.outputs)
 
     def build(
         self,
@@ -303,6 +328,31 @@ class GraphWorks:
         if loaded is None:
             return None
         return Signature(inputs=specs_of(loaded["inputs"]), outputs=specs_of(loaded["outputs"]))
+
+
+def _signature(model: Model | None) -> Signature | None:
+    return None if model is None else Signature(inputs=model.inputs, outputs=model.fetched)
+
+
+def _check_edge(
+    op: str, inputs: Sequence[TensorSpec], source: str, outputs: Sequence[TensorSpec]
+) -> None:
+    names = [each.alias for each in inputs]
+    given = {each.alias: each for each in outputs}
+    sources = sources_of(names, given)
+    if sources is None:
+        raise ModelError(
+            f"op {op!r}: its model takes {names}, and op {source!r} before it gives {[*given]}:"
+            f" choose its outputs with fetch_list, or put a function between them"
+        )
+    for wanted in inputs:
+        output = given[sources[wanted.alias]]
+        if not can_take(wanted, output):
+            raise ModelError(
+                f"op {op!r}: its model's input {shown([wanted])} can never take the output"
+                f" {shown([output])} of op {source!r} before it: put a function between them, or"
+                f" another model"
+            )
 
 
 def _loaded_by_workers(executor: Executor) -> dict[str, Any] | None:

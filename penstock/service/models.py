@@ -157,7 +157,7 @@ def described(signature: Signature) -> dict[str, list[dict[str, Any]]]:
                 "name": spec.alias,
                 "dtype": spec.dtype.name,
                 "shape": None if spec.shape is None else list(spec.shape),
-                "any_rank": spec.any_rank,
+                "shape_is_hint": spec.shape_is_hint,
             }
             for spec in specs
         ]
@@ -183,7 +183,7 @@ def specs_of(described: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:
             alias=each["name"],
             dtype=np.dtype(each["dtype"]),
             shape=None if each["shape"] is None else tuple(each["shape"]),
-            any_rank=each["any_rank"],
+            shape_is_hint=each["shape_is_hint"],
         )
         for each in described
     )

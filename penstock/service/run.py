@@ -324,6 +324,7 @@ class _Service:
             with too_few_descriptors_end_the_start():
                 if not await self._unless_stopped(starts):
                     return
+            self._works.check_started(engine)
             sum_up = None if self._supervisor is None else self._supervisor.sum_up
             added = [make(engine) for make in self._works.deployment.applications]
             examples = Examples(engine, added)

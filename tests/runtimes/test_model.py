@@ -369,3 +369,30 @@ def test_a_models_notes_are_those_of_its_session(regression) -> None:
 
 def test_the_repr_of_a_model_has_its_names(aliased) -> None:
     assert repr(opened(aliased)).startswith("<Model ['features'] -> ['cost'] by <OnnxSession")
+
+
+def image_model(function=lambda feeds: {"y": feeds["x"] * 2}) -> Model:
+    """A model as of Paddle, declared for images of 608 x 608."""
+    images = spec("x", shape=(None, 3, 608, 608))
+    return Model(PythonSession(function, [images], [spec("y", shape=None)]), runtime="paddle")
+
+
+def test_declared_sizes_of_paddle_s_models_are_a_hint() -> None:
+    image = np.ones((1, 3, 640, 640), np.float32)
+    assert image_model().run({"x": image})["y"].shape == image.shape
+    strict = Model(image_model().session, runtime="onnx")
+    with pytest.raises(InputMismatch, match=r"expected the shape \[\?, 3, 608, 608\]"):
+        strict.run({"x": image})
+
+
+@pytest.mark.parametrize("kind", [InferenceFailed, InputMismatch])
+def test_a_size_that_fails_in_the_library_is_the_callers_error_with_both_shapes(kind) -> None:
+    def fail(feeds):
+        raise kind("conv2d: sizes")
+
+    model = image_model(fail)
+    both = r"'x' expected the shape \[\?, 3, 608, 608\], got \[1, 3, 7, 7\]: conv2d: sizes"
+    with pytest.raises(InputMismatch, match=both):
+        model.run({"x": np.ones((1, 3, 7, 7), np.float32)})
+    with pytest.raises(kind, match=r"^conv2d: sizes"):
+        model.run({"x": np.ones((2, 3, 608, 608), np.float32)})

@@ -253,7 +253,7 @@ def test_lods_are_passed_and_returned(networks: Path) -> None:
 
 @with_paddle
 @pytest.mark.parametrize("shape", [(2, 1, 3), (2, 3), (2, 1, 1, 3)])
-def test_boxes_have_the_lod_of_their_images_for_any_rank(networks: Path, shape) -> None:
+def test_boxes_have_the_lod_of_their_images_for_shape_is_hint(networks: Path, shape) -> None:
     model = Model.open(ModelOptions(path=str(networks / "boxes/paddle_json")))
     (note,) = model.notes
     assert "'save_infer_model/scale_0.tmp_1' is 'fetch_name_0'" in note
