@@ -23,6 +23,7 @@ import numpy as np
 
 from penstock.errors import HookError, HookFailed, RequestError, WrongCount, WrongType
 from penstock.ops.failures import process_gave, process_gave_code, type_instead
+from penstock.ops.functions import called_by
 from penstock.ops.op import Op
 from penstock.ops.product import product_error
 from penstock.request import Feed
@@ -43,8 +44,7 @@ _HOOKS: dict[str, tuple[str, range]] = {
 
 def is_coroutine(function: Hook) -> bool:
     """Whether calling it certainly returns a coroutine."""
-    call = type(function).__call__  # of a callable object
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+    return inspect.iscoroutinefunction(called_by(function))
 
 
 def may_be_coroutine(function: Hook) -> bool:
@@ -53,7 +53,7 @@ def may_be_coroutine(function: Hook) -> bool:
 
     Only a call would show which.
     """
-    return not is_coroutine(function) and is_coroutine(inspect.unwrap(function))
+    return not is_coroutine(function) and is_coroutine(inspect.unwrap(called_by(function)))
 
 
 def own_hook(op: Op, hook: str) -> Hook | None:
@@ -93,7 +93,8 @@ def bind(op: Op, hook: str) -> Hook:
 
 def is_generator(function: Hook) -> bool:
     """Whether it is a generator function."""
-    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+    called = called_by(function)
+    return inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called)
 
 
 def _count(function: Hook, op: Op, hook: str) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MethodType
 from typing import Any, ClassVar, Self
@@ -126,6 +126,10 @@ class Op:
     def hook_name(self, hook: str) -> str:
         """The name of a hook in messages: the user's function that it runs, if known."""
         return hook
+
+    def hook_function(self, hook: str) -> Callable[..., Any]:
+        """The user's function that a hook runs, if known; else the hook."""
+        return getattr(self, hook)  # type: ignore[no-any-return]
 
     @property
     def loads(self) -> bool:

@@ -22,6 +22,7 @@ import numpy as np
 
 from penstock.errors import GraphError, HookError, InputMismatch, NotProvided, RequestError
 from penstock.ops.failures import type_instead
+from penstock.ops.functions import name_of, uncallable
 from penstock.ops.hooks import is_coroutine, is_generator, read_results
 from penstock.ops.op import Op
 from penstock.ops.product import product_error
@@ -202,8 +203,12 @@ class FunctionOp(Op):
     def hook_name(self, hook: str) -> str:
         """See Op."""
         if hook in ("process", "postprocess"):
-            return getattr(self.function, "__name__", "the function")
+            return name_of(self.function)
         return hook
+
+    def hook_function(self, hook: str) -> Callable[..., Any]:
+        """See Op."""
+        return self.function if hook == "process" else super().hook_function(hook)
 
     def preprocess(self, input_dicts: dict[str, Feed], data_id: int = 0, log_id: int = 0) -> Any:
         """The inputs unchanged: dicts of dicts, which are never joined with another request's."""
@@ -279,7 +284,10 @@ def op(
             )
 
     def decorate(function: Callable[..., Any]) -> FunctionOp:
-        called = name or function.__name__
+        problem = uncallable(function)
+        if problem is not None:
+            raise HookError(problem)
+        called = name or name_of(function)
         _check_options(called, options)
         return FunctionOp(function, inputs, batch, name=called, **options)
 

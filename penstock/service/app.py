@@ -112,6 +112,7 @@ class App(Several):
 
         def add(target: _Target) -> _Target:
             from penstock.api.typed import TypedRoute
+            from penstock.ops.functions import doc_of
             from penstock.typed.op import TypedOp
 
             op = TypedOp(
@@ -125,7 +126,7 @@ class App(Several):
             self._check_name(op.name)
             more = {**options, **({} if executor is None else {"executor": executor})}
             self._ops.append((op, more))
-            text = inspect.cleandoc(target.__doc__ or "")
+            text = inspect.cleandoc(doc_of(target))
             summary, _, description = text.partition("\n")
             self.routes.append(
                 TypedRoute(

@@ -13,7 +13,6 @@ from penstock.door.budget import default_budget, largest_body
 from penstock.ops.ends import RequestOp, ResponseOp
 from penstock.ops.hooks import is_coroutine, may_be_coroutine, overrides
 from penstock.ops.op import Op
-from penstock.ops.short import FunctionOp
 
 if TYPE_CHECKING:
     from penstock.service.blueprint import Graph
@@ -146,7 +145,7 @@ def _without_effect(op: Op, options: OpOptions, entry: OpConfig) -> Iterator[str
             f"op {op.name!r} runs in external workers, as many as connect:"
             f" its concurrency of {options.concurrency} has no effect"
         )
-    if may_be_coroutine(op.function if isinstance(op, FunctionOp) else op.process):
+    if may_be_coroutine(op.hook_function("process")):
         yield (
             f"op {op.name!r} is a coroutine inside a plain function, and runs like the latter: "
             f"unless that one runs the coroutine itself, write async def there, too"

@@ -7,10 +7,18 @@ passes bytes. A request of the pipeline protocol is a dict, and is checked likew
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from inspect import isawaitable
+from types import CoroutineType
 from typing import Any, Final, Self
 
 from penstock.errors import HookError
+from penstock.ops.failures import type_instead
+from penstock.ops.functions import name_of, uncallable
 from penstock.ops.hooks import is_coroutine, is_generator, read_results
 from penstock.ops.op import Op
 from penstock.request import Feed
@@ -58,22 +66,26 @@ class TypedOp(Op):
         inputs: Op | Sequence[Op] = (),
         **options: Any,
     ) -> None:
+        problem = uncallable(target)
+        if problem is not None:
+            raise HookError(problem)
         self._target = target
+        self._called = called = name_of(target)
         self._steps = _Steps(target, batched) if isinstance(target, type) else None
-        run = target if self._steps is None else self._steps.run
+        self._function = run = target if self._steps is None else self._steps.run
         if is_generator(run):
-            raise HookError(f"{target.__name__} is a generator: write return instead of yield")
+            raise HookError(f"{called} is a generator: write return instead of yield")
         self.signature = _signature(target, self._steps, batched)
         self._run: Callable[..., Any] | None = None
         self._before: Callable[..., Any] | None = None
         self._after: Callable[[Any], Any] | None = None
         self._fresh = False
-        self._step_of_start = f"{target.__name__}.__init__"
+        self._step_of_start = f"{called}.__init__"
         if hasattr(target, "load"):
             own = f"{self._step_of_start} and " if _has_init(target) else ""
-            self._step_of_start = f"{own}{target.__name__}.load"
+            self._step_of_start = f"{own}{called}.load"
         self._start = self._step_of_start
-        super().__init__(name=name or target.__name__, input_ops=inputs, **options)
+        super().__init__(name=name or called, input_ops=inputs, **options)
         self.hooks_block = self.signature.request.has_images or self.signature.response.has_images
         if is_coroutine(run):
             self.process = self._process_async  # type: ignore[method-assign, assignment]
@@ -93,17 +105,20 @@ class TypedOp(Op):
 
     def hook_name(self, hook: str) -> str:
         """See Op."""
-        steps = self._steps
+        steps, called = self._steps, self._called
+        before, after = "the check of the request", "the check of the result"
         if steps is None:
-            named = {"process": self._target.__name__}
-        else:
-            named = {"process": steps.run.__qualname__, "init_op": self._step_of_start}
-        before, after = (None, None) if steps is None else (steps.before, steps.after)
-        named["preprocess"] = "the check of the request" if before is None else before.__qualname__
-        named["postprocess"] = "the check of the result"
-        if after is not None:
-            named["postprocess"] = f"{after.__qualname__}, or the check of its result,"
-        return named.get(hook, hook)
+            return {"process": called, "preprocess": before, "postprocess": after}.get(hook, hook)
+        if steps.before is not None:
+            before = f"{called}.preprocess"
+        if steps.after is not None:
+            after = f"{called}.postprocess, or the check of its result,"
+        named = {"process": f"{called}.{steps.name}", "init_op": self._step_of_start}
+        return {**named, "preprocess": before, "postprocess": after}.get(hook, hook)
+
+    def hook_function(self, hook: str) -> Callable[..., Any]:
+        """See Op."""
+        return self._function if hook == "process" else super().hook_function(hook)
 
     @property
     def loads(self) -> bool:
@@ -125,14 +140,16 @@ class TypedOp(Op):
         if self._steps is None:
             self._run = self._target
             return
-        self._step_of_start = f"{self._target.__name__}.__init__"
+        self._step_of_start = f"{self._called}.__init__"
         made = self._target()
         load = getattr(made, "load", None)
         if load is not None:
-            self._step_of_start = f"{self._target.__name__}.load"
-            load()
+            self._step_of_start = f"{self._called}.load"
+            loading = load()
+            if isawaitable(loading):
+                _wait_for(loading)
         self._step_of_start = self._start
-        self._run = getattr(made, self._steps.run.__name__)
+        self._run = getattr(made, self._steps.name)
         self._before = getattr(made, "preprocess", None)
         self._after = getattr(made, "postprocess", None)
 
@@ -147,6 +164,8 @@ class TypedOp(Op):
             value = signature.request.read(body, feed[KIND], signature.raw)
         if self._before is not None:
             value = self._before(**signature.arguments(value))
+            if type(value) is CoroutineType:
+                raise self._coroutine(value, "preprocess")
         return {_ITEM: value}
 
     def process(self, feed_batch: list[Feed], typical_logid: int = 0) -> Feed:
@@ -166,6 +185,8 @@ class TypedOp(Op):
         (result,) = fetch_data[_RESULT]
         if self._after is not None:
             result = self._after(result)
+            if type(result) is CoroutineType:
+                raise self._coroutine(result, "postprocess")
         response = self.signature.response
         checked = response.check(result)
         if BODY in feed:
@@ -182,8 +203,29 @@ class TypedOp(Op):
 
     def _results(self, given: Any, size: int) -> Feed:
         if not self.signature.batched:
+            if type(given) is CoroutineType:
+                raise TypeError(f"{self.hook_name('process')} returned a {type_instead(given)}")
             return {_RESULT: [given]}
         return {_RESULT: read_results(self, given, size, "result")}
+
+    def _coroutine(self, given: CoroutineType[Any, Any, Any], step: str) -> TypeError:
+        given.close()  # else Python warns that it was never awaited
+        return TypeError(f"{self._called}.{step} {_ONLY_RUN}: write def {step}, in a decorator too")
+
+
+_ONLY_RUN: Final = "returns a coroutine, which only inference and predict may"
+
+
+def _wait_for(loading: Awaitable[Any]) -> None:
+    """Run an awaitable in an event loop of its own: that of the service does not run yet, or is
+    this thread's.
+    """
+
+    async def run() -> None:
+        await loading
+
+    with ThreadPoolExecutor(1, thread_name_prefix="load") as thread:
+        thread.submit(asyncio.run, run()).result()
 
 
 def _has_init(target: Any) -> bool:
@@ -194,22 +236,47 @@ class _Steps:
     """The methods of a served class.
 
     Attributes:
-        run: name of the method that is called with a batch, or with one request.
+        name: of the method that is called with a batch, or with one request.
+        run: that method.
         has_before: whether ``preprocess`` makes its input.
+        skip: number of leading parameters of the first step that are not the caller's: the object.
     """
 
     def __init__(self, target: type, batched: bool) -> None:
         names = ("batch_inference", "inference", "predict") if batched else ("inference", "predict")
-        run = next((getattr(target, name) for name in names if hasattr(target, name)), None)
-        if run is None:
+        name = next((name for name in names if hasattr(target, name)), None)
+        if name is None:
+            hint = "; rename __call__ to predict" if "__call__" in vars(target) else ""
             raise HookError(
                 f"{target.__name__} has no method inference or predict: one of them is called with"
-                f" the requests"
+                f" the requests{hint}"
             )
-        self.run = run
-        self.has_before = hasattr(target, "preprocess")
+        for each in (name, "preprocess", "postprocess"):
+            step = getattr(target, each, None)
+            if step is not None and not callable(step):
+                raise HookError(f"{target.__name__}.{each} is a {type(step).__name__}, no method")
+            if step is not None and is_generator(step):
+                raise HookError(
+                    f"{target.__name__}.{each} is a generator: write return instead of yield"
+                )
+            if step is not None and each != name and is_coroutine(step):
+                raise HookError(f"{target.__name__}.{each} {_ONLY_RUN}: write def {each}")
+        self.name = name
+        self.run = getattr(target, name)
         self.before = getattr(target, "preprocess", None)
         self.after = getattr(target, "postprocess", None)
+        self.has_before = self.before is not None
+        self.skip = _takes_object(target, "preprocess" if self.has_before else name)
+
+
+def _takes_object(target: type, name: str) -> int:
+    """The number of parameters of a class's method that are its object: 1, or 0 if it is static,
+    a class method, or no function at all.
+    """
+    found = inspect.getattr_static(target, name)
+    if isinstance(found, (staticmethod, classmethod)):
+        return 0
+    return int(hasattr(type(found), "__get__") and not isinstance(found, functools.partial))
 
 
 def _signature(target: Any, steps: _Steps | None, batched: bool) -> Signature:
@@ -220,7 +287,7 @@ def _signature(target: Any, steps: _Steps | None, batched: bool) -> Signature:
     found = Signature(
         steps.before or steps.run,
         batched=batched and not steps.before,
-        skip=1,
+        skip=steps.skip,
         response=last,
         name=target.__name__,
     )

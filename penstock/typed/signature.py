@@ -21,8 +21,10 @@ from typing import Annotated, Any, Final, Protocol, get_args, get_origin, get_ty
 
 from pydantic import (
     AliasChoices,
+    AliasPath,
     BaseModel,
     ConfigDict,
+    Field,
     PydanticUserError,
     TypeAdapter,
     create_model,
@@ -38,6 +40,7 @@ from pydantic_core import (
 )
 
 from penstock.errors import HookError, InvalidInput, Undecodable
+from penstock.ops.functions import called_by, given_by, name_of
 from penstock.protocols import json_numbers, media
 from penstock.typed.annotations import element_of, has_own_config, models_of
 from penstock.typed.arrays import IMAGE
@@ -361,11 +364,14 @@ class Signature:
         response: Schema | None = None,
         name: str | None = None,
     ) -> None:
-        called = getattr(function, "__name__", type(function).__name__)
-        self.name = str(called) if name is None else name
+        self.name = name_of(function) if name is None else name
         self.batched = batched
-        parameters = list(inspect.signature(function).parameters.values())[skip:]
         hints = _hints(function, self.name)
+        given = given_by(function)
+        parameters = [
+            each for each in _parameters(function, self.name)[skip:] if each.name not in given
+        ]
+        self._check_object(function, parameters, hints)
         taken = {each.name: self._type_of(each, hints) for each in parameters}
         if not taken:
             raise HookError(f"{self.name} has no parameter: add one for the body")
@@ -378,10 +384,13 @@ class Signature:
         self.names = list(taken)
         kinds = list(taken.values())
         self.whole = len(kinds) == 1 and bool(models_of(kinds[0]))
+        self._by_position = self.whole and parameters[0].kind is not inspect.Parameter.KEYWORD_ONLY
+        self._members = {name: _member_name(name, self.names) for name in self.names}
         if self.whole:
             self.request = Schema(kinds[0], self.name, default=defaults[self.names[0]])
         else:
-            self.request = Schema(_members(self.name, taken, defaults), self.name)
+            members = _members(self.name, taken, defaults, self._members)
+            self.request = Schema(members, self.name)
         self.response = response or response_of(function, batched=batched)
         self.files = file_members(self.request.annotation)
         self.raw = next(iter(self.files), None)
@@ -389,9 +398,26 @@ class Signature:
     def __repr__(self) -> str:
         return f"<Signature {self.name}({', '.join(self.names)})>"
 
+    def _check_object(
+        self,
+        function: Callable[..., Any],
+        parameters: Sequence[inspect.Parameter],
+        hints: Mapping[str, Any],
+    ) -> None:
+        first = parameters[0].name if parameters else ""
+        kind, _, method = getattr(called_by(function), "__qualname__", "").rpartition(".")
+        if first in ("self", "cls") and first not in hints and kind[-1:] not in ("", ">"):
+            raise HookError(
+                f"{kind}.{method} is a method without its object: give the class, or the method of"
+                f" an object, as in app.route(...)({kind.rpartition('.')[2]}().{method})"
+            )
+
     def _type_of(self, parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Any:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise HookError(f"{self.name}: name its parameters, instead of {parameter}")
+            raise HookError(
+                f"{self.name}: name its parameters, instead of {parameter}; a decorator keeps those"
+                " of its function with functools.wraps"
+            )
         if parameter.kind is parameter.POSITIONAL_ONLY:
             raise HookError(f"{self.name}: the parameter {parameter.name} is positional only")
         if parameter.name not in hints:
@@ -408,7 +434,7 @@ class Signature:
         """Return the arguments of one call, from a value of ``request``."""
         if self.whole:
             return {self.names[0]: value}
-        return {name: getattr(value, name) for name in self.names}
+        return {name: getattr(value, member) for name, member in self._members.items()}
 
     def call(self, function: Callable[..., Any], values: Sequence[Any]) -> Any:
         """Call the function for these requests; exactly one if it is not batched.
@@ -418,10 +444,13 @@ class Signature:
         """
         if not self.batched:
             (value,) = values
-            return function(value) if self.whole else function(**self.arguments(value))
-        if self.whole:
+            return function(value) if self._by_position else function(**self.arguments(value))
+        if self._by_position:
             return function(list(values))
-        return function(**{name: [getattr(each, name) for each in values] for name in self.names})
+        if self.whole:
+            return function(**{self.names[0]: list(values)})
+        members = self._members.items()
+        return function(**{name: [getattr(each, at) for each in values] for name, at in members})
 
 
 def response_of(function: Callable[..., Any], *, batched: bool) -> Schema:
@@ -430,7 +459,7 @@ def response_of(function: Callable[..., Any], *, batched: bool) -> Schema:
     Raises:
         HookError: see Signature.
     """
-    name = getattr(function, "__name__", type(function).__name__)
+    name = name_of(function)
     answer = _hints(function, name).get("return", Any)
     if batched and answer is not Any:
         answer = _element(answer, name, "its result")
@@ -439,17 +468,43 @@ def response_of(function: Callable[..., Any], *, batched: bool) -> Schema:
 
 def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
     try:
-        return get_type_hints(function, include_extras=True)
+        return get_type_hints(called_by(function), include_extras=True)
     except NameError as error:
         raise HookError(f"{name}: an annotation cannot be read: {error}") from error
 
 
-def _members(name: str, taken: Mapping[str, Any], defaults: Mapping[str, Any]) -> type[BaseModel]:
-    """Make a model whose members are the parameters."""
-    fields: dict[str, Any] = {
-        each: (kind, ... if defaults[each] is inspect.Parameter.empty else defaults[each])
-        for each, kind in taken.items()
-    }
+def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Parameter]:
+    try:
+        return list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError) as error:
+        raise HookError(
+            f"{name}: its parameters cannot be read ({error}): write a function around it"
+        ) from error
+
+
+def _member_name(name: str, others: Sequence[str]) -> str:
+    """The name of a parameter's member in a model: another one if pydantic reserves the name."""
+    if not (name.startswith(("_", "model_")) or hasattr(BaseModel, name)):
+        return name
+    found = f"parameter{name}"
+    while found in others:
+        found += "_"
+    return found
+
+
+def _members(
+    name: str, taken: Mapping[str, Any], defaults: Mapping[str, Any], members: Mapping[str, str]
+) -> type[BaseModel]:
+    """Make a model whose members are the parameters; in bodies they have the parameters' names, or
+    their aliases.
+    """
+    fields: dict[str, Any] = {}
+    for each, kind in taken.items():
+        default = ... if defaults[each] is inspect.Parameter.empty else defaults[each]
+        member = members[each]
+        if member != each and not _alias_of(FieldInfo.from_annotated_attribute(kind, default)):
+            kind = Annotated[kind, Field(alias=each)]
+        fields[member] = (kind, default)
     words = [word.capitalize() for word in name.split("_")]
     try:
         return create_model(f"{''.join(words)}Request", __config__=_PLAIN, **fields)
@@ -505,9 +560,13 @@ def file_members(kind: Any) -> tuple[str, ...]:
     return tuple(filter(None, names))
 
 
+def _alias_of(field: FieldInfo) -> str | AliasPath | AliasChoices | None:
+    return field.validation_alias or field.alias
+
+
 def _sent_name(name: str, field: FieldInfo) -> str | None:
     """The name of a member in bodies; None if it is inside another member."""
-    alias = field.validation_alias
+    alias = _alias_of(field)
     choices = alias.choices if isinstance(alias, AliasChoices) else [alias or name]
     return next((each for each in choices if isinstance(each, str)), None)
 
