@@ -44,6 +44,7 @@ from penstock.ops.functions import called_by, given_by, name_of
 from penstock.protocols import json_numbers, media
 from penstock.typed.annotations import element_of, has_own_config, models_of
 from penstock.typed.arrays import IMAGE
+from penstock.typed.attempts import Attempts
 from penstock.typed.base64_bytes import DescribeBase64, with_base64
 from penstock.typed.foreign import foreign_class, foreign_default, without_schema
 
@@ -111,8 +112,8 @@ class Schema:
     """
 
     __slots__ = (
-        "_core", "_default", "_first_faults", "_names", "_of_answers", "_serializer", "_validator",
-        "annotation", "has_images", "optional",
+        "_attempts", "_core", "_default", "_first_faults", "_names", "_of_answers", "_serializer",
+        "_validator", "annotation", "has_images", "optional",
     )  # fmt: skip
 
     def __init__(
@@ -150,6 +151,7 @@ class Schema:
             self._names = _ANY_NAME if of_answers and self._has_aliases() else {}
         except PydanticUserError as error:
             raise _no_schema(name, [annotation], error) from error
+        self._attempts = None if of_answers else Attempts.of(self._core)
 
     def __repr__(self) -> str:
         return f"<Schema {self.annotation!r}>"
@@ -196,10 +198,15 @@ class Schema:
                 if kind != media.JSON:
                     media.refuse_urlencoded(body, kind, raw)
                 media.check_size(len(body))
+                if self._attempts is not None:
+                    self._attempts.check_json(body)
                 return validator.validate_json(body)
             if media.essence(kind) == media.FORM:
-                return _read_form(validator, body, kind)
-            return validator.validate_python(media.decode(body, kind, raw))
+                return _read_form(validator, body, kind, self._attempts)
+            value = media.decode(body, kind, raw)
+            if self._attempts is not None:
+                self._attempts.check(value)
+            return validator.validate_python(value)
         except ValidationError as error:
             if not body:
                 raise Undecodable("the body is empty: parameters are members of the body") from None
@@ -231,6 +238,8 @@ class Schema:
         Raises:
             InvalidInput: the value is invalid; the text names the places.
         """
+        if self._attempts is not None:
+            self._attempts.check(value)
         try:
             return self._validator.validate_python(value)
         except ValidationError as error:
@@ -282,7 +291,7 @@ _STRUCTURED = frozenset(
 """Pydantic's types of errors for a text in place of an object or a tuple."""
 
 
-def _read_form(validator: Validator, body: bytes, kind: str) -> Any:
+def _read_form(validator: Validator, body: bytes, kind: str, attempts: Attempts | None) -> Any:
     """Decode and validate a form; repeated fields, and members that are lists, become lists.
 
     Raises:
@@ -290,6 +299,8 @@ def _read_form(validator: Validator, body: bytes, kind: str) -> Any:
         InvalidInput: a field that is not a list was sent several times, or an object as text.
     """
     value, repeated = media.read_form(body, kind)
+    if attempts is not None:
+        attempts.check(value)
     try:
         return validator.validate_python(value)
     except ValidationError as error:

@@ -67,6 +67,22 @@ def batches(items: list[Item]) -> list[int]:
     return [1 // each.value for each in items]
 
 
+class And(BaseModel):
+    left: "And | Or | float"
+
+
+class Or(BaseModel):
+    left: "And | Or | float"
+
+
+And.model_rebuild()
+
+
+@app.route("/tree")
+def tree(tree: And | Or) -> float:
+    return 1.0
+
+
 @app.route("/coroutine")
 async def coroutine(item: Item) -> int:
     return 1 // item.value

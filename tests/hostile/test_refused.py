@@ -101,6 +101,7 @@ OVER_HTTP = {
     "a text for an object": typed("/batches", form(("value", b"{", JSON)), FORM),
     "caller's deadline": typed("/batches", b'{"value": 1}', penstock_timeout="0.000001"),
     "no route": typed("/nothing", b"{}"),
+    "deep unions": typed("/tree", b'{"left":' * 60 + b"1" + b"}" * 60),
     "lies": typed("/lies", b'{"value": 1}'),
     **{
         f"{path}: {what}": typed(f"/{path}", body)
