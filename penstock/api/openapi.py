@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final
+from urllib.parse import quote
 
 import orjson
 
@@ -22,6 +23,9 @@ from penstock.api.errors import failed, refusal
 from penstock.api.html import page
 from penstock.protocols.heads import Headers
 from penstock.protocols.media import JSON
+
+_UNQUOTED: Final = "/{}%:@!$&'()*+,;="
+"""Characters of a path that need no percent-encoding, and braces of placeholders."""
 
 _DEFS: Final = "#/$defs/"
 _SCHEMAS: Final = "#/components/schemas/"
@@ -97,7 +101,9 @@ def document(routes: Sequence[Http], title: str) -> dict[str, Any]:
     listed = _listed(routes)
     paths: dict[str, dict[str, Any]] = {}
     for route in listed:
-        paths.setdefault(route.pattern, {})[route.method.lower()] = _operation(route, parts)
+        paths.setdefault(quote(route.pattern, safe=_UNQUOTED), {})[route.method.lower()] = (
+            _operation(route, parts)
+        )
     groups = dict.fromkeys(route.group for route in listed if route.group)
     return {
         "openapi": "3.1.0",
@@ -124,7 +130,7 @@ def _listed(routes: Sequence[Http]) -> list[Http]:
 
 def _operation(route: Http, parts: _Components) -> dict[str, Any]:
     found: dict[str, Any] = {
-        "operationId": "_".join(re.findall("[A-Za-z0-9]+", f"{route.method} {route.pattern}")),
+        "operationId": "_".join(re.findall(r"[^\W_]+", f"{route.method} {route.pattern}")),
         "summary": route.summary,
     }
     if route.group:

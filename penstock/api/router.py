@@ -2,9 +2,9 @@
 
 Applications declare their routes when the service is built: an HTTP method and a path pattern
 (``Http``), a gRPC method (``Grpc``), or a baidu_std method (``BaiduStd``). A path is looked up in a
-dict; matches of patterns are cached. A literal path takes precedence over patterns; of two matching
-patterns, the one with the earlier literal segment wins. Two routes that match the same paths with
-the same method are an error at the start.
+dict; paths in another percent-encoding, and matches of patterns, are cached. A literal path takes
+precedence over patterns; of two matching patterns, the one with the earlier literal segment wins.
+Two routes that match the same paths with the same method are an error at the start.
 
 Requests without a route are answered here: 404, 405 with ``Allow``, 415 for a gRPC method that is
 not called by gRPC, UNIMPLEMENTED for an unknown gRPC method, and ENOSERVICE or ENOMETHOD over
@@ -15,10 +15,10 @@ Source: RFC 9110, the gRPC over HTTP/2 protocol, ``docs/compatibility.md`` (the 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from typing import Final
-from urllib.parse import unquote_to_bytes
+from urllib.parse import unquote, unquote_to_bytes
 
 from penstock.api.baidu_std import BaiduStd, BaiduStdCall
 from penstock.api.calls import (
@@ -86,7 +86,8 @@ class Router:
         the pipeline protocol's gateway.
         refusal: makes the answer to other requests without a route, and to those without a complete
             head, from a status and a text.
-        sections: first path segments that do not belong to the pipeline protocol.
+        is_pipelines: whether a path, as segments without percent-encoding, may belong to the
+            pipeline protocol, and gets its errors; None: every path.
         hosts: checks Host and Origin of HTTP requests; None accepts all.
 
     Raises:
@@ -101,11 +102,11 @@ class Router:
         threads: Executor | None = None,
         not_found: Callable[[str], HttpReply] | None = None,
         refusal: Callable[[int, str], HttpReply] = failure,
-        sections: Container[bytes] = (),
+        is_pipelines: Callable[[Sequence[bytes]], bool] | None = None,
         hosts: Hosts | None = None,
     ) -> None:
         self.routes = tuple(routes)
-        self._sections = sections
+        self._is_pipelines = is_pipelines
         self._hosts = hosts
         self._not_found = not_found
         self._refusal = refusal
@@ -129,8 +130,9 @@ class Router:
                 key = (route.method, *pattern.shape)
                 patterns.setdefault(pattern.places, []).append(pattern)
             else:
-                key = (route.method, route.pattern)
-                self._static.setdefault(route.pattern.encode(), Target()).add(route, ())
+                path = unquote_to_bytes(route.pattern)
+                key = (route.method, path.decode())
+                self._static.setdefault(path, Target()).add(route, ())
             if key in seen:
                 raise StartupError(f"two routes are {' '.join(key)}")
             seen.add(key)
@@ -242,39 +244,54 @@ class Router:
         """Whether the path looks like one of the pipeline protocol, and gets that protocol's
         errors.
         """
-        segments = path.split(b"/")
-        if self._is_ours(segments):
-            return False
-        nothing: list[str | None] = [""] * (len(segments) - 1)
-        return b"" not in segments[1:] and any(
-            each.route.refusal is failure and each.match(segments, nothing) is not None
-            for each in self._patterns
-        )
+        segments = [*map(unquote_to_bytes, path.split(b"/"))]
+        return b"" not in segments[1:] and failure in self._refusals(segments)
 
-    def _is_ours(self, segments: list[bytes]) -> bool:
-        """Whether the path begins like routes outside of the pipeline protocol."""
-        return len(segments) > 1 and segments[1] in self._sections
+    def _refusals(self, segments: list[bytes]) -> list[Callable[[int, str], HttpReply]]:
+        """The errors of the patterns that match, whatever the values of their placeholders."""
+        any_values: list[str | None] = [""] * (len(segments) - 1)
+        return [
+            each.route.refusal
+            for each in self._patterns_for(segments)
+            if each.match(segments, any_values) is not None
+        ]
+
+    def _patterns_for(self, segments: list[bytes]) -> Iterator[_Pattern]:
+        """The patterns that this path may match."""
+        others_only = (
+            self._is_pipelines is not None
+            and len(segments) > 1
+            and not self._is_pipelines(segments)
+        )
+        for pattern in self._patterns:
+            if not (others_only and pattern.route.refusal is failure):
+                yield pattern
 
     def _find(self, head: RequestHead) -> Target:
-        """Match a path that is not cached with the patterns."""
+        """Match a path that is not cached with the routes."""
         path = head.path
         target = Target()
         if head.method not in _METHODS:
             return target
         segments = path.split(b"/")
         if _BAD_ESCAPE.search(path):
-            nothing: list[str | None] = [""] * (len(segments) - 1)
-            found = (each.route for each in self._patterns if each.match(segments, nothing))
-            refusal = next((each.refusal for each in found), failure)
+            refusal = next(iter(self._refusals(segments)), self._refusal)
             reply = refusal(400, "bad percent escape in the path")
             raise _Refused(reply._replace(close=False))
         values = [_segment(raw) for raw in segments[1:]]
-        for pattern in self._patterns:
-            if pattern.route.refusal is failure and self._is_ours(segments):
-                continue
-            taken = pattern.match(segments, values)
-            if taken is not None:
-                target.add(pattern.route, taken)
+        decoded = [
+            raw if value is None else value.encode()
+            for raw, value in zip(segments[1:], values, strict=True)
+        ]
+        segments[1:] = decoded
+        known = self._static.get(b"/".join(segments))
+        if known is not None:
+            target = known
+        else:
+            for pattern in self._patterns_for(segments):
+                taken = pattern.match(segments, values)
+                if taken is not None:
+                    target.add(pattern.route, taken)
         if target.http:
             if len(self._targets) >= len(self._static) + _MOST_REMEMBERED:
                 self._targets = dict(self._static)
@@ -359,7 +376,7 @@ def _not_served(
     if not_found is None:
         missing = text_reply(404, "Not Found")
     else:
-        missing = not_found(head.path.decode("latin-1"))
+        missing = not_found(unquote(head.path.decode("latin-1"), errors="replace"))
     allow = (b"allow", ", ".join(sorted(target.http)).encode())
     route, values = next(iter(target.http.values()), (None, ()))
     if route is not None and route.there is not None and not route.there(values):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import fields
 from functools import partial
@@ -85,10 +85,25 @@ def make_router(
     own += [route for each in plain for route in each.plain_routes if route.graph]
     routed = {route.graph for route in own}
     sections = {route.path.split("/")[1].encode() for route in own if route.path.count("/") > 1}
+    sections.add(SECTION)
     general = any(isinstance(each, GeneralModelApplication) for each in more)
     hidden = () if general else (GENERAL_MODEL,)
     paths: list[str] = []
-    not_found = partial(no_route, paths) if routed else None
+    only_ours = general or routed.issuperset(each.name for each in engine.graphs)
+
+    def unknown(path: str) -> HttpReply:
+        by_name = (each.name for each in engine.graphs if each.name not in routed)
+        return no_route([*paths, *(f"/{name}" for name in by_name if name)], path)
+
+    def is_pipelines(segments: Sequence[bytes]) -> bool:
+        name = segments[1].decode(errors="replace")
+        graph = engine.graph(name)
+        if graph is None or graph.name is None:
+            return not only_ours and segments[1] not in sections
+        # The usual method; other paths below the name of a route are more likely misspelt routes.
+        return name not in routed or not only_ours or segments[2:] == [b"prediction"]
+
+    not_found = unknown if routed or general else None
     applications: tuple[Application, ...] = (
         PaddleApplication(protocol),
         PlainApplication(engine, writers, others=routed, not_found=not_found),
@@ -108,8 +123,8 @@ def make_router(
         max_message_bytes=config.max_message_bytes,
         threads=writers,
         not_found=partial(_not_found, not_found),
-        refusal=refusal if routed.issuperset(each.name for each in engine.graphs) else failure,
-        sections=(sections | {SECTION}) - {(each.name or "").encode() for each in engine.graphs},
+        refusal=refusal if only_ours else failure,
+        is_pipelines=is_pipelines,
         hosts=hosts,
     )
 

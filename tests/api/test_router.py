@@ -47,6 +47,8 @@ ROUTER = Router(
         Http("GET", "/v2/{what}", replying("shown")),
         Http("POST", "/v2/models/{model}/versions/{version}/infer", replying("infer")),
         Http("POST", "/{a}/models", replying("models")),
+        Http("POST", "/größe", replying("size")),
+        Http("POST", "/a b/c%20d", replying("blanks")),
         Grpc("/a.B/C", lambda call, message: call.reply(message)),
     ],
     max_message_bytes=MOST,
@@ -64,6 +66,12 @@ ROUTER = Router(
         ("POST", "/v2/models/m%20n/versions/3/infer", b"infer m n 3 !"),
         ("POST", "/v2/models", b"v2 models !"),
         ("POST", "/x/models", b"models x !"),
+        ("POST", "/x/m%6Fdels", b"models x !"),
+        ("GET", "/v%32/he%61lth", b"health "),
+        ("POST", "/%76%32/y", b"v2 y !"),
+        ("POST", "/gr%C3%B6%C3%9Fe", b"size !"),
+        ("POST", "/%67r%c3%b6%C3%9fe", b"size !"),
+        ("POST", "/a%20b/c%20d", b"blanks !"),
     ],
 )
 def test_the_most_literal_route_handles_a_request(method: str, path: str, answer: bytes) -> None:
@@ -79,6 +87,10 @@ def test_the_most_literal_route_handles_a_request(method: str, path: str, answer
         ("POST", "/x", 404, None),
         ("POST", "/x//", 404, None),
         ("POST", "/x/%2e%2e", 404, None),
+        ("POST", "/v2%2Fhealth", 404, None),
+        ("POST", "/gr%F6%DFe", 404, None),
+        ("GET", "/gr%C3%B6%C3%9Fe", 405, b"POST"),
+        ("GET", "/a.B/%43", 405, b"POST"),
         ("POST", "/x/%f", 400, None),
         ("BREW", "/x/y", 400, None),
         ("GET", "/x/y", 405, b"POST"),
@@ -109,8 +121,9 @@ def test_a_grpc_call_matches_no_http_route() -> None:
         [Http("POST", "/a/b", replying("")), Http("POST", "/a/b", replying(""))],
         [Http("POST", "/a/{b}", replying("")), Http("POST", "/a/{c}", replying(""))],
         [Grpc("/a.B/C"), Grpc("/a.B/C")],
+        [Http("POST", "/a b", replying("")), Http("POST", "/a%20b", replying(""))],
     ],
-    ids=["static", "patterns", "gRPC"],
+    ids=["static", "patterns", "gRPC", "encoded"],
 )
 def test_two_identical_routes_are_an_error_at_start(routes: list[Any]) -> None:
     with pytest.raises(StartupError, match="two routes"):

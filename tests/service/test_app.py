@@ -209,6 +209,10 @@ def test_another_method_of_a_known_path_is_405(http: httpx.Client, path: str, st
         ("POST", "/latr", "; did you mean /later?"),
         ("GET", "/livz", "; did you mean /livez?"),
         ("POST", "/one/two/three", "; /docs lists them"),
+        ("POST", "/latr/prediction", "; /docs lists them"),
+        ("POST", "/later/now", "; did you mean /later?"),
+        ("GET", "/later/now", "; did you mean /later?"),
+        ("POST", "/v1/later", "; did you mean /later?"),
         ("GET", "/", "; /docs lists them"),
         ("POST", "/" + "x" * 4000, "; /docs lists them"),
     ],
@@ -250,14 +254,38 @@ def test_a_path_near_a_route_of_two_segments_and_a_bad_head_are_not_the_pipeline
             link.sendall(b"GET / HTTP/1.1\r\nno header\r\n\r\n")
             body = link.makefile("rb").read().partition(b"\r\n\r\n")[2]
         assert json.loads(body)["error"] == "undecodable"
-        other = http.post("/other/prediction", json={"key": [], "value": []})
-        assert (other.status_code, other.json()["err_no"]) == (200, 3002)
+        for name in ("other", "api", "v1"):
+            other = http.post(f"/{name}/prediction", json={"key": [], "value": []})
+            assert (other.status_code, other.json()["error"]) == (404, "unknown_service")
+        own = http.post("/predict/prediction", json={"key": ["x"], "value": ["1"]})
+        assert (own.status_code, own.json()["key"]) == (200, [])
 
 
 def test_paths_of_the_pipeline_protocol_keep_its_plain_text_errors(http: httpx.Client) -> None:
-    for method, path, status in (("POST", "/later/%C2%82%0F", 404), ("GET", "/later/x", 405)):
-        answer = http.request(method, path)
-        assert (answer.status_code, answer.headers["content-type"][:10]) == (status, "text/plain")
+    answer = http.get("/later/prediction")
+    assert (answer.status_code, answer.headers["content-type"][:10]) == (405, "text/plain")
+
+
+def test_routes_with_letters_outside_ascii_and_spaces_are_called_and_described() -> None:
+    app = App("words")
+
+    @app.route("/größe")
+    def size(x: int) -> int:
+        return 2 * x
+
+    @app.route("/two words/now")
+    def now(x: int) -> int:
+        return 3 * x
+
+    with client(app) as http:
+        for path, answer in (("größe", 2), ("gr%c3%b6%C3%9Fe", 2), ("two words/n%6fw", 3)):
+            assert http.post(f"/{path}", json={"x": 1}).json() == answer
+        paths = http.get("/openapi.json").json()["paths"]
+        assert {"/gr%C3%B6%C3%9Fe", "/two%20words/now"} <= paths.keys()
+        missing = http.post("/grosse", json={"x": 1})
+        assert missing.json()["message"] == "there is no route /grosse; did you mean /größe?"
+        missing = http.post("/gr%C3%B6ssen", json={"x": 1})
+        assert missing.json()["message"] == "there is no route /grössen; did you mean /größe?"
 
 
 def test_a_405_names_the_allowed_methods(http: httpx.Client) -> None:

@@ -582,6 +582,30 @@ def test_errors_in_a_file_have_line_and_key(
 
 
 @pytest.mark.real
+def test_an_unknown_path_is_404_with_the_nearest_route(tmp_path: Path) -> None:
+    model = scale(tmp_path / "doubles.onnx", 2.0)
+    pairs = {"key": ["x"], "value": ["[[1, 2, 3]]"]}
+    with running(model, command=SERVE, timeout=60) as server:
+        with httpx.Client(base_url=server.http_url) as http:
+            for path, hint in (
+                ("/v1/completions", "; /docs lists them"),
+                ("/v1/models/doubles:predict", ""),
+                ("/doubls", "; did you mean /doubles?"),
+                ("/doubls/prediction", ""),
+                ("/nothing/prediction", "; /docs lists them"),
+            ):
+                for answer in (http.post(path, json=pairs), http.get(path)):
+                    assert answer.status_code == 404
+                    assert answer.headers["content-type"] == "application/json"
+                    assert answer.json()["error"] == "unknown_service"
+                    assert answer.json()["message"].startswith(f"there is no route {path}{hint}")
+            for path in ("/doubles/prediction", "/doubl%65s/any"):
+                reply = http.post(path, json=pairs).json()
+                assert (reply["err_no"], reply["key"]) == (0, ["y", "twice"]), reply
+            assert "error" in http.post("/v2/nothing", json=pairs).json()
+
+
+@pytest.mark.real
 def test_a_body_over_the_limit_is_counted_once_by_every_protocol(tmp_path: Path) -> None:
     model = scale(tmp_path / "m.onnx", 2.0)
     routes = ("v2/models/m/infer", "m", "GeneralModelService/m/inference", "m/prediction")
