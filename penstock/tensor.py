@@ -46,7 +46,9 @@ class TensorSpec:
     axes: tuple[str | None, ...] = field(default=(), compare=False)
 
 
-Declared: TypeAlias = Mapping[str, tuple[Any, Sequence[int | None] | None]] | Iterable[TensorSpec]
+Declared: TypeAlias = (
+    Mapping[str, tuple[Any, Sequence[int | str | None] | None]] | Iterable[TensorSpec]
+)
 
 
 class Signature:
@@ -56,8 +58,9 @@ class Signature:
         inputs, outputs: by name, a datatype and a shape: ``{"x": ("FP32", [-1, 13])}``. Datatypes
             are numpy's, or those of the Open Inference Protocol: ``BOOL``, ``UINT8`` to ``UINT64``,
             ``INT8`` to ``INT64``, ``FP16``, ``BF16`` (float32 here), ``FP32``, ``FP64``, ``BYTES``
-            (texts; ``bytes`` for bytes). A dimension varies where it is -1 or None; a shape of None
-            is any. Specs are taken as they are.
+            (texts; ``bytes`` for bytes). A dimension varies where it is -1, None or a name; those
+            of one name are equal: ``{"x": ("FP32", ["n", 13])}``. A shape of None is any. Specs are
+            taken as they are.
 
     Attributes:
         input_specs, output_specs: the same by alias.
@@ -92,7 +95,7 @@ def _specs(declared: Declared) -> tuple[TensorSpec, ...]:
     return tuple(_spec(name, *given) for name, given in declared.items())
 
 
-def _spec(name: str, datatype: Any, shape: Sequence[int | None] | None) -> TensorSpec:
+def _spec(name: str, datatype: Any, shape: Sequence[int | str | None] | None) -> TensorSpec:
     known = _DTYPES.get(datatype, datatype) if isinstance(datatype, str) else datatype
     try:
         dtype = np.dtype(known)
@@ -100,10 +103,21 @@ def _spec(name: str, datatype: Any, shape: Sequence[int | None] | None) -> Tenso
         raise ValueError(f"{name}: {datatype!r} is no datatype") from None
     if dtype.kind == "U":
         dtype = np.dtype(object)
-    sizes = None
+    sizes, axes = None, []
     if shape is not None:
-        sizes = tuple(None if each is None or each < 0 else int(each) for each in shape)
-    return TensorSpec(name=name, alias=name, dtype=dtype, shape=sizes, bf16=datatype == "BF16")
+        axes = [each if isinstance(each, str) else None for each in shape]
+        sizes = tuple(
+            None if each is None or isinstance(each, str) or each < 0 else int(each)
+            for each in shape
+        )
+    return TensorSpec(
+        name=name,
+        alias=name,
+        dtype=dtype,
+        shape=sizes,
+        bf16=datatype == "BF16",
+        axes=tuple(axes) if any(axes) else (),
+    )
 
 
 _DTYPES = {

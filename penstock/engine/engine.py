@@ -25,6 +25,7 @@ from functools import partial
 from penstock.engine.clock import Clock
 from penstock.engine.deadlines import Deadlines
 from penstock.engine.graph import GraphState, GraphStatistics, ServedGraph
+from penstock.engine.promise import Promise
 from penstock.engine.sizing import Pieces
 from penstock.engine.stage import Stage
 from penstock.engine.statistics import StageStatistics
@@ -37,6 +38,7 @@ from penstock.errors import (
     RequestError,
     ServiceBusy,
     ServiceClosed,
+    WrongType,
 )
 from penstock.graph.flight import Put
 from penstock.instrument import Instrument, Instruments
@@ -311,6 +313,8 @@ class Engine:
         attempt = submission.attempt
         answer = submission.arrived(sample.op, outcome)
         if isinstance(answer, Outcome):
+            if submission.graph.promise is not None and answer.error is None:
+                answer = _as_promised(submission.graph.promise, submission, answer)
             self._reply(submission, answer)
             return
         if submission.samples and submission.attempt != attempt:
@@ -373,6 +377,9 @@ class Engine:
     def _start(self, submission: Submission, now: float) -> None:
         # The ops own it now; it is freed when they drop it.
         feed, submission.feed = submission.feed, {}
+        promise = submission.graph.promise
+        if promise is not None:
+            submission.sizes = promise.sizes_of(feed)
         straight = submission.plan.straight
         if straight is None:
             self._put(submission, submission.begin(feed), now)
@@ -547,6 +554,16 @@ class Engine:
     @staticmethod
     def _too_late(by_client: bool) -> DeadlineExceeded:
         return DeadlineExceeded("the request's deadline passed", by_client=by_client)
+
+
+def _as_promised(promise: Promise, submission: Submission, outcome: Outcome) -> Outcome:
+    """The outcome, checked against what its graph declares."""
+    try:
+        return Outcome(promise.kept(outcome.value or {}, submission.sizes))
+    except WrongType as error:
+        ids = submission.data_id, submission.log_id
+        _log.warning("%s (data_id=%s log_id=%s)", error, *ids)
+        return Outcome(None, error)
 
 
 def _log_late(submission: Submission, how: str) -> None:

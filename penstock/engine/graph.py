@@ -13,6 +13,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from penstock.batching.batcher import Batcher, FifoQueue
+from penstock.engine.promise import Promise
 from penstock.engine.sizing import Sizing
 from penstock.engine.stage import Stage
 from penstock.engine.statistics import StageStatistics
@@ -72,6 +73,7 @@ class ServedGraph:
         ends: converts messages to feeds, and outcomes to messages; None if no protocol needs it.
         declared: returns its inputs and outputs if they are known, maybe only after its workers
             have started.
+        promise: checks its results; None if no outputs are declared.
 
     Attributes:
         state: see GraphState.
@@ -91,6 +93,7 @@ class ServedGraph:
         version: str = "1",
         ends: Ends | None = None,
         declared: Callable[[], Signature | None] = lambda: None,
+        promise: Promise | None = None,
     ) -> None:
         self.engine = engine
         self.plan = plan
@@ -103,6 +106,7 @@ class ServedGraph:
         self.bounded: list[Stage] = []
         self.guarded = True
         self._declared = declared
+        self.promise = promise
         self._signature: Signature | None = None
         self.time_limit = engine.options.time_limit
         self.now = engine.clock.now

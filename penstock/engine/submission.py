@@ -58,6 +58,7 @@ class Submission(Flight):
         due: the bucket of deadlines that has it; set when it is admitted.
         admitted_at: monotonic seconds; set when it is admitted.
         samples: its samples that are queued or running; set when it is admitted.
+        sizes: those of its inputs' named axes; set when it begins, if its graph has a promise.
         steps: for the recorder; see ``RequestInfo``.
     """
 
@@ -76,6 +77,7 @@ class Submission(Flight):
         "over",
         "reservation",
         "samples",
+        "sizes",
         "steps",
     )
 
@@ -83,6 +85,7 @@ class Submission(Flight):
     due: Due[Submission]
     on_answer: OnAnswer
     samples: list[Sample]
+    sizes: dict[str, int]
 
     def __init__(
         self,

@@ -20,6 +20,7 @@ from penstock.config.resolve import OpOptions
 from penstock.engine.clock import LoopClock
 from penstock.engine.engine import Engine, EngineOptions, log_dropped
 from penstock.engine.graph import ServedGraph
+from penstock.engine.promise import Promise
 from penstock.engine.sizing import Sizing
 from penstock.errors import ModelError, StartupError
 from penstock.executors.executor import Executor
@@ -242,6 +243,7 @@ class GraphWorks:
             blueprint.version,
             self.ends,
             lambda: self._signature(graph),
+            self._promise(),
         )
         capacity = blueprint.config.dag.channel_size
         for index, op in enumerate(blueprint.graph.ops):
@@ -276,6 +278,13 @@ class GraphWorks:
                 sizing=sizing,
             )
         return graph
+
+    def _promise(self) -> Promise | None:
+        """The check of the declared outputs, if any."""
+        declared, plan = self.blueprint.signature, self.blueprint.graph.plan
+        if declared is None or not declared.outputs:
+            return None
+        return Promise(plan.names[plan.last], declared)
 
     def models(self, graph: ServedGraph) -> Iterator[tuple[str, str]]:
         """Each op with a model, and a text with the model's runtime, inputs and outputs."""
