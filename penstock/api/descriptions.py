@@ -128,7 +128,7 @@ def typed_request(request: Schema, files: Sequence[str]) -> Contents:
     schema = request.describe(refs=_REFS)
     found: dict[str, Any] = {media.JSON: schema, media.MSGPACK: schema}
     members = _top(schema).get("properties", {})
-    kinds = {name: members.get(name, {}).get("contentMediaType", BYTES) for name in files}
+    kinds = {name: _file_of(members.get(name, {})).get("contentMediaType", BYTES) for name in files}
     if kinds:
         found[media.FORM] = _as_form(schema, kinds)
         if set(_top(schema).get("required", ())) <= {files[0]}:
@@ -182,20 +182,31 @@ def _top(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     return schema["$defs"][name] if name else found
 
 
+def _file_of(member: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schema of a file, or of one in a list, behind ``None``."""
+    inner = [*member.get("anyOf", ()), member.get("items")]
+    for each in filter(None, inner):
+        if "contentEncoding" in (found := _file_of(each)):
+            return found
+    return member
+
+
+def _is_list(member: Mapping[str, Any]) -> bool:
+    return member.get("type") == "array" or any(map(_is_list, member.get("anyOf", ())))
+
+
 def _as_form(schema: Mapping[str, Any], files: Mapping[str, str]) -> dict[str, Any]:
     """The members as fields of a form, some of which are files."""
     top = _top(schema)
-    properties = {
-        name: {
-            **{key: each[key] for key in ("title", "description") if key in each},
-            "type": "string",
-            "format": "binary",
-            "contentMediaType": files[name],
-        }
-        if name in files
-        else each
-        for name, each in top.get("properties", {}).items()
-    }
+    properties = dict(top.get("properties", {}))
+    for name, kind in files.items():
+        member = properties.get(name, {})
+        described = {key: member[key] for key in ("title", "description") if key in member}
+        file = {"type": "string", "format": "binary", "contentMediaType": kind}
+        several = {"type": "array", "items": file}
+        # Nested lists of numbers are one file.
+        is_array = "contentEncoding" not in _file_of(member)
+        properties[name] = {**described, **(several if _is_list(member) and not is_array else file)}
     title = f"{top.get('title', '')}Form"
     found = {**top, "title": title, "properties": properties}
     return {**found, "$defs": schema["$defs"]} if "$defs" in schema else found

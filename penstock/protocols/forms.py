@@ -71,7 +71,8 @@ def read(body: bytes, kind: str) -> list[tuple[str, str | bytes, str]]:
         kind: the value of Content-Type, with the boundary.
 
     Returns:
-        Texts are ``str``; files, and parts of other media types than text, are ``bytes``.
+        Texts are ``str``; files, and parts of other media types than text, are ``bytes``. Empty
+        file inputs of browsers, which have an empty file name and no content, are left out.
 
     Raises:
         Undecodable: the body is not a valid form.
@@ -89,16 +90,19 @@ def read(body: bytes, kind: str) -> list[tuple[str, str | bytes, str]]:
         raise Undecodable(f"the body is no form: {error}") from None
     if not parts.ended:
         raise Undecodable("the form is cut off")
-    return [_field(head, data) for head, data in parts.found]
+    found = (_field(head, data) for head, data in parts.found)
+    return [each for each in found if each is not None]
 
 
-def _field(head: dict[bytes, bytes], data: bytearray) -> tuple[str, str | bytes, str]:
+def _field(head: dict[bytes, bytes], data: bytearray) -> tuple[str, str | bytes, str] | None:
     _, options = parse_options_header(head.get(b"content-disposition", b""))
     try:
         name = options[b"name"].decode()
     except (KeyError, UnicodeDecodeError):
         raise Undecodable("a part of the form has no name") from None
     kind = head.get(b"content-type", b"").decode("latin-1")
+    if options.get(b"filename") == b"" and not data:
+        return None
     if b"filename" in options or (kind and not kind.startswith(("text/", "application/json"))):
         return name, bytes(data), kind
     try:

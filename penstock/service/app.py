@@ -172,7 +172,8 @@ class App(Several):
         """
         _check_options(f"graph({path!r})", options)
         from penstock.api.plain import PlainRoute
-        from penstock.typed.signature import Schema, file_members
+        from penstock.typed.files import file_members
+        from penstock.typed.signature import Schema
 
         name = name or path.rpartition("/")[2]
         self._check_route(path)

@@ -17,11 +17,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import find_spec
-from typing import Annotated, Any, Final, Protocol, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, get_type_hints
 
 from pydantic import (
-    AliasChoices,
-    AliasPath,
     BaseModel,
     ConfigDict,
     Field,
@@ -46,7 +44,9 @@ from penstock.typed.annotations import element_of, has_own_config, models_of
 from penstock.typed.arrays import IMAGE
 from penstock.typed.attempts import Attempts
 from penstock.typed.base64_bytes import DescribeBase64, with_base64
+from penstock.typed.files import alias_of, file_members
 from penstock.typed.foreign import foreign_class, foreign_default, without_schema
+from penstock.typed.form_fields import Validator, read_fields
 
 _BASE64 = ConfigDict(ser_json_bytes="base64")  # of bytes in values without a type
 _PLAIN = ConfigDict(**_BASE64, extra="forbid")
@@ -82,16 +82,6 @@ def _failing_fast(schema: Any) -> Any:
     if isinstance(kind, str) and kind in _COLLECTIONS:
         found["fail_fast"] = True
     return found
-
-
-class Validator(Protocol):
-    """Pydantic's validator, or a plugin's wrapper."""
-
-    def validate_json(self, body: bytes, /) -> Any:
-        """Parse and validate JSON."""
-
-    def validate_python(self, value: Any, /) -> Any:
-        """Validate a plain value."""
 
 
 class Schema:
@@ -202,8 +192,10 @@ class Schema:
                     self._attempts.check_json(body)
                 return validator.validate_json(body)
             if media.essence(kind) == media.FORM:
-                return _read_form(validator, body, kind, self._attempts)
+                return read_fields(validator, *media.read_form(body, kind), self._attempts)
             value = media.decode(body, kind, raw)
+            if not media.is_msgpack(kind):
+                return read_fields(validator, value, set(), self._attempts)
             if self._attempts is not None:
                 self._attempts.check(value)
             return validator.validate_python(value)
@@ -283,39 +275,6 @@ class Schema:
         """
         mode: JsonSchemaMode = "serialization" if self._of_answers else "validation"
         return DescribeBase64(ref_template=refs).generate(self._core, mode)
-
-
-_STRUCTURED = frozenset(
-    ("dataclass_type", "dict_type", "model_type", "tuple_type", "model_attributes_type")
-)
-"""Pydantic's types of errors for a text in place of an object or a tuple."""
-
-
-def _read_form(validator: Validator, body: bytes, kind: str, attempts: Attempts | None) -> Any:
-    """Decode and validate a form; repeated fields, and members that are lists, become lists.
-
-    Raises:
-        ValidationError: the value is invalid.
-        InvalidInput: a field that is not a list was sent several times, or an object as text.
-    """
-    value, repeated = media.read_form(body, kind)
-    if attempts is not None:
-        attempts.check(value)
-    try:
-        return validator.validate_python(value)
-    except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False)
-    for each in found:
-        name = each["loc"][0] if each["loc"] else None
-        if each["type"] == "list_type" and len(each["loc"]) == 1 and name in value:
-            value[name] = [value[name]]
-        elif name in repeated and each["input"] is value[name]:
-            text = f"the field was sent {len(value[name])} times, but has one value"
-            raise InvalidInput([{"loc": ["body", name], "msg": text, "type": "sent_twice"}])
-        elif each["type"] in _STRUCTURED and len(each["loc"]) == 1 and type(each["input"]) is str:
-            text = f"send the field as JSON: curl -F '{name}=...;type=application/json'"
-            raise InvalidInput([{"loc": ["body", name], "msg": text, "type": each["type"]}])
-    return validator.validate_python(value)
 
 
 def _no_schema(name: str, annotations: Iterable[Any], error: Exception) -> HookError:
@@ -513,7 +472,7 @@ def _members(
     for each, kind in taken.items():
         default = ... if defaults[each] is inspect.Parameter.empty else defaults[each]
         member = members[each]
-        if member != each and not _alias_of(FieldInfo.from_annotated_attribute(kind, default)):
+        if member != each and not alias_of(FieldInfo.from_annotated_attribute(kind, default)):
             kind = Annotated[kind, Field(alias=each)]
         fields[member] = (kind, default)
     words = [word.capitalize() for word in name.split("_")]
@@ -553,41 +512,4 @@ def _of_one(function: str, name: str, kind: Any, default: Any) -> Any:
     raise HookError(
         f"{function}: with batch, the default of {name} is that of one request, or a list with"
         f" only that, not {default!r}"
-    )
-
-
-def file_members(kind: Any) -> tuple[str, ...]:
-    """Return the members of a model that may be the bytes of files, such as an image, as bodies
-    name them.
-    """
-    models = models_of(kind)
-    if len(models) != 1 or not isinstance(models[0], type) or not issubclass(models[0], BaseModel):
-        return ()
-    names = (
-        _sent_name(name, each)
-        for name, each in models[0].model_fields.items()
-        if _takes_bytes(Annotated[each.annotation, *each.metadata, None])
-    )
-    return tuple(filter(None, names))
-
-
-def _alias_of(field: FieldInfo) -> str | AliasPath | AliasChoices | None:
-    return field.validation_alias or field.alias
-
-
-def _sent_name(name: str, field: FieldInfo) -> str | None:
-    """The name of a member in bodies; None if it is inside another member."""
-    alias = _alias_of(field)
-    choices = alias.choices if isinstance(alias, AliasChoices) else [alias or name]
-    return next((each for each in choices if isinstance(each, str)), None)
-
-
-def _takes_bytes(kind: Any) -> bool:
-    """Whether a value of this type can be the bytes of a file."""
-    if kind is bytes:
-        return True
-    if get_origin(kind) is not Annotated:
-        return False
-    return get_args(kind)[0] is bytes or any(
-        hasattr(each, "takes_file") for each in get_args(kind)[1:]
     )

@@ -16,7 +16,12 @@ from typing_extensions import TypedDict
 
 from penstock import App
 from penstock.api.calls import Answer, Http
-from penstock.api.descriptions import engine_errors, graph_answer, graph_request
+from penstock.api.descriptions import (
+    engine_errors,
+    graph_answer,
+    graph_request,
+    typed_request,
+)
 from penstock.api.errors import http_status
 from penstock.api.openapi import document
 from penstock.errors import Cancelled, DeadlineExceeded, InvalidInput, NumberedError, RequestError
@@ -25,6 +30,7 @@ from penstock.protocols.status import STATUS
 from penstock.tensor import Signature, TensorSpec
 from penstock.testing import client
 from penstock.typed.arrays import Array, Image
+from penstock.typed.signature import Signature as TypedSignature
 
 
 class Flower(BaseModel):
@@ -175,6 +181,21 @@ def test_files_may_be_sent_in_forms_or_as_the_body(description: dict[str, Any]) 
     assert "application/octet-stream" not in mean  # it needs two values
     form = at(description, mean["multipart/form-data"]["schema"]["$ref"])
     assert [each["format"] for each in form["properties"].values()] == ["binary", "binary"]
+
+
+def _looks(pictures: list[Annotated[np.ndarray, Image()]], sound: bytes | None = None) -> int:
+    return 0
+
+
+def test_optional_files_and_lists_of_files_are_files_of_forms() -> None:
+    signature = TypedSignature(_looks, batched=False)
+    found = typed_request(signature.request, signature.files)
+    file = {"type": "string", "format": "binary", "contentMediaType": "image/*"}
+    form = found["multipart/form-data"]["properties"]
+    assert form["pictures"] == {"title": "Pictures", "type": "array", "items": file}
+    sound = {**file, "title": "Sound", "contentMediaType": "application/octet-stream"}
+    assert form["sound"] == sound
+    assert "image/*" in found
 
 
 def test_examples_are_in_the_descriptions_of_body_and_reply(description: dict[str, Any]) -> None:

@@ -33,6 +33,15 @@ def test_fields_are_texts_and_files_are_bytes() -> None:
     ]
 
 
+def test_an_empty_file_input_of_a_browser_is_not_given() -> None:
+    body = form(
+        (head("empty", '; filename=""', "application/octet-stream"), b""),
+        (head("named", '; filename="a.txt"', "text/plain"), b""),
+        (head("text"), b""),
+    )
+    assert forms.read(body, KIND) == [("named", b"", "text/plain"), ("text", "", "")]
+
+
 def test_a_repeated_field_becomes_a_list_and_json_is_parsed() -> None:
     body = form((head("x"), b"1"), (head("x"), b"2"), (head("y", kind="application/json"), b"[3]"))
     assert media.decode(body, KIND) == {"x": ["1", "2"], "y": [3]}

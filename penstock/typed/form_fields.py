@@ -1,0 +1,114 @@
+"""Validates the fields of a form, whose values are texts and files, against a schema."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol
+
+from pydantic_core import ErrorDetails, ValidationError
+
+from penstock.errors import InvalidInput, Undecodable
+from penstock.protocols import media
+from penstock.typed.attempts import Attempts
+
+_OBJECTS: Final = frozenset(
+    ("dataclass_type", "dict_type", "model_type", "tuple_type", "model_attributes_type")
+)
+"""Pydantic's types of errors for a text in place of an object or a tuple."""
+_TEXTS: Final = (str, bytes)  # bytes are a file
+
+
+class Validator(Protocol):
+    """Pydantic's validator, or a plugin's wrapper."""
+
+    def validate_json(self, body: bytes, /) -> Any:
+        """Parse and validate JSON."""
+
+    def validate_python(
+        self, value: Any, /, *, by_alias: bool | None = None, by_name: bool | None = None
+    ) -> Any:
+        """Validate a plain value."""
+
+
+def read_fields(
+    validator: Validator,
+    value: dict[str, Any],
+    repeated: set[str],
+    attempts: Attempts | None = None,
+) -> Any:
+    """Validate the fields of a form, or of a body that is a file.
+
+    A field of a list that was sent once becomes a list, and texts and files in place of objects are
+    parsed as JSON. Pydantic's errors say where.
+
+    Args:
+        validator: of the body.
+        value: by the fields' names; it is changed.
+        repeated: the fields that were sent several times.
+        attempts: bounds the work of unions.
+
+    Raises:
+        ValidationError: the value is invalid.
+        InvalidInput: a field that is not a list was sent several times, or a text is no JSON.
+    """
+    if attempts is not None:
+        attempts.check(value)
+    try:
+        return validator.validate_python(value)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False)
+    if _make_lists(value, found):
+        return read_fields(validator, value, repeated, attempts)
+    if _parse_texts(value, found, repeated) and attempts is not None:
+        attempts.check(value)
+    return validator.validate_python(value)
+
+
+def _make_lists(value: dict[str, Any], found: list[ErrorDetails]) -> bool:
+    """Make lists of the fields that must be one; returns whether there are such fields."""
+    names = {
+        each["loc"][0]
+        for each in found
+        if each["type"] == "list_type" and each["loc"] and _of(value, each) is each["input"]
+    }
+    for name in names:
+        value[str(name)] = [value[str(name)]]
+    return bool(names)
+
+
+def _parse_texts(value: dict[str, Any], found: list[ErrorDetails], repeated: set[str]) -> bool:
+    """Parse texts in place of objects; returns whether there are such texts."""
+    size = 0
+    for each in found:
+        given, faulty = _of(value, each), each["input"]
+        name = str(each["loc"][0]) if each["loc"] else ""
+        if name in repeated and faulty is given:
+            text = f"the field was sent {len(given)} times, but has one value"
+            raise InvalidInput([{"loc": ["body", name], "msg": text, "type": "sent_twice"}])
+        if each["type"] not in _OBJECTS or type(faulty) not in _TEXTS:
+            continue
+        in_list = isinstance(given, list) and any(item is faulty for item in given)
+        if not in_list and given is not faulty:
+            continue
+        items = given if in_list else [faulty]
+        size += sum(len(item) for item in items if type(item) in _TEXTS)
+        media.check_size(size)
+        items = [
+            _json(item, name, each["type"]) if type(item) in _TEXTS else item for item in items
+        ]
+        # One text may also be the whole list.
+        whole = not in_list or (len(items) == 1 and isinstance(items[0], list))
+        value[name] = items[0] if whole else items
+    return size > 0
+
+
+def _of(value: dict[str, Any], error: ErrorDetails) -> Any:
+    """The field with the error."""
+    return value.get(str(error["loc"][0])) if error["loc"] else None
+
+
+def _json(text: str | bytes, name: str, kind: str) -> Any:
+    try:
+        return media.decode(text if isinstance(text, bytes) else text.encode(), media.JSON)
+    except Undecodable:
+        how = f"send the field as JSON: curl -F '{name}={{...}}'"
+        raise InvalidInput([{"loc": ["body", name], "msg": how, "type": kind}]) from None
