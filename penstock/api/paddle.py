@@ -93,6 +93,8 @@ class PaddleApplication:
         self._protocol = protocol
         self._http = HttpPort(protocol)
         self._grpc = GrpcPort(protocol)
+        self._decode_json = partial(paddle_json.decode, own_fields=protocol.own_fields)
+        self._decode_message = partial(paddle_message.decode, own_fields=protocol.own_fields)
 
     def routes(self) -> list[Http | Grpc | BaiduStd]:
         """What to serve."""
@@ -119,11 +121,11 @@ class PaddleApplication:
     def _request(self, call: HttpCall, body: bytes) -> None:
         name, method = call.values
         if len(body) > _AT_ONCE:
-            decode = partial(paddle_json.decode, body, name=name, method=method)
+            decode = partial(self._decode_json, body, name=name, method=method)
             self._larger(call, len(body), decode, self._http)
             return
         try:
-            decoded = paddle_json.decode(body, name=name, method=method)
+            decoded = self._decode_json(body, name=name, method=method)
         except RequestError as error:
             self._http.failed(call, error)
             return
@@ -131,11 +133,11 @@ class PaddleApplication:
 
     def _call(self, call: GrpcCall | BaiduStdCall, message: bytes) -> None:
         if len(message) > _AT_ONCE:
-            decode = partial(paddle_message.decode, message, self._protocol.names)
+            decode = partial(self._decode_message, message, self._protocol.names)
             self._larger(call, len(message), decode, self._grpc)
             return
         try:
-            decoded = paddle_message.decode(message, self._protocol.names)
+            decoded = self._decode_message(message, self._protocol.names)
         except RequestError as error:
             self._grpc.failed(call, error)
             return

@@ -123,6 +123,11 @@ class PipelineProtocol:
         self._loop = asyncio.get_running_loop()
         self.names: Container[str] = engine.names
 
+    def own_fields(self, name: str) -> Container[str]:
+        """See ``OwnFields``."""
+        graph = self._engine.graph(name)
+        return () if graph is None or graph.ends is None else graph.ends.own_fields
+
     def start(
         self,
         call: paddle.Call,

@@ -10,9 +10,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from numbers import Integral
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
+from google.protobuf.message import Message
 
 from penstock.errors import (
     GraphError,
@@ -42,7 +43,13 @@ class RequestOp(Op):
     """The graph's root: turns a request into the first dict.
 
     ``unpack_request_package`` may run for several requests at once, in several threads.
+
+    Attributes:
+        message_class: the class of its messages: ``Request`` with fields of one's own, generated
+            by protobuf from a copy of the original's file.
     """
+
+    message_class: ClassVar[type[Message]] = pb.Request
 
     def __init__(self) -> None:
         super().__init__(name=REQUEST_OP_NAME)
@@ -51,7 +58,7 @@ class RequestOp(Op):
         """Make the request's dict.
 
         Args:
-            request: the ``Request`` message (or a record with the same fields).
+            request: a ``message_class`` (or a record with the same fields).
 
         Returns:
             the dict, or the tuple ``(dict, log_id, prod_errcode, prod_errinfo)``; a log id of None
@@ -82,7 +89,12 @@ class ResponseOp(Op):
         input_ops: exactly one op.
 
     ``pack_response_package`` may run for several requests at once, in several threads.
+
+    Attributes:
+        message_class: the class of its messages: ``Response`` with fields of one's own.
     """
+
+    message_class: ClassVar[type[Message]] = pb.Response
 
     def __init__(self, input_ops: Op | Sequence[Op]) -> None:
         super().__init__(name=REQUEST_OP_NAME, input_ops=input_ops)
@@ -113,7 +125,12 @@ class ResponseOp(Op):
         self.is_tensor_format = isTensor
 
     def pack_response_package(self, channeldata: ChannelData) -> Any:
-        """Make the reply message from a value or an error."""
+        """Make the reply message, a ``message_class``, from a value or an error."""
+        made = self._message(channeldata)
+        kind = self.message_class
+        return made if kind is pb.Response else kind.FromString(made.SerializeToString())
+
+    def _message(self, channeldata: ChannelData) -> pb.Response:
         if channeldata.error_code:
             product = channeldata.prod_error_code
             if product is not None:
@@ -135,16 +152,60 @@ class ResponseOp(Op):
         return paddle.pack(value, typed=typed or alone, keep_text=not alone, op=op)
 
 
+def problem_of_messages(op: RequestOp | ResponseOp) -> str | None:
+    """Why a ``message_class`` cannot be used; None if it can."""
+    ours = pb.Request if isinstance(op, RequestOp) else pb.Response
+    given: Any = op.message_class
+    where = f"{type(op).__name__}.message_class"
+    if not isinstance(given, type) or not issubclass(given, Message):
+        return f"{where} must be a class that protobuf generated, got {given!r}"
+    different = _difference(ours.DESCRIPTOR, given.DESCRIPTOR)
+    if different is None:
+        return None
+    return (
+        f"{where}: {different} must be as in the {ours.DESCRIPTOR.name} of pipeline_service.proto"
+    )
+
+
+def _difference(ours: Any, theirs: Any) -> str | None:
+    """The first field of a descriptor that the other one lacks, or has with another number or
+    type.
+    """
+    for field in ours.fields:
+        other = theirs.fields_by_number.get(field.number)
+        where = f"{theirs.full_name}.{field.name} = {field.number}"
+        if other is None or (other.name, other.type, other.is_repeated) != (
+            field.name,
+            field.type,
+            field.is_repeated,
+        ):
+            return where
+        if field.message_type is not None:
+            inner = _difference(field.message_type, other.message_type)
+            if inner is not None:
+                return inner
+    return None
+
+
 class Ends:
     """Both ends of one service, with the user's hooks bound, or the faster defaults.
 
     Attributes:
         blocking_unpack, blocking_pack: user code runs there, which may block and must not run on
             the loop.
+        own_fields: names, in protobuf and in JSON, of the fields that the service has added to
+            ``Request``.
     """
 
     def __init__(self, request_op: RequestOp, response_op: ResponseOp) -> None:
         self._response_op = response_op
+        self._request_class = request_op.message_class
+        self.own_fields = frozenset(
+            name
+            for field in request_op.message_class.DESCRIPTOR.fields
+            if field.number not in pb.Request.DESCRIPTOR.fields_by_number
+            for name in (field.name, field.json_name)
+        )
         self._unpack = self._pack = None
         if overrides(request_op, "unpack_request_package", RequestOp):
             self._unpack = bind(request_op, "unpack_request_package")
@@ -165,7 +226,11 @@ class Ends:
                 return {}, call.logid, _rpc_package_error(error)
             return feed, call.logid, None
         try:
-            return _read_unpacked(self._unpack(call.message()), call.logid)
+            message = call.message(self._request_class)
+        except RequestError as error:
+            return {}, call.logid, _rpc_package_error(error)
+        try:
+            return _read_unpacked(self._unpack(message), call.logid)
         except HOOK_FAULTS as error:
             return {}, call.logid, _end_failed("unpack_request_package", error, call.logid)
 
@@ -174,10 +239,8 @@ class Ends:
         only_tensors = self._response_op.is_tensor_format
         return paddle.reply_size(value, typed=typed or only_tensors, keep_text=not only_tensors)
 
-    def pack(
-        self, outcome: Outcome, data_id: int, log_id: int, typed: bool
-    ) -> paddle.Reply | pb.Response:
-        """The reply to a request.
+    def pack(self, outcome: Outcome, data_id: int, log_id: int, typed: bool) -> Any:
+        """The reply to a request: a ``Reply``, or a message.
 
         Args:
             outcome: the graph's result.
@@ -207,7 +270,7 @@ class Ends:
             given = self._pack(ChannelData(outcome, data_id, log_id, typed=typed))
         except HOOK_FAULTS as failure:
             return error_reply(_end_failed("pack_response_package", failure, log_id))
-        if not isinstance(given, pb.Response):
+        if not isinstance(given, pb.Response | self._response_op.message_class):
             text = f"pack_response_package must give a Response, got {type(given).__name__}"
             _log.warning("%s (log_id=%s)", text, log_id)
             return error_reply(WrongType(text))

@@ -99,6 +99,11 @@ class Span:
         return _KINDS[_TYPES.get(chr(self._body[self._start]), int)]
 
     @property
+    def nbytes(self) -> int:
+        """Its length."""
+        return self._end - self._start
+
+    @property
     def holds_lists(self) -> bool:
         """Whether it is a list whose first element is a list, by their first bytes."""
         body, start = self._body, self._start

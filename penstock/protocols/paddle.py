@@ -10,13 +10,15 @@ Source: ``docs/compatibility.md``. Pure; safe from any thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from sys import getsizeof
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+from google.protobuf.json_format import ParseDict, ParseError
+from google.protobuf.message import DecodeError, Message
 
 from penstock.errors import InputMismatch, PackageError, RequestError
 from penstock.protocols import tensors
@@ -42,6 +44,15 @@ _NUMBERED = "iuf"
 """Kinds of numeric dtypes; an array of one that tensors do not support is an error."""
 
 
+OwnFields: TypeAlias = Callable[[str], Container[str]]
+"""The names of the fields that the service of this name has added to ``Request``."""
+
+
+def no_fields(name: str, /) -> Container[str]:
+    """``OwnFields`` of services that add none."""
+    return ()
+
+
 class TakesLong(Exception):
     """Decoding the request would block other requests for too long."""
 
@@ -56,6 +67,7 @@ class Call:
         logid: the caller's trace id (int64).
         clientip: the caller's address as sent, at most 64 characters.
         nbytes: the size of the encoded request.
+        own: the encoded fields that its service has added to ``Request``; in JSON a dict.
         feed: the feed of the graph, if it was made during decoding; the handler of the call may
             take and change it.
         problem: the error of making a feed, if that failed.
@@ -63,7 +75,7 @@ class Call:
 
     __slots__ = (
         *("_key", "_value", "clientip", "feed", "logid"),
-        *("method", "name", "nbytes", "problem", "tensors"),
+        *("method", "name", "nbytes", "own", "problem", "tensors"),
     )
 
     def __init__(
@@ -85,6 +97,7 @@ class Call:
         self.logid = logid
         self.clientip = clientip
         self.nbytes = nbytes
+        self.own: bytes | dict[str, Any] = b""
         self.feed: Feed | None = None
         self.problem: RequestError | None = None
 
@@ -106,11 +119,18 @@ class Call:
     def decoded_bytes(self) -> int:
         """Memory of its texts and of its tensors' elements, in bytes."""
         texts = sum(map(getsizeof, chain(self.key, self.value)))
-        return texts + sum(tensor.decoded_bytes for tensor in self.tensors)
+        return texts + len(self.own) + sum(tensor.decoded_bytes for tensor in self.tensors)
 
-    def message(self) -> Request:
-        """Make a ``pb.Request`` with the same fields, for user code."""
-        return Request(
+    def message(self, kind: type[Message] = Request) -> Any:
+        """Make a message with the same fields, for user code.
+
+        Args:
+            kind: its class: ``pb.Request``, or one with further fields.
+
+        Raises:
+            PackageError: a further field is invalid.
+        """
+        made = Request(
             key=self.key,
             value=self.value,
             tensors=[tensor.message() for tensor in self.tensors],
@@ -119,6 +139,15 @@ class Call:
             logid=self.logid,
             clientip=self.clientip,
         )
+        if kind is Request:
+            return made
+        try:
+            if isinstance(self.own, dict):
+                own = kind.FromString(made.SerializeToString())
+                return ParseDict(self.own, own, ignore_unknown_fields=True)
+            return kind.FromString(made.SerializeToString() + self.own)
+        except (DecodeError, ParseError) as error:
+            raise PackageError(f"a field of the request is invalid: {error}") from None
 
     def __repr__(self) -> str:
         return (
@@ -138,6 +167,7 @@ class OnePair(Call):
 
     __init__ = object.__init__
     feed: Feed
+    own = b""
     problem = None
     tensors = ()
 

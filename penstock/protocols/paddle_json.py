@@ -14,6 +14,8 @@ from typing import Any, Final
 
 import numpy as np
 import orjson
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
 
 from penstock.errors import Undecodable
 from penstock.protocols import json_values as values
@@ -25,8 +27,10 @@ from penstock.protocols.paddle import (
     PROFILE_KEY,
     Call,
     OnePair,
+    OwnFields,
     Reply,
     TakesLong,
+    no_fields,
     replace_surrogates,
 )
 from penstock.protocols.pb import Response
@@ -46,6 +50,8 @@ _COSTS = {b",": 70, b'"': 300, b"{": 3000, b"[": 2000}
 with bodies of nothing else."""
 _BRIEF = 2_000_000
 """Nanoseconds."""
+_MOST_OWN = 256 << 10
+"""Maximum bytes of a list or object that is a service's own field; parsed in a few milliseconds."""
 _SHOWN = 40  # maximum names in an error, and characters of each
 _BLOCK = 64 << 10
 """Numbers, or characters, that are encoded in one step."""
@@ -65,7 +71,14 @@ _FIELDS = {
 }
 
 
-def decode(body: bytes | bytearray, *, name: str, method: str, briefly: bool = False) -> Call:
+def decode(
+    body: bytes | bytearray,
+    *,
+    name: str,
+    method: str,
+    briefly: bool = False,
+    own_fields: OwnFields = no_fields,
+) -> Call:
     """Decode the call in an HTTP body.
 
     Args:
@@ -73,6 +86,7 @@ def decode(body: bytes | bytearray, *, name: str, method: str, briefly: bool = F
         name: the service's name from the URL, which wins over the body's.
         method: the method's name from the URL, which wins over the body's.
         briefly: raise ``TakesLong`` if decoding would take more than a few milliseconds.
+        own_fields: the fields that services add.
 
     Raises:
         Undecodable: the body is not JSON, is nested deeper than 64 levels, has more than 10,000
@@ -83,7 +97,7 @@ def decode(body: bytes | bytearray, *, name: str, method: str, briefly: bool = F
     ):
         raise TakesLong
     if len(body) > LARGE:
-        return _decode_members(Span(bytes(body), 0, len(body)), body, name, method)
+        return _decode_members(Span(bytes(body), 0, len(body)), body, name, method, own_fields)
     try:
         document = loads(body)
     except orjson.JSONDecodeError as error:
@@ -106,10 +120,12 @@ def decode(body: bytes | bytearray, *, name: str, method: str, briefly: bool = F
                 return call
         elif len(key) + len(value) <= MAX_MEMBERS and {str}.issuperset(map(type, key + value)):
             return Call(key, value, [], name, method, 0, "", len(body))
-    return _decode_members(document, body, name, method)
+    return _decode_members(document, body, name, method, own_fields)
 
 
-def _decode_members(document: Any, body: bytes | bytearray, name: str, method: str) -> Call:
+def _decode_members(
+    document: Any, body: bytes | bytearray, name: str, method: str, own_fields: OwnFields
+) -> Call:
     if values.is_null(document):
         document = {}
     call = Call([], [], [], name, method, 0, "", len(body))
@@ -142,11 +158,26 @@ def _decode_members(document: Any, body: bytes | bytearray, name: str, method: s
             numbers = True
             unknown.append(member)
             values.check_depth(content, 1)
+    if unknown and (own := own_fields(name)):
+        contents = dict(values.members_of(document, "the body", MAX_MEMBERS))
+        call.own = {each: _own_member(each, contents[each]) for each in unknown if each in own}
+        unknown = [each for each in unknown if each not in own]
     if unknown and not ("tensors" in present or {"key", "value"} <= present):
         raise Undecodable(_not_a_request(present, unknown))
     if numbers and type(document) is not Span:
         values.check_numbers(body)
     return call
+
+
+def _own_member(name: str, content: Any) -> Any:
+    """Return the value of a member that a service has added."""
+    if type(content) is not Span:
+        return content
+    if content.kind != "a text" and content.nbytes > _MOST_OWN:
+        raise Undecodable(
+            f"the member {name[:_SHOWN]!r} has more than {_MOST_OWN >> 10} KiB: send it by gRPC"
+        )
+    return content.load()
 
 
 def _not_a_request(present: set[str], unknown: list[str]) -> str:
@@ -226,6 +257,8 @@ def encode(reply: Reply | Response) -> bytes:
         "value": value,
         "tensors": [*map(_tensor_object, tensors)],
     }
+    if not isinstance(reply, Reply) and type(reply) is not Response:
+        body |= _own_members(reply)
     large = sum(map(len, value)) > LARGE or any(tensor.decoded_bytes > LARGE for tensor in tensors)
     try:
         return join_bytes(json_pieces(body)) if large else orjson.dumps(body)
@@ -234,6 +267,19 @@ def encode(reply: Reply | Response) -> bytes:
         body["key"] = list(map(replace_surrogates, key))
         body["value"] = list(map(replace_surrogates, value))
         return join_bytes(json_pieces(body)) if large else orjson.dumps(body)
+
+
+def _own_members(reply: Message) -> dict[str, Any]:
+    """Return the members of a reply that its service has added."""
+    rest = type(reply)()
+    rest.CopyFrom(reply)
+    for field in Response.DESCRIPTOR.fields:
+        rest.ClearField(field.name)
+    made: dict[str, Any] = MessageToDict(
+        rest, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+    known = {field.name for field in Response.DESCRIPTOR.fields}
+    return {name: value for name, value in made.items() if name not in known}
 
 
 def write_texts(names: Iterable[Any], texts: Iterable[Any]) -> bytes | None:

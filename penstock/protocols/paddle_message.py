@@ -27,8 +27,10 @@ from penstock.protocols.paddle import (
     PROFILE_KEY,
     Call,
     OnePair,
+    OwnFields,
     Reply,
     TakesLong,
+    no_fields,
     replace_surrogates,
 )
 from penstock.protocols.pb import Response
@@ -69,13 +71,23 @@ _REPLY_KEY: Final = [bytes((0x1A, size)) for size in range(128)]
 _REPLY_VALUE: Final = [bytes((0x22, size)) for size in range(128)]
 
 
-def decode(data: bytes, service_names: Container[str], briefly: bool = False) -> Call:
+_LAST_FIELD: Final = 7
+"""Of ``Request``, in both numberings; a service's own fields have larger numbers."""
+
+
+def decode(
+    data: bytes,
+    service_names: Container[str],
+    briefly: bool = False,
+    own_fields: OwnFields = no_fields,
+) -> Call:
     """Decode a message of either numbering.
 
     Args:
         data: the encoded ``Request``.
         service_names: the names of the services.
         briefly: raise ``TakesLong`` if decoding would take more than a few milliseconds.
+        own_fields: the fields that services add.
 
     Raises:
         Undecodable: the bytes are not such a message, a text is not UTF-8, or there are more than
@@ -88,7 +100,7 @@ def decode(data: bytes, service_names: Container[str], briefly: bool = False) ->
     if briefly and len(data) > _BRIEF:
         raise TakesLong
     try:
-        return _decode(data, service_names, _FEW_FIELDS if briefly else MOST_FIELDS)
+        call = _decode(data, service_names, _FEW_FIELDS if briefly else MOST_FIELDS)
     except TooManyFields:
         if briefly:
             raise TakesLong from None
@@ -97,6 +109,9 @@ def decode(data: bytes, service_names: Container[str], briefly: bool = False) ->
         ) from None
     except ValueError:
         raise Undecodable("the bytes are not a Request message") from None
+    if call.own and not own_fields(call.name):
+        call.own = b""
+    return call
 
 
 def _decode(data: bytes, service_names: Container[str], most: int) -> Call:
@@ -113,7 +128,12 @@ def _decode(data: bytes, service_names: Container[str], most: int) -> Call:
     value: list[str] = []
     call = Call(key, value, typed := [], nbytes=len(data))
     budget = tensors.DecodeBudget(len(data))
+    own: list[memoryview] = []
+    before = 0
     for number, wire_type, begin, end in fields:
+        if number > _LAST_FIELD:
+            own.append(memoryview(data)[before:end])
+        before = end
         if wire_type == VARINT:
             if number == log_id:
                 call.logid = begin - 2**64 if begin >= 2**63 else begin
@@ -127,6 +147,7 @@ def _decode(data: bytes, service_names: Container[str], most: int) -> Call:
             setattr(call, names[number], decode_text(data, begin, end))
         elif number == 3 and not old:
             typed.append(tensors.read(walker, begin, end, budget))
+    call.own = b"".join(own)
     call.clientip = call.clientip[:MAX_CLIENT_IP]
     if max(len(key), len(value), len(typed)) > MAX_MEMBERS:
         raise _too_many()

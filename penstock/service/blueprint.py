@@ -24,7 +24,7 @@ from penstock.executors.kinds import COROUTINE, PROCESS, REMOTE, THREAD, Executo
 from penstock.executors.processes.watchdog import Supervision
 from penstock.graph.dag import OpSpec, Plan, compile_graph
 from penstock.instrument import Instrument
-from penstock.ops.ends import RequestOp, ResponseOp
+from penstock.ops.ends import RequestOp, ResponseOp, problem_of_messages
 from penstock.ops.hooks import bind, is_coroutine, overrides
 from penstock.ops.op import Op
 from penstock.ops.short import FunctionOp, Model
@@ -322,7 +322,7 @@ def _resolved(op: Op, config: ServiceConfig, usual: ExecutorKind, cpus: int) -> 
 
 def _check_hooks(graph: Graph) -> None:
     ends = ((graph.request_op, RequestOp), (graph.response_op, ResponseOp))
-    problems = []
+    problems = [text for op, _ in ends if (text := problem_of_messages(op)) is not None]
     for op, base in (*((op, Op) for op in graph.ops), *ends):
         for hook in HOOKS[base]:
             if overrides(op, hook, base):

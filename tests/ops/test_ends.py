@@ -22,6 +22,8 @@ from penstock.errors import HookError
 from penstock.ops.ends import Ends
 from penstock.protocols import paddle, tensors
 from penstock.protocols.pb import Request, Response
+from tests.kit import own_messages
+from tests.kit.own_messages import FIELD
 from tests.service.in_process import blueprint_of, pairs, service_of
 
 FEED = {"a": "1", "b": "2"}
@@ -360,3 +362,49 @@ def test_an_exception_of_unpack_is_a_warning_and_a_declared_error_is_not(
         assert ends.unpack(paddle.Call([], [], []))[2] is not None
     (record,) = caplog.records
     assert (record.levelname, record.exc_info[1]) == (level, raised)  # type: ignore[index]
+
+
+# Messages with fields of one's own
+
+
+@pytest.mark.parametrize(
+    ("base", "given", "text"),
+    [
+        (RequestOp, dict, "Own.message_class must be a class that protobuf generated, got <class"),
+        (
+            RequestOp,
+            own_messages.changed({"Request": [("key", 1, FIELD.TYPE_BYTES, True)]})["Request"],
+            r"Request.key = 1 must be as in the Request of pipeline_service.proto",
+        ),
+        (
+            ResponseOp,
+            own_messages.changed({"Tensor": [("nom", 23, FIELD.TYPE_STRING, False)]})["Response"],
+            r"Tensor.name = 23 must be as in the Response of pipeline_service.proto",
+        ),
+    ],
+)
+def test_a_message_class_of_other_fields_is_refused_at_the_start(
+    base: Any, given: Any, text: str
+) -> None:
+    own = type("Own", (base,), {"message_class": given})
+    first = own() if base is RequestOp else RequestOp()
+    last = Op("work", input_ops=[first])
+    end = own(input_ops=[last]) if base is ResponseOp else ResponseOp(input_ops=[last])
+    with pytest.raises(HookError, match=text):
+        blueprint_of(end)
+
+
+async def test_an_error_is_a_message_of_the_service_s_class() -> None:
+    class Own(ResponseOp):
+        message_class = own_messages.Response
+
+        def pack_response_package(self, channeldata: Any) -> Any:
+            return super().pack_response_package(channeldata)
+
+    class Failing(Op):
+        def preprocess(self, input_dicts: Any) -> Any:
+            raise CustomException(CustomExceptionCode.INPUT_PARAMS_ERROR, "no", True)
+
+    reply = await call(response_op=Own, op=Failing)
+    assert type(reply) is own_messages.Response
+    assert reply.err_no

@@ -19,6 +19,7 @@ from penstock.protocols import (
 from penstock.protocols.paddle import OnePair
 from penstock.protocols.paddle_json import encode, gateway_error, write_texts
 from penstock.protocols.status import GrpcCode
+from tests.kit import own_messages
 
 
 def decode(body: bytes) -> paddle.Call:
@@ -364,3 +365,42 @@ def test_the_error_for_missing_members_of_a_tensor_names_unknown_ones(
     with pytest.raises(RequestError) as caught:
         paddle.unpack(call)
     assert text in str(caught.value)
+
+
+# Fields that a service adds
+
+
+def own_call(body: bytes) -> paddle.Call:
+    names = ("user", "topScores", "top_scores")
+    return paddle_json.decode(body, name="own", method="m", own_fields=lambda _: names)
+
+
+@pytest.mark.parametrize("member", ["top_scores", "topScores"])
+@pytest.mark.parametrize("padding", [0, 100_000])
+def test_fields_that_a_service_adds_are_in_its_own_message(member: str, padding: int) -> None:
+    body = {"key": ["x"], "value": ["1"], "user": "a" * (padding + 1), member: [1, 2], "else": 1}
+    message = own_call(json.dumps(body).encode()).message(own_messages.Request)
+    assert message.user == "a" * (padding + 1)
+    assert [*message.top_scores] == [1, 2]
+    assert (message.key, message.name) == (["x"], "own")
+
+
+def test_a_request_may_have_fields_of_its_service_only() -> None:
+    assert own_call(b'{"user": "ada"}').message(own_messages.Request).user == "ada"
+    with pytest.raises(Undecodable, match="no 'key' and 'value', but 'other'"):
+        own_call(b'{"user": "ada", "other": 1}')
+    with pytest.raises(PackageError, match="a field of the request is invalid"):
+        own_call(b'{"user": 7}').message(own_messages.Request)
+
+
+def test_a_large_list_of_a_service_s_own_field_is_refused() -> None:
+    with pytest.raises(Undecodable, match=r"'top_scores' has more than 256 KiB: send it by gRPC"):
+        own_call(b'{"user": "a", "top_scores": [%b1]}' % (b"1," * 200_000))
+
+
+def test_own_fields_of_a_reply_follow_the_others() -> None:
+    reply = own_messages.Response(key=["x"], value=["1"], cost=0.5)
+    sent = json.loads(paddle_json.encode(reply))
+    assert list(sent) == ["err_no", "err_msg", "key", "value", "tensors", "cost"]
+    assert (sent["cost"], reply.value) == (0.5, ["1"])
+    assert json.loads(paddle_json.encode(own_messages.Response()))["cost"] == 0.0

@@ -15,6 +15,7 @@ from penstock.protocols.paddle import Reply
 from penstock.protocols.paddle_message import decode, encode, read_texts, write_texts
 from penstock.protocols.tensors import WireTensor
 from tests.api.resident import memory, peak_memory, reset_peak_memory
+from tests.kit import own_messages
 
 # key "x", value "1", name "uci", method "prediction", logid 7, clientip "10.0.0.1", one by one in
 # the numbering that clients used before there were tensors.
@@ -285,3 +286,46 @@ def test_a_reply_is_encoded_as_by_the_library(reply: Reply) -> None:
         tensors=[tensor.message() for tensor in reply.tensors],
     )
     assert encode(reply) == encode(message) == message.SerializeToString(deterministic=True)
+
+
+# Fields that a service adds
+
+
+def has_own(name: str) -> tuple[str, ...]:
+    return ("user", "top_scores", "topScores") if name == "own" else ()
+
+
+@pytest.mark.parametrize("method", ["", "prediction"])
+def test_fields_that_a_service_adds_are_in_its_own_message(method: str) -> None:
+    tensor = {"name": "t", "elem_type": 1, "shape": [1], "float_data": [0.5]}
+    sent = own_messages.Request(
+        key=["x"], value=["1"], tensors=[tensor], name="own", method=method, clientip="1.2.3.4",
+        user="ada", top_scores=[1, 300],
+    )  # fmt: skip
+    call = decode(sent.SerializeToString(), ("own",), own_fields=has_own)
+    assert call.message(own_messages.Request) == sent
+
+
+def test_an_old_request_has_its_own_fields_too() -> None:
+    texts = b"\x0a\x01x" + b"\x12\x011" + b"\x1a\x03own" + b"\x22\x01m" + b"\x28\x07"
+    user = own_messages.Request(user="ada").SerializeToString()
+    call = decode(texts + user, ("own",), own_fields=has_own)
+    expected = own_messages.Request(
+        key=["x"], value=["1"], name="own", method="m", logid=7, user="ada"
+    )
+    assert call.message(own_messages.Request) == expected
+
+
+def test_unknown_fields_of_other_services_are_not_kept() -> None:
+    sent = own_messages.Request(key=["x"], value=["1"], name="other", user="ada")
+    call = decode(sent.SerializeToString(), ("other",), own_fields=has_own)
+    assert call.own == b""
+
+
+def test_an_invalid_field_of_a_service_is_an_error_of_the_request() -> None:
+    number_as_text = (
+        b"\x22\x03own" + own_messages.Request(top_scores=[1]).SerializeToString()[:-2] + b"\x01\xff"
+    )
+    call = decode(number_as_text, ("own",), own_fields=has_own)
+    with pytest.raises(PackageError, match="a field of the request is invalid"):
+        call.message(own_messages.Request)
