@@ -37,8 +37,11 @@ class Array:
     """Annotates a numpy array with its dtype and shape.
 
     Args:
-        dtype: the numpy dtype; numbers outside its range are refused.
+        dtype: the numpy dtype: bool, integers and floats, whose range numbers must not exceed; or
+            ``str``.
         shape: the dimensions; None or a name for any size. Without a shape: any shape.
+
+    A function gets an array that it may change.
     """
 
     takes_file: ClassVar = True
@@ -47,11 +50,17 @@ class Array:
 
     def __post_init__(self) -> None:
         try:
-            np.dtype(self.dtype)
+            kind = np.dtype(self.dtype).kind
         except TypeError:
             raise ValueError(
                 f"the dtype of an array is such as 'float32', not {self.dtype!r}"
             ) from None
+        if kind not in "biufU":
+            instead = _INSTEAD.get(kind, "write a list of another type")
+            raise ValueError(
+                f"an array of {self.dtype} cannot be sent: the dtype is one of bool, integers,"
+                f" floats, or 'str'; {instead}"
+            )
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
@@ -70,7 +79,9 @@ class Array:
 
     def _validated(self, value: Any) -> np.ndarray[Any, Any]:
         try:
-            if type(value) is list:
+            if _dtype(self.dtype).kind == "U":
+                array = _texts(value, _dtype(self.dtype))
+            elif type(value) is list:
                 array = json_numbers.array(value, _dtype(self.dtype))
             elif isinstance(value, bytes):
                 array = npy.read(value)
@@ -79,8 +90,10 @@ class Array:
             else:
                 array = np.asarray(value)
             dtype = _dtype(self.dtype)
-            if array.dtype != dtype:
+            if array.dtype != dtype and dtype.kind != "U":
                 array = _cast(array, dtype)
+            elif not array.flags.writeable:  # the bytes of a request are shared
+                array = array.copy()
         except (ValueError, TypeError, OverflowError) as error:
             raise ValueError(f"no array of {self.dtype}: {_brief(error)}") from None
         if array.shape != self.shape:
@@ -107,8 +120,9 @@ def nested(dtype: np.dtype[Any], shape: Sequence[int | str | None] | None) -> di
         dtype: the numpy dtype; ``object`` for texts.
         shape: the dimensions; None or a name for any size. Without a shape: any shape.
     """
+    name = "str" if dtype.kind == "U" else dtype
     if shape is None:
-        return {"description": f"array of {dtype}, of any shape"}
+        return {"description": f"array of {name}, of any shape"}
     kind = {"b": "boolean", "U": "string", "O": "string"}
     found: dict[str, Any] = {"type": kind.get(dtype.kind, "integer")}
     if dtype.kind == "f":
@@ -125,7 +139,37 @@ def nested(dtype: np.dtype[Any], shape: Sequence[int | str | None] | None) -> di
         if isinstance(size, int):
             found |= {"minItems": size, "maxItems": size}
     sizes = " × ".join("any" if size is None else str(size) for size in shape) or "scalar"
-    return {**found, "description": f"array of {dtype}, {sizes}"}
+    return {**found, "description": f"array of {name}, {sizes}"}
+
+
+_INSTEAD: Final = {
+    "O": "for texts write 'str', else a list of a type",
+    "M": "for times write list[datetime]",
+    "m": "for times write list[timedelta]",
+    "S": "for bytes write list[bytes]",
+    "c": "for complex numbers write an array of floats with an axis of two",
+}
+"""What to write instead of these kinds of dtypes."""
+
+_MOST_TEXTS: Final = 256 << 20
+"""Bytes of an array of texts, each of which takes as many as the longest."""
+
+
+def _texts(value: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Return an array of texts, which must be texts already, and not change in numpy."""
+    if isinstance(value, (bytes, str)):
+        value = npy.read(value) if isinstance(value, bytes) else parse_array(value)
+    array = np.array(value, dtype=object)
+    if not all(isinstance(each, str) for each in array.flat):
+        raise TypeError("its elements are not all texts, or its lists differ in length")
+    longest = max(map(len, array.flat), default=1)
+    if dtype.itemsize and 4 * longest > dtype.itemsize:
+        raise TypeError(f"it has texts of more than {dtype.itemsize // 4} characters")
+    if 4 * longest * array.size > _MOST_TEXTS:
+        raise TypeError(f"its texts take more than {_MOST_TEXTS >> 20} MiB, as one is long")
+    if any(each.endswith("\0") for each in array.flat):
+        raise TypeError("it has a text that ends with U+0000, which numpy removes")
+    return array.astype(dtype if dtype.itemsize else f"U{max(longest, 1)}")
 
 
 _DOUBLE = 8  # bytes of a float that can hold every JSON number
