@@ -540,10 +540,16 @@ class Http1Session(Connection):
 
     def leave(self) -> None:
         """See ``Connection``."""
-        if self._in_head:
+        if self._in_head or (self._exchange is None and self._has_input()):
             self.due = min(self.due, self.shared.last_head)
         elif self._exchange is None and not self.out:
             self.end()
+
+    def _has_input(self) -> bool:
+        """Whether the system has input that was not read yet."""
+        unread = select.poll()
+        unread.register(self.transport.get_extra_info("socket"), select.POLLIN)
+        return bool(unread.poll(0))
 
     async def _watch_half_closed(self) -> None:
         """Detect whether a client that has closed its sending half still waits for its answer.

@@ -6,12 +6,14 @@ Ports are bound first and listened on last: a taken port fails at once, before m
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import errno
 import logging
 import os
 import select
 import socket
 import ssl
+import struct
 from collections.abc import Sequence
 from ipaddress import ip_address
 from pathlib import Path
@@ -31,6 +33,17 @@ _TURN: Final = 64
 
 _HANDSHAKE: Final = 0.1
 """Seconds in which a handshake that has begun usually ends; a guess at a network round trip."""
+
+
+_SO_ATTACH_FILTER: Final = 26  # <asm-generic/socket.h>; the module socket does not have it
+_DROP_SYN: Final = (
+    (0x30, 0, 0, 13),  # load the byte of TCP's header with the flags
+    (0x54, 0, 0, 0x12),  # SYN and ACK
+    (0x15, 0, 1, 0x02),  # SYN alone?
+    (0x06, 0, 0, 0),  # drop
+    (0x06, 0, 0, 0xFFFFFFFF),  # accept
+)
+"""Instructions of a classic BPF filter: code, jumps if true and if false, operand."""
 
 
 def bind(host: str, port: int, what: str, *, shared: bool = False) -> socket.socket:
@@ -236,11 +249,26 @@ class TlsListener:
             self._quota.open -= 1
 
 
+def _begin_no_handshakes(listener: socket.socket) -> None:
+    """Let the system drop the SYN of new connections; handshakes that have begun are completed."""
+    if listener.family == socket.AF_UNIX:
+        return
+    program = b"".join(struct.pack("HBBI", *each) for each in _DROP_SYN)
+    kept = ctypes.create_string_buffer(program)
+    code = struct.pack("HP", len(_DROP_SYN), ctypes.addressof(kept))
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, code)
+    except OSError as error:
+        _log.debug("connections that arrive at the end may be reset: %s", error.strerror)
+
+
 async def accept_backlog(listeners: Sequence[socket.socket], timeout: float) -> None:
     """Wait until the loop has accepted the connections in the backlogs, or for the timeout.
 
     The system completes handshakes by itself and queues the connections; when a listening socket
-    closes, the queued connections are reset. Under load new ones always arrive, hence the timeout.
+    closes, the queued connections are reset. Under load new ones always arrive, so from now on no
+    handshake begins: those clients repeat their SYN, and are refused when the socket has closed, or
+    reach the next process that listens.
 
     Args:
         listeners: sockets on which the running loop accepts.
@@ -249,6 +277,7 @@ async def accept_backlog(listeners: Sequence[socket.socket], timeout: float) -> 
     loop = asyncio.get_running_loop()
     queues = select.poll()
     for each in listeners:
+        _begin_no_handshakes(each)
         queues.register(each, select.POLLIN)
     await asyncio.sleep(min(_HANDSHAKE, timeout))
     until = loop.time() + min(_HANDSHAKE, timeout)

@@ -421,6 +421,23 @@ def closing(site: Site, connected: threading.Event) -> Future[None]:
     return future
 
 
+def test_a_request_that_arrived_on_an_idle_connection_is_answered_when_the_door_closes(
+    opened: Opened,
+) -> None:
+    site = opened()
+    with connected(site.port) as client:
+        client.send(request("/echo", b"first"))
+        assert client.reply().body == b"first"
+        all_sent = threading.Event()
+        closed = closing(site, all_sent)
+        client.send(request("/echo", b"second"))
+        all_sent.set()
+        reply = client.reply()
+        assert (reply.body, reply.header("connection")) == (b"second", "close")
+        assert client.is_closed()
+    closed.result(TIMEOUT)
+
+
 def test_clients_in_the_backlog_are_answered_when_the_door_closes_for_good(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:

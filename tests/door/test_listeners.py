@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from penstock.door.budget import ByteBudget
 from penstock.door.door import Door, DoorLimits
-from penstock.door.listeners import bind, bind_shared, bind_unix, port_of
+from penstock.door.listeners import accept_backlog, bind, bind_shared, bind_unix, port_of
 from penstock.errors import StartupError
 from tests.door.applications import EchoApplication
 
@@ -31,6 +32,24 @@ def new_door() -> Door:
     echo_app = EchoApplication()
     echo_app.loop = asyncio.get_running_loop()
     return Door(echo_app, DoorLimits(), ByteBudget(1 << 20))
+
+
+async def test_no_connection_enters_the_backlog_once_it_is_accepted_for_the_last_time() -> None:
+    with bind(HOST, 0, "http_port") as listener, socket.socket() as early, socket.socket() as late:
+        listener.listen(8)
+        late.setblocking(False)
+        address = listener.getsockname()
+        early.connect(address)
+        loop = asyncio.get_running_loop()
+        loop.add_reader(listener, lambda: listener.accept()[0].close())
+        await accept_backlog([listener], 5.0)
+        loop.remove_reader(listener)
+        # Over loopback a connection is complete, and in the backlog, when this returns.
+        assert late.connect_ex(address) == errno.EINPROGRESS
+        listener.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+        assert early.recv(1) == b""
 
 
 def test_an_address_of_another_machine_is_an_error_about_host() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -72,6 +73,37 @@ def test_clients_connected_before_a_stop_are_answered(config: str, tmp_path: Pat
             client.close()
         assert server.wait_exit() == 0
         assert "Traceback" not in server.log()
+
+
+@pytest.mark.parametrize(
+    "config", ["", '"build_dag_each_worker": True, "worker_num": 2'], ids=["threads", "engines"]
+)
+def test_clients_that_reconnect_at_once_are_answered_until_they_are_refused(
+    config: str, tmp_path: Path
+) -> None:
+    with running(script(tmp_path, config=config)) as server:
+        first = threading.Barrier(25)
+
+        def call_until_refused() -> bool:
+            """Whether every connection got an answer."""
+            for number in itertools.count():
+                if number == 1:
+                    first.wait(20)
+                try:
+                    link = socket.create_connection(("127.0.0.1", server.http_port), timeout=20)
+                except ConnectionRefusedError:
+                    return True
+                with link:
+                    link.sendall(WHOLE.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+                    answer = b"".join(iter(lambda link=link: link.recv(4096), b""))
+                    if not answer.startswith((b"HTTP/1.1 200 ", b"HTTP/1.1 503 ")):
+                        return False
+            raise AssertionError
+
+        clients = [BackgroundCall(call_until_refused) for _ in range(24)]
+        first.wait(20)
+        assert server.stop() == 0
+        assert all(client.result() for client in clients)
 
 
 def test_stalled_requests_are_refused_at_a_stop_and_do_not_delay_the_exit(
