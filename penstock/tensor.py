@@ -135,6 +135,12 @@ _DTYPES = {
 }
 
 
+def widened(array: NDArray[Any]) -> NDArray[Any]:
+    """An array of ml_dtypes' bfloat16 as float32; others unchanged."""
+    # Compared by its name, so that the package is not needed.
+    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+
+
 def lod_offsets(value: Any) -> list[int]:
     """The offsets as plain ints, from a list or an array of any shape (the wire gives ``(2, -1)``).
 

@@ -1,12 +1,14 @@
 """Receives request bodies and decompresses them.
 
-Compressed ones may be gzip or zstd, and are bounded after decompression too.
+Compressed ones may be gzip, deflate or zstd, and are bounded after decompression too.
 """
 
 from __future__ import annotations
 
 import io
 import mmap
+from collections.abc import Callable
+from typing import Final
 
 from penstock.errors import TooLarge, UnknownEncoding
 from penstock.protocols import gzip, zstd
@@ -132,16 +134,25 @@ def decompress(encoding: bytes, body: bytes, most: int) -> bytes:
         most: bytes it may expand to; the work is bounded by it.
 
     Raises:
-        UnknownEncoding: only ``gzip``, ``zstd`` and ``identity`` are known.
+        UnknownEncoding: only ``gzip``, ``deflate``, ``zstd`` and ``identity`` are known.
         Undecodable: corrupt, truncated, or with trailing bytes.
         TooLarge: it expands beyond ``most``, or too many times its size.
     """
     name = encoding.strip().lower()
     if name == b"identity":
         return body
-    if name not in (b"gzip", b"x-gzip", b"zstd"):
-        raise UnknownEncoding("content-encoding must be gzip, zstd or identity")
+    unpack = _CODINGS.get(name)
+    if unpack is None:
+        raise UnknownEncoding("content-encoding must be gzip, deflate, zstd or identity")
     try:
-        return zstd.unpack(body, most) if name == b"zstd" else gzip.unpack(body, most)
+        return unpack(body, most)
     except TooLarge as error:
         raise TooLarge(f"the body {error}") from None
+
+
+_CODINGS: Final[dict[bytes, Callable[[bytes, int], bytes]]] = {
+    b"gzip": gzip.unpack,
+    b"x-gzip": gzip.unpack,
+    b"deflate": gzip.unpack_deflate,
+    b"zstd": zstd.unpack,
+}

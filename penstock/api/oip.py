@@ -4,7 +4,7 @@ A graph with a name is a model; its inputs and outputs are those of its model, o
 Errors over HTTP are ``{"error": "..."}``.
 
 Source: the Open Inference Protocol, version 2, with Triton's extensions for binary tensor data,
-statistics and streams.
+statistics, streams and model configuration.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from penstock.api.compression import send_packed
 from penstock.api.errors import http_status, text_for_caller
 from penstock.api.health import Health
 from penstock.api.oip_description import (
+    CONFIG,
     MODEL,
     REQUEST,
     RESPONSE,
@@ -62,13 +63,14 @@ from penstock.protocols.oip import InferRequest
 from penstock.protocols.protobuf import varint
 from penstock.protocols.status import GrpcCode
 from penstock.request import Feed, Outcome
+from penstock.tensor import TensorSpec
 from penstock.version import VERSION
 
 _Decoded: TypeAlias = tuple[ServedGraph, InferRequest, bool]
 """A decoded request: its graph, the request, and whether it has raw bytes over gRPC."""
 
 PLATFORM: Final = "penstock"
-EXTENSIONS: Final = ("binary_tensor_data", "statistics")
+EXTENSIONS: Final = ("binary_tensor_data", "statistics", "model_configuration")
 SECTION: Final = b"v2"
 """The first segment of the protocol's paths."""
 GROUP: Final = "Open Inference Protocol"
@@ -123,6 +125,7 @@ class OpenInferenceApplication:
         for path in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
             yield self._facts(path, self._model, "Inputs and outputs of {}.", MODEL)
             yield self._facts(f"{path}/ready", self._model_ready, "Whether {} is ready.", TRUTH)
+            yield self._facts(f"{path}/config", self._config, "The configuration of {}.", CONFIG)
             yield self._facts(f"{path}/stats", self._stats, "The statistics of {}.", STATISTICS)
             yield self._of_model("POST", f"{path}/infer", self._infer, "Run {}.", RESPONSE, REQUEST)
         service = f"/{messages.INFERENCE}/"
@@ -133,6 +136,7 @@ class OpenInferenceApplication:
             ("ServerMetadata", self._grpc_server),
             ("ModelMetadata", self._grpc_model),
             ("ModelStatistics", self._grpc_statistics),
+            ("ModelConfig", self._grpc_config),
         ):
             request, response = messages.inference_messages(name)
             handler = partial(_simple, request, response, answer)
@@ -271,6 +275,19 @@ class OpenInferenceApplication:
             "outputs": [] if signature is None else [*map(_metadata, signature.outputs)],
         }
 
+    def _config(self, graph: ServedGraph) -> dict[str, Any]:
+        # Without a batch axis of its own: the shapes have all dimensions, as in the metadata.
+        signature = graph.signature
+        inputs, outputs = ((), ()) if signature is None else (signature.inputs, signature.outputs)
+        return {
+            "name": graph.name,
+            "platform": PLATFORM,
+            "backend": PLATFORM,
+            "max_batch_size": 0,
+            "input": [*map(_configured, inputs)],
+            "output": [*map(_configured, outputs)],
+        }
+
     def _model_ready(self, graph: ServedGraph) -> tuple[int, dict[str, Any]]:
         good, _ = self._health.ready()
         return 200 if good else 400, {"name": graph.name, "ready": good}
@@ -361,6 +378,9 @@ class OpenInferenceApplication:
 
     def _grpc_model(self, request: Any) -> dict[str, Any]:
         return self._model(self._graph(request.name, request.version))
+
+    def _grpc_config(self, request: Any) -> dict[str, Any]:
+        return {"config": self._config(self._graph(request.name, request.version))}
 
     def _grpc_statistics(self, request: Any) -> dict[str, Any]:
         if request.name:
@@ -578,12 +598,18 @@ def _server_metadata() -> dict[str, Any]:
     return {"name": "penstock", "version": VERSION, "extensions": [*EXTENSIONS]}
 
 
-def _metadata(spec: Any) -> dict[str, Any]:
+def _metadata(spec: TensorSpec) -> dict[str, Any]:
     return {
         "name": spec.alias,
         "datatype": oip.datatype_of(spec),
         "shape": oip.dimensions(spec),
     }
+
+
+def _configured(spec: TensorSpec) -> dict[str, Any]:
+    datatype = oip.datatype_of(spec)
+    kind = f"TYPE_{'STRING' if datatype == oip.BYTES else datatype or 'INVALID'}"
+    return {"name": spec.alias, "data_type": kind, "dims": oip.dimensions(spec)}
 
 
 def _header_size(call: HttpCall) -> int | None:

@@ -122,6 +122,33 @@ MODEL: Final[Contents] = {
         },
     }
 }
+_CONFIGURED: Final = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "required": ["name", "data_type", "dims"],
+        "properties": {
+            "name": {"type": "string"},
+            "data_type": {"type": "string"},
+            "dims": {"type": "array", "items": {"type": "integer", "minimum": -1}},
+        },
+    },
+}
+CONFIG: Final[Contents] = {
+    JSON: {
+        "title": "ModelConfig",
+        "type": "object",
+        "required": ["name", "platform", "backend", "max_batch_size", "input", "output"],
+        "properties": {
+            "name": {"type": "string"},
+            "platform": {"type": "string"},
+            "backend": {"type": "string"},
+            "max_batch_size": {"const": 0, "description": "The shapes have all dimensions."},
+            "input": _CONFIGURED,
+            "output": _CONFIGURED,
+        },
+    }
+}
 TRUTH: Final[Contents] = {JSON: {"type": "object"}}
 STATISTICS: Final[Contents] = {
     JSON: {

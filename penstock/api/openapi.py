@@ -35,8 +35,8 @@ _OPERATION: Final = _LAST[-1]
 
 _DESCRIPTION: Final = (
     "Every route accepts the caller's timeout in seconds in the header `Penstock-Timeout`, such as"
-    " `1.5`, and bodies compressed with gzip or zstd (`Content-Encoding`). Answers are JSON or"
-    " msgpack, as `Accept` says, or in the request's format."
+    " `1.5`, and bodies compressed with gzip, deflate or zstd (`Content-Encoding`). Answers are"
+    " JSON or msgpack, as `Accept` says, or in the request's format."
 )
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from penstock.errors import WrongType
 from penstock.request import Feed
 from penstock.runtimes.model_input import described_tensor
-from penstock.tensor import Signature, TensorSpec
+from penstock.tensor import Signature, TensorSpec, widened
 
 _MOST_AXES = 16
 
@@ -110,6 +110,7 @@ class Promise:
 
 def _cast(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
     """Cast an array if that is safe; else None."""
+    array = widened(array)
     theirs, ours = array.dtype.kind, dtype.kind
     if ours in "OSU":
         # A service sends texts and bytes alike; ``protocols.oip`` checks the elements.

@@ -1,4 +1,4 @@
-"""Bounded gzip and zlib decompression. Pure; thread-safe; releases the GIL."""
+"""Bounded gzip, zlib and deflate decompression. Pure; thread-safe; releases the GIL."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ WINDOW: Final = 16 + zlib.MAX_WBITS
 """Window parameter for gzip's header and checksum."""
 ZLIB_WINDOW: Final = zlib.MAX_WBITS
 """Window parameter for zlib's header and checksum."""
+_RAW_WINDOW: Final = -zlib.MAX_WBITS
 FREE: Final = 1 << 20
 MOST_RATIO: Final = 200
 """Maximum ratio of decompressed to compressed size, beyond ``FREE`` bytes. Real texts and numbers
@@ -18,19 +19,19 @@ have ratios of 2 to 20."""
 
 
 def unpack(data: bytes, most: int, window: int = WINDOW) -> bytes:
-    """Decompress one gzip member, or one zlib stream.
+    """Decompress one gzip member, or one zlib or deflate stream.
 
     Args:
         data: the compressed bytes.
         most: maximum bytes of the result; also bounds the work.
-        window: ``ZLIB_WINDOW`` for zlib.
+        window: ``ZLIB_WINDOW`` for zlib; another one for deflate without a header.
 
     Raises:
         Undecodable: the data is corrupt, truncated, or has bytes behind its end.
         TooLarge: the result is larger than ``most``, or too many times the size of ``data``.
     """
     stream = zlib.decompressobj(window)
-    name = "gzip" if window == WINDOW else "zlib"
+    name = {WINDOW: "gzip", ZLIB_WINDOW: "zlib"}.get(window, "deflate")
     try:
         plain = stream.decompress(data, most_of(data, most) + 1)
     except zlib.error as error:
@@ -41,6 +42,15 @@ def unpack(data: bytes, most: int, window: int = WINDOW) -> bytes:
     if stream.unused_data:
         raise Undecodable(f"the {name} data has bytes behind its end")
     return plain
+
+
+def unpack_deflate(data: bytes, most: int) -> bytes:
+    """Decompress a body of HTTP's coding ``deflate``: zlib's format, or, as some clients send it,
+    deflate without a header; errors as in ``unpack``.
+    """
+    if len(data) > 1 and data[0] & 0x0F == zlib.DEFLATED and (data[0] << 8 | data[1]) % 31 == 0:
+        return unpack(data, most, ZLIB_WINDOW)
+    return unpack(data, most, _RAW_WINDOW)
 
 
 def most_of(data: bytes, most: int) -> int:

@@ -235,6 +235,8 @@ def _as_native(value: Any) -> Any:
                 return value.astype(np.float64)
         except FloatingPointError:
             raise TypeError(f"a {dtype} is beyond the range of float64") from None
+    if dtype.name == "bfloat16":
+        return value.astype(np.float32)
     if kind in "cV":
         raise TypeError(f"an array of {dtype} cannot be sent")
     return value

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from penstock.errors import InputMismatch, PackageError, WrongType
 from penstock.protocols.tensors import MAX_AXES, DecodeBudget
 from penstock.request import Feed
-from penstock.tensor import Signature, TensorSpec
+from penstock.tensor import Signature, TensorSpec, widened
 
 Array: TypeAlias = NDArray[Any]
 
@@ -353,6 +353,8 @@ def sent(name: str, value: Array) -> OutTensor:
 
 def _typed(what: str, name: str, array: Array) -> OutTensor:
     dtype = array.dtype
+    if dtype.kind == "V" and dtype.name == "bfloat16":
+        return OutTensor(name, BF16, widened(array))
     datatype = _NAMES.get(dtype if dtype.isnative else dtype.newbyteorder("="))
     if dtype.kind in "OSU":
         datatype = BYTES

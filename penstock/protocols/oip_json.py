@@ -52,7 +52,17 @@ def decode(body: bytes, header: int | None = None) -> InferRequest:
     size = len(body) if header is None else header
     if size > len(body):
         raise PackageError(f"the body has {len(body)} bytes, and not {size} of JSON")
-    return _Reader(body, size).request(header is not None)
+    try:
+        return _Reader(body, size).request(header is not None)
+    except (Undecodable, PackageError) as error:
+        if header is None and _SIZE.encode() in body:
+            raise error.with_text(f"{error}; {_NO_HEADER}") from None
+        raise
+
+
+_NO_HEADER: Final = (
+    "raw bytes after the JSON need the header Inference-Header-Content-Length, the size of the JSON"
+)
 
 
 def _read_usual(body: bytes) -> InferRequest | None:
@@ -67,6 +77,8 @@ def _read_usual(body: bytes) -> InferRequest | None:
             name, shape, data = each["name"], each["shape"], each["data"]
             row = _RANGES[each["datatype"]]
             if type(data[0]) is list:
+                if [len(data), *{*map(len, data)}] != shape:
+                    return None
                 data = [number for inner in data for number in inner]
             if (
                 len(each) != 4
@@ -251,49 +263,76 @@ class _Reader:
             )
         array = self._budget.array(count, dtype)
         if datatype == BYTES:
-            done = self._texts(where, data, array, 0)
+            done = self._texts(where, data, array, shape, 0)
         else:
-            done = self._numbers(f"{where}: data", data, array, 0)
+            done = self._numbers(f"{where}: data", data, array, shape, 0)
         if done != count:
             raise PackageError(f"{where}: the shape {[*shape]} needs {count} elements, got {done}")
         return oip.shaped(where, array, shape)
 
-    def _numbers(self, where: str, data: Any, into: oip.Array, done: int, level: int = 1) -> int:
+    def _numbers(
+        self,
+        where: str,
+        data: Any,
+        into: oip.Array,
+        shape: Sequence[int],
+        done: int,
+        level: int = 1,
+    ) -> int:
         """Copy numbers of a nested list into an array; return the number of elements so far."""
-        inner = _inner(data, where, level)
+        inner = _inner(data, where, shape, level)
         if inner is None:
             part = values.as_array(data, where, into.dtype, self._budget)
+            _check_nesting(where, part.size, shape, level)
             stop = done + part.size
             into[done : min(stop, into.size)] = part[: max(0, into.size - done)]
             return stop
         for each in inner:
-            done = self._numbers(where, each, into, done, level + 1)
-            if done > into.size:
-                break
+            done = self._numbers(where, each, into, shape, done, level + 1)
         return done
 
-    def _texts(self, where: str, data: Any, into: oip.Array, done: int, level: int = 1) -> int:
-        inner = _inner(data, where, level)
+    def _texts(
+        self,
+        where: str,
+        data: Any,
+        into: oip.Array,
+        shape: Sequence[int],
+        done: int,
+        level: int = 1,
+    ) -> int:
+        inner = _inner(data, where, shape, level)
         if inner is not None:
             for each in inner:
-                done = self._texts(where, each, into, done, level + 1)
-                if done > into.size:
-                    break
+                done = self._texts(where, each, into, shape, done, level + 1)
             return done
         texts = values.as_texts(data, f"{where}: data", max(1, into.size - done))
+        _check_nesting(where, len(texts), shape, level)
         into[done : done + len(texts)] = texts
         return done + len(texts)
 
 
-def _inner(data: Any, where: str, level: int) -> list[Any] | None:
-    """Return the elements of a list of lists; None for other lists."""
+def _inner(data: Any, where: str, shape: Sequence[int], level: int) -> list[Any] | None:
+    """Return the elements of a list of lists, as many as the shape has; None for other lists."""
     if type(data) is Span:
         inner = data.items(_MOST_LISTS, where) if data.holds_lists else None
     else:
         inner = data if type(data) is list and data and type(data[0]) is list else None
-    if inner is not None and level == MAX_AXES:
-        raise Undecodable(f"{where} is nested deeper than {MAX_AXES} levels")
+    if inner is not None and (level >= len(shape) or len(inner) != shape[level - 1]):
+        raise _otherwise_nested(where, len(inner), shape, level)
     return inner
+
+
+def _check_nesting(where: str, size: int, shape: Sequence[int], level: int) -> None:
+    """Check an innermost list; a list without lists in it may have all elements."""
+    if level > 1 and (level != len(shape) or size != shape[-1]):
+        raise _otherwise_nested(where, size, shape, level)
+
+
+def _otherwise_nested(where: str, size: int, shape: Sequence[int], level: int) -> PackageError:
+    return PackageError(
+        f"{where}: its nesting contradicts the shape {[*shape]}: a list at level {level} has {size}"
+        f" elements"
+    )
 
 
 _MOST_LISTS: Final = 1_000_000

@@ -5,8 +5,8 @@ dimensions here, names in ``Model``. Pure.
 
 Casts: a value of the input's dtype passes unchanged. Otherwise
 
-* float64, float16, integers and bool are cast to any float (existing ops feed float64 arrays,
-  numpy's default); values beyond the float's range are refused, rounding is allowed;
+* float64, float16, bfloat16, integers and bool are cast to any float (existing ops feed float64
+  arrays, numpy's default); values beyond the float's range are refused, rounding is allowed;
 * integers and bool are cast to any integer dtype that can hold every value;
 * real numbers are cast to complex;
 * everything else is refused: float to integer, number to bool, text to number and back.
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import InputMismatch, WrongType
-from penstock.tensor import LOD_SUFFIX, TensorSpec, lod_offsets
+from penstock.tensor import LOD_SUFFIX, TensorSpec, lod_offsets, widened
 
 NOT_NPDATA = "feed_batch must be npdata"
 """Begin of the error text for a value that is not an array; existing clients test it."""
@@ -142,6 +142,7 @@ class ModelInput:
     def _cast(self, value: NDArray[Any]) -> NDArray[Any]:
         if self._is_text:
             return self._as_texts(value)
+        value = widened(value)
         theirs, ours = value.dtype.kind, self.dtype.kind
         if theirs in "biu" and ours in "iu":
             if np.can_cast(value.dtype, self.dtype) or self._holds(value):

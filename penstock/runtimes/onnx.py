@@ -12,6 +12,7 @@ Options:
   differ, as between two processors).
 * ``mem_optim`` reuses the memory of intermediate values.
 * The keys of oneDNN and TensorRT have no effect; a note is logged.
+* Inputs and outputs of bfloat16, which numpy lacks, are float32 here.
 * ``precision``, ``use_calib``, ``device_type`` and ``devices`` change results or placement: values
   that are not supported are errors.
 """
@@ -20,13 +21,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from ctypes import c_uint16
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import InferenceFailed, InputMismatch, MissingDevice, ModelError
+from penstock.protocols.oip import rounded
 from penstock.runtimes.options import (
     CPU,
     GPU,
@@ -51,10 +55,13 @@ _NO_SUCH_CARD = "invalid device ordinal"
 
 _NO_EFFECT = (*ONEDNN, *TENSORRT_ONLY)
 
+BF16: Final = "bfloat16"
+"""numpy has no such type: the arrays of such tensors are float32."""
 _DTYPES: dict[str, np.dtype[Any]] = {
     "float": np.dtype(np.float32),
     "double": np.dtype(np.float64),
     "float16": np.dtype(np.float16),
+    BF16: np.dtype(np.float32),
     "int8": np.dtype(np.int8),
     "int16": np.dtype(np.int16),
     "int32": np.dtype(np.int32),
@@ -68,6 +75,8 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     "complex128": np.dtype(np.complex128),
     "string": np.dtype(object),
 }
+_ONNX_BF16: Final = 16
+"""The number of the element type in ONNX."""
 _TENSOR = re.compile(r"tensor\((\w+)\)")
 
 
@@ -137,13 +146,16 @@ class OnnxSession:
     def __init__(self, session: Any, file: Path, notes: tuple[str, ...] = ()) -> None:
         self._session = session
         self._file = file
+        from onnxruntime import OrtValue
         from onnxruntime.capi import onnxruntime_pybind11_state as state
 
+        self._values = OrtValue
         # Raised for a dtype, rank or value that the model refuses, and for a missing name.
         self._refusals = (state.InvalidArgument, ValueError)
         self.inputs = tuple(_spec(node, file) for node in session.get_inputs())
         tensors = [node for node in session.get_outputs() if _TENSOR.fullmatch(node.type)]
         self.outputs = tuple(_spec(node, file) for node in tensors)
+        self._has_bf16 = any(spec.bf16 for spec in (*self.inputs, *self.outputs))
         names = {spec.name for spec in self.outputs}
         left_out = [node for node in session.get_outputs() if node.name not in names]
         self.notes = notes + tuple(
@@ -154,6 +166,8 @@ class OnnxSession:
     def run(self, feeds: Mapping[str, NDArray[Any]], fetch: Sequence[str]) -> list[NDArray[Any]]:
         """Run the model, without copying the inputs; see ``Session``."""
         try:
+            if self._has_bf16:
+                return self._run_bf16(feeds, fetch)
             results: list[NDArray[Any]] = self._session.run(fetch, feeds)
         except self._refusals as error:
             raise InputMismatch(str(error)) from error
@@ -161,12 +175,42 @@ class OnnxSession:
             raise InferenceFailed(str(error)) from error
         return results
 
+    def _run_bf16(
+        self, feeds: Mapping[str, NDArray[Any]], fetch: Sequence[str]
+    ) -> list[NDArray[Any]]:
+        """Run a model with BF16 inputs or outputs, which the library takes and gives as its own
+        values only.
+        """
+        values = {}
+        for spec in self.inputs:
+            given = feeds[spec.name]
+            if spec.bf16:
+                make = self._values.ortvalue_from_numpy_with_onnx_type
+                values[spec.name] = make(rounded(given), _ONNX_BF16)
+            else:
+                values[spec.name] = self._values.ortvalue_from_numpy(given)
+        found = self._session.run_with_ort_values(fetch, values)
+        return [_array(each) for each in found]
+
     def clone(self) -> OnnxSession:
         """Return this session: it is thread-safe."""
         return self
 
     def __repr__(self) -> str:
         return f"<OnnxSession {self._file}>"
+
+
+def _array(value: Any) -> NDArray[Any]:
+    """The array of an OrtValue; of BF16 as float32."""
+    if value.element_type() != _ONNX_BF16:
+        array: NDArray[Any] = value.numpy()
+        return array
+    if value.device_name() != "cpu":
+        raise InferenceFailed("an output of BF16 on a GPU cannot be read: let the model cast it")
+    shape = value.shape()
+    halves = (c_uint16 * prod(shape)).from_address(value.data_ptr()) if prod(shape) else ()
+    wide = np.array(halves, np.uint32) << 16
+    return wide.view(np.float32).reshape(shape)
 
 
 def model_file(path: Path) -> Path:
@@ -263,4 +307,5 @@ def _spec(node: Any, file: Path) -> TensorSpec:
     # An unknown rank and a scalar are both []; neither is checked here, the library checks both.
     shape = tuple(dim if isinstance(dim, int) and dim >= 0 else None for dim in node.shape) or None
     axes = tuple(dim if isinstance(dim, str) and dim else None for dim in node.shape)
-    return TensorSpec(name=node.name, alias=node.name, dtype=dtype, shape=shape, axes=axes)
+    name, bf16 = node.name, match is not None and match.group(1) == BF16
+    return TensorSpec(name=name, alias=name, dtype=dtype, shape=shape, bf16=bf16, axes=axes)

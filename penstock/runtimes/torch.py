@@ -169,7 +169,7 @@ class TorchSession:
         """Run the model; writable contiguous inputs are not copied. See ``Session``."""
         library = self._library
         try:
-            given = [self._tensor(feeds[spec.name]) for spec in self.inputs]
+            given = [self._tensor(feeds[spec.name], spec.bf16) for spec in self.inputs]
         except KeyError as error:
             raise InputMismatch(f"{self._file.name}: nothing is fed to {error}") from None
         except (TypeError, ValueError) as error:
@@ -194,10 +194,11 @@ class TorchSession:
         """Return this session: modules without state are thread-safe."""
         return self
 
-    def _tensor(self, value: NDArray[Any]) -> Any:
+    def _tensor(self, value: NDArray[Any], bf16: bool) -> Any:
         if self._program.in_place or not value.flags.writeable:
             value = value.copy()  # PyTorch warns about read-only arrays
-        return self._library.from_numpy(np.ascontiguousarray(value)).to(self._device)
+        tensor = self._library.from_numpy(np.ascontiguousarray(value))
+        return tensor.to(self._device, self._library.bfloat16 if bf16 else None)
 
     def _autocast(self) -> AbstractContextManager[Any]:
         dtypes = {"bf16": self._library.bfloat16, "fp16": self._library.float16}
@@ -349,7 +350,7 @@ def _exported(library: Any, file: Path, device: str, options: ModelOptions) -> P
     keys = list(spec.context) if spec.type is dict else None
     results = [*signature.user_outputs]
     outputs = tuple(
-        _of_value(values[name], keys[at] if keys else f"output_{at}", file, is_output=True)
+        _of_value(values[name], keys[at] if keys else f"output_{at}", file)
         for at, name in enumerate(results)
     )
     kept = (*program.state_dict.values(), *program.tensor_constants.values())
@@ -372,15 +373,17 @@ def _writes(operator: Any) -> bool:
     return schema is not None and bool(schema.is_mutable)
 
 
-def _of_value(value: Any, name: str, file: Path, *, is_output: bool = False) -> TensorSpec:
+def _of_value(value: Any, name: str, file: Path) -> TensorSpec:
     kind = str(getattr(value, "dtype", type(value).__name__)).removeprefix("torch.")
-    if is_output and kind == "bfloat16":  # see TorchSession._array
+    bf16 = kind == "bfloat16"  # numpy has no such type
+    if bf16:
         kind = "float32"
     if kind not in _DTYPES:
         raise ModelError(f"{file}: {name!r} is {kind}, which is no tensor that numpy can hold")
     shape = tuple(dim if type(dim) is int else None for dim in value.shape)
     axes = tuple(None if type(dim) is int else str(dim) for dim in value.shape)  # s0, 2*s0
-    return TensorSpec(name=name, alias=name, dtype=np.dtype(kind), shape=shape, axes=axes)
+    dtype = np.dtype(kind)
+    return TensorSpec(name=name, alias=name, dtype=dtype, shape=shape, bf16=bf16, axes=axes)
 
 
 def _address(tensor: Any) -> int:

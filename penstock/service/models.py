@@ -158,6 +158,7 @@ def described(signature: Signature) -> dict[str, list[dict[str, Any]]]:
                 "dtype": spec.dtype.name,
                 "shape": None if spec.shape is None else list(spec.shape),
                 "shape_is_hint": spec.shape_is_hint,
+                "bf16": spec.bf16,
             }
             for spec in specs
         ]
@@ -184,6 +185,7 @@ def specs_of(described: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:
             dtype=np.dtype(each["dtype"]),
             shape=None if each["shape"] is None else tuple(each["shape"]),
             shape_is_hint=each["shape_is_hint"],
+            bf16=each["bf16"],
         )
         for each in described
     )

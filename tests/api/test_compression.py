@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 
 import pytest
@@ -40,6 +41,21 @@ def test_a_compressed_body_is_decompressed_to_the_same(coding: bytes) -> None:
     packed = pack(body, coding)
     assert len(packed) < len(body) / 10
     assert decompress(coding, packed, MOST) == body
+
+
+@pytest.mark.parametrize("window", [zlib.MAX_WBITS, -zlib.MAX_WBITS], ids=["zlib", "raw"])
+def test_deflate_is_zlib_s_format_or_deflate_without_a_header(window: int) -> None:
+    body = b"[1.5, 2.5]" * 1000
+    for level in range(-1, 10):
+        stream = zlib.compressobj(level, wbits=window)
+        packed = stream.compress(body) + stream.flush()
+        assert decompress(b"Deflate", packed, MOST) == body
+        for wrong in (packed[:-3], packed + b"x", b"", b"xyz" + packed):
+            with pytest.raises(Undecodable):
+                decompress(b"deflate", wrong, MOST)
+    bomb = zlib.compressobj(9, wbits=window)
+    with pytest.raises(TooLarge):
+        decompress(b"deflate", bomb.compress(b"x" * (MOST + 1)) + bomb.flush(), MOST)
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,10 @@ def echo(feed):
     return feed
 
 @op()
+def one_op(feed):
+    return feed
+
+@op()
 def fails(feed):
     raise ValueError("a secret")
 
@@ -38,6 +42,7 @@ one = {"x": ("FP32", [-1])}
 run(
     Service("echo", echo, signature=signature, docs=False),
     Service("fails", fails, signature=Signature(inputs=one, outputs=one)),
+    Service("one", one_op, signature=Signature(inputs=one, outputs=one)),
 )
 """
 
@@ -58,6 +63,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]
         {"model": "nope", "inputs": {"x": number}, "wrong": True},
         {"model": "fails", "inputs": {"x": number}, "wrong": True},
         {"model": "fails", "inputs": {"x": ["FP32", [1, 1], [1.0]]}, "wrong": True},
+        {"model": "one", "inputs": {"x": ["FP32", [3], [float("nan"), float("inf"), 1.0]]}},
     ]
     (folder / "cases.json").write_text(json.dumps(cases))
     with running(script) as server:
@@ -83,7 +89,7 @@ def test_the_client_reads_the_metadata_of_server_and_models(answers: dict[str, A
 
 def test_every_datatype_is_echoed_over_every_protocol_and_encoding(answers: dict[str, Any]) -> None:
     full = answers["answers"][0]
-    assert len(full) == 9
+    assert len(full) == 10
     for how, answer in full.items():
         assert answer == {
             name: [name, [2, 1], pytest.approx(values, rel=1e-6) if name == "FP32" else values]
@@ -91,8 +97,25 @@ def test_every_datatype_is_echoed_over_every_protocol_and_encoding(answers: dict
         }, how
 
 
+def test_the_client_reads_the_configuration_of_models(answers: dict[str, Any]) -> None:
+    for found in answers["configuration of echo"]:
+        first = found["input"][0]
+        assert {**first, "dims": [*map(int, first["dims"])]} == {
+            "name": "BOOL",
+            "data_type": "TYPE_BOOL",
+            "dims": [-1, 1],
+        }
+
+
+def test_nan_and_infinities_arrive_in_json_and_raw(answers: dict[str, Any]) -> None:
+    for how, answer in answers["answers"][-1].items():
+        (kind, shape, (nan, inf, one)) = answer["x"]
+        assert (kind, shape, inf, one) == ("FP32", [3], float("inf"), 1.0), how
+        assert nan != nan, how
+
+
 def test_errors_have_the_statuses_of_the_protocol(answers: dict[str, Any]) -> None:
-    lacks, nope, fails, shape = answers["answers"][1:]
+    lacks, nope, fails, shape, _ = answers["answers"][1:]
     for how, answer in lacks.items():
         status, text = answer["error"]
         assert "the model takes the inputs" in text, how
@@ -111,9 +134,9 @@ def test_errors_have_the_statuses_of_the_protocol(answers: dict[str, Any]) -> No
 def test_statistics_count_the_requests(answers: dict[str, Any]) -> None:
     over_http, over_grpc = answers["statistics"]
     (echo,) = [each for each in over_http["model_stats"] if each["name"] == "echo"]
-    assert echo["inference_stats"]["success"]["count"] == 9
-    assert echo["inference_count"] == echo["execution_count"] == 9
+    assert echo["inference_stats"]["success"]["count"] == 10
+    assert echo["inference_count"] == echo["execution_count"] == 10
     assert echo["batch_stats"][0]["batch_size"] == 1
     assert echo["last_inference"] > 1.7e12
     (fails,) = [each for each in over_grpc["model_stats"] if each["name"] == "fails"]
-    assert int(fails["inference_stats"]["fail"]["count"]) == 8
+    assert int(fails["inference_stats"]["fail"]["count"]) == 9

@@ -7,6 +7,7 @@ import struct
 from dataclasses import replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from penstock.errors import InputMismatch, PackageError, RequestError, Undecodab
 from penstock.protocols import oip, oip_json, oip_message
 from penstock.protocols import standard_messages as messages
 from penstock.protocols.oip import InferRequest, OutTensor
+from penstock.protocols.tensors import DecodeBudget
 from penstock.tensor import Signature
 
 INFER, RESPONSE = messages.inference_messages("ModelInfer")
@@ -167,7 +169,14 @@ def fill(contents: Any, datatype: str) -> None:
         (body_of("FP31", [1], [1]), PackageError, "unknown datatype 'FP31'"),
         (body_of("FP32", [1, 2], [3]), PackageError, "needs 3 elements, got 2"),
         (body_of("FP32", [1, 2, 3, 4], [3]), PackageError, "needs 3 elements, got 4"),
-        (body_of("FP32", [[1], [2], [3]], [2]), PackageError, "needs 2 elements, got 3"),
+        (body_of("FP32", [[1], [2], [3]], [2]), PackageError, r"contradicts the shape \[2\]"),
+        (body_of("FP32", [[1, 2], [3, 4], [5, 6]], [2, 3]), PackageError, "level 1 has 3 elem"),
+        (body_of("FP32", [[1, 2, 3], [4, 5]], [2, 3]), PackageError, "level 2 has 2 elements"),
+        (body_of("FP32", [[1, 2], [3, 4]], [1, 2, 2]), PackageError, "level 1 has 2 elements"),
+        (body_of("FP32", [[[1], [2]]], [1, 2]), PackageError, "level 2 has 2 elements"),
+        (body_of("FP16", [[1, 2]], [2, 1]), PackageError, "level 1 has 1 elements"),
+        (body_of("BYTES", [["a", "b"]], [2, 1]), PackageError, "level 1 has 1 elements"),
+        (body_of("BYTES", [["a"], []], [2, 1]), PackageError, "level 2 has 0 elements"),
         (body_of("FP32", [1, "a"], [2]), Undecodable, "must be a number"),
         (body_of("FP32", [1, [2]], [2]), Undecodable, "must be a number, got a list"),
         (body_of("UINT8", [256], [1]), Undecodable, "from 0 to 255"),
@@ -204,7 +213,7 @@ def fill(contents: Any, datatype: str) -> None:
             PackageError,
             "the body ends before",
         ),
-        (body_of("FP32", json.loads("[" * 30 + "]" * 30), [1]), Undecodable, "nested deeper"),
+        (body_of("FP32", json.loads("[" * 30 + "]" * 30), [1]), PackageError, "contradicts"),
     ],
 )
 def test_invalid_json_requests_are_refused(
@@ -470,3 +479,30 @@ def test_cached_descriptions_of_tensors_are_not_mixed_up() -> None:
 def test_an_invalid_answer_is_refused(answer: bytes) -> None:
     with pytest.raises((Undecodable, PackageError)):
         oip_message.decode_response(answer)
+
+
+@pytest.mark.parametrize("padding", [0, 300_000])
+def test_nested_data_follows_the_shape(padding: int) -> None:
+    for data, shape in (([[], []], [2, 0]), ([[[1, 2]], [[3, 4]]], [2, 1, 2]), ([1, 2], [1, 2])):
+        request = oip_json.decode(body_of("FP32", data, shape, other="x" * padding))
+        assert request.feed["x"].shape == tuple(shape)
+    with pytest.raises(PackageError, match="contradicts"):
+        oip_json.decode(body_of("FP32", [[1, 2], [3, 4]], [4, 1], other="x" * padding))
+
+
+@pytest.mark.parametrize("padding", [0, 300_000])
+@pytest.mark.parametrize("raw", [b"", b"\0\0\x80\x3f"])
+def test_raw_bytes_without_their_header_are_refused_with_its_name(padding: int, raw: bytes) -> None:
+    body = body_of("FP32", None, [1], parameters={"binary_data_size": 4}, other="x" * padding)
+    with pytest.raises((Undecodable, PackageError), match="Inference-Header-Content-Length"):
+        oip_json.decode(body + raw)
+    with pytest.raises(PackageError, match=r"the body ends before its 4 bytes$"):
+        oip_json.decode(body, len(body))
+
+
+def test_arrays_of_bfloat16_are_sent_as_bf16() -> None:
+    array = np.array([1.5, -2], ml_dtypes.bfloat16)
+    tensor = oip.out_tensor("y", {"y": array}, None)
+    assert (tensor.datatype, oip.to_raw(tensor)) == ("BF16", array.tobytes())
+    received = oip.from_raw("y", "BF16", [2], array.tobytes(), DecodeBudget(1))
+    assert (received.dtype, received.tolist()) == (np.float32, [1.5, -2])

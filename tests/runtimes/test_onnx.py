@@ -201,11 +201,34 @@ def test_a_model_with_an_element_type_without_numpy_dtype_is_refused(tmp_path) -
     file = save(
         tmp_path / "m.onnx",
         [helper.make_node("Identity", ["x"], ["y"])],
-        [value("x", TensorProto.BFLOAT16, ["n"])],
-        [value("y", TensorProto.BFLOAT16, ["n"])],
+        [value("x", TensorProto.FLOAT8E5M2, ["n"])],
+        [value("y", TensorProto.FLOAT8E5M2, ["n"])],
     )
-    with pytest.raises(ModelError, match="bfloat16"):
+    with pytest.raises(ModelError, match="float8e5m2"):
         opened(file)
+
+
+@pytest.mark.parametrize(("taken", "given"), [(1, 16), (16, 1), (16, 16)])
+def test_inputs_and_outputs_of_bfloat16_are_float32(tmp_path, taken: int, given: int) -> None:
+    file = save(
+        tmp_path / "m.onnx",
+        [
+            helper.make_node("Cast", ["x"], ["wide"], to=TensorProto.FLOAT),
+            helper.make_node("Cast", ["wide"], ["y"], to=given),
+            helper.make_node("Cast", ["n"], ["m"], to=TensorProto.INT64),
+        ],
+        [value("x", taken, ["n", 2]), value("n", TensorProto.INT32, [1])],
+        [value("y", given, ["n", 2]), value("m", TensorProto.INT64, [1])],
+    )
+    session = opened(file)
+    assert [each.bf16 for each in session.inputs] == [taken == 16, False]
+    assert [each.bf16 for each in session.outputs] == [given == 16, False]
+    feeds = {"x": np.array([[1.5, 3.14159274]], np.float32), "n": np.array([7], np.int32)}
+    y, m = session.run(feeds, ["y", "m"])
+    assert (y.dtype, m.tolist()) == (np.float32, [7])
+    np.testing.assert_array_equal(y, [[1.5, 3.140625]])
+    empty = session.run({**feeds, "x": np.zeros((0, 2), np.float32)}, ["y"])
+    assert empty[0].shape == (0, 2)
 
 
 @pytest.mark.parametrize(

@@ -295,6 +295,23 @@ def test_an_exported_program_can_have_keyword_inputs_and_a_dict_of_outputs(tmp_p
 
 
 @with_torch
+def test_inputs_and_outputs_of_bfloat16_are_float32(tmp_path: Path) -> None:
+    import torch
+
+    class Net(torch.nn.Module):
+        def forward(self, x):
+            return x * 2
+
+    program = torch.export.export(Net(), (torch.ones(2, 3, dtype=torch.bfloat16),))
+    torch.export.save(program, str(tmp_path / "m.pt2"))
+    session = open_session(ModelOptions(path=str(tmp_path)))
+    for spec in (*session.inputs, *session.outputs):
+        assert (spec.dtype, spec.bf16) == (np.float32, True)
+    (y,) = session.run({"x": np.full((2, 3), 3.14159274, np.float32)}, [session.outputs[0].name])
+    assert (y.dtype, y.tolist()) == (np.float32, [[6.28125] * 3] * 2)
+
+
+@with_torch
 def test_a_program_that_changes_its_own_state_is_refused(tmp_path: Path) -> None:
     import torch
 

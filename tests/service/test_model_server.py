@@ -108,6 +108,19 @@ def test_the_server_s_metadata_has_its_name_and_extensions(
 
 
 @pytest.mark.real
+def test_a_model_s_configuration_has_its_inputs_and_outputs(service: ServiceProcess) -> None:
+    url = f"{service.http_url}/v2/models/row"
+    metadata, found = httpx.get(url).json(), httpx.get(f"{url}/versions/1/config").json()
+    assert (found["name"], found["max_batch_size"]) == ("row", 0)
+    for kind in ("input", "output"):
+        assert found[kind] == [
+            {"name": each["name"], "data_type": f"TYPE_{each['datatype']}", "dims": each["shape"]}
+            for each in metadata[f"{kind}s"]
+        ]
+    assert httpx.get(f"{service.http_url}/v2/models/nope/config").status_code == 404
+
+
+@pytest.mark.real
 def test_the_output_of_a_model_is_the_input_of_the_next(service: ServiceProcess) -> None:
     status, reply = infer(service, "row", {**ROW, "outputs": [{"name": "y"}]})
     assert status == 200

@@ -51,7 +51,7 @@ def test_a_model_s_inputs_and_outputs_are_in_the_status_for_every_executor(
     config = f'"op": {{"work": {{"executor": "{place}", {model}}}}}'
     with running(script(tmp_path, "pass", config)) as server:
         report = json.loads(fetch(f"{server.http_url}/status").body)
-    rows = {"dtype": "float32", "shape": [None, 3], "shape_is_hint": False}
+    rows = {"dtype": "float32", "shape": [None, 3], "shape_is_hint": False, "bf16": False}
     signature = {"inputs": [{"name": "x", **rows}], "outputs": [{"name": "twice", **rows}]}
     (graph,) = report["graphs"]
     assert graph["signature"] == signature

@@ -110,6 +110,10 @@ def main():
             assert grpc.is_model_ready(model, "1")
             found[f"metadata of {model}"] = http.get_model_metadata(model)
             assert grpc.get_model_metadata(model, as_json=True)["name"] == model
+            found[f"configuration of {model}"] = [
+                http.get_model_config(model),
+                grpc.get_model_config(model, as_json=True)["config"],
+            ]
         if not any(each[0] in ("FP16", "BF16") for each in case["inputs"].values()):
             plain_inputs = inputs_of(over_http, case, binary_data=False)
             call(answers, "http, json", http, model, plain_inputs)
@@ -120,6 +124,7 @@ def main():
             "response_compression_algorithm": "gzip",
         }
         call(answers, "http, gzip", http, model, inputs, **gzip)
+        call(answers, "http, deflate", http, model, inputs, request_compression_algorithm="deflate")
         inputs = inputs_of(over_grpc, case)
         call(answers, "grpc", grpc, model, inputs)
         call(answers, "grpc, gzip", grpc, model, inputs, compression_algorithm="gzip")
