@@ -136,6 +136,11 @@ def typed_request(request: Schema, files: Sequence[str]) -> Contents:
     return found
 
 
+def members_of(request: Schema) -> frozenset[str]:
+    """The names of the members of a body."""
+    return frozenset(_top(request.describe(refs=_REFS)).get("properties", {}))
+
+
 def typed_answer(response: Schema) -> Contents:
     """The bodies that it gives."""
     schema = response.describe(refs=_REFS)

@@ -23,12 +23,13 @@ from penstock.api.descriptions import (
     engine_errors,
     graph_answer,
     graph_request,
+    members_of,
     typed_answer,
     typed_request,
 )
 from penstock.api.errors import error_reply, failed, refusal
 from penstock.api.replies import run_aside, take_room
-from penstock.api.typed import HEADERS
+from penstock.api.typed import HEADERS, in_query
 from penstock.door.exchange import HttpReply
 from penstock.engine.engine import Engine
 from penstock.engine.graph import ServedGraph
@@ -99,6 +100,9 @@ class PlainApplication:
         self._engine = engine
         self._threads = threads
         self.plain_routes = routes
+        self._members = {
+            each.path: members_of(each.request) for each in routes if each.request is not None
+        }
         self._others = others
         self._not_found = not_found
 
@@ -155,6 +159,11 @@ class PlainApplication:
                 return
             failed(call, UnknownService(f"there is no service {name!r}"))
             return
+        if call.exchange.head.query:
+            problem = in_query(call.exchange.head.query, self._members.get(route.path, ()))
+            if problem is not None:
+                failed(call, problem)
+                return
         fields = call.exchange.head.fields
         kind = fields.get(b"content-type", b"").decode("latin-1")
         decode_body(

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from urllib.parse import parse_qsl
 
 from penstock.api.calls import Answer, Contents, Grpc, Http, HttpCall
 from penstock.api.compression import send_packed
-from penstock.api.descriptions import engine_errors, typed_answer, typed_request
+from penstock.api.descriptions import engine_errors, members_of, typed_answer, typed_request
 from penstock.api.errors import error_reply, failed, refusal
 from penstock.engine.engine import Engine
 from penstock.engine.graph import ServedGraph
 from penstock.engine.submission import Submission
-from penstock.errors import UnknownService
+from penstock.errors import InvalidInput, UnknownService
 from penstock.protocols import media
 from penstock.protocols.heads import Headers
 from penstock.request import Outcome
@@ -61,6 +62,9 @@ class TypedApplication:
     def __init__(self, engine: Engine, routes: Iterable[TypedRoute], title: str = "") -> None:
         self._engine = engine
         self.typed_routes = list(routes)
+        self._members = {
+            each.graph: members_of(each.signature.request) for each in self.typed_routes
+        }
         self.title = title
 
     def routes(self) -> Iterator[Http | Grpc]:
@@ -91,6 +95,11 @@ class TypedApplication:
         if graph is None:
             failed(call, UnknownService(f"{name} is not served now"))
             return
+        if call.exchange.head.query:
+            problem = in_query(call.exchange.head.query, self._members[name])
+            if problem is not None:
+                failed(call, problem)
+                return
         fields = call.exchange.head.fields
         kind = fields.get(b"content-type", b"").decode("latin-1")
         accept = fields.get(b"accept")
@@ -101,6 +110,26 @@ class TypedApplication:
         submission.start(_answered)
         if not submission.over:
             call.exchange.on_gone = submission.cancel
+
+
+def in_query(query: bytes, members: Container[str]) -> InvalidInput | None:
+    """The error of a request with members of its body in the query, as FastAPI has them.
+
+    They would be ignored otherwise. Names that the body does not have are left to caches and
+    proxies.
+
+    Args:
+        query: the raw query.
+        members: of the route's body.
+    """
+    names = [name for name, _ in parse_qsl(query.decode("latin-1"), keep_blank_values=True)]
+    text = "parameters are members of the body: it was sent in the query"
+    details = [
+        {"loc": ["query", name], "msg": text, "type": "in_query"}
+        for name in dict.fromkeys(names)
+        if name in members
+    ]
+    return InvalidInput(details) if details else None
 
 
 def media_of(graph: ServedGraph) -> str | None:

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, PydanticUserError, TypeAdapter
 from typing_extensions import is_typeddict
+
+from penstock.typed.annotations import unnamed
 
 _FRAMEWORKS: Final = ("fastapi", "starlette")
 _OF_BODIES: Final = ("Body", "File", "Form")
@@ -33,12 +35,35 @@ def foreign_class(annotation: Any) -> str | None:
 
 
 def foreign_default(default: Any) -> str | None:
-    """Return the problem of a default that is a marker of a web framework; else None."""
+    """Return the problem of a default, or metadata, that is a web framework's; else None."""
     kind = type(default)
     home = _framework(kind)
     if home is None or kind.__name__ in _OF_BODIES:
         return None
     return f"{kind.__name__} is {home}'s: here all parameters are members of the body"
+
+
+def foreign_marker(annotation: Any) -> str | None:
+    """Return the problem of a marker of a web framework in an ``Annotated``; else None."""
+    return next(filter(None, map(foreign_default, _metadata(annotation))), None)
+
+
+def embedded(annotation: Any, default: Any) -> bool:
+    """Whether FastAPI's ``Body(embed=True)`` makes a parameter a member of the body."""
+    markers = [default, *_metadata(annotation)]
+    return any(_framework(type(each)) and getattr(each, "embed", None) for each in markers)
+
+
+def _metadata(annotation: Any) -> Iterator[Any]:
+    """Yield what a type, or a type in it, is annotated with."""
+    annotation = unnamed(annotation)
+    if get_origin(annotation) is Annotated:
+        annotation, *more = get_args(annotation)
+        yield from more
+        yield from _metadata(annotation)
+    elif get_origin(annotation) is not Literal:
+        for each in get_args(annotation):
+            yield from _metadata(each)
 
 
 def without_schema(annotation: Any) -> str | None:
@@ -61,6 +86,7 @@ def _framework(kind: type) -> str | None:
 
 def _classes(annotation: Any, seen: list[Any]) -> Iterator[type]:
     """Yield the classes in an annotation, except those annotated with a schema."""
+    annotation = unnamed(annotation)
     if annotation in seen:
         return
     seen.append(annotation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final, Protocol
 
 from pydantic_core import ErrorDetails, ValidationError
@@ -14,6 +15,13 @@ _OBJECTS: Final = frozenset(
     ("dataclass_type", "dict_type", "model_type", "tuple_type", "model_attributes_type")
 )
 """Pydantic's types of errors for a text in place of an object or a tuple."""
+_LISTS: Final = frozenset(
+    ("frozen_set_type", "iterable_type", "list_type", "sequence_str", "set_type")
+)
+"""Those for a text in place of a list."""
+_NUMBERS: Final = frozenset(("bool_type", "enum", "float_type", "int_type", "literal_error"))
+"""Those for a text in place of a number, or of true or false, where types are strict or literal."""
+_NUMBER: Final = re.compile(r"true|false|-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,18})?")
 _TEXTS: Final = (str, bytes)  # bytes are a file
 
 
@@ -38,7 +46,7 @@ def read_fields(
     """Validate the fields of a form, or of a body that is a file.
 
     A field of a list that was sent once becomes a list, and texts and files in place of objects are
-    parsed as JSON. Pydantic's errors say where.
+    parsed as JSON, as are numbers where a text is not allowed. Pydantic's errors say where.
 
     Args:
         validator: of the body.
@@ -58,6 +66,7 @@ def read_fields(
         found = error.errors(include_url=False, include_context=False)
     if _make_lists(value, found):
         return read_fields(validator, value, repeated, attempts)
+    _parse_numbers(value, found)
     if _parse_texts(value, found, repeated) and attempts is not None:
         attempts.check(value)
     return validator.validate_python(value)
@@ -68,11 +77,25 @@ def _make_lists(value: dict[str, Any], found: list[ErrorDetails]) -> bool:
     names = {
         each["loc"][0]
         for each in found
-        if each["type"] == "list_type" and each["loc"] and _of(value, each) is each["input"]
+        if each["type"] in _LISTS
+        and each["loc"]
+        and _of(value, each) is each["input"]
+        and not isinstance(each["input"], list)  # which a strict set does not accept
     }
     for name in names:
         value[str(name)] = [value[str(name)]]
     return bool(names)
+
+
+def _parse_numbers(value: dict[str, Any], found: list[ErrorDetails]) -> None:
+    for each in found:
+        given, text = _of(value, each), each["input"]
+        if each["type"] in _NUMBERS and type(text) is str and _NUMBER.fullmatch(text):
+            number = media.decode(text.encode(), media.JSON)
+            if given is text:
+                value[str(each["loc"][0])] = number
+            elif isinstance(given, list):
+                given[:] = [number if item is text else item for item in given]
 
 
 def _parse_texts(value: dict[str, Any], found: list[ErrorDetails], repeated: set[str]) -> bool:

@@ -44,8 +44,15 @@ from penstock.typed.annotations import element_of, has_own_config, models_of
 from penstock.typed.arrays import IMAGE
 from penstock.typed.attempts import Attempts
 from penstock.typed.base64_bytes import DescribeBase64, with_base64
+from penstock.typed.core_schemas import eager, failing_fast
 from penstock.typed.files import alias_of, file_members
-from penstock.typed.foreign import foreign_class, foreign_default, without_schema
+from penstock.typed.foreign import (
+    embedded,
+    foreign_class,
+    foreign_default,
+    foreign_marker,
+    without_schema,
+)
 from penstock.typed.form_fields import Validator, read_fields
 
 _BASE64 = ConfigDict(ser_json_bytes="base64")  # of bytes in values without a type
@@ -63,25 +70,6 @@ _MOST_FAULTS = 100
 
 _PREFIXES = {"value_error": "Value error, ", "assertion_error": "Assertion failed, "}
 """Prefixes that pydantic adds to the text of a validator."""
-
-_COLLECTIONS = frozenset(("list", "tuple", "set", "frozenset", "dict"))
-
-
-def _failing_fast(schema: Any) -> Any:
-    """Return a core schema whose collections stop at their first fault."""
-    if isinstance(schema, (list, tuple)):
-        return type(schema)(map(_failing_fast, schema))
-    if not isinstance(schema, dict):
-        return schema
-    kind = schema.get("type")  # that of a member, if the dict is of members, one named "type"
-    values = ("default", "metadata") if kind == "default" else ("metadata",)
-    found = {
-        key: value if isinstance(kind, str) and key in values else _failing_fast(value)
-        for key, value in schema.items()
-    }
-    if isinstance(kind, str) and kind in _COLLECTIONS:
-        found["fail_fast"] = True
-    return found
 
 
 class Schema:
@@ -131,8 +119,9 @@ class Schema:
             adapter: TypeAdapter[Any] = TypeAdapter(annotation, config=config)
             self._validator: Validator = adapter.validator
             self._serializer = adapter.serializer
-            self._core, has_bytes = with_base64(adapter.core_schema, of_answers=of_answers)
-            if has_bytes:
+            core, has_iterables = eager(adapter.core_schema)
+            self._core, has_bytes = with_base64(core, of_answers=of_answers)
+            if has_iterables or has_bytes:
                 # What pydantic has compiled for a model would be taken as it is.
                 self._validator = SchemaValidator(self._core, None, False)
                 options = None if config is None else CoreConfig(ser_json_bytes="base64")
@@ -210,7 +199,7 @@ class Schema:
         A few megabytes can have a million faults, which take gigabytes to be named.
         """
         if self._first_faults is None:
-            schema = _failing_fast(self._core)
+            schema = failing_fast(self._core)
             # What pydantic has compiled for a model would be taken as it is.
             self._first_faults = SchemaValidator(schema, None, False)
         return self._first_faults
@@ -356,6 +345,11 @@ class Signature:
         self.whole = len(kinds) == 1 and bool(models_of(kinds[0]))
         self._by_position = self.whole and parameters[0].kind is not inspect.Parameter.KEYWORD_ONLY
         self._members = {name: _member_name(name, self.names) for name in self.names}
+        if self.whole and embedded(kinds[0], parameters[0].default):
+            raise HookError(
+                f"{self.name}: Body(embed=True) is FastAPI's: here a single model is the body"
+                " itself: make it a member of a model, or add a parameter"
+            )
         if self.whole:
             self.request = Schema(kinds[0], self.name, default=defaults[self.names[0]])
         else:
@@ -395,10 +389,11 @@ class Signature:
                 f"{self.name}: the parameter {parameter.name} has no type: write"
                 f" {parameter.name}: float, or another type"
             )
-        problem = foreign_default(parameter.default)
+        kind = hints[parameter.name]
+        problem = foreign_default(parameter.default) or foreign_marker(kind)
         if problem is not None:
             raise HookError(f"{self.name}: {problem}")
-        return hints[parameter.name]
+        return kind
 
     def arguments(self, value: Any) -> dict[str, Any]:
         """Return the arguments of one call, from a value of ``request``."""
@@ -440,7 +435,10 @@ def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
     try:
         return get_type_hints(called_by(function), include_extras=True)
     except NameError as error:
-        raise HookError(f"{name}: an annotation cannot be read: {error}") from error
+        raise HookError(
+            f"{name}: an annotation cannot be read: {error}: classes in annotations are defined at"
+            " the top of the module, above the function"
+        ) from error
 
 
 def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Parameter]:

@@ -196,6 +196,23 @@ def test_a_route_accepts_json_and_forms_and_compresses_replies(http: httpx.Clien
     assert answer.json()["total"] == 1600.0
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "name"),
+    [
+        ("/later?x=1", {"x": 2}, "x"),
+        ("/double?a=1&value=", {"value": 1}, "value"),
+        ("/pairs?by=3", {"x": [[1, 2]]}, "by"),
+    ],
+)
+def test_a_member_of_the_body_in_the_query_is_refused_instead_of_ignored(
+    http: httpx.Client, path: str, body: Any, name: str
+) -> None:
+    answer = http.post(path, json=body)
+    (detail,) = answer.json()["details"]
+    assert (answer.status_code, detail["loc"]) == (422, ["query", name])
+    assert http.post(path.partition("?")[0] + "?_=1234", json=body).status_code == 200
+
+
 @pytest.mark.parametrize(("path", "status"), [("/double", 405), ("/later", 405), ("/nothing", 404)])
 def test_another_method_of_a_known_path_is_405(http: httpx.Client, path: str, status: int) -> None:
     assert http.get(path).status_code == status

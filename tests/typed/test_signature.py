@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, Literal, NewType, Optional, TypeVar, Union
 
 import numpy as np
 import ormsgpack
 import pytest
-from fastapi import Depends, Query, Request, UploadFile
+from fastapi import Body, Depends, Query, Request, UploadFile
 from pydantic import (
     AliasChoices,
     AliasPath,
     BaseModel,
     ConfigDict,
     Field,
+    StrictInt,
     ValidationError,
     computed_field,
     field_validator,
@@ -389,6 +391,64 @@ def test_a_field_of_a_form_can_be_repeated_for_a_list(count: int, names: list[st
     assert read(_form(*names), "multipart/form-data; boundary=b").pictures == [b"xyz"] * count
 
 
+class StrictNumbers(BaseModel):
+    model_config = ConfigDict(strict=True)
+    count: int
+    share: float
+    on: bool
+    text: str
+    ids: set[int] = set()
+
+
+def of_strict(body: StrictNumbers) -> Any:
+    return body
+
+
+def of_kinds(
+    level: Literal[1, 2],
+    ids: set[int],
+    names: frozenset[str] = frozenset(),
+    points: Sequence[float] = (),
+    taken: Iterable[int] = (),
+    exact: list[StrictInt] = [],  # noqa: B006
+) -> Any:
+    return [level, ids, names, points, list(taken), exact]
+
+
+def _fields(**fields: str) -> bytes:
+    head = '--b\r\nContent-Disposition: form-data; name="%s"\r\n\r\n%s\r\n'
+    return "".join(head % each for each in fields.items()).encode() + b"--b--"
+
+
+def test_texts_of_a_form_are_numbers_or_lists_where_the_types_allow_nothing_else() -> None:
+    kind = "multipart/form-data; boundary=b"
+    signature = Signature(of_strict, batched=False)
+    value = signature.request.read(_fields(count="3", share="1.5", on="true", text="7"), kind)
+    assert value == StrictNumbers(count=3, share=1.5, on=True, text="7")
+    for wrong in ({"count": "x"}, {"count": "007"}, {"share": "NaN"}, {"ids": "1"}):
+        body = _fields(**{"count": "3", "share": "1", "on": "false", "text": "", **wrong})
+        with pytest.raises(InvalidInput):
+            signature.request.read(body, kind)
+    signature = Signature(of_kinds, batched=False)
+    fields = {"level": "2", "ids": "3", "names": "a", "points": "1.5", "taken": "4", "exact": "5"}
+    found = signature.call(of_kinds, [signature.request.read(_fields(**fields), kind)])
+    assert found == [2, {3}, {"a"}, [1.5], [4], [5]]
+
+
+def of_iterable(x: Iterable[int]) -> Iterable[int]:
+    return (each + 1 for each in x)
+
+
+def test_an_iterable_is_checked_before_the_function_runs() -> None:
+    signature = Signature(of_iterable, batched=False)
+    with pytest.raises(InvalidInput):
+        signature.request.read(b'{"x": ["text"]}', media.JSON)
+    value = signature.request.read(b'{"x": [1, 2]}', media.JSON)
+    answer = signature.response.check(signature.call(of_iterable, [value]))
+    for kind in (media.JSON, media.MSGPACK):
+        assert media.decode(signature.response.write(answer, kind), kind) == [2, 3]
+
+
 def test_a_repeated_field_for_a_single_value_is_named_in_the_error() -> None:
     signature = Signature(of_file, batched=False)
     with pytest.raises(InvalidInput) as caught:
@@ -512,9 +572,37 @@ def of_dependency(x: int = Depends(of_query)) -> int:
     return 1
 
 
+def of_annotated_query(x: Annotated[int, Query()]) -> int:
+    return 1
+
+
+def of_annotated_dependency(x: list[Annotated[int, Depends(of_query)]]) -> int:
+    return 1
+
+
+def of_embedded(flower: Annotated[Flower, Body(embed=True)]) -> int:
+    return 1
+
+
+def of_embedded_default(flower: Flower = Body(embed=True)) -> int:  # noqa: B008
+    return 1
+
+
+Upload = TypeAliasType("Upload", UploadFile)
+
+
+def of_upload_alias(file: Upload) -> int:
+    return 1
+
+
 @pytest.mark.parametrize(
     ("function", "batched", "words"),
     [
+        (of_annotated_query, False, "Query is fastapi's: .* members of the body"),
+        (of_annotated_dependency, False, "Depends is fastapi's: .* members of the body"),
+        (of_embedded, False, r"Body\(embed=True\) is FastAPI's: here a single model is the body"),
+        (of_embedded_default, False, r"Body\(embed=True\) is FastAPI's"),
+        (of_upload_alias, False, "of_upload_alias: UploadFile is fastapi's: write bytes"),
         (of_upload, False, "of_upload: UploadFile is fastapi's: write bytes"),
         (of_uploads, False, "of_uploads: UploadFile is fastapi's: write bytes"),
         (of_request, False, "of_request: Request is starlette's: write bytes"),
