@@ -51,7 +51,8 @@ def main(arguments: Sequence[str]) -> int:
     from penstock.cli import app
 
     with _recorded(arguments):
-        app(["serve", *arguments], prog_name="penstock", obj=DEFAULTS)
+        # Padding is on in the original, unless --no_pad follows.
+        app(["serve", "--pad", *arguments], prog_name="penstock", obj=DEFAULTS)
     return 0
 
 

@@ -1,9 +1,13 @@
-"""Groups, joins and splits the feeds of ops that count rows (``batch_rows``) or pad.
+"""Groups, joins and splits the feeds of ops that run models, count rows (``batch_rows``) or pad.
 
-The rows of a feed are the sizes of axis 0 of its arrays, or the number of sequences where an array
-has a lod. With ``by_rows``, an array of one row beside arrays of several applies to all rows; feeds
-in which such arrays differ do not share a batch. A feed whose arrays disagree in their rows, or
-that has a list or no array, runs alone.
+With ``rows``, the row axis of each input is known. Without, as for ops with a ``process`` of their
+own, it is the first axis of every array, as in the original; an array of one row beside arrays of
+several then applies to all rows (``by_rows``). The rows of a feed are the sizes of these axes, or
+the number of sequences where an array has a lod.
+
+Feeds share a batch if they have the same names, dtypes and other sizes, and equal values wherever
+there is no row axis. A feed whose arrays disagree in their rows, or that has no rows or a list,
+runs alone.
 
 Other ops use ``penstock.batching.stack`` only, whose guarantees hold here too.
 """
@@ -12,12 +16,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from penstock.batching.padding import Padding, Shape
-from penstock.batching.stack import is_lod, joined_value, not_following, scatter, value_key
+from penstock.batching.rows import Axis, Rows
+from penstock.batching.stack import (
+    is_lod,
+    joined_value,
+    length_along,
+    not_following,
+    part_of,
+    scatter,
+    value_key,
+)
 from penstock.errors import InputMismatch
 from penstock.request import Feed
 from penstock.tensor import LOD_SUFFIX, cut_by_lod, lod_offsets
@@ -62,24 +75,31 @@ class Joining:
     Attributes:
         by_rows: whether batches are counted in rows.
         padding: how feeds of different sizes are padded; None: they do not share a batch.
+        rows: the row axes of the inputs and outputs; None: the first axes.
     """
 
     by_rows: bool = False
     padding: Padding | None = None
+    rows: Rows | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether feeds of equal names, dtypes and sizes, but for their first axes, always join."""
+        return self.padding is None and (self.rows is None or self.rows.plain)
 
     def layout(self, feed: Feed) -> Layout | None:
         """The feed's layout; None if it must run alone."""
-        if len(feed) == 1 and self.padding is None:
+        if len(feed) == 1 and self.is_plain:
             ((name, value),) = feed.items()
-            if type(value) is np.ndarray and value.ndim:
+            if type(value) is np.ndarray and value.ndim and value.shape[0]:
                 return Layout(((name, value.dtype, value.shape[1:]),), len(value))
         try:
-            counts = _counts(feed)
+            counts = self._counts(feed)
         except (ValueError, TypeError):
             return None
-        if not counts:
+        rows = max(counts.values(), default=0)
+        if not rows:
             return None
-        rows = max(counts.values())
         sizes = {} if self.padding is None else self.padding.measure(feed)
         parts: list[Any] = []
         elements = 0
@@ -87,14 +107,16 @@ class Joining:
             if name not in counts:
                 if isinstance(value, list) and not is_lod(name, feed):
                     return None
+                sizes.pop(name, None)
                 parts.append((name,) if is_lod(name, feed) else value_key(name, value))
             elif counts[name] == rows:
-                dims = value.shape[1:]
+                axis = self._axis(name) or 0
+                dims = (*value.shape[:axis], *value.shape[axis + 1 :])
                 if name in sizes:
                     dims = self._fixed(name, value)
                     elements += value.size
                 parts.append((name, value.dtype, dims))
-            elif self.by_rows and counts[name] == 1 and f"{name}{LOD_SUFFIX}" not in feed:
+            elif self._applies_to_all(name, counts[name], feed):
                 sizes.pop(name, None)
                 texts = value.dtype == object
                 whole = tuple(value.ravel().tolist()) if texts else value.tobytes()
@@ -154,18 +176,20 @@ class Joining:
         if len(known) < len(layouts):  # one that runs alone
             return Joined(first, [0], {})
         padded = self._sizes(known)
-        counts = _counts(first)
+        counts = self._counts(first)
         joined: Feed = {}
         try:
             for name, value in first.items():
-                if counts.get(name, known[0].rows) != known[0].rows:
-                    joined[name] = value  # applies to all rows, and is equal in all feeds
+                if is_lod(name, first):
+                    joined[name] = joined_value(name, value, feeds)
+                elif counts.get(name) != known[0].rows:
+                    joined[name] = value  # equal in all feeds
                 elif name in padded:
                     assert self.padding is not None
                     arrays = [feed[name] for feed in feeds]
                     joined[name] = self.padding.pad(name, arrays, padded[name])
                 else:
-                    joined[name] = joined_value(name, value, feeds)
+                    joined[name] = joined_value(name, value, feeds, self._axis(name) or 0)
         except ValueError as error:
             raise InputMismatch(str(error)) from error
         return Joined(joined, [each.rows for each in known], padded)
@@ -175,19 +199,122 @@ class Joining:
     ) -> list[Feed]:
         """Split a batch's result among its members, as ``stack.scatter`` does.
 
-        With ``by_rows``, an output of one row for a batch of several goes whole to every member.
+        With ``by_rows`` and without ``rows``, an output of one row for a batch of several goes
+        whole to every member.
 
         Raises:
             InferenceFailed: an output does not follow the batch, or its padded input.
         """
         rows = joined.rows
-        if self.by_rows and len(rows) > 1:
-            shared = {*shared, *[name for name in result if _is_one_row(name, result)]}
-        parts = scatter(result, rows, shared)
+        if self.rows is not None:
+            parts = scatter(result, rows, {*shared, *self.rows.shared}, self.rows.outputs)
+        else:
+            if self.by_rows and sum(rows) > 1 and len(rows) > 1:
+                shared = {*shared, *[name for name in result if _is_one_row(name, result)]}
+            parts = scatter(result, rows, shared)
         if not joined.padded or self.padding is None:
             return parts
         cut = self.padding.cut
         return [cut(part, feed, joined.padded) for part, feed in zip(parts, feeds, strict=True)]
+
+    def pieces_of(self, feed: Feed, rows: int, most: int) -> list[Feed]:
+        """Split a feed that has a Layout into pieces of at most ``most`` rows; arrays are views."""
+        counts = self._counts(feed)
+        pieces: list[Feed] = []
+        for start in range(0, rows, most):
+            stop = min(rows, start + most)
+            piece: Feed = {}
+            for name, value in feed.items():
+                lod = feed.get(f"{name}{LOD_SUFFIX}")
+                if is_lod(name, feed):
+                    owner = name[: -len(LOD_SUFFIX)]
+                    offsets = cut_by_lod(feed[owner], lod_offsets(value), start, stop)[1]
+                    piece[name] = np.asarray(offsets, getattr(value, "dtype", np.int64))
+                elif counts.get(name) != rows:
+                    piece[name] = value
+                elif lod is not None:
+                    piece[name] = cut_by_lod(value, lod_offsets(lod), start, stop)[0]
+                else:
+                    piece[name] = part_of(value, self._axis(name) or 0, start, stop)
+            pieces.append(piece)
+        return pieces
+
+    def put_together(
+        self, results: Sequence[Feed], rows: Sequence[int], shared: Collection[str]
+    ) -> Feed:
+        """Join the results of a feed that ran in pieces.
+
+        Args:
+            results: the results of the pieces, in order.
+            rows: of the pieces.
+            shared: outputs that are not split; the first piece's are used.
+
+        Raises:
+            InferenceFailed: an output does not have its piece's number of rows.
+        """
+        joined: Feed = {}
+        axes: Mapping[str, Axis] = {} if self.rows is None else self.rows.outputs
+        if self.rows is not None:
+            shared = {*shared, *self.rows.shared}
+        for name, value in results[0].items():
+            values = [result.get(name) for result in results]
+            axis = axes.get(name) or 0
+            if is_lod(name, results[0]):
+                joined[name] = joined_value(name, value, results)
+            elif name in shared or (
+                self.rows is None and _is_one_row(name, results[0]) and rows[0] != 1
+            ):
+                joined[name] = value
+            else:
+                for each, result, count in zip(values, results, rows, strict=True):
+                    lod = result.get(f"{name}{LOD_SUFFIX}")
+                    got = len(lod) - 1 if lod is not None else length_along(each, axis)
+                    if got != count:
+                        raise not_following(name, got, count)
+                joined[name] = _concatenated(name, values, axis)
+        return joined
+
+    def _axis(self, name: Any) -> Axis:
+        """The row axis of an input."""
+        return 0 if self.rows is None else self.rows.inputs[name]
+
+    def _counts(self, feed: Feed) -> dict[str, int]:
+        """The number of rows of each array that has a row axis.
+
+        Raises:
+            ValueError: a lod is malformed, or does not fit its array; or the model has no such
+                input, or an array lacks its row axis.
+        """
+        counts: dict[str, int] = {}
+        known = self.rows
+        for name, value in feed.items():
+            if is_lod(name, feed):
+                continue
+            axis: Axis = 0
+            if known is not None:
+                axis = known.inputs.get(name, _UNKNOWN)
+                if axis is None:
+                    continue
+                if type(value) is not np.ndarray or not 0 <= axis < value.ndim:
+                    raise ValueError(f"{name!r} has no rows")
+            elif not isinstance(value, np.ndarray) or not value.ndim:
+                continue
+            lod = feed.get(f"{name}{LOD_SUFFIX}")
+            if lod is None:
+                counts[name] = value.shape[axis]
+            else:
+                offsets = lod_offsets(lod)
+                if offsets[-1] != len(value):
+                    text = f"the lod of {name!r} ends at {offsets[-1]} of {len(value)} rows"
+                    raise ValueError(text)
+                counts[name] = len(offsets) - 1
+        return counts
+
+    def _applies_to_all(self, name: Any, count: int, feed: Feed) -> bool:
+        """Whether an array of one row applies to all rows of a feed."""
+        return (
+            self.rows is None and self.by_rows and count == 1 and f"{name}{LOD_SUFFIX}" not in feed
+        )
 
     def _sizes(self, layouts: Sequence[Layout]) -> dict[str, Shape]:
         """The common shapes of the arrays that may be padded."""
@@ -207,85 +334,16 @@ class Joining:
         )
 
 
-def pieces_of(feed: Feed, rows: int, most: int) -> list[Feed]:
-    """Split a feed that has a Layout into pieces of at most ``most`` rows; arrays are views."""
-    counts = _counts(feed)
-    pieces: list[Feed] = []
-    for start in range(0, rows, most):
-        stop = min(rows, start + most)
-        piece: Feed = {}
-        for name, value in feed.items():
-            lod = feed.get(f"{name}{LOD_SUFFIX}")
-            if is_lod(name, feed):
-                owner = name[: -len(LOD_SUFFIX)]
-                offsets = cut_by_lod(feed[owner], lod_offsets(value), start, stop)[1]
-                piece[name] = np.asarray(offsets, getattr(value, "dtype", np.int64))
-            elif counts.get(name) != rows:
-                piece[name] = value
-            elif lod is not None:
-                piece[name] = cut_by_lod(value, lod_offsets(lod), start, stop)[0]
-            else:
-                piece[name] = value[start:stop]
-        pieces.append(piece)
-    return pieces
+_UNKNOWN: Final = -1  # no axis: the model has no such input
 
 
-def put_together(results: Sequence[Feed], rows: Sequence[int], shared: Collection[str]) -> Feed:
-    """Join the results of a feed that ran in pieces.
-
-    Args:
-        results: the results of the pieces, in order.
-        rows: of the pieces.
-        shared: outputs that are not split; the first piece's are used.
-
-    Raises:
-        InferenceFailed: an output does not have its piece's number of rows.
-    """
-    joined: Feed = {}
-    for name, value in results[0].items():
-        values = [result.get(name) for result in results]
-        if is_lod(name, results[0]):
-            joined[name] = joined_value(name, value, results)
-        elif name in shared or (_is_one_row(name, results[0]) and rows[0] != 1):
-            joined[name] = value
-        else:
-            for each, result, count in zip(values, results, rows, strict=True):
-                lod = result.get(f"{name}{LOD_SUFFIX}")
-                got = len(lod) - 1 if lod is not None else _length(each)
-                if got != count:
-                    raise not_following(name, got, count)
-            joined[name] = _concatenated(name, values)
-    return joined
-
-
-def _concatenated(name: str, values: Sequence[Any]) -> Any:
+def _concatenated(name: str, values: Sequence[Any], axis: int) -> Any:
     if isinstance(values[0], list):
         return [item for value in values for item in value]
     try:
-        return np.concatenate(values)
+        return np.concatenate(values, axis=axis)
     except (TypeError, ValueError) as error:
         raise not_following(name, None, len(values)) from error
-
-
-def _counts(feed: Feed) -> dict[str, int]:
-    """The number of rows of each array that has an axis.
-
-    Raises:
-        ValueError: a lod is malformed, or does not fit its array.
-    """
-    counts: dict[str, int] = {}
-    for name, value in feed.items():
-        if not isinstance(value, np.ndarray) or not value.ndim or is_lod(name, feed):
-            continue
-        lod = feed.get(f"{name}{LOD_SUFFIX}")
-        if lod is None:
-            counts[name] = len(value)
-        else:
-            offsets = lod_offsets(lod)
-            if offsets[-1] != len(value):
-                raise ValueError(f"the lod of {name!r} ends at {offsets[-1]} of {len(value)} rows")
-            counts[name] = len(offsets) - 1
-    return counts
 
 
 def _is_one_row(name: str, result: Feed) -> bool:
@@ -293,9 +351,3 @@ def _is_one_row(name: str, result: Feed) -> bool:
     if not isinstance(value, np.ndarray) or value.ndim == 0 or f"{name}{LOD_SUFFIX}" in result:
         return False
     return len(value) == 1
-
-
-def _length(value: Any) -> int | None:
-    if isinstance(value, np.ndarray):
-        return len(value) if value.ndim else None
-    return len(value) if isinstance(value, list) else None

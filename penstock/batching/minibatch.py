@@ -1,13 +1,14 @@
 """Plans the ``process`` calls of a batch; a sample may have several feeds (a mini-batch).
 
-``preprocess`` may return a list of feeds; ``process`` then runs once per element, in order, and
-``postprocess`` gets the list of results. Samples with a list and samples with a single feed may be
-in the same batch. Source: ``docs/compatibility.md`` (mini-batches).
+``preprocess`` may return a list of feeds, and ``postprocess`` then gets the list of results. Where
+the model's rows are known, the feeds of all samples are joined, up to the batch's size; otherwise
+``process`` runs once per element, in order. Samples with a list and samples with a single feed may
+be in the same batch. Source: ``docs/compatibility.md`` (mini-batches).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from penstock.batching.joining import Joining
@@ -17,48 +18,48 @@ from penstock.request import Feed
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One ``process`` call: the stacked feeds of some members, or one feed of a mini-batch.
+    """One ``process`` call.
 
     Attributes:
-        members: their positions in the batch.
-        piece: index into the only member's list of feeds; None for ordinary feeds.
-        rows: of each member, where all feeds are alike (``rows_alike``).
+        members: positions of the feeds that it joins.
+        rows: of each, where all feeds are alike (``rows_alike``).
     """
 
     members: tuple[int, ...]
-    piece: int | None = None
     rows: list[int] | None = field(default=None, compare=False)
 
 
-def explode(
-    feeds: Sequence[Feed | list[Feed] | None],
-    joining: Joining | None = None,
-    *,
-    joined: bool = True,
+def plan_calls(
+    feeds: Sequence[Feed], joining: Joining | None = None, *, joined: bool = True
 ) -> list[Call]:
-    """The calls of a batch: one for feeds that can be joined, one for each element of a list.
+    """The calls for these feeds: one for those that can be joined.
 
     Args:
-        feeds: for each member, what ``preprocess`` returned; None for members that do not run.
+        feeds: at least one.
         joining: decides which can; without it, feeds of equal signature.
         joined: False if any feeds may share a call.
     """
-    single = [position for position, feed in enumerate(feeds) if isinstance(feed, dict)]
-    calls: list[Call] = []
-    if single and not joined:
-        calls = [Call(tuple(single))]
-    elif single:
-        # The same test again, for the type checker.
-        ordinary = [feed for feed in feeds if isinstance(feed, dict)]
-        rows = rows_alike(ordinary) if joining is None or joining.padding is None else None
-        if rows is not None:
-            calls = [Call(tuple(single), rows=rows)]
-        else:
-            groups = group(ordinary) if joining is None else joining.groups(ordinary)
-            calls = [Call(tuple([single[i] for i in members])) for members in groups]
-    if len(single) == len(feeds):
-        return calls
-    for position, feed in enumerate(feeds):
-        if isinstance(feed, list):
-            calls.extend(Call((position,), piece) for piece in range(len(feed)))
-    return calls
+    if not joined:
+        return [Call(tuple(range(len(feeds))))]
+    rows = rows_alike(feeds) if joining is None or joining.is_plain else None
+    if rows is not None:
+        return [Call(tuple(range(len(feeds))), rows)]
+    groups = group(feeds) if joining is None else joining.groups(feeds)
+    return [Call(tuple(members)) for members in groups]
+
+
+def in_turn(sizes: Sequence[int], most: int) -> Iterator[slice]:
+    """Consecutive parts of a mini-batch's feeds, each of at most ``most`` rows, or of one feed.
+
+    Args:
+        sizes: the rows of each feed; 1 each if feeds are counted.
+        most: the size of a batch.
+    """
+    start = total = 0
+    for index, size in enumerate(sizes):
+        if index > start and total + size > most:
+            yield slice(start, index)
+            start, total = index, 0
+        total += size
+    if sizes:
+        yield slice(start, len(sizes))

@@ -7,8 +7,8 @@ batch's number of rows. Source: ``docs/compatibility.md`` (merging and splitting
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 
@@ -43,7 +43,11 @@ def signature(feed: Feed) -> tuple[Any, ...]:
 def value_key(name: Any, value: Any) -> tuple[Any, ...]:
     """The part of a key for a value without rows: its name and the value itself."""
     if isinstance(value, np.ndarray):
-        return (name, value.dtype.str, value.tobytes())
+        if value.dtype.hasobject:
+            items = value.ravel().tolist()
+            texts = all(isinstance(item, str) for item in items)
+            return (name, value.shape, tuple(items) if texts else id(value))
+        return (name, value.dtype.str, value.shape, value.tobytes())
     return (name, *_identity(value))
 
 
@@ -93,7 +97,9 @@ def rows_alike(feeds: Sequence[Feed]) -> list[int] | None:
             if type(value) is not np.ndarray or value.dtype != dtype:
                 return None
             found = value.shape
-            if found[1:] != shape or not found or (rows != found[0] and rows >= 0):
+            if found[1:] != shape or not found or not found[0]:
+                return None
+            if rows != found[0] and rows >= 0:
                 return None
             rows = found[0]
         counts.append(rows)
@@ -108,12 +114,15 @@ def concatenated(feeds: Sequence[Feed]) -> Feed:
 def _may_share(feed: Feed) -> bool:
     """Whether the feed can be joined with others and its result be split again.
 
-    The feed must have an array, and all its arrays the same number of rows: texts, numbers and
-    lists have no batch axis, so it is unknown how many rows of the result would belong to them.
+    The feed must have an array, and all its arrays the same number of rows, at least one: texts,
+    numbers and lists have no batch axis, so it is unknown how many rows of the result would belong
+    to them.
     """
     found = False
     try:
         rows = rows_of(feed)
+        if not rows:
+            return False
         for name, value in feed.items():
             if is_lod(name, feed):
                 continue
@@ -174,8 +183,9 @@ def stack(feeds: Sequence[Feed]) -> tuple[Feed, list[int]]:
     return joined, rows
 
 
-def joined_value(name: Any, value: Any, feeds: Sequence[Feed]) -> Any:
-    """One value of all feeds: the arrays one after the other, or the value that all have.
+def joined_value(name: Any, value: Any, feeds: Sequence[Feed], axis: int = 0) -> Any:
+    """One value of all feeds: the arrays one after the other along an axis, or the value that all
+    have.
 
     Raises:
         ValueError: a lod is malformed.
@@ -183,17 +193,26 @@ def joined_value(name: Any, value: Any, feeds: Sequence[Feed]) -> Any:
     if is_lod(name, feeds[0]):
         return _like(value, join_lods([lod_offsets(feed[name]) for feed in feeds]))
     if isinstance(value, np.ndarray) and value.ndim:
-        return np.concatenate([feed[name] for feed in feeds])
+        return np.concatenate([feed[name] for feed in feeds], axis=axis)
     return value
 
 
-def scatter(result: Feed, rows: Sequence[int], shared: Collection[str] = ()) -> list[Feed]:
+_FIRST: Final[Mapping[str, int | None]] = {}
+
+
+def scatter(
+    result: Feed,
+    rows: Sequence[int],
+    shared: Collection[str] = (),
+    axes: Mapping[str, int | None] = _FIRST,
+) -> list[Feed]:
     """Split a batch's result among its members.
 
     Args:
         result: what ``process`` returned for the stacked feed. Parts of arrays are views.
         rows: the rows of each member, as ``stack`` returned them.
         shared: names of outputs that are not split: each member gets the whole value.
+        axes: the row axes of outputs; 0 where one is not named.
 
     Raises:
         InferenceFailed: an output has another number of rows than the batch and is not shared.
@@ -214,11 +233,12 @@ def scatter(result: Feed, rows: Sequence[int], shared: Collection[str] = ()) -> 
                     part[name + LOD_SUFFIX] = lod
         elif lod is not None:
             _scatter_sequences(parts, name, value, lod, bounds)
-        elif _length(value) == total:
-            for part, start, stop in zip(parts, bounds, bounds[1:], strict=False):
-                part[name] = value[start:stop]
         else:
-            raise not_following(name, _length(value), total)
+            axis = axes.get(name) or 0
+            if length_along(value, axis) != total:
+                raise not_following(name, length_along(value, axis), total)
+            for part, start, stop in zip(parts, bounds, bounds[1:], strict=False):
+                part[name] = part_of(value, axis, start, stop)
     return parts
 
 
@@ -243,10 +263,16 @@ def _like(original: Any, offsets: list[int]) -> Any:
     return offsets
 
 
-def _length(value: Any) -> int | None:
+def length_along(value: Any, axis: int = 0) -> int | None:
+    """The size of an array's axis, or of a list; None if there is none."""
     if isinstance(value, np.ndarray):
-        return int(value.shape[0]) if value.ndim else None
+        return int(value.shape[axis]) if value.ndim > axis else None
     return len(value) if isinstance(value, list) else None
+
+
+def part_of(value: Any, axis: int, start: int, stop: int) -> Any:
+    """These rows of an array, as a view, or of a list."""
+    return value[(*[slice(None)] * axis, slice(start, stop))] if axis else value[start:stop]
 
 
 def not_following(name: str, got: int | None, total: int) -> InferenceFailed:

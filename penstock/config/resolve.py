@@ -12,8 +12,10 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from penstock.batching.decision import Verify
 from penstock.batching.joining import Joining
 from penstock.batching.padding import Axes, Padding
+from penstock.batching.rows import Declared
 from penstock.client.endpoints import parse_endpoints
 from penstock.client.remote import RemoteKind, RemoteOptions
 from penstock.config.checks import unavailable_op
@@ -21,6 +23,7 @@ from penstock.config.problems import dotted, explain
 from penstock.config.schema import OpConfig
 from penstock.errors import ConfigError
 from penstock.executors.kinds import THREAD, ExecutorKind, kind_named
+from penstock.executors.probing import PROBE_SECONDS
 from penstock.executors.work import WorkOptions
 from penstock.protocols import media
 from penstock.runtimes.runtime import ModelOptions
@@ -49,8 +52,11 @@ CONSTRUCTOR: Final = (
     "retry",
     "batch_size",
     "auto_batching_timeout",
+    "rows",
+    "shared_outputs",
+    "verify_batches",
 )
-"""Keys that are also parameters of an op's constructor, in the same units."""
+"""Keys that are also attributes of an op, most of them parameters of its constructor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +75,11 @@ class OpOptions(WorkOptions):
         cpus: CPU sets of its worker processes, one for each, in turn; empty is all CPUs.
         thread_num: CPU threads that one run of its model may use.
         fetch_list: outputs to fetch; None is all.
+        rows: the row axes that the user declared.
+        shared_outputs: outputs that the user says are shared.
+        verify: see ``batching.decision``.
+        verify_seconds: the most seconds of the probe.
+        examples: files with inputs for the probe.
         model: the op's local model, or that of a server started for it; None is no model, or a
             remote one.
     """
@@ -78,7 +89,6 @@ class OpOptions(WorkOptions):
     kill_late: bool = False
     memory_limit: int | None = None
     max_batches: int | None = None
-    batch_size: int = 1
     window: float | None = None
     splits: bool = False
     overrun: bool = False
@@ -88,6 +98,11 @@ class OpOptions(WorkOptions):
     cpus: tuple[frozenset[int], ...] = ()
     thread_num: int = _THREADS
     fetch_list: tuple[str, ...] | None = None
+    rows: Declared | None = None
+    shared_outputs: tuple[str, ...] = ()
+    verify: Verify = "auto"
+    verify_seconds: float = PROBE_SECONDS
+    examples: tuple[str, ...] = ()
     model: ModelOptions | None = None
 
     @property
@@ -170,6 +185,11 @@ def resolve_op(
         cpus=entry.cpus,
         thread_num=thread_num,
         fetch_list=fetch_list,
+        rows=source("rows").rows,
+        shared_outputs=source("shared_outputs").shared_outputs,
+        verify=source("verify_batches").verify_batches,
+        verify_seconds=entry.verify_seconds,
+        examples=entry.examples,
         model=model,
         remote=remote,
     )

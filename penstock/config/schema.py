@@ -28,9 +28,11 @@ from pydantic import (
     model_validator,
 )
 
+from penstock.batching.rows import FIRST
 from penstock.client.endpoints import parse_endpoints
 from penstock.errors import ConfigError
 from penstock.executors.kinds import kind_named
+from penstock.executors.probing import PROBE_SECONDS
 
 MAX_INT32 = (1 << 31) - 1
 """Upper bound of counts and milliseconds: what the original's 32-bit fields could hold."""
@@ -172,6 +174,32 @@ def _entry_point(value: str) -> str:
         raise ValueError("must name a file and what it defines, such as service.py:OcrService")
     return value
 
+
+def _row_axes(value: object) -> object:
+    if value is None or value == FIRST:
+        return value
+    if not isinstance(value, dict) or not value:
+        raise ValueError("must be first, or row axes by name, such as {x: 0, threshold: none}")
+    axes = {name: None if axis == "none" else axis for name, axis in value.items()}
+    for name, axis in axes.items():
+        if axis is not None and (type(axis) is not int or axis < 0):
+            raise ValueError(f"must be numbers of axes, or none; that of {name} is {axis!r}")
+    return axes
+
+
+_ROWS_SCHEMA = {
+    "anyOf": [
+        {"const": FIRST},
+        {
+            "type": "object",
+            "additionalProperties": {
+                "anyOf": [{"type": "integer", "minimum": 0}, {"const": "none"}, {"type": "null"}]
+            },
+        },
+        {"type": "null"},
+    ]
+}
+RowAxes: TypeAlias = Annotated[Any, AfterValidator(_row_axes), WithJsonSchema(_ROWS_SCHEMA)]
 
 _PORT_SCHEMA = {
     "anyOf": [{"const": 0}, {"type": "integer", "minimum": 1024, "maximum": 65535}],
@@ -578,6 +606,33 @@ class OpConfig(Section):
         default=True,
         description="With `batch_rows`, split a request of more than `batch_size` rows into"
         " pieces, which any workers run, and join their results; false runs it whole, alone.",
+    )
+    rows: RowAxes = Field(
+        default=None,
+        description="The row axis of each input and output of the op's model, such as `{x: 0,"
+        " threshold: none, y: 0}`; or `first`: axis 0 of all of them. An input without a row axis"
+        " has one value for a batch. Tensors that are not named are found by the model's signature"
+        " or by running it, see [Batches](batches.md).",
+    )
+    shared_outputs: Names = Field(
+        default=(),
+        description="Outputs without a row axis that are equal whatever the rows are, such as"
+        " class names: each request of a batch gets the whole output.",
+    )
+    verify_batches: Literal["auto", "strict", "off"] = Field(
+        default="auto",
+        description="Before the start, run the op's model on small inputs, one by one and in"
+        " batches. If the answers differ, `auto` runs the op's requests one at a time, with a"
+        " warning, and `strict` fails the start. `off` does not run it: what `rows` and the"
+        " model's signature leave open is then assumed to be on the first axes.",
+    )
+    verify_seconds: Seconds = Field(
+        default=PROBE_SECONDS, description="The most seconds that `verify_batches` takes."
+    )
+    examples: Names = Field(
+        default=(),
+        description="Files with inputs for `verify_batches`, if generated ones do not fit: a"
+        " `.npz` file for each request, with an array for each input.",
     )
     enable_overrun: bool = Field(
         default=False,

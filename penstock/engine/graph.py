@@ -74,6 +74,7 @@ class ServedGraph:
         declared: returns its inputs and outputs if they are known, maybe only after its workers
             have started.
         promise: checks its results; None if no outputs are declared.
+        started: called when its workers have started.
 
     Attributes:
         state: see GraphState.
@@ -94,6 +95,7 @@ class ServedGraph:
         ends: Ends | None = None,
         declared: Callable[[], Signature | None] = lambda: None,
         promise: Promise | None = None,
+        started: Callable[[], None] = lambda: None,
     ) -> None:
         self.engine = engine
         self.plan = plan
@@ -107,6 +109,7 @@ class ServedGraph:
         self.guarded = True
         self._declared = declared
         self.promise = promise
+        self._started = started
         self._signature: Signature | None = None
         self.time_limit = engine.options.time_limit
         self.now = engine.clock.now
@@ -159,6 +162,7 @@ class ServedGraph:
             StartupError: a worker cannot start; the workers of its op are ended, others may run.
         """
         await asyncio.gather(*(stage.executor.start() for stage in self.stages))
+        self._started()
 
     async def close(self, timeout: float) -> bool:
         """Stop the workers; returns whether every call ended within ``timeout`` seconds."""

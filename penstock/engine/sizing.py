@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.batching.joining import Joining, pieces_of, put_together
+from penstock.batching.joining import Joining
 from penstock.batching.padding import Shape, filled_in
 from penstock.batching.stack import rows_of
 from penstock.errors import RequestError
@@ -27,19 +27,25 @@ class Pieces:
     Args:
         inputs: the inputs of each piece.
         rows: the rows of each piece.
+        joining: joins their outcomes.
         shared: outputs that are not split.
 
     Attributes:
         ended: whether the outcome of the whole is known.
     """
 
-    __slots__ = ("_missing", "_outcomes", "_rows", "_shared", "ended", "inputs")
+    __slots__ = ("_joining", "_missing", "_outcomes", "_rows", "_shared", "ended", "inputs")
 
     def __init__(
-        self, inputs: list[dict[str, Feed]], rows: Sequence[int], shared: Collection[str]
+        self,
+        inputs: list[dict[str, Feed]],
+        rows: Sequence[int],
+        joining: Joining,
+        shared: Collection[str],
     ) -> None:
         self.inputs = inputs
         self.ended = False
+        self._joining = joining
         self._rows = rows
         self._shared = shared
         self._missing = len(rows)
@@ -56,7 +62,8 @@ class Pieces:
             return outcome
         outcomes, self._outcomes = self._outcomes, []
         try:
-            value = put_together([each.value or {} for each in outcomes], self._rows, self._shared)
+            values = [each.value or {} for each in outcomes]
+            value = self._joining.put_together(values, self._rows, self._shared)
         except RequestError as error:
             return Outcome(None, error)
         return Outcome(value, jump=all(each.jump for each in outcomes))
@@ -75,6 +82,8 @@ class Sizing:
             number of rows.
         reads: whether ``preprocess`` converts lists and texts to arrays; samples with such share a
             batch, whatever their sizes.
+        renamed: makes the model's inputs of a sample's input, whose names are those of another
+            model's outputs; None: its names are the model's.
     """
 
     joining: Joining
@@ -83,6 +92,7 @@ class Sizing:
     shared: Collection[str] = ()
     fills: bool = False
     reads: bool = False
+    renamed: Callable[[Feed], Feed] | None = None
 
     @property
     def joins(self) -> Callable[[Sequence[Shape], Sequence[Shape]], Sequence[Shape] | None] | None:
@@ -96,6 +106,8 @@ class Sizing:
         sample.shapes, sample.elements = (), 0
         (feed,) = sample.inputs.values()
         try:
+            if self.renamed is not None:
+                feed = self.renamed(feed)
             if self.reads and _unread(feed):
                 sample.key = "unread"
                 sample.rows = self.most if self.fills else max(1, rows_of(feed))
@@ -124,16 +136,18 @@ class Sizing:
             return None
         ((source, feed),) = inputs.items()
         try:
+            if self.renamed is not None:
+                feed = self.renamed(feed)
             layout = self.joining.layout(feed)
         except Exception:  # noqa: BLE001 - as above
             return None
         if layout is None or layout.rows <= self.most:
             return None
         most = max(self.most, -(-layout.rows // MOST_PIECES))
-        pieces = pieces_of(feed, layout.rows, most)
+        pieces = self.joining.pieces_of(feed, layout.rows, most)
         rows = [most] * (len(pieces) - 1)
         rows.append(layout.rows - sum(rows))
-        return Pieces([{source: piece} for piece in pieces], rows, self.shared)
+        return Pieces([{source: piece} for piece in pieces], rows, self.joining, self.shared)
 
     def filled_in(self, batch: Batch) -> tuple[int, int]:
         """The number of elements in padded arrays of a batch, and how many of them are padding."""

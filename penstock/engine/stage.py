@@ -24,6 +24,7 @@ from collections.abc import Callable, Hashable
 from functools import partial
 
 from penstock.batching.batcher import Batcher, FifoQueue
+from penstock.batching.decision import Batching
 from penstock.batching.dispatch import HAND_OVER_BUDGET, HandOver
 from penstock.engine.clock import Clock
 from penstock.engine.quarantine import Quarantine
@@ -59,6 +60,9 @@ class Stage:
         instruments: the engine's.
         key_of: the batching key of a sample, from its inputs; None if it depends on ``preprocess``.
         sizing: measures samples if batches are counted in rows or padded; replaces ``key_of``.
+
+    Attributes:
+        batching: how its requests are batched; None: as its arguments say.
     """
 
     def __init__(
@@ -89,6 +93,7 @@ class Stage:
         )
         self._key_of = key_of
         self.sizing = sizing
+        self.batching: Batching | None = None
         self._busy = 0
         self._hand_over = HandOver()
         self._out: dict[Work, float] = {}  # with the time of the hand-over
@@ -102,6 +107,17 @@ class Stage:
         self._samples = 0
         self._timeouts = 0
         self._elements = self._filled_in = 0
+
+    def batch_by(
+        self,
+        batching: Batching,
+        batcher: Batcher | FifoQueue,
+        key_of: Callable[[dict[str, Feed]], Hashable] | None,
+        sizing: Sizing | None,
+    ) -> None:
+        """Batch as its workers have decided; only before the first sample."""
+        self.batching = batching
+        self.batcher, self._key_of, self.sizing = batcher, key_of, sizing
 
     def statistics(self) -> StageStatistics:
         """A snapshot of the stage's state."""

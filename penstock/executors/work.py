@@ -21,11 +21,11 @@ import time
 from asyncio import CancelledError
 from collections.abc import Generator, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from penstock.batching.joining import Joined, Joining
-from penstock.batching.minibatch import Call, explode
+from penstock.batching.minibatch import in_turn, plan_calls
 from penstock.batching.stack import concatenated, scatter, stack
 from penstock.client.remote import RemoteOptions
 from penstock.errors import (
@@ -33,7 +33,6 @@ from penstock.errors import (
     DeadlineExceeded,
     InferenceFailed,
     InputMismatch,
-    ModelError,
     OpTimeout,
     RequestError,
     ServiceBusy,
@@ -86,6 +85,7 @@ class WorkOptions:
         label: the op's name in the log, with its service's if there are several; None: its name.
         remote: the model that the default ``process`` calls; None is the op's own model, if any.
         joining: how feeds are joined; None: with ``penstock.batching.stack`` only.
+        batch_size: the most requests, or with ``batch_rows`` the most rows, of one call.
     """
 
     isolate_errors: bool = True
@@ -96,6 +96,7 @@ class WorkOptions:
     label: str | None = None
     remote: RemoteOptions | None = None
     joining: Joining | None = None
+    batch_size: int = 1
 
 
 class BoundOp:
@@ -111,7 +112,7 @@ class BoundOp:
         runs: whether the op overrides ``process``, or has a model, local or remote.
         after_model: whether it is a model that takes the outputs of another model unchanged.
         fed_as_it_is: whether ``process`` gets the op's input unchanged, without a ``preprocess``.
-        joining: that of the options, with the model's axes.
+        joining: that of the options.
         alters: whether even a feed that runs alone may be padded.
     """
 
@@ -124,6 +125,7 @@ class BoundOp:
         self.postprocess = own_hook(self.op, "postprocess")
         self.model = model
         self.options = options
+        self.joining = options.joining
         self.index = index
         self.runs = any(each is not None for each in (self.process, model, options.remote))
         self.fed_as_it_is = self.runs and self.preprocess is None
@@ -131,8 +133,14 @@ class BoundOp:
         self.after_model = type(op) is ModelOp and any(
             type(each) is ModelOp for each in op.get_input_ops()
         )
-        self.joining = joining_of(op.name, options, model)
-        self.alters = self.joining is not None and self.joining.alters
+        self.alters = options.joining is not None and options.joining.alters
+
+    def run_by(self, options: WorkOptions) -> None:
+        """Change the options, before the first batch; for a worker that opened the op before it was
+        known how requests are batched.
+        """
+        self.options, self.joining = options, options.joining
+        self.alters = options.joining is not None and options.joining.alters
 
     async def call_async(self, feed_batch: list[Feed], log_id: int) -> Answer:
         """One ``process`` call of a coroutine hook; returns its failures as values."""
@@ -143,23 +151,6 @@ class BoundOp:
             raise
         except HOOK_FAULTS as error:
             return process_raised(self.name, error, log_id, self.label)
-
-
-def joining_of(op: str, options: WorkOptions, model: Model | None) -> Joining | None:
-    """How an op's feeds are joined, with the model's variable axes.
-
-    Raises:
-        ModelError: the declared axes do not match the model.
-    """
-    joining = options.joining
-    if joining is None or joining.padding is None or model is None:
-        return joining
-    try:
-        padding = joining.padding.of_model(model.inputs, model.outputs)
-    except ValueError as error:
-        raise ModelError(f"op {op!r}: {error}") from error
-    open_axes = any(any(axes) for axes in (padding.inputs or {}).values())
-    return replace(joining, padding=padding if open_axes else None)
 
 
 class Member:
@@ -309,10 +300,49 @@ def begin(op: BoundOp, samples: Sequence[Sample], now: float) -> list[Member]:
 
 def calls(op: BoundOp, members: Sequence[Member]) -> Generator[Asked, Answer, None]:
     """The second step: yields every ``process`` call that the members need, one after the other."""
-    feeds = [member.feed for member in members]
-    if any(feed is not None for feed in feeds):
-        for call in explode(feeds, op.joining, joined=op.op.joins_feeds):
-            yield from _run_call(op, [members[position] for position in call.members], call)
+    single = [member for member in members if isinstance(member.feed, dict)]
+    lists = [member for member in members if isinstance(member.feed, list)]
+    if op.joining is None or op.joining.rows is None:
+        yield from _run_all(op, single)
+        for member in lists:
+            yield from _run_in_order(op, member)
+        return
+    parts = [[Member(member.sample, piece) for piece in member.feed] for member in lists]
+    yield from _run_all(op, single)
+    pieces = [piece for each in parts for piece in each]
+    for part in in_turn([_size(op.joining, piece.feed) for piece in pieces], op.options.batch_size):
+        yield from _run_all(op, pieces[part])
+    for member, each in zip(lists, parts, strict=True):
+        member.error = next((piece.error for piece in each if piece.error is not None), None)
+        member.result = [piece.result for piece in each]
+
+
+def _run_all(op: BoundOp, members: Sequence[Member]) -> Generator[Asked, Answer, None]:
+    """Run feeds in as few calls as can join them."""
+    if members:
+        feeds = [member.feed for member in members]
+        for call in plan_calls(feeds, op.joining, joined=op.op.joins_feeds):
+            yield from _run_together(op, [members[each] for each in call.members], call.rows)
+
+
+def _run_in_order(op: BoundOp, member: Member) -> Generator[Asked, Answer, None]:
+    """Run the feeds of a mini-batch one by one, until one fails."""
+    for feed in member.feed:
+        if member.sample.gone:
+            member.error = _CANCELLED
+        if member.error is not None:
+            return
+        answer = yield [feed], member.sample.log_id
+        if isinstance(answer, RequestError):
+            member.error = answer
+        else:
+            member.result.append(answer)
+
+
+def _size(joining: Joining, feed: Feed) -> int:
+    """What a feed counts for in the batch."""
+    layout = joining.layout(feed) if joining.by_rows else None
+    return 1 if layout is None else layout.rows
 
 
 def end(op: BoundOp, members: Sequence[Member]) -> list[Outcome]:
@@ -331,22 +361,6 @@ def end(op: BoundOp, members: Sequence[Member]) -> list[Outcome]:
     if op.jumps:
         _ask_to_jump(op, members, outcomes)
     return outcomes
-
-
-def _run_call(op: BoundOp, members: Sequence[Member], call: Call) -> Generator[Asked, Answer, None]:
-    """Make one planned call; sets the results or errors of its members."""
-    if call.piece is None:
-        yield from _run_together(op, members, call.rows)
-        return
-    (member,) = members
-    if member.sample.gone:
-        member.error = _CANCELLED
-    if member.error is None:
-        answer = yield [member.feed[call.piece]], member.sample.log_id
-        if isinstance(answer, RequestError):
-            member.error = answer
-        else:
-            member.result.append(answer)
 
 
 def _run_together(

@@ -14,6 +14,8 @@ from pathlib import Path
 from types import MethodType
 from typing import Any, ClassVar, Self
 
+from penstock.batching.decision import Verify
+from penstock.batching.rows import Declared
 from penstock.errors import GraphError, NotProvided
 from penstock.ops.channel_data import ChannelData
 from penstock.request import Feed
@@ -47,6 +49,16 @@ class Op:
 
     shared_outputs: ClassVar[Sequence[str]] = ()
     """Outputs of ``process`` that are not split: each request of the batch gets the whole value."""
+
+    rows: Declared | None = None
+    """The row axes of the inputs and outputs of the op's model, as for the key ``rows``."""
+
+    verify_batches: Verify | None = None
+    """The key of this name; None: as configured."""
+
+    examples: Sequence[Feed] = ()
+    """Inputs of the model, one dict of arrays for each request, with which ``verify_batches``
+    compares batches and single runs; by default they are generated."""
 
     model_path: Path | None = None
     """The constructor's model, if any."""

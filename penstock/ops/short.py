@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from penstock.batching.decision import Verify
+from penstock.batching.rows import Declared
 from penstock.errors import GraphError, HookError, InputMismatch, NotProvided, RequestError
 from penstock.ops.failures import type_instead
 from penstock.ops.functions import name_of, uncallable
@@ -39,6 +41,11 @@ class Model(Op):
         path: a model's file or folder.
         inputs: the op before it; None means the request.
         name: the op's name; by default the file name without its suffix.
+        rows: the row axes of the model's inputs and outputs, such as ``{"x": 0, "scale": None}``,
+            or ``"first"``: axis 0 of all of them.
+        shared_outputs: outputs without a row axis that each request of a batch gets whole.
+        verify_batches: ``"auto"``, ``"strict"`` or ``"off"``, see the key of this name.
+        examples: inputs for it, one dict of arrays for each request.
         options: any other parameter of ``Op``.
 
     Nested lists of numbers, and texts such as ``"[[1, 2, 3]]"``, are converted to arrays. After
@@ -55,9 +62,17 @@ class Model(Op):
         inputs: Op | None = None,
         *,
         name: str | None = None,
+        rows: Declared | None = None,
+        shared_outputs: Sequence[str] = (),
+        verify_batches: Verify | None = None,
+        examples: Sequence[Feed] = (),
         **options: Any,
     ) -> None:
         self.model_path = Path(path)
+        self.rows = rows
+        self.shared_outputs = shared_outputs  # type: ignore[misc]  # of this op, not of its class
+        self.verify_batches = verify_batches
+        self.examples = examples
         name = name or self.model_path.stem
         _check_options(name, options)
         super().__init__(name=name, input_ops=inputs, **options)
@@ -71,7 +86,7 @@ class Model(Op):
         (feed,) = input_dicts.values()
         for source in self._input_ops:  # one at most
             if isinstance(source, Model):
-                return _inputs(self.client.model.feed_names, feed)
+                return inputs_from(self.client.model.feed_names, feed)
         for value in feed.values():
             if type(value) is not np.ndarray:
                 return {
@@ -95,7 +110,7 @@ def sources_of(inputs: Sequence[str], outputs: Collection[str]) -> dict[str, str
     return dict(zip(inputs, outputs, strict=True)) if len(inputs) == len(outputs) else None
 
 
-def _inputs(wanted: Sequence[str], outputs: Feed) -> Feed:
+def inputs_from(wanted: Sequence[str], outputs: Feed) -> Feed:
     """The inputs of a model from the outputs of another, as ``Model`` matches them."""
     names = {*wanted}
     if outputs.keys() == names:

@@ -8,27 +8,29 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from penstock.batching.batcher import BatchPolicy, batcher_for
-from penstock.batching.stack import signature
+from penstock.batching.batcher import Batcher, BatchPolicy, FifoQueue, batcher_for
+from penstock.batching.decision import Batching
 from penstock.config.resolve import OpOptions
 from penstock.engine.clock import LoopClock
 from penstock.engine.engine import Engine, EngineOptions, log_dropped
 from penstock.engine.graph import ServedGraph
 from penstock.engine.promise import Promise
 from penstock.engine.sizing import Sizing
+from penstock.engine.stage import Stage
 from penstock.errors import ModelError, StartupError
 from penstock.executors.executor import Executor
 from penstock.executors.kinds import ExecutorSpec
+from penstock.executors.probing import VERIFYING
 from penstock.executors.processes.control import Spawner
 from penstock.executors.processes.executor import LOG_AFTER
 from penstock.executors.remote import Outgoing, passed_on
-from penstock.executors.work import BoundOp, joining_of
+from penstock.executors.work import BoundOp
 from penstock.graph.dag import REQUEST
 from penstock.instrument import Instrument, Instruments
 from penstock.ops.ends import Ends
@@ -37,11 +39,11 @@ from penstock.ops.hooks import bind, overrides
 from penstock.ops.op import Op
 from penstock.ops.short import Model as ModelOp
 from penstock.ops.short import sources_of
-from penstock.request import Feed
 from penstock.runtimes.local_service import LocalPredictor
-from penstock.runtimes.model import Model
+from penstock.runtimes.model import Model, fixed_rows
 from penstock.runtimes.model_input import can_take
-from penstock.service.blueprint import Blueprint, Deployment, is_measured, supervision_of
+from penstock.service.batches import batch_key_of, batched, batching_of, check_size, sizing_of
+from penstock.service.blueprint import Blueprint, Deployment, supervision_of
 from penstock.service.children import end_now
 from penstock.service.listening import key_of
 from penstock.service.models import (
@@ -156,10 +158,11 @@ class GraphWorks:
         self.ends = Ends(graph.request_op, graph.response_op)
         self._models: list[Model | None] = []
         self._options: list[OpOptions] = []
+        self._batching: list[Batching | None] = []  # None: its workers decide
         notes: dict[str, None] = {}
         here: list[Op] = []
         for op, options in zip(graph.ops, blueprint.options, strict=True):
-            model = None
+            model = batching = None
             label = deployment.op_name(blueprint, op.name)
             options = replace(options, label=label)
             if options.executor.opens_here:
@@ -167,16 +170,21 @@ class GraphWorks:
                 entry = blueprint.config.op.get(op.name)
                 with watched(label, _OPENS):
                     model = open_model(op, options, entry, deployment.engine_id.card())
-                options = _fitting(op, options, model)
+                options = check_size(op, options, model)
+                with watched(label, VERIFYING):
+                    batching = batching_of(op, options, model)
+                options = batched(options, batching)
                 _prepare(op, options, model)
+                if batching.warning is not None:
+                    notes[f"op {label!r}: {batching.warning}"] = None
             if model is not None:
                 found = model.notes
                 if model.session.holds_gil:
                     found = (*found, _HOLDS_GIL)
-                found = (*found, *_padding_notes(op, options, model))
                 notes.update((f"op {label!r}: {note}", None) for note in found)
             self._models.append(model)
             self._options.append(options)
+            self._batching.append(batching)
         self.notes = tuple(notes)
         self._check_edges([*map(_signature, self._models)])
         for op in (graph.request_op, *here, graph.response_op):
@@ -244,18 +252,10 @@ class GraphWorks:
             self.ends,
             lambda: self._signature(graph),
             self._promise(),
+            lambda: self._started(graph),
         )
-        capacity = blueprint.config.dag.channel_size
         for index, op in enumerate(blueprint.graph.ops):
-            options = self._options[index]
-            sizing = _sizing(op, options, self._models[index])
-            policy = BatchPolicy(
-                max_rows=options.batch_size,
-                window=options.window,
-                capacity=capacity,
-                overrun=options.overrun,
-                join=None if sizing is None else sizing.joins,
-            )
+            options, batching = self._options[index], self._batching[index]
             name = deployment.op_name(blueprint, op.name)
             spec = ExecutorSpec(
                 op=name,
@@ -271,12 +271,12 @@ class GraphWorks:
             )
             graph.add_op(
                 name,
-                queue=batcher_for(policy),
+                queue=self._queue(options),
                 executor=options.executor.make(spec),
                 options=options,
-                key_of=None if sizing else _key_of(op, options),
-                sizing=sizing,
             )
+            if batching is not None:
+                self._set_batching(graph.stages[index], index, options, batching)
         return graph
 
     def _promise(self) -> Promise | None:
@@ -285,6 +285,46 @@ class GraphWorks:
         if declared is None or not declared.outputs:
             return None
         return Promise(plan.names[plan.last], declared)
+
+    def _queue(self, options: OpOptions, sizing: Sizing | None = None) -> Batcher | FifoQueue:
+        policy = BatchPolicy(
+            max_rows=options.batch_size,
+            window=options.window,
+            capacity=self.blueprint.config.dag.channel_size,
+            overrun=options.overrun,
+            join=None if sizing is None else sizing.joins,
+        )
+        return batcher_for(policy)
+
+    def _set_batching(
+        self, stage: Stage, index: int, options: OpOptions, batching: Batching
+    ) -> None:
+        """Batch an op's requests as decided."""
+        op = self.blueprint.graph.ops[index]
+        found = self._model_of(index, stage.executor)
+        inputs = () if found is None else found.inputs
+        sizing = sizing_of(
+            op, options, [each.alias for each in inputs], fixed=fixed_rows(inputs) is not None
+        )
+        key = None if sizing else batch_key_of(op, options)
+        stage.batch_by(batching, self._queue(options, sizing), key, sizing)
+
+    def _started(self, graph: ServedGraph) -> None:
+        """The workers are ready: batch as those of other processes have decided."""
+        for index, stage in enumerate(graph.stages):
+            if self._batching[index] is not None:
+                continue
+            op, options = self.blueprint.graph.ops[index], self._options[index]
+            report = next((each for each in stage.executor.loaded if each), None) or {}
+            if (plain := report.get("batching")) is not None:
+                padding = None if options.joining is None else options.joining.padding
+                batching = Batching.of_plain(plain, padding)
+                options = batched(options, batching)
+            elif options.executor.needs_socket or not op.joins_feeds:
+                batching = batching_of(op, options, None)
+            else:
+                batching = Batching(by="requests", why="its workers do not report how")
+            self._set_batching(stage, index, options, batching)
 
     def models(self, graph: ServedGraph) -> Iterator[tuple[str, str]]:
         """Each op with a model, and a text with the model's runtime, inputs and outputs."""
@@ -327,10 +367,15 @@ class GraphWorks:
         """The signature of an op's model, if the op passes its input unchanged; a worker process
         reports it.
         """
-        op, model = self.blueprint.graph.ops[index], self._models[index]
+        op = self.blueprint.graph.ops[index]
         base = ModelOp if isinstance(op, ModelOp) else Op
         if any(overrides(op, hook, base) for hook in ("preprocess", "process", "postprocess")):
             return None
+        return self._model_of(index, executor)
+
+    def _model_of(self, index: int, executor: Executor) -> Signature | None:
+        """The signature of an op's model."""
+        model = self._models[index]
         if model is not None:
             return signature_of(model)
         loaded = _loaded_by_workers(executor)
@@ -365,19 +410,21 @@ def _check_edge(
 
 
 def _loaded_by_workers(executor: Executor) -> dict[str, Any] | None:
-    return next((each["model"] for each in executor.loaded if each and each["model"]), None)
+    return next((each["model"] for each in executor.loaded if each and each.get("model")), None)
 
 
 def bound_op(
-    deployment: Deployment, name: str, index: int, step: Callable[[str], None]
-) -> tuple[BoundOp, tuple[str, ...]]:
-    """A worker process's op, with its model open and ``init_op`` finished; and the model's notes.
+    deployment: Deployment, name: str, index: int, step: Callable[[str], None], *, decides: bool
+) -> tuple[BoundOp, Batching | None, tuple[str, ...]]:
+    """A worker process's op, with its model open and ``init_op`` finished; how its requests are
+    batched; and notes for the operator.
 
     Args:
         deployment: the deployment.
         name: the op's name, as of ``Deployment.op_name``.
         index: the worker's number.
         step: called with a text at the begin of each step.
+        decides: whether this worker decides how requests are batched; otherwise it will be told.
 
     Raises:
         StartupError: with the original exception as its cause.
@@ -388,18 +435,26 @@ def bound_op(
     turn = deployment.engine_id.card(options.concurrency, index)
     step(_OPENS)
     model = open_model(op, options, entry, turn, alone=True)
-    options = replace(_fitting(op, options, model), label=name)
+    options = replace(check_size(op, options, model), label=name)
+    batching = None
+    notes = () if model is None else model.notes
+    if decides:
+        step(VERIFYING)
+        batching = batching_of(op, options, model)
+        options = batched(options, batching)
+        notes = (*notes, *([batching.warning] if batching.warning else []))
     _prepare(op, options, model)
     op.concurrency_idx = index
     step(f"its {op.hook_name('init_op')} runs")
     init(op)
-    return BoundOp(op, model, options, index), () if model is None else model.notes
+    return BoundOp(op, model, options, index), batching, notes
 
 
 def _prepare(op: Op, options: OpOptions, model: Model | None) -> None:
     if model is not None:
         op.client = LocalPredictor(model)
     op.fetch_list = None if options.fetch_list is None else list(options.fetch_list)
+    op.shared_outputs = options.shared_outputs  # type: ignore[misc]  # of this op, not of its class
 
 
 def init(op: Op) -> None:
@@ -423,66 +478,6 @@ def _start_errors(op: Op) -> Iterator[None]:
         what = "".join(traceback.format_exception_only(error)).strip()
         hook = op.hook_name("init_op")
         raise StartupError(f"op {op.name!r}: {hook} failed: {what}") from error
-
-
-def _fitting(op: Op, options: OpOptions, model: Model | None) -> OpOptions:
-    """The options with a ``batch_size`` that the model supports. With a fixed number of rows each
-    run has one request, or a piece of one.
-
-    Raises:
-        StartupError: the configured ``batch_size`` is another one.
-    """
-    rows = None if model is None else model.rows
-    if rows is None or options.batch_size == 1 or overrides(op, "process", Op):
-        return options
-    most = rows if options.joining is not None and options.joining.by_rows else 1
-    if options.batch_size != most and not op.batch_gives_way:
-        only = "1" if most == 1 else f"1 or {most}"
-        raise StartupError(
-            f"op {op.name!r}: batch_size must be {only}, got {options.batch_size}: the model takes"
-            f" exactly {rows} row{'s' * (rows > 1)} a run"
-        )
-    return replace(options, batch_size=most)
-
-
-def _padding_notes(op: Op, options: OpOptions, model: Model) -> Iterator[str]:
-    joining = joining_of(op.name, options, model) if options.batch_size > 1 else None
-    if joining is not None and joining.padding is not None:
-        aliases = {each.alias for each in model.outputs}
-        for name in filter(aliases.__contains__, joining.padding.kept()):
-            yield (
-                f"the model does not declare which input the sizes of its output {name!r} follow:"
-                " for padded requests it has the padded size, unless pad.inputs and pad.outputs say"
-                " what to cut off"
-            )
-
-
-def _key_of(op: Op, options: OpOptions) -> Callable[[dict[str, Feed]], Hashable] | None:
-    """The batching key, if the feed is the input itself: different shapes are queued separately,
-    instead of sharing a batch that would run in parts.
-    """
-    if options.batch_size == 1 or overrides(op, "preprocess", Op) or len(op.get_input_ops()) > 1:
-        return None
-    return lambda inputs: signature(next(iter(inputs.values())))
-
-
-def _sizing(op: Op, options: OpOptions, model: Model | None) -> Sizing | None:
-    """How the op's samples are measured, if batches are counted in rows or padded."""
-    fixed = model is not None and model.rows is not None
-    if options.joining is None or not (options.batch_size > 1 or fixed) or not is_measured(op):
-        return None
-    # Outputs of another model are renamed for this one, so its names say nothing about the axes.
-    renamed = any(isinstance(each, ModelOp) for each in op.get_input_ops())
-    joining = joining_of(op.name, options, None if renamed else model)
-    assert joining is not None
-    return Sizing(
-        joining=joining,
-        most=options.batch_size,
-        splits=options.splits,
-        shared=op.shared_outputs,
-        fills=fixed,
-        reads=isinstance(op, ModelOp),
-    )
 
 
 def _workers(op: Op, options: OpOptions, model: Model | None) -> list[BoundOp]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from penstock.api.general_model import GeneralModelApplication, Services
+from penstock.batching.rows import FIRST
 from penstock.config import model_server
 from penstock.errors import ConfigError, StartupError
 from penstock.ops.ensemble import Ensemble
@@ -291,11 +292,42 @@ def parser() -> argparse.ArgumentParser:
         help=f"With --runtime_thread_num: the most rows of a batch, {_BATCH} without it; a request"
         " that has more runs in pieces.",
     )
-    switch(
-        "no_pad",
-        help="Batch requests of equal shapes only; by default different shapes are padded with"
-        " zeros to share batches.",
+    add(
+        "--rows",
+        nargs="+",
+        default=[],
+        metavar="AXES",
+        help="The row axes of each model's inputs and outputs, if the model does not tell them:"
+        " x=0,scale=none,y=0; or first, axis 0 of all.",
     )
+    add(
+        "--shared_outputs",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="Outputs without a row axis that each request of a batch gets whole.",
+    )
+    add(
+        "--verify_batches",
+        choices=("auto", "strict", "off"),
+        default="auto",
+        help="What to do with a model whose answers differ in batches: run its requests one at a"
+        " time, fail the start, or nothing, without a comparison.",
+    )
+    add(
+        "--examples",
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="Inputs for that comparison, an .npz file for each request; by default they are"
+        " generated.",
+    )
+    switch(
+        "pad",
+        help="Pad requests of different shapes with zeros, so that they can share batches, if that"
+        " leaves the model's answers alone.",
+    )
+    switch("no_pad", help="Do not pad; the default.")
     add(
         "--precision",
         type=str.lower,
@@ -524,9 +556,21 @@ def _op_options(given: argparse.Namespace, index: int, path: str) -> dict[str, A
         "encryption_key": given.encryption_key,
         "batch_size": _nth(given.batch_infer_size or [_BATCH], index) if batched else 1,
         "batch_rows": batched,
-        "pad": {"enabled": batched and not given.no_pad},
+        "pad": {"enabled": batched and given.pad and not given.no_pad},
+        "rows": _rows(_nth(given.rows, index)) if given.rows else None,
+        "shared_outputs": given.shared_outputs,
+        "verify_batches": given.verify_batches,
+        "examples": given.examples,
         "local_service_conf": _options(given, index),
     }
+
+
+def _rows(text: str) -> str | dict[str, Any]:
+    """The axes of ``--rows``, as of the key ``rows``."""
+    if text == FIRST:
+        return text
+    axes = (each.partition("=") for each in text.split(","))
+    return {name: int(axis) if axis.isdecimal() else axis for name, _, axis in axes}
 
 
 def _places(path: str, workers: int) -> dict[str, Any]:

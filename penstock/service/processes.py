@@ -25,6 +25,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from penstock.batching.decision import Batching
+from penstock.config.resolve import OpOptions
 from penstock.config.schema import ServiceConfig
 from penstock.errors import ModelError, StartupError
 from penstock.executors.processes.child import Child
@@ -35,6 +37,7 @@ from penstock.executors.work import BoundOp
 from penstock.observe.log_files import files_line, take_files_line
 from penstock.observe.logs import LogOptions, logging_to_stderr
 from penstock.service import flags
+from penstock.service.batches import batched
 from penstock.service.blueprint import Deployment
 from penstock.service.build import bound_op
 from penstock.service.children import take_over
@@ -312,7 +315,7 @@ def _serve(child: Child, deployment: Deployment, op: str, index: int) -> int:
     DECODED.share(most_in_flight(deployment.config) // blueprint.options[at].concurrency)
     try:
         stay_on_cpus(blueprint.options[at], index)
-        bound, notes = bound_op(deployment, op, index, child.step)
+        bound, batching, notes = bound_op(deployment, op, index, child.step, decides=child.decides)
     except BaseException as error:  # noqa: BLE001 - the service gets any error
         # A model's error says all there is; the frames of a hook are the author's.
         shown = None if isinstance(error, ModelError) else error
@@ -328,12 +331,19 @@ def _serve(child: Child, deployment: Deployment, op: str, index: int) -> int:
             _log.warning("op %s: %s", op, note)
     elif fallback is not None:  # its GPU may differ from that of worker 0
         _log.warning("op %s: worker %s %s", op, index, fallback)
-    child.ready(_loaded(bound, _card(deployment, op, index)))
-    child.serve(bound, blueprint.outside_reader(at))
+    child.ready(_loaded(bound, _card(deployment, op, index), batching))
+
+    def decided(plain: dict[str, Any]) -> None:
+        options = bound.options
+        assert isinstance(options, OpOptions)
+        padding = None if options.joining is None else options.joining.padding
+        bound.run_by(batched(options, Batching.of_plain(plain, padding)))
+
+    child.serve(bound, blueprint.outside_reader(at), decided)
     return 0
 
 
-def _loaded(op: BoundOp, card: str | None) -> dict[str, Any]:
+def _loaded(op: BoundOp, card: str | None, batching: Batching | None) -> dict[str, Any]:
     """A report of what this worker has loaded, for the engine and the status."""
     model = op.model
     return {
@@ -341,6 +351,7 @@ def _loaded(op: BoundOp, card: str | None) -> dict[str, Any]:
         "model": model and model_report(model),
         "device": None if model is None or model.fallback else card and f"gpu {card}",
         "memory": resident_bytes(os.getpid()) or 0,
+        **({} if batching is None else {"batching": batching.plain()}),
     }
 
 

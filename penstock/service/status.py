@@ -139,8 +139,19 @@ class Reporter:
         if threads is not None:
             found["threads"] = {"cpu": sum(map(thread_seconds, threads))}
         policy = stage.batcher.policy
-        found["batching"] = {"batch_size": policy.max_rows, "window": policy.window}
-        return {**found, "loaded": loaded}
+        by = stage.batching
+        found["batching"] = {
+            "batch_size": policy.max_rows,
+            "window": policy.window,
+            "by": by and by.by,
+            "why": by and by.why,
+        }
+        return {**found, "loaded": loaded and [each and _shown(each) for each in loaded]}
+
+
+def _shown(loaded: Report) -> Report:
+    """A worker's report without its part for other workers."""
+    return {key: value for key, value in loaded.items() if key != "batching"}
 
 
 def packed(report: Report) -> str:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.batching import minibatch
-from penstock.batching.joining import Joined, Joining, pieces_of, put_together
+from penstock.batching.joining import Joined, Joining
 from penstock.batching.padding import Padding, filled_in
 from penstock.batching.stack import concatenated, stack
 from penstock.errors import InferenceFailed, InputMismatch
@@ -173,11 +173,11 @@ def test_joined_pieces_equal_the_whole(rows: int, most: int, lod: bool) -> None:
     feed: dict[str, Any] = {"x": np.arange(rows * 2).reshape(rows, 2), "k": 7}
     if lod:
         feed |= {"s": np.arange(offsets[-1]), "s.lod": np.array(offsets)}
-    pieces = pieces_of(feed, rows, most)
+    pieces = Joining().pieces_of(feed, rows, most)
     counts = [len(piece["x"]) for piece in pieces]
     assert sum(counts) == rows
     assert max(counts) <= most
-    whole = put_together(pieces, counts, ("k",))
+    whole = Joining().put_together(pieces, counts, ("k",))
     assert whole.keys() == feed.keys()
     for name, value in feed.items():
         np.testing.assert_array_equal(whole[name], value)
@@ -185,7 +185,7 @@ def test_joined_pieces_equal_the_whole(rows: int, most: int, lod: bool) -> None:
 
 def test_a_piece_with_a_wrong_number_of_rows_is_an_error() -> None:
     with pytest.raises(InferenceFailed, match="output 'y' has 3 rows where the batch has 2"):
-        put_together([{"y": np.ones(2)}, {"y": np.ones(3)}], [2, 2], ())
+        Joining().put_together([{"y": np.ones(2)}, {"y": np.ones(3)}], [2, 2], ())
 
 
 def test_a_single_feed_is_passed_through() -> None:
@@ -222,7 +222,7 @@ def test_the_fast_path_for_similar_feeds_gives_the_same_calls(feeds: list[Feed])
 def _joined(joining: Joining | None, feeds: list[Feed]) -> list[Any]:
     """The members of each call, its feed, and the rows of each member."""
     calls: list[Any] = []
-    for call in minibatch.explode(feeds, joining):
+    for call in minibatch.plan_calls(feeds, joining):
         members = [feeds[member] for member in call.members]
         feed: Any
         try:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from penstock.batching.minibatch import Call, explode
+from penstock.batching.minibatch import Call, in_turn, plan_calls
 from penstock.batching.stack import group, rows_of, scatter, signature, stack
 from penstock.errors import InferenceFailed, InputMismatch
 from penstock.request import Feed
@@ -56,7 +56,9 @@ def test_similar_feeds_form_one_group_and_others_their_own(feeds: list[Feed], or
     order.shuffle(mixed)
     groups = group(mixed)
     assert sorted(i for members in groups for i in members) == list(range(len(mixed)))
-    assert sorted(map(len, groups)) == sorted([len(feeds), 1])
+    filled = sum(rows_of(feed) > 0 for feed in feeds)  # those without rows run alone
+    alone = len(feeds) - filled + 1
+    assert sorted(map(len, groups)) == sorted([1] * alone + [filled] * (filled > 0))
 
 
 def test_a_single_feed_is_passed_through_unchanged() -> None:
@@ -133,10 +135,20 @@ def test_a_malformed_lod_is_an_input_mismatch(lod: list[int]) -> None:
         stack([{"w": np.zeros((3, 1)), "w.lod": lod}] * 2)
 
 
-def test_each_element_of_a_list_is_a_separate_call() -> None:
-    x = {"x": np.zeros((1, 2))}
-    calls = explode([x, [x, x], None, x, []])
-    assert calls == [Call((0, 3)), Call((1,), 0), Call((1,), 1)]
+def test_feeds_that_can_be_joined_are_one_call() -> None:
+    one, other, none = ({"x": np.zeros(shape)} for shape in ((1, 2), (1, 3), (0, 2)))
+    assert plan_calls([one, other, one, none]) == [Call((0, 2)), Call((1,)), Call((3,))]
+    assert plan_calls([one, other], joined=False) == [Call((0, 1))]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "parts"),
+    [([], []), ([1, 1, 1], [3]), ([1] * 5, [4, 1]), ([3, 3], [1, 1]), ([9, 1], [1, 1])],
+)
+def test_the_feeds_of_mini_batches_are_divided_by_the_size_of_a_batch(
+    sizes: list[int], parts: list[int]
+) -> None:
+    assert [len(sizes[part]) for part in in_turn(sizes, 4)] == parts
 
 
 @pytest.mark.parametrize(

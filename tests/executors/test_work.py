@@ -694,7 +694,7 @@ def test_a_sample_s_edits_in_preprocess_are_visible_in_its_postprocess() -> None
 def test_an_internal_error_fails_the_batch_and_not_the_worker(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(work, "explode", lambda feeds: raising(AssertionError("ours")))
+    monkeypatch.setattr(work, "plan_calls", lambda feeds: raising(AssertionError("ours")))
     batch = batch_of(*[sample_of(n, feeds=[{"x": np.array([[1]])}]) for n in range(2)])
     outcomes = run_batch(BoundOp(Mixed(), None, WorkOptions()), batch)
     assert [type(outcome.error) for outcome in outcomes] == [InferenceFailed] * 2

@@ -392,7 +392,7 @@ def test_the_original_s_metrics_have_their_own_port(tmp_path: Path) -> None:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("flags", [(), ("--no_pad",)])
+@pytest.mark.parametrize("flags", [(), ("--pad",)])
 def test_requests_of_many_shapes_get_correct_results(
     tmp_path: Path, flags: tuple[str, ...]
 ) -> None:
@@ -418,7 +418,7 @@ def test_requests_of_many_shapes_get_correct_results(
         assert found["inference_stats"]["success"]["count"] == 60
         (graph,) = httpx.get(f"{server.http_url}/status").json()["graphs"]
         (op,) = graph["ops"]
-        assert (op["elements"] > 0) == (flags == ())
+        assert (op["elements"] > 0) == (flags == ("--pad",))
 
 
 OPS = [

@@ -27,7 +27,7 @@ from penstock.executors.processes.frames import Frame, FrameError, FrameReader, 
 from penstock.executors.processes.marshalling import batches_in, outcomes_out, output
 from penstock.executors.processes.slabs import WorkerSlabs
 from penstock.executors.processes.status_page import StatusPage
-from penstock.executors.processes.values import Blob, Decoder, OnlyPickledError, encode
+from penstock.executors.processes.values import Blob, Decoder, OnlyPickledError, decode, encode
 from penstock.executors.work import BoundOp, run_batch
 from penstock.ops.failures import HOOK_FAULTS, cannot_send
 from penstock.request import Batch, CloseReason, Outcome, Sample
@@ -68,6 +68,9 @@ class Child:
     Args:
         channel: the socket, blocking.
         answer_bytes: most bytes of an answer outside of shared memory.
+
+    Attributes:
+        decides: whether this worker decides how requests are batched, and reports it.
     """
 
     def __init__(self, channel: socket.socket, answer_bytes: int = _MOST_BODY) -> None:
@@ -82,6 +85,8 @@ class Child:
         self._pickle: Callable[[Any], bytes] | None = _pickled
         self._unopened: str | None = None  # why a value of the current batch could not be unpickled
         self._ended = False  # no more batches are run
+        self.decides = False
+        self._decided: Callable[[Any], None] = lambda batching: None
         self._writable = select.poll()
         self._writable.register(channel, select.POLLOUT)
         while len(self._descriptors) < 2 and not self._ended:
@@ -105,14 +110,21 @@ class Child:
         """Report a failed start."""
         self._send_message(Kind.FAILED, text[:_MOST_WORDS])
 
-    def serve(self, op: BoundOp, outside: str | None = None) -> None:
+    def serve(
+        self,
+        op: BoundOp,
+        outside: str | None = None,
+        decided: Callable[[Any], None] = lambda batching: None,
+    ) -> None:
         """Run batches until the engine sends STOP or closes the socket.
 
         Args:
             op: the worker's copy of the op.
             outside: a reader of its outputs that is no worker process, if any: it accepts only
                 plain values and arrays.
+            decided: called with another worker's decision how requests are batched.
         """
+        self._decided = decided
         self._pickle = _pickled if outside is None else None
         while self._queue or not self._ended:
             if self._queue:
@@ -272,6 +284,10 @@ class Child:
             match frame.kind:
                 case Kind.RUN:
                     self._queue.append(frame)
+                case Kind.HELLO:
+                    self.decides = frame.number == 1
+                case Kind.BATCHING:
+                    self._decided(decode(frame.body))
                 case Kind.SLAB:
                     self._slabs.accept(frame.number, self._descriptors.popleft())
                 case Kind.DROP:

@@ -14,8 +14,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
+from penstock.batching.decision import Batching
 from penstock.errors import InferenceFailed, StartupError
 from penstock.executors.executor import Finished, Work
+from penstock.executors.probing import VERIFYING
 from penstock.executors.processes.control import Exited, Spawner
 from penstock.executors.processes.crash_report import frames_of_the_op, how_it_ended, report
 from penstock.executors.processes.restarts import LONGEST, Restarts
@@ -85,6 +87,7 @@ class ProcessExecutor:
         self._restarts = [Restarts() for _ in range(count)]  # by slot
         self._given_up: set[int] = set()  # disabled slots
         self._closing = False
+        self._batching: Any = None  # as the first worker decided
         self._keep_tasks: list[asyncio.Task[None]] = []
         self._watchdog = Watchdog(name, self._supervision, self._busy.values, loop)
 
@@ -111,6 +114,8 @@ class ProcessExecutor:
                 await self.close(0.0)
             raise
         for worker in list(self._alive):
+            if self._batching is not None:
+                worker.batch_by(self._batching)
             self._keep_tasks.append(self._loop.create_task(self._keep(worker)))
 
     def submit(self, work: Work, finished: Finished) -> None:
@@ -196,6 +201,7 @@ class ProcessExecutor:
             spawned = await self._spawner.spawn(self.op, index)
         except StartupError as error:
             raise NoProcessError(str(error)) from error
+        decides = index == 0 and self._batching is None
         worker = Worker(
             self.op,
             index,
@@ -204,23 +210,42 @@ class ProcessExecutor:
             self._loop,
             self._pool,
             hang_limit=self._supervision.hang_limit,
+            decides=decides,
             done=self._done,
         )
         try:
-            self.loaded[index] = await self._ready(worker)
-        except BaseException:
+            loaded = await self._ready(worker)
+        except BaseException as error:
             worker.kill()
             while not worker.exit.done():
                 with suppress(asyncio.CancelledError):  # it has been killed, and is ending
                     await asyncio.wait((worker.exit,))
             worker.close()
+            if decides and worker.step == VERIFYING and not worker.has_failed:
+                return await self._start_without_probe(index, error)
             raise
+        if decides:
+            self._batching = loaded.get("batching")
+        elif self._batching is not None:
+            loaded["batching"] = self._batching
+            worker.batch_by(self._batching)
+        self.loaded[index] = loaded
         self._alive.add(worker)
         notify = self.instruments.worker_started
         if notify is not None:
             notify(self.op, index, self._loop.time())
         self._make_idle(worker)
         return worker
+
+    async def _start_without_probe(self, index: int, error: BaseException) -> Worker:
+        """The same after a worker that ended while it compared batches and single runs."""
+        if not isinstance(error, StartupError):
+            raise error
+        why = f"the model ended its process on the inputs of the probe ({error})"
+        text = "op %s: its requests run one at a time: %s; see the keys rows and examples"
+        _log.warning(text, self.op, why)
+        self._batching = Batching(by=None, why=why).plain()
+        return await self._start(index)
 
     async def _ready(self, worker: Worker) -> dict[str, Any]:
         """Wait until it is ready; returns its report of what it has loaded.

@@ -16,7 +16,7 @@ from struct import error as StructError
 from typing import Final, NamedTuple
 
 HEADER_BYTES: Final = 16
-VERSION: Final = 2
+VERSION: Final = 3
 
 _MAGIC: Final = b"PF"
 _HEADER: Final = Struct("<2sBBIQ")
@@ -33,7 +33,8 @@ class Kind(IntEnum):
     """The type of a frame."""
 
     HELLO = 1
-    """Engine, first frame: carries the descriptors of the eventfd and of the status page."""
+    """Engine, first frame: carries the descriptors of the eventfd and of the status page.
+    ``number`` is 1 if the worker decides how requests are batched, and reports it; else 0."""
     READY = 2
     """Worker: it is ready; what it has loaded."""
     FAILED = 3
@@ -58,6 +59,8 @@ class Kind(IntEnum):
     """Engine: the slab for these; 0 is none."""
     STEP = 13
     """Worker: the current step of its start, as text."""
+    BATCHING = 14
+    """Engine: how another worker decided that requests are batched."""
 
 
 class Frame(NamedTuple):

@@ -48,6 +48,7 @@ class Worker:
         exit: see below.
         pool: the shared memory for large arrays.
         hang_limit: see Supervision.
+        decides: whether it decides how requests are batched, and reports it.
         done: called when a Work is finished.
 
     Attributes:
@@ -74,6 +75,7 @@ class Worker:
         pool: SlabPool,
         *,
         hang_limit: float | None,
+        decides: bool = False,
         done: Callable[[Worker, Work, Finished], None],
     ) -> None:
         self.index = index
@@ -103,7 +105,17 @@ class Worker:
         self._page = StatusPage()
         self._channel = Channel(spawned.socket, loop, self._frame_received, self._cut, ANSWER_BYTES)
         descriptors = [os.dup(self._channel.event), os.dup(self._page.descriptor)]
-        self._channel.send([header(Kind.HELLO, 0, 0)], descriptors)
+        self._channel.send([header(Kind.HELLO, int(decides), 0)], descriptors)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it reported why it cannot start."""
+        return self.ready.done() and self.ready.exception() is not None
+
+    def batch_by(self, batching: Any) -> None:
+        """Send how another worker decided that requests are batched."""
+        body = encode(batching)
+        self._channel.send([header(Kind.BATCHING, 0, sum(map(len, body))), *body])
 
     def run(self, work: Work, finished: Finished) -> None:
         """Send a Work's batches; or only the first, if they do not fit into one frame."""

@@ -1,0 +1,297 @@
+"""Rows: which axis of an op's inputs and outputs is the row axis, or that none is.
+
+A batch is the inputs of several requests, joined along their row axes. That is right only if each
+row of the outputs depends on the same row of the inputs alone. So nothing is assumed: the axes come
+from what the user says (the option ``rows``), from the names in the model's signature, or from
+running the model (``penstock.batching.probe``). What stays unknown is not batched.
+
+Where a value has a lod, its rows are the sequences, and its row axis is 0.
+
+Pure. Source: ``docs/batches.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeAlias
+
+from penstock.tensor import LOD_SUFFIX, TensorSpec
+
+Axis: TypeAlias = int | None
+"""A row axis; None where a tensor has none."""
+Declared: TypeAlias = Literal["first"] | Mapping[str, Axis]
+"""What the user says: the row axis of inputs and outputs, by name; ``first``: 0 for all of them."""
+
+FIRST: Final = "first"
+_MOST_CANDIDATES: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """The row axes of an op's tensors, by each of their names.
+
+    Attributes:
+        inputs: an input without a row axis has one value for the whole batch: requests share a
+            batch only if their values are equal.
+        outputs: the row axes of outputs; they are split along them.
+        shared: outputs without a row axis that are equal whatever the rows are: every request gets
+            the whole output.
+        plain: whether axis 0 is the row axis of every input.
+    """
+
+    inputs: Mapping[str, Axis]
+    outputs: Mapping[str, Axis]
+    shared: frozenset[str] = frozenset()
+    plain: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "plain", all(axis == 0 for axis in self.inputs.values()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hints:
+    """What is known about a model's rows without running it.
+
+    Attributes:
+        candidates: possible row axes of the inputs, by alias; the most likely first.
+        outputs: the row axes of outputs that the user has declared, by alias.
+        shared: outputs that the user says are shared.
+        certain: the rows, if the user and the signature determine them; else None.
+        likely: the rows if every first axis that varies is the row axis; None if even then an
+            output has none.
+        why: how they are determined; or what is missing, as text.
+        declared: whether the user declared the row axes of all inputs.
+    """
+
+    candidates: tuple[Mapping[str, Axis], ...]
+    outputs: Mapping[str, Axis]
+    shared: frozenset[str]
+    certain: Rows | None
+    likely: Rows | None
+    why: str
+    declared: bool
+
+
+def read_hints(
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    declared: Declared | None = None,
+    shared: Collection[str] = (),
+    unfetched: Sequence[TensorSpec] = (),
+) -> Hints:
+    """Read the row axes that the user declared and the signature names.
+
+    The signature determines them if the first axes of all inputs that vary have one name, and the
+    first axis of each output has it, too. Inputs without axes, or with a first axis of a fixed
+    size, have no row axis.
+
+    Args:
+        inputs: of the model.
+        outputs: that are fetched.
+        declared: the option ``rows``.
+        shared: the option ``shared_outputs``, aliases or real names.
+        unfetched: further outputs of the model, which the options may name.
+
+    Raises:
+        ValueError: an option names no input or output, or an axis that it lacks.
+    """
+    _check(inputs, (*outputs, *unfetched), declared, shared)
+    inputs = [each for each in inputs if not is_offsets(each, inputs)]
+    given = {each.alias: _declared_axis(each, declared) for each in (*inputs, *outputs)}
+    whole = frozenset(each.alias for each in outputs if {each.alias, each.name} & {*shared})
+    fixed: dict[str, Axis] = {}
+    open_axes: list[TensorSpec] = []
+    for spec in inputs:
+        axis = given[spec.alias]
+        if axis is not _UNDECLARED:
+            fixed[spec.alias] = axis
+        elif spec.is_lod:
+            fixed[spec.alias] = 0
+        elif spec.shape is None or (spec.shape and spec.shape[0] is None):
+            open_axes.append(spec)
+        else:
+            fixed[spec.alias] = None
+    likely = {**fixed, **{each.alias: 0 for each in open_axes}}
+    known = {
+        each.alias: given[each.alias] for each in outputs if given[each.alias] is not _UNDECLARED
+    }
+    name, unknown = _row_name(inputs, open_axes, fixed)
+    followers: dict[str, Axis] = {}
+    guesses: dict[str, Axis] = {}
+    for spec in outputs:
+        if spec.alias in whole:
+            continue
+        first = spec.shape[0] if spec.shape else spec.shape
+        if spec.alias in known:
+            if known[spec.alias] is None:
+                unknown = unknown or f"output {spec.alias!r} has no row axis, and is not shared"
+            else:
+                followers[spec.alias] = guesses[spec.alias] = known[spec.alias]
+        elif name is not None and spec.axes and spec.axes[0] == name:
+            followers[spec.alias] = guesses[spec.alias] = 0
+        else:
+            if first is None:
+                guesses[spec.alias] = 0
+            unknown = unknown or (
+                f"the first axis of output {spec.alias!r} {_called(spec)}, and that of the inputs"
+                f" {'has no name' if name is None else repr(name)}"
+            )
+    if not any(axis is not None for axis in likely.values()):
+        unknown = "no input has a first axis that varies"
+        candidates: tuple[Mapping[str, Axis], ...] = ()
+    else:
+        candidates = tuple(_candidates(fixed, open_axes))
+    certain = None
+    if unknown is None:
+        certain = _rows(inputs, outputs, likely, followers, whole)
+    guessed = None
+    if candidates and len(guesses) + len(whole) == len(outputs):
+        guessed = _rows(inputs, outputs, likely, guesses, whole)
+    by_user = all(given[each.alias] is not _UNDECLARED for each in inputs) and bool(inputs)
+    if unknown is not None:
+        why = unknown
+    else:
+        why = "the option rows says so" if by_user else f"its signature names the axis {name!r}"
+    return Hints(
+        candidates=candidates,
+        outputs=known,
+        shared=whole,
+        certain=certain,
+        likely=guessed,
+        why=why,
+        declared=by_user,
+    )
+
+
+def rows_of_axes(
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    axes: Mapping[str, Axis],
+    followers: Mapping[str, Axis],
+    shared: Collection[str],
+) -> Rows:
+    """Rows under every name of the tensors.
+
+    Args:
+        inputs: of the model.
+        outputs: that are fetched.
+        axes: the row axes of the inputs, by alias.
+        followers: the row axes of the outputs that have one, by alias.
+        shared: aliases of the other outputs.
+    """
+    inputs = [each for each in inputs if not is_offsets(each, inputs)]
+    return _rows(inputs, outputs, axes, followers, shared)
+
+
+def is_offsets(spec: TensorSpec, inputs: Iterable[TensorSpec]) -> bool:
+    """Whether an input is the lod of another input."""
+    owner = spec.name.removesuffix(LOD_SUFFIX)
+    return owner != spec.name and any(each.name == owner for each in inputs)
+
+
+_UNDECLARED: Final[Any] = object()
+
+
+def _declared_axis(spec: TensorSpec, declared: Declared | None) -> Any:
+    if declared is None:
+        return _UNDECLARED
+    if isinstance(declared, str):  # FIRST
+        return None if spec.shape == () else 0
+    return declared.get(spec.alias, declared.get(spec.name, _UNDECLARED))
+
+
+def _check(
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    declared: Declared | None,
+    shared: Collection[str],
+) -> None:
+    known = {name: spec for spec in (*inputs, *outputs) for name in (spec.name, spec.alias)}
+    for name, axis in ({} if declared is None or isinstance(declared, str) else declared).items():
+        if name not in known:
+            raise ValueError(f"rows: the model has no {name!r}, only {_aliases(inputs, outputs)}")
+        shape = known[name].shape
+        if axis is not None and (axis < 0 or (shape is not None and axis >= len(shape))):
+            raise ValueError(f"rows: {name!r} has no axis {axis}")
+    produced = {name for spec in outputs for name in (spec.name, spec.alias)}
+    for name in shared:
+        if name not in produced:
+            text = f"shared_outputs: no output is called {name!r}, only {_aliases(outputs)}"
+            raise ValueError(text)
+
+
+def _aliases(*specs: Sequence[TensorSpec]) -> list[str]:
+    return [each.alias for some in specs for each in some]
+
+
+def _row_name(
+    inputs: Sequence[TensorSpec], open_axes: Sequence[TensorSpec], fixed: Mapping[str, Axis]
+) -> tuple[str | None, str | None]:
+    """The one name of the inputs' row axes, and what is unknown if there is none."""
+    names: dict[str | None, str] = {}
+    for spec in inputs:
+        axis = 0 if spec in open_axes else fixed[spec.alias]
+        if axis is not None:
+            name = spec.axes[axis] if spec.axes and axis < len(spec.axes) else None
+            names.setdefault(name, spec.alias)
+    if not open_axes:  # the user declared them
+        return next(iter(names)) if len(names) == 1 else None, None
+    if len(names) == 1:
+        (name,) = names
+        alias = names[name]
+        return name, f"the first axis of input {alias!r} has no name" if name is None else None
+    (one, first), (other, second), *_ = names.items()
+    text = f"the first axis of input {first!r} is {one!r}, and that of {second!r} {other!r}"
+    return None, text.replace("None", "without a name")
+
+
+def _called(spec: TensorSpec) -> str:
+    if spec.shape is None:
+        return "is unknown"
+    if not spec.shape:
+        return "does not exist"
+    if spec.shape[0] is not None:
+        return f"has the fixed size {spec.shape[0]}"
+    name = spec.axes[0] if spec.axes else None
+    return "has no name" if name is None else f"is {name!r}"
+
+
+def _candidates(
+    fixed: Mapping[str, Axis], open_axes: Sequence[TensorSpec]
+) -> Iterable[Mapping[str, Axis]]:
+    aliases = [each.alias for each in open_axes]
+    groups: dict[Any, list[str]] = {}
+    for index, spec in enumerate(open_axes):
+        groups.setdefault((spec.axes[0] if spec.axes else None) or index, []).append(spec.alias)
+    subsets = [aliases, *sorted(groups.values(), key=len, reverse=True)]
+    subsets += [[each for each in aliases if each != one] for one in aliases]
+    subsets += [[each] for each in aliases]
+    seen: list[set[str]] = []
+    for subset in subsets:
+        if {*subset} not in seen and len(seen) < _MOST_CANDIDATES:
+            seen.append({*subset})
+            axes = {**fixed, **{each: 0 if each in subset else None for each in aliases}}
+            if any(axis is not None for axis in axes.values()):
+                yield axes
+
+
+def _rows(
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    axes: Mapping[str, Axis],
+    followers: Mapping[str, Axis],
+    shared: Collection[str],
+) -> Rows:
+    return Rows(
+        inputs=_by_names(inputs, axes),
+        outputs=_by_names([each for each in outputs if each.alias in followers], followers),
+        shared=frozenset(
+            name for each in outputs if each.alias in shared for name in (each.name, each.alias)
+        ),
+    )
+
+
+def _by_names(specs: Sequence[TensorSpec], axes: Mapping[str, Axis]) -> dict[str, Axis]:
+    real = {each.name: axes[each.alias] for each in specs}
+    return real | {each.alias: axes[each.alias] for each in specs}

@@ -1,0 +1,1 @@
+"""The law of batches: every request is answered as when it is alone."""
