@@ -249,10 +249,13 @@ class TlsListener:
             self._quota.open -= 1
 
 
-def _begin_no_handshakes(listener: socket.socket) -> None:
-    """Let the system drop the SYN of new connections; handshakes that have begun are completed."""
+def _begin_no_handshakes(listener: socket.socket) -> bool:
+    """Let the system drop the SYN of new connections; handshakes that have begun are completed.
+
+    Returns whether that is possible; a Unix socket has no handshakes.
+    """
     if listener.family == socket.AF_UNIX:
-        return
+        return False
     program = b"".join(struct.pack("HBBI", *each) for each in _DROP_SYN)
     kept = ctypes.create_string_buffer(program)
     code = struct.pack("HP", len(_DROP_SYN), ctypes.addressof(kept))
@@ -260,6 +263,8 @@ def _begin_no_handshakes(listener: socket.socket) -> None:
         listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, code)
     except OSError as error:
         _log.debug("connections that arrive at the end may be reset: %s", error.strerror)
+        return False
+    return True
 
 
 async def accept_backlog(listeners: Sequence[socket.socket], timeout: float) -> None:
@@ -268,7 +273,7 @@ async def accept_backlog(listeners: Sequence[socket.socket], timeout: float) -> 
     The system completes handshakes by itself and queues the connections; when a listening socket
     closes, the queued connections are reset. Under load new ones always arrive, so from now on no
     handshake begins: those clients repeat their SYN, and are refused when the socket has closed, or
-    reach the next process that listens.
+    reach the next process that listens. Where this is not possible, the wait is short.
 
     Args:
         listeners: sockets on which the running loop accepts.
@@ -276,10 +281,11 @@ async def accept_backlog(listeners: Sequence[socket.socket], timeout: float) -> 
     """
     loop = asyncio.get_running_loop()
     queues = select.poll()
+    ends = True
     for each in listeners:
-        _begin_no_handshakes(each)
+        ends = _begin_no_handshakes(each) and ends
         queues.register(each, select.POLLIN)
     await asyncio.sleep(min(_HANDSHAKE, timeout))
-    until = loop.time() + min(_HANDSHAKE, timeout)
+    until = loop.time() + (timeout if ends else min(_HANDSHAKE, timeout))
     while queues.poll(0) and loop.time() < until:
         await asyncio.sleep(0)
