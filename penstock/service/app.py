@@ -11,7 +11,7 @@ app.run()
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import cached_property, partial
@@ -280,6 +280,12 @@ class App(Several):
     def asgi(self) -> AsgiApplication:
         """The app as an ASGI application, for another server, or to be mounted into another app."""
         return self._asgi(in_threads=False)
+
+    async def __call__(
+        self, scope: Mapping[str, Any], receive: Callable[..., Any], send: Callable[..., Any]
+    ) -> None:
+        """See ASGI: the app itself can be given to an ASGI server, such as ``uvicorn``."""
+        await self.asgi(scope, receive, send)
 
     def for_tests(self) -> AsgiApplication:
         """The same application with every op in threads; see ``penstock.testing.client``."""

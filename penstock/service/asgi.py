@@ -3,6 +3,9 @@
 The engine starts with the server's lifespan; if the application is mounted into another one, which
 does not forward the lifespan, with the first request. A mounted application sees the path below its
 mount point.
+
+An engine belongs to one event loop. Test clients may run each request on a loop of its own: such
+requests are passed to an engine on a loop in a thread, so that models are opened once.
 Source: the ASGI specification 3.0 (HTTP, lifespan).
 """
 
@@ -10,8 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from typing import Any, TypeAlias
+from time import monotonic
+from typing import Any, Final, TypeAlias, TypeVar
 
 from penstock.api.errors import error_body
 from penstock.door.budget import ByteBudget
@@ -25,6 +30,10 @@ Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
+_T = TypeVar("_T")
+
+_UNKNOWN: Final = "unknown"
+"""The address of a client of which the server does not tell it."""
 
 _log = logging.getLogger(__name__)
 
@@ -39,6 +48,7 @@ class AsgiApplication:
     def __init__(self, embedded: Callable[[], Embedded]) -> None:
         self._make = embedded
         self._started: asyncio.Task[Embedded] | None = None
+        self._elsewhere: _Elsewhere | None = None
 
     def __repr__(self) -> str:
         return f"<AsgiApplication {'started' if self._started else 'not started'}>"
@@ -48,6 +58,9 @@ class AsgiApplication:
         match scope["type"]:
             case "http":
                 try:
+                    if self._is_elsewhere():
+                        await self._pass_on(scope, receive, send)
+                        return
                     service = await self.start()
                 except PenstockError as error:
                     _log.error("the service cannot start: %s", error)
@@ -60,16 +73,36 @@ class AsgiApplication:
                 raise RuntimeError(f"penstock serves HTTP, not {other}")
 
     async def start(self) -> Embedded:
-        """Start the service, once, and return it.
+        """Start the service on this loop, once, and return it.
 
         Raises:
             StartupError: it cannot start.
         """
         started = self._started
         if started is None or started.get_loop() is not asyncio.get_running_loop():
-            # A test client runs each request of a mounted application on a separate loop.
             started = self._started = asyncio.create_task(self._start())
         return await asyncio.shield(started)
+
+    def _is_elsewhere(self) -> bool:
+        """Whether this loop's requests belong to an engine on another loop: not if it has one; else
+        if there was one on another loop, or this is a thread's, which may be of one request.
+        """
+        if self._elsewhere is not None:
+            return True
+        if self._started is not None:
+            return self._started.get_loop() is not asyncio.get_running_loop()
+        return threading.current_thread() is not threading.main_thread()
+
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request on the other loop.
+
+        Raises:
+            StartupError: the service cannot start.
+        """
+        elsewhere = self._elsewhere
+        if elsewhere is None:
+            elsewhere = self._elsewhere = _Elsewhere(AsgiApplication(self._make))
+        await elsewhere.handle(scope, receive, send)
 
     async def stop(self) -> None:
         """Finish the admitted requests, and end the workers."""
@@ -98,6 +131,44 @@ class AsgiApplication:
                 return
 
 
+class _Elsewhere:
+    """An application on an event loop in a thread, which ends with the process."""
+
+    def __init__(self, application: AsgiApplication) -> None:
+        self._application = application
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="penstock-asgi", daemon=True).start()
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request of the running loop.
+
+        Raises:
+            StartupError: the service cannot start.
+        """
+        here = asyncio.get_running_loop()
+
+        async def receive_here() -> Message:
+            received = asyncio.run_coroutine_threadsafe(_awaited(receive()), here)
+            return await asyncio.wrap_future(received)
+
+        async def send_here(message: Message) -> None:
+            await asyncio.wrap_future(
+                asyncio.run_coroutine_threadsafe(_awaited(send(message)), here)
+            )
+
+        async def answer() -> None:
+            service = await self._application.start()
+            feeding = await _answer(service, scope, receive_here, send_here)
+            if feeding is not None:  # it waits on the other loop, which may end with the request
+                await asyncio.wait((feeding,))
+
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(answer(), self._loop))
+
+
+async def _awaited(awaitable: Awaitable[_T]) -> _T:
+    return await awaitable
+
+
 async def _refuse(send: Send) -> None:
     """Answer while the service has not started; its log says why."""
     reply = error_body(503, "startup", "the service could not start; its log says why")
@@ -106,12 +177,14 @@ async def _refuse(send: Send) -> None:
     await send({"type": "http.response.body", "body": reply.body, "more_body": False})
 
 
-async def _answer(service: Embedded, scope: Scope, receive: Receive, send: Send) -> None:
-    """Handle one request."""
+async def _answer(
+    service: Embedded, scope: Scope, receive: Receive, send: Send
+) -> asyncio.Task[None] | None:
+    """Handle one request; returns the cancelled task that waits for its client to disconnect."""
     exchange = _AsgiExchange(_head(scope), scope, service.budget)
     first = await receive()
     if first["type"] == "http.disconnect":
-        return
+        return None
     if not first.get("more_body", False):
         exchange.whole = first.get("body", b"")
     receiver = service.router.begin(exchange)
@@ -120,14 +193,17 @@ async def _answer(service: Embedded, scope: Scope, receive: Receive, send: Send)
         while True:
             message = await exchange.messages.get()
             if message is None:
-                return  # aborted, or the client has left
+                return feeding  # aborted, or the client has left
             await send(message)
             exchange.sent(message)
             if message["type"] == "http.response.body" and not message["more_body"]:
-                return
+                return feeding
     finally:
         feeding.cancel()
         exchange.leave()
+        notify = service.instruments.exchange_ended
+        if notify is not None:
+            notify(exchange, exchange.status, monotonic())
 
 
 def _head(scope: Scope) -> RequestHead:
@@ -195,7 +271,8 @@ class _AsgiExchange(Exchange):
     @property
     def peer(self) -> Peer:
         """See ``Exchange``."""
-        address, port = self._scope.get("client") or ("", 0)
+        # Not the empty address of a Unix socket, which is this machine's: it is not known.
+        address, port = self._scope.get("client") or (_UNKNOWN, 0)
         return Peer(address, port or 0, None)
 
     def reply(
@@ -218,6 +295,7 @@ class _AsgiExchange(Exchange):
         """See ``Exchange``."""
         if not self.over and not self._started:
             self._started = True
+            self.status = status
             start = {"type": "http.response.start", "status": status, "headers": list(headers)}
             self.messages.put_nowait(start)
 

@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
-from penstock.api.examples import Examples
 from penstock.api.health import Health
 from penstock.api.router import Router
 from penstock.door.budget import ByteBudget
-from penstock.engine.engine import Engine
 from penstock.errors import StartupError
-from penstock.observe.counters import Counters
-from penstock.observe.recorder import Recorder
-from penstock.service.blueprint import Application, Deployment
+from penstock.instrument import Instruments
+from penstock.service.blueprint import Deployment
 from penstock.service.build import Works
 from penstock.service.listening import bind_worker_sockets
 from penstock.service.model_keys import send_keys
-from penstock.service.opening import budget_of, make_router
-from penstock.service.status import MetricsPage, Reporter, Reports
+from penstock.service.opening import budget_of
+from penstock.service.serving import Serving
 
 _log = logging.getLogger(__name__)
 
@@ -40,6 +36,7 @@ class Embedded:
     Attributes:
         router: routes requests; set by ``start``.
         budget: the bytes in flight; set by ``start``.
+        instruments: are to be notified of the ends of exchanges; set by ``start``.
 
     Raises:
         StartupError: an op runs in worker processes.
@@ -47,6 +44,7 @@ class Embedded:
 
     router: Router
     budget: ByteBudget
+    instruments: Instruments
 
     def __init__(self, deployment: Deployment) -> None:
         for graph in deployment.graphs:
@@ -62,8 +60,7 @@ class Embedded:
                         f" is needed: under another server give it executor='thread'"
                     )
         self._deployment = send_keys(deployment)
-        self._engine: Engine | None = None
-        self._pools: list[ThreadPoolExecutor] = []
+        self._serving: Serving | None = None
         self._stack = ExitStack()  # sockets of external workers
         self.health = Health()
 
@@ -73,42 +70,31 @@ class Embedded:
         Raises:
             StartupError: a step failed.
         """
-        loop = asyncio.get_running_loop()
         works = await asyncio.to_thread(Works, self._deployment)
         for note in (*self._deployment.warnings, *works.notes):
             _log.warning("%s", note)
         sockets = bind_worker_sockets(self._deployment, self._stack)
-        counters = Counters()
-        instruments = [counters, Recorder(counters=counters)]
-        engine = works.engine(loop, instruments=instruments, sockets=sockets)
-        writers = ThreadPoolExecutor(2, "replies")
-        ends = ThreadPoolExecutor(8, "ends") if works.blocking_ends else None
-        self._pools = [each for each in (writers, ends) if each is not None]
-        await asyncio.gather(*(graph.start() for graph in engine.graphs))
-        config = self._deployment.config
-        added = [make(engine) for make in self._deployment.applications]
-        examples = Examples(engine, added)
-        more: list[Application] = [examples, *added]
-        if config.metrics:
-            report = Reporter(engine, self.health, counters, self._deployment.models)
-            named = config.dag.enable_prometheus
-            more.append(MetricsPage(Reports(report), of_original=named))
-        self.router = make_router(config, engine, self.health, ends, writers, more)
-        self.budget = budget_of(config)
-        self._engine = engine
-        self.health.watch(engine.why_stuck)
+        serving = self._serving = Serving(works, self.health, sockets=sockets)
         try:
-            await examples.warm_up()
+            await serving.start()
+            await serving.warm_up()
         except BaseException:
-            await self.stop()
+            self._serving = None
+            serving.engine.close()
+            await self._close(serving)
             raise
+        self.router = serving.router()
+        self.budget = budget_of(self._deployment.config)
+        self.instruments = serving.engine.instruments
+        serving.begin_tracing()
         self.health.set_ready()
 
     async def stop(self) -> None:
         """Finish the admitted requests, within ``drain_timeout``, and end the workers."""
-        engine, self._engine = self._engine, None
-        if engine is None:
+        serving, self._serving = self._serving, None
+        if serving is None:
             return
+        engine = serving.engine
         self.health.set_unready("shutting down")
         at_rest = asyncio.Event()
         engine.drain(at_rest.set)
@@ -119,7 +105,9 @@ class Embedded:
             _log.warning("requests are aborted: %s", engine.statistics().inside)
         engine.close()
         self.router.end_streams()
-        await asyncio.gather(*(graph.close(_GRACE) for graph in engine.graphs))
-        for pool in self._pools:
-            pool.shutdown(wait=False, cancel_futures=True)
+        await self._close(serving)
+
+    async def _close(self, serving: Serving) -> None:
+        await asyncio.gather(*(graph.close(_GRACE) for graph in serving.engine.graphs))
+        await serving.close()
         self._stack.close()

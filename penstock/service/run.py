@@ -21,15 +21,11 @@ import os
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Coroutine, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from penstock.api.access import Access
-from penstock.api.examples import Examples
 from penstock.api.health import Health
 from penstock.api.router import Router
 from penstock.door.door import Door
@@ -45,17 +41,11 @@ from penstock.executors.processes.control import (
     Stop,
     SupervisorClient,
 )
-from penstock.executors.remote import passed_on
-from penstock.observe.counters import Counters
 from penstock.observe.log_files import logging_to_files
 from penstock.observe.logs import logging_to_stderr
-from penstock.observe.profile import ProfileWriter, profile_text
-from penstock.observe.recorder import Recorder
-from penstock.observe.request_log import log_request
-from penstock.observe.tracer import Window
 from penstock.service import flags, op_servers
 from penstock.service.banner import announce, banner, check_reports
-from penstock.service.blueprint import Application, Deployment
+from penstock.service.blueprint import Deployment
 from penstock.service.build import Works, begun
 from penstock.service.legacy import restore_numpy
 from penstock.service.listening import (
@@ -69,13 +59,6 @@ from penstock.service.listening import (
     raise_descriptor_limit,
     too_few_descriptors_end_the_start,
 )
-from penstock.service.live_page import (
-    LISTS,
-    TIMELINE,
-    LivePage,
-    listed_requests,
-    recorded_request,
-)
 from penstock.service.loop import (
     DaemonPool,
     freeze_garbage_collector,
@@ -83,29 +66,21 @@ from penstock.service.loop import (
     shorten_switch_interval,
 )
 from penstock.service.model_keys import send_keys
-from penstock.service.opening import hosts_of, make_router, open_door, open_metrics_door, tls_of
+from penstock.service.opening import hosts_of, open_door, open_metrics_door, tls_of
 from penstock.service.processes import Processes, log_options, spawned_role
-from penstock.service.questions import AllEngines, Answerer
+from penstock.service.serving import Serving, import_otel
 from penstock.service.signals import (
     Stopped,
     StopSignals,
     on_hangup,
     signals_stop_the_start,
 )
-from penstock.service.status import MetricsPage, Reporter, Reports, StatusPage, packed
-from penstock.service.trace import QUESTION as TRACE
-from penstock.service.trace import TracePage, next_timelines
-from penstock.service.tracer import QUESTION as TRACER
-from penstock.service.tracer import report_every, window_of
+from penstock.service.status import packed
 
 if TYPE_CHECKING:
-    from penstock.observe.otel import SpanWriter
+    pass
 
 _log = logging.getLogger(__name__)
-
-_ENDS_THREADS = 8  # threads for users' pack and unpack hooks; a guess
-_WRITERS = 2  # threads for large replies, whose encoding holds the GIL
-
 
 # Guesses, in seconds: for a complete answer to be sent; for calls whose requests have been answered
 # to return, as they may be writing a file; for idle threads to end.
@@ -133,7 +108,7 @@ def run_deployment(deployment: Deployment) -> None:
     now = flags.current()
     now.served.append(" and ".join(graph.called for graph in deployment.graphs))
     if deployment.config.otel:
-        _import_otel()
+        import_otel()
     restored = restore_numpy() if deployment.legacy else None
     if now.check_only:
         if now.opens:
@@ -262,8 +237,7 @@ class _Service:
         self._tls = tls
         self._control = control
         self._supervisor: SupervisorClient | None = None
-        self._report: Reporter  # set at the engine's start, like the following
-        self._engines: AllEngines
+        self._serving: Serving  # set at the engine's start
         self._config = works.deployment.config
         self._health = Health()
         self._serve_now = asyncio.Event()
@@ -292,95 +266,48 @@ class _Service:
         loop = asyncio.get_running_loop()
         if self._control is not None:
             self._supervisor = SupervisorClient(self._control, loop, self._handle_order)
-        counters = Counters()
-        recorder = Recorder(self._works.deployment.engine_id.index, counters)
-        if self._config.log_requests:
-            recorder.listen(log_request)
-        profiles = ProfileWriter() if self._config.dag.use_profile else None
-        spans = _span_writer(self._works.deployment)
-        to_close = [each for each in (profiles, spans) if each is not None]
-        for writer in to_close:
-            recorder.listen(writer)
-        window = Window(time.monotonic())
-        interval = self._config.dag.tracer.interval_s
-        instruments = [counters, recorder] if interval is None else [counters, recorder, window]
-        outgoing = passed_on if spans is None else spans.outgoing
-        control = self._supervisor
-        engine = self._works.engine(loop, control, instruments, self._listeners, outgoing)
-        self._report = Reporter(engine, self._health, counters, self._works.deployment.models)
-        self._report.traces = None if spans is None else spans.counts
-        writers = DaemonPool(_WRITERS, "replies")
-        answerers: dict[str, Answerer] = {
-            TRACE: partial(next_timelines, recorder),
-            TRACER: partial(window_of, window, engine),
-            LISTS: partial(listed_requests, recorder, writers),
-            TIMELINE: partial(recorded_request, recorder),
-        }
-        self._engines = AllEngines(answerers, self._supervisor)
-        self._health.watch(engine.why_stuck)
-        pool = DaemonPool(_ENDS_THREADS, "ends") if self._works.blocking_ends else None
+        serving = self._serving = Serving(
+            self._works, self._health, self._supervisor, self._listeners
+        )
+        engine = serving.engine
         try:
-            starts = asyncio.gather(*(graph.start() for graph in engine.graphs))
             with too_few_descriptors_end_the_start():
-                if not await self._unless_stopped(starts):
+                if not await self._unless_stopped(serving.start()):
                     return
-            self._works.check_started(engine)
-            sum_up = None if self._supervisor is None else self._supervisor.sum_up
-            added = [make(engine) for make in self._works.deployment.applications]
-            examples = Examples(engine, added)
-            if not await self._unless_stopped(asyncio.ensure_future(examples.warm_up())):
+            if not await self._unless_stopped(serving.warm_up()):
                 return
-            reports = Reports(self._report, sum_up)
-            metrics = MetricsPage(reports, of_original=self._config.dag.enable_prometheus)
-            pages = StatusPage(reports), TracePage(self._engines)
-            more: list[Application] = [*pages, examples, *added]
-            if self._config.metrics:
-                more.append(metrics)
-            if self._config.ui.enabled:
-                tls = self._tls is not None
-                access = Access("the live page", "ui.token", self._config.ui.token, tls=tls)
-                more.append(LivePage(reports, self._engines, access))
-            profile = partial(_profile_of, recorder)
             hosts = hosts_of(self._config, self._listeners.values())
-            grpc = make_router(
-                self._config, engine, self._health, pool, writers, more, profile, hosts
-            )
-            door = self._report.door = open_door(self._config, engine, grpc)
-            for_scrapers = open_metrics_door(self._config, metrics.routes(), writers, hosts)
-            reporting: asyncio.Task[None] | None = None
+            grpc = serving.router(hosts, tls=self._tls is not None)
+            door = serving.reporter.door = open_door(self._config, engine, grpc)
+            scraped = serving.metrics.routes()
+            for_scrapers = open_metrics_door(self._config, scraped, serving.writers, hosts)
             try:
                 freeze_garbage_collector()
                 shorten_switch_interval()
                 await self._open(door, for_scrapers, self._works.model_lines(engine))
-                if interval is not None and self._works.deployment.engine_id.index == 0:
-                    reports_written = report_every(self._config, self._engines, engine)
-                    reporting = asyncio.create_task(reports_written)
+                serving.begin_tracing()
                 await _first(self._stop.wait(), self._leave.wait())
                 allowed = self._config.drain_timeout
                 if not self._stop.is_set():
                     allowed -= await self._hand_over(engine, door, grpc)
-                await self._shut_down(engine, door, grpc, pool, allowed)
+                await self._shut_down(engine, door, grpc, serving.ends, allowed)
             finally:
-                if reporting is not None:
-                    reporting.cancel()
                 await door.close(0.0)
                 await for_scrapers.close(0.0)
                 self._report_the_last()
         finally:
-            for each in (pool, writers):
-                if each is not None:
-                    each.shutdown(wait=False, cancel_futures=True)
-            await asyncio.gather(*(asyncio.to_thread(writer.close) for writer in to_close))
+            await serving.close()
             await self._end_workers(engine)
 
     def _report_the_last(self) -> None:
         """Send a last report, so that this engine's counts remain in the service's sums."""
         if self._supervisor is not None:
             with suppress(StartupError):  # gone, with all sums
-                self._supervisor.report(0, packed(self._report()))
+                self._supervisor.report(0, packed(self._serving.reporter()))
 
-    async def _unless_stopped(self, work: asyncio.Future[Any]) -> bool:
+    async def _unless_stopped(self, step: Coroutine[Any, Any, None]) -> bool:
         """Run a step of the start. Returns False if a stop came first."""
+        work = asyncio.ensure_future(step)
         stopped = asyncio.create_task(self._stop.wait())
         await asyncio.wait((work, stopped), return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
@@ -434,10 +361,10 @@ class _Service:
             case Leave():
                 self._leave.set()
             case Asked(number, question):
-                self._engines.answer(number, question)
+                self._serving.engines.answer(number, question)
             case ReportWanted(number):
                 assert self._supervisor is not None
-                self._supervisor.report(number, packed(self._report()))
+                self._supervisor.report(number, packed(self._serving.reporter()))
             case Stop(hurry):
                 self._is_the_end = True
                 if not self._stop.is_set():
@@ -521,44 +448,12 @@ class _Service:
         await asyncio.gather(*(graph.close(_IDLE_TIMEOUT) for graph in engine.graphs))
 
 
-def _span_writer(deployment: Deployment) -> SpanWriter | None:
-    """The exporter of spans, if it is enabled."""
-    if not deployment.config.otel:
-        return None
-    otel = _import_otel()
-    if otel.is_disabled():
-        return None
-    only = deployment.graphs[0].name if len(deployment.graphs) == 1 else None
-    made: SpanWriter = otel.SpanWriter(otel.exporter(), only or "penstock")
-    return made
-
-
-def _import_otel() -> ModuleType:
-    """Import the module of OpenTelemetry, whose packages are an extra and slow to import.
-
-    Raises:
-        StartupError: they are not installed.
-    """
-    try:
-        from penstock.observe import otel
-    except ModuleNotFoundError as error:
-        text = f"otel: true needs further packages ({error}): pip install 'penstock-serving[otel]'"
-        raise StartupError(text) from error
-    return otel
-
-
 async def _first(*waits: Coroutine[Any, Any, Any], timeout: float | None = None) -> None:
     """Wait until one of them is done, or for the timeout; cancel the others."""
     tasks = [asyncio.create_task(each) for each in waits]
     await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
         task.cancel()
-
-
-def _profile_of(recorder: Recorder, call: Any) -> str:
-    """The profile of a call that is being answered; empty if it reached no graph."""
-    timeline = recorder.so_far(call.exchange)
-    return "" if timeline is None else profile_text(timeline)
 
 
 def _working(engine: Engine) -> bool:

@@ -7,8 +7,10 @@ import io
 import json
 import re
 import socket
+import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +20,7 @@ import httpx
 import numpy as np
 import ormsgpack
 import pytest
+from fastapi import FastAPI
 from pydantic import BaseModel
 
 from penstock import App, Array, Image, op
@@ -25,7 +28,7 @@ from penstock.errors import ConfigError, GraphError, HookError, ProductError, St
 from penstock.service import flags
 from penstock.testing import client
 from tests.service.scripts import PENSTOCK
-from tests.services.process import running
+from tests.services.process import free_port, running
 
 ITEMS = 24
 
@@ -414,19 +417,102 @@ def test_functions_may_return_numpy_scalars_and_raise_product_errors() -> None:
         assert refused.json() == {"error": "product", "message": "x is negative", "number": 51}
 
 
-def test_a_mounted_app_serves_on_each_event_loop() -> None:
-    app = App("mounted")
+def fastapi_client(application: Any) -> httpx.Client:
+    """FastAPI's client, which runs each request on an event loop of its own."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it prefers another package than httpx
+        from fastapi.testclient import TestClient
+    return TestClient(application)
 
-    @app.route("/double")
-    def double(x: int) -> int:
+
+class Loaded:
+    """Counts how often it is loaded, as a model would be."""
+
+    loads = 0
+
+    def load(self) -> None:
+        type(self).loads += 1
+
+    def predict(self, x: int) -> int:
         return 2 * x
+
+
+def test_a_mounted_app_serves_on_each_event_loop_and_loads_at_most_twice() -> None:
+    app, before = App("mounted"), Loaded.loads
+    app.route("/double")(Loaded)
 
     async def request() -> int:
         transport = httpx.ASGITransport(app.asgi)
         async with httpx.AsyncClient(transport=transport, base_url="http://x") as http:
             return int((await http.post("/double", json={"x": 4})).text)
 
-    assert [asyncio.run(request()) for _ in range(3)] == [8, 8, 8]
+    assert [asyncio.run(request()) for _ in range(4)] == [8, 8, 8, 8]
+    assert Loaded.loads - before == 2  # on the first loop, which has ended, and on one that lasts
+
+
+@pytest.mark.parametrize("mounted", [True, False])
+def test_a_test_client_of_fastapi_without_a_lifespan_loads_once(mounted: bool) -> None:
+    app, before = App("mounted"), Loaded.loads
+    app.route("/double")(Loaded)
+    api: Any = app
+    if mounted:
+        api = FastAPI()
+        api.mount("/flowers", app.asgi)
+    http = fastapi_client(api)
+    path = "/flowers/double" if mounted else "/double"
+    answers = [http.post(path, json={"x": each}) for each in (*range(5), "?")]
+    assert [each.status_code for each in answers] == [200] * 5 + [422]
+    assert [each.json() for each in answers[:5]] == [0, 2, 4, 6, 8]
+    assert Loaded.loads - before == 1
+    large = b" " * (1 << 20) + b'{"x": 1}'
+    assert http.post(path, content=large).json() == 2
+
+
+def test_a_failed_start_without_a_lifespan_is_503_at_each_request() -> None:
+    app = App("unmade")
+    app.route("/x")(Unmade)
+    http = fastapi_client(app)
+    assert [http.post("/x", json={"x": 1}).status_code for _ in range(2)] == [503, 503]
+
+
+def test_an_embedded_service_has_a_status_and_a_request_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app = App("seen", log_requests=True)
+    app.route("/double")(Loaded)
+    with caplog.at_level("INFO"), client(app) as http:
+        assert http.post("/double", json={"x": 4}).json() == 8
+        local = {"host": "localhost"}
+        status = http.get("/status", headers=local).json()
+        assert (status["ready"], status["answers"]["ok"]) == (True, 1)
+        assert http.get("/ui/state", headers=local).status_code == 200
+    (line,) = [each for each in caplog.messages if each.startswith("/double 200 ")]
+    assert " Loaded ok (data_id=" in line
+
+
+@pytest.mark.real
+def test_an_app_itself_is_served_by_uvicorn(tmp_path: Path) -> None:
+    (tmp_path / "flowers.py").write_text(
+        'from penstock import App\n\napp = App("flowers")\n\n\n'
+        '@app.route("/double")\ndef double(x: int) -> int:\n    return 2 * x\n'
+    )
+    port = free_port()
+    command = (sys.executable, "-m", "uvicorn", "flowers:app", "--port", str(port))
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE) as server:
+        assert server.stderr is not None
+        log = []
+        for line in server.stderr:
+            log.append(line.decode())
+            if b"Uvicorn running" in line:
+                break
+        try:
+            answer = httpx.post(f"http://127.0.0.1:{port}/double", json={"x": 4}, timeout=20)
+            assert (answer.status_code, answer.json()) == (200, 8), log
+            assert httpx.get(f"http://127.0.0.1:{port}/status").json()["answers"]["ok"] == 1
+        finally:
+            server.terminate()
+        log.append(server.stderr.read().decode())
+    assert "Traceback" not in "".join(log)
 
 
 @pytest.mark.parametrize("path", ["predict", "/a{b}", "/double"])
