@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.service.app import App
     from penstock.service.server import PipelineServer, Service, WebService, run
     from penstock.tensor import Signature
-    from penstock.typed.arrays import Array, Image
+    from penstock.typed.arrays import Array, Image, Media
 
 __version__ = VERSION
 
@@ -44,6 +44,7 @@ __all__ = [
     "Image",
     "Instrument",
     "LocalServiceHandler",
+    "Media",
     "Model",
     "Op",
     "PipelineClient",
@@ -73,7 +74,7 @@ _NAMES_BY_MODULE = {
     "penstock.service.app": ("App",),
     "penstock.service.server": ("PipelineServer", "Service", "WebService", "run"),
     "penstock.tensor": ("Signature",),
-    "penstock.typed.arrays": ("Array", "Image"),
+    "penstock.typed.arrays": ("Array", "Image", "Media"),
 }
 _MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 

@@ -144,7 +144,7 @@ def members_of(request: Schema) -> frozenset[str]:
 def typed_answer(response: Schema) -> Contents:
     """The bodies that it gives."""
     schema = response.describe(refs=_REFS)
-    return {media.JSON: schema, media.MSGPACK: schema}
+    return {**{each: {} for each in response.files}, media.JSON: schema, media.MSGPACK: schema}
 
 
 def own_examples(schema: Mapping[str, Any]) -> list[Any]:

@@ -26,6 +26,7 @@ from penstock.typed.signature import Signature
 HEADERS: dict[str, Headers] = {
     kind: ((b"content-type", kind.encode()),) for kind in (media.JSON, media.MSGPACK)
 }
+_NO_SNIFFING: Headers = ((b"x-content-type-options", b"nosniff"),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +75,14 @@ class TypedApplication:
             kind = None if graph is None else media_of(graph)
             taken = typed_request(each.signature.request, each.signature.files)
             given = typed_answer(each.signature.response)
-            good = Answer(text="The result.", contents=_only(given, kind))
+            good = Answer(text="The result.", contents=_only(given, kind, files=False))
             yield Http(
                 "POST",
                 each.path,
-                partial(self._answer, each.graph),
+                # Workers with one media type answer in that.
+                partial(
+                    self._answer, each.graph, each.signature.response.files if kind is None else ()
+                ),
                 failed=failed,
                 refusal=refusal,
                 summary=each.summary or each.graph,
@@ -90,7 +94,7 @@ class TypedApplication:
                 examples=each.examples,
             )
 
-    def _answer(self, name: str, call: HttpCall, body: bytes) -> None:
+    def _answer(self, name: str, files: tuple[str, ...], call: HttpCall, body: bytes) -> None:
         graph = self._engine.graph(name)
         if graph is None:
             failed(call, UnknownService(f"{name} is not served now"))
@@ -103,7 +107,8 @@ class TypedApplication:
         fields = call.exchange.head.fields
         kind = fields.get(b"content-type", b"").decode("latin-1")
         accept = fields.get(b"accept")
-        answer = media.answer_kind(None if accept is None else accept.decode("latin-1"), kind)
+        accepted = None if accept is None else accept.decode("latin-1")
+        answer = media.answer_kind(accepted, kind, files)
         feed = {BODY: body, KIND: kind, ANSWER: answer}
         submission = Submission(graph, feed, call.timeout, random.getrandbits(63), (call, answer))
         submission.call = call
@@ -138,13 +143,19 @@ def media_of(graph: ServedGraph) -> str | None:
     return found
 
 
-def _only(contents: Contents, kind: str | None) -> Contents:
-    """Without the types that such workers do not read; types of files are left to them."""
+def _only(contents: Contents, kind: str | None, *, files: bool = True) -> Contents:
+    """Without the types that such workers do not read or write.
+
+    Args:
+        contents: the types with their schemas.
+        kind: the workers' media type; None: all.
+        files: types of files are left to the workers.
+    """
     others = (media.JSON, media.MSGPACK, media.FORM)
     return {
         each: schema
         for each, schema in contents.items()
-        if kind is None or each == kind or each not in others
+        if kind is None or each == kind or (files and each not in others)
     }
 
 
@@ -153,6 +164,11 @@ def _answered(submission: Submission, outcome: Outcome) -> None:
     if outcome.error is None:
         assert outcome.value is not None
         value = outcome.value
-        send_packed(call, 200, HEADERS[value.get(KIND, answer)], value[BODY])
+        kind = value.get(KIND, answer)
+        headers = HEADERS.get(kind)
+        if headers is not None:
+            send_packed(call, 200, headers, value[BODY])
+        else:  # a file, which is compressed already
+            call.exchange.reply(200, ((b"content-type", kind.encode()), *_NO_SNIFFING), value[BODY])
     else:
         call.send(error_reply(outcome.error, submission.log_id))

@@ -58,19 +58,46 @@ def is_msgpack(kind: str) -> bool:
 
 
 @lru_cache(maxsize=64)
-def answer_kind(accept: str | None, kind: str) -> str:
-    """Return the media type of the answer: an accepted one, or else that of the request.
+def answer_kind(accept: str | None, kind: str, files: tuple[str, ...] = ()) -> str:
+    """Return the media type of the answer: the first accepted one, or else a default.
+
+    Types of Accept with a lower ``q`` come later; those with ``q=0`` are not used, unless nothing
+    else is possible.
 
     Args:
         accept: the value of Accept.
         kind: the request's media type.
+        files: the types of files that the answer may be as a whole. The first of them is the
+            default; without them it is the type of the request.
     """
-    if accept is not None:
-        names = [essence(each) for each in accept.split(",")]
-        wanted = [name for name in names if name == JSON or name in _MSGPACK]
-        if wanted:
-            return MSGPACK if wanted[0] in _MSGPACK else JSON
-    return MSGPACK if is_msgpack(kind) else JSON
+    default = MSGPACK if is_msgpack(kind) else JSON
+    # The earlier ones are preferred.
+    possible = [*files, default, *(each for each in (JSON, MSGPACK) if each != default)]
+    if accept is None:
+        return possible[0]
+    weights = _weights(accept)
+    refused = {name for name, weight in weights.items() if not weight}
+    allowed = [each for each in possible if each not in refused] or possible
+    for name in sorted(weights, key=lambda each: -weights[each]):
+        if name in refused:
+            continue
+        for each in allowed:
+            if each == name or (name.endswith("/*") and name[:-1] in ("*/", each[: len(name) - 1])):
+                return each
+    return allowed[0]
+
+
+_WEIGHT: Final = re.compile(r";\s*q\s*=\s*([01](?:\.[0-9]{0,3})?)\s*(?:;|$)", re.IGNORECASE)
+
+
+def _weights(accept: str) -> dict[str, float]:
+    """The types of Accept in their order, with their ``q``; msgpack under one name."""
+    found: dict[str, float] = {}
+    for part in accept.split(","):
+        weight = _WEIGHT.search(part)
+        name = essence(part)
+        found.setdefault(MSGPACK if name in _MSGPACK else name, float(weight[1]) if weight else 1.0)
+    return found
 
 
 def decode(body: bytes, kind: str, raw: str | None = None, *, exact: bool = True) -> Any:

@@ -11,6 +11,7 @@ large integers.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,13 +24,16 @@ from pydantic_core import CoreSchema, core_schema
 from penstock.protocols import json_numbers, npy
 from penstock.protocols.array_text import parse_array
 from penstock.typed import pictures
-from penstock.typed.base64_bytes import binary
+from penstock.typed.base64_bytes import binary, text
 
 _MOST_PIXELS = 64_000_000
 """Default maximum of an image's pixels: 192 MB as RGB."""
 
 IMAGE: Final = "image/*"
 """The media type of an ``Image`` in schemas."""
+
+AS_FILES: Final = {"images": "files"}
+"""Pydantic's context in which images are written as the bytes of files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +260,37 @@ class Image:
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(self.decode)
+        return core_schema.no_info_plain_validator_function(
+            self.decode,
+            serialization=core_schema.plain_serializer_function_ser_schema(
+                self._written, info_arg=True
+            ),
+        )
+
+    @property
+    def media_types(self) -> tuple[str, ...]:
+        """The media types of an answer that is an image; the first is the default."""
+        return tuple(pictures.MEDIA[each] for each in self.formats)
+
+    def file(self, value: np.ndarray[Any, Any], kind: str) -> bytes:
+        """Encode an image as a file.
+
+        Args:
+            value: the image.
+            kind: of ``media_types``.
+
+        Raises:
+            ValueError: the array is no image.
+        """
+        form = next(each for each in self.formats if pictures.MEDIA[each] == kind)
+        return pictures.encode(value, form)
+
+    def _written(self, value: np.ndarray[Any, Any], info: core_schema.SerializationInfo) -> Any:
+        """A file, in Base64 in JSON; an array for ops."""
+        if info.mode != "json" and info.context is not AS_FILES:
+            return value
+        data = self.file(value, self.media_types[0])
+        return text(data) if info.mode == "json" else data
 
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
@@ -269,7 +303,7 @@ class Image:
         }
 
     def decode(self, value: Any) -> np.ndarray[Any, Any]:
-        """Decode a file's bytes, or their Base64; an array is returned unchanged.
+        """Decode a file's bytes, or their Base64; an array, or an image of Pillow, is not decoded.
 
         Raises:
             ValueError: the bytes are not a readable image, or it is too large.
@@ -277,4 +311,46 @@ class Image:
         """
         if isinstance(value, np.ndarray):
             return value
+        if (
+            not isinstance(value, (bytes, str))
+            and (picture := pictures.of_pillow(value)) is not None
+        ):
+            return picture
         return pictures.decode(binary(value), self.mode, self.formats, self.max_pixels)
+
+
+_MEDIA_TYPE: Final = re.compile(r"[a-z]+/[a-z0-9.+-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """Annotates bytes with their media type.
+
+        def speak(text: str) -> Annotated[bytes, Media("audio/wav")]
+
+    An answer that is such bytes as a whole is sent as they are, with this type, unless ``Accept``
+    asks for JSON or msgpack. A request may be such bytes as a whole.
+
+    Args:
+        kind: such as ``audio/wav``.
+    """
+
+    kind: str
+
+    def __post_init__(self) -> None:
+        if not _MEDIA_TYPE.fullmatch(self.kind):
+            raise ValueError(f"a media type is such as 'audio/wav', not {self.kind!r}")
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {**handler(schema), "contentMediaType": self.kind}
+
+    @property
+    def media_types(self) -> tuple[str, ...]:
+        """The media type of an answer."""
+        return (self.kind,)
+
+    def file(self, value: bytes, kind: str) -> bytes:
+        """Return the bytes."""
+        return value

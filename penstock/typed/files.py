@@ -1,16 +1,35 @@
-"""Which members of a body may be the bytes of files."""
+"""Which members of a body may be the bytes of files, and which answers are files as a whole."""
 
 from __future__ import annotations
 
 import dataclasses
 import types
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Protocol, Union, get_args, get_origin, get_type_hints
 
 from pydantic import AliasChoices, AliasPath, BaseModel
 from pydantic.fields import FieldInfo
 from typing_extensions import is_typeddict
 
 from penstock.typed.annotations import element_of, models_of, unnamed
+
+
+class FileType(Protocol):
+    """An annotation of values that can be sent as files."""
+
+    @property
+    def media_types(self) -> tuple[str, ...]:
+        """The media types of the files; the first is the default."""
+
+    def file(self, value: Any, kind: str) -> bytes:
+        """Return the bytes of a file of one of these types."""
+
+
+def file_of(kind: Any) -> FileType | None:
+    """Return the annotation with which a whole answer is a file; None if it is none."""
+    kind = unnamed(kind)
+    if get_origin(kind) is not Annotated:
+        return None
+    return next((each for each in get_args(kind)[1:] if hasattr(each, "media_types")), None)
 
 
 def file_members(kind: Any) -> tuple[str, ...]:

@@ -325,40 +325,47 @@ def _scaled(values: np.ndarray[Any, Any], mode: str, top_value: float) -> np.nda
     return np.rint(values * (most / top_value))
 
 
+def of_pillow(value: Any) -> np.ndarray[Any, Any] | None:
+    """The array of an image of Pillow; None for any other value."""
+    from PIL import Image as pillow
+
+    if not isinstance(value, pillow.Image):
+        return None
+    mode = value.mode
+    if mode not in MODES:
+        mode = "RGBA" if "A" in mode or "transparency" in value.info else "RGB"
+    return np.array(value if mode == value.mode else value.convert(mode))
+
+
 def encode(array: np.ndarray[Any, Any], form: str) -> bytes:
     """Encode a picture as a file.
 
     Args:
         array: uint8, height × width, or height × width × 3 or 4; or uint16, height × width.
-        form: of ``MEDIA``. Formats that cannot have the array's channels get it converted, without
-            transparency or to 8 bits.
+        form: of ``MEDIA``. Formats that cannot have the array's channels get it without
+            transparency, or with 8 bits.
 
     Raises:
         ValueError: the array has another dtype or shape.
     """
     from PIL import Image as pillow
 
-    image = pillow.fromarray(np.ascontiguousarray(array))
+    shape = array.shape
+    grey = array.ndim == 2 and array.dtype in (np.uint8, np.uint16)
+    colour = array.ndim == 3 and array.dtype == np.uint8 and shape[2] in (3, 4)
+    if not array.size or not (grey or colour):
+        raise ValueError(
+            f"a picture is uint8, height × width or height × width × 3 or 4, or uint16, height ×"
+            f" width; not {array.dtype} of shape {shape}"
+        )
     if array.dtype == np.uint16 and form not in ("PNG", "TIFF", "JPEG2000"):
-        image = pillow.fromarray((array >> 8).astype(np.uint8))
-    elif image.mode == "RGBA" and form in ("JPEG", "BMP"):
-        image = image.convert("RGB")
+        array = (array >> 8).astype(np.uint8)
+    elif colour and form in ("JPEG", "BMP"):
+        array = array[..., :3]
     out = io.BytesIO()
-    image.save(out, form)
+    image = pillow.fromarray(np.ascontiguousarray(array))
+    image.save(out, form, **_OPTIONS.get(form, {}))
     return out.getvalue()
 
 
-def check_picture(array: np.ndarray[Any, Any]) -> None:
-    """Check that an array is a picture that ``encode`` takes.
-
-    Raises:
-        ValueError: it is not.
-    """
-    fits = array.dtype == np.uint8 and (
-        array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (3, 4))
-    )
-    if not (fits or (array.dtype == np.uint16 and array.ndim == 2)) or not array.size:
-        raise ValueError(
-            f"a picture is uint8, height × width or height × width × 3 or 4, or uint16, height ×"
-            f" width; not {array.dtype} of {array.shape}"
-        )
+_OPTIONS: Final[dict[str, dict[str, Any]]] = {"WEBP": {"lossless": True}, "JPEG": {"quality": 90}}

@@ -41,11 +41,11 @@ from penstock.errors import HookError, InvalidInput, Undecodable
 from penstock.ops.functions import called_by, given_by, name_of
 from penstock.protocols import json_numbers, media
 from penstock.typed.annotations import element_of, has_own_config, models_of
-from penstock.typed.arrays import IMAGE
+from penstock.typed.arrays import AS_FILES, IMAGE
 from penstock.typed.attempts import Attempts
 from penstock.typed.base64_bytes import DescribeBase64, with_base64
 from penstock.typed.core_schemas import eager, failing_fast
-from penstock.typed.files import alias_of, file_members
+from penstock.typed.files import alias_of, file_members, file_of
 from penstock.typed.foreign import (
     embedded,
     foreign_class,
@@ -84,14 +84,15 @@ class Schema:
     Attributes:
         optional: whether there is a default.
         has_images: whether values may have an ``Image``.
+        files: media types of files that an answer may be as a whole, the default first.
 
     Raises:
         HookError: the type cannot be decoded from a body.
     """
 
     __slots__ = (
-        "_attempts", "_core", "_default", "_first_faults", "_names", "_of_answers", "_serializer",
-        "_validator", "annotation", "has_images", "optional",
+        "_attempts", "_core", "_default", "_file", "_first_faults", "_names", "_of_answers",
+        "_serializer", "_validator", "annotation", "files", "has_images", "optional",
     )  # fmt: skip
 
     def __init__(
@@ -107,6 +108,8 @@ class Schema:
             raise HookError(f"{name}: {problem}")
         self.annotation = annotation
         self._of_answers = of_answers
+        self._file = file_of(annotation) if of_answers else None
+        self.files: tuple[str, ...] = () if self._file is None else self._file.media_types
         self._first_faults: SchemaValidator | None = None
         if default is inspect.Parameter.empty:
             default = ...
@@ -231,11 +234,14 @@ class Schema:
 
         Args:
             value: the result of ``check``.
-            kind: ``media.JSON`` or ``media.MSGPACK``.
+            kind: ``media.JSON``, ``media.MSGPACK``, or one of ``files``.
         """
         if kind == media.JSON:
             return self._json(value)
-        return media.encode(self._serializer.to_python(value, by_alias=True), kind)
+        if self._file is not None and kind in self.files:
+            return self._file.file(value, kind)
+        plain = self._serializer.to_python(value, by_alias=True, context=AS_FILES)
+        return media.encode(plain, kind)
 
     def _json(self, value: Any) -> bytes:
         serializer = self._serializer

@@ -27,6 +27,48 @@ def test_the_media_type_of_an_answer_is_chosen_by_accept_and_content_type(
     assert media.answer_kind(accept, kind) == answer
 
 
+IMAGES = ("image/png", "image/jpeg")
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind", "answer"),
+    [
+        (None, "application/msgpack", "image/png"),
+        ("*/*", "", "image/png"),
+        ("image/*", "", "image/png"),
+        ("image/jpeg", "", "image/jpeg"),
+        ("image/webp, image/jpeg;q=0.5, */*;q=0.1", "", "image/jpeg"),
+        ("image/jpeg;q=0.5, image/png;q=0.9", "", "image/png"),
+        ("image/png;q=0, image/*", "", "image/jpeg"),
+        ("image/png;q=0", "", "image/jpeg"),
+        ("application/json", "", media.JSON),
+        ("application/vnd.msgpack", "", media.MSGPACK),
+        ("application/*", "", media.JSON),
+        ("application/*", "application/msgpack", media.MSGPACK),
+        ("text/html", "", "image/png"),
+        ("i/*", "", "image/png"),
+    ],
+)
+def test_an_answer_that_is_a_file_has_the_accepted_type(
+    accept: str | None, kind: str, answer: str
+) -> None:
+    assert media.answer_kind(accept, kind, IMAGES) == answer
+
+
+@pytest.mark.parametrize(
+    ("accept", "answer"),
+    [
+        ("application/json;q=0", media.MSGPACK),
+        ("application/json; Q=0.000, */*", media.MSGPACK),
+        ("application/json;q=0.2, application/msgpack;q=0.3", media.MSGPACK),
+        ("application/json;q=0, application/msgpack;q=0", media.JSON),
+        ("application/x-msgpack;q=0", media.JSON),
+    ],
+)
+def test_a_weight_of_zero_is_a_refusal(accept: str, answer: str) -> None:
+    assert media.answer_kind(accept, media.JSON) == answer
+
+
 VALUES = {
     "array": np.array([[1.5, 2.0]], "float32"),
     "half": np.array([1.5], "float16"),

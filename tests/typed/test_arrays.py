@@ -10,7 +10,7 @@ import pytest
 
 from penstock.errors import InvalidInput
 from penstock.protocols import media, npy
-from penstock.typed.arrays import Array
+from penstock.typed.arrays import Array, Media
 from penstock.typed.signature import Signature
 
 FILE = "application/octet-stream"
@@ -97,3 +97,21 @@ def test_texts_that_would_change_or_take_too_much_are_refused(
 def test_other_dtypes_are_refused_where_they_are_written(dtype: str, instead: str) -> None:
     with pytest.raises(ValueError, match=instead):
         Array(dtype)
+
+
+@pytest.mark.parametrize("kind", ["wav", "audio/*", "audio/wav; x=1", "Audio/wav\r\nx: y"])
+def test_a_media_type_of_bytes_is_one_type(kind: str) -> None:
+    with pytest.raises(ValueError, match="such as 'audio/wav'"):
+        Media(kind)
+
+
+def of_sound(sound: Annotated[bytes, Media("audio/wav")]) -> int:
+    return len(sound)
+
+
+def test_bytes_with_a_media_type_are_read_like_other_bytes() -> None:
+    signature = Signature(of_sound, batched=False)
+    assert signature.request.read(b'{"sound": "YQ"}', media.JSON).sound == b"a"
+    assert signature.request.read(b"a", "audio/wav", signature.raw).sound == b"a"
+    schema = signature.request.describe(refs="{model}")["properties"]["sound"]
+    assert schema["contentMediaType"] == "audio/wav"

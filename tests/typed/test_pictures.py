@@ -189,3 +189,61 @@ def test_a_decoders_exception_of_any_class_is_a_value_error(
         with pytest.raises(ValueError, match="no image that can be read") as caught:
             Image().decode(b"x")
         assert caught.value.__context__ is None
+
+
+@pytest.mark.parametrize("form", [*pictures.MEDIA])
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.asarray(NOISE),
+        np.asarray(NOISE.convert("RGBA")),
+        np.asarray(NOISE.convert("L")),
+        RAMP,
+        np.asarray(NOISE)[::2, ::-1],
+    ],
+    ids=["RGB", "RGBA", "L", "16", "strided"],
+)
+def test_a_picture_is_encoded_in_every_format(form: str, array: Any) -> None:
+    data = pictures.encode(array, form)
+    with Pillow.open(io.BytesIO(data)) as image:
+        assert (image.format, image.size) == (form, (array.shape[1], array.shape[0]))
+    if form in ("PNG", "TIFF", "WEBP") and array.dtype == np.uint8 and array.ndim == 3:
+        mode = "RGB" if array.shape[2] == 3 else "RGBA"
+        assert np.array_equal(Image(mode).decode(data), array)
+    if form == "PNG" and array.dtype == np.uint16:
+        assert np.array_equal(Image("I;16").decode(data), array)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.zeros((2, 2, 3)),
+        np.zeros((2, 2, 2), np.uint8),
+        np.zeros((2, 2, 3), np.uint16),
+        np.zeros((0, 2), np.uint8),
+        np.zeros(2, np.uint8),
+    ],
+)
+def test_other_arrays_are_no_pictures(array: Any) -> None:
+    with pytest.raises(ValueError, match="a picture is uint8"):
+        pictures.encode(array, "PNG")
+
+
+@pytest.mark.parametrize(
+    ("mode", "shape"),
+    [
+        ("RGB", (40, 30, 3)),
+        ("L", (40, 30)),
+        ("1", (40, 30, 3)),
+        ("P", (40, 30, 3)),
+        ("LA", (40, 30, 4)),
+        ("CMYK", (40, 30, 3)),
+        ("I;16", (40, 30)),
+    ],
+)
+def test_an_image_of_pillow_is_an_array(mode: str, shape: tuple[int, ...]) -> None:
+    grey = NOISE.convert("L")
+    image = grey.convert(mode) if mode in ("I;16", "LA") else NOISE.convert(mode)
+    array = Image().decode(image)
+    assert array.shape == shape
+    assert array.flags.writeable
