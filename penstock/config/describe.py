@@ -52,6 +52,8 @@ A service is configured by one YAML file, usually `config.yml`, or by the same d
   accepted as a float. Numbers that are texts, such as card ids, need quotes.
 - **Unknown keys** are errors that name the nearest known key; `--lenient` makes them warnings. An
   entry for an op that the graph does not contain is checked and otherwise ignored.
+- **Own keys of an op** are those of its `config_keys`, such as `{"threshold": 0.5}`: a value must
+  have the type of the default, and is in `self.config`.
 - **A blank key** has its default. Keys marked † may be left out, but not blank.
 - **Not yet available:** such a key, if enabled, is an error, or a warning if the table says so.
 - YAML is read by the core schema of YAML 1.2 (`yes` and `on` are text). Duplicate keys, and tags of

@@ -21,6 +21,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import ValidationError
 
 from penstock.config.checks import contradictions, unavailable
+from penstock.config.own_keys import Declared, is_of_op, nearest_own, own_values
 from penstock.config.problems import (
     AT_KEY,
     KeyPath,
@@ -51,12 +52,14 @@ class Loaded:
         config: the checked values.
         warnings: warnings, to be logged once at the start.
         source: the file's path, or ``dict_name``.
+        own: value by key of the keys that ops declare, by the op's name.
         place: formats a problem found later, with the place where its key was written.
     """
 
     config: ServiceConfig
     warnings: list[str]
     source: str
+    own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     place: Callable[[Problem], str] = field(default=in_words, compare=False)
 
 
@@ -71,6 +74,8 @@ def load(
     base_dir: Path | None = None,
     dict_name: str = "yml_dict",
     places: Mapping[KeyPath, str] | None = None,
+    declared: Declared | None = None,
+    ops_are_known: bool = True,
 ) -> Loaded:
     """Load and check one configuration.
 
@@ -86,6 +91,8 @@ def load(
         dict_name: the name of ``yml_dict`` in messages.
         places: path of a key of ``yml_dict`` -> what set it, such as a flag; messages name that
             instead of the key.
+        declared: the keys that ops declare.
+        ops_are_known: whether ``declared`` is complete; otherwise other keys of ops are ignored.
 
     Raises:
         ConfigError: with every problem found.
@@ -114,13 +121,23 @@ def load(
         if value is not None:
             layers.put(tuple(key.split(".")), value, "flag")
 
+    declared = declared or {}
+    own, wrong = layers.take_own(declared)
     config, refused, unknown = _check(layers.data)
+    refused = [*refused, *wrong]
+    unknown = [
+        nearest_own(each, declared) for each in unknown if ops_are_known or not is_of_op(each)
+    ]
     problems = [*document.problems, *refused, *([] if lenient else unknown)]
     if problems:
         raise ConfigError([layers.place(each) for each in layers.sorted(problems)])
     warnings = [layers.place(each) for each in layers.sorted(unknown)] + unknown_variables(environ)
     return Loaded(
-        config=layers.remember_flags(config), warnings=warnings, source=source, place=layers.place
+        config=layers.remember_flags(config),
+        warnings=warnings,
+        source=source,
+        own=own,
+        place=layers.place,
     )
 
 
@@ -144,6 +161,20 @@ class _Layers:
             found = found.get(key) if isinstance(found, Mapping) else None
         if found is None:
             self.data = _with(self.data, path, value)
+
+    def take_own(self, declared: Declared) -> tuple[dict[str, Mapping[str, Any]], list[Problem]]:
+        """Remove the keys that ops declare from the data; return their values, and problems."""
+        values: dict[str, Mapping[str, Any]] = {}
+        problems: list[Problem] = []
+        ops = self.data.get("op")
+        for name, keys in declared.items():
+            entry = ops.get(name) if isinstance(ops, Mapping) else None
+            given = {key: entry[key] for key in keys if isinstance(entry, Mapping) and key in entry}
+            for key in given:
+                self.data = _without(self.data, ("op", name, key))
+            values[name], found = own_values(name, keys, given)
+            problems += found
+        return values, problems
 
     def remember_flags(self, config: ServiceConfig) -> ServiceConfig:
         ops = {

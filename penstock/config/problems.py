@@ -123,6 +123,7 @@ _WANTED = {
     "string_type": "must be text",
     "string_too_short": "must not be empty",
     "tuple_type": "must be a list, such as [a, b]",
+    "list_type": "must be a list, such as [a, b]",
     "dict_type": "must be a mapping of keys to values",
     "model_type": "must be a mapping of keys to values",
 }

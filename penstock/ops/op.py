@@ -11,7 +11,7 @@ import inspect
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import MethodType
+from types import MappingProxyType, MethodType
 from typing import Any, ClassVar, Self
 
 from penstock.batching.decision import Verify
@@ -59,6 +59,14 @@ class Op:
     examples: Sequence[Feed] = ()
     """Inputs of the model, one dict of arrays for each request, with which ``verify_batches``
     compares batches and single runs; by default they are generated."""
+
+    config_keys: ClassVar[Mapping[str, object]] = {}
+    """The op's own keys in its entry of the configuration, with their defaults. A value must have
+    the type of its default (bool, int, float, str, list or dict); of None it may have any."""
+
+    config: Mapping[str, Any] = MappingProxyType({})
+    """The values of ``config_keys``, in every executor from ``init_op`` on; read-only. Without a
+    service the defaults."""
 
     model_path: Path | None = None
     """The constructor's model, if any."""
@@ -110,6 +118,8 @@ class Op:
         self._followers: list[Op] = []
         if not isinstance(self.name, str) or not self.name or not self.name.isprintable():
             raise GraphError(f"an op's name must be printable text, got {name!r}")
+        if self.config_keys:
+            self.config = self.config_keys
         self.set_input_ops(() if input_ops is None else input_ops)
         self.set_jump_to_ops(() if jump_to_ops is None else jump_to_ops)
         self.set_dynamic_shape_info()

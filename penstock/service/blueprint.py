@@ -223,6 +223,8 @@ def draw_blueprint(
     options: list[OpOptions] = []
     fallbacks: list[str] = []
     for op in graph.ops:
+        if op.config_keys:
+            op.config = loaded.own.get(op.name, op.config_keys)
         try:
             resolved = _resolved(op, config, usual, len(cpus))
         except ConfigError as error:

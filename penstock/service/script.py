@@ -134,7 +134,13 @@ def _services_in(path: Path, names: dict[str, Any]) -> list[Servable]:
 
 def _run_config(path: Path) -> None:
     now = flags.current()
-    loaded = load(yml_file=path, overrides=now.overrides, environ=os.environ, lenient=now.lenient)
+    loaded = load(
+        yml_file=path,
+        overrides=now.overrides,
+        environ=os.environ,
+        lenient=now.lenient,
+        ops_are_known=False,
+    )
     entry = loaded.config.service
     if entry is None:
         raise StartupError(

@@ -187,6 +187,7 @@ class _Servable:
             lenient=now.lenient,
             dict_name=self._config_name,
             places=self.places,
+            declared=_declared_by(self._response_op),
         )
 
     @property
@@ -304,6 +305,24 @@ class WebService(_Servable):
             StartupError: the service cannot start.
         """
         run(self)
+
+
+def _declared_by(end: ResponseOp | None) -> dict[str, Mapping[str, object]]:
+    """The own keys of the ops before a graph's end, which need not be a legal graph.
+
+    Raises:
+        ConfigError: an op declares keys that cannot be used.
+    """
+    from penstock.config.own_keys import problem_of_declaration
+
+    ops: list[Op] = [] if end is None else [end]
+    for op in ops:
+        ops += (each for each in op.get_input_ops() if each not in ops)
+    declared = {op.name: op.config_keys for op in ops if op.config_keys}
+    problems = {name: problem_of_declaration(keys) for name, keys in declared.items()}
+    if any(problems.values()):
+        raise ConfigError([f"op {name!r}: {text}" for name, text in problems.items() if text])
+    return declared
 
 
 def _leaves(
