@@ -7,6 +7,7 @@ Source: RFC 9110 (section 8.3), RFC 8259, the msgpack specification, RFC 7578 (f
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final
 
@@ -32,6 +33,7 @@ _FILES: Final = {b"\xff\xd8": "image/jpeg", b"\x89PNG": "image/png"}
 _JSON_BEGINS: Final = re.compile(rb'\s*(?:[\[{"]|-?[0-9]|(?:true|false|null)\s*$)')
 
 _MSGPACK = frozenset((MSGPACK, "application/x-msgpack", "application/vnd.msgpack"))
+_DATES = ormsgpack.OPT_DATETIME_AS_TIMESTAMP_EXT
 _ORMSGPACK = ormsgpack.OPT_SERIALIZE_NUMPY | ormsgpack.OPT_NON_STR_KEYS
 
 
@@ -100,7 +102,9 @@ def _weights(accept: str) -> dict[str, float]:
     return found
 
 
-def decode(body: bytes, kind: str, raw: str | None = None, *, exact: bool = True) -> Any:
+def decode(
+    body: bytes, kind: str, raw: str | None = None, *, exact: bool = True, dates: bool = False
+) -> Any:
     """Decode a body to a plain value.
 
     A form becomes a dict of its fields; repeated fields become lists. Texts stay texts, unless the
@@ -112,6 +116,7 @@ def decode(body: bytes, kind: str, raw: str | None = None, *, exact: bool = True
         raw: the member for the bytes of a file; None if files are refused.
         exact: whether integers of more than 64 bits in JSON stay integers; finding them takes a
             fifth of the time. If not, they become floats.
+        dates: whether msgpack may have timestamps, which become datetimes.
 
     Raises:
         Undecodable: the body does not match its type.
@@ -128,7 +133,7 @@ def decode(body: bytes, kind: str, raw: str | None = None, *, exact: bool = True
     if is_msgpack(kind):
         check_size(len(body))
         try:
-            return ormsgpack.unpackb(body)
+            return ormsgpack.unpackb(body, option=_DATES if dates else None)
         except ValueError as error:
             raise Undecodable(f"the body is no msgpack: {error}") from None
     if essence(kind) == FORM:
@@ -199,12 +204,13 @@ def read_form(body: bytes, kind: str) -> tuple[dict[str, Any], set[str]]:
     return found, several
 
 
-def encode(value: Any, kind: str) -> bytes:
+def encode(value: Any, kind: str, plain: Callable[[Any], Any] = json_numbers.plain_parts) -> bytes:
     """Encode a plain value as a body.
 
     Args:
         value: a plain value.
         kind: JSON or MSGPACK.
+        plain: in msgpack, converts what is not a plain value; raises TypeError if it cannot.
 
     Raises:
         TypeError: the value contains something that is not a plain value.
@@ -214,10 +220,12 @@ def encode(value: Any, kind: str) -> bytes:
     if _has_foreign_order(value):
         value = _in_native_order(value)
     try:
-        return ormsgpack.packb(value, json_numbers.plain_parts, _ORMSGPACK)
+        return ormsgpack.packb(value, plain, _ORMSGPACK)
     except TypeError:
-        plain = json_numbers.sendable(value, words=False)
-        return ormsgpack.packb(plain, json_numbers.plain_parts, _ORMSGPACK)
+        if plain is not json_numbers.plain_parts:
+            raise
+        value = json_numbers.sendable(value, words=False)
+        return ormsgpack.packb(value, plain, _ORMSGPACK)
 
 
 def _has_foreign_order(value: Any) -> bool:

@@ -32,9 +32,12 @@ from pydantic.json_schema import JsonSchemaMode
 from pydantic_core import (
     CoreConfig,
     ErrorDetails,
+    PydanticSerializationError,
     SchemaSerializer,
     SchemaValidator,
     ValidationError,
+    to_json,
+    to_jsonable_python,
 )
 
 from penstock.errors import HookError, InvalidInput, Undecodable
@@ -70,6 +73,26 @@ _MOST_FAULTS = 100
 
 _PREFIXES = {"value_error": "Value error, ", "assertion_error": "Assertion failed, "}
 """Prefixes that pydantic adds to the text of a validator."""
+
+
+def _is_strict(schema: Any) -> bool:
+    """Whether a part of a core schema is strict."""
+    if isinstance(schema, (list, tuple)):
+        return any(map(_is_strict, schema))
+    if not isinstance(schema, dict):
+        return False
+    return schema.get("strict") is True or any(map(_is_strict, schema.values()))
+
+
+def _in_msgpack(value: Any) -> Any:
+    """Convert a value that msgpack lacks, such as a Decimal, as pydantic does for JSON."""
+    try:
+        return json_numbers.plain_parts(value)
+    except TypeError as error:
+        try:
+            return to_jsonable_python(value)
+        except PydanticSerializationError:
+            raise error from None
 
 
 class Schema:
@@ -185,16 +208,29 @@ class Schema:
                 return validator.validate_json(body)
             if media.essence(kind) == media.FORM:
                 return read_fields(validator, *media.read_form(body, kind), self._attempts)
-            value = media.decode(body, kind, raw)
+            value = media.decode(body, kind, raw, dates=True)
             if not media.is_msgpack(kind):
                 return read_fields(validator, value, set(), self._attempts)
             if self._attempts is not None:
                 self._attempts.check(value)
-            return validator.validate_python(value)
+            return self._from_msgpack(validator, value)
         except ValidationError as error:
             if not body:
                 raise Undecodable("the body is empty: parameters are members of the body") from None
             raise invalid(error, "body") from None
+
+    def _from_msgpack(self, validator: Validator, value: Any) -> Any:
+        """Validate a value of msgpack, where UUIDs, dates and the like are texts, and tuples lists.
+
+        Strict types take them as such from JSON only.
+        """
+        try:
+            return validator.validate_python(value)
+        except ValidationError:
+            if not _is_strict(self._core):
+                raise
+        body = to_json(value, bytes_mode="base64", inf_nan_mode="constants")
+        return validator.validate_json(body)
 
     def _brief(self) -> Validator:
         """The same checks, of which a list or a dict names its first fault only.
@@ -240,8 +276,15 @@ class Schema:
             return self._json(value)
         if self._file is not None and kind in self.files:
             return self._file.file(value, kind)
-        plain = self._serializer.to_python(value, by_alias=True, context=AS_FILES)
-        return media.encode(plain, kind)
+        serializer = self._serializer
+        try:
+            plain = serializer.to_python(value, by_alias=True, context=AS_FILES)
+            return media.encode(plain, kind, _in_msgpack)
+        except TypeError:  # a type that is converted for JSON only
+            plain = serializer.to_python(
+                value, mode="json", by_alias=True, fallback=json_numbers.plain
+            )
+            return media.encode(plain, kind)
 
     def _json(self, value: Any) -> bytes:
         serializer = self._serializer

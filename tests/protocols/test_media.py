@@ -19,6 +19,14 @@ from penstock.protocols import media
         ("application/json", "application/msgpack", media.JSON),
         ("text/html, application/msgpack;q=0.9", "application/json", media.MSGPACK),
         ("image/png", "application/json; charset=utf-8", media.JSON),
+        ("application/msgpack;q=0", "application/msgpack", media.JSON),
+        ("application/json; q=0, */*", "application/json", media.MSGPACK),
+        ("application/json;q=0.000", "", media.MSGPACK),
+        ("application/msgpack;q=0, application/json", "application/msgpack", media.JSON),
+        ("application/json;q=0.5, application/x-msgpack", "application/json", media.MSGPACK),
+        ("application/json, application/msgpack", "application/msgpack", media.JSON),
+        ("application/json;q=0, application/msgpack;q=0", "application/json", media.JSON),
+        ("application/json;q=nonsense", "application/msgpack", media.JSON),
     ],
 )
 def test_the_media_type_of_an_answer_is_chosen_by_accept_and_content_type(
