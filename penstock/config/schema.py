@@ -383,10 +383,11 @@ class DoorConfig(Section):
         " on; 0 turns it off.",
     )
     half_close_probe: bool = Field(
-        default=False,
+        default=True,
         description="Whether an HTTP/1.1 client that closes its half of the connection while a"
-        " request is open is probed with `100 Continue`; if it has left, its request is cancelled."
-        " Otherwise the request is answered as if the client were still connected.",
+        " request is open is probed with `100 Continue`, which HTTP clients ignore; if it has left,"
+        " its request is cancelled. With `false` the request is answered as if the client were"
+        " still connected.",
     )
     max_request_line: Count = Field(
         default=8 << 10, description="Most bytes of the first line of a request in HTTP/1.1."

@@ -40,7 +40,7 @@ class DoorLimits:
     max_unsent: int = 64 << 20
     backlog: int = 1024
     busy_poll: float = 0.001
-    half_close_probe: bool = False
+    half_close_probe: bool = True
     http1: Http1Limits = field(default_factory=Http1Limits)
     http2: Http2Limits = field(default_factory=Http2Limits)
 

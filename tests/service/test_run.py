@@ -10,11 +10,13 @@ import socket
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock import PipelineClient
 from tests.service.scripts import (
+    NAME,
     PENSTOCK,
     PYTHON,
     BackgroundCall,
@@ -198,6 +200,26 @@ def test_a_second_sigterm_ends_the_drain_at_once(tmp_path: Path) -> None:
         3001,
         "dag closed.",
     )
+
+
+def test_queued_work_of_a_client_that_closes_its_connection_is_dropped(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    with running(script(tmp_path, GATED)) as server:
+        running_call = BackgroundCall(lambda: post(server, gate=str(gate)))
+        until(lambda: "inside" in server.log(), "work")
+        body = b'{"key": ["x"], "value": ["1"]}'
+        head = f"POST /{NAME}/prediction HTTP/1.1\r\nHost: localhost\r\n".encode()
+        with socket.create_connection(("127.0.0.1", server.http_port)) as client:
+            client.sendall(b"%sContent-Length: %d\r\n\r\n%s" % (head, len(body), body))
+
+        def requests() -> Any:
+            return fetch(f"{server.http_url}/status").json["requests"]
+
+        until(lambda: requests()["cancelled"] == 1, "the cancellation")
+        gate.touch()
+        assert running_call.result().status == 200
+        assert post(server, x="2").json["value"] == ["2"]
+        assert server.log().count("inside") == 2
 
 
 def test_during_drain_delay_the_service_is_not_ready_but_accepts_requests(tmp_path: Path) -> None:
