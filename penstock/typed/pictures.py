@@ -61,6 +61,11 @@ _MOST_EXIF: Final = 16
 _MOST_TAGGED: Final = 1_000_000
 """Numbers in the tags of a TIFF, which become Python objects: two for each strip or tile."""
 _BYTES: Final = (1, 2, 6, 7)  # TIFF's types of tags that stay bytes
+_SHORT: Final = 3
+_TILE_WIDTH: Final = 322
+_TILE_LENGTH: Final = 323
+_MOST_OF_TILE: Final = 1 << 24  # pixels of one tile of a TIFF, which may exceed the picture
+_MOST_RUNS: Final = 1_000_000  # pixels of a BMP in runs, which Pillow decodes in Python
 
 _EIGHT: Final = 0xFF
 _SIXTEEN: Final = 0xFFFF
@@ -139,6 +144,8 @@ def _loaded(image: Any, data: bytes) -> Image:
     found = _webp(image, data) if image.format == "WEBP" else None
     if found is not None:
         return found
+    if image.tile and image.tile[0][0] == "bmp_rle" and image.width * image.height > _MOST_RUNS:
+        raise _Unreadable(f"a BMP in runs of more than {_MOST_RUNS} pixels")
     most = _LOCKED.get(image.format)
     if most is not None and image.width * image.height > most:
         kind = "an animation" if image.format == "WEBP" else "an image"
@@ -212,19 +219,27 @@ def _check_tags(data: bytes) -> None:
     order = "<" if data[:2] == b"II" else ">"
     if b"+" in data[2:4]:  # BigTIFF
         (at,) = struct.unpack_from(f"{order}Q", data, 8)
-        head, entry = f"{order}Q", struct.Struct(f"{order}HHQQ")
+        head, entry, value_at = f"{order}Q", struct.Struct(f"{order}HHQQ"), 12
     else:
         (at,) = struct.unpack_from(f"{order}L", data, 4)
-        head, entry = f"{order}H", struct.Struct(f"{order}HHLL")
+        head, entry, value_at = f"{order}H", struct.Struct(f"{order}HHLL"), 8
     (count,) = struct.unpack_from(head, data, at)
     at += struct.calcsize(head)
     room = max(0, len(data) - at) // entry.size
     numbers = 0
+    tile = {_TILE_WIDTH: 1, _TILE_LENGTH: 1}
     for index in range(min(count, room)):
-        _, kind, size, _ = entry.unpack_from(data, at + index * entry.size)
+        place = at + index * entry.size
+        tag, kind, size, value = entry.unpack_from(data, place)
         numbers += 0 if kind in _BYTES else size
+        if tag in tile:
+            if kind == _SHORT:
+                (value,) = struct.unpack_from(f"{order}H", data, place + value_at)
+            tile[tag] = max(tile[tag], value)
     if max(count, numbers) > _MOST_TAGGED:
         raise _Unreadable("a TIFF with too many numbers in its tags")
+    if tile[_TILE_WIDTH] * tile[_TILE_LENGTH] > _MOST_OF_TILE:
+        raise _Unreadable(f"a TIFF with tiles of more than {_MOST_OF_TILE} pixels")
 
 
 def _upright(image: Image) -> Image:

@@ -158,6 +158,39 @@ def test_structures_that_take_more_than_their_pixels_are_refused() -> None:
         Image().decode(_tiff((256, 3, 1, 5), (273, 4, 2_000_000, 0)))
 
 
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("kind", [3, 4])
+def test_a_tile_that_exceeds_its_picture_is_refused(order: str, kind: int) -> None:
+    def tiff(side: int) -> bytes:
+        packed = struct.pack(f"{order}HHL", 256, 3, 1) + struct.pack(f"{order}HH", 16, 0)
+        for tag in (322, 323):
+            value = struct.pack(
+                f"{order}L" if kind == 4 else f"{order}HH", side, *[0] * (kind == 3)
+            )
+            packed += struct.pack(f"{order}HHL", tag, kind, 1) + value
+        head = b"II" if order == "<" else b"MM"
+        return head + struct.pack(f"{order}HLH", 42, 8, 3) + packed
+
+    with pytest.raises(ValueError, match="tiles of more than 16777216 pixels"):
+        Image().decode(tiff(16_000))
+    with pytest.raises(ValueError, match="no image that can be read"):
+        Image().decode(tiff(1000))
+
+
+def test_a_large_bmp_in_runs_is_refused() -> None:
+    def bmp(side: int) -> bytes:
+        runs = (bytes([side, 7]) + b"\0\0") * side + b"\0\1"
+        info = struct.pack("<LllHHLLllLL", 40, side, side, 1, 8, 1, len(runs), 0, 0, 256, 0)
+        palette = bytes(each // 4 for each in range(1024))
+        return struct.pack("<2sLHHL", b"BM", 1078 + len(runs), 0, 0, 1078) + info + palette + runs
+
+    assert np.array_equal(Image("L").decode(bmp(200)), np.full((200, 200), 7))
+    with pytest.raises(ValueError, match="a BMP in runs of more than 1000000 pixels"):
+        Image().decode(
+            bmp(200).replace(struct.pack("<ll", 200, 200), struct.pack("<ll", 2000, 2000))
+        )
+
+
 @pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF"])
 def test_a_damaged_file_is_decoded_or_is_a_value_error(form: str) -> None:
     exif = Pillow.Exif()
