@@ -52,6 +52,7 @@ from penstock.ops.failures import (
     process_raised,
     timed_out,
 )
+from penstock.ops.functions import plain_result
 from penstock.ops.hooks import own_hook, read_postprocess, read_preprocess, read_process
 from penstock.ops.op import Op
 from penstock.ops.short import Model as ModelOp
@@ -486,7 +487,7 @@ def _ask_to_jump(op: BoundOp, members: Sequence[Member], outcomes: list[Outcome]
         for at, sample in zip(good, samples, strict=True)
     }
     try:
-        jump = bool(op.op.check_jumping(data))
+        jump = bool(plain_result(op.op.check_jumping(data), "check_jumping"))
     except HOOK_FAULTS as error:
         errors = hook_raised_for(op.op, "check_jumping", samples, error, label=op.label)
         for at, each in zip(good, errors, strict=True):

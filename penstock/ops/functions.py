@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from types import CoroutineType
 from typing import Any
 
 
@@ -52,6 +53,18 @@ def _partial_of(function: Any) -> Any:
         None,  # until Python 3.12
     )
     return found if isinstance(found, functools.partialmethod) else None
+
+
+def plain_result(given: Any, what: str) -> Any:
+    """Return the result of a function that is not awaited.
+
+    Raises:
+        TypeError: it is a coroutine, as of a plain function around a coroutine function.
+    """
+    if type(given) is CoroutineType:
+        given.close()  # else Python warns that it was never awaited
+        raise TypeError(f"{what} returned a coroutine, which nothing awaits here: write def")
+    return given
 
 
 def uncallable(target: Any) -> str | None:

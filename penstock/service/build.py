@@ -35,6 +35,7 @@ from penstock.graph.dag import REQUEST
 from penstock.instrument import Instrument, Instruments
 from penstock.ops.ends import Ends
 from penstock.ops.ensemble import SEPARATOR, Ensemble
+from penstock.ops.functions import plain_result
 from penstock.ops.hooks import bind, overrides
 from penstock.ops.op import Op
 from penstock.ops.short import Model as ModelOp
@@ -464,7 +465,7 @@ def init(op: Op) -> None:
         StartupError: with the original exception as its cause.
     """
     with _start_errors(op):
-        bind(op, "init_op")()
+        plain_result(bind(op, "init_op")(), "init_op")
 
 
 @contextmanager

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import types
 from collections.abc import Sequence
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 from typing_extensions import is_typeddict
 
 
@@ -67,6 +69,25 @@ def has_own_config(kind: Any) -> bool:
     while get_origin(kind) is Annotated:
         kind = get_args(kind)[0]
     return isinstance(kind, type) and _is_model(kind)
+
+
+def free_variable(kind: Any) -> TypeVar | None:
+    """Return a type variable in a type that stands for any type; None if there is none.
+
+    Those of a class, as of a generic class without arguments, are the class's.
+    """
+    variables = [] if isinstance(kind, type) else getattr(kind, "__parameters__", ())
+    for each in [kind] if isinstance(kind, TypeVar) else variables:
+        if isinstance(each, TypeVar) and not (each.__bound__ or each.__constraints__):
+            return each
+    return None
+
+
+def field_of(kind: Any, default: Any) -> FieldInfo:
+    """Return a parameter's alias, default and so on, of its type or its default."""
+    if default is inspect.Parameter.empty:
+        return FieldInfo.from_annotation(kind)
+    return FieldInfo.from_annotated_attribute(kind, default)
 
 
 def element_of(kind: Any) -> Any:

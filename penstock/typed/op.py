@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 
 from penstock.errors import HookError
 from penstock.ops.failures import type_instead
-from penstock.ops.functions import name_of, uncallable
+from penstock.ops.functions import name_of, plain_result, uncallable
 from penstock.ops.hooks import is_coroutine, is_generator, read_results
 from penstock.ops.op import Op
 from penstock.request import Feed
@@ -164,8 +164,7 @@ class TypedOp(Op):
             value = signature.request.read(body, feed[KIND], signature.raw)
         if self._before is not None:
             value = self._before(**signature.arguments(value))
-            if type(value) is CoroutineType:
-                raise self._coroutine(value, "preprocess")
+            plain_result(value, f"{self._called}.preprocess")
         return {_ITEM: value}
 
     def process(self, feed_batch: list[Feed], typical_logid: int = 0) -> Feed:
@@ -184,9 +183,7 @@ class TypedOp(Op):
         (feed,) = input_data.values()
         (result,) = fetch_data[_RESULT]
         if self._after is not None:
-            result = self._after(result)
-            if type(result) is CoroutineType:
-                raise self._coroutine(result, "postprocess")
+            result = plain_result(self._after(result), f"{self._called}.postprocess")
         response = self.signature.response
         checked = response.check(result)
         if BODY in feed:
@@ -207,10 +204,6 @@ class TypedOp(Op):
                 raise TypeError(f"{self.hook_name('process')} returned a {type_instead(given)}")
             return {_RESULT: [given]}
         return {_RESULT: read_results(self, given, size, "result")}
-
-    def _coroutine(self, given: CoroutineType[Any, Any, Any], step: str) -> TypeError:
-        given.close()  # else Python warns that it was never awaited
-        return TypeError(f"{self._called}.{step} {_ONLY_RUN}: write def {step}, in a decorator too")
 
 
 _ONLY_RUN: Final = "returns a coroutine, which only inference and predict may"

@@ -27,7 +27,6 @@ from pydantic import (
     TypeAdapter,
     create_model,
 )
-from pydantic.fields import FieldInfo
 from pydantic.json_schema import JsonSchemaMode
 from pydantic_core import (
     CoreConfig,
@@ -43,7 +42,13 @@ from pydantic_core import (
 from penstock.errors import HookError, InvalidInput, Undecodable
 from penstock.ops.functions import called_by, given_by, name_of
 from penstock.protocols import json_numbers, media
-from penstock.typed.annotations import element_of, has_own_config, models_of
+from penstock.typed.annotations import (
+    element_of,
+    field_of,
+    free_variable,
+    has_own_config,
+    models_of,
+)
 from penstock.typed.arrays import AS_FILES, IMAGE
 from penstock.typed.attempts import Attempts
 from penstock.typed.base64_bytes import DescribeBase64, with_base64
@@ -134,9 +139,7 @@ class Schema:
         self._file = file_of(annotation) if of_answers else None
         self.files: tuple[str, ...] = () if self._file is None else self._file.media_types
         self._first_faults: SchemaValidator | None = None
-        if default is inspect.Parameter.empty:
-            default = ...
-        self._default = FieldInfo.from_annotated_attribute(annotation, default)
+        self._default = field_of(annotation, default)
         self.optional = not self._default.is_required()
         config: ConfigDict | None = _BASE64 if models_of(annotation) else _PLAIN
         if has_own_config(annotation):
@@ -432,13 +435,22 @@ class Signature:
                 " of its function with functools.wraps"
             )
         if parameter.kind is parameter.POSITIONAL_ONLY:
-            raise HookError(f"{self.name}: the parameter {parameter.name} is positional only")
+            raise HookError(
+                f"{self.name}: the parameter {parameter.name} is positional only: remove the /"
+                " after it"
+            )
         if parameter.name not in hints:
             raise HookError(
                 f"{self.name}: the parameter {parameter.name} has no type: write"
                 f" {parameter.name}: float, or another type"
             )
         kind = hints[parameter.name]
+        free = free_variable(kind)
+        if free is not None:
+            raise HookError(
+                f"{self.name}: the type of the parameter {parameter.name} has the type variable"
+                f" {free}, which stands for any type here: write the type"
+            )
         problem = foreign_default(parameter.default) or foreign_marker(kind)
         if problem is not None:
             raise HookError(f"{self.name}: {problem}")
@@ -517,9 +529,11 @@ def _members(
     """
     fields: dict[str, Any] = {}
     for each, kind in taken.items():
-        default = ... if defaults[each] is inspect.Parameter.empty else defaults[each]
-        member = members[each]
-        if member != each and not alias_of(FieldInfo.from_annotated_attribute(kind, default)):
+        field, default, member = field_of(kind, defaults[each]), defaults[each], members[each]
+        if default is inspect.Parameter.empty:  # maybe in an Annotated
+            default = field.default_factory and Field(default_factory=field.default_factory)
+            default = default or (... if field.is_required() else field.default)
+        if member != each and not alias_of(field):
             kind = Annotated[kind, Field(alias=each)]
         fields[member] = (kind, default)
     words = [word.capitalize() for word in name.split("_")]

@@ -348,6 +348,23 @@ def test_a_wrong_number_of_results_fails_the_whole_batch_once(
         assert f", got {got}" in str(found[0])
 
 
+class AsksLater(Op):
+    def is_jump_op(self) -> bool:
+        return True
+
+    def check_jumping(self, input_data: Any) -> Any:
+        async def later() -> bool:
+            raise AssertionError
+
+        return later()
+
+
+def test_a_coroutine_of_check_jumping_is_an_error_and_not_a_yes() -> None:
+    (outcome,) = run(AsksLater(), sample_of(0, x=1))
+    assert isinstance(outcome.error, HookFailed)
+    assert "check_jumping returned a coroutine" in str(outcome.error)
+
+
 def test_cancelled_and_expired_samples_run_no_hook() -> None:
     gone, late, fine = (sample_of(n, feeds=[{"x": np.array([[1]])}]) for n in range(3))
     gone.gone = True

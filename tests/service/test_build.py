@@ -14,7 +14,7 @@ from penstock import LocalServiceHandler, Op, RequestOp, ResponseOp
 from penstock.errors import ConfigError, ModelError, StartupError
 from penstock.ops.short import Model
 from penstock.service.blueprint import deploy
-from penstock.service.build import Works, begun
+from penstock.service.build import Works, begun, init
 from penstock.typed.op import TypedOp
 from tests.service.in_process import blueprint_of, root, service_of
 from tests.service.models import scale
@@ -122,6 +122,18 @@ def test_a_failed_init_op_fails_the_start_with_the_original_exception(
     (record,) = caplog.records
     assert record.exc_info is not None
     assert record.exc_info[1] is raised
+
+
+def test_a_coroutine_of_a_plain_init_op_fails_the_start() -> None:
+    class Later(Op):
+        def init_op(self) -> Any:
+            async def later() -> None:
+                raise AssertionError
+
+            return later()
+
+    with pytest.raises(StartupError, match="init_op returned a coroutine, which nothing awaits"):
+        init(Later("later"))
 
 
 def test_init_ops_run_once_each_in_the_graph_s_order() -> None:

@@ -292,6 +292,29 @@ def test_forms_and_files_use_the_aliases_of_members() -> None:
     assert signature.call(of_aliases, [value]) == 3
 
 
+def defaults_in_types(
+    x: Annotated[int, Field(default=3)],
+    tags: Annotated[list[str], Field(default_factory=list)],
+    copy: Annotated[str | None, Field(default=None)],
+) -> Any:
+    tags.append("seen")
+    return [x, tags, copy]
+
+
+def model_with_default(flower: Annotated[Flower, Field(default=Flower(length=2))]) -> Any:
+    return flower.length
+
+
+def test_a_default_in_an_annotated_is_one() -> None:
+    signature = Signature(defaults_in_types, batched=False)
+    for _ in range(2):
+        value = signature.request.read(b"{}", media.JSON)
+        assert signature.call(defaults_in_types, [value]) == [3, ["seen"], None]
+    assert "required" not in signature.request.describe(refs="{model}")
+    signature = Signature(model_with_default, batched=False)
+    assert signature.request.read(b"", media.JSON) == Flower(length=2)
+
+
 def tagged(
     x: list[int],
     tags: list[list[str]] = [],  # noqa: B006 - it is copied
@@ -572,6 +595,14 @@ def of_dependency(x: int = Depends(of_query)) -> int:
     return 1
 
 
+def of_variable(x: list[T]) -> int:
+    return 1
+
+
+def of_position(x: int, /) -> int:
+    return 1
+
+
 def of_annotated_query(x: Annotated[int, Query()]) -> int:
     return 1
 
@@ -598,6 +629,8 @@ def of_upload_alias(file: Upload) -> int:
 @pytest.mark.parametrize(
     ("function", "batched", "words"),
     [
+        (of_variable, False, "parameter x has the type variable ~T, .*: write the type"),
+        (of_position, False, "the parameter x is positional only: remove the /"),
         (of_annotated_query, False, "Query is fastapi's: .* members of the body"),
         (of_annotated_dependency, False, "Depends is fastapi's: .* members of the body"),
         (of_embedded, False, r"Body\(embed=True\) is FastAPI's: here a single model is the body"),
