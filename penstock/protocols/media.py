@@ -15,7 +15,7 @@ import numpy as np
 import ormsgpack
 
 from penstock.errors import TooLarge, Undecodable, UnknownMediaType
-from penstock.protocols import forms, json_numbers
+from penstock.protocols import forms, json_numbers, json_values, structures
 
 JSON: Final = "application/json"
 MSGPACK: Final = "application/msgpack"
@@ -24,6 +24,10 @@ FORM: Final = "multipart/form-data"
 MOST_STRUCTURED: Final = 4 << 20
 """Maximum bytes of JSON or msgpack: decoding so many bytes of the shortest numbers takes a fifth
 of a second, during which no other thread of the process runs."""
+
+MOST_COST: Final = 400_000
+"""Most arrays of JSON or msgpack; an object counts as four and more. So many take a fifth of a
+second to be decoded and validated, and less than 100 MB."""
 
 _CURLS: Final = "application/x-www-form-urlencoded"
 """curl's default type of a body."""
@@ -103,7 +107,13 @@ def _weights(accept: str) -> dict[str, float]:
 
 
 def decode(
-    body: bytes, kind: str, raw: str | None = None, *, exact: bool = True, dates: bool = False
+    body: bytes,
+    kind: str,
+    raw: str | None = None,
+    *,
+    exact: bool = True,
+    dates: bool = False,
+    width: int = 0,
 ) -> Any:
     """Decode a body to a plain value.
 
@@ -117,27 +127,31 @@ def decode(
         exact: whether integers of more than 64 bits in JSON stay integers; finding them takes a
             fifth of the time. If not, they become floats.
         dates: whether msgpack may have timestamps, which become datetimes.
+        width: see ``check_json``.
 
     Raises:
         Undecodable: the body does not match its type.
-        UnknownMediaType: the type is not supported.
+        UnknownMediaType: the type, or its charset, is not supported.
+        TooLarge: see ``check_json``.
     """
     if is_json(kind):
         if kind != JSON:
-            refuse_urlencoded(body, kind, raw)
-        check_size(len(body))
+            check_kind(body, kind, raw)
+        check_json(body, width)
         try:
             return json_numbers.loads_exactly(body) if exact else json_numbers.loads(body)
         except ValueError as error:
             raise Undecodable(f"the body is no JSON: {error}") from None
     if is_msgpack(kind):
         check_size(len(body))
+        if structures.cost(0, len(body), width) > MOST_COST:
+            check_cost(structures.cost_of_msgpack(body, width, MOST_COST))
         try:
             return ormsgpack.unpackb(body, option=_DATES if dates else None)
         except ValueError as error:
             raise Undecodable(f"the body is no msgpack: {error}") from None
     if essence(kind) == FORM:
-        return read_form(body, kind)[0]
+        return read_form(body, kind, width)[0]
     if raw is not None:
         return {raw: body}
     raise UnknownMediaType(
@@ -158,8 +172,64 @@ def check_size(size: int) -> None:
         )
 
 
-def refuse_urlencoded(body: bytes, kind: str, raw: str | None) -> None:
-    """Refuse a body with curl's default type, unless it is JSON, with a helpful error.
+def check_json(body: bytes, width: int = 0) -> None:
+    """Refuse JSON whose decoding would block other threads for too long, or take too much memory.
+
+    Args:
+        body: the body.
+        width: the most members that an object gets when it is validated.
+
+    Raises:
+        TooLarge: it is too large, or has too many arrays and objects.
+        Undecodable: it has a number of too many characters.
+    """
+    size = len(body)
+    if size < json_values.MAX_NUMBER:
+        return
+    check_size(size)
+    json_values.check_numbers(body)
+    if structures.cost(0, size, width) > MOST_COST:
+        check_cost(structures.cost_of_json(body, width, MOST_COST))
+
+
+def check_cost(cost: int) -> None:
+    """Refuse a body with too many arrays and objects.
+
+    Raises:
+        TooLarge: the cost is over ``MOST_COST``.
+    """
+    if cost > MOST_COST:
+        raise TooLarge(
+            "the body has too many arrays and objects: send fewer at once, and large arrays as"
+            " .npy bytes"
+        )
+
+
+def check_charset(kind: str) -> None:
+    """Refuse texts of a media type with another charset than UTF-8.
+
+    Raises:
+        UnknownMediaType: the charset is another one.
+    """
+    charset = _charset(kind)
+    if charset not in _UTF_8:
+        raise UnknownMediaType(f"the charset {charset!r} is not supported: send UTF-8")
+
+
+_UTF_8: Final = frozenset(("", "utf-8", "utf8", "us-ascii", "ascii"))
+
+
+@lru_cache(maxsize=64)
+def _charset(kind: str) -> str:
+    found = _CHARSET.search(kind)
+    return "" if found is None else found[1].lower()
+
+
+_CHARSET: Final = re.compile(r""";\s*charset\s*=\s*["']?([^"';\s]*)""", re.IGNORECASE)
+
+
+def check_kind(body: bytes, kind: str, raw: str | None) -> None:
+    """Refuse another charset, and a body with curl's default type, unless it is JSON.
 
     Args:
         body: a body for which ``is_json`` is true.
@@ -167,8 +237,10 @@ def refuse_urlencoded(body: bytes, kind: str, raw: str | None) -> None:
         raw: see ``decode``.
 
     Raises:
+        UnknownMediaType: the charset is not UTF-8.
         Undecodable: the body is not JSON; the text says how to send it.
     """
+    check_charset(kind)
     if essence(kind) != _CURLS or _JSON_BEGINS.match(body) or not body:
         return
     if raw is None:
@@ -179,21 +251,28 @@ def refuse_urlencoded(body: bytes, kind: str, raw: str | None) -> None:
     raise Undecodable(f"the body is not JSON, as which {_CURLS}, curl's default, is read: {how}")
 
 
-def read_form(body: bytes, kind: str) -> tuple[dict[str, Any], set[str]]:
+def read_form(body: bytes, kind: str, width: int = 0) -> tuple[dict[str, Any], set[str]]:
     """Decode a form; return its fields, and the names of repeated ones; see ``decode``.
 
     Raises:
         Undecodable: the body is not a form.
+        UnknownMediaType: a field has another charset than UTF-8.
+        TooLarge: the fields with JSON are too large together; see ``check_json``.
     """
     found: dict[str, Any] = {}
     several: set[str] = set()
-    structured = 0
+    structured = cost = 0
     for name, data, part in forms.read(body, kind):
         value: Any = data
-        if part and is_json(part) and isinstance(data, str):
-            structured += len(data)
-            check_size(structured)
-            value = decode(data.encode(), JSON)
+        if part and isinstance(data, str):
+            check_charset(part)
+            if is_json(part):
+                text = data.encode()
+                structured += len(text)
+                check_size(structured)
+                cost += structures.cost_of_json(text, width, MOST_COST - cost)
+                check_cost(cost)
+                value = decode(text, JSON)
         if name not in found:
             found[name] = value
         elif name in several:

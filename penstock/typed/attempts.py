@@ -42,19 +42,21 @@ _ANY: Final = ""  # a member, or an element, without a schema of its own
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """The attempts of a type whose unions multiply them.
+    """The attempts of a type.
 
     Attributes:
         at: the most attempts at a value of each level.
         width: most members of an object in the type.
+        multiply: whether the attempts grow with each level.
     """
 
     at: tuple[int, ...]
     width: int
+    multiply: bool
 
     @classmethod
-    def of(cls, schema: Mapping[str, Any]) -> Self | None:
-        """Return those of a core schema of pydantic; None if they do not grow with the nesting."""
+    def of(cls, schema: Mapping[str, Any]) -> Self:
+        """Return those of a core schema of pydantic."""
         kinds = _Kinds(schema)
         at = [0]
         best: dict[frozenset[int], Counter[int]] = {}
@@ -68,7 +70,7 @@ class Attempts:
                     grown[kind] = best[kind]
             at.append(max([at[-1], *(each.total() for each in grown.values())]))
             states = [below for state in grown.values() for below in kinds.below(state) if below]
-        return cls(tuple(at[1:]), kinds.width) if states else None
+        return cls(tuple(at[1:]), kinds.width, multiply=bool(states))
 
     def check_json(self, body: bytes) -> None:
         """Sum the attempts of JSON, which need not be valid.

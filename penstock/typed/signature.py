@@ -70,8 +70,9 @@ _TAKES_NAMES = "by_name" in inspect.signature(TypeAdapter.validate_python).param
 _ANY_NAME: Final[dict[str, Any]] = {"by_alias": True, "by_name": True} if _TAKES_NAMES else {}
 """Options of a validator that accepts members under names and aliases; since pydantic 2.11."""
 
-_LARGE = 64 << 10
-"""Bytes of a body above which only the first fault of a list or dict is reported."""
+_LARGE = 256 << 10
+"""Bytes of a body, times the members of an object, above which only the first fault of a list or
+dict is reported."""
 
 _MOST_FAULTS = 100
 """Maximum locations in an error answer."""
@@ -120,7 +121,7 @@ class Schema:
 
     __slots__ = (
         "_attempts", "_core", "_default", "_file", "_first_faults", "_names", "_of_answers",
-        "_serializer", "_validator", "annotation", "files", "has_images", "optional",
+        "_serializer", "_validator", "_width", "annotation", "files", "has_images", "optional",
     )  # fmt: skip
 
     def __init__(
@@ -159,7 +160,11 @@ class Schema:
             self._names = _ANY_NAME if of_answers and self._has_aliases() else {}
         except PydanticUserError as error:
             raise _no_schema(name, [annotation], error) from error
-        self._attempts = None if of_answers else Attempts.of(self._core)
+        self._attempts, self._width = None, 0
+        if not of_answers:
+            attempts = Attempts.of(self._core)
+            self._width = attempts.width
+            self._attempts = attempts if attempts.multiply else None
 
     def __repr__(self) -> str:
         return f"<Schema {self.annotation!r}>"
@@ -200,18 +205,19 @@ class Schema:
         if not body and self.optional and (media.is_json(kind) or media.is_msgpack(kind)):
             return self._default.get_default(call_default_factory=True, validated_data={})
         # The validator directly: the options of the adapter's methods cost as much as a small body.
-        validator = self._brief() if len(body) > _LARGE else self._validator
+        validator = self._brief() if len(body) * self._width > _LARGE else self._validator
         try:
             if media.is_json(kind):
                 if kind != media.JSON:
-                    media.refuse_urlencoded(body, kind, raw)
-                media.check_size(len(body))
+                    media.check_kind(body, kind, raw)
+                media.check_json(body, self._width)
                 if self._attempts is not None:
                     self._attempts.check_json(body)
                 return validator.validate_json(body)
             if media.essence(kind) == media.FORM:
-                return read_fields(validator, *media.read_form(body, kind), self._attempts)
-            value = media.decode(body, kind, raw, dates=True)
+                fields = media.read_form(body, kind, self._width)
+                return read_fields(validator, *fields, self._attempts)
+            value = media.decode(body, kind, raw, dates=True, width=self._width)
             if not media.is_msgpack(kind):
                 return read_fields(validator, value, set(), self._attempts)
             if self._attempts is not None:

@@ -7,6 +7,7 @@ import orjson
 import ormsgpack
 import pytest
 
+from penstock.errors import TooLarge, Undecodable, UnknownMediaType
 from penstock.protocols import media
 
 
@@ -111,3 +112,63 @@ def test_bytes_are_base64_in_json_only() -> None:
 def test_other_objects_cannot_be_encoded(kind: str) -> None:
     with pytest.raises(TypeError):
         media.encode({"x": object()}, kind)
+
+
+def packed_arrays(element: bytes, count: int) -> bytes:
+    return b"\xdd" + count.to_bytes(4, "big") + element * count
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (media.JSON, b"[" + b"[]," * media.MOST_COST + b"1]"),
+        (media.JSON, b"[" + b"{}," * (media.MOST_COST // 4) + b"1]"),
+        (media.MSGPACK, packed_arrays(b"\x90", media.MOST_COST)),
+        (media.MSGPACK, packed_arrays(b"\x80", media.MOST_COST // 4)),
+        (media.MSGPACK, packed_arrays(b"\xdd\0\0\0\0", media.MOST_COST)),
+    ],
+)
+def test_too_many_arrays_and_objects_are_refused(kind: str, body: bytes) -> None:
+    with pytest.raises(TooLarge, match="too many arrays"):
+        media.decode(body, kind)
+
+
+def test_the_json_of_a_form_is_counted_together() -> None:
+    part = (
+        b'--b\r\nContent-Disposition: form-data; name="x"\r\nContent-Type: application/json\r\n\r\n'
+        + b"[" + b"{}," * 9000 + b"1]\r\n"
+    )  # fmt: skip
+    kind = f"{media.FORM}; boundary=b"
+    assert len(media.decode(part * 9 + b"--b--\r\n", kind)["x"]) == 9
+    with pytest.raises(TooLarge, match="too many arrays"):
+        media.decode(part * 12 + b"--b--\r\n", kind)
+
+
+def test_brackets_in_texts_are_not_counted() -> None:
+    text = '[{\\"' * 200_000
+    assert media.decode(orjson.dumps([text]), media.JSON) == [text]
+    assert media.decode(ormsgpack.packb([text]), media.MSGPACK) == [text]
+
+
+def test_a_number_of_many_characters_is_refused() -> None:
+    assert media.decode(b'["%b"]' % (b"1" * 2000), media.JSON) == ["1" * 2000]
+    with pytest.raises(Undecodable, match="more than 1000 characters"):
+        media.decode(b"[%b]" % (b"1" * 2000), media.JSON)
+
+
+@pytest.mark.parametrize(
+    ("charset", "taken"),
+    [("utf-8", True), ('"UTF-8"', True), ("us-ascii", True), ("latin-1", False), ("utf-16", False)],
+)
+def test_texts_are_utf_8(charset: str, taken: bool) -> None:
+    kinds = [f"application/json; charset={charset}", f"text/json;a=b;Charset={charset}"]
+    bodies: list[tuple[bytes, str]] = [(b'{"x": "a"}', kind) for kind in kinds]
+    head = 'Content-Disposition: form-data; name="x"\r\nContent-Type: text/plain; charset='
+    form = f"--b\r\n{head}{charset}\r\n\r\na\r\n--b--\r\n"
+    bodies.append((form.encode(), f"{media.FORM}; boundary=b"))
+    for body, kind in bodies:
+        if taken:
+            assert media.decode(body, kind) == {"x": "a"}
+        else:
+            with pytest.raises(UnknownMediaType, match="send UTF-8"):
+                media.decode(body, kind)

@@ -20,6 +20,7 @@ from pydantic import (
     StrictInt,
     ValidationError,
     computed_field,
+    create_model,
     field_validator,
 )
 from pydantic.alias_generators import to_camel
@@ -28,7 +29,7 @@ from typing_extensions import TypeAliasType, TypedDict
 from penstock.errors import HookError, InvalidInput, TooLarge, Undecodable, UnknownMediaType
 from penstock.protocols import media
 from penstock.typed.arrays import Array
-from penstock.typed.signature import Signature
+from penstock.typed.signature import Schema, Signature
 
 
 class Flower(BaseModel):
@@ -764,3 +765,34 @@ def test_a_large_valid_body_is_decoded() -> None:
 def test_an_unknown_dtype_of_an_array_is_an_error_where_it_is_written() -> None:
     with pytest.raises(ValueError, match="such as 'float32', not 'floot32'"):
         Array("floot32")
+
+
+def test_objects_of_wide_types_count_for_their_members() -> None:
+    wide: Any = create_model("Wide", **{f"f{number}": (int, 0) for number in range(50)})
+    schema = Schema(list[wide], "f")
+    assert len(schema.read(b"[" + b"{}," * 20_000 + b"{}]", media.JSON)) == 20_001
+    for body, kind in (
+        (b"[" + b"{}," * 30_000 + b"{}]", media.JSON),
+        (b"\xdd" + (30_000).to_bytes(4, "big") + b"\x80" * 30_000, media.MSGPACK),
+    ):
+        with pytest.raises(TooLarge, match="too many arrays"):
+            schema.read(body, kind)
+
+
+def test_the_faults_of_many_objects_of_wide_types_are_not_all_made() -> None:
+    wide: Any = create_model("Wide", **{f"f{number}": (int, ...) for number in range(50)})
+    with pytest.raises(InvalidInput) as refused:
+        Schema(tuple[wide, ...], "f").read(b"[" + b"{}," * 20_000 + b"{}]", media.JSON)
+    assert len(refused.value.details) == 50
+
+
+def test_long_numbers_and_foreign_charsets_are_refused() -> None:
+    class Wanted(BaseModel):
+        x: int
+
+    schema = Schema(Wanted, "f")
+    with pytest.raises(Undecodable, match="more than 1000 characters"):
+        schema.read(b'{"x": %b}' % (b"1" * 1001), media.JSON)
+    with pytest.raises(UnknownMediaType, match="charset 'latin-1'"):
+        schema.read(b'{"x": 1}', "application/json; charset=latin-1")
+    assert schema.read(b'{"x": 1}', "application/json; charset=utf-8").x == 1
