@@ -17,7 +17,7 @@ THREES := -n 3 --dist worksteal
 FAULTS ?= faults
 REAL   ?= real or peers
 
-.PHONY: help setup setup-dev setup-runtimes demo test check fmt test-real test-faults test-runtimes test-paddle examples fuzz fuzz-api bench plans peers proto lock clean
+.PHONY: help setup setup-dev setup-runtimes demo test check fmt test-real test-faults test-runtimes test-paddle test-paddle-sample examples fuzz fuzz-api bench plans peers proto lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -76,6 +76,10 @@ test-runtimes: $(RUNTIMES) ## models in the form of every library (about a minut
 test-paddle: $(NUMPY1)/.ready ## projects for Paddle Serving as they are, with numpy 2 and numpy 1 (minutes)
 	$(BIN)/python -m pytest $(PAIRS) tests/paddle
 	$(NUMPY1)/bin/python -m pytest $(PAIRS) tests/paddle/test_examples.py tests/paddle/test_paddle_models.py
+
+# A part of `make test-real`, and so of the gate.
+test-paddle-sample: $(READY) ## the same with models in ONNX, without Paddle (less than a minute)
+	$(BIN)/python -m pytest $(PAIRS) tests/paddle/test_stand_ins.py tests/paddle/test_clients.py
 
 check: $(READY) ## format, lint, types, floors, spelling, documents (about a minute)
 	$(BIN)/ruff format --check .

@@ -47,7 +47,14 @@ def make_example(name: str, into: Path) -> Path:
 
 @contextmanager
 def served(name: str, into: Path) -> Iterator[ServiceProcess]:
-    with running(make_example(name, into) / "web_service.py", timeout=120) as server:
+    with serving(make_example(name, into)) as server:
+        yield server
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[ServiceProcess]:
+    """The web service of an example that has its models."""
+    with running(folder / "web_service.py", timeout=120) as server:
         yield server
         assert server.stop() == 0
         assert "Traceback" not in server.log()
@@ -158,7 +165,11 @@ def good(total: float) -> float:
 
 
 def test_the_ensemble_example(tmp_path: Path) -> None:
-    folder = make_example("ensemble", tmp_path)
+    check_ensemble(make_example("ensemble", tmp_path))
+
+
+def check_ensemble(folder: Path) -> None:
+    """Run the example, which has its models, with two model servers and its own clients."""
     with ExitStack() as stack:
         endpoints = []
         for name in ("bow", "cnn"):
