@@ -21,9 +21,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from ctypes import c_uint16
-from math import prod
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
@@ -207,10 +206,13 @@ def _array(value: Any) -> NDArray[Any]:
         return array
     if value.device_name() != "cpu":
         raise InferenceFailed("an output of BF16 on a GPU cannot be read: let the model cast it")
-    shape = value.shape()
-    halves = (c_uint16 * prod(shape)).from_address(value.data_ptr()) if prod(shape) else ()
-    wide = np.array(halves, np.uint32) << 16
-    return wide.view(np.float32).reshape(shape)
+    shape = tuple(value.shape())
+    if 0 in shape:
+        return np.empty(shape, np.float32)
+    memory = {"data": (value.data_ptr(), True), "shape": shape, "typestr": "<u2", "version": 3}
+    wide = np.asarray(SimpleNamespace(__array_interface__=memory)).astype(np.uint32)
+    wide <<= 16
+    return wide.view(np.float32)
 
 
 def model_file(path: Path) -> Path:
