@@ -55,7 +55,13 @@ _STRIP: Final = 1 << 20  # pixels that are converted at a time, so that no copy 
 _EACH: Final = 12  # bytes of a pixel while it is decoded: file's image, its turned copy, the array
 _PROGRESSIVE: Final = 6  # more of them for the coefficients of a progressive JPEG
 _MOST_SCANS: Final = 100
-"""Scans of a progressive JPEG: each takes time for all pixels. Encoders write ten or so."""
+_MOST_SCANNED: Final = 1_000_000_000
+"""Pixels of all scans of a progressive JPEG, each of which takes time for the whole picture: about
+six seconds. Encoders write ten scans or so."""
+_MOST_MARKERS: Final = 100_000
+"""Bytes that may be markers before a JPEG's first scan: a second for Pillow's loop in Python."""
+_MOST_CHUNKS: Final = 1 << 16
+"""Chunks of a PNG: two seconds for Pillow. libpng writes one for each 8 KiB."""
 _MOST_EXIF: Final = 16
 """Blocks of EXIF in a JPEG, of 64 KiB each; embedded previews may have some of their own."""
 _MOST_TAGGED: Final = 1_000_000
@@ -69,6 +75,7 @@ _MOST_RUNS: Final = 1_000_000  # pixels of a BMP in runs, which Pillow decodes i
 
 _EIGHT: Final = 0xFF
 _SIXTEEN: Final = 0xFFFF
+_SCAN: Final = b"\xff\xda\x00"  # a marker, and the begin of a length below 256
 _ORIENTATION: Final = 0x0112
 _XMP: Final = re.compile(rb'tiff:Orientation(?:="|>)([1-8])')
 _TURNS: Final = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}
@@ -134,6 +141,8 @@ def _decoded(
             raise _Unreadable(f"an image of {pixels} pixels, more than {max_pixels}")
         if not pixels:
             raise _Unreadable("an image without pixels")
+        if image.info.get("progressive") and data.count(_SCAN) * pixels > _MOST_SCANNED:
+            raise _Unreadable(f"a JPEG whose scans have more than {_MOST_SCANNED} pixels together")
         each = _EACH + (_PROGRESSIVE if image.info.get("progressive") else 0)
         with DECODED.decoding(each * pixels):
             return DECODED.keep(_array(_upright(_loaded(image, data)), mode))
@@ -205,13 +214,27 @@ def _libwebp() -> Any:
 def _check_structure(data: bytes) -> None:
     """Refuse files whose structure would take time or memory beyond that of their pixels."""
     if data.startswith(b"\xff\xd8"):
-        # A scan begins with its marker and a length below 256; such bytes are rare elsewhere.
-        if data.count(b"\xff\xda\x00") > _MOST_SCANS:
+        # These bytes are rare elsewhere.
+        if data.count(_SCAN) > _MOST_SCANS:
             raise _Unreadable(f"a JPEG of more than {_MOST_SCANS} scans")
         if data.count(b"Exif\0\0") > _MOST_EXIF:
             raise _Unreadable("a JPEG with too much EXIF data")
+        if data.count(b"\xff", 0, data.find(_SCAN) + 1 or None) > _MOST_MARKERS:
+            raise _Unreadable("a JPEG with too many segments")
+    elif data.startswith(b"\x89PNG"):
+        _check_chunks(data)
     elif data[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):
         _check_tags(data)
+
+
+def _check_chunks(data: bytes) -> None:
+    """Refuse a PNG of too many chunks."""
+    at, chunks = 8, 0
+    while at + 8 <= len(data):
+        at += 12 + int.from_bytes(data[at : at + 4], "big")
+        chunks += 1
+        if chunks > _MOST_CHUNKS:
+            raise _Unreadable(f"a PNG of more than {_MOST_CHUNKS} chunks")
 
 
 def _check_tags(data: bytes) -> None:

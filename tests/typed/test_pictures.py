@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import subprocess
+import zlib
 from contextlib import suppress
 from typing import Any
 
@@ -151,11 +152,27 @@ def test_structures_that_take_more_than_their_pixels_are_refused() -> None:
     scan = data[start : data.index(b"\xff", start + 20)]
     with pytest.raises(ValueError, match="more than 100 scans"):
         Image().decode(data[:start] + scan * 200 + data[start:])
+    with pytest.raises(ValueError, match="too many segments"):
+        Image().decode(data[:2] + b"\xff\xe5\x00\x02" * 100_001 + data[2:])
     block = b"\xff\xe1\x00\x10Exif\0\0" + bytes(8)
     with pytest.raises(ValueError, match="too much EXIF"):
         Image().decode(data[:2] + block * 20 + data[2:])
     with pytest.raises(ValueError, match="too many numbers"):
         Image().decode(_tiff((256, 3, 1, 5), (273, 4, 2_000_000, 0)))
+
+
+def test_scans_and_chunks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    progressive, baseline = (_file(NOISE, "JPEG", progressive=each) for each in (True, False))
+    monkeypatch.setattr(pictures, "_MOST_SCANNED", 1200 * 5)
+    with pytest.raises(ValueError, match="whose scans have more than 6000 pixels"):
+        Image().decode(progressive)
+    assert Image().decode(baseline).shape == (40, 30, 3)
+    data = _file(NOISE, "PNG")
+    at = data.index(b"IDAT") - 4
+    chunk = struct.pack(">L4sL", 0, b"IDAT", zlib.crc32(b"IDAT"))
+    assert Image().decode(data[:at] + chunk * 10 + data[at:]).shape == (40, 30, 3)
+    with pytest.raises(ValueError, match="a PNG of more than 65536 chunks"):
+        Image().decode(data[:at] + chunk * (1 << 16) + data[at:])
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
