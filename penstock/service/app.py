@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.config.schema import OpConfig, ServiceConfig, keys_of
 from penstock.errors import ConfigError, GraphError, HookError
-from penstock.service import flags
+from penstock.service import flags, unserved
 from penstock.service.server import DEFAULT_PORTS, Service, Several, WebService, run
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class App(Several):
         **config: Any,
     ) -> None:
         _check_options(f"App({name!r})", config)
+        super().__init__()
         self.name = name
         self.routes: list[TypedRoute] = []
         self._instruments = list(instruments)
@@ -295,6 +296,8 @@ class App(Several):
         from penstock.service.asgi import AsgiApplication
         from penstock.service.blueprint import deploy
         from penstock.service.embedded import Embedded
+
+        unserved.used()
 
         def embedded() -> Embedded:
             services = self.services

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 from penstock.errors import ConfigError, GraphError, StartupError
 from penstock.ops.ends import RequestOp, ResponseOp
 from penstock.ops.op import Op
-from penstock.service import flags
+from penstock.service import flags, unserved
 
 # Modules that read configurations and serve need pydantic, ruamel.yaml and uvloop; the methods that
 # use them import them, so that a script that defines ops can be imported without.
@@ -99,6 +99,7 @@ class _Servable:
         self._response_op: ResponseOp | None = None
         self._loaded: Loaded | None = None
         self._config_name = "yml_dict"
+        unserved.watch(_Servable, Several)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
@@ -339,6 +340,9 @@ def _leaves(
 class Several(ABC):
     """An object with several services, such as an App."""
 
+    def __init__(self) -> None:
+        unserved.watch(_Servable, Several)
+
     @property
     @abstractmethod
     def services(self) -> list[WebService]:
@@ -358,6 +362,7 @@ def run(*services: PipelineServer | WebService | Several) -> None:
     Raises:
         StartupError: the services cannot start, or two have the same name.
     """
+    unserved.used()
     if flags.only_defines():
         return
     from penstock.service.blueprint import deploy
