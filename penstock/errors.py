@@ -25,6 +25,7 @@
     │   ├── OpTimeout           op author: one ``process`` call took too long
     │   ├── InferenceFailed     op author: ``process`` returned no valid result
     │   │   ├── WorkerDied      op author: the worker process died with the batch
+    │   │   │   └── WorkerBrokeProtocol   author of an external worker
     │   │   ├── KillsWorkers    op author: workers die of this request; it is not run
     │   │   └── Unreachable     operator: the server that an op calls did not answer
     │   ├── HookFailed          op author: a hook raised
@@ -255,6 +256,15 @@ class WorkerDied(InferenceFailed):
     """
 
     code = "worker_died"
+
+
+class WorkerBrokeProtocol(WorkerDied):
+    """An external worker broke its protocol while it had the request's batch.
+
+    It was disconnected. The cause is the worker, not the request: another worker may answer it.
+    """
+
+    code = "worker_protocol"
 
 
 class KillsWorkers(InferenceFailed):

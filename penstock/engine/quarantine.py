@@ -12,8 +12,9 @@ Guarantees:
     - without suspects samples are not checked; otherwise each is checked once, when its batch is
       about to run, in some microseconds whatever its size;
     - inputs are refused only after a worker died while it ran them alone, after another had died
-      with them; for ``BAN`` seconds, doubled each time up to ``LONGEST_BAN``. Then they run again,
-      alone: the cause may have been a GPU that has recovered;
+      with them; for the seconds of ``BANS``. Then they run again, alone: the cause may have been a
+      GPU that has recovered. If they succeed, it was not the inputs, and all bans end;
+    - a worker that breaks its protocol makes no inputs suspect;
     - suspicion ends with a successful run, or after ``SUSPICION`` seconds;
     - a request runs at most twice, the second time alone;
     - a request that has been answered, or whose deadline has passed, does not run again.
@@ -32,7 +33,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from penstock.errors import InferenceFailed
+from penstock.errors import InferenceFailed, WorkerBrokeProtocol
 from penstock.ops.failures import kills_workers
 from penstock.request import Batch, CloseReason, Feed, Outcome, Sample
 
@@ -40,11 +41,12 @@ _log = logging.getLogger(__name__)
 
 SUSPICION: Final = 10.0
 """Seconds for which inputs are suspected after a worker died with them."""
-BAN: Final = 10.0
-"""Seconds for which inputs are refused after the first worker died while it ran them alone. If it
-were less than the usual interval of probes, each probe would cost a worker while the GPU is
-unavailable."""
-LONGEST_BAN: Final = 60.0
+BANS: Final = (2.0, 20.0, 40.0, 60.0)
+"""Seconds for which inputs are refused after a worker died while it ran them alone, the first time,
+the second time and so on; the last for all further times. The first is short, so that all inputs
+run soon after a brief failure of the workers. The others are longer than the usual interval of
+probes, each of which costs a worker while the GPU is unavailable, and keep an op with no other
+requests below ``restarts.MOST_DEATHS``."""
 MOST: Final = 1_000
 """Most suspected inputs of one op; the oldest are dropped first."""
 
@@ -127,19 +129,23 @@ class Quarantine:
         Returns:
             the samples to answer, with their outcomes; the others will run again.
         """
-        self.active = True
         self.deaths += 1
+        suspected = type(outcomes[0].error) is not WorkerBrokeProtocol
+        self.active |= suspected
         over: list[Sample] = []
         answers: list[Outcome] = []
         for sample, outcome in zip(batch.samples, outcomes, strict=True):
             if runs_alone(sample):
-                self._ban(sample, now)
-                outcome = Outcome(None, kills_workers(self._op))
+                if suspected:
+                    self._ban(sample, now)
+                    outcome = Outcome(None, kills_workers(self._op))
             else:
                 digest = digest_of(sample.inputs)
-                self._remember(digest, now)
+                if suspected:
+                    self._remember(digest, now)
                 if self._rerun and not sample.gone and not batch.settled:
                     self._isolated.append(_alone(sample, digest, now))
+                    self.active = True
                     continue
             over.append(sample)
             answers.append(outcome)
@@ -151,7 +157,9 @@ class Quarantine:
             # A call whose requests had ended may have been killed by us, maybe before it ran.
             failed = type(outcome.error) is InferenceFailed
             if runs_alone(sample) and not sample.gone and not failed:
-                self._known.pop(sample.key.digest, None)
+                cleared = self._known.pop(sample.key.digest, None)
+                if cleared is not None and cleared.bans:
+                    self._end_bans(now)
         self._forget(now)
 
     def fill(
@@ -248,7 +256,7 @@ class Quarantine:
 
     def _ban(self, sample: Sample, now: float) -> None:
         suspect = self._remember(sample.key.digest, now)
-        seconds = min(LONGEST_BAN, BAN * 2**suspect.bans)
+        seconds = BANS[min(suspect.bans, len(BANS) - 1)]
         suspect.bans += 1
         suspect.banned_until = now + seconds
         suspect.forget_at += seconds
@@ -261,6 +269,11 @@ class Quarantine:
             if sample.key.digest is not None
             else "its inputs cannot be recognised again",
         )
+
+    def _end_bans(self, now: float) -> None:
+        """Inputs of which two workers had died have run: the workers were the cause."""
+        for suspect in self._known.values():
+            suspect.banned_until = min(suspect.banned_until, now)
 
     def _forget(self, now: float) -> None:
         """Drop expired suspects; end the checks if none is left."""

@@ -79,7 +79,7 @@ class ResultQueue:
             samples, answers = batch.samples, outcomes
             assert len(samples) == len(answers)
             if quarantine.active or (
-                outcomes[0].error is not None and type(outcomes[0].error) is WorkerDied
+                outcomes[0].error is not None and isinstance(outcomes[0].error, WorkerDied)
             ):
                 samples, answers = self._judge(batch, outcomes)
             if batch.settled:
@@ -113,7 +113,7 @@ class ResultQueue:
     def _judge(self, batch: Batch, outcomes: list[Outcome]) -> tuple[list[Sample], list[Outcome]]:
         """Update the quarantine; returns the samples to answer, with their outcomes."""
         samples, now = batch.samples, self._clock.now()
-        if type(outcomes[0].error) is WorkerDied:
+        if isinstance(outcomes[0].error, WorkerDied):
             samples, outcomes = self._quarantine.died(batch, outcomes, now)
         else:
             self._quarantine.batch_returned(batch, outcomes, now)

@@ -31,6 +31,7 @@ from penstock.errors import (
     RequestError,
     TooLarge,
     Undecodable,
+    WorkerBrokeProtocol,
     WorkerDied,
     WrongType,
     text_of,
@@ -227,6 +228,12 @@ def timed_out(op: str, batch: Batch, limit: float | None, attempts: int) -> OpTi
 def worker_died(op: str, worker: int) -> WorkerDied:
     """The error of a batch whose worker process died; the log says how."""
     return WorkerDied(failed_to_predict(op, f"worker {worker} died while it had this batch"))
+
+
+def broke_protocol(op: str, worker: int) -> WorkerBrokeProtocol:
+    """The error of a batch whose external worker broke its protocol; the log says how."""
+    text = f"worker {worker} broke its protocol while it had this batch"
+    return WorkerBrokeProtocol(failed_to_predict(op, text))
 
 
 def kills_workers(op: str) -> KillsWorkers:

@@ -13,16 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.engine.quarantine import (
-    BAN,
-    LONGEST_BAN,
+    BANS,
     MOST,
     SUSPICION,
     Quarantine,
+    Suspicion,
     digest_of,
     runs_alone,
 )
 from penstock.errors import HookFailed, InferenceFailed
-from penstock.ops.failures import worker_died
+from penstock.ops.failures import broke_protocol, worker_died
 from penstock.request import Batch, CloseReason, Outcome, Sample
 
 
@@ -136,13 +136,64 @@ def test_a_suspect_that_kills_a_worker_alone_is_banned_for_increasing_times(
             )
             bans.append(end - now)
             now = end
-    assert bans == [BAN, 2 * BAN, 4 * BAN, LONGEST_BAN, LONGEST_BAN]
+    assert bans == [*BANS, BANS[-1]]
     assert "op op: two workers have died of one request (data_id=3" in caplog.text
     assert quarantine.refused > 0
     lone = dispatch_alone(quarantine, 5, x=1, now=now)
     assert lone is not None
     quarantine.batch_returned(lone, [Outcome({})], now)  # the card works again
     assert not quarantine.active
+
+
+def test_all_requests_are_accepted_within_2_s_of_the_end_of_a_glitch_of_2_s() -> None:
+    quarantine = Quarantine("op", rerun=False)
+    accepted_after: dict[int, float] = {}
+    for step in range(500):
+        now = step / 100
+        for x in range(3):
+            lone = dispatch_alone(quarantine, step, x, now)
+            if lone is None:
+                continue
+            if now < 2.0:
+                died(quarantine, lone, now)
+            else:
+                accepted_after.setdefault(x, now - 2.0)
+                quarantine.batch_returned(lone, [Outcome({})], now)
+    assert accepted_after.keys() == {0, 1, 2}
+    assert max(accepted_after.values()) <= 2.0
+    assert not quarantine.active
+
+
+def test_all_bans_end_when_banned_inputs_have_run() -> None:
+    quarantine = Quarantine("op", rerun=False)
+    for now in (0.0, 0.0, BANS[0]):  # a glitch that lasts longer than the first ban
+        for x in (1, 2):
+            lone = dispatch_alone(quarantine, x, x, now)
+            assert lone is not None
+            died(quarantine, lone, now + 5.0 * (x == 2 and now > 0))
+    now = BANS[0] + BANS[1]
+    assert dispatch_alone(quarantine, 3, 2, now) is None
+    lone = dispatch_alone(quarantine, 4, 1, now)
+    assert lone is not None
+    quarantine.batch_returned(lone, [Outcome({})], now)
+    assert dispatch_alone(quarantine, 5, 2, now) is not None
+
+
+def test_a_worker_that_breaks_its_protocol_makes_no_request_suspect() -> None:
+    for rerun in (False, True):
+        quarantine = Quarantine("op", rerun=rerun)
+        outcome = Outcome(None, broke_protocol("op", 0))
+        answered, _ = quarantine.died(batch(sample(1), sample(2)), [outcome] * 2, 1.0)
+        assert len(answered) == (0 if rerun else 2)
+        assert quarantine.active == rerun
+        assert quarantine.suspects == 0
+        if rerun:  # each runs once more, alone
+            assert fill(quarantine) == ([[[1]], [[2]]], [])
+        lone = Sample(3, {"op": {"x": 3}}, math.inf, op=0)
+        lone.key = Suspicion(digest_of(lone.inputs))
+        answered, answers = quarantine.died(batch(lone), [outcome], 2.0)
+        assert [each.error for each in answers] == [outcome.error]
+        assert dispatch_alone(quarantine, 4, x=3, now=2.0) is not None
 
 
 def test_two_deaths_of_shared_batches_ban_no_request() -> None:

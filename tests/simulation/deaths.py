@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.engine.quarantine import BAN, SUSPICION
+from penstock.engine.quarantine import BANS, SUSPICION
 from penstock.request import Batch, Sample
 
 # Times are sums of floats, and the engine may expire at the same time.
 _SUSPICION: Final = SUSPICION - 1.0
-_BAN: Final = BAN - 1.0
+_BAN: Final = BANS[0] - 1.0
 _NEVER: Final = float("-inf")
 
 
@@ -75,7 +75,10 @@ class Deaths:
     def ran(self, batch: Batch) -> None:
         """Records that a batch has run."""
         if self._suspects and len(batch.samples) == 1:
-            self._suspects.pop(_key(batch.samples[0]), None)
+            key = _key(batch.samples[0])
+            self._suspects.pop(key, None)
+            if key in self._culprits:  # it was not the inputs
+                self._culprits.clear()
 
     def lost_request(self, data_id: int) -> bool:
         """Whether a worker has died with this request."""

@@ -20,7 +20,7 @@ from typing import Final, Protocol
 from penstock.errors import RequestError
 from penstock.executors.executor import Finished, Work
 from penstock.executors.external.jobs import body_of, no_answer, outcome_of, refusal_of
-from penstock.ops.failures import log_fault, worker_died
+from penstock.ops.failures import broke_protocol, log_fault, worker_died
 from penstock.protocols.worker_frames import (
     Answer,
     FrameError,
@@ -97,7 +97,7 @@ class Connection:
         self._reader = FrameReader(_UNASKED_BYTES)
         self._unsent: deque[memoryview] = deque()
         self._sent = False  # whether any byte of the batch was sent
-        self._closed = self._blocked = False
+        self._closed = self._blocked = self._at_fault = False
         # Ids are never reused, so that an answer cannot be mistaken for a later batch's.
         self._first_part = str(uuid.uuid4())[:24]
         self._ids = 0
@@ -164,7 +164,8 @@ class Connection:
             batch = None
         elif batch is not None:
             batch.started = None
-            error = worker_died(self._op, self.index)
+            made = broke_protocol if self._at_fault else worker_died
+            error = made(self._op, self.index)
             work.add_result(batch, [Outcome(None, error) for _ in batch.samples])
         return work, finished, batch
 
@@ -216,6 +217,7 @@ class Connection:
                     if self._closed:
                         return
             except FrameError as error:
+                self._at_fault = True
                 self._end(str(error))
                 return
             if len(data) < _AT_ONCE:

@@ -8,7 +8,7 @@ at once, until one connects.
 
 A worker whose connection ends with a batch counts as dead, like a worker process: the batch fails
 or, with ``retry_on_crash``, runs again. A worker that breaks the protocol is disconnected and
-treated likewise.
+treated likewise, but its requests are not suspected of having caused it.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from penstock.errors import (
     OpTimeout,
     ProductError,
     Undecodable,
+    WorkerBrokeProtocol,
     WorkerDied,
 )
 from penstock.executors.external import connection
@@ -222,9 +223,10 @@ async def test_a_worker_that_violates_the_protocol_is_disconnected_without_effec
         else:
             await invalid.answer(reply)
         await invalid.until_disconnected()
-        assert isinstance((await calls[0]).error, WorkerDied)
+        assert isinstance((await calls[0]).error, WorkerBrokeProtocol)
         assert (await calls[1]).value == {"n": 1}
         assert (await at.request()).value == {"n": 2}
+        assert at.harness.stage.quarantine.suspects == 0
         (message,) = [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
         assert why in message
         assert "data_ids=[0]" in message
