@@ -96,7 +96,14 @@ def decide(
         if rows is None:
             return _alone(hints.why)
         why = hints.why if hints.certain else "verify_batches is off"
-        return Batching(by="rows", why=why, rows=rows, padding=padding)
+        warning = None
+        if padding is not None and (kept := padding.kept()):
+            warning = (
+                f"the model does not declare which input the sizes of output {kept[0]!r} follow:"
+                " for padded requests it has the padded size, unless pad.inputs and pad.outputs say"
+                " what to cut off"
+            )
+        return Batching(by="rows", why=why, rows=rows, padding=padding, warning=warning)
     if found.rows is not None:
         if padding is not None and not found.pads:
             if verify == "strict":

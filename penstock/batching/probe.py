@@ -260,11 +260,7 @@ class _Attempt:
             elif axis is not None and (found := _row_axis(values, counts)) is not None:
                 axes[spec.alias] = found
             elif any(_differs(values[0], each) is not None for each in values[1:]):
-                raise _Refuted(
-                    f"output {spec.alias!r} has the shape {[*np.shape(values[-1])]} for a batch of"
-                    f" {counts[-1]} rows, and {[*np.shape(values[0])]} for one of {counts[0]}:"
-                    " it has no row axis, and is not equal for all requests"
-                )
+                raise _Refuted(_no_rows(spec.alias, values, counts))
             else:
                 shared.append(spec.alias)
         rows = self._rows(axes, shared)
@@ -377,6 +373,15 @@ def _row_axis(values: Sequence[Any], counts: Sequence[int]) -> int | None:
         if sizes == [*counts] and len(others) == 1:
             return axis
     return None
+
+
+def _no_rows(name: str, values: Sequence[Any], counts: Sequence[int]) -> str:
+    shape, batch = [*np.shape(values[0])], [*np.shape(values[-1])]
+    sizes = f"{shape} for {counts[0]} and {batch} for {counts[-1]} rows"
+    return (
+        f"output {name!r} has no row axis (its shape is {shape if shape == batch else sizes}), and"
+        " is not equal for all requests"
+    )
 
 
 def _difference(expected: Feed, got: Feed) -> str | None:

@@ -124,4 +124,13 @@ def _op(op: dict[str, Any]) -> str:
         f" {op['waiting']}  batches {op['batches']} of {size:.1f}  ms a batch {phases}"
         + (f"  filled in {100 * op['filled_in'] / op['elements']:.0f} %" if op["elements"] else "")
         + "".join(f"  {key} {op[key]}" for key in ("errors", "timeouts", "deaths") if op.get(key))
+        + _batched(op["batching"])
     )
+
+
+def _batched(batching: dict[str, Any]) -> str:
+    """How the op's requests are batched, if at all, and why."""
+    if batching.get("why") is None or batching["why"] == "its batch_size is 1":
+        return ""
+    by = batching["by"]
+    return f"  {'not batched' if by is None else f'batched by {by}'}: {batching['why']}"

@@ -308,6 +308,9 @@ def _spec(node: Any, file: Path) -> TensorSpec:
         raise ModelError(f"{file}: {node.name!r} is {node.type}, which numpy cannot hold")
     # An unknown rank and a scalar are both []; neither is checked here, the library checks both.
     shape = tuple(dim if isinstance(dim, int) and dim >= 0 else None for dim in node.shape) or None
-    axes = tuple(dim if isinstance(dim, str) and dim else None for dim in node.shape)
+    # Exporters write "?" for any unknown size: two axes of that name have nothing in common.
+    axes = tuple(
+        dim if isinstance(dim, str) and any(map(str.isalnum, dim)) else None for dim in node.shape
+    )
     name, bf16 = node.name, match is not None and match.group(1) == BF16
     return TensorSpec(name=name, alias=name, dtype=dtype, shape=shape, bf16=bf16, axes=axes)

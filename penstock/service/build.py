@@ -94,6 +94,13 @@ class Works:
         return tuple(note for graph in self.graphs for note in graph.notes)
 
     @property
+    def batching_lines(self) -> list[str]:
+        """A line of text about each op for which batches are configured: how it is batched, and
+        why.
+        """
+        return [line for graph in self.graphs for line in graph.batching_lines]
+
+    @property
     def blocking_ends(self) -> bool:
         """Whether a graph has user code at one of its ends, which must not run on the loop."""
         return any(each.ends.blocking_pack or each.ends.blocking_unpack for each in self.graphs)
@@ -233,6 +240,18 @@ class GraphWorks:
                 if model is None or before is None or not type(op) is type(source) is ModelOp:
                     continue
                 _check_edge(op.name, model.inputs, source.name, before.outputs)
+
+    @property
+    def batching_lines(self) -> list[str]:
+        """See Works."""
+        return [
+            f"op {options.label} is {batching}"
+            + (f"; {batching.warning}" if batching.by and batching.warning else "")
+            for configured, options, batching in zip(
+                self.blueprint.options, self._options, self._batching, strict=True
+            )
+            if configured.batch_size > 1 and batching is not None
+        ]
 
     def build(
         self,

@@ -111,9 +111,9 @@ def run_deployment(deployment: Deployment) -> None:
         import_otel()
     restored = restore_numpy() if deployment.legacy else None
     if now.check_only:
-        if now.opens:
-            begun(deployment.in_threads())
+        works = begun(deployment.in_threads()) if now.opens else None
         now.reports += check_reports(deployment, opened=now.opens)
+        now.reports += [] if works is None else works.batching_lines
         return
     if threading.current_thread() is not threading.main_thread():
         raise StartupError("a service must run in the main thread, which takes the signals")

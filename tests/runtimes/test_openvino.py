@@ -83,7 +83,7 @@ def test_truncated_files_raise_model_error(networks: Path, tmp_path: Path) -> No
         ({"precision": "BF16"}, ["FP32"], "precision", "BF16 is not available on this CPU"),
         ({"precision": "fp16"}, ["FP32"], "precision", "fp16 is not available on this CPU"),
         ({"use_calib": True}, None, "use_calib", "not available"),
-        ({"devices": ("0",)}, None, "devices", "card 0 .* on the CPU here"),
+        ({"devices": ("0",)}, None, "devices", "card 0 .* on the CPU only"),
         ({"device_type": 1}, None, "device_type", r"1 \(GPU\) is not available .* use 0 \(CPU\)"),
         ({"device_type": 5}, None, "device_type", "Ascend 310"),
     ],

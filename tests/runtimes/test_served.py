@@ -187,16 +187,17 @@ def test_batches_are_formed_and_padded_as_configured(served: Served) -> None:
     assert "Traceback" not in log
 
 
-def test_undeclared_output_axes_are_logged_at_start(networks: Path, tmp_path: Path) -> None:
+def test_a_model_whose_padded_answers_differ_is_served_without_padding(
+    networks: Path, tmp_path: Path
+) -> None:
     model = copytree(networks / "sequence/onnx", tmp_path / "net")
     loaded = onnx.load(str(model / "model.onnx"))
     loaded.graph.output[0].type.tensor_type.shape.dim[1].dim_param = "other"
     onnx.save(loaded, str(model / "model.onnx"))
     serve = (*SERVE[:-1], "--model")
-    with running(model, "--runtime_thread_num", "1", command=serve, timeout=60) as server:
-        assert (
-            "does not declare which input the sizes of its output 'scores' follow" in server.log()
-        )
+    more = ("--runtime_thread_num", "1", "--pad")
+    with running(model, *more, command=serve, timeout=60) as server:
+        assert "its requests are not padded: output 'scores' has the shape" in server.log()
 
 
 def test_a_model_that_a_worker_process_cannot_open_is_an_error_without_a_traceback(

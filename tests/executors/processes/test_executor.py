@@ -344,6 +344,29 @@ async def test_a_failed_start_is_reported_before_the_other_workers_are_ready(
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+async def test_the_first_worker_s_decision_how_to_batch_is_reported_and_sent_to_the_others(
+    started: Start,
+) -> None:
+    harness = await started("deciding", workers=2)
+    reports = [each["batching"] for each in harness.executor.loaded if "batching" in each]
+    assert reports[0] == {"decided by": 0}
+    told = [(await one(harness, do="batching")).value for _ in range(2)]
+    assert all(each is not None and each["by"] == 0 for each in told)
+    (worker,) = [each for each in harness.executor._alive if each.index == 0]
+    os.kill(worker.pid, signal.SIGKILL)
+    await until(lambda: worker not in harness.executor._alive and len(harness.executor._alive) == 2)
+    assert harness.executor.loaded[0]["batching"] == {"decided by": 0}, "it is not asked again"
+
+
+async def test_a_worker_that_dies_in_the_probe_is_started_again_without_it(
+    started: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    harness = await started("probed to death")
+    assert harness.executor.loaded[0]["batching"]["by"] is None
+    assert "the model ended its process on the inputs of the probe" in caplog.text
+    assert (await one(harness)).error is None
+
+
 async def test_an_op_whose_workers_die_at_start_is_disabled_and_replies_at_once(
     started: Start,
     processes: Processes,

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from penstock.executors.probing import VERIFYING
 from penstock.executors.processes.child import Child
 from penstock.executors.processes.control import Exited, Spawned
 from penstock.executors.processes.executor import ProcessExecutor
@@ -25,6 +26,7 @@ from penstock.ops.op import Op
 
 ROOT = Path(__file__).parents[3]
 KEPT: list[bytes] = []
+BATCHING: list[Any] = []
 OWN: dict[str, Any] = {}
 
 
@@ -112,6 +114,8 @@ class Acting(Op):
             return Unreadable(a=1)
         elif do == "echo":
             return {"x": feed["x"]}
+        elif do == "batching":
+            return {"told": len(BATCHING), "by": BATCHING[-1].get("decided by")}
         elif do == "sleep":
             time.sleep(feed["seconds"])
         elif do == "sum":
@@ -192,9 +196,15 @@ def main(op: str, index: int, descriptor: int) -> None:
             init_op_that_hangs(gone)
         if op == "slow again":
             gone.touch()
-        child.ready({"pid": os.getpid(), "model": None})
+        if op == "probed to death" and child.decides:
+            child.step(VERIFYING)
+            os.abort()
+        loaded: dict[str, Any] = {"pid": os.getpid(), "model": None}
+        if op == "deciding" and child.decides:
+            loaded["batching"] = {"decided by": index}
+        child.ready(loaded)
         outside = "op 'next'" if op == "read by others" else None
-        child.serve(BoundOp(Acting(name=op), None, WorkOptions(), index), outside)
+        child.serve(BoundOp(Acting(name=op), None, WorkOptions(), index), outside, BATCHING.append)
 
 
 def init_op_that_hangs(here: Path) -> None:
