@@ -123,6 +123,11 @@ def _without_effect(op: Op, options: OpOptions, entry: OpConfig) -> Iterator[str
             f"op {op.name!r} has a batch_size of 1: "
             f"its auto_batching_timeout of {window:g} ms has no effect"
         )
+    if options.rows is not None and (overrides(op, "process", Op) or options.remote is not None):
+        yield (
+            f"op {op.name!r} runs no model here, and its batches are joined on the first axes:"
+            f" rows has no effect"
+        )
     if is_coroutine(op.process) and not options.executor.elsewhere:
         if entry.executor is not None:
             yield (

@@ -128,3 +128,12 @@ def test_cpu_affinity_of_an_op_without_processes_is_warned_about(
     entry = {"executor": executor, "cpu_affinity": min(os.sched_getaffinity(0))}
     warnings = blueprint_of(Op("work", input_ops=[root()]), {"op": {"work": entry}}).warnings
     assert any("cpu_affinity has no effect" in each for each in warnings) == warned
+
+
+def test_row_axes_of_an_op_that_runs_no_model_are_warned_about() -> None:
+    own = type("Own", (Op,), {"process": lambda self, feed_batch, log_id: feed_batch[0]})
+    (warning,) = blueprint_of(
+        own("work", input_ops=[root()]), {"op": {"work": {"rows": "first"}}}
+    ).warnings
+    assert "'work' runs no model here" in warning
+    assert "rows has no effect" in warning
