@@ -19,6 +19,10 @@ import numpy as np
 from penstock.errors import ServiceBusy
 
 
+class NeverFits(ValueError):
+    """A picture takes more bytes than may be in flight at all."""
+
+
 class DecodedBytes:
     """The count and the limit of these bytes. Any thread.
 
@@ -49,13 +53,13 @@ class DecodedBytes:
 
         Raises:
             ServiceBusy: they do not fit now; a later retry may succeed.
-            ValueError: they never fit.
+            NeverFits: they never fit.
         """
         with self._lock:
             limit = self._limit
             if limit is not None and count > limit:
-                raise ValueError(
-                    f"an image that takes {count} bytes while it is decoded, of {limit} that may be"
+                raise NeverFits(
+                    f"an image takes {count} bytes while it is decoded, of {limit} that may be"
                     f" in flight (max_inflight_bytes)"
                 )
             if limit is not None and self._others() + self.used + count > limit:

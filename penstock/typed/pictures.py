@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from penstock.errors import ServiceBusy
-from penstock.typed.decoded import DECODED
+from penstock.typed.decoded import DECODED, NeverFits
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -114,7 +114,11 @@ def decode(
         raise
     except Exception as error:  # noqa: BLE001 - decoders raise any class for a malformed file
         text = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-        problem = text if type(error) is _Unreadable else f"no image that can be read: {text}"
+        problem = (
+            text
+            if isinstance(error, (_Unreadable, NeverFits))
+            else f"no image that can be read: {text}"
+        )
     raise ValueError(problem)
 
 
