@@ -160,13 +160,15 @@ def log_fault(op: str, what: str, sample: Sample, error: RequestError) -> None:
 def _warn(op: str, what: str, samples: Sequence[Sample], error: BaseException | None) -> None:
     ids = [sample.data_id for sample in samples[:_SHOWN]]
     more = f" and {len(samples) - _SHOWN} more" if len(samples) > _SHOWN else ""
+    # All of them: a caller of a typed function knows its request by this id only.
+    log_ids = dict.fromkeys(sample.log_id for sample in samples)
     _log.warning(
         "op %s: %s (data_ids=%s%s log_id=%s)",
         op,
         what,
         ids,
         more,
-        samples[0].log_id,
+        " ".join(map(str, log_ids)),
         exc_info=error,
     )
 

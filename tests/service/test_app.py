@@ -324,6 +324,23 @@ def test_the_log_line_of_a_failure_has_the_id_of_its_reply(
     assert any(reply_id in record.getMessage() and record.exc_info for record in caplog.records)
 
 
+def test_the_log_line_of_a_failed_batch_has_the_ids_of_all_its_replies(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app = App("wrong")
+
+    @app.route("/wrong", batch=3, wait=1000)
+    def wrong(items: list[Item]) -> list[int]:
+        return [1, 2]
+
+    with client(app) as http, ThreadPoolExecutor(3) as threads:
+        answers = list(threads.map(lambda x: http.post("/wrong", json={"value": x}), range(3)))
+    lines = [each for each in caplog.messages if "must return a list" in each]
+    for answer in answers:
+        assert answer.status_code == 500
+        assert any(answer.json()["id"] in line for line in lines)
+
+
 class Raising:
     """Each step raises if the text is the step's name."""
 
