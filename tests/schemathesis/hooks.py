@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite, isnan
 from typing import Any
 
 import ormsgpack
@@ -15,7 +16,18 @@ def serialize_msgpack(ctx: Any, value: Any) -> bytes:
 
 @schemathesis.deserializer("application/msgpack")
 def deserialize_msgpack(ctx: Any, response: Any) -> Any:
-    return ormsgpack.unpackb(response.content)
+    return as_in_json(ormsgpack.unpackb(response.content))
+
+
+def as_in_json(value: Any) -> Any:
+    """The value with NaN and infinities as JSON has them: schemas have no other words for them."""
+    if isinstance(value, dict):
+        return {key: as_in_json(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [*map(as_in_json, value)]
+    if isinstance(value, float) and not isfinite(value):
+        return None if isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    return value
 
 
 @schemathesis.hook
