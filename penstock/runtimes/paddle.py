@@ -112,7 +112,8 @@ class PaddleRuntime:
             if on_cpu(options):
                 needs_import = options.precision.lower() == "bf16"
             else:
-                needs_import = has_cuda is None or options.device_type == TENSORRT
+                with_tensorrt = options.device_type == TENSORRT
+                needs_import = has_cuda is None or (has_cuda and with_tensorrt)
             if needs_import:
                 library = _library()
         except ModelError as error:

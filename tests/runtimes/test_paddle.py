@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from penstock.errors import InputMismatch, ModelError
+from penstock.runtimes import paddle
 from penstock.runtimes.model import Model
 from penstock.runtimes.paddle import PaddleRuntime, config_for, option_problems
 from penstock.runtimes.paddle_files import (
@@ -464,6 +465,21 @@ def test_a_folder_named_paddle_is_not_taken_for_the_library(
     assert "install 'penstock-serving[paddle]'" in str(PaddleRuntime().problems(tmp_path, options))
     with pytest.raises(ModelError, match=r"install 'penstock-serving\[paddle\]'"):
         PaddleRuntime().open(tmp_path, options)
+
+
+def test_a_card_is_refused_without_importing_a_paddle_for_the_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def imports() -> None:
+        raise AssertionError("it starts threads, so that nothing can be forked any more")
+
+    monkeypatch.setattr(paddle, "check_installed", lambda _: None)
+    monkeypatch.setattr(paddle, "_is_for_cuda", lambda: False)
+    monkeypatch.setattr(paddle, "_library", imports)
+    (tmp_path / "a.json").write_text(PIR)
+    options = ModelOptions(path="", devices=("0",), device_type=paddle.TENSORRT)
+    problems = PaddleRuntime().problems(tmp_path / "a.json", options)
+    assert "devices" in {each.key for each in problems}
 
 
 @with_paddle
