@@ -66,6 +66,10 @@ class InlineExecutor(LocalExecutor):
         take_turn(self._op, work, self._op.options.timeout)
         finished(work, work.take_results())
 
+    async def close(self, timeout: float) -> bool:
+        """See Executor; the hook ``close`` runs in a thread, as it may take long."""
+        return await _closed([self._op], timeout)
+
 
 class ThreadExecutor(LocalExecutor):
     """Runs batches in ``len(ops)`` threads, each with its own copy of the op.
@@ -130,6 +134,7 @@ class ThreadExecutor(LocalExecutor):
             submitted.wait()
             item = self._queue.popleft()
             if item is None:
+                op.close()
                 return
             take_turn(op, item[0])
             done.append(item)
@@ -178,16 +183,18 @@ class CoroutineExecutor(LocalExecutor):
 
     async def close(self, timeout: float) -> bool:
         """Wait for the tasks, then cancel those that still run."""
+        deadline = self._loop.time() + timeout
         tasks = set(self._tasks.values())
-        if not tasks:
-            return True
-        _, left = await asyncio.wait(tasks, timeout=timeout)
-        for task in left:
-            task.cancel()
+        left: set[asyncio.Task[None]] = set()
+        if tasks:
+            _, left = await asyncio.wait(tasks, timeout=timeout)
+            for task in left:
+                task.cancel()
         if left:
             _log.warning("op %s: %s calls did not return in time", self._name, len(left))
             await asyncio.wait(left, timeout=_CANCEL_TIMEOUT)
-        return not left
+        closed = await _closed(self._free, deadline - self._loop.time())
+        return closed and not left
 
     async def _run(self, work: Work, finished: Finished) -> None:
         op = self._free.pop()
@@ -251,6 +258,32 @@ class CoroutineExecutor(LocalExecutor):
                 raise
             # An awaited task of the hook was cancelled, which is a failure of the hook.
             return process_raised(op.name, error, log_id, op.label)
+
+
+async def _closed(ops: Sequence[BoundOp], timeout: float) -> bool:
+    """Run the hook ``close`` of ops whose batches run on the loop: coroutines there, as their
+    clients belong to it, others each in a thread. Returns False if one did not return in time.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + max(0.0, timeout)
+    in_time = True
+    for op in ops:
+        left = max(0.0, deadline - loop.time())
+        if op.closes_on_loop:
+            try:
+                await asyncio.wait_for(op.op.close(), left)
+            except TimeoutError:
+                in_time = False
+            except Exception:  # noqa: BLE001 - the user's code, which may raise anything
+                _log.exception("op %s: close raised", op.label)
+        elif op.op.closes:
+            thread = threading.Thread(target=op.close, name=f"{op.name}|close", daemon=True)
+            thread.start()
+            await asyncio.to_thread(thread.join, left)
+            in_time = in_time and not thread.is_alive()
+    if not in_time:
+        _log.warning("op %s: close did not return in time", ops[0].label)
+    return in_time
 
 
 async def _in_thread(step: Callable[..., T], *arguments: Any) -> T:

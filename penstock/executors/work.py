@@ -16,12 +16,14 @@ Source: ``docs/compatibility.md`` (life of a batch).
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from asyncio import CancelledError
-from collections.abc import Generator, Sequence
+from collections.abc import Awaitable, Generator, Sequence
 from copy import copy
 from dataclasses import dataclass
+from inspect import isawaitable
 from typing import Any, TypeAlias
 
 from penstock.batching.joining import Joined, Joining
@@ -53,7 +55,13 @@ from penstock.ops.failures import (
     timed_out,
 )
 from penstock.ops.functions import plain_result
-from penstock.ops.hooks import own_hook, read_postprocess, read_preprocess, read_process
+from penstock.ops.hooks import (
+    is_coroutine,
+    own_hook,
+    read_postprocess,
+    read_preprocess,
+    read_process,
+)
 from penstock.ops.op import Op
 from penstock.ops.short import Model as ModelOp
 from penstock.request import Batch, Feed, Outcome, Sample
@@ -143,6 +151,23 @@ class BoundOp:
         self.options, self.joining = options, options.joining
         self.alters = options.joining is not None and options.joining.alters
 
+    @property
+    def closes_on_loop(self) -> bool:
+        """Whether ``close`` is a coroutine, which belongs to the loop of a coroutine op."""
+        return self.op.closes and is_coroutine(self.op.hook_function("close"))
+
+    def close(self) -> None:
+        """Run the op's ``close``, if it has one, in a thread without an event loop; errors are
+        logged.
+        """
+        if self.op.closes:
+            try:
+                closing = self.op.close()
+                if isawaitable(closing):
+                    asyncio.run(_waited_for(closing))
+            except HOOK_FAULTS:
+                _log.exception("op %s: close raised", self.label)
+
     async def call_async(self, feed_batch: list[Feed], log_id: int) -> Answer:
         """One ``process`` call of a coroutine hook; returns its failures as values."""
         assert self.process is not None
@@ -152,6 +177,10 @@ class BoundOp:
             raise
         except HOOK_FAULTS as error:
             return process_raised(self.name, error, log_id, self.label)
+
+
+async def _waited_for(closing: Awaitable[Any]) -> None:
+    await closing
 
 
 class Member:

@@ -154,6 +154,11 @@ class Op:
         return getattr(self, hook)  # type: ignore[no-any-return]
 
     @property
+    def closes(self) -> bool:
+        """Whether ``close`` has work to do."""
+        return type(self).close is not Op.close
+
+    @property
     def loads(self) -> bool:
         """Whether ``init_op`` has work to do before the service is ready."""
         return type(self).init_op is not Op.init_op
@@ -163,6 +168,12 @@ class Op:
     def init_op(self) -> None:
         """Prepare resources of the hooks; runs once per op (in processes: per worker) before the
         service is ready.
+        """
+
+    def close(self) -> Any:
+        """Release what ``init_op`` has opened; runs once in each worker that ends regularly, after
+        its last batch. May be a coroutine. An exception is logged, and a worker whose ``close``
+        does not return in some seconds is abandoned.
         """
 
     def preprocess(self, input_dicts: dict[str, Feed], data_id: int = 0, log_id: int = 0) -> Any:

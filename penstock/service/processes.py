@@ -340,6 +340,7 @@ def _serve(child: Child, deployment: Deployment, op: str, index: int) -> int:
         bound.run_by(batched(options, Batching.of_plain(plain, padding)))
 
     child.serve(bound, blueprint.outside_reader(at), decided)
+    bound.close()
     return 0
 
 

@@ -445,7 +445,11 @@ class _Service:
         until = min(self._calls_until, loop.time() + _RETURN_TIMEOUT)
         while _working(engine) and loop.time() < until and not self._hurry.is_set():
             await _first(asyncio.sleep(_POLL_INTERVAL), self._hurry.wait())
-        await asyncio.gather(*(graph.close(_IDLE_TIMEOUT) for graph in engine.graphs))
+        # Hooks ``close`` may take a while, but not after calls that hang.
+        left = self._calls_until - loop.time()
+        hurry = _working(engine) or self._hurry.is_set() or left < _IDLE_TIMEOUT
+        timeout = _IDLE_TIMEOUT if hurry else min(_RETURN_TIMEOUT, left)
+        await asyncio.gather(*(graph.close(timeout) for graph in engine.graphs))
 
 
 async def _first(*waits: Coroutine[Any, Any, Any], timeout: float | None = None) -> None:

@@ -42,7 +42,8 @@ class TypedOp(Op):
     Args:
         target: a function, or a class. A class has ``predict``, or ``inference`` (for batches also
             ``batch_inference``), and may have ``preprocess`` and ``postprocess`` of one request.
-            Each worker makes one object, and calls its ``load`` once, if it has one.
+            Each worker makes one object, and calls its ``load`` once, if it has one, and its
+            ``close`` at the end.
         batched: see Signature.
         name: the op's name; the function's by default.
         inputs: the op before it; None means the request.
@@ -79,6 +80,7 @@ class TypedOp(Op):
         self._run: Callable[..., Any] | None = None
         self._before: Callable[..., Any] | None = None
         self._after: Callable[[Any], Any] | None = None
+        self._close: Callable[[], Any] | None = None
         self._fresh = False
         self._step_of_start = f"{called}.__init__"
         if hasattr(target, "load"):
@@ -118,6 +120,8 @@ class TypedOp(Op):
 
     def hook_function(self, hook: str) -> Callable[..., Any]:
         """See Op."""
+        if hook == "close" and self._close is not None:
+            return self._close
         return self._function if hook == "process" else super().hook_function(hook)
 
     @property
@@ -136,6 +140,15 @@ class TypedOp(Op):
         self._make()
         self._fresh = True
 
+    @property
+    def closes(self) -> bool:
+        """See Op."""
+        return self._close is not None
+
+    def close(self) -> Any:
+        """See Op: calls that of the class's object."""
+        return None if self._close is None else self._close()
+
     def _make(self) -> None:
         if self._steps is None:
             self._run = self._target
@@ -152,6 +165,7 @@ class TypedOp(Op):
         self._run = getattr(made, self._steps.name)
         self._before = getattr(made, "preprocess", None)
         self._after = getattr(made, "postprocess", None)
+        self._close = getattr(made, "close", None)
 
     def preprocess(self, input_dicts: dict[str, Feed], data_id: int = 0, log_id: int = 0) -> Feed:
         """Decode and check one request."""

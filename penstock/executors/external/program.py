@@ -93,6 +93,7 @@ class WorkerProgram:
                 self._pause(wait * random.uniform(0.5, 1.0))  # noqa: S311 - so that not all come at once
         self._woken.close()
         self._waker.close()
+        self._op.close()
 
     def _serve(self, link: socket.socket) -> None:
         """Answer the batches of one connection, until it ends.
