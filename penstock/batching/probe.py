@@ -189,6 +189,12 @@ class _Attempt:
             raise _Unable("the probe found no second size on which the model runs")
         for batch in ([(small, answer), larger], [larger, (small, answer)]):
             yield from self._batch(joining, batch, "padded")
+        # A padding of zeros changes the maximum of negative numbers, and the minimum of positive.
+        for sign in () if self._examples else (-1, 1):
+            feed = self._request(0, 1, sign=sign)
+            found = yield from self._try(feed)
+            if found is not None:
+                yield from self._batch(joining, [(feed, found), larger], "padded")
 
     def _first(self) -> Generator[Feed, Answer, _Member]:
         """The first request that runs, and its answer."""
@@ -286,7 +292,9 @@ class _Attempt:
             raise _Refuted(f"the model fails {how}: {str(answer)[:_SHOWN]}")
         return answer
 
-    def _request(self, index: int, count: int, factor: float = 1.0, larger: int = 0) -> Feed:
+    def _request(
+        self, index: int, count: int, factor: float = 1.0, larger: int = 0, sign: int = 0
+    ) -> Feed:
         """A request: an example, or one with this number of rows.
 
         Args:
@@ -294,6 +302,7 @@ class _Attempt:
             count: its rows.
             factor: of its floats.
             larger: how much larger its axes of variable size are.
+            sign: -1 or 1: all its floats are negative, or positive and its integers 1.
         """
         if self._examples:
             return dict(self._examples[index % len(self._examples)])
@@ -314,7 +323,10 @@ class _Attempt:
                 feed[spec.alias + LOD_SUFFIX] = ends
                 shape[0] = int(ends[-1])
             scale = 1.0 if axis is None else factor
-            feed[spec.alias] = np.asarray(_generated(spec, tuple(shape), seed, scale))
+            value = np.asarray(_generated(spec, tuple(shape), seed, scale))
+            if sign and axis is not None:
+                value = _signed(value, sign)
+            feed[spec.alias] = value
         return feed
 
     def _larger(self, joining: Joining, small: Feed) -> Sequence[Feed]:
@@ -360,6 +372,13 @@ def _generated(spec: TensorSpec, shape: tuple[int, ...], seed: Sequence[int], fa
     if kind in "fV":  # V: bfloat16
         return (rng.standard_normal(shape) * factor).astype(spec.dtype)
     raise _Unable(f"input {spec.alias!r} has the dtype {spec.dtype}, which is not generated")
+
+
+def _signed(value: Any, sign: int) -> Any:
+    kind = value.dtype.kind
+    if kind in "iub" and sign > 0:
+        return np.ones_like(value)
+    return np.copysign(value, value.dtype.type(sign)) if kind == "f" else value
 
 
 def _row_axis(values: Sequence[Any], counts: Sequence[int]) -> int | None:

@@ -184,6 +184,24 @@ def rows_of_axes(
     return _rows(inputs, outputs, axes, followers, shared)
 
 
+def fixed_rows(inputs: Sequence[TensorSpec], declared: Declared | None = None) -> int | None:
+    """The number of rows of every input, if it is fixed; else None.
+
+    Args:
+        inputs: of the model.
+        declared: the option ``rows``; without it, the row axes are the first axes.
+    """
+    axes = [_declared_axis(each, declared) for each in inputs]
+    if all(axis is _UNDECLARED for axis in axes):
+        axes = [0] * len(axes)
+    sizes: set[int | None] = set()
+    for spec, axis in zip(inputs, axes, strict=True):
+        if axis is not None:
+            is_known = axis is not _UNDECLARED and axis < len(spec.shape or ())
+            sizes.add(spec.shape[axis] if is_known and spec.shape else None)
+    return sizes.pop() if len(sizes) == 1 else None
+
+
 def is_offsets(spec: TensorSpec, inputs: Iterable[TensorSpec]) -> bool:
     """Whether an input is the lod of another input."""
     owner = spec.name.removesuffix(LOD_SUFFIX)

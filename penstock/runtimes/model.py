@@ -152,11 +152,6 @@ class Model:
         return tuple(replace(self._outputs[name], alias=name) for name in self.fetch_names)
 
     @property
-    def rows(self) -> int | None:
-        """The number of rows of every input, if the model has a fixed batch size; else None."""
-        return fixed_rows(self.inputs)
-
-    @property
     def notes(self) -> tuple[str, ...]:
         """Warnings for the operator, to be logged once."""
         return (*self._notes, *self.session.notes)
@@ -342,12 +337,6 @@ class Model:
 
     def __repr__(self) -> str:
         return f"<Model {list(self.feed_names)} -> {list(self.fetch_names)} by {self.session!r}>"
-
-
-def fixed_rows(inputs: Sequence[TensorSpec]) -> int | None:
-    """The number of rows of every input, if it is fixed; else None."""
-    sizes = {spec.shape[0] if spec.shape else None for spec in inputs}
-    return sizes.pop() if len(sizes) == 1 else None
 
 
 def read_model_conf(folder: Path) -> ModelConf | None:

@@ -18,7 +18,7 @@ from penstock.batching.decision import Batching, decide
 from penstock.batching.joining import Joining
 from penstock.batching.padding import Padding
 from penstock.batching.probe import probe
-from penstock.batching.rows import Hints, Rows, read_hints
+from penstock.batching.rows import Hints, Rows, fixed_rows, read_hints
 from penstock.batching.stack import signature
 from penstock.config.resolve import OpOptions
 from penstock.engine.sizing import Sizing
@@ -51,8 +51,9 @@ def batching_of(op: Op, options: OpOptions, model: Model | None) -> Batching:
     assert model is not None
     try:
         hints = read_hints(*_specs(options, model))
-        if model.rows is not None:
-            return _of_fixed(model.rows, options, model, hints)
+        rows = fixed_rows(model.inputs, options.rows)
+        if rows is not None:
+            return _of_fixed(rows, options, model, hints)
         padding = _padding(options, model)
         if options.batch_size == 1 and (padding is None or padding.sizes is None):
             return Batching(by=None, why="its batch_size is 1")
@@ -212,7 +213,7 @@ def check_size(op: Op, options: OpOptions, model: Model | None) -> OpOptions:
     Raises:
         StartupError: the configured ``batch_size`` is another one.
     """
-    rows = None if model is None else model.rows
+    rows = None if model is None else fixed_rows(model.inputs, options.rows)
     if rows is None or options.batch_size == 1 or overrides(op, "process", Op):
         return options
     most = rows if options.joining is not None and options.joining.by_rows else 1

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 
 from penstock.batching.batcher import Batcher, BatchPolicy, FifoQueue, batcher_for
 from penstock.batching.decision import Batching
+from penstock.batching.rows import fixed_rows
 from penstock.config.resolve import OpOptions
 from penstock.engine.clock import LoopClock
 from penstock.engine.engine import Engine, EngineOptions, log_dropped
@@ -41,7 +42,7 @@ from penstock.ops.op import Op
 from penstock.ops.short import Model as ModelOp
 from penstock.ops.short import sources_of
 from penstock.runtimes.local_service import LocalPredictor
-from penstock.runtimes.model import Model, fixed_rows
+from penstock.runtimes.model import Model
 from penstock.runtimes.model_input import can_take
 from penstock.service.batches import batch_key_of, batched, batching_of, check_size, sizing_of
 from penstock.service.blueprint import Blueprint, Deployment, supervision_of
@@ -323,9 +324,8 @@ class GraphWorks:
         op = self.blueprint.graph.ops[index]
         found = self._model_of(index, stage.executor)
         inputs = () if found is None else found.inputs
-        sizing = sizing_of(
-            op, options, [each.alias for each in inputs], fixed=fixed_rows(inputs) is not None
-        )
+        fixed = fixed_rows(inputs, options.rows) is not None
+        sizing = sizing_of(op, options, [each.alias for each in inputs], fixed=fixed)
         key = None if sizing else batch_key_of(op, options)
         stage.batch_by(batching, self._queue(options, sizing), key, sizing)
 

@@ -165,6 +165,9 @@ def test_sequences_are_generated_with_a_lod_and_split_by_it() -> None:
         (lambda x: x - x.mean(1, keepdims=True), False),
         (lambda x: np.cumsum(x, 1), True),
         (lambda x: np.cumsum(x[:, ::-1], 1), False),
+        (lambda x: x + x.max(1, keepdims=True), False),
+        (lambda x: x + x.min(1, keepdims=True), False),
+        (lambda x: x + np.maximum(x, 0).max(1, keepdims=True), True),
     ],
 )
 def test_padding_is_verified(function: Callable[[Any], Any], pads: bool) -> None:

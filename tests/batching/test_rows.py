@@ -8,7 +8,7 @@ import pytest
 from penstock.batching.decision import decide
 from penstock.batching.joining import Joining
 from penstock.batching.probe import Found
-from penstock.batching.rows import Declared, Hints, Rows, read_hints
+from penstock.batching.rows import Declared, Hints, Rows, fixed_rows, read_hints
 from penstock.tensor import TensorSpec
 
 
@@ -62,6 +62,29 @@ def test_what_a_signature_leaves_open_is_not_certain(
     found = hints(inputs, outputs)
     assert found.certain is None
     assert why in found.why
+
+
+@pytest.mark.parametrize(
+    ("inputs", "declared", "rows"),
+    [
+        ([spec("x", 3, None)], None, 3),
+        ([spec("x", 3, None)], "first", 3),
+        ([spec("x", 3, None)], {"x": 1, "y": 1}, None),
+        ([spec("x", None, 4)], {"x": 1}, 4),
+        ([spec("x", None, 4)], {"y": 0}, None),
+        ([spec("x", 4, 2), spec("s", 2)], None, None),
+        ([spec("x", 4, 2), spec("s", 2)], {"x": 0, "s": None}, 4),
+        ([spec("x", 4, 2), spec("s", 4)], {"x": 0}, None),
+        ([spec("x", 4, 2), spec("s")], None, None),
+        ([spec("x", 4)], {"x": 1}, None),
+        ([spec("x", known=False)], None, None),
+        ([], None, None),
+    ],
+)
+def test_a_fixed_number_of_rows_is_that_of_the_declared_axes(
+    inputs: list[TensorSpec], declared: Declared | None, rows: int | None
+) -> None:
+    assert fixed_rows(inputs, declared) == rows
 
 
 def test_the_user_s_word_determines_the_rows() -> None:

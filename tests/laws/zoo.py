@@ -1,7 +1,7 @@
 """The models of the law: ONNX models of a few nodes, each with what must be known about its rows.
 
 ``by`` is the decision: ``rows``, or None for models that are not batched; ``why`` is a part of its
-reason. ``inputs`` draws the inputs of one request.
+reason. ``draw`` makes the inputs of one request, some of which the model refuses.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ class Case:
         why: a part of the reason.
         exact: whether answers are equal to the last bit.
         named: whether its variable axes have names.
+        pads: whether requests of other sizes may be padded.
         options: further options of its op.
     """
 
@@ -40,6 +41,7 @@ class Case:
     why: str = ""
     exact: bool = False
     named: bool = True
+    pads: bool = False
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -59,7 +61,7 @@ def _rows(rng: np.random.Generator) -> int:
     return int(rng.choice([1, 1, 1, 2, 3, 5]))
 
 
-def _floats(*shape: int, dtype: str = "float32", **of: str) -> Draw:
+def _floats(*shape: int, dtype: str = "float32") -> Draw:
     """An input x with rows and these further axes."""
 
     def draw(rng: np.random.Generator) -> dict[str, NDArray[Any]]:
@@ -68,16 +70,48 @@ def _floats(*shape: int, dtype: str = "float32", **of: str) -> Draw:
     return draw
 
 
-def _integers(*shape: int, dtype: str = "int64", high: int = 5) -> Draw:
+def _special(*shape: int, dtype: str = "float32") -> Draw:
+    """The same, with NaN, infinities, and the largest and smallest numbers."""
+    info = np.finfo(dtype)
+    values = [0.0, -0.0, np.nan, np.inf, -np.inf, 0.1, info.max, info.min, info.tiny]
+
     def draw(rng: np.random.Generator) -> dict[str, NDArray[Any]]:
-        return {"x": rng.integers(0, high, (_rows(rng), *shape)).astype(dtype)}
+        return {"x": rng.choice(np.array(values, dtype), (_rows(rng), *shape))}
 
     return draw
 
 
+def _integers(*shape: int, dtype: str) -> Draw:
+    """An input x of integers, the largest and smallest among them; or of truth values."""
+    if dtype == "bool":
+        values = np.array([False, True])
+    else:
+        info = np.iinfo(dtype)
+        values = np.array([0, 1, info.max - 1, info.max, info.min], dtype)
+
+    def draw(rng: np.random.Generator) -> dict[str, NDArray[Any]]:
+        return {"x": rng.choice(values, (_rows(rng), *shape))}
+
+    return draw
+
+
+def _below(high: int, *shape: int) -> Draw:
+    """An input x of int64 from 0 on."""
+
+    def draw(rng: np.random.Generator) -> dict[str, NDArray[Any]]:
+        return {"x": rng.integers(0, high, (_rows(rng), *shape))}
+
+    return draw
+
+
+def _pictures(rng: np.random.Generator) -> dict[str, NDArray[Any]]:
+    sizes = rng.integers(4, 9, 2)
+    return {"x": rng.standard_normal((_rows(rng), 2, *sizes)).astype("float32")}
+
+
 def _texts(rng: np.random.Generator) -> dict[str, NDArray[Any]]:
-    texts = np.array(["ab", "Cd", "eF", "é"], object)
-    return {"x": texts[rng.integers(0, 4, (_rows(rng), 2))]}
+    texts = np.array(["ab", "Cd", "eF", "é", "", "\U0001f600", 'a"b\\c', "[1, 2]"], object)
+    return {"x": texts[rng.integers(0, len(texts), (_rows(rng), 2))]}
 
 
 def _ragged(rng: np.random.Generator) -> dict[str, NDArray[Any]]:
@@ -86,6 +120,11 @@ def _ragged(rng: np.random.Generator) -> dict[str, NDArray[Any]]:
 
 def _no_rows(rng: np.random.Generator) -> dict[str, NDArray[Any]]:
     return {"x": rng.standard_normal((int(rng.integers(0, 3)), 2)).astype("float32")}
+
+
+def _bfloat16(rng: np.random.Generator) -> dict[str, NDArray[Any]]:
+    """Values that BF16 holds exactly."""
+    return {"x": rng.integers(-64, 64, (_rows(rng), 2)).astype("float32") / 8}
 
 
 def _with(draw: Draw, **others: Callable[[np.random.Generator, int], NDArray[Any]]) -> Draw:
@@ -233,18 +272,164 @@ CASES: Final[dict[str, Case]] = {
     "zero-rows": Case(
         text=f"g ({_X2}) => (float[n,2] y) {{ y = Neg(x) }}", draw=_no_rows, exact=True
     ),
+    "zero-rows-of-two-inputs": Case(
+        text=f"g ({_X2}, float[k] s) => (float[n,2] y) {{ y = Mul(x, s) }}",
+        draw=_with(_no_rows, s=_vector),
+        exact=True,
+    ),
+    "zero-columns": Case(
+        text="g (float[n,t] x) => (float[n] y) <int64[1] a = {1}>"
+        " { y = ReduceSum <keepdims = 0> (x, a) }",
+        draw=lambda rng: {"x": np.ones((_rows(rng), int(rng.integers(0, 2))), "float32")},
+        pads=True,
+    ),
+    "detections": Case(
+        text=f"g ({_X2}) => (float[k,2] boxes, float[k] scores, int64[1] count)"
+        " <int64[1] a = {1}, float z = {0}>"
+        " { m = ReduceMax <keepdims = 0> (x, a) b = Greater(m, z)"
+        " boxes = Compress <axis = 0> (x, b) scores = Compress <axis = 0> (m, b)"
+        " count = Shape <start = 0, end = 1> (scores) }",
+        draw=_floats(2),
+        by=None,
+        why="output 'boxes'",
+    ),
+    "positions": Case(
+        text="g (int64[n,2] x) => (int64[2,k] y) { y = NonZero(x) }",
+        draw=_below(2, 2),
+        by=None,
+    ),
+    "sums-so-far": Case(
+        text=f"g ({_X2}) => (float[n,2] y) <int64 a = {{0}}> {{ y = CumSum(x, a) }}",
+        draw=_floats(2),
+        by=None,
+        why="output 'y'",
+    ),
+    "numbers-of-rows": Case(
+        text=f"g ({_X2}) => (int64[n] y) <int64 z = {{0}}, int64 o = {{1}}>"
+        " { s = Shape <start = 0, end = 1> (x) e = Squeeze(s) y = Range(z, e, o) }",
+        draw=_floats(2),
+        by=None,
+        why="output 'y'",
+    ),
+    "less-the-first-row": Case(
+        text=f"g ({_X2}) => (float[n,2] y) <int64[1] i = {{0}}>"
+        " { f = Gather <axis = 0> (x, i) y = Sub(x, f) }",
+        draw=_floats(2),
+        by=None,
+        why="output 'y'",
+    ),
+    "sorted-rows": Case(
+        text=f"g ({_X2}) => (float[n,2] y) <int64[1] k = {{0}}>"
+        " { s = Shape <start = 0, end = 1> (x) y, i = TopK <axis = 0> (x, s) }",
+        draw=_floats(2),
+        by=None,
+        why="output 'y'",
+    ),
+    "best-row": Case(
+        text=f"g ({_X2}) => (int64[2] y) {{ y = ArgMax <axis = 0, keepdims = 0> (x) }}",
+        draw=_floats(2),
+        by=None,
+        why=_ALONE,
+    ),
+    "best-columns": Case(
+        text="g (float[n,4] x) => (float[n,2] y, int64[n,2] i) <int64[1] k = {2}>"
+        " { y, i = TopK (x, k) }",
+        draw=_floats(4),
+        exact=True,
+    ),
+    "two-outputs": Case(
+        text=f"g ({_X2}) => (float[n,2] y, float[n] z, float[2,n] t) <int64[1] a = {{1}}>"
+        " { y = Neg(x) z = ReduceMin <keepdims = 0> (x, a) t = Transpose(x) }",
+        draw=_floats(2),
+        exact=True,
+    ),
+    "two-rows-of-one": Case(
+        text="g (float[n,4] x) => (float[m,2] y) <int64[2] s = {-1, 2}> { y = Reshape(x, s) }",
+        draw=_floats(4),
+        by=None,
+        why="output 'y'",
+    ),
+    "flattened": Case(
+        text="g (float[n,2,3] x) => (float[n,6] y) { y = Flatten(x) }",
+        draw=_floats(2, 3),
+        exact=True,
+    ),
+    "filled-up": Case(
+        text=f"g ({_X2}) => (float[8,2] y) <int64[2] w = {{8, 2}}, float v = {{0}},"
+        " int64[2] z = {0, 0}> { s = Shape(x) d = Sub(w, s)"
+        " p = Concat <axis = 0> (z, d) y = Pad(x, p, v) }",
+        draw=_floats(2),
+        by=None,
+    ),
+    "each-with-each": Case(
+        text="g (float[a,2] x, float[b,2] s) => (float[a,b] y)"
+        " { t = Transpose(s) y = MatMul(x, t) }",
+        draw=_with(_floats(2), s=lambda rng, rows: rng.integers(0, 3, (2, 2)).astype("float32")),
+    ),
+    "at-least": Case(
+        text=f"g ({_X2}, float t) => (bool[n,2] y) {{ y = Greater(x, t) }}",
+        draw=_with(_floats(2), t=_scalar),
+        exact=True,
+    ),
+    "looked-up": Case(
+        text="g (int64[n,2] x) => (float[n,2,2] y)"
+        " <float[3,2] t = {1, 2, 3, 4, 5, 6}> { y = Gather <axis = 0> (t, x) }",
+        draw=_below(4, 2),  # the model refuses the 3
+        exact=True,
+    ),
+    "texts-of-one-axis": Case(
+        text="g (string[n] x) => (string[n] y) { y = StringConcat(x, x) }",
+        draw=lambda rng: {"x": _texts(rng)["x"][:, 0]},
+        exact=True,
+    ),
+    "compared-texts": Case(
+        text="g (string[n,2] x, string[k] s) => (bool[n,2] y) { y = Equal(x, s) }",
+        draw=_with(_texts, s=lambda rng, rows: np.array([["ab"], ["é"]], object)[rng.integers(2)]),
+        exact=True,
+    ),
+    "means-of-pictures": Case(
+        text="g (float[n,2,h,w] x) => (float[n,2,1,1] y) { y = GlobalAveragePool(x) }",
+        draw=_pictures,
+    ),
+    "blurred-pictures": Case(
+        text="g (float[n,2,h,w] x) => (float[n,2,h,w] y)"
+        " { y = AveragePool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x) }",
+        draw=_pictures,
+    ),
+    "special-numbers": Case(
+        text=f"g ({_X2}) => (float[n,2] y) {{ y = Neg(x) }}", draw=_special(2), exact=True
+    ),
+    "special-numbers-float64": Case(
+        text="g (double[n,2] x) => (double[n,2] y) { y = Neg(x) }",
+        draw=_special(2, dtype="float64"),
+        exact=True,
+    ),
+    "special-numbers-float16": Case(
+        text="g (float16[n,2] x) => (float16[n,2] y) { y = Neg(x) }",
+        draw=_special(2, dtype="float16"),
+        exact=True,
+    ),
+    "from-bfloat16": Case(
+        text="g (bfloat16[n,2] x) => (float[n,2] y) { y = Cast <to = 1> (x) }",
+        draw=_bfloat16,
+        exact=True,
+    ),
     "texts": Case(
         text="g (string[n,2] x) => (string[n,2] y) { y = StringConcat(x, x) }",
         draw=_texts,
         exact=True,
     ),
     "ragged": Case(
-        text="g (float[n,t] x) => (float[n,t] y) { y = Relu(x) }", draw=_ragged, exact=True
+        text="g (float[n,t] x) => (float[n,t] y) { y = Relu(x) }",
+        draw=_ragged,
+        exact=True,
+        pads=True,
     ),
     "ragged-sums": Case(
         text="g (float[n,t] x) => (float[n] y) <int64[1] a = {1}>"
         " { y = ReduceSum <keepdims = 0> (x, a) }",
         draw=_ragged,
+        pads=True,
     ),
     "ragged-means": Case(
         text="g (float[n,t] x) => (float[n] y) <int64[1] a = {1}>"
@@ -302,7 +487,9 @@ CASES: Final[dict[str, Case]] = {
     **{
         f"identity-{dtype}": Case(
             text=f"g ({onnx_type}[n,2] x) => ({onnx_type}[n,2] y) {{ y = Identity(x) }}",
-            draw=_integers(2, dtype=dtype, high=2),
+            draw=_special(2, dtype=dtype)
+            if dtype.startswith("float")
+            else _integers(2, dtype=dtype),
             exact=True,
         )
         for dtype, onnx_type in (
