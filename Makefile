@@ -17,7 +17,7 @@ THREES := -n 3 --dist worksteal
 FAULTS ?= faults
 REAL   ?= real or peers
 
-.PHONY: help setup setup-dev setup-runtimes demo test check fmt test-real test-faults test-runtimes test-paddle test-paddle-sample examples fuzz fuzz-api bench plans peers proto lock clean
+.PHONY: help setup setup-dev setup-runtimes demo test check fmt test-real test-faults test-runtimes test-paddle test-paddle-sample laws examples fuzz fuzz-api bench plans peers proto lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -63,7 +63,7 @@ test: $(READY) ## pure and engine tests (about a minute and a half)
 	$(BIN)/python -m pytest $(THREES) -m "not real and not faults and not peers" --ignore tests/examples
 
 test-real: $(READY) ## real services as processes, real models, real clients (two minutes)
-	$(BIN)/python -m pytest $(THREES) -m "($(REAL)) and not alone" --ignore tests/examples
+	$(BIN)/python -m pytest $(THREES) -m "($(REAL)) and not alone and not law" --ignore tests/examples
 	$(BIN)/python -m pytest -m "($(REAL)) and alone" --ignore tests/examples
 
 test-faults: $(READY) ## break things on purpose, with real processes (about three minutes)
@@ -80,6 +80,9 @@ test-paddle: $(NUMPY1)/.ready ## projects for Paddle Serving as they are, with n
 # A part of `make test-real`, and so of the gate.
 test-paddle-sample: $(READY) ## the same with models in ONNX, without Paddle (less than a minute)
 	$(BIN)/python -m pytest $(PAIRS) tests/paddle/test_stand_ins.py tests/paddle/test_clients.py
+
+laws: $(READY) ## every model, door, executor and mode of the law of batches, with three seeds (minutes)
+	$(BIN)/python -m pytest tests/laws
 
 check: $(READY) ## format, lint, types, floors, spelling, documents (about a minute)
 	$(BIN)/ruff format --check .

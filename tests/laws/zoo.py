@@ -32,6 +32,7 @@ class Case:
         exact: whether answers are equal to the last bit.
         named: whether its variable axes have names.
         pads: whether requests of other sizes may be padded.
+        repeats: whether a request alone has the same answer twice.
         options: further options of its op.
     """
 
@@ -42,6 +43,7 @@ class Case:
     exact: bool = False
     named: bool = True
     pads: bool = False
+    repeats: bool = True
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -138,7 +140,7 @@ def _with(draw: Draw, **others: Callable[[np.random.Generator, int], NDArray[Any
 
 
 def _scalar(rng: np.random.Generator, rows: int) -> NDArray[Any]:
-    return np.float32(rng.integers(1, 4)).reshape(())
+    return np.array(rng.integers(1, 4), np.float32)
 
 
 def _vector(rng: np.random.Generator, rows: int) -> NDArray[Any]:
@@ -476,6 +478,7 @@ CASES: Final[dict[str, Case]] = {
         text=f"g ({_X2}) => (float[n,2] y) {{ r = RandomUniformLike(x) y = Add(x, r) }}",
         draw=_floats(2),
         why="two runs",
+        repeats=False,
     ),
     "quantised": Case(
         text=f"g ({_X2}) => (float[n,2] y)"
