@@ -94,7 +94,7 @@ def decide(
     if verify == "off" or found is None:
         rows = hints.certain or hints.likely
         if rows is None:
-            return _alone(hints.why)
+            return _unknown(hints.why)
         why = hints.why if hints.certain else "verify_batches is off"
         warning = None
         if padding is not None and (kept := padding.kept()):
@@ -123,20 +123,25 @@ def decide(
     if found.refuted is not None:
         if verify == "strict":
             raise ValueError(f"batches change its answers: {found.refuted}")
-        return _alone(f"the probe got other answers in a batch: {found.refuted}")
+        why = f"the probe got other answers in a batch: {found.refuted}"
+        return Batching(by=None, why=why, warning=f"its requests run one at a time: {why}")
     why = f"the probe could not run, since {found.unable}" if found.unable else hints.why
     if verify == "strict":
         raise ValueError(f"its batches cannot be verified: {why}")
     if hints.certain is None:
-        return _alone(f"{why}, and {hints.why}" if found.unable else why)
+        return _unknown(f"{why}, and {hints.why}" if found.unable else why)
     warning = None
     if padding is not None:
         warning = f"its requests are not padded: {why}"
     return Batching(by="rows", why=f"{hints.why}; {why}", rows=hints.certain, warning=warning)
 
 
-def _alone(why: str) -> Batching:
-    return Batching(by=None, why=why, warning=f"its requests run one at a time: {why}")
+def _unknown(why: str) -> Batching:
+    warning = (
+        f"its requests run one at a time: {why}; if batches leave its answers alone, name the row"
+        " axes with the option rows, such as rows: first, or give examples"
+    )
+    return Batching(by=None, why=why, warning=warning)
 
 
 def _listed(axes: Mapping[str, Sequence[str | None]]) -> dict[str, list[str | None]]:

@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.batching.joining import Joining
+from penstock.batching.rows import Rows
 from penstock.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -31,7 +33,10 @@ from penstock.ops.product import CustomException
 from penstock.ops.short import op
 from penstock.protocols.status import CustomExceptionCode
 from penstock.request import REQUEST_OP_NAME, Batch, CloseReason, Outcome, Sample
+from penstock.runtimes.model import Model
+from penstock.tensor import TensorSpec
 from penstock.typed.op import TypedOp
+from tests.kit.python_session import PythonSession
 
 BAD = -1
 """A value in a feed that makes ``process`` fail."""
@@ -505,6 +510,45 @@ def test_a_list_of_feeds_runs_one_by_one_and_returns_a_list() -> None:
     (value,) = values(run(op, sample_of(0, pre="gives a list", feeds=pieces)))
     assert same(value["got"], [{"x": np.array([[n]])} for n in (2, 4, 6)])
     assert len(op.calls) == 3
+
+
+def test_the_feeds_of_several_lists_are_joined_where_the_rows_of_the_model_are_known() -> None:
+    sizes: list[int] = []
+
+    def double(feed: Any) -> Any:
+        if (feed["x"] == BAD).any():
+            raise ValueError("bad")
+        sizes.append(len(feed["x"]))
+        return {"y": 2 * feed["x"]}
+
+    class Lists(Op):
+        def preprocess(self, input_dicts: Any, data_id: int = 0, log_id: int = 0) -> Any:
+            return input_dicts[REQUEST_OP_NAME]["feeds"]
+
+        def postprocess(
+            self, input_data: Any, fetch_data: Any, data_id: int = 0, log_id: int = 0
+        ) -> Any:
+            return {"got": [each["y"].tolist() for each in fetch_data]}
+
+    axes = {"x": None, "y": None}
+    x, y = (
+        TensorSpec(name=name, alias=name, dtype=np.dtype("i8"), shape=(None, 1)) for name in axes
+    )
+    model = Model(PythonSession(double, [x], [y]))
+    joining = Joining(rows=Rows(inputs={"x": 0}, outputs={"y": 0}))
+    lists = [[1, 2], [3, BAD], [], [4, 5, 6]]
+    samples = [
+        sample_of(n, feeds=[{"x": np.array([[each]])} for each in some])
+        for n, some in enumerate(lists)
+    ]
+    outcomes = run(Lists("lists"), *samples, model=model, joining=joining, batch_size=4)
+    assert [each.value and each.value["got"] for each in outcomes] == [
+        [[[2]], [[4]]],
+        None,
+        [],
+        [[[8]], [[10]], [[12]]],
+    ]
+    assert sizes == [2, 1, 3], "four at a time, and halves of what failed"
 
 
 def test_an_empty_list_of_feeds_runs_nothing_and_returns_an_empty_list() -> None:
