@@ -14,7 +14,9 @@ Two further keys are extensions of ours, which other services ignore: ``failed_i
 answered its batches.
 
 Guarantees: frames do not depend on the boundaries of reads; at most one partial frame is buffered;
-a payload over the limit is refused as soon as its length is known.
+a payload over the limit is refused as soon as its length is known. An answer is not decoded unless
+every value is bytes, a text or a short list of ids, and there are few of them: so its objects take
+little more memory than its bytes.
 Source: the socket protocol of kemingy's ``batching`` and ``ventu``.
 """
 
@@ -35,6 +37,23 @@ _LENGTH: Final = Struct(">I")
 _ERRORS: Final = ("error_ids", "error_id")
 _FAILED: Final = "failed_ids"
 _LEAVING: Final = "leaving"
+_KEYS: Final = 4
+"""Most keys of an answer that are no ids."""
+
+# First octets of msgpack values, with the number of octets of their length.
+_MAPS: Final = {**dict.fromkeys(range(0x80, 0x90), 0), 0xDE: 2, 0xDF: 4}
+_ARRAYS: Final = {**dict.fromkeys(range(0x90, 0xA0), 0), 0xDC: 2, 0xDD: 4}
+_TEXTS: Final = {
+    **dict.fromkeys(range(0xA0, 0xC0), 0),
+    0xC4: 1,
+    0xC5: 2,
+    0xC6: 4,
+    0xD9: 1,
+    0xDA: 2,
+    0xDB: 4,
+}
+_SCALARS: Final = frozenset((*range(0x80), 0xC0, 0xC2, 0xC3))
+"""Small numbers, nil, false and true: values of ``leaving``, refused for an id."""
 
 
 class FrameError(Exception):
@@ -136,12 +155,17 @@ def answer_frame(answer: Answer) -> list[bytes]:
     return _frame(value)
 
 
-def read_answer(payload: bytes) -> Answer:
+def read_answer(payload: bytes, most: int) -> Answer:
     """Decode an answer, for the service.
 
+    Args:
+        payload: of the frame.
+        most: number of ids that the worker was sent.
+
     Raises:
-        FrameError: the payload is not an answer.
+        FrameError: the payload is not an answer, or has more ids.
     """
+    _check_answer(payload, most)
     found = _map(payload)
     leaving = found.pop(_LEAVING, None) is not None
     refused = frozenset[str]().union(*(_ids(found.pop(key, "")) for key in _ERRORS))
@@ -164,6 +188,56 @@ def _map(payload: bytes) -> dict[str, Any]:
     if type(found) is not dict:
         raise FrameError("a payload is no map of ids")
     return found
+
+
+def _check_answer(payload: bytes, most: int) -> None:
+    """Check the sizes in an answer that could decode to far more objects than it has bytes.
+
+    Raises:
+        FrameError: it has too many keys, or a value that an answer never has.
+    """
+    try:
+        count, at = _header(payload, 0, _MAPS)
+        if count > most + _KEYS:
+            raise FrameError("its answer has ids that it was not sent")
+        for _ in range(count):
+            size, at = _header(payload, at, _TEXTS)
+            at += size
+            first = payload[at]
+            if first in _SCALARS:
+                at += 1
+            elif first in _ARRAYS:
+                size, at = _header(payload, at, _ARRAYS)
+                if size > most:
+                    raise FrameError("a list of ids is none")
+                for _ in range(size):
+                    length, at = _header(payload, at, _TEXTS)
+                    at += length
+            else:
+                size, at = _header(payload, at, _TEXTS)
+                at += size
+    except (IndexError, KeyError):
+        raise FrameError("a payload is no msgpack of ids and bytes") from None
+    if at != len(payload):
+        raise FrameError("a payload is no msgpack of ids and bytes")
+
+
+def _header(payload: bytes, at: int, kinds: Mapping[int, int]) -> tuple[int, int]:
+    """The length that a msgpack value begins with, and where the rest begins.
+
+    Args:
+        payload: has the value.
+        at: where it begins.
+        kinds: octets of the length by the first octet; 0 for a first octet that has the length.
+    """
+    first = payload[at]
+    octets = kinds[first]
+    if not octets:
+        return first & (0x1F if first & 0xE0 == 0xA0 else 0x0F), at + 1
+    end = at + 1 + octets
+    if end > len(payload):
+        raise IndexError
+    return int.from_bytes(payload[at + 1 : end], "big"), end
 
 
 def _bodies(found: dict[str, Any]) -> dict[str, bytes]:

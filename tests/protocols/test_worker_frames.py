@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.protocols import worker_frames
 from penstock.protocols.worker_frames import (
     READY,
     Answer,
@@ -70,13 +71,13 @@ def test_a_batch_is_encoded_as_the_documented_map() -> None:
     ],
 )
 def test_an_encoded_answer_is_decoded_to_the_same(answer: Answer) -> None:
-    assert read_answer(answer_frame(answer)[1]) == answer
+    assert read_answer(answer_frame(answer)[1], 2) == answer
 
 
 @pytest.mark.parametrize("key", ["error_ids", "error_id"])
 @pytest.mark.parametrize("ids", [A + B, (A + B).encode(), [A, B]])
 def test_refused_ids_are_read_in_each_documented_form(key: str, ids: object) -> None:
-    found = read_answer(ormsgpack.packb({A: b"no", B: "neither", key: ids}))
+    found = read_answer(ormsgpack.packb({A: b"no", B: "neither", key: ids}), 2)
     assert found == Answer({A: b"no", B: b"neither"}, frozenset((A, B)))
 
 
@@ -96,10 +97,39 @@ def test_refused_ids_are_read_in_each_documented_form(key: str, ids: object) -> 
 )
 def test_an_invalid_answer_is_refused(payload: bytes) -> None:
     with pytest.raises(FrameError):
-        read_answer(payload)
+        read_answer(payload, 2)
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_decoded_as_an_answer_or_refused(payload: bytes) -> None:
     with suppress(FrameError):
-        read_answer(payload)
+        read_answer(payload, 2)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"\xdd\x00\x0f\x42\x40" + b"\x90" * 1_000_000,  # a million lists in a megabyte
+        b"\x91" * 1_000_000 + b"\xc0",
+        b"\xdf\x00\x0f\x42\x40" + b"\xa0\x80" * 1_000_000,
+        b"\xdc\x00\x03" + b"\xa0" * 3,  # more ids than were sent
+    ],
+    ids=["a list", "a deep list", "a map", "ids"],
+)
+def test_values_that_an_answer_never_has_are_refused_without_being_decoded(
+    value: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_frames.ormsgpack, "unpackb", None)
+    for key in (A, "error_ids", "leaving"):
+        payload = b"\x81\xd9" + bytes((len(key),)) + key.encode() + value
+        with pytest.raises(FrameError):
+            read_answer(payload, 2)
+
+
+def test_an_answer_with_more_keys_than_ids_were_sent_is_refused_without_being_decoded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    payload = ormsgpack.packb({f"{n}": b"" for n in range(1000)})
+    monkeypatch.setattr(worker_frames.ormsgpack, "unpackb", None)
+    with pytest.raises(FrameError, match="was not sent"):
+        read_answer(payload, 2)

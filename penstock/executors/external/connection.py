@@ -231,7 +231,7 @@ class Connection:
                 self.ready = True
                 self._owner.arrived(self)
             return
-        answer = read_answer(payload)
+        answer = read_answer(payload, len(self._jobs))
         self.leaving = self.leaving or answer.leaving
         if answer.leaving and not answer.bodies:
             # The worker was idle when it sent this; it still answers a batch that crossed it.
