@@ -12,8 +12,9 @@ Guarantees:
     - without suspects samples are not checked; otherwise each is checked once, when its batch is
       about to run, in some microseconds whatever its size;
     - inputs are refused only after a worker died while it ran them alone, after another had died
-      with them; for the seconds of ``BANS``. Then they run again, alone: the cause may have been a
-      GPU that has recovered. If they succeed, it was not the inputs, and all bans end;
+      with them; for ``BAN`` seconds, doubled each time up to ``LONGEST_BAN``, or for ``BRIEF_BAN``
+      at first. Then they run again, alone: the cause may have been a GPU that has recovered. If
+      they succeed, it was not the inputs, and all bans end;
     - a worker that breaks its protocol makes no inputs suspect;
     - suspicion ends with a successful run, or after ``SUSPICION`` seconds;
     - a request runs at most twice, the second time alone;
@@ -41,12 +42,13 @@ _log = logging.getLogger(__name__)
 
 SUSPICION: Final = 10.0
 """Seconds for which inputs are suspected after a worker died with them."""
-BANS: Final = (2.0, 20.0, 40.0, 60.0)
-"""Seconds for which inputs are refused after a worker died while it ran them alone, the first time,
-the second time and so on; the last for all further times. The first is short, so that all inputs
-run soon after a brief failure of the workers. The others are longer than the usual interval of
-probes, each of which costs a worker while the GPU is unavailable, and keep an op with no other
-requests below ``restarts.MOST_DEATHS``."""
+BRIEF_BAN: Final = 2.0
+"""Seconds for which inputs are refused at first if no batch has run since they became suspect: the
+workers may be the cause, and recover soon."""
+BAN: Final = 10.0
+"""The same if other batches have run; doubled for each further death. If it were less than the
+usual interval of probes, each probe would cost a worker while the GPU is unavailable."""
+LONGEST_BAN: Final = 60.0
 MOST: Final = 1_000
 """Most suspected inputs of one op; the oldest are dropped first."""
 
@@ -78,11 +80,13 @@ class _Suspect:
     """Suspected inputs.
 
     Attributes:
+        since: when the first worker died with them.
         bans: number of bans.
         banned_until: when the last ban ends.
         forget_at: when the suspicion ends.
     """
 
+    since: float
     bans: int = 0
     banned_until: float = -inf
     forget_at: float = -inf
@@ -109,6 +113,7 @@ class Quarantine:
         self._op = op
         self._rerun = rerun
         self._known: dict[bytes, _Suspect] = {}
+        self._ran_at = -inf  # when the last batch had run, while there were suspects
         self._isolated: deque[Batch] = deque()
         self._isolated_last = False
 
@@ -156,6 +161,8 @@ class Quarantine:
         for sample, outcome in zip(batch.samples, outcomes, strict=True):
             # A call whose requests had ended may have been killed by us, maybe before it ran.
             failed = type(outcome.error) is InferenceFailed
+            if outcome.error is None:
+                self._ran_at = now
             if runs_alone(sample) and not sample.gone and not failed:
                 cleared = self._known.pop(sample.key.digest, None)
                 if cleared is not None and cleared.bans:
@@ -245,7 +252,7 @@ class Quarantine:
         return batch if left else None
 
     def _remember(self, digest: bytes | None, now: float) -> _Suspect:
-        suspect = _Suspect()
+        suspect = _Suspect(now)
         if digest is not None:
             suspect = self._known.pop(digest, suspect)
             self._known[digest] = suspect  # the youngest now
@@ -256,7 +263,9 @@ class Quarantine:
 
     def _ban(self, sample: Sample, now: float) -> None:
         suspect = self._remember(sample.key.digest, now)
-        seconds = BANS[min(suspect.bans, len(BANS) - 1)]
+        seconds = min(LONGEST_BAN, BAN * 2**suspect.bans)
+        if not suspect.bans and self._ran_at < suspect.since:
+            seconds = BRIEF_BAN
         suspect.bans += 1
         suspect.banned_until = now + seconds
         suspect.forget_at += seconds

@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.engine.quarantine import (
-    BANS,
+    BAN,
+    BRIEF_BAN,
+    LONGEST_BAN,
     MOST,
     SUSPICION,
     Quarantine,
@@ -118,11 +120,14 @@ def test_a_failure_for_lack_of_workers_clears_no_suspect() -> None:
     assert quarantine.suspects == 0
 
 
+@pytest.mark.parametrize("others_run", [True, False])
 def test_a_suspect_that_kills_a_worker_alone_is_banned_for_increasing_times(
-    caplog: pytest.LogCaptureFixture,
+    others_run: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     quarantine = Quarantine("op", rerun=False)
     died(quarantine, batch(sample(1), sample(2)))
+    if others_run:
+        quarantine.batch_returned(batch(sample(9)), [Outcome({})], 1.5)
     now, bans = 2.0, []
     with caplog.at_level(logging.ERROR):
         for _ in range(5):
@@ -136,7 +141,8 @@ def test_a_suspect_that_kills_a_worker_alone_is_banned_for_increasing_times(
             )
             bans.append(end - now)
             now = end
-    assert bans == [*BANS, BANS[-1]]
+    first = BAN if others_run else BRIEF_BAN
+    assert bans == [first, 2 * BAN, 4 * BAN, LONGEST_BAN, LONGEST_BAN]
     assert "op op: two workers have died of one request (data_id=3" in caplog.text
     assert quarantine.refused > 0
     lone = dispatch_alone(quarantine, 5, x=1, now=now)
@@ -166,12 +172,12 @@ def test_all_requests_are_accepted_within_2_s_of_the_end_of_a_glitch_of_2_s() ->
 
 def test_all_bans_end_when_banned_inputs_have_run() -> None:
     quarantine = Quarantine("op", rerun=False)
-    for now in (0.0, 0.0, BANS[0]):  # a glitch that lasts longer than the first ban
+    for now in (0.0, 0.0, BRIEF_BAN):  # a glitch that lasts longer than the first ban
         for x in (1, 2):
             lone = dispatch_alone(quarantine, x, x, now)
             assert lone is not None
             died(quarantine, lone, now + 5.0 * (x == 2 and now > 0))
-    now = BANS[0] + BANS[1]
+    now = BRIEF_BAN + 2 * BAN
     assert dispatch_alone(quarantine, 3, 2, now) is None
     lone = dispatch_alone(quarantine, 4, 1, now)
     assert lone is not None

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.engine.quarantine import BANS, SUSPICION
+from penstock.engine.quarantine import BRIEF_BAN, SUSPICION
 from penstock.request import Batch, Sample
 
 # Times are sums of floats, and the engine may expire at the same time.
 _SUSPICION: Final = SUSPICION - 1.0
-_BAN: Final = BANS[0] - 1.0
+_BAN: Final = BRIEF_BAN - 1.0
 _NEVER: Final = float("-inf")
 
 
