@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from struct import pack, unpack
-from typing import Any
+from typing import Any, ClassVar
 
 import ormsgpack
 import pytest
@@ -205,3 +205,22 @@ async def later(value: int) -> int:
 def test_a_coroutine_is_refused() -> None:
     with pytest.raises(HookError, match="coroutine"):
         bound_op(later)
+
+
+class Closing:
+    closed: ClassVar[list[Closing]] = []
+
+    def predict(self, value: int) -> int:
+        return value
+
+    async def close(self) -> None:
+        self.closed.append(self)
+
+
+def test_the_object_s_close_runs_once_when_the_worker_ends(
+    service: FakeService, tmp_path: Path
+) -> None:
+    with running(tmp_path / "batching.socket", Closing):
+        service.accept()
+        assert Closing.closed == []
+    assert len(Closing.closed) == 1
