@@ -85,7 +85,6 @@ def test_each_model_is_called_by_its_name(service: ServiceProcess) -> None:
     ("method", "path"),
     [
         ("GET", "/v2/models"),
-        ("GET", "/v2/models/double/config"),
         ("POST", "/v2/repository/index"),
         ("POST", "/v2/logging"),
     ],
