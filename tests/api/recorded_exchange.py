@@ -117,6 +117,10 @@ class HeldProtocol:
         self.done, self.context = port.done, context
         return self._drop
 
+    def own_fields(self, name: str) -> tuple[str, ...]:
+        """No message has fields of its author's own."""
+        return ()
+
     def _drop(self) -> None:
         self.dropped += 1
 
