@@ -26,6 +26,7 @@
     │   ├── InferenceFailed     op author: ``process`` returned no valid result
     │   │   ├── WorkerDied      op author: the worker process died with the batch
     │   │   │   └── WorkerBrokeProtocol   author of an external worker
+    │   │   ├── NoProcess       op author: all worker processes die at the start
     │   │   ├── KillsWorkers    op author: workers die of this request; it is not run
     │   │   └── Unreachable     operator: the server that an op calls did not answer
     │   ├── HookFailed          op author: a hook raised
@@ -244,7 +245,10 @@ class OpTimeout(RequestError):
 
 
 class InferenceFailed(RequestError):
-    """``process`` ended without a valid result, or its worker died."""
+    """``process`` ended without a valid result, or its worker died.
+
+    A retry hardly helps, except after the errors of derived classes that say so.
+    """
 
     code = "inference"
 
@@ -265,6 +269,12 @@ class WorkerBrokeProtocol(WorkerDied):
     """
 
     code = "worker_protocol"
+
+
+class NoProcess(InferenceFailed):
+    """The op has no worker process: all die at the start. A later start may succeed."""
+
+    code = "no_process"
 
 
 class KillsWorkers(InferenceFailed):

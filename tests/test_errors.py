@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from penstock import errors
-from penstock.protocols.status import STATUS, err_no_of, error_for, status_of
+from penstock.protocols.status import STATUS, GrpcCode, err_no_of, error_for, status_of
 
 
 def all_request_errors() -> list[type[errors.RequestError]]:
@@ -82,3 +82,22 @@ def test_the_client_raises_the_class_of_the_servers_error() -> None:
     product = error_for(51, "no cat")
     assert isinstance(product, errors.ProductError)
     assert product.number == 51
+
+
+@pytest.mark.parametrize("cls", all_request_errors(), ids=lambda cls: cls.__name__)
+def test_only_errors_after_which_a_retry_may_succeed_invite_one(
+    cls: type[errors.RequestError],
+) -> None:
+    row = status_of(error_of(cls))
+    assert row.retryable == (row.http in (429, 503, 504))
+    if row.grpc is GrpcCode.UNAVAILABLE:
+        assert row.retryable
+
+
+def test_a_failure_of_a_model_library_invites_no_retry() -> None:
+    failed = status_of(errors.InferenceFailed("indices out of range"))
+    assert (failed.err_no.value, failed.http, failed.grpc) == (9000, 500, GrpcCode.INTERNAL)
+    for cls in (errors.WorkerDied, errors.NoProcess, errors.Unreachable):
+        row = status_of(cls("gone"))
+        assert (row.err_no.value, row.http, row.grpc) == (9000, 503, GrpcCode.UNAVAILABLE)
+    assert type(error_for(9000, "words")) is errors.InferenceFailed

@@ -276,7 +276,9 @@ def parse_override(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     key = key.strip()
     if not equals or not all(key.split(".")):
-        raise ConfigError([f"{clipped(text)}: an override is written key=value or key.inner=value"])
+        # Not the value: it may be a secret.
+        start = clipped(key.split(maxsplit=1)[0] if key else "")
+        raise ConfigError([f"{start}: an override is written key=value or key.inner=value"])
     keys = key.split(".")
     inner = keys[-1]
     of_op = section_at(keys[:-1]) is OpConfig and inner not in keys_of(OpConfig)

@@ -112,7 +112,7 @@ def _problem(path: KeyPath, kind: str, value: object, context: Mapping[str, Any]
         return Problem(path=path[:-2], text=text)
     if value is BLANK:
         return Problem(path=path, text="is left blank: give it a value or leave the key out")
-    return Problem(path=path, text=_sentence(kind, value, context))
+    return Problem(path=path, text=_sentence(kind, value, context, secret=_is_secret(path)))
 
 
 _WANTED = {
@@ -134,7 +134,14 @@ _LIMITS = {
 }
 
 
-def _sentence(kind: str, value: object, context: Mapping[str, Any]) -> str:
+def _is_secret(path: KeyPath) -> bool:
+    """Whether a value at this path may be, or contain, that of a secret key."""
+    section, home = section_at(path), section_at(path[:-1])
+    of_home = home is not None and bool(path) and path[-1] in home.secret
+    return of_home or (section is not None and bool(section.secret))
+
+
+def _sentence(kind: str, value: object, context: Mapping[str, Any], *, secret: bool) -> str:
     if kind == "value_error":
         wanted = str(context["error"])
     elif kind == "literal_error":
@@ -145,6 +152,8 @@ def _sentence(kind: str, value: object, context: Mapping[str, Any]) -> str:
         wanted = f"{words} {int(limit) if int(limit) == limit else limit}"
     else:
         wanted = _WANTED.get(kind, f"is invalid ({kind})")
+    if secret:
+        return f"{wanted}, got another value, which is not repeated here"
     return f"{wanted}, got {shown(value)}{_hint(kind, value)}"
 
 

@@ -255,11 +255,12 @@ BLANK = object()
 
 class Section(BaseModel):
     """A mapping of ``config.yml``. A blank key means its default, except those in
-    ``never_blank``.
+    ``never_blank``. Messages do not repeat the values of ``secret`` keys.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
     never_blank: ClassVar[frozenset[str]] = frozenset()
+    secret: ClassVar[frozenset[str]] = frozenset()
 
     @model_validator(mode="before")
     @classmethod
@@ -421,6 +422,7 @@ class UiConfig(Section):
     """``ui``: the live page."""
 
     never_blank = frozenset({"token"})
+    secret = frozenset({"token"})
 
     enabled: bool = Field(
         default=True,

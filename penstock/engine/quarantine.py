@@ -34,7 +34,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from penstock.errors import InferenceFailed, WorkerBrokeProtocol
+from penstock.errors import InferenceFailed, NoProcess, WorkerBrokeProtocol
 from penstock.ops.failures import kills_workers
 from penstock.request import Batch, CloseReason, Feed, Outcome, Sample
 
@@ -160,7 +160,7 @@ class Quarantine:
         """A batch was returned by a live worker."""
         for sample, outcome in zip(batch.samples, outcomes, strict=True):
             # A call whose requests had ended may have been killed by us, maybe before it ran.
-            failed = type(outcome.error) is InferenceFailed
+            failed = type(outcome.error) in (InferenceFailed, NoProcess)
             if outcome.error is None:
                 self._ran_at = now
             if runs_alone(sample) and not sample.gone and not failed:

@@ -130,10 +130,14 @@ STATUS: dict[type[RequestError], Status] = {
     errors.ServiceClosed: Status(_Code.CLOSED_ERROR, 503, GrpcCode.UNAVAILABLE, retryable=True),
     errors.DeadlineExceeded: Status(_Code.TIMEOUT, 504, GrpcCode.DEADLINE_EXCEEDED, retryable=True),
     errors.OpTimeout: Status(_Code.TIMEOUT, 504, GrpcCode.DEADLINE_EXCEEDED, retryable=True),
-    errors.InferenceFailed: Status(
-        _Code.CLIENT_ERROR, 503, GrpcCode.UNAVAILABLE, retryable=True, brpc=BrpcCode.EINTERNAL
+    # Most often the library refuses the input's values: a retry would fail as well.
+    errors.InferenceFailed: Status(_Code.CLIENT_ERROR, 500, GrpcCode.INTERNAL),
+    **dict.fromkeys(
+        (errors.WorkerDied, errors.NoProcess, errors.Unreachable),
+        Status(
+            _Code.CLIENT_ERROR, 503, GrpcCode.UNAVAILABLE, retryable=True, brpc=BrpcCode.EINTERNAL
+        ),
     ),
-    errors.KillsWorkers: Status(_Code.CLIENT_ERROR, 500, GrpcCode.INTERNAL),
     errors.HookFailed: Status(_Code.UNKNOW, 500, GrpcCode.INTERNAL),
     errors.DeclaredError: Status(_Code.UNKNOW, 500, GrpcCode.INTERNAL),
     errors.ProductError: Status(_Code.PRODUCT_ERROR, 400, GrpcCode.FAILED_PRECONDITION),

@@ -182,7 +182,7 @@ class Model:
                 fit, or the library failed and a shape differs from a declared hint or axes of one
                 name differ in size, or an output is unknown; a retry does not help.
             WrongType: a value is not an array (``feed_batch must be npdata``).
-            InferenceFailed: the library failed; a retry may help.
+            InferenceFailed: the library failed, most often because of the values.
         """
         result: Feed
         inputs = self._inputs

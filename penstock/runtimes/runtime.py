@@ -137,7 +137,7 @@ class Session(Protocol):
 
         Raises:
             InputMismatch: the values do not fit the model; a retry does not help.
-            InferenceFailed: the library failed; a retry may help.
+            InferenceFailed: the library failed, most often because of the values.
         """
 
     def clone(self) -> Session:

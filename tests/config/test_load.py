@@ -446,3 +446,21 @@ def test_one_variable_sets_several_keys_at_any_depth() -> None:
     }
     with pytest.raises(ConfigError, match="environment PENSTOCK_SET: deadline: an override is"):
         from_environment({"PENSTOCK_SET": "deadline"})
+
+
+@pytest.mark.parametrize(
+    ("given", "environment"),
+    [
+        ({"ui": {"token": "hush hush"}}, {}),
+        ({"ui": {"token": 271828182845904523}}, {}),
+        ({"ui": "token=hush"}, {}),
+        ({}, {"PENSTOCK_SET": "ui.token=hush"}),
+        ({}, {"PENSTOCK_SET": "ui.token hush"}),
+    ],
+)
+def test_a_wrong_token_is_not_repeated(given: dict[str, Any], environment: dict[str, str]) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load(yml_dict={"rpc_port": 0, **given}, environ=environment)
+    assert "ui" in str(refused.value)
+    assert "hush" not in str(refused.value)
+    assert "271828" not in str(refused.value)

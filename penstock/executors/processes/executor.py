@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from penstock.batching.decision import Batching
-from penstock.errors import InferenceFailed, StartupError
+from penstock.errors import NoProcess, StartupError
 from penstock.executors.executor import Finished, Work
 from penstock.executors.probing import VERIFYING
 from penstock.executors.processes.control import Exited, Spawner
@@ -487,9 +487,7 @@ class ProcessExecutor:
             self.grown()
 
     def _refuse(self, work: Work, finished: Finished) -> None:
-        error = InferenceFailed(
-            f"op {self.op!r} has no worker: its workers die repeatedly at the start"
-        )
+        error = NoProcess(f"op {self.op!r} has no worker: its workers die repeatedly at the start")
         while (batch := work.begin_next()) is not None:
             work.add_result(batch, [Outcome(None, error) for _ in batch.samples])
         finished(work, work.take_results())

@@ -18,6 +18,7 @@ from penstock.errors import (
     DeadlineExceeded,
     HookFailed,
     InferenceFailed,
+    NoProcess,
     OpTimeout,
     StartupError,
     WorkerDied,
@@ -381,7 +382,7 @@ async def test_an_op_whose_workers_die_at_start_is_disabled_and_replies_at_once(
     assert isinstance((await one(harness, do="kill")).error, WorkerDied)
     await until(lambda: any("it is disabled" in each.getMessage() for each in caplog.records))
     assert not harness.executor.alive
-    assert type((await one(harness)).error) is InferenceFailed
+    assert type((await one(harness)).error) is NoProcess
     assert len(processes.pids) == 1 + most_deaths
 
 
@@ -456,7 +457,7 @@ async def test_workers_that_die_in_their_first_batches_are_delayed_and_then_disa
         assert n < 1 or not harness.executor.alive
     assert time.monotonic() - began > 0.7
     refused = (await one(harness)).error
-    assert type(refused) is InferenceFailed
+    assert type(refused) is NoProcess
     assert "has no worker" in str(refused)
     assert len(processes.pids) == 1 + MOST_DEATHS
 
