@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import grpc
 import httpx
+import msgpack
 import numpy as np
 from google.protobuf import json_format
 
@@ -93,6 +94,16 @@ class PlainJson(Door):
         if any(0 in value.shape[:-1] for value in feed.values()):
             return "a list without elements has lost its further axes"
         return super().carries(model, feed)
+
+
+class PlainMsgpack(PlainJson):
+    """The same in msgpack."""
+
+    def call(self, model: Bare, feed: Arrays) -> dict[str, Any]:
+        body = msgpack.packb({name: value.tolist() for name, value in feed.items()})
+        media = {"content_type": "application/msgpack", "accept": "application/msgpack"}
+        answer: dict[str, Any] = msgpack.unpackb(self.post(model.name, body, **media).content)
+        return answer
 
 
 class OipJson(Door):
@@ -243,6 +254,7 @@ class BaiduStd(Door):
 
 DOORS: Final[dict[str, type[Door]]] = {
     "plain-json": PlainJson,
+    "plain-msgpack": PlainMsgpack,
     "oip-json": OipJson,
     "oip-binary": OipBinary,
     "oip-grpc": OipGrpc,

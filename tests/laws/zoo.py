@@ -331,7 +331,7 @@ CASES: Final[dict[str, Case]] = {
         text=f"g ({_X2}) => (int64[2] y) {{ y = ArgMax <axis = 0, keepdims = 0> (x) }}",
         draw=_floats(2),
         by=None,
-        why=_ALONE,
+        why="output 'y'",
     ),
     "best-columns": Case(
         text="g (float[n,4] x) => (float[n,2] y, int64[n,2] i) <int64[1] k = {2}>"
@@ -443,6 +443,24 @@ CASES: Final[dict[str, Case]] = {
         " { y = ReduceMax <keepdims = 0> (x, a) }",
         draw=_ragged,
         exact=True,
+    ),
+    "ragged-minima": Case(
+        text="g (float[n,t] x) => (float[n] y) <int64[1] a = {1}>"
+        " { y = ReduceMin <keepdims = 0> (x, a) }",
+        draw=_ragged,
+        exact=True,
+    ),
+    "number-of-columns": Case(
+        text="g (float[n,t] x) => (float[n,t] y, int64[1] columns)"
+        " { y = Neg(x) columns = Shape <start = 1, end = 2> (x) }",
+        draw=_ragged,
+        exact=True,
+    ),
+    "one-row-has-one-axis-less": Case(
+        text="g (float[n,3] x) => (float[k] y) { y = Squeeze(x) }",
+        draw=_floats(3),
+        by=None,
+        why="output 'y'",
     ),
     "unnamed": Case(
         text=f"g ({_X2}) => (float[n,2] y) {{ y = Abs(x) }}",
