@@ -96,8 +96,8 @@ class Works:
 
     @property
     def batching_lines(self) -> list[str]:
-        """A line of text about each op for which batches are configured: how it is batched, and
-        why.
+        """A line of text about each op with a model for which batches are configured: how it is
+        batched, and why.
         """
         return [line for graph in self.graphs for line in graph.batching_lines]
 
@@ -251,7 +251,7 @@ class GraphWorks:
             for configured, options, batching in zip(
                 self.blueprint.options, self._options, self._batching, strict=True
             )
-            if configured.batch_size > 1 and batching is not None
+            if configured.batch_size > 1 and batching is not None and batching.by in ("rows", None)
         ]
 
     def build(

@@ -30,6 +30,10 @@ MOST = 3
 class HeldProtocol:
     """Answers once the event ``go`` is set."""
 
+    def own_fields(self, name: str) -> tuple[str, ...]:
+        """No message has fields of its author's own."""
+        return ()
+
     def __init__(self) -> None:
         self.names = ()
         self.arrived = asyncio.Semaphore(0)

@@ -36,6 +36,10 @@ class Silent:
 
     names = ()
 
+    def own_fields(self, name: str) -> tuple[str, ...]:
+        """No message has fields of its author's own."""
+        return ()
+
     def start(self, call: paddle.Call, timeout: float | None, port: Port, context: Any) -> None:
         return
 

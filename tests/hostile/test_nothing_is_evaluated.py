@@ -152,6 +152,8 @@ ALLOWED = {
     ("api/oip_statistics.py", "time.time"): "tells when a model ran last; nothing is decided by it",
     ("runtimes/paddle.py", "ctypes"): "puts back what Paddle has made signals do",
     ("service/batches.py", "np.load"): "reads examples that the operator names, without pickles",
+    ("door/listeners.py", "ctypes"): "attaches a filter to a socket, which Python cannot",
+    ("typed/pictures.py", "ctypes"): "decodes WebP without the lock, by Pillow's own library",
     ("bench/timer.py", "ctypes"): "calls timerfd_create with numbers of its own",
     ("engine/quarantine.py", "marshal"): "writes values for a digest, and reads none",
     ("service/blueprint.py", "import_module"): "makes the instruments that the configuration names",

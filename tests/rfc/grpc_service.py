@@ -34,6 +34,10 @@ class UnusedPipeline:
 
     names = ()
 
+    def own_fields(self, name: str) -> tuple[str, ...]:
+        """No message has fields of its author's own."""
+        return ()
+
     def start(self, call: paddle.Call, timeout: float | None, port: Port, context: Any) -> Any:
         raise AssertionError("no case asks the pipeline")
 
