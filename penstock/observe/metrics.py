@@ -7,6 +7,7 @@ text. Reading changes nothing, so any number of scrapers see the same numbers.
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
 Report: TypeAlias = Mapping[str, Any]
+
+MULTIPROCESS: Final = "PROMETHEUS_MULTIPROC_DIR"
+"""The variable with the folder in which ``prometheus_client`` shares metrics between processes."""
 
 _SERVICE: Final = ("service", "version")
 _OP: Final = (*_SERVICE, "op")
@@ -352,6 +356,45 @@ class Families:
             add("pd_inference_duration_us", 1e6 * sum(op["seconds"].values()), *labels, model)
 
 
+def own_metrics() -> list[Metric]:
+    """The metrics that the service's own code has made with ``prometheus_client``.
+
+    They are those of this process; or, with the library's variable MULTIPROCESS, the sums over all
+    processes.
+    """
+    from prometheus_client import (
+        GC_COLLECTOR,
+        PLATFORM_COLLECTOR,
+        PROCESS_COLLECTOR,
+        REGISTRY,
+        CollectorRegistry,
+    )
+    from prometheus_client.multiprocess import MultiProcessCollector
+
+    if MULTIPROCESS in os.environ:
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        return list(registry.collect())
+    usual = {
+        each.name
+        for collector in (GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR)
+        for each in collector.collect()
+    }
+    return [each for each in REGISTRY.collect() if each.name not in usual]
+
+
+class _Both:
+    """A collector of the families of a report and the service's own."""
+
+    def __init__(self, families: Families) -> None:
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        """All of them."""
+        yield from self._families.collect()
+        yield from own_metrics()
+
+
 def exposition(
     report: Report, *, openmetrics: bool = False, of_original: bool = False
 ) -> tuple[bytes, bytes]:
@@ -361,7 +404,7 @@ def exposition(
     from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
     from prometheus_client.openmetrics import exposition as of_openmetrics
 
-    families = Families(report, of_original=of_original)
+    families = _Both(Families(report, of_original=of_original))
     if openmetrics:
         text: bytes = of_openmetrics.generate_latest(families)  # type: ignore[no-untyped-call]
         return of_openmetrics.CONTENT_TYPE_LATEST.encode(), text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Container, Iterator, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
@@ -10,6 +12,7 @@ from penstock.config.problems import Problem
 from penstock.config.resolve import OpOptions
 from penstock.config.schema import OpConfig, ServiceConfig
 from penstock.door.budget import default_budget, largest_body
+from penstock.observe.metrics import MULTIPROCESS, own_metrics
 from penstock.ops.ends import RequestOp, ResponseOp
 from penstock.ops.hooks import is_coroutine, may_be_coroutine, overrides
 from penstock.ops.op import Op
@@ -54,6 +57,7 @@ def config_warnings(graph: Graph, options: Sequence[OpOptions], config: ServiceC
     for op in (graph.request_op, *graph.ops, graph.response_op):
         found += _misspelt_hooks(op)
     found += _about_engines(config)
+    found += _about_own_metrics(options, config)
     for op, each in zip(graph.ops, options, strict=True):
         found += _without_effect(op, each, config.op.get(op.name, OpConfig()))
     return found
@@ -113,6 +117,19 @@ def _about_engines(config: ServiceConfig) -> Iterator[str]:
             f"max_inflight_bytes, {most}{share} does not allow requests above {largest} bytes, as "
             f"one takes three times its size while it is decoded: they will always be refused, "
             f"though max_message_bytes, {config.max_message_bytes}, allows them"
+        )
+
+
+def _about_own_metrics(options: Sequence[OpOptions], config: ServiceConfig) -> Iterator[str]:
+    several = config.build_dag_each_worker or any(each.executor.own_processes for each in options)
+    # A service that has not imported the library has no metrics of its own.
+    if not several or "prometheus_client" not in sys.modules or MULTIPROCESS in os.environ:
+        return
+    if own := own_metrics():
+        yield (
+            f"the service has metrics of its own, such as {own[0].name!r}, in several processes:"
+            f" /metrics has those of one engine only, unless the variable {MULTIPROCESS} names an"
+            f" empty folder before the start"
         )
 
 
