@@ -13,9 +13,10 @@ import socket
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from struct import Struct
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from penstock.errors import RequestError
 from penstock.executors.executor import Finished, Work
@@ -59,6 +60,12 @@ class Owner(Protocol):
         """The connection is closed; ``why`` is the worker's fault, None if it left in order."""
 
 
+_DECODED_AT_ONCE: Final = 256 << 10
+"""Bytes of an answer that are decoded on the loop: about a millisecond; more in a thread."""
+
+_Decoded: TypeAlias = tuple[dict[Sample, Outcome], list[tuple[Sample, RequestError]]]
+
+
 class Connection:
     """See the module. Belongs to the engine's loop.
 
@@ -97,7 +104,8 @@ class Connection:
         self._reader = FrameReader(_UNASKED_BYTES)
         self._unsent: deque[memoryview] = deque()
         self._sent = False  # whether any byte of the batch was sent
-        self._closed = self._blocked = self._at_fault = False
+        self._closed = self._blocked = self._at_fault = self._has_ended = False
+        self._decoding: asyncio.Future[_Decoded] | None = None  # an answer, in a thread
         # Ids are never reused, so that an answer cannot be mistaken for a later batch's.
         self._first_part = str(uuid.uuid4())[:24]
         self._ids = 0
@@ -208,8 +216,11 @@ class Connection:
             except OSError:
                 data = b""
             if not data:
-                at_work = self._reader or (self.work is not None and self._sent)
-                self._end("its connection ended" if at_work else None)
+                self._has_ended = True
+                if self._decoding is None:
+                    self._end_of_connection()
+                else:  # its last answer is complete
+                    self._loop.remove_reader(self._link)
                 return
             try:
                 for payload in self._reader.receive(data):
@@ -222,6 +233,10 @@ class Connection:
                 return
             if len(data) < _AT_ONCE:
                 return
+
+    def _end_of_connection(self) -> None:
+        at_work = self._reader or (self.work is not None and self._sent)
+        self._end("its connection ended" if at_work else None)
 
     def _frame_received(self, payload: bytes) -> None:
         if not payload:
@@ -246,19 +261,28 @@ class Connection:
         jobs, bodies, kind = self._jobs, answer.bodies, self._kind
         if not (bodies.keys() <= jobs.keys() >= answer.refused):
             raise FrameError("its answer has ids that it was not sent")
-        outcomes = self._outcomes
-        for key, sample in jobs.items():
-            body = bodies.get(key)
-            if key in answer.refused:
-                failed = key in answer.failed
-                error = refusal_of(self._op, sample, body or b"", kind, failed=failed)
-                outcomes[sample] = Outcome(None, error)
-            elif body is None:
-                outcomes[sample] = Outcome(None, no_answer(self._op, sample))
-            else:
-                outcomes[sample] = outcome = outcome_of(sample, body, kind)
-                if outcome.error is not None:
-                    log_fault(self._op, "an external worker", sample, outcome.error)
+        decode = partial(_outcomes_of, self._op, jobs, answer, kind)
+        if sum(map(len, bodies.values())) <= _DECODED_AT_ONCE:
+            self._take_outcomes(decode())
+            return
+        self._jobs = {}
+        self._decoding = self._loop.run_in_executor(None, decode)
+        self._decoding.add_done_callback(partial(self._decoded, self.work))
+
+    def _decoded(self, work: Work | None, decoding: asyncio.Future[_Decoded]) -> None:
+        """A large answer has been decoded in a thread."""
+        self._decoding = None
+        if self._closed or self.work is not work:
+            return
+        self._take_outcomes(decoding.result())
+        if self._has_ended:
+            self._end_of_connection()
+
+    def _take_outcomes(self, decoded: _Decoded) -> None:
+        outcomes, faults = decoded
+        self._outcomes |= outcomes
+        for sample, fault in faults:
+            log_fault(self._op, "an external worker", sample, fault)
         assert self.work is not None
         assert self.work.current is not None
         self._send_next(self.work.current)
@@ -288,6 +312,25 @@ class Connection:
         if not self._closed:
             self.close()
             self._owner.ended(self, why)
+
+
+def _outcomes_of(op: str, jobs: Mapping[str, Sample], answer: Answer, kind: str) -> _Decoded:
+    """The outcomes of the samples in an answer, and the errors to be logged. Any thread."""
+    outcomes: dict[Sample, Outcome] = {}
+    faults: list[tuple[Sample, RequestError]] = []
+    for key, sample in jobs.items():
+        body = answer.bodies.get(key)
+        if key in answer.refused:
+            failed = key in answer.failed
+            error = refusal_of(op, sample, body or b"", kind, failed=failed)
+            outcomes[sample] = Outcome(None, error)
+        elif body is None:
+            outcomes[sample] = Outcome(None, no_answer(op, sample))
+        else:
+            outcomes[sample] = outcome = outcome_of(sample, body, kind)
+            if outcome.error is not None:
+                faults.append((sample, outcome.error))
+    return outcomes, faults
 
 
 def _parts(bodies: dict[str, bytes]) -> Iterator[dict[str, bytes]]:

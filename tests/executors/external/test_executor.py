@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -388,3 +389,32 @@ async def test_large_bodies_are_exchanged_while_others_are_served(tmp_path: Path
         value = (await large[0]).value
         assert value is not None
         assert value["text"] == text
+
+
+async def test_a_large_answer_is_decoded_in_a_thread_and_counts_though_its_worker_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoding, go_on = asyncio.Event(), threading.Event()
+    loop, decode = asyncio.get_running_loop(), connection.outcome_of
+
+    def held(*args: Any) -> Outcome:
+        if threading.current_thread() is not threading.main_thread():
+            loop.call_soon_threadsafe(decoding.set)
+            assert go_on.wait(10.0)
+        return decode(*args)
+
+    monkeypatch.setattr(connection, "outcome_of", held)
+    async with site(tmp_path) as at:
+        worker = await at.worker()
+        large = at.start(at.request(text="x" * (1 << 20)))
+        await worker.answer(await worker.batch())
+        worker.disconnect()
+        await decoding.wait()
+        other = (await at.worker()).echo()  # the loop is free meanwhile
+        assert (await at.request()).value == {"n": 1}
+        go_on.set()
+        value = (await large[0]).value
+        assert value is not None
+        assert len(value["text"]) == 1 << 20
+        await worker.until_disconnected()
+        assert len(other.batches) == 1, "the request of the worker that left was not run again"
