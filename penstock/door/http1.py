@@ -547,8 +547,11 @@ class Http1Session(Connection):
 
     def _has_input(self) -> bool:
         """Whether the system has input that was not read yet."""
+        link = self.transport.get_extra_info("socket")
+        if link is None or link.fileno() < 0:  # it has been closed
+            return False
         unread = select.poll()
-        unread.register(self.transport.get_extra_info("socket"), select.POLLIN)
+        unread.register(link, select.POLLIN)
         return bool(unread.poll(0))
 
     async def _watch_half_closed(self) -> None:
@@ -560,6 +563,8 @@ class Http1Session(Connection):
         socket is polled. HTTP/1.0 has no interim responses.
         Source: RFC 9110, sections 15.2 and 15.2.1.
         """
+        if self.transport.is_closing():
+            return
         watched = select.poll()
         watched.register(self.transport.get_extra_info("socket"), 0)
         await asyncio.sleep(_PROBE_AFTER)
