@@ -74,8 +74,10 @@ def bind(host: str, port: int, what: str, *, shared: bool = False) -> socket.soc
         listener.bind(address)
     except OSError as error:
         listener.close()
+        served = "grpc_port" if what == "rpc_port" else "port"
         advice = (
-            f"choose another port: --{what.replace('_', '-')} of penstock run, or the key {what}"
+            f"choose another port: --{what.replace('_', '-')} of penstock run,"
+            f" --{served} of a model server, or the key {what}"
         )
         if error.errno == errno.EADDRNOTAVAIL:
             advice = "set host to an address of this machine, or to 0.0.0.0 for all of them"

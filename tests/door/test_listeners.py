@@ -83,6 +83,23 @@ def test_a_port_that_is_not_shared_cannot_be_bound_twice() -> None:
                 bind(HOST, port, "port", shared=shared)
 
 
+@pytest.mark.parametrize(
+    ("what", "run", "serve"),
+    [("http_port", "--http-port", "--port"), ("rpc_port", "--rpc-port", "--grpc_port")],
+)
+def test_the_error_of_a_port_in_use_names_the_flags_of_each_command(
+    what: str, run: str, serve: str
+) -> None:
+    with bind(HOST, 0, what) as first:
+        first.listen()
+        with pytest.raises(StartupError) as caught:
+            bind(HOST, port_of(first), what)
+    assert str(caught.value).endswith(
+        f"; choose another port: {run} of penstock run, {serve} of a model server, or the key"
+        f" {what}"
+    )
+
+
 def test_a_shared_port_that_another_process_listens_on_is_refused() -> None:
     with bind(HOST, 0, "port", shared=True) as other:
         other.listen()
