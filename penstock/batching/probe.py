@@ -36,6 +36,7 @@ tensor, by dtype. Ten real models differed by at most 1.6e-6 in float32, by the 
 
 _HALF: Final = 2e-2  # float16, bfloat16
 _LARGER: Final = 1000.0  # factor of the values of the very different neighbour
+_MOST_PLACES: Final = 2**20  # product of the sizes of an input's axes of variable size
 _SHOWN: Final = 200  # most characters of an error of the model
 
 
@@ -167,6 +168,13 @@ class _Attempt:
                 found = yield from self._try(neighbour)
                 if found is not None:
                     yield from self._batch(joining, [second, (neighbour, found), first])
+                # The maximum of integers that are 0 and 1, such as lengths, is 1 for nearly every
+                # request, and their minimum 0.
+                for value in (0, 1) if self._has_integers else ():
+                    feed = self._request(2, 1, whole=value)
+                    found = yield from self._try(feed)
+                    if found is not None:
+                        yield from self._batch(joining, [second, (feed, found), first])
         except _Refuted:
             again = yield first[0]
             if isinstance(again, dict) and _difference(first[1], again) is not None:
@@ -201,7 +209,8 @@ class _Attempt:
     def _first(self) -> Generator[Feed, Answer, _Member]:
         """The first request that runs, and its answer."""
         error = "there is no input"
-        sizes = SIZES if self._is_variable and not self._examples else SIZES[:1]
+        axes = 0 if self._examples else self._variable_axes
+        sizes = [each for each in SIZES if each**axes <= _MOST_PLACES] if axes else SIZES[:1]
         for self._size in sizes:
             feed = self._request(0, 1)
             answer = yield feed
@@ -217,12 +226,21 @@ class _Attempt:
         return "the examples" if self._examples else "generated inputs"
 
     @property
-    def _is_variable(self) -> bool:
-        """Whether an input has an axis of variable size besides its row axis."""
-        return any(
-            size is None and axis != self._axes[spec.alias]
+    def _variable_axes(self) -> int:
+        """The most axes of variable size that an input has besides its row axis."""
+        return max(
+            sum(
+                size is None and axis != self._axes[spec.alias]
+                for axis, size in enumerate(spec.shape or ())
+            )
             for spec in self._inputs
-            for axis, size in enumerate(spec.shape or ())
+        )
+
+    @property
+    def _has_integers(self) -> bool:
+        """Whether an input with rows has integers."""
+        return any(
+            spec.dtype.kind in "iub" and self._axes[spec.alias] is not None for spec in self._inputs
         )
 
     def _run(self, feed: Feed) -> Generator[Feed, Answer, Feed]:
@@ -295,16 +313,23 @@ class _Attempt:
         return answer
 
     def _request(
-        self, index: int, count: int, factor: float = 1.0, larger: int = 0, sign: int = 0
+        self,
+        index: int,
+        count: int,
+        factor: float = 1.0,
+        larger: int = 0,
+        sign: int = 0,
+        whole: int | None = None,
     ) -> Feed:
         """A request: an example, or one with this number of rows.
 
         Args:
             index: of the request; others have other values.
             count: its rows.
-            factor: of its floats.
+            factor: of its floats, and of the pixels of pictures.
             larger: how much larger its axes of variable size are.
             sign: -1 or 1: all its floats are negative, or positive and its integers 1.
+            whole: the value of all its integers; None: each is 0 or 1.
         """
         if self._examples:
             return dict(self._examples[index % len(self._examples)])
@@ -328,6 +353,8 @@ class _Attempt:
             value = np.asarray(_generated(spec, tuple(shape), seed, scale))
             if sign and axis is not None:
                 value = _signed(value, sign)
+            if whole is not None and axis is not None and value.dtype.kind in "iub":
+                value = np.full_like(value, whole)
             feed[spec.alias] = value
         return feed
 
@@ -364,7 +391,9 @@ def _generated(spec: TensorSpec, shape: tuple[int, ...], seed: Sequence[int], fa
     rng = np.random.default_rng(seed)
     kind = spec.dtype.kind
     if kind in "iub":
-        return rng.integers(0, 2, shape).astype(spec.dtype)
+        is_picture = spec.dtype == np.uint8 and len(shape) > 2
+        most = 255 if is_picture and factor > 1 else 1
+        return rng.integers(0, most + 1, shape).astype(spec.dtype)
     if kind == "O":
         texts = np.array(["a", "be", "sea", "dust"], object)
         return texts[rng.integers(0, len(texts), shape)]
@@ -423,8 +452,8 @@ def _differs(expected: Any, got: Any) -> str | None:
         unequal = one != other
         if not np.any(unequal):
             return None
-        at = int(np.argmax(unequal))
-        return f"has {other.flat[at]!r} instead of {one.flat[at]!r}"
+        here, there = (each[unequal].tolist()[0] for each in (one, other))
+        return f"has {there!r} instead of {here!r}"
     relative = TOLERANCES.get(one.dtype.name, _HALF)
     if one.dtype.kind == "V" or one.dtype.itemsize == 2:
         one, other = one.astype(np.float32), other.astype(np.float32)

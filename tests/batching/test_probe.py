@@ -92,6 +92,20 @@ def test_an_output_that_is_equal_for_all_is_shared() -> None:
     assert "k" in found.rows.shared
 
 
+@pytest.mark.parametrize("of_all", [np.max, np.min, np.any])
+def test_integers_that_are_equal_by_chance_are_not_shared(of_all: Callable[[Any], Any]) -> None:
+    x = replace(spec("x", None, 8), dtype=np.dtype("int64"))
+    found = run(lambda feed: {"y": feed["x"], "z": of_all(feed["x"])}, [x], [Y, spec("z")])
+    assert str(found.refuted).startswith("output 'z' has ")
+    assert "np." not in str(found.refuted)
+
+
+def test_pixels_that_are_far_larger_show_a_common_scale() -> None:
+    x = replace(spec("x", None, 8, 8), dtype=np.dtype("uint8"))
+    found = run(lambda feed: {"y": feed["x"] / (feed["x"].max() + 0.5)}, [x], [Y])
+    assert "output 'y'" in str(found.refuted)
+
+
 def test_an_input_that_has_no_rows_is_found() -> None:
     found = run(lambda feed: {"y": feed["x"] * feed["s"]}, [X, spec("s", None)], [X_LIKE])
     assert found.rows is not None
@@ -108,6 +122,19 @@ def test_sizes_are_tried_until_the_model_runs() -> None:
         return {"y": feed["x"].sum(1)}
 
     assert run(strided, [spec("x", None, None)], [Y]).rows is not None
+
+
+def test_large_sizes_are_not_tried_on_many_axes() -> None:
+    most = 0
+
+    def fails(feed: Feed) -> Feed:
+        nonlocal most
+        most = max(most, feed["x"].size)
+        raise ValueError("no")
+
+    found = run(fails, [spec("x", None, None, None, None)], [Y])
+    assert "fails on generated inputs" in str(found.unable)
+    assert most <= 2**20
 
 
 def test_a_model_that_runs_on_no_generated_input_needs_examples() -> None:
