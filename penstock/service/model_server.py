@@ -52,6 +52,9 @@ _UNSUPPORTED: Final[dict[str, tuple[str, Any]]] = {
     "dist_nranks": (_DISTRIBUTED, 0),
     "dist_subgraph_index": (_DISTRIBUTED, -1),
     "dist_worker_serving_endpoints": (_DISTRIBUTED, None),
+    # Of its first releases:
+    "name": ("a web service without a graph (--model NAME=PATH names the model)", "None"),
+    "use_multilang": ("the protocol of MultiLangClient", False),
 }
 """Unsupported flags of the original: the feature, and the value that leaves it off."""
 
@@ -280,6 +283,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add(
         "--runtime_thread_num",
+        "--op_num",  # the name in the first releases, as below
         type=int,
         nargs="+",
         default=[0],
@@ -287,6 +291,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add(
         "--batch_infer_size",
+        "--op_max_batch",
         type=int,
         nargs="+",
         help=f"With --runtime_thread_num: the most rows of a batch, {_BATCH} without it; a request"

@@ -184,6 +184,11 @@ MODEL = ["--model", "."]
         (["--dist_nranks", "2"], "--dist_nranks: serving one model by several servers is not"),
         (["--dist_subgraph_index", "0"], "--dist_subgraph_index: serving one model by several"),
         (["--dist_worker_serving_endpoints", "x"], "--dist_worker_serving_endpoints: serving one"),
+        (
+            ["--name", "uci"],
+            "--name: a web service without a graph (--model NAME=PATH names the model) is not",
+        ),
+        (["--use_multilang"], "--use_multilang: the protocol of MultiLangClient is not available"),
     ],
 )
 def test_invalid_flags_are_refused_with_one_sentence(arguments: list[str], text: str) -> None:
@@ -332,6 +337,12 @@ def test_every_flag_of_the_original_is_accepted(tmp_path: Path) -> None:
     (node,) = workflow.nodes
     assert node.options["concurrency"] == 2
     assert node.options["local_service_conf"]["thread_num"] == 2
+
+
+def test_the_flags_of_the_first_releases_for_batches_are_those_of_the_last() -> None:
+    old, _ = parse([*MODEL, "--op_num", "2", "--op_max_batch", "8"])
+    new, _ = parse([*MODEL, "--runtime_thread_num", "2", "--batch_infer_size", "8"])
+    assert old.workflows == new.workflows
 
 
 def test_flags_with_fewer_values_than_models_are_repeated(tmp_path: Path) -> None:
