@@ -37,7 +37,7 @@ _FILES: Final = {b"\xff\xd8": "image/jpeg", b"\x89PNG": "image/png"}
 _JSON_BEGINS: Final = re.compile(rb'\s*(?:[\[{"]|-?[0-9]|(?:true|false|null)\s*$)')
 
 _MSGPACK = frozenset((MSGPACK, "application/x-msgpack", "application/vnd.msgpack"))
-_DATES = ormsgpack.OPT_DATETIME_AS_TIMESTAMP_EXT
+_TYPED = ormsgpack.OPT_DATETIME_AS_TIMESTAMP_EXT | ormsgpack.OPT_NON_STR_KEYS
 _ORMSGPACK = ormsgpack.OPT_SERIALIZE_NUMPY | ormsgpack.OPT_NON_STR_KEYS
 
 
@@ -126,7 +126,8 @@ def decode(
         raw: the member for the bytes of a file; None if files are refused.
         exact: whether integers of more than 64 bits in JSON stay integers; finding them takes a
             fifth of the time. If not, they become floats.
-        dates: whether msgpack may have timestamps, which become datetimes.
+        dates: whether msgpack may have timestamps, which become datetimes, and keys that are no
+            texts.
         width: see ``check_json``.
 
     Raises:
@@ -147,7 +148,7 @@ def decode(
         if structures.cost(0, len(body), width) > MOST_COST:
             check_cost(structures.cost_of_msgpack(body, width, MOST_COST))
         try:
-            return ormsgpack.unpackb(body, option=_DATES if dates else None)
+            return ormsgpack.unpackb(body, option=_TYPED if dates else None)
         except ValueError as error:
             raise Undecodable(f"the body is no msgpack: {error}") from None
     if essence(kind) == FORM:

@@ -140,3 +140,23 @@ def test_arrays_stay_arrays_in_msgpack() -> None:
     array = np.array([1.5, np.inf, np.nan], np.float32)
     found = ormsgpack.unpackb(schema.write(schema.check(array), media.MSGPACK))
     np.testing.assert_array_equal(np.array(found, np.float32), array)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (dict[int, float], {1: 1.5, -2: 2.5}),
+        (dict[bytes, int], {b"\xff": 1}),
+        (Any, {1: {2.5: None}}),
+    ],
+)
+def test_an_answer_with_keys_that_are_no_texts_is_taken_as_a_request(kind: Any, value: Any) -> None:
+    body = Schema(dict[str, kind], "it", of_answers=True).write({"x": value}, media.MSGPACK)
+    assert Schema(dict[str, kind], "it").read(body, media.MSGPACK) == {"x": value}
+
+
+def test_members_have_texts_as_names() -> None:
+    body = ormsgpack.packb({1: 2}, option=ormsgpack.OPT_NON_STR_KEYS)
+    for kind in (Strict, dict[str, int]):
+        with pytest.raises(InvalidInput):
+            Schema(kind, "it").read(body, media.MSGPACK)
