@@ -7,13 +7,14 @@ Source: the OpenAPI Specification 3.1.1, JSON Schema draft 2020-12.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import quote
 
-import orjson
+from pydantic_core import to_json
 
 from penstock.api.baidu_std import BaiduStd
 from penstock.api.calls import Answer, Contents, Grpc, Http, HttpCall
@@ -50,7 +51,7 @@ class OpenApiApplication:
 
     def __init__(self, routes: Iterable[Http | Grpc | BaiduStd], title: str) -> None:
         described = [each for each in routes if isinstance(each, Http)]
-        self._document = orjson.dumps(document([*described, *self.routes()], title))
+        self._document = to_json(document([*described, *self.routes()], title), inf_nan_mode="null")
         self._page, self._page_headers = page("docs.html")
 
     def routes(self) -> Iterator[Http]:
@@ -180,7 +181,7 @@ class _Components:
     def __init__(self) -> None:
         self.schemas: dict[str, Any] = {}
         self.responses: dict[str, Any] = {}
-        self._names: dict[tuple[str, bytes], str] = {}
+        self._names: dict[tuple[str, str], str] = {}
 
     def content(self, contents: Contents, examples: Sequence[Any]) -> dict[str, Any]:
         """Media types with their schemas, and examples for JSON."""
@@ -219,7 +220,7 @@ class _Components:
     def _name(self, wanted: str, meaning: Any) -> str:
         """A unique name; the same one for an equal schema."""
         kind, _, name = wanted.partition("/")
-        key = wanted, orjson.dumps(meaning, option=orjson.OPT_SORT_KEYS)
+        key = wanted, json.dumps(meaning, sort_keys=True)  # orjson has no integers above 64 bits
         if key not in self._names:
             taken = {each for (other, _), each in self._names.items() if other.startswith(kind)}
             number, found = 1, name

@@ -20,6 +20,7 @@ _MARK: Final = "penstock_base64"
 """In the metadata of core schemas of bytes that follow the rule."""
 _OTHERS: Final = ("utf8", "hex")
 """Pydantic's configuration of a model that has another rule for its bytes."""
+_KEYS: Final = ("ser_json_bytes", "val_json_bytes")
 _URL_SAFE: Final = bytes.maketrans(b"-_", b"+/")
 
 
@@ -141,3 +142,10 @@ class DescribeBase64(GenerateJsonSchema):
         if schema.get("metadata", {}).get(_MARK):
             return {"type": "string", "contentEncoding": "base64"}
         return super().bytes_schema(schema)
+
+    def encode_default(self, dft: Any) -> Any:
+        """Write a default as in a body."""
+        config = self._config.config_dict
+        if isinstance(dft, bytes) and not {config.get(each) for each in _KEYS} & {*_OTHERS}:
+            return text(dft)
+        return super().encode_default(dft)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import httpx
 import numpy as np
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
 from penstock import App
@@ -298,3 +298,28 @@ def test_the_pipeline_s_routes_keep_the_gateway_s_error_form(http: httpx.Client)
     refused = http.post("/grow/prediction", headers={"penstock-timeout": "soon"}, content=b"{}")
     assert (refused.status_code, refused.json()["code"]) == (400, 3)
     assert http.get("/grow/prediction").text == "Method Not Allowed\n"
+
+
+class Wide(BaseModel):
+    key: int = Field(default=2**64, le=2**70)
+    data: bytes = b"\xff"
+
+
+def test_defaults_and_limits_are_those_of_bodies() -> None:
+    app = App("wide")
+
+    @app.route("/wide")
+    def wide(it: Wide) -> Wide:
+        return it
+
+    @app.route("/plain")
+    def plain(key: int = 2**64, data: bytes = b"abc") -> int:
+        return key
+
+    with client(app) as http:
+        schemas = http.get("/openapi.json").json()["components"]["schemas"]
+        sent = http.post("/wide", json={}).json()
+    members = schemas["Wide"]["properties"]
+    assert (members["key"]["default"], members["key"]["maximum"]) == (2**64, 2**70)
+    assert {name: member["default"] for name, member in members.items()} == sent
+    assert schemas["PlainRequest"]["properties"]["data"]["default"] == "YWJj"
