@@ -5,7 +5,7 @@ JSON has no NaN and no infinities. As elements of float arrays are read: the bar
 infinities as texts, which every JSON reader takes. (Paddle's protocols answer in their own forms.)
 
 Integers are exact or refused: an element of an integer array is a whole number in the dtype's
-range, or a float without a fraction up to 2**53. Elements of float arrays are rounded to the
+range, or a float without a fraction below 2**53. Elements of float arrays are rounded to the
 nearest value of the dtype, as numpy does; those beyond its range are refused.
 
 Source: RFC 8259, section 6; the protocol buffers language guide, "JSON mapping"; ``docs/http.md``.
@@ -31,14 +31,17 @@ Array: TypeAlias = NDArray[Any]
 
 WORDS: Final = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 """The numbers that JSON lacks, by their names."""
-MOST_EXACT: Final = 2**53
-"""Whole numbers up to this are exact in a float64."""
+MOST_EXACT: Final = 2**53 - 1
+"""Whole numbers up to this are exact as floats; 9007199254740993.0 is read as 2**53."""
 
 _OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 _WORD: Final = re.compile(rb"[\[,:\s-](?:NaN|Infinity)(?![\w])|\A(?:NaN|Infinity)")
 _LARGE: Final = re.compile(rb"[0-9.][eE]\+?0*[1-9][0-9]{2}|[0-9]{308}")
 _TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[-+.0-9eE]++', re.DOTALL)
+_FLOAT: Final = re.compile(rb"[.eE]")
 _QUOTE: Final = b'"'
+_SHAPES: Final = bytes.maketrans(b"123456789+E", b"0000000000e")
+_MOST_DIGITS: Final = b"0" * 308  # of numbers that float64 surely holds
 _ZEROS: Final = bytes.maketrans(b"123456789", b"000000000")
 _LONG: Final = b"0" * 19  # digits of the shortest integer that may have more than 64 bits
 _INT64: Final = range(-(2**63), 2**64)
@@ -78,13 +81,31 @@ def loads_exactly(body: bytes) -> Any:
     return value
 
 
-def _is_too_large(body: bytes) -> bool:
-    """Whether a number outside of texts exceeds the range of float64."""
-    if _LARGE.search(body) is None:
+def has_too_large_float(body: bytes) -> bool:
+    """Whether a number with a fraction or an exponent exceeds the range of float64.
+
+    Pydantic reads it as an infinity.
+    """
+    shape = body.translate(_SHAPES)  # of many texts, an expression takes ten times as long
+    if b"e000" not in shape and (len(body) < len(_MOST_DIGITS) or _MOST_DIGITS not in shape):
+        return False
+    return _is_too_large(body, integers=False)
+
+
+def _is_too_large(body: bytes, *, integers: bool = True) -> bool:
+    """Whether a number outside of texts exceeds the range of float64.
+
+    Args:
+        body: a JSON document.
+        integers: whether integers count, which have neither a fraction nor an exponent.
+    """
+    if integers and _LARGE.search(body) is None:
         return False
     for token in _TOKEN.finditer(body):
         text = token[0]
-        if not text.startswith(_QUOTE) and _LARGE.search(text):
+        if text.startswith(_QUOTE) or not (integers or _FLOAT.search(text)):
+            continue
+        if _LARGE.search(text):
             try:
                 if isinf(float(text)):
                     return True
@@ -128,7 +149,7 @@ def array(value: Any, dtype: np.dtype[Any]) -> Array:
 
 def _may_be_rounded(found: Array) -> bool:
     # NaN compares false; it is refused with the cast.
-    return bool((np.abs(found) >= MOST_EXACT).any())
+    return bool((np.abs(found) > MOST_EXACT).any())
 
 
 def _float(value: Any) -> float:

@@ -52,7 +52,7 @@ from penstock.typed.annotations import (
 from penstock.typed.arrays import AS_FILES, IMAGE
 from penstock.typed.attempts import Attempts
 from penstock.typed.base64_bytes import DescribeBase64, with_base64
-from penstock.typed.core_schemas import eager, failing_fast
+from penstock.typed.core_schemas import eager, failing_fast, named_as_sent
 from penstock.typed.files import alias_of, file_members, file_of
 from penstock.typed.foreign import (
     embedded,
@@ -120,8 +120,9 @@ class Schema:
     """
 
     __slots__ = (
-        "_attempts", "_core", "_default", "_file", "_first_faults", "_names", "_of_answers",
-        "_serializer", "_validator", "_width", "annotation", "files", "has_images", "optional",
+        "_attempts", "_config", "_core", "_default", "_file", "_first_faults", "_names",
+        "_of_answers", "_serializer", "_validator", "_width", "_with_infinities", "annotation",
+        "files", "has_images", "optional",
     )  # fmt: skip
 
     def __init__(
@@ -145,17 +146,21 @@ class Schema:
         config: ConfigDict | None = _BASE64 if models_of(annotation) else _PLAIN
         if has_own_config(annotation):
             config = None
+        self._config = CoreConfig() if config is None else CoreConfig(ser_json_bytes="base64")
+        self._with_infinities: SchemaSerializer | None = None
         try:
             adapter: TypeAdapter[Any] = TypeAdapter(annotation, config=config)
             self._validator: Validator = adapter.validator
             self._serializer = adapter.serializer
             core, has_iterables = eager(adapter.core_schema)
             self._core, has_bytes = with_base64(core, of_answers=of_answers)
-            if has_iterables or has_bytes:
+            has_aliases = False
+            if of_answers:
+                self._core, has_aliases = named_as_sent(self._core)
+            if has_iterables or has_bytes or has_aliases:
                 # What pydantic has compiled for a model would be taken as it is.
                 self._validator = SchemaValidator(self._core, None, False)
-                options = None if config is None else CoreConfig(ser_json_bytes="base64")
-                self._serializer = SchemaSerializer(self._core, options, False)
+                self._serializer = SchemaSerializer(self._core, self._config, False)
             self.has_images = IMAGE in repr(self.describe(refs="{model}"))
             self._names = _ANY_NAME if of_answers and self._has_aliases() else {}
         except PydanticUserError as error:
@@ -211,6 +216,8 @@ class Schema:
                 if kind != media.JSON:
                     media.check_kind(body, kind, raw)
                 media.check_json(body, self._width)
+                if json_numbers.has_too_large_float(body):
+                    raise Undecodable("the body has a number beyond the range of float64")
                 if self._attempts is not None:
                     self._attempts.check_json(body)
                 return validator.validate_json(body)
@@ -290,22 +297,26 @@ class Schema:
             plain = serializer.to_python(value, by_alias=True, context=AS_FILES)
             return media.encode(plain, kind, _in_msgpack)
         except TypeError:  # a type that is converted for JSON only
-            plain = serializer.to_python(
-                value, mode="json", by_alias=True, fallback=json_numbers.plain
-            )
-            return media.encode(plain, kind)
+            return media.encode(self._for_json(value), kind)
 
     def _json(self, value: Any) -> bytes:
         serializer = self._serializer
         body = serializer.to_json(value, by_alias=True, fallback=json_numbers.plain)
         # Pydantic writes infinities as null, too.
         if b"null" in body:
-            plain = serializer.to_python(
-                value, mode="json", by_alias=True, fallback=json_numbers.plain
-            )
+            plain = self._for_json(value)
             if json_numbers.has_infinities(plain):
                 return json_numbers.dumps(plain)
         return body
+
+    def _for_json(self, value: Any) -> Any:
+        """Convert to what JSON has, and NaN and infinities, which stay floats."""
+        if self._with_infinities is None:
+            options = CoreConfig(**self._config, ser_json_inf_nan="constants")
+            self._with_infinities = SchemaSerializer(self._core, options, False)
+        return self._with_infinities.to_python(
+            value, mode="json", by_alias=True, fallback=json_numbers.plain
+        )
 
     def plain(self, value: Any) -> Any:
         """Convert a validated value to dicts, lists, numbers, texts and arrays.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from typing import Annotated, Any
 
 import numpy as np
@@ -201,6 +202,7 @@ def test_arrays_keep_what_their_dtype_can_hold(data: str, dtype: str, expected: 
         ("[9223372036854775808, -1]", "int64"),
         ("[18446744073709551616, 0.0]", "uint64"),
         ("[9007199254740994.0]", "int64"),
+        ("[9007199254740993.0]", "int64"),
         ("[1.5]", "int64"),
         ('["1"]', "int64"),
         ('["1.5"]', "float32"),
@@ -250,6 +252,29 @@ def test_the_answers_of_paddles_routes_are_as_before() -> None:
     assert b'"float_data":[1.5,null,"Infinity","-Infinity"]' in body
     found = general_model_json.decode(body, DecodeBudget(1000)).tensors[0]
     np.testing.assert_array_equal(found.data["float_data"], array)
+
+
+@pytest.mark.parametrize("kind", [Any, dict[str, Any]])
+def test_answers_without_a_type_have_infinities_as_texts(kind: Any) -> None:
+    schema = Schema(kind, "x", of_answers=True)
+    value = schema.check({"a": [inf, nan, None], "b": np.array([-inf, nan]), "c": Decimal("1.5")})
+    assert (
+        schema.write(value, media.JSON)
+        == b'{"a":["Infinity",null,null],"b":["-Infinity",null],"c":"1.5"}'
+    )
+
+
+@pytest.mark.parametrize("number", ["1e400", "-1E+0309", "1.0e999", "1" * 320 + ".5"])
+def test_typed_functions_get_no_infinity_for_a_number_that_is_too_large(number: str) -> None:
+    array = Annotated[np.ndarray, Array("float64")]
+    for kind in (float, list[float], array, Any):
+        with pytest.raises(Undecodable, match="beyond the range of float64"):
+            Schema(dict[str, kind], "x").read(f'{{"a": {number}}}'.encode(), media.JSON)  # type: ignore[valid-type]
+
+
+def test_what_looks_like_a_number_that_is_too_large_is_read() -> None:
+    value = {"1e400": "1e999", "a": 10**400, "e1000": [1e300, -1e-320]}
+    assert Schema(Any, "x").read(json.dumps(value).encode(), media.JSON) == value
 
 
 def test_typed_answers_have_infinities_as_texts() -> None:

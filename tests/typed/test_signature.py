@@ -234,6 +234,28 @@ def aliased_dict(flower: Flower) -> Aliased:
     return {"petalLength": flower.length}  # type: ignore[return-value]
 
 
+def dict_as_sent(flower: Flower) -> Aliased:
+    return {"petalLength": flower.length, "known": False}  # type: ignore[return-value]
+
+
+@dataclass
+class SentClass:
+    count: Annotated[int, Field(serialization_alias="number")] = 1
+
+
+def class_as_sent(flower: Flower) -> SentClass:
+    return {"number": 2}  # type: ignore[return-value]
+
+
+class Swapped(BaseModel):
+    a: int = Field(serialization_alias="b")
+    b: int = Field(serialization_alias="a")
+
+
+def swapped(flower: Flower) -> Swapped:
+    return {"a": 1, "b": 2}  # type: ignore[return-value]
+
+
 def any_model(flower: Flower) -> Any:
     return Aliased(petalLength=flower.length)
 
@@ -255,6 +277,9 @@ WHOLE = {"petalLength": 2.0, "known": True, "name": "", "petalArea": 4.0}
         (of_aliased_dict, {"petalLength": 2}, {"petalLength": 2.0}),
         (named_dict, {"length": 2}, WHOLE),
         (aliased_dict, {"length": 2}, WHOLE),
+        (dict_as_sent, {"length": 2}, {**WHOLE, "known": False}),
+        (class_as_sent, {"length": 2}, {"number": 2}),
+        (swapped, {"length": 2}, {"b": 1, "a": 2}),
         (any_model, {"length": 2}, WHOLE),
         (nested_models, {"length": 2}, {"all": [WHOLE]}),
     ],
