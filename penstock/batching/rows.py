@@ -240,7 +240,7 @@ def _check(
 
 
 def _aliases(*specs: Sequence[TensorSpec]) -> list[str]:
-    return [each.alias for some in specs for each in some]
+    return [*dict.fromkeys(each.alias for some in specs for each in some)]
 
 
 def _row_name(

@@ -204,3 +204,9 @@ def test_rows_on_another_axis_are_joined_split_and_cut_there() -> None:
     assert [piece["x"].shape for piece in pieces] == [(2, 2), (2, 1)]
     whole = joining.put_together([{"y": each["x"][np.newaxis]} for each in pieces], [2, 1], ())
     assert np.array_equal(whole["y"][0], feeds[1]["x"])
+
+
+def test_an_unknown_name_is_told_each_known_one_once() -> None:
+    y = spec("y", None)
+    with pytest.raises(ValueError, match=r"no 'q', only \['x', 'y'\]$"):
+        read_hints([spec("x", None)], [y], {"q": 0}, unfetched=[y])
