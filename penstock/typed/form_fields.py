@@ -12,7 +12,14 @@ from penstock.protocols import media
 from penstock.typed.attempts import Attempts
 
 _OBJECTS: Final = frozenset(
-    ("dataclass_type", "dict_type", "model_type", "tuple_type", "model_attributes_type")
+    (
+        "dataclass_type",
+        "dict_type",
+        "model_attributes_type",
+        "model_type",
+        "named_tuple_type",
+        "tuple_type",
+    )
 )
 """Pydantic's types of errors for a text in place of an object or a tuple."""
 _LISTS: Final = frozenset(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -195,3 +195,22 @@ def test_json_in_texts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(media, "MOST_STRUCTURED", 100)
     with pytest.raises(TooLarge):
         read(of_items, *[("items", ONE, None, "")] * 20)
+
+
+class Pair(NamedTuple):
+    number: int
+    data: bytes
+
+
+def test_named_tuples_are_fields_of_forms_as_json() -> None:
+    def one(pair: Pair, more: list[Pair]) -> None: ...
+
+    request = Signature(one, batched=False).request
+    parts = [("pair", '[1, "_w"]'), ("more", '[2, "_w"]'), ("more", '{"number": 3, "data": ""}')]
+    text = "".join(
+        f'--b\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
+        for name, value in parts
+    )
+    found = request.read(f"{text}--b--\r\n".encode(), FORM)
+    assert found.pair == Pair(1, b"\xff")
+    assert found.more == [Pair(2, b"\xff"), Pair(3, b"")]
