@@ -111,7 +111,11 @@ class PaddleApplication:
                 answers={
                     200: Answer(text=_GOOD, contents={JSON_KIND: _REPLY}),
                     **errors(413, 415, 429, form=GATEWAY_ERROR),
-                    404: Answer(text=_NO_NAME, contents={"text/plain": {"type": "string"}}),
+                    # As JSON where an App or a model server answers.
+                    404: Answer(
+                        text=_NO_NAME,
+                        contents={"text/plain": {"type": "string"}, JSON_KIND: {"type": "object"}},
+                    ),
                 },
             ),
             Grpc(f"/{SERVICE}/inference", self._call, failed=self._grpc.failed),

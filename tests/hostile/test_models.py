@@ -107,6 +107,9 @@ def text_of(reply: Reply, at: Bad) -> str:
         assert (found.err_no > 0, len(found.outputs)) == (True, 0)
         return str(found.err_msg)
     document = reply.json()
+    if "/../" in at.rule:  # a path of no protocol
+        assert document["error"] == "unknown_service"
+        return str(document["message"])
     assert document["err_no"] > 0
     assert document["outputs"] == []
     return str(document["err_msg"])

@@ -8,8 +8,6 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pytest
-
 from tests.peers.programs import run
 from tests.peers.site import Site
 
@@ -69,10 +67,9 @@ def test_chromium_reads_a_route_over_one_http2_connection(site: Site, tmp_path: 
     assert seen.http2_sessions(site.tls) == 1
 
 
-@pytest.mark.parametrize("text", ["hello", "grün 💧"])
-def test_chromium_posts_a_form_to_a_route(site: Site, tmp_path: Path, text: str) -> None:
+def test_a_form_of_another_page_is_refused(site: Site, tmp_path: Path) -> None:
     page = tmp_path / "form.html"
-    page.write_text(FORM.format(url=f"https://localhost:{site.tls}/echo/prediction", text=text))
+    url = f"https://localhost:{site.tls}/echo/prediction"
+    page.write_text(FORM.format(url=url, text="hello"))
     seen = visit(tmp_path, page.as_uri())
-    reply = json.loads(seen.text)
-    assert (reply["err_no"], reply["key"], reply["value"]) == (0, ["x", "rest"], [text, "="])
+    assert "requests of the website 'null' are refused" in seen.text
