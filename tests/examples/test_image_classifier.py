@@ -14,6 +14,9 @@ from tests.services.process import ROOT, ServiceProcess, direct, running
 
 EXAMPLE = ROOT / "examples/image_classifier"
 
+# The first test trains the model, which takes a minute on a busy machine.
+pytestmark = pytest.mark.timeout(180)
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
