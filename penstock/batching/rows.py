@@ -144,10 +144,10 @@ def read_hints(
         candidates = tuple(_candidates(fixed, open_axes))
     certain = None
     if unknown is None:
-        certain = _rows(inputs, outputs, likely, followers, whole)
+        certain = rows_of_axes(inputs, outputs, likely, followers, whole)
     guessed = None
     if candidates and len(guesses) + len(whole) == len(outputs):
-        guessed = _rows(inputs, outputs, likely, guesses, whole)
+        guessed = rows_of_axes(inputs, outputs, likely, guesses, whole)
     by_user = all(given[each.alias] is not _UNDECLARED for each in inputs) and bool(inputs)
     if unknown is not None:
         why = unknown
@@ -180,8 +180,13 @@ def rows_of_axes(
         followers: the row axes of the outputs that have one, by alias.
         shared: aliases of the other outputs.
     """
-    inputs = [each for each in inputs if not is_offsets(each, inputs)]
-    return _rows(inputs, outputs, axes, followers, shared)
+    return Rows(
+        inputs=_by_names([each for each in inputs if each.alias in axes], axes),
+        outputs=_by_names([each for each in outputs if each.alias in followers], followers),
+        shared=frozenset(
+            name for each in outputs if each.alias in shared for name in (each.name, each.alias)
+        ),
+    )
 
 
 def fixed_rows(inputs: Sequence[TensorSpec], declared: Declared | None = None) -> int | None:
@@ -292,22 +297,6 @@ def _candidates(
             axes = {**fixed, **{each: 0 if each in subset else None for each in aliases}}
             if any(axis is not None for axis in axes.values()):
                 yield axes
-
-
-def _rows(
-    inputs: Sequence[TensorSpec],
-    outputs: Sequence[TensorSpec],
-    axes: Mapping[str, Axis],
-    followers: Mapping[str, Axis],
-    shared: Collection[str],
-) -> Rows:
-    return Rows(
-        inputs=_by_names(inputs, axes),
-        outputs=_by_names([each for each in outputs if each.alias in followers], followers),
-        shared=frozenset(
-            name for each in outputs if each.alias in shared for name in (each.name, each.alias)
-        ),
-    )
 
 
 def _by_names(specs: Sequence[TensorSpec], axes: Mapping[str, Axis]) -> dict[str, Axis]:
