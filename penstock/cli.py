@@ -159,7 +159,7 @@ def run(
             run_and_reload(file, [*(each for each in own if each != "--reload"), *rest])
         return
     from penstock.service.script import run_file
-    from penstock.service.signals import Stopped, signals_stop_the_start
+    from penstock.supervisor.signals import Stopped, signals_stop_the_start
 
     given = {"http_port": http_port, "rpc_port": rpc_port, "host": host}
     given |= {"log_level": log_level, "log_format": log_format}
@@ -185,7 +185,7 @@ def run(
 def serve(context: typer.Context) -> None:
     """Serve saved models; penstock serve --help lists the flags."""
     from penstock.service.model_server import parse
-    from penstock.service.signals import Stopped, signals_stop_the_start
+    from penstock.supervisor.signals import Stopped, signals_stop_the_start
 
     with _errors_end_the_command(), signals_stop_the_start() as signals:
         try:
@@ -225,7 +225,7 @@ def worker(
     """
     from penstock.protocols import media
     from penstock.service.external_worker import worker_program
-    from penstock.service.signals import Stopped, signals_stop_the_start
+    from penstock.supervisor.signals import Stopped, signals_stop_the_start
 
     options = LogOptions(level=log_level or "info", format=log_format or "text")
     kind = media.MSGPACK if msgpack else media.JSON

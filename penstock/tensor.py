@@ -135,6 +135,38 @@ _DTYPES = {
 }
 
 
+def described(signature: Signature) -> dict[str, list[dict[str, Any]]]:
+    """A signature as plain values, for JSON and for other processes."""
+    return {
+        side: [
+            {
+                "name": spec.alias,
+                "dtype": spec.dtype.name,
+                "shape": None if spec.shape is None else list(spec.shape),
+                "shape_is_hint": spec.shape_is_hint,
+                "bf16": spec.bf16,
+            }
+            for spec in specs
+        ]
+        for side, specs in (("inputs", signature.inputs), ("outputs", signature.outputs))
+    }
+
+
+def specs_of(described: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:
+    """Inputs or outputs from plain values of ``described``, without the names inside the model."""
+    return tuple(
+        TensorSpec(
+            name=each["name"],
+            alias=each["name"],
+            dtype=np.dtype(each["dtype"]),
+            shape=None if each["shape"] is None else tuple(each["shape"]),
+            shape_is_hint=each["shape_is_hint"],
+            bf16=each["bf16"],
+        )
+        for each in described
+    )
+
+
 def widened(array: NDArray[Any]) -> NDArray[Any]:
     """An array of ml_dtypes' bfloat16 as float32; others unchanged."""
     # Compared by its name, so that the package is not needed.

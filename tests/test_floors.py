@@ -31,11 +31,13 @@ FLOORS = {
     "penstock.api": 7,
     "penstock.observe": 7,
     "penstock.config": 7,
-    "penstock.service": 8,
+    "penstock.supervisor": 8,
     "penstock.bench": 8,
-    "penstock.plan": 9,
-    "penstock.cli": 10,
-    "penstock.__main__": 11,
+    "penstock.admin": 9,
+    "penstock.service": 10,
+    "penstock.plan": 11,
+    "penstock.cli": 12,
+    "penstock.__main__": 13,
 }
 GROUND = [
     "penstock.errors",

@@ -20,8 +20,8 @@ from types import FrameType
 from typing import Any, ClassVar, Final
 
 from penstock.errors import StartupError
-from penstock.service.children import Child, ends_within, fork
 from penstock.service.model_server import DEFAULT_PORT, parse, parser
+from penstock.supervisor.child_processes import Child, ends_within, fork
 from penstock_paddle import DEFAULTS
 
 _HOST: Final = "127.0.0.1"  # loopback only: the key is sent in plain text

@@ -174,6 +174,6 @@ def _signalled(server: Server, number: signal.Signals) -> int | None:
 
 
 def _ends(pidfd: int, seconds: float) -> bool:
-    from penstock.service.children import ends_within
+    from penstock.supervisor.child_processes import ends_within
 
     return ends_within(pidfd, max(0.0, seconds))

@@ -17,8 +17,8 @@ from penstock.errors import ConfigError
 from penstock.executors.executor import Executor
 from penstock.executors.external.executor import ExternalExecutor
 from penstock.executors.local import CoroutineExecutor, InlineExecutor, ThreadExecutor
-from penstock.executors.processes.control import Spawner
 from penstock.executors.processes.executor import ProcessExecutor
+from penstock.executors.processes.spawner import Spawner
 from penstock.executors.processes.watchdog import Supervision
 from penstock.executors.remote import Outgoing, RemoteExecutor, passed_on
 from penstock.executors.work import BoundOp

@@ -1,6 +1,6 @@
 """Prometheus metrics: converts a report to metric families, and these to text.
 
-``service/status.py`` makes and sums the reports. Names, units and types follow the
+``admin/status.py`` makes and sums the reports. Names, units and types follow the
 conventions of Prometheus; labels are names of services, ops, states and codes, never a client's
 text. Reading changes nothing, so any number of scrapers see the same numbers.
 """

@@ -295,17 +295,17 @@ class App(Several):
     def _asgi(self, *, in_threads: bool) -> AsgiApplication:
         from penstock.service.asgi import AsgiApplication
         from penstock.service.blueprint import deploy
-        from penstock.service.embedded import Embedded
+        from penstock.service.in_process import InProcessService
 
         unserved.used()
 
-        def embedded() -> Embedded:
+        def embedded() -> InProcessService:
             services = self.services
             for each in services:
                 each.prepare_beside({})
             graphs = [each.blueprint() for each in services]
             deployment = deploy(graphs)
-            return Embedded(deployment.in_threads() if in_threads else deployment)
+            return InProcessService(deployment.in_threads() if in_threads else deployment)
 
         return AsgiApplication(embedded)
 

@@ -23,7 +23,7 @@ from penstock.door.budget import ByteBudget
 from penstock.door.exchange import Exchange, Peer, Receiver
 from penstock.errors import PenstockError
 from penstock.protocols.heads import Headers, RequestHead, parse_length
-from penstock.service.embedded import Embedded
+from penstock.service.in_process import InProcessService
 
 Scope: TypeAlias = Mapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
@@ -45,9 +45,9 @@ class AsgiApplication:
         embedded: creates the service; called once, at the start.
     """
 
-    def __init__(self, embedded: Callable[[], Embedded]) -> None:
+    def __init__(self, embedded: Callable[[], InProcessService]) -> None:
         self._make = embedded
-        self._started: asyncio.Task[Embedded] | None = None
+        self._started: asyncio.Task[InProcessService] | None = None
         self._elsewhere: _Elsewhere | None = None
 
     def __repr__(self) -> str:
@@ -72,7 +72,7 @@ class AsgiApplication:
             case other:
                 raise RuntimeError(f"penstock serves HTTP, not {other}")
 
-    async def start(self) -> Embedded:
+    async def start(self) -> InProcessService:
         """Start the service on this loop, once, and return it.
 
         Raises:
@@ -110,7 +110,7 @@ class AsgiApplication:
         if started is not None and not started.cancelled() and started.exception() is None:
             await started.result().stop()
 
-    async def _start(self) -> Embedded:
+    async def _start(self) -> InProcessService:
         service = self._make()
         await service.start()
         return service
@@ -178,7 +178,7 @@ async def _refuse(send: Send) -> None:
 
 
 async def _answer(
-    service: Embedded, scope: Scope, receive: Receive, send: Send
+    service: InProcessService, scope: Scope, receive: Receive, send: Send
 ) -> asyncio.Task[None] | None:
     """Handle one request; returns the cancelled task that waits for its client to disconnect."""
     exchange = _AsgiExchange(_head(scope), scope, service.budget)

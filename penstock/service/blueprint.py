@@ -28,9 +28,10 @@ from penstock.ops.ends import RequestOp, ResponseOp, problem_of_messages
 from penstock.ops.hooks import bind, is_coroutine, overrides
 from penstock.ops.op import Op
 from penstock.ops.short import FunctionOp, Model
+from penstock.service.affinity import available, cpu_problems
 from penstock.service.config_warnings import HOOKS, config_warnings, unknown_ops_of_flags
 from penstock.service.models import on_this_machine, problems_of_model
-from penstock.service.placement import EngineId, available, cpu_problems
+from penstock.supervisor.engine_id import EngineId
 from penstock.tensor import Signature
 
 _OF_ONE_GRAPH = frozenset({"name", "service", "missing_device", "dag", "op"})

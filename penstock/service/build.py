@@ -28,8 +28,8 @@ from penstock.errors import ModelError, StartupError
 from penstock.executors.executor import Executor
 from penstock.executors.kinds import ExecutorSpec
 from penstock.executors.probing import VERIFYING
-from penstock.executors.processes.control import Spawner
 from penstock.executors.processes.executor import LOG_AFTER
+from penstock.executors.processes.spawner import Spawner
 from penstock.executors.remote import Outgoing, passed_on
 from penstock.executors.work import BoundOp
 from penstock.graph.dag import REQUEST
@@ -46,7 +46,6 @@ from penstock.runtimes.model import Model
 from penstock.runtimes.model_input import can_take
 from penstock.service.batches import batch_key_of, batched, batching_of, check_size, sizing_of
 from penstock.service.blueprint import Blueprint, Deployment, supervision_of
-from penstock.service.children import end_now
 from penstock.service.listening import key_of
 from penstock.service.models import (
     model_report,
@@ -54,9 +53,9 @@ from penstock.service.models import (
     remote_conf,
     shown,
     signature_of,
-    specs_of,
 )
-from penstock.tensor import Signature, TensorSpec
+from penstock.supervisor.child_processes import end_now
+from penstock.tensor import Signature, TensorSpec, specs_of
 
 _log = logging.getLogger(__name__)
 
@@ -71,7 +70,7 @@ _OPENS: Final = "its model is being opened"
 Watched: TypeAlias = Callable[[str, str], AbstractContextManager[None]]
 
 
-class Works:
+class LoadedDeployment:
     """A deployment with open models and initialised ops. Builds engines."""
 
     def __init__(
@@ -87,7 +86,7 @@ class Works:
             StartupError: with the original exception as its cause.
         """
         self.deployment = deployment
-        self.graphs = [GraphWorks(each, deployment, watched) for each in deployment.graphs]
+        self.graphs = [LoadedGraph(each, deployment, watched) for each in deployment.graphs]
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -118,7 +117,7 @@ class Works:
     def model_lines(self, engine: Engine) -> list[str]:
         """Lines of text about the models of a started engine."""
         graphs = zip(self.graphs, engine.graphs, strict=True)
-        models = [each for works, graph in graphs for each in works.models(graph)]
+        models = [each for loaded, graph in graphs for each in loaded.models(graph)]
         width = max((len(name) for name, _ in models), default=0)
         return [f"{name:<{width}}  {text}" for name, text in models]
 
@@ -157,8 +156,8 @@ class Works:
         return engine
 
 
-class GraphWorks:
-    """One graph of a Works."""
+class LoadedGraph:
+    """One graph of a LoadedDeployment."""
 
     def __init__(self, blueprint: Blueprint, deployment: Deployment, watched: Watched) -> None:
         self.blueprint = blueprint
@@ -244,7 +243,7 @@ class GraphWorks:
 
     @property
     def batching_lines(self) -> list[str]:
-        """See Works."""
+        """See LoadedDeployment."""
         return [
             f"op {options.label} is {batching}"
             + (f"; {batching.warning}" if batching.by and batching.warning else "")
@@ -515,14 +514,14 @@ def _workers(op: Op, options: OpOptions, model: Model | None) -> list[BoundOp]:
     return workers
 
 
-def begun(deployment: Deployment) -> Works:
+def load(deployment: Deployment) -> LoadedDeployment:
     """Open and initialise the deployment. A slow model or ``init_op`` is logged; if it exceeds
     ``start_timeout``, the process is ended.
 
     Raises:
         StartupError: a model or an ``init_op`` failed.
     """
-    return Works(deployment, partial(_watched, deployment.config.start_timeout or None))
+    return LoadedDeployment(deployment, partial(_watched, deployment.config.start_timeout or None))
 
 
 @contextmanager

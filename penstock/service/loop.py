@@ -10,9 +10,8 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, Future
-from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any, Final, TypeVar
 
@@ -41,17 +40,6 @@ def shorten_switch_interval() -> None:
     a worker.
     """
     sys.setswitchinterval(_SWITCH)
-
-
-@contextmanager
-def spared_pages() -> Iterator[None]:
-    """Keep the children's garbage collection from copying pages shared with this process."""
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 _CANCEL_TIMEOUT: Final = 1.0

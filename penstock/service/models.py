@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-import numpy as np
-
 from penstock.client.remote import RemoteOptions
 from penstock.config.load import Loaded
 from penstock.config.problems import Problem
@@ -24,8 +22,8 @@ from penstock.runtimes.model_input import described_tensor
 from penstock.runtimes.options import settled
 from penstock.runtimes.prototxt import ModelConf
 from penstock.runtimes.runtime import ModelOptions, model_problems
-from penstock.service.placement import ONLY, show_only
-from penstock.tensor import Signature, TensorSpec
+from penstock.service.affinity import ONLY, show_only
+from penstock.tensor import Signature, TensorSpec, described
 
 _Source: TypeAlias = LocalServiceHandler | ModelOptions
 
@@ -149,23 +147,6 @@ def model_report(model: Model) -> dict[str, Any]:
     return {"runtime": model.runtime, **described(signature_of(model))}
 
 
-def described(signature: Signature) -> dict[str, list[dict[str, Any]]]:
-    """A signature as plain values, for JSON and for other processes."""
-    return {
-        side: [
-            {
-                "name": spec.alias,
-                "dtype": spec.dtype.name,
-                "shape": None if spec.shape is None else list(spec.shape),
-                "shape_is_hint": spec.shape_is_hint,
-                "bf16": spec.bf16,
-            }
-            for spec in specs
-        ]
-        for side, specs in (("inputs", signature.inputs), ("outputs", signature.outputs))
-    }
-
-
 def shown(specs: Sequence[TensorSpec]) -> str:
     """Inputs or outputs as text."""
     listed = [
@@ -174,21 +155,6 @@ def shown(specs: Sequence[TensorSpec]) -> str:
     ]
     more = len(specs) - len(listed)
     return ", ".join(listed) + (f" and {more} more" if more else "") or "nothing"
-
-
-def specs_of(described: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:
-    """Inputs or outputs from plain values of ``described``, without the names inside the model."""
-    return tuple(
-        TensorSpec(
-            name=each["name"],
-            alias=each["name"],
-            dtype=np.dtype(each["dtype"]),
-            shape=None if each["shape"] is None else tuple(each["shape"]),
-            shape_is_hint=each["shape_is_hint"],
-            bf16=each["bf16"],
-        )
-        for each in described
-    )
 
 
 def _source(op: Op, options: OpOptions, entry: OpConfig | None) -> _Source | None:

@@ -27,7 +27,7 @@ from penstock.config.schema import ServiceConfig
 from penstock.errors import StartupError
 from penstock.runtimes.runtime import ModelOptions
 from penstock.service.blueprint import Deployment
-from penstock.service.children import Child, ends_within, fork, status_text
+from penstock.supervisor.child_processes import Child, ends_within, fork, status_text
 
 _log = logging.getLogger(__name__)
 

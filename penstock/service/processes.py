@@ -30,29 +30,25 @@ from penstock.config.resolve import OpOptions
 from penstock.config.schema import ServiceConfig
 from penstock.errors import ModelError, StartupError
 from penstock.executors.processes.child import Child
-from penstock.executors.processes.control import report_failure
 from penstock.executors.processes.watchdog import resident_bytes
 from penstock.executors.processes.worker import ANSWER_BYTES
 from penstock.executors.work import BoundOp
 from penstock.observe.log_files import files_line, take_files_line
 from penstock.observe.logs import LogOptions, logging_to_stderr
 from penstock.service import flags
+from penstock.service.affinity import stay_on_cpus
 from penstock.service.batches import batched
 from penstock.service.blueprint import Deployment
 from penstock.service.build import bound_op
-from penstock.service.children import take_over
+from penstock.service.door import most_in_flight
 from penstock.service.listening import Listeners
 from penstock.service.models import card_of, model_report
-from penstock.service.opening import most_in_flight
-from penstock.service.placement import (
-    EngineId,
-    engine_title,
-    name_process,
-    stay_on_cpus,
-    worker_title,
-)
-from penstock.service.signals import Stopped, StopSignals, signals_stop_the_start
-from penstock.service.supervisor import Supervisor
+from penstock.supervisor.child_processes import take_over
+from penstock.supervisor.client import report_failure
+from penstock.supervisor.engine_id import EngineId
+from penstock.supervisor.process_title import engine_title, name_process, worker_title
+from penstock.supervisor.signals import Stopped, StopSignals, signals_stop_the_start
+from penstock.supervisor.supervisor import Supervisor
 from penstock.typed.decoded import DECODED
 
 _log = logging.getLogger(__name__)
@@ -236,7 +232,7 @@ class Processes:
         )
         return supervisor.run(signals)
 
-    def be(self, role: Role) -> NoReturn:
+    def run_role(self, role: Role) -> NoReturn:
         """Run this process's role, and exit."""
         _own(role)
         line = socket.socket(fileno=role.line)

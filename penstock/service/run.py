@@ -32,22 +32,14 @@ from penstock.door.door import Door
 from penstock.door.listeners import is_loopback
 from penstock.engine.engine import Engine
 from penstock.errors import StartupError
-from penstock.executors.processes.control import (
-    Asked,
-    Leave,
-    Order,
-    ReportWanted,
-    Serve,
-    Stop,
-    SupervisorClient,
-)
 from penstock.observe.log_files import logging_to_files
 from penstock.observe.logs import logging_to_stderr
+from penstock.observe.reports import packed
 from penstock.service import flags, op_servers
 from penstock.service.banner import announce, banner, check_reports
 from penstock.service.blueprint import Deployment
-from penstock.service.build import Works, begun
-from penstock.service.legacy import restore_numpy
+from penstock.service.build import LoadedDeployment, load
+from penstock.service.door import hosts_of, open_door, open_metrics_door, tls_of
 from penstock.service.listening import (
     METRICS,
     Listeners,
@@ -66,16 +58,24 @@ from penstock.service.loop import (
     shorten_switch_interval,
 )
 from penstock.service.model_keys import send_keys
-from penstock.service.opening import hosts_of, open_door, open_metrics_door, tls_of
+from penstock.service.numpy_compat import restore_numpy
 from penstock.service.processes import Processes, log_options, spawned_role
 from penstock.service.serving import Serving, import_otel
-from penstock.service.signals import (
+from penstock.supervisor.client import SupervisorClient
+from penstock.supervisor.messages import (
+    Asked,
+    Leave,
+    Order,
+    ReportWanted,
+    Serve,
+    Stop,
+)
+from penstock.supervisor.signals import (
     Stopped,
     StopSignals,
     on_hangup,
     signals_stop_the_start,
 )
-from penstock.service.status import packed
 
 if TYPE_CHECKING:
     pass
@@ -111,9 +111,9 @@ def run_deployment(deployment: Deployment) -> None:
         import_otel()
     restored = restore_numpy() if deployment.legacy else None
     if now.check_only:
-        works = begun(deployment.in_threads()) if now.opens else None
+        loaded = load(deployment.in_threads()) if now.opens else None
         now.reports += check_reports(deployment, opened=now.opens)
-        now.reports += [] if works is None else works.batching_lines
+        now.reports += [] if loaded is None else loaded.batching_lines
         return
     if threading.current_thread() is not threading.main_thread():
         raise StartupError("a service must run in the main thread, which takes the signals")
@@ -126,7 +126,7 @@ def run_deployment(deployment: Deployment) -> None:
                 deployment = send_keys(deployment)
             tls = None if role.op is not None else tls_of(deployment.config)
             serve = partial(_serve, tls)
-            Processes(deployment=deployment, number=number, serve=serve).be(role)
+            Processes(deployment=deployment, number=number, serve=serve).run_role(role)
         return  # this process runs a later service of the script
     options = log_options(deployment.config)
     with (
@@ -186,12 +186,12 @@ def _serve(
     control: socket.socket | None = None,
 ) -> None:
     """Run one engine in this process."""
-    works = begun(deployment)
+    loaded = load(deployment)
     signals.raise_if_stopped()
     if deployment.engine_id.is_first:
-        for note in works.notes:
+        for note in loaded.notes:
             _log.warning("%s", note)
-    run_on_a_loop(_Service(works, listeners, tls, control).run(signals))
+    run_on_a_loop(_Service(loaded, listeners, tls, control).run(signals))
 
 
 def _supervise(
@@ -227,18 +227,18 @@ class _Service:
 
     def __init__(
         self,
-        works: Works,
+        loaded: LoadedDeployment,
         listeners: Listeners,
         tls: ssl.SSLContext | None,
         control: socket.socket | None = None,
     ) -> None:
-        self._works = works
+        self._loaded = loaded
         self._listeners = listeners
         self._tls = tls
         self._control = control
         self._supervisor: SupervisorClient | None = None
         self._serving: Serving  # set at the engine's start
-        self._config = works.deployment.config
+        self._config = loaded.deployment.config
         self._health = Health()
         self._serve_now = asyncio.Event()
         self._leave = asyncio.Event()
@@ -267,7 +267,7 @@ class _Service:
         if self._control is not None:
             self._supervisor = SupervisorClient(self._control, loop, self._handle_order)
         serving = self._serving = Serving(
-            self._works, self._health, self._supervisor, self._listeners
+            self._loaded, self._health, self._supervisor, self._listeners
         )
         engine = serving.engine
         try:
@@ -284,7 +284,7 @@ class _Service:
             try:
                 freeze_garbage_collector()
                 shorten_switch_interval()
-                await self._open(door, for_scrapers, self._works.model_lines(engine))
+                await self._open(door, for_scrapers, self._loaded.model_lines(engine))
                 serving.begin_tracing()
                 await _first(self._stop.wait(), self._leave.wait())
                 allowed = self._config.drain_timeout
@@ -336,7 +336,7 @@ class _Service:
             return
         self._health.set_ready()
         if self._supervisor is None:
-            _announce(self._works.deployment, self._listeners, models)
+            _announce(self._loaded.deployment, self._listeners, models)
 
     def _signalled(self) -> None:
         """A signal to one engine of a service ends this process, not the service: this engine

@@ -1,6 +1,6 @@
 """An engine with its instruments, reports and router: everything that serves, except for the door.
 
-The same behind the door of ``penstock run`` and inside another server (``embedded.py``).
+The same behind the door of ``penstock run`` and inside another server (``in_process.py``).
 """
 
 from __future__ import annotations
@@ -13,13 +13,22 @@ from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.admin.live_page import (
+    LISTS,
+    TIMELINE,
+    LivePage,
+    listed_requests,
+    recorded_request,
+)
+from penstock.admin.status import MetricsPage, Reporter, Reports, StatusPage
+from penstock.admin.trace import QUESTION as TRACE
+from penstock.admin.trace import TracePage, next_timelines
 from penstock.api.access import Access
 from penstock.api.examples import Examples
 from penstock.api.health import Health
 from penstock.api.hosts import Hosts
 from penstock.api.router import Router
 from penstock.errors import StartupError
-from penstock.executors.processes.control import SupervisorClient
 from penstock.executors.remote import passed_on
 from penstock.instrument import Instrument
 from penstock.observe.counters import Counters
@@ -28,22 +37,13 @@ from penstock.observe.recorder import Recorder
 from penstock.observe.request_log import log_request
 from penstock.observe.tracer import Window
 from penstock.service.blueprint import Application, Deployment
-from penstock.service.build import Works
-from penstock.service.live_page import (
-    LISTS,
-    TIMELINE,
-    LivePage,
-    listed_requests,
-    recorded_request,
-)
+from penstock.service.build import LoadedDeployment
+from penstock.service.door import make_router
 from penstock.service.loop import DaemonPool
-from penstock.service.opening import make_router
-from penstock.service.questions import AllEngines, Answerer
-from penstock.service.status import MetricsPage, Reporter, Reports, StatusPage
-from penstock.service.trace import QUESTION as TRACE
-from penstock.service.trace import TracePage, next_timelines
 from penstock.service.tracer import QUESTION as TRACER
 from penstock.service.tracer import report_every, window_of
+from penstock.supervisor.client import SupervisorClient
+from penstock.supervisor.queries import AllEngines, Answerer
 
 if TYPE_CHECKING:
     from penstock.observe.otel import SpanWriter
@@ -56,7 +56,7 @@ class Serving:
     """See the module. Belongs to one loop, on which it is created.
 
     Args:
-        works: open models and initialised ops.
+        loaded: open models and initialised ops.
         health: of this process; gets the engine's state.
         supervisor: the client of this engine's supervisor; None without one.
         sockets: bound sockets for external workers, by ``listening.key_of``.
@@ -72,15 +72,15 @@ class Serving:
 
     def __init__(
         self,
-        works: Works,
+        loaded: LoadedDeployment,
         health: Health,
         supervisor: SupervisorClient | None = None,
         sockets: Mapping[str, socket.socket] | None = None,
     ) -> None:
-        deployment = works.deployment
+        deployment = loaded.deployment
         config = self._config = deployment.config
         self._deployment = deployment
-        self._works = works
+        self._loaded = loaded
         self._health = health
         counters = Counters()
         self._recorder = recorder = Recorder(deployment.engine_id.index, counters)
@@ -97,11 +97,11 @@ class Serving:
             instruments.append(window)
         outgoing = passed_on if spans is None else spans.outgoing
         loop = asyncio.get_running_loop()
-        self.engine = works.engine(loop, supervisor, instruments, sockets, outgoing)
+        self.engine = loaded.engine(loop, supervisor, instruments, sockets, outgoing)
         self.reporter = Reporter(self.engine, health, counters, deployment.models)
         self.reporter.traces = None if spans is None else spans.counts
         self.writers = DaemonPool(_WRITERS, "replies")
-        self.ends = DaemonPool(_ENDS_THREADS, "ends") if works.blocking_ends else None
+        self.ends = DaemonPool(_ENDS_THREADS, "ends") if loaded.blocking_ends else None
         answerers: dict[str, Answerer] = {
             TRACE: partial(next_timelines, recorder),
             TRACER: partial(window_of, window, self.engine),
@@ -124,7 +124,7 @@ class Serving:
             StartupError: one cannot start, or they do not fit together.
         """
         await asyncio.gather(*(graph.start() for graph in self.engine.graphs))
-        self._works.check_started(self.engine)
+        self._loaded.check_started(self.engine)
 
     async def warm_up(self) -> None:
         """Make the applications, and run the example requests.

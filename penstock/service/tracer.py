@@ -12,7 +12,7 @@ from penstock.graph.dag import REQUEST
 from penstock.observe.log_files import to_a_file
 from penstock.observe.tracer import TRACER, Channel, Window, is_empty, report
 from penstock.request import REQUEST_OP_NAME
-from penstock.service.questions import AllEngines
+from penstock.supervisor.queries import AllEngines
 
 QUESTION: Final = "tracer"
 """The query for the engines' figures since the last report."""

@@ -14,7 +14,7 @@ from penstock.ops.ends import RequestOp, ResponseOp
 from penstock.ops.op import Op
 from penstock.request import Feed, Outcome
 from penstock.service.blueprint import deploy
-from penstock.service.build import Works
+from penstock.service.build import LoadedDeployment
 from penstock.service.server import PipelineServer
 
 
@@ -88,7 +88,7 @@ class AsyncStep(Step):
         return super().process(feed_batch, typical_logid)
 
 
-def works_of(specs: Sequence[StepSpec], executor: str, batch_size: int) -> Works:
+def loaded_of(specs: Sequence[StepSpec], executor: str, batch_size: int) -> LoadedDeployment:
     """The opened graph; the last op's output is the reply.
 
     Args:
@@ -106,23 +106,23 @@ def works_of(specs: Sequence[StepSpec], executor: str, batch_size: int) -> Works
         options["executor"] = executor
     if executor != "inline":
         options["concurrency"] = 2
-    return works_from(ops, options)
+    return loaded_from(ops, options)
 
 
-def works_from(ops: Sequence[Op], options: dict[str, Any]) -> Works:
+def loaded_from(ops: Sequence[Op], options: dict[str, Any]) -> LoadedDeployment:
     """The opened graph that ends in the last of these ops, all with the same options."""
     server = PipelineServer()
     server.set_response_op(ResponseOp(input_ops=[ops[-1]]))
     server.prepare_server(yml_dict={"rpc_port": 0, "op": {op.name: options for op in ops}})
-    return Works(deploy([server.blueprint()]))
+    return LoadedDeployment(deploy([server.blueprint()]))
 
 
-def answers(works: Works, feeds: Sequence[Feed]) -> list[Outcome]:
+def answers(loaded: LoadedDeployment, feeds: Sequence[Feed]) -> list[Outcome]:
     """The outcomes of these requests, submitted concurrently."""
 
     async def submit_all() -> list[Outcome]:
         loop = asyncio.get_running_loop()
-        engine = works.engine(loop)
+        engine = loaded.engine(loop)
         futures: list[asyncio.Future[Outcome]] = []
         for number, feed in enumerate(feeds):
             answer: asyncio.Future[Outcome] = loop.create_future()

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.request import Feed
-from tests.differential.graphs import KINDS, StepSpec, answers, comparable, works_of
+from tests.differential.graphs import KINDS, StepSpec, answers, comparable, loaded_of
 
 
 @st.composite
@@ -45,7 +45,7 @@ def test_the_answers_do_not_depend_on_executor_and_batch_size(
     graph: list[StepSpec], feeds: list[Feed]
 ) -> None:
     def outcomes_with(executor: str, batch_size: int) -> Any:
-        return [comparable(each) for each in answers(works_of(graph, executor, batch_size), feeds)]
+        return [comparable(each) for each in answers(loaded_of(graph, executor, batch_size), feeds)]
 
     plain = outcomes_with("inline", 1)
     assert outcomes_with("inline", 8) == plain
@@ -57,9 +57,9 @@ def test_the_answers_do_not_depend_on_executor_and_batch_size(
 def test_the_graphs_batch_requests_and_fail_some_of_them() -> None:
     graph = [StepSpec(kind="raises", inputs=(-1,), factor=2, bad=3)]
     feeds = [{"x": np.array([[n]])} for n in range(8)]
-    works = works_of(graph, "inline", 8)
+    loaded = loaded_of(graph, "inline", 8)
     sizes: list[int] = []
-    op = works.graphs[0].blueprint.graph.ops[0]
+    op = loaded.graphs[0].blueprint.graph.ops[0]
     plain = op.process
 
     def record_size(feed_batch: list[Feed], typical_logid: int = 0) -> Any:
@@ -67,6 +67,6 @@ def test_the_graphs_batch_requests_and_fail_some_of_them() -> None:
         return plain(feed_batch, typical_logid)
 
     op.process = record_size  # type: ignore[method-assign]
-    outcomes = answers(works, feeds)
+    outcomes = answers(loaded, feeds)
     assert sizes[0] == 8
     assert [outcome.error is None for outcome in outcomes] == [n % 3 != 0 for n in range(8)]

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from penstock.ops.ends import RequestOp
 from penstock.ops.op import Op
 from penstock.request import Feed
-from tests.differential.graphs import answers, comparable, works_from
+from tests.differential.graphs import answers, comparable, loaded_from
 from tests.runtimes.conftest import save, value
 
 TOLERANCE = 1e-5
@@ -62,8 +62,8 @@ def run(model: Path, feeds: list[Feed], batch_size: int) -> tuple[list[Feed], in
     """Every request's answer, and the largest number of rows in one run of the model."""
     op = RecordingOp(name="op", input_ops=[RequestOp()])
     conf = {"model_config": str(model), "thread_num": 1}
-    works = works_from([op], {"batch_size": batch_size, "local_service_conf": conf})
-    outcomes = answers(works, feeds)
+    loaded = loaded_from([op], {"batch_size": batch_size, "local_service_conf": conf})
+    outcomes = answers(loaded, feeds)
     assert [outcome.error for outcome in outcomes] == [None] * len(feeds)
     return [outcome.value or {} for outcome in outcomes], max(op.rows)
 

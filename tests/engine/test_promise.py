@@ -15,7 +15,7 @@ from penstock.engine.submission import Submission
 from penstock.errors import WrongType
 from penstock.request import Outcome
 from penstock.service.blueprint import deploy
-from penstock.service.build import Works
+from penstock.service.build import LoadedDeployment
 from tests.service.in_process import blueprint_of, root
 
 
@@ -89,8 +89,8 @@ async def test_an_engine_gives_answers_as_declared() -> None:
 
     outputs = {"y": ("FP32", [1, 1]), "rows": ("FP32", ["n"])}
     declared = Signature(inputs={"x": ("FP32", ["n", 2])}, outputs=outputs)
-    works = Works(deploy([replace(blueprint_of(mean), signature=declared)]))
-    engine = works.engine(asyncio.get_running_loop())
+    loaded = LoadedDeployment(deploy([replace(blueprint_of(mean), signature=declared)]))
+    engine = loaded.engine(asyncio.get_running_loop())
 
     async def answer(*rows: Any) -> Outcome:
         outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()

@@ -14,7 +14,7 @@ from penstock.engine.submission import Submission
 from penstock.errors import ServiceClosed
 from penstock.request import Outcome
 from penstock.service.blueprint import Blueprint, deploy
-from penstock.service.build import GraphWorks, Works
+from penstock.service.build import LoadedDeployment, LoadedGraph
 from tests.service.in_process import blueprint_of, root
 
 
@@ -36,8 +36,8 @@ def version(number: int, name: str = "a") -> Blueprint:
 
 async def test_every_request_is_answered_once_while_versions_are_replaced_under_load() -> None:
     loop = asyncio.get_running_loop()
-    works = Works(deploy([version(0), version(7, "b")]))
-    engine = works.engine(loop)
+    loaded = LoadedDeployment(deploy([version(0), version(7, "b")]))
+    engine = loaded.engine(loop)
     answers: list[list[Outcome]] = []
     retired: asyncio.Queue[ServedGraph] = asyncio.Queue()
 
@@ -59,7 +59,7 @@ async def test_every_request_is_answered_once_while_versions_are_replaced_under_
     sending = asyncio.create_task(load(stop_load))
     for number in range(1, 6):
         await asyncio.sleep(0.01)
-        new = GraphWorks(version(number), works.deployment, lambda *_: nullcontext()).build(
+        new = LoadedGraph(version(number), loaded.deployment, lambda *_: nullcontext()).build(
             engine, loop
         )
         await new.start()

@@ -160,7 +160,7 @@ async def test_a_batch_size_without_a_window_does_not_wait_and_does_not_warn() -
     op = Work(batch_size=3)
     async with service_of(op) as service:
         assert pairs(await service.call()) == {"together": "1"}
-    assert service.works.deployment.warnings == ()
+    assert service.loaded.deployment.warnings == ()
 
 
 @PLACES
@@ -239,7 +239,7 @@ async def test_two_inputs_without_a_preprocess_warn_at_start_and_are_3000() -> N
         reply = await service.call(a="1")
     assert reply.err_no == 3000
     assert "this Op has multiple previous inputs. Please override this func." in reply.err_msg
-    (warning,) = service.works.deployment.warnings
+    (warning,) = service.loaded.deployment.warnings
     assert "'join' has several inputs but no preprocess" in warning
 
 

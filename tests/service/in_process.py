@@ -17,7 +17,7 @@ from penstock.ops.ends import RequestOp, ResponseOp
 from penstock.ops.op import Op
 from penstock.protocols import paddle, pb, tensors
 from penstock.service.blueprint import Blueprint, deploy, draw_blueprint
-from penstock.service.build import Works
+from penstock.service.build import LoadedDeployment
 from penstock.service.loop import DaemonPool
 
 
@@ -42,10 +42,12 @@ def blueprint_of(
 class InProcessService:
     """A running service."""
 
-    def __init__(self, protocol: PipelineProtocol, engine: Engine, works: Works) -> None:
+    def __init__(
+        self, protocol: PipelineProtocol, engine: Engine, loaded: LoadedDeployment
+    ) -> None:
         self.protocol = protocol
         self.engine = engine
-        self.works = works
+        self.loaded = loaded
 
     async def call(self, log_id: int = 0, **feed: Any) -> paddle.Reply | pb.Response:
         """Sends texts and arrays as one request; returns the reply."""
@@ -98,11 +100,11 @@ async def service_of(
     flags: Mapping[str, Any] | None = None,
 ) -> AsyncIterator[InProcessService]:
     """Runs the service whose last op this is."""
-    works = Works(deploy([blueprint_of(last, config, flags)]))
-    engine = works.engine(asyncio.get_running_loop())
+    loaded = LoadedDeployment(deploy([blueprint_of(last, config, flags)]))
+    engine = loaded.engine(asyncio.get_running_loop())
     pool: Any = DaemonPool(4, "ends")
     try:
-        yield InProcessService(PipelineProtocol(engine, pool=pool), engine, works)
+        yield InProcessService(PipelineProtocol(engine, pool=pool), engine, loaded)
     finally:
         engine.close()
         pool.shutdown(wait=True)

@@ -11,7 +11,7 @@ from penstock import Op
 from penstock.errors import ConfigError
 from penstock.instrument import Instrument
 from penstock.service.blueprint import Blueprint, deploy
-from penstock.service.build import Works
+from penstock.service.build import LoadedDeployment
 from tests.service.in_process import blueprint_of, root
 
 
@@ -46,8 +46,8 @@ def test_ops_of_several_graphs_have_their_graph_s_name_as_a_prefix() -> None:
 
 
 async def test_an_engine_has_all_graphs_and_one_set_of_limits() -> None:
-    works = Works(deploy([graph("a", max_requests=3), graph("b")]))
-    engine = works.engine(asyncio.get_running_loop())
+    loaded = LoadedDeployment(deploy([graph("a", max_requests=3), graph("b")]))
+    engine = loaded.engine(asyncio.get_running_loop())
     assert [(each.name, each.version, each.state.value) for each in engine.graphs] == [
         ("a", "1", "serving"),
         ("b", "1", "serving"),

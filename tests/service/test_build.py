@@ -14,7 +14,7 @@ from penstock import LocalServiceHandler, Op, RequestOp, ResponseOp
 from penstock.errors import ConfigError, ModelError, StartupError
 from penstock.ops.short import Model
 from penstock.service.blueprint import deploy
-from penstock.service.build import Works, begun, init
+from penstock.service.build import LoadedDeployment, init, load
 from penstock.typed.op import TypedOp
 from tests.service.in_process import blueprint_of, root, service_of
 from tests.service.models import scale
@@ -116,7 +116,7 @@ def test_a_failed_init_op_fails_the_start_with_the_original_exception(
     last = base(Op, "op")("work", input_ops=[source])
     blueprint = blueprint_of(base(ResponseOp, "response")(input_ops=[last]))
     with caplog.at_level(logging.ERROR), pytest.raises(StartupError) as caught:
-        Works(deploy([blueprint]))
+        LoadedDeployment(deploy([blueprint]))
     assert caught.value.__cause__ is raised
     assert f"init_op failed: {type(raised).__name__}: {raised}" in str(caught.value)
     (record,) = caplog.records
@@ -144,7 +144,7 @@ def test_init_ops_run_once_each_in_the_graph_s_order() -> None:
             order.append(self.name)
 
     first = Recording("first", input_ops=[root()], concurrency=3)
-    Works(deploy([blueprint_of(Recording("second", input_ops=[first]))]))
+    LoadedDeployment(deploy([blueprint_of(Recording("second", input_ops=[first]))]))
     assert order == ["first", "second"]
 
 
@@ -184,12 +184,12 @@ class Second:
 
 
 async def test_a_second_worker_whose_class_fails_is_a_startup_error_of_the_class() -> None:
-    works = begun(
+    loaded = load(
         deploy([blueprint_of(TypedOp(Second, batched=False, inputs=root(), concurrency=2))])
     )
     message = "op 'Second': Second.__init__ failed: FileNotFoundError: .*: 'second.bin'"
     with pytest.raises(StartupError, match=message) as raised:
-        works.engine(asyncio.get_running_loop())
+        loaded.engine(asyncio.get_running_loop())
     assert isinstance(raised.value.__cause__, FileNotFoundError)
 
 
@@ -218,13 +218,13 @@ def test_a_batch_size_above_a_model_s_fixed_rows_is_a_startup_error(
     model = Model(fixed_rows_model(tmp_path / "m.onnx", rows), inputs=root(), name="net")
     deployment = deploy([blueprint_of(model, {"op": {"net": keys}})])
     if only is None:
-        begun(deployment)
+        load(deployment)
         return
     message = (
         f"op 'net': batch_size must be {only}, got {keys['batch_size']}: the model takes exactly"
     )
     with pytest.raises(StartupError, match=message):
-        begun(deployment)
+        load(deployment)
 
 
 @pytest.mark.parametrize(
@@ -242,10 +242,10 @@ def test_a_model_after_another_finds_its_inputs_among_the_outputs_or_the_start_f
     second = Model(negative(tmp_path / "second.onnx", "float[n, 3]"), inputs=first)
     deployment = deploy([blueprint_of(second)])
     if error is None:
-        begun(deployment)
+        load(deployment)
         return
     with pytest.raises(ModelError, match=error):
-        begun(deployment)
+        load(deployment)
 
 
 def negative(file: Path, x: str) -> Path:
@@ -273,13 +273,13 @@ def test_edges_that_can_never_fit_are_refused_at_the_start(
     narrow = Model(negative(tmp_path / "narrow.onnx", taken), inputs=wide)
     deployment = deploy([blueprint_of(narrow)])
     if fits:
-        begun(deployment)
+        load(deployment)
         return
     both = (
         r"op 'narrow': its model's input x \S+\[.*\] can never .* y float32\[\?, 3\] of op 'wide'"
     )
     with pytest.raises(ModelError, match=both):
-        begun(deployment)
+        load(deployment)
 
 
 async def test_what_only_shows_at_run_time_between_two_models_is_not_the_callers_error(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.service.placement import VARIABLE, show_only
+from penstock.service.affinity import VARIABLE, show_only
 
 
 def test_a_process_sees_its_own_card_only() -> None:

@@ -9,7 +9,7 @@ import pytest
 from penstock import Op
 from penstock.config.resolve import OpOptions
 from penstock.errors import ConfigError
-from penstock.service.placement import available, cpu_list, cpu_problems
+from penstock.service.affinity import available, cpu_list, cpu_problems
 from tests.service.in_process import blueprint_of, root
 
 

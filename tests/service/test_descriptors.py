@@ -5,12 +5,12 @@ import pytest
 
 from penstock.config.schema import ServiceConfig
 from penstock.errors import StartupError
+from penstock.service.door import limits_of
 from penstock.service.listening import (
     max_connections,
     raise_descriptor_limit,
     too_few_descriptors_end_the_start,
 )
-from penstock.service.opening import limits_of
 
 
 @pytest.mark.parametrize(

@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 
 from penstock.config.schema import DoorConfig, ServiceConfig
-from penstock.service.opening import limits_of
+from penstock.service.door import limits_of
 from tests.service.scripts import post, script
 from tests.services.process import running
 
 DOOR = """
 import os
 import resource
-import penstock.service.opening
-def told(frontend, limits, *more, door=penstock.service.opening.Door):
+import penstock.service.door
+def told(frontend, limits, *more, door=penstock.service.door.Door):
     os.write(1, f"at most {limits.max_connections}\\n".encode())
     return door(frontend, limits, *more)
-penstock.service.opening.Door = told
+penstock.service.door.Door = told
 _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (400, hard))
 """

@@ -16,9 +16,9 @@ import psutil
 import pytest
 
 from tests.service.scripts import post, script, until
-from tests.service.supervised import has_ended
 from tests.service.test_run_engines import is_free
 from tests.services.process import ServiceProcess, running
+from tests.supervisor.supervised import has_ended
 
 pytestmark = pytest.mark.real
 

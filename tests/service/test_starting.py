@@ -15,7 +15,7 @@ from penstock.ops.ends import RequestOp
 from penstock.ops.op import Op
 from penstock.service import build
 from penstock.service.blueprint import deploy
-from penstock.service.build import begun
+from penstock.service.build import load
 from tests.service.in_process import blueprint_of
 from tests.service.scripts import PENSTOCK, PYTHON, script
 from tests.service.test_run import run_failing
@@ -59,7 +59,7 @@ def test_a_slow_start_is_logged(
     handler = LoggedHandler()
     log.addHandler(handler)
     try:
-        begun(deploy([blueprint_of(service(lambda: logged.wait(20)), {"start_timeout": 0})]))
+        load(deploy([blueprint_of(service(lambda: logged.wait(20)), {"start_timeout": 0})]))
     finally:
         log.removeHandler(handler)
     (line,) = caplog.messages
@@ -73,7 +73,7 @@ def test_start_timeout_applies_to_each_op_separately() -> None:
         after = service(lambda: threading.Event().wait(0.4), name)
         after.set_input_ops([last])
         last = after
-    begun(deploy([blueprint_of(last, {"start_timeout": 1.0})]))
+    load(deploy([blueprint_of(last, {"start_timeout": 1.0})]))
 
 
 NATIVE = """

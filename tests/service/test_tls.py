@@ -9,7 +9,7 @@ import pytest
 
 from penstock.config.schema import ServiceConfig
 from penstock.errors import StartupError
-from penstock.service.opening import tls_of
+from penstock.service.door import tls_of
 from tests.peers.programs import program
 
 

@@ -18,10 +18,10 @@ from penstock.batching.decision import Batching
 from penstock.errors import NoProcess, StartupError
 from penstock.executors.executor import Finished, Work
 from penstock.executors.probing import VERIFYING
-from penstock.executors.processes.control import Exited, Spawner
 from penstock.executors.processes.crash_report import frames_of_the_op, how_it_ended, report
 from penstock.executors.processes.restarts import LONGEST, Restarts
 from penstock.executors.processes.slabs import SlabPool
+from penstock.executors.processes.spawner import Exited, Spawner
 from penstock.executors.processes.watchdog import (
     Supervision,
     Watchdog,

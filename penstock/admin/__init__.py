@@ -1,0 +1,1 @@
+"""Pages that operate a running service."""

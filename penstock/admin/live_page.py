@@ -1,0 +1,203 @@
+"""The live page: the running graphs, and the requests of the last minutes, for people.
+
+``GET /ui`` answers the page, which requests its data from routes below: the state of the service;
+lists of slow, failed and recent requests; one request with its timeline. Data is of all engines.
+``penstock.api.access`` decides who may see it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from typing import Any, Final
+
+import orjson
+
+from penstock.admin.status import Reports
+from penstock.api.access import Access
+from penstock.api.calls import Answer, Contents, Http, HttpCall
+from penstock.api.compression import send_packed
+from penstock.api.descriptions import ERROR, errors
+from penstock.api.errors import error_body, failed, refusal
+from penstock.api.html import page
+from penstock.api.replies import run_aside
+from penstock.errors import StartupError
+from penstock.observe.live import Shown, details, summary
+from penstock.observe.recorder import Recorder
+from penstock.protocols.heads import Headers
+from penstock.protocols.media import JSON
+from penstock.supervisor.queries import AllEngines
+
+LISTS: Final = "live lists"
+TIMELINE: Final = "live timeline"
+"""Queries to all engines: for lists of their requests, and for one request."""
+
+_MOST: Final = 32
+"""Requests in each list; a guess at what people read."""
+
+_GROUP: Final = "Operation"
+_JSON: Final[Headers] = (
+    (b"content-type", b"application/json"),
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+
+
+async def listed_requests(recorder: Recorder, threads: Executor) -> dict[str, list[Shown]]:
+    """This engine's requests: the slowest, the failed and the latest, each list in its order.
+
+    They are written in a thread: in a graph of 200 ops that takes 40 ms.
+    """
+    return await run_aside(threads, _listed, recorder.snapshot())
+
+
+def _listed(recorder: Recorder) -> dict[str, list[Shown]]:
+    now = time.monotonic()
+    return {
+        "slowest": [summary(each, now) for each in recorder.slowest(_MOST)],
+        "failed": [summary(each, now) for each in recorder.failed(2 * _MOST)],
+        "latest": [summary(each, now) for each in reversed(recorder.latest(_MOST))],
+    }
+
+
+def recorded_request(recorder: Recorder, text: str) -> Shown | None:
+    """The request of this engine with that id; see ``Recorder.find``."""
+    timeline = recorder.find(text)
+    return None if timeline is None else details(timeline, time.monotonic())
+
+
+def merged(answers: list[dict[str, list[Shown]]]) -> dict[str, list[Shown]]:
+    """The lists of several engines as one each."""
+
+    def all_of(name: str, key: Callable[[Shown], float], most: int = _MOST) -> list[Shown]:
+        return sorted((each for answer in answers for each in answer[name]), key=key)[:most]
+
+    return {
+        "slowest": all_of("slowest", lambda each: -each["ms"]),
+        "failed": all_of("failed", lambda each: each["ago"], 2 * _MOST),
+        "latest": all_of("latest", lambda each: each["ago"]),
+    }
+
+
+class LivePage:
+    """See the module. An application; see ``penstock.service.blueprint``.
+
+    Args:
+        reports: those of the service.
+        engines: queries its engines.
+        access: its access control.
+    """
+
+    def __init__(self, reports: Reports, engines: AllEngines, access: Access) -> None:
+        self._reports = reports
+        self._engines = engines
+        self._access = access
+        self._page, self._headers = page("ui.html")
+        self._making: asyncio.Task[Any] | None = None
+
+    def routes(self) -> Iterator[Http]:
+        """What it answers."""
+        text = "A page that shows the running service."
+        yield self._route("/ui", self._give_page, text, html=True)
+        text = (
+            "The state for the page: `at`, a monotonic time in seconds; `status`, as in `/status`."
+        )
+        yield self._route("/ui/state", self._give_state, text)
+        text = "Lists of slow, failed and recent requests."
+        yield self._route("/ui/requests", self._give_lists, text)
+        text = "A request with its timeline, by its data id, log id or W3C trace id."
+        missing = "No such request is stored."
+        yield self._route("/ui/requests/{id}", self._give_timeline, text, missing=missing)
+
+    def _route(
+        self,
+        path: str,
+        answer: Callable[[HttpCall], None],
+        summary: str,
+        *,
+        html: bool = False,
+        missing: str | None = None,
+    ) -> Http:
+        denied = {
+            401: Answer(text="The token is missing.", contents={JSON: ERROR}),
+            403: Answer(
+                text="The caller is on another machine, or a proxy.", contents={JSON: ERROR}
+            ),
+        }
+        if missing is not None:
+            denied[404] = Answer(text=missing, contents={JSON: ERROR})
+        kind: Contents = {"text/html": {"type": "string"}} if html else {JSON: {"type": "object"}}
+
+        def guarded(call: HttpCall, _body: bytes) -> None:
+            exchange = call.exchange
+            denial = self._access.denial(exchange.peer.address, exchange.head)
+            # The page itself has no data, and asks for the token.
+            if denial is None or (denial.status == 401 and html):
+                answer(call)
+            else:
+                call.send(error_body(*denial))
+
+        return Http(
+            "GET",
+            path,
+            guarded,
+            failed=failed,
+            refusal=refusal,
+            always=True,
+            summary=summary,
+            description="For callers on the same machine, or with the token of `ui.token`.",
+            group=_GROUP,
+            answers={
+                **errors(415, 503),
+                **denied,
+                200: Answer(text="The data, or the page.", contents=kind),
+            },
+        )
+
+    def _give_page(self, call: HttpCall) -> None:
+        send_packed(call, 200, self._headers, self._page)
+
+    def _give_state(self, call: HttpCall) -> None:
+        call.aside(self._state(call))
+
+    def _give_lists(self, call: HttpCall) -> None:
+        call.aside(self._lists(call))
+
+    def _give_timeline(self, call: HttpCall) -> None:
+        call.aside(self._timeline(call))
+
+    async def _state(self, call: HttpCall) -> None:
+        # Concurrent callers share one sum.
+        making = self._making
+        if making is None or making.done():
+            making = self._making = asyncio.create_task(self._reports.total())
+            making.add_done_callback(lambda done: done.cancelled() or done.exception())  # retrieved
+        try:
+            status = await asyncio.shield(making)
+        except (TimeoutError, StartupError):
+            call.send(error_body(503, "busy", "the sum over all engines is not available now"))
+            return
+        await self._send(call, {"at": time.monotonic(), "status": status})
+
+    async def _lists(self, call: HttpCall) -> None:
+        await self._send(call, merged(await self._engines.ask(LISTS)))
+
+    async def _timeline(self, call: HttpCall) -> None:
+        (wanted,) = call.values
+        answers = await self._engines.ask(TIMELINE, wanted)
+        kept = [each for each in answers if each is not None]
+        if not kept:
+            text = f"request {wanted} is not stored: only slow, failed and the latest ones are"
+            call.send(error_body(404, "unknown_request", text))
+            return
+        exact = [each for each in kept if each["id"] == wanted]
+        latest = min(exact or kept, key=lambda each: each["ago"])
+        await self._send(call, latest)
+
+    async def _send(self, call: HttpCall, value: Any) -> None:
+        body = await run_aside(call.shared.threads, orjson.dumps, value)
+        headers = (*_JSON, *self._access.cookie(call.exchange.head))
+        send_packed(call, 200, headers, body)

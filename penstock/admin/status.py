@@ -1,0 +1,281 @@
+"""Status reports of a running service: one engine's report, the sum over several, and the routes
+that serve them.
+
+``GET /status`` serves it as JSON, to this machine only, ``GET /metrics`` in Prometheus's format, to
+everyone. With several engines the one that gets the request sends its report to the supervisor,
+which collects those of the others and returns the sum.
+
+Counters of a sum never decrease while the service lives. An engine's last report counts while it is
+too busy to answer, and after its end; an engine that ends in order sends a last report. Only the
+counts of a killed engine since its last report are lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import Executor
+from dataclasses import asdict, fields
+from functools import partial
+from typing import Final
+
+import orjson
+
+from penstock.api.access import why_not_local
+from penstock.api.calls import Answer, Http, HttpCall
+from penstock.api.compression import send_packed
+from penstock.api.descriptions import ERROR, errors
+from penstock.api.errors import error_body, failed, refusal
+from penstock.api.health import Health
+from penstock.api.replies import run_aside
+from penstock.door.door import Door
+from penstock.engine.engine import Engine
+from penstock.engine.graph import GraphStatistics, ServedGraph
+from penstock.engine.stage import Stage
+from penstock.engine.statistics import StageStatistics
+from penstock.errors import StartupError
+from penstock.graph.dag import REQUEST
+from penstock.observe.counters import Counters
+from penstock.observe.metrics import exposition
+from penstock.observe.processes import ProcessTimes, thread_seconds
+from penstock.observe.reports import Report, packed, unpacked
+from penstock.protocols.media import JSON
+from penstock.supervisor.queries import SUM_TIMEOUT
+from penstock.tensor import described
+
+_OF_STAGE: Final = [each.name for each in fields(StageStatistics)]
+_NO_STORE: Final = ((b"cache-control", b"no-store"),)
+_JSON: Final = ((b"content-type", b"application/json"), *_NO_STORE)
+
+
+class Reporter:
+    """Makes one engine's report, of plain values.
+
+    Args:
+        engine: the engine.
+        health: the health of its process.
+        counters: an instrument of the engine.
+        models: the names of the ops' models, by op name.
+
+    Attributes:
+        door: its door; None under another server.
+        traces: counts of requests exported as spans or not; None if the export is off.
+    """
+
+    def __init__(
+        self, engine: Engine, health: Health, counters: Counters, models: Mapping[str, str]
+    ) -> None:
+        self._models = models
+        self._engine = engine
+        self._health = health
+        self._counters = counters
+        self._processes = ProcessTimes()
+        self.door: Door | None = None
+        self.traces: Mapping[str, int] | None = None
+
+    def __call__(self) -> Report:
+        """The current report."""
+        seen = self._engine.statistics()
+        ready, why = self._health.ready()
+        return {
+            "engines": 1,
+            "ready": ready,
+            "why": why,
+            "requests": {
+                "admitted": seen.admitted,
+                "answered": seen.replied,
+                "cancelled": seen.cancelled,
+                "refused": seen.refused,
+                "inside": seen.inside,
+                "waiting": seen.waiting,
+            },
+            **self._counters.of_requests(),
+            "door": self.door and asdict(self.door.statistics()),
+            "traces": dict(self.traces or {}),
+            "most_running": self._engine.options.max_running,
+            "process": {
+                **self._processes.of("", [os.getpid()]),
+                "loop": time.thread_time(),
+            },
+            "graphs": [*map(self._graph, self._engine.graphs, seen.graphs)],
+        }
+
+    def _graph(self, graph: ServedGraph, seen: GraphStatistics) -> Report:
+        signature = graph.signature
+        return {
+            "name": seen.name,
+            "version": seen.version,
+            "state": seen.state,
+            "inside": seen.inside,
+            "signature": signature and described(signature),
+            "requests": self._counters.of_graph(graph),
+            "ops": [
+                {
+                    **{name: getattr(each, name) for name in _OF_STAGE},
+                    **self._op(stage),
+                    "inputs": [graph.stages[i].name for i in inputs if i != REQUEST],
+                }
+                for each, stage, inputs in zip(
+                    seen.stages, graph.stages, graph.plan.inputs, strict=True
+                )
+            ],
+        }
+
+    def _op(self, stage: Stage) -> Report:
+        model = self._models.get(stage.name, "")
+        found = {**self._counters.of_op(stage.name), "model": model}
+        loaded = getattr(stage.executor, "loaded", None)
+        if loaded:  # else it has no worker processes
+            pids = [each["pid"] for each in loaded if each]
+            found["process"] = self._processes.of(stage.name, pids)
+        threads = getattr(stage.executor, "thread_ids", None)
+        if threads is not None:
+            found["threads"] = {"cpu": sum(map(thread_seconds, threads))}
+        policy = stage.batcher.policy
+        by = stage.batching
+        found["batching"] = {
+            "batch_size": policy.max_rows,
+            "window": policy.window,
+            "by": by and by.by,
+            "why": by and by.why,
+        }
+        return {**found, "loaded": loaded and [each and _shown(each) for each in loaded]}
+
+
+def _shown(loaded: Report) -> Report:
+    """A worker's report without its part for other workers."""
+    return {key: value for key, value in loaded.items() if key != "batching"}
+
+
+class Reports:
+    """A service's reports, as seen by one of its engines.
+
+    Args:
+        own: this engine's.
+        sum_up: returns the packed sum over all engines, given the packed report of this one; None
+            if there is no other engine.
+    """
+
+    def __init__(
+        self, own: Callable[[], Report], sum_up: Callable[[str], Awaitable[str]] | None = None
+    ) -> None:
+        self.own = own
+        self._sum_up = sum_up
+
+    async def total(self) -> Report:
+        """The sum over all engines.
+
+        Raises:
+            TimeoutError, StartupError: the supervisor is busy, or gone.
+        """
+        if self._sum_up is None:
+            return self.own()
+        async with asyncio.timeout(2 * SUM_TIMEOUT):
+            return unpacked(await self._sum_up(packed(self.own())))
+
+
+class StatusPage:
+    """``GET /status``. An application; see ``penstock.service.blueprint``."""
+
+    def __init__(self, reports: Reports) -> None:
+        self._reports = reports
+
+    def routes(self) -> Iterator[Http]:
+        """Its routes."""
+        local = "The caller is on another machine, or a proxy."
+        yield Http(
+            "GET",
+            "/status",
+            self._answer,
+            failed=failed,
+            refusal=refusal,
+            always=True,
+            summary="The status of the service.",
+            description="For callers on the same machine only.",
+            group="Operation",
+            answers={
+                **errors(415),
+                200: Answer(text="The report.", contents={JSON: {"type": "object"}}),
+                403: Answer(text=local, contents={JSON: ERROR}),
+            },
+        )
+
+    def _answer(self, call: HttpCall, body: bytes) -> None:
+        if is_local(call, "the status"):
+            call.aside(self._give(call))
+
+    async def _give(self, call: HttpCall) -> None:
+        try:
+            report = await self._reports.total()
+        except (TimeoutError, StartupError):  # the supervisor is gone or busy: use only our own
+            report = self._reports.own()
+        call.reply(200, _JSON, orjson.dumps(report))
+
+
+def is_local(call: HttpCall, what: str) -> bool:
+    """Whether the caller is on this machine; refuses any other."""
+    why = why_not_local(call.exchange.peer.address, call.exchange.head)
+    if why is not None:
+        call.send(error_body(403, "forbidden", f"{what} {why}"))
+    return why is None
+
+
+class MetricsPage:
+    """``GET /metrics``, for Prometheus. An application; see ``penstock.service.blueprint``.
+
+    Concurrent requests share one text, so that many scrapers cost the engines and the supervisor no
+    more than sequential ones.
+
+    Args:
+        reports: those of the service.
+        of_original: whether to add metrics with the original's names.
+    """
+
+    def __init__(self, reports: Reports, *, of_original: bool = False) -> None:
+        self._reports = reports
+        self._of_original = of_original
+        self._making: dict[bool, asyncio.Task[tuple[bytes, bytes]]] = {}  # by "is OpenMetrics"
+
+    def routes(self) -> Iterator[Http]:
+        """Its routes."""
+        yield Http(
+            "GET",
+            "/metrics",
+            self._answer,
+            failed=failed,
+            refusal=refusal,
+            always=True,
+            summary="Metrics for Prometheus.",
+            description="As text, or as OpenMetrics if accepted; summed over all engines.",
+            group="Operation",
+            answers={
+                **errors(415, 503),
+                200: Answer(text="The metrics.", contents={"text/plain": {"type": "string"}}),
+            },
+        )
+
+    def _answer(self, call: HttpCall, body: bytes) -> None:
+        call.aside(self._give(call))
+
+    async def _give(self, call: HttpCall) -> None:
+        accept = call.exchange.head.fields.get(b"accept", b"")
+        openmetrics = b"application/openmetrics-text" in accept.lower()
+        making = self._making.get(openmetrics)
+        if making is None or making.done():
+            making = asyncio.create_task(self._make(call.shared.threads, openmetrics))
+            making.add_done_callback(lambda done: done.cancelled() or done.exception())  # retrieved
+            self._making[openmetrics] = making
+        try:
+            kind, text = await asyncio.shield(making)
+        except (TimeoutError, StartupError):
+            # Not those of this engine alone: scrapers would see a reset of all counters.
+            call.send(error_body(503, "busy", "the sum over all engines is not available now"))
+            return
+        send_packed(call, 200, ((b"content-type", kind), *_NO_STORE), text)
+
+    async def _make(self, threads: Executor | None, openmetrics: bool) -> tuple[bytes, bytes]:
+        report = await self._reports.total()
+        write = partial(exposition, report, openmetrics=openmetrics, of_original=self._of_original)
+        return await run_aside(threads, write)

@@ -1,0 +1,1 @@
+"""The processes of a service, and their supervision."""

@@ -1,0 +1,256 @@
+"""An engine's client of its supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from penstock.errors import StartupError
+from penstock.executors.processes.spawner import Exited, Spawned
+from penstock.supervisor.messages import (
+    Answer,
+    Answers,
+    Ask,
+    Asked,
+    Failed,
+    Forked,
+    Leave,
+    Leaving,
+    Message,
+    Order,
+    Ping,
+    Pong,
+    Ready,
+    Refused,
+    Report,
+    ReportWanted,
+    Serve,
+    Spawn,
+    Stop,
+    Sum,
+    SumWanted,
+    read_file,
+    receive,
+    send,
+)
+
+
+class SupervisorClient:
+    """The engine's client of its supervisor: starts workers, and waits for their ends.
+
+    Args:
+        control: the engine's end of the socket; closed with this.
+        loop: the engine's loop.
+        obey: called with the supervisor's commands.
+
+    Threads: the loop's only.
+    """
+
+    def __init__(
+        self,
+        control: socket.socket,
+        loop: asyncio.AbstractEventLoop,
+        obey: Callable[[Order], None] = lambda order: None,
+    ) -> None:
+        control.setblocking(False)
+        self._control = control
+        self._loop = loop
+        self._handle_order = obey
+        self._numbers = itertools.count(1)
+        # One request at a time: the supervisor serves them one after the other anyhow, and so its
+        # queue, which would refuse at some length, stays short.
+        self._turn = asyncio.Lock()
+        self._pending: dict[int, asyncio.Future[Any]] = {}  # by the number of the request
+        self._exits: dict[int, asyncio.Future[Exited]] = {}
+        self._lost: str | None = None
+        loop.add_reader(control, self._read_messages)
+
+    def ready(self, models: Sequence[str] = ()) -> None:
+        """Report that this engine is ready, and its open models."""
+        self._send_message(Ready([*models]))
+
+    def leaving(self) -> None:
+        """Report that this engine got a signal to stop, and request a replacement.
+
+        Raises:
+            StartupError: the supervisor is gone.
+        """
+        self._send_message(Leaving())
+
+    async def spawn(self, op: str, index: int) -> Spawned:
+        """Start a worker.
+
+        Raises:
+            StartupError: the supervisor cannot start one, or is gone.
+        """
+        async with self._turn:
+            spawned: Spawned = await self._ask(Spawn(next(self._numbers), op, index))
+            return spawned
+
+    def report(self, number: int, text: str) -> None:
+        """Send the requested report.
+
+        Raises:
+            StartupError: the supervisor is gone.
+        """
+        self._send_message(Report(number, text))
+
+    async def sum_up(self, text: str) -> str:
+        """Return the sum of all engines' reports; ``text`` is this engine's own.
+
+        Raises:
+            StartupError: the supervisor is gone.
+        """
+        summed: str = await self._ask(SumWanted(next(self._numbers), text))
+        return summed
+
+    async def ask_others(self, question: str, seconds: float) -> list[str]:
+        """Ask all other engines; each may take ``seconds``. Returns the answers that came in time.
+
+        Raises:
+            StartupError: the supervisor is gone.
+        """
+        files: list[int] = await self._ask(Ask(next(self._numbers), question, seconds))
+        return [read_file(each) for each in files]
+
+    def answer(self, number: int, text: str) -> None:
+        """Send the answer to another engine's question.
+
+        Raises:
+            StartupError: the supervisor is gone.
+            OSError: there is no memory for it.
+        """
+        with open(os.memfd_create("penstock-answer", os.MFD_CLOEXEC), "w+") as file:
+            file.write(text)
+            file.flush()
+            self._send_message(Answer(number), file.fileno())
+
+    async def exited(self, pid: int) -> Exited:
+        """Wait until a worker has ended, and return its wait status, as of ``os.waitpid``.
+
+        To be called once for each worker: the status is not stored.
+
+        Raises:
+            LookupError: there is no such worker, or this was called before.
+            StartupError: the supervisor is gone.
+        """
+        exit_ = self._exits[pid]
+        try:
+            return await asyncio.shield(exit_)
+        finally:
+            if exit_.done() and self._exits.get(pid) is exit_:
+                del self._exits[pid]
+
+    def close(self) -> None:
+        """Close the socket. Workers live on; pending calls fail with StartupError."""
+        self._lose("the connection to the supervisor is closed")
+
+    async def _ask(self, message: Spawn | SumWanted | Ask) -> Any:
+        answer = self._pending[message.number] = self._loop.create_future()
+        try:
+            self._send_message(message)
+            return await answer
+        except asyncio.CancelledError:
+            # Maybe in the same turn of the loop in which a worker was reported.
+            if answer.done() and not answer.cancelled() and answer.exception() is None:
+                self._forget(answer.result())
+            raise
+        finally:
+            del self._pending[message.number]
+
+    def _send_message(self, message: Message, *fds: int) -> None:
+        if self._lost is not None:
+            raise StartupError(self._lost)
+        try:
+            send(self._control, message, fds)
+        except OSError as error:
+            raise StartupError(f"a message to the supervisor cannot be sent: {error}") from error
+
+    def _read_messages(self) -> None:
+        try:
+            received = receive(self._control)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._lose(f"the supervisor is gone: {error}")
+            return
+        if received is None:
+            self._lose("the supervisor is gone")
+            return
+        message, fds = received.message, received.fds
+        match message:
+            case Forked(number) if received.lost:
+                # The worker ends when it finds the other end closed.
+                for fd in fds:
+                    os.close(fd)
+                self._answer(number, StartupError("the engine has no descriptor left"))
+            case Forked(number, pid):
+                self._exits[pid] = self._loop.create_future()
+                worker = Spawned(pid, fds[1], socket.socket(fileno=fds[0]))
+                worker.socket.setblocking(False)
+                self._answer(number, worker)
+            case Refused(number, reason):
+                self._answer(number, StartupError(reason))
+            case Sum(number, text):
+                self._answer(number, text)
+            case Answers(number):
+                self._answer(number, fds)
+            case Exited(pid):
+                if pid in self._exits:
+                    self._exits[pid].set_result(message)
+            case Ping():
+                with suppress(StartupError):  # gone, or it will repeat the request
+                    self._send_message(Pong())
+            case Serve() | Leave() | Stop() | ReportWanted() | Asked():
+                self._handle_order(message)
+
+    def _answer(self, number: int, answer: Any) -> None:
+        future = self._pending.get(number)
+        if future is None or future.done():
+            self._forget(answer)
+        elif isinstance(answer, StartupError):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
+
+    def _forget(self, answer: Any) -> None:
+        """Nothing waits for the answer any more; close its descriptors, so that a new worker
+        ends.
+        """
+        if isinstance(answer, Spawned):
+            answer.socket.close()
+            os.close(answer.pidfd)
+            self._exits.pop(answer.pid, None)
+        elif isinstance(answer, list):
+            for file in answer:
+                os.close(file)
+
+    def _lose(self, why: str) -> None:
+        if self._lost is not None:
+            return
+        self._lost = why
+        self._loop.remove_reader(self._control)
+        self._control.close()
+        for future in (*self._pending.values(), *self._exits.values()):
+            if not future.done():
+                future.set_exception(StartupError(why))
+                future.exception()  # marks the exception as retrieved, in case nothing waits
+
+
+def report_failure(control: socket.socket, reason: str) -> bool:
+    """Report to the supervisor why this engine cannot start; returns whether it could be sent.
+
+    Args:
+        control: the engine's end of the socket.
+        reason: the reason, for the operator.
+    """
+    try:
+        send(control, Failed(reason))
+    except OSError:  # it has gone, or the socket is closed
+        return False
+    return True

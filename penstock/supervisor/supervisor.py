@@ -1,0 +1,659 @@
+"""The supervisor: starts the engines and their workers, and replaces engines that die or hang.
+
+The supervisor is the process that has run the user's script. It has one thread, no loop and no
+model, so it can fork at any time, and children need not import anything again.
+
+Guarantees: no child outlives the supervisor; no worker outlives its engine; a child that ends is
+reaped at once, and its engine notified; children hold no descriptors of their siblings, so that
+every end of file is seen. Only own children are reaped.
+
+The first engine starts alone, so that a common failure is reported once; then the others start
+together. When all are ready, the ports are opened, and from then on an engine that dies, or whose
+loop does not respond, is replaced; before that, its end is the service's. SIGHUP replaces all
+engines, one after the other: a new one serves before the old one is sent ``Leave``.
+
+    start ──> starting ──Ready──> ready ──> serving ──Leave──> leaving ──> end
+                 │                             │
+                 └────────── death ────────────┴──> start, with back-off
+
+A replacement starts while the old process serves; both have the same sockets, so connections are
+not interrupted.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import select
+import signal
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from typing import Final, TypeAlias
+
+from penstock.errors import StartupError
+from penstock.executors.processes.restarts import WITHIN, Restarts
+from penstock.executors.processes.spawner import Exited
+from penstock.supervisor.child_processes import (
+    Child,
+    Reaper,
+    as_shell,
+    end_all,
+    fork,
+    spared_pages,
+    status_text,
+)
+from penstock.supervisor.engine_id import EngineId
+from penstock.supervisor.messages import (
+    Answer,
+    Answers,
+    Ask,
+    Asked,
+    Failed,
+    Forked,
+    Leave,
+    Leaving,
+    Message,
+    Ping,
+    Ready,
+    Refused,
+    Report,
+    ReportWanted,
+    Serve,
+    Spawn,
+    Stop,
+    Sum,
+    SumWanted,
+    receive,
+    send,
+)
+from penstock.supervisor.queries import Queries, Sums
+from penstock.supervisor.signals import StopSignals, on_hangup, restore_hangup, signals_wake_waits
+
+_log = logging.getLogger(__name__)
+
+
+class EngineProcess:
+    """A running engine process, and the socket to it.
+
+    Args:
+        control: our end of the socket.
+        stop_timeout: seconds for it to end after ``Leave`` or ``Stop``.
+        answer_timeout: seconds for it to answer a ping, while it is ready.
+
+    Attributes:
+        failure: its reason for a failed start, if any.
+        is_ready: it has reported that it is ready.
+        is_leaving: it was sent ``Leave``, because a replacement serves.
+        kill_at: when it will be killed; None if it need not end, or has been killed.
+        talks: whether its socket is open.
+        look_at: when it is to be pinged, or must have answered.
+    """
+
+    def __init__(
+        self,
+        engine_id: EngineId,
+        child: Child,
+        control: socket.socket,
+        stop_timeout: float = math.inf,
+        answer_timeout: float = math.inf,
+    ) -> None:
+        self.engine_id = engine_id
+        self.child = child
+        self.control = control
+        self.failure: str | None = None
+        self.is_ready = False
+        self.is_leaving = False
+        self.kill_at: float | None = None
+        self.look_at = math.inf
+        self._stop_timeout = stop_timeout
+        self._answer_timeout = answer_timeout
+        self._ping_pending = False
+        self._serves_since: float | None = None
+        self.talks = True
+
+    @property
+    def serves(self) -> bool:
+        """Whether it was sent ``Serve``, and its socket is open."""
+        return self._serves_since is not None and self.talks
+
+    def has_served(self, seconds: float) -> bool:
+        """Whether it was sent ``Serve`` at least ``seconds`` ago."""
+        since = self._serves_since
+        return since is not None and time.monotonic() - since >= seconds
+
+    def look(self, now: float) -> bool:
+        """Ping it, if due; returns False if it has not answered the last ping in time."""
+        if now < self.look_at or self.kill_at is not None or not self.talks:
+            return True
+        if self._ping_pending:
+            return False
+        self._ping_pending = True
+        self.look_at = now + self._answer_timeout
+        self.send(Ping())
+        return True
+
+    def answered(self) -> None:
+        """Reset the ping timer: its loop runs, or the machine was suspended."""
+        self._ping_pending = False
+        self.look_at = time.monotonic() + self._answer_timeout / 2
+
+    def serve(self) -> None:
+        """Make it accept connections."""
+        self._serves_since = time.monotonic()
+        self.send(Serve())
+
+    def leave(self) -> None:
+        """Make it finish its requests and end, since another engine accepts in its place."""
+        self.is_leaving = True
+        self._set_kill_time()
+        self.send(Leave())
+        if not self.talks:
+            self.child.signal(signal.SIGTERM)
+
+    def stop(self, *, hurry: bool) -> None:
+        """Make it end with the service."""
+        self._set_kill_time()
+        if self.is_ready:
+            self.send(Stop(hurry))
+        if not self.is_ready or not self.talks:  # it cannot receive the message
+            self.child.signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill it, because it has not ended in time."""
+        self.kill_at = None
+        self.child.kill()
+
+    def _set_kill_time(self) -> None:
+        if self.kill_at is None:
+            self.kill_at = time.monotonic() + self._stop_timeout
+
+    def messages(self) -> Iterator[tuple[Message, list[int]]]:
+        """Its messages, with their descriptors, which the caller closes."""
+        while self.talks:
+            try:
+                received = receive(self.control)
+            except BlockingIOError:
+                return
+            except OSError:
+                received = None
+            if received is None:
+                self.talks = False
+                return
+            if received.message is not None:
+                yield received.message, received.fds
+
+    def send(self, message: Message, *fds: int) -> None:
+        """Send a message. The caller keeps the descriptors."""
+        if not self.talks:
+            return
+        try:
+            send(self.control, message, fds)
+        except OSError as error:
+            self.talks = False
+            if not isinstance(error, ConnectionError):  # it does not read, but has not closed it
+                _log.error("a message to the engine cannot be sent, and it is killed: %s", error)
+                self.child.kill()
+
+    def close(self) -> None:
+        """Close the socket."""
+        self.talks = False
+        self.control.close()
+
+
+class EngineSlot:
+    """One engine's sockets, processes and restart history.
+
+    Args:
+        engine_id: of its first process.
+        listeners: its own sockets; a Unix socket belongs to every slot.
+
+    Attributes:
+        name: for people.
+        processes: its running processes.
+        start_at: when the next process is started; None if none is due.
+        given_up: it is not restarted any more.
+    """
+
+    def __init__(self, engine_id: EngineId, listeners: Sequence[socket.socket]) -> None:
+        self.listeners = tuple(listeners)
+        self.processes: list[EngineProcess] = []
+        self.start_at: float | None = None
+        self.given_up = False
+        self.name = engine_id.name or "the engine"
+        self._next_id = engine_id
+        self._restarts = Restarts()
+
+    @property
+    def starting(self) -> EngineProcess | None:
+        """The process that is not ready yet."""
+        return next((each for each in self.processes if not each.is_ready), None)
+
+    @property
+    def serving(self) -> EngineProcess | None:
+        """The process that serves, or could."""
+        ready = (each for each in self.processes if each.is_ready and not each.is_leaving)
+        return next(ready, None)
+
+    def next_id(self) -> EngineId:
+        """The id of the next process."""
+        engine_id = self._next_id
+        self._next_id = replace(engine_id, generation=engine_id.generation + 1)
+        return engine_id
+
+    def plan_restart(self, died: EngineProcess | None) -> bool:
+        """Set ``start_at``; returns False if it is not to be restarted.
+
+        Args:
+            died: None if the fork failed.
+        """
+        now = time.monotonic()
+        worked = died is not None and died.has_served(WITHIN)
+        wait = self._restarts.died(now, had_worked=worked)
+        self.start_at = None if wait is None else now + wait
+        return wait is not None
+
+    def give_up(self, others: Collection[EngineSlot]) -> None:
+        """Close its sockets, to which the system would otherwise assign connections."""
+        self.given_up = True
+        shared = {each for other in others for each in other.listeners}
+        for listener in self.listeners:
+            if listener not in shared:
+                listener.close()
+
+
+EngineMain: TypeAlias = Callable[[EngineId, socket.socket], int]
+WorkerMain: TypeAlias = Callable[[EngineId, str, int, socket.socket], int]
+
+_GIVEN_UP: Final = 1
+_LONGEST_WAIT: Final = 3600.0  # the system limits timeouts
+_SUSPENDED: Final = 1.0  # seconds by which a wait is late after a suspension; a guess
+_LAST_WAIT: Final = 5.0  # seconds for killed children; a guess at the cleanup of a driver
+
+
+class Supervisor:
+    """The parent of one service's processes.
+
+    Args:
+        engine_main: runs an engine, with its id and its end of the control socket (see
+            ``supervisor/messages.py``); returns its exit status.
+        worker_main: runs a worker, with its engine's id, the op's name, the worker's index and its
+            end of the socket pair; returns its exit status. It must end when that socket is closed.
+        listeners: the sockets of each engine. Workers close them, and so does the supervisor when
+            it stops; until then, connections wait for the engine's next process.
+        open_ports: called once, when all engines are ready, with the models that the last one
+            reports: makes the sockets listen.
+        stop_timeout: seconds for an engine to end before it is killed.
+        answer_timeout: seconds for a ready engine to answer a ping before it is killed and
+            replaced.
+        spawns: both functions call exec; only then may there be other threads.
+
+    Threads: the main thread only.
+    """
+
+    def __init__(
+        self,
+        engine_main: EngineMain,
+        worker_main: WorkerMain,
+        listeners: Sequence[Sequence[socket.socket]] = ((),),
+        open_ports: Callable[[Sequence[str]], None] = lambda models: None,
+        stop_timeout: float = math.inf,
+        answer_timeout: float = math.inf,
+        *,
+        spawns: bool = False,
+    ) -> None:
+        self._answer_timeout = answer_timeout
+        self._spawns = spawns
+        self._engine_main = engine_main
+        self._worker_main = worker_main
+        self._slots = [
+            EngineSlot(EngineId(index=index, engines=len(listeners)), own)
+            for index, own in enumerate(listeners)
+        ]
+        self._open_ports = open_ports
+        self._stop_timeout = stop_timeout
+        self._is_open = False
+        self._stops = 0
+        self._forwarded = 0
+        self._hung_up = False
+        self._to_replace: deque[EngineSlot] = deque()  # slots whose processes are to be replaced
+        self._workers: dict[int, tuple[Child, EngineProcess]] = {}
+        self._result = 0
+        self._sums = Sums()
+        self._questions = Queries()
+        self._status: int | None = None
+        self._reaper = Reaper(adopts=os.getpid() == 1)
+        # Signals write here, to wake waits.
+        self._woken: socket.socket
+        self._waker: socket.socket
+
+    def run(self, signals: StopSignals) -> int:
+        """Run until the engines have ended; returns their exit status, 128 plus the number for a
+        signal.
+
+        SIGTERM and SIGINT stop all engines, a second signal at once.
+
+        Raises:
+            StartupError: an engine cannot start, with its reason.
+            Stopped: a signal came before this.
+        """
+        signals.forward_to(self._count_signal)
+        try:
+            with ExitStack() as stack:
+                stack.enter_context(spared_pages())
+                self._woken, self._waker = socket.socketpair()
+                for each in (self._woken, self._waker):
+                    stack.enter_context(each)
+                    each.setblocking(False)
+                stack.enter_context(signals_wake_waits(self._waker))
+                stack.enter_context(on_hangup(self._hang_up))
+                stack.callback(self._end_children)
+                self._forward_signals()  # signals from before they could wake a wait
+                if self._status is None:
+                    self._start(self._slots[0])
+                while self._status is None:
+                    self._step()
+        finally:
+            signals.pause()
+        if self._status == 0:
+            signals.end()
+            if self._stops and not self._is_open:
+                _log.info("stopped before the start was over")
+        return self._status
+
+    def _count_signal(self) -> None:
+        self._stops += 1
+
+    def _hang_up(self) -> None:
+        self._hung_up = True
+
+    def _processes(self) -> list[EngineProcess]:
+        return [engine for slot in self._slots for engine in slot.processes]
+
+    def _step(self) -> None:
+        """Wait for the next event, and handle all pending ones."""
+        wake_up = partial(self._woken.recv, 4096)
+        waiting: dict[int, Callable[[], object]] = {self._woken.fileno(): wake_up}
+        poll = select.poll()
+        poll.register(self._woken, select.POLLIN)
+        for slot in self._slots:
+            for engine in slot.processes:
+                if engine.talks:
+                    poll.register(engine.control, select.POLLIN)
+                    waiting[engine.control.fileno()] = partial(self._receive, slot, engine)
+                poll.register(engine.child.pidfd, select.POLLIN)
+                waiting[engine.child.pidfd] = partial(self._engine_died, slot, engine)
+        for worker, engine in self._workers.values():
+            poll.register(worker.pidfd, select.POLLIN)
+            waiting[worker.pidfd] = partial(self._worker_died, worker, engine)
+        left = self._time_left()
+        began = time.monotonic()
+        for fd, _ in poll.poll(left):
+            waiting[fd]()
+        self._forward_signals()
+        now = time.monotonic()
+        if now > began + left / 1000 + _SUSPENDED:  # the engines may have been suspended, too
+            for engine in self._processes():
+                if engine.is_ready:
+                    engine.answered()
+        for engine in self._processes():
+            if not engine.look(now):
+                engine.failure = f"its loop has not answered for {self._answer_timeout:g} s"
+                _log.error("%s (pid %d) is killed: %s", engine.child.name, engine.child.pid,
+                           engine.failure)  # fmt: skip
+                engine.kill()
+                engine.look_at = math.inf
+            if engine.kill_at is not None and time.monotonic() >= engine.kill_at:
+                _log.error("%s does not end, and is killed", engine.child.name)
+                engine.kill()
+        for slot in self._slots:
+            if slot.start_at is not None and time.monotonic() >= slot.start_at:
+                self._restart(slot)
+        self._give_sums()
+        self._give_answers()
+        self._replace_next()
+        self._reaper.reap({*self._workers, *(each.child.pid for each in self._processes())})
+
+    def _time_left(self) -> float:
+        """Milliseconds until the next timer."""
+        times = [slot.start_at for slot in self._slots]
+        times += [self._sums.due, self._questions.due]
+        times += [at for each in self._processes() for at in (each.kill_at, each.look_at)]
+        first = min((each for each in times if each is not None), default=math.inf)
+        first = min(max(0.0, first - time.monotonic()), self._reaper.poll_interval, _LONGEST_WAIT)
+        return first * 1000 + 1
+
+    def _forward_signals(self) -> None:
+        if self._stops and not self._forwarded:
+            for slot in self._slots:  # already dead ones did not end because of the stop
+                for engine in [each for each in slot.processes if each.child.has_ended()]:
+                    self._engine_died(slot, engine)
+        while self._forwarded < self._stops:
+            self._forwarded += 1
+            self._to_replace.clear()
+            for slot in self._slots:
+                slot.start_at = None
+                for each in slot.listeners:  # or the ports would stay open after the engines' end
+                    each.close()
+            for engine in self._processes():
+                engine.stop(hurry=self._forwarded > 1)
+        if self._stops and self._status is None and not self._processes():
+            self._status = self._result
+
+    def _start(self, slot: EngineSlot) -> None:
+        engine_id = slot.next_id()
+        others = [s for other in self._slots for s in other.listeners if s not in slot.listeners]
+        try:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs, ExitStack() as undo:
+                undo.callback(ours.close)
+                ours.setblocking(False)
+                child = fork(
+                    slot.name, partial(self._engine_main, engine_id, theirs),
+                    partial(self._leave, ours, *others), stoppable=True, spawns=self._spawns,
+                )  # fmt: skip
+                undo.pop_all()
+        except OSError as error:
+            raise StartupError(f"{slot.name} cannot be started: {error}") from error
+        slot.processes.append(
+            EngineProcess(engine_id, child, ours, self._stop_timeout, self._answer_timeout)
+        )
+
+    def _restart(self, slot: EngineSlot) -> None:
+        slot.start_at = None
+        try:
+            self._start(slot)
+        except StartupError as error:
+            _log.error("%s", error)
+            self._plan_restart(slot, None)
+
+    def _plan_restart(self, slot: EngineSlot, died: EngineProcess | None) -> None:
+        if slot.plan_restart(died):
+            return
+        _log.critical("%s has died too often, and is not restarted", slot.name)
+        slot.give_up([each for each in self._slots if not each.given_up and each is not slot])
+        if all(each.given_up for each in self._slots):
+            self._status = _GIVEN_UP
+
+    def _replace_next(self) -> None:
+        """Replace the next engine, with at most one extra process."""
+        if self._hung_up:
+            self._hung_up = False
+            if self._is_open and not self._stops:
+                text = "a changed script or config.yml takes effect only after a restart"
+                _log.info("SIGHUP: every engine process is replaced; %s", text)
+                self._to_replace = deque(each for each in self._slots if not each.given_up)
+        while (
+            self._is_open
+            and self._to_replace
+            and all(len(slot.processes) < 2 and slot.starting is None for slot in self._slots)
+        ):
+            slot = self._to_replace.popleft()
+            if slot.serving is None:
+                continue  # its next process will be new anyway
+            try:
+                self._start(slot)
+            except StartupError as error:
+                _log.error("%s is not replaced, and continues: %s", slot.name, error)
+                self._to_replace.clear()
+
+    def _receive(self, slot: EngineSlot, engine: EngineProcess) -> None:
+        for message, fds in engine.messages():
+            self._handle(slot, engine, message, fds)
+
+    def _handle(
+        self, slot: EngineSlot, engine: EngineProcess, message: Message, fds: Sequence[int] = ()
+    ) -> None:
+        if engine.is_ready:
+            engine.answered()
+        match message:
+            case Ready(models):
+                self._engine_ready(slot, engine, models)
+            case Failed(reason):
+                engine.failure = reason
+            case Leaving():
+                if self._stops:
+                    engine.stop(hurry=self._stops > 1)
+                elif not engine.is_leaving and slot not in self._to_replace:
+                    self._to_replace.appendleft(slot)
+            case Spawn():
+                self._spawn(engine, message)
+            case SumWanted(number, text):
+                others = [each for each in self._processes() if each.serves and each is not engine]
+                ours = self._sums.want(engine, number, text, others, time.monotonic())
+                for each in others:
+                    each.send(ReportWanted(ours))
+                self._give_sums()
+            case Report(number, text):
+                self._sums.take(engine, number, text)
+                self._give_sums()
+
+            case Ask(number, question, seconds):
+                others = [each for each in self._processes() if each.serves and each is not engine]
+                ours = self._questions.ask(engine, number, seconds, others, time.monotonic())
+                for each in others:
+                    each.send(Asked(ours, question))
+                self._give_answers()
+            case Answer(number):
+                for fd in fds:
+                    self._questions.take(engine, number, fd)
+                self._give_answers()
+
+    def _give_answers(self) -> None:
+        for each in self._questions.ready():
+            each.asker.send(Answers(each.number), *each.answers)
+            each.close()
+
+    def _give_sums(self) -> None:
+        for engine, number, text in self._sums.ready():
+            engine.send(Sum(number, text))
+
+    def _engine_ready(self, slot: EngineSlot, engine: EngineProcess, models: Sequence[str]) -> None:
+        predecessor = slot.serving
+        engine.is_ready = True
+        engine.answered()
+        if self._stops:
+            engine.stop(hurry=self._stops > 1)
+        elif self._is_open:
+            engine.serve()
+            if predecessor is not None:
+                predecessor.leave()
+        elif all(each.serving is not None for each in self._slots):
+            self._open_ports(models)
+            self._is_open = True
+            for each in self._processes():
+                each.serve()
+        elif slot is self._slots[0]:
+            for other in self._slots[1:]:
+                self._start(other)
+
+    def _engine_died(self, slot: EngineSlot, engine: EngineProcess) -> None:
+        for message, fds in engine.messages():
+            for fd in fds:
+                os.close(fd)
+            if isinstance(message, Ready | Failed | Report):
+                self._handle(slot, engine, message)
+        status = os.waitstatus_to_exitcode(engine.child.reap())
+        engine.close()
+        slot.processes.remove(engine)
+        self._sums.forget(engine)
+        self._questions.forget(engine)
+        self._give_answers()
+        self._give_sums()
+        for worker, its_engine in self._workers.values():
+            if its_engine is engine:
+                worker.kill()  # reaped when it has ended, which a driver may delay
+        if self._stops and status in (0, -signal.SIGTERM):  # maybe before it could handle signals
+            return
+        if self._forwarded:
+            why = engine.failure or status_text(status)
+            _log.error("%s (pid %d) ended with an error: %s", slot.name, engine.child.pid, why)
+            self._result = self._result or as_shell(status)
+        elif not self._is_open:
+            if engine.failure is not None:
+                raise StartupError(engine.failure)
+            _log.error("%s ended before it was ready: %s", slot.name, status_text(status))
+            if self._spawns and status == 0:
+                _log.error("its script was run again, and did not reach this service")
+            self._status = as_shell(status) or _GIVEN_UP  # it ended unasked
+        else:
+            self._handle_death(slot, engine, status)
+
+    def _handle_death(self, slot: EngineSlot, engine: EngineProcess, status: int) -> None:
+        """Handle the end of a process; the service continues."""
+        name, pid = slot.name, engine.child.pid
+        why = engine.failure or status_text(status)
+        if engine.is_leaving and status == 0:
+            _log.info("%s: its old process (pid %d) has ended: %s", name, pid, why)
+        elif slot.serving is not None and not engine.is_ready:
+            _log.error("%s: its new process (pid %d) did not start, and the old one continues: %s",
+                       name, pid, why)  # fmt: skip
+            self._to_replace.clear()
+        else:
+            _log.error("%s (pid %d) died: %s", name, pid, why)
+            if slot.serving is None and slot.starting is None and not self._stops:
+                self._plan_restart(slot, engine)
+
+    def _worker_died(self, worker: Child, engine: EngineProcess) -> None:
+        status = worker.reap()
+        del self._workers[worker.pid]
+        engine.send(Exited(worker.pid, status, worker.peak))
+
+    def _spawn(self, engine: EngineProcess, wanted: Spawn) -> None:
+        listeners = [each for every in self._slots for each in every.listeners]
+        try:
+            ours, theirs = socket.socketpair()
+            with ours, theirs:
+                main = partial(self._worker_main, engine.engine_id, wanted.op, wanted.index, theirs)
+                leave = partial(self._leave, ours, *listeners)
+                child = fork(f"{wanted.op}|{wanted.index}", main, leave, stoppable=False,
+                             spawns=self._spawns)  # fmt: skip
+                self._workers[child.pid] = child, engine
+                engine.send(Forked(wanted.number, child.pid), ours.fileno(), child.pidfd)
+        except (OSError, StartupError) as error:
+            engine.send(Refused(wanted.number, str(error)))
+
+    def _leave(self, *others: socket.socket) -> None:
+        """For a child: close the descriptors of the supervisor and the siblings."""
+        restore_hangup()
+        for each in (self._woken, self._waker, *others):
+            each.close()
+        for engine in self._processes():
+            engine.child.close()
+            engine.close()
+        for worker, _ in self._workers.values():
+            worker.close()
+
+    def _end_children(self) -> None:
+        """Kill and reap all remaining children."""
+        engines = self._processes()
+        for engine in engines:
+            engine.close()
+        left = [worker for worker, _ in self._workers.values()]
+        left += [engine.child for engine in engines]
+        end_all(left, _LAST_WAIT)

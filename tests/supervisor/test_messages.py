@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import os
+import resource
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.executors.processes.spawner import Exited
+from penstock.supervisor.messages import (
+    MOST_BYTES,
+    Failed,
+    Forked,
+    Leave,
+    Leaving,
+    Message,
+    Ready,
+    Refused,
+    Serve,
+    Spawn,
+    Stop,
+    Sum,
+    decode,
+    encode,
+    receive,
+    send,
+)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Ready(),
+        Failed("no such model"),
+        Leaving(),
+        Serve(),
+        Leave(),
+        Stop(False),
+        Stop(True),
+        Spawn(1, "détecter\n", 3),
+        Forked(1, 4711),
+        Refused(2, "no room"),
+        Exited(4711, 9, 1 << 40),
+    ],
+)
+def test_a_message_is_decoded_to_the_encoded_one(message: Message) -> None:
+    assert decode(encode(message)) == message
+
+
+def test_a_very_long_reason_is_cut() -> None:
+    endless = "\U0001f4a5" * 100_000
+    failed = decode(encode(Failed(endless)))
+    assert isinstance(failed, Failed)
+    assert 100 < len(failed.reason) < MOST_BYTES
+    refused = decode(encode(Refused(1, endless)))
+    assert isinstance(refused, Refused)
+    assert 100 < len(refused.reason) < MOST_BYTES
+
+
+@pytest.fixture
+def line() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        yield ours, theirs
+
+
+@pytest.mark.parametrize("length", [1, MOST_BYTES, 1 << 20])
+def test_a_message_arrives_whole_with_its_descriptors_whatever_its_length(
+    length: int, line: tuple[socket.socket, socket.socket]
+) -> None:
+    before = os.listdir("/proc/self/fd")
+    with open(os.devnull) as file:
+        send(line[0], Sum(7, "é" * length), [file.fileno()])
+        received = receive(line[1])
+        assert received is not None
+        assert (received.message, received.lost) == (Sum(7, "é" * length), False)
+        (descriptor,) = received.fds
+        assert os.path.samestat(os.fstat(descriptor), os.fstat(file.fileno()))
+        os.close(descriptor)
+    assert os.listdir("/proc/self/fd") == before
+    line[0].close()
+    assert receive(line[1]) is None
+
+
+def test_a_long_message_without_a_free_descriptor_is_lost_and_the_next_one_arrives(
+    line: tuple[socket.socket, socket.socket],
+) -> None:
+    send(line[0], Sum(7, "x" * MOST_BYTES))
+    send(line[0], Serve())
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        received = receive(line[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert received is not None
+    assert (received.message, received.fds, received.lost) == (None, [], True)
+    following = receive(line[1])
+    assert following is not None
+    assert following.message == Serve()
