@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import orjson
 
-from penstock.admin.status import Reports
 from penstock.api.access import Access
 from penstock.api.calls import Answer, Contents, Http, HttpCall
 from penstock.api.compression import send_packed
@@ -26,6 +25,7 @@ from penstock.api.replies import run_aside
 from penstock.errors import StartupError
 from penstock.observe.live import Shown, details, summary
 from penstock.observe.recorder import Recorder
+from penstock.observe.reports import total
 from penstock.protocols.heads import Headers
 from penstock.protocols.media import JSON
 from penstock.supervisor.queries import AllEngines
@@ -86,13 +86,11 @@ class LivePage:
     """See the module. An application; see ``penstock.service.blueprint``.
 
     Args:
-        reports: those of the service.
-        engines: queries its engines.
+        engines: queries the engines of the service.
         access: its access control.
     """
 
-    def __init__(self, reports: Reports, engines: AllEngines, access: Access) -> None:
-        self._reports = reports
+    def __init__(self, engines: AllEngines, access: Access) -> None:
         self._engines = engines
         self._access = access
         self._page, self._headers = page("ui.html")
@@ -173,14 +171,14 @@ class LivePage:
         # Concurrent callers share one sum.
         making = self._making
         if making is None or making.done():
-            making = self._making = asyncio.create_task(self._reports.total())
+            making = self._making = asyncio.create_task(self._engines.reports())
             making.add_done_callback(lambda done: done.cancelled() or done.exception())  # retrieved
         try:
-            status = await asyncio.shield(making)
+            reports = await asyncio.shield(making)
         except (TimeoutError, StartupError):
             call.send(error_body(503, "busy", "the sum over all engines is not available now"))
             return
-        await self._send(call, {"at": time.monotonic(), "status": status})
+        await self._send(call, {"at": time.monotonic(), "status": total(reports)})
 
     async def _lists(self, call: HttpCall) -> None:
         await self._send(call, merged(await self._engines.ask(LISTS)))

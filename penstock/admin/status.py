@@ -2,8 +2,7 @@
 that serve them.
 
 ``GET /status`` serves it as JSON, to this machine only, ``GET /metrics`` in Prometheus's format, to
-everyone. With several engines the one that gets the request sends its report to the supervisor,
-which collects those of the others and returns the sum.
+everyone. With several engines the one that gets the request adds up the reports of all.
 
 Counters of a sum never decrease while the service lives. An engine's last report counts while it is
 too busy to answer, and after its end; an engine that ends in order sends a last report. Only the
@@ -15,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import asdict, fields
 from functools import partial
@@ -40,9 +39,9 @@ from penstock.graph.dag import REQUEST
 from penstock.observe.counters import Counters
 from penstock.observe.metrics import exposition
 from penstock.observe.processes import ProcessTimes, thread_seconds
-from penstock.observe.reports import Report, packed, unpacked
+from penstock.observe.reports import Report, total
 from penstock.protocols.media import JSON
-from penstock.supervisor.queries import SUM_TIMEOUT
+from penstock.supervisor.queries import AllEngines
 from penstock.tensor import described
 
 _OF_STAGE: Final = [each.name for each in fields(StageStatistics)]
@@ -149,38 +148,11 @@ def _shown(loaded: Report) -> Report:
     return {key: value for key, value in loaded.items() if key != "batching"}
 
 
-class Reports:
-    """A service's reports, as seen by one of its engines.
-
-    Args:
-        own: this engine's.
-        sum_up: returns the packed sum over all engines, given the packed report of this one; None
-            if there is no other engine.
-    """
-
-    def __init__(
-        self, own: Callable[[], Report], sum_up: Callable[[str], Awaitable[str]] | None = None
-    ) -> None:
-        self.own = own
-        self._sum_up = sum_up
-
-    async def total(self) -> Report:
-        """The sum over all engines.
-
-        Raises:
-            TimeoutError, StartupError: the supervisor is busy, or gone.
-        """
-        if self._sum_up is None:
-            return self.own()
-        async with asyncio.timeout(2 * SUM_TIMEOUT):
-            return unpacked(await self._sum_up(packed(self.own())))
-
-
 class StatusPage:
     """``GET /status``. An application; see ``penstock.service.blueprint``."""
 
-    def __init__(self, reports: Reports) -> None:
-        self._reports = reports
+    def __init__(self, engines: AllEngines) -> None:
+        self._engines = engines
 
     def routes(self) -> Iterator[Http]:
         """Its routes."""
@@ -208,10 +180,10 @@ class StatusPage:
 
     async def _give(self, call: HttpCall) -> None:
         try:
-            report = await self._reports.total()
+            reports = await self._engines.reports()
         except (TimeoutError, StartupError):  # the supervisor is gone or busy: use only our own
-            report = self._reports.own()
-        call.reply(200, _JSON, orjson.dumps(report))
+            reports = [self._engines.own_report()]
+        call.reply(200, _JSON, orjson.dumps(total(reports)))
 
 
 def is_local(call: HttpCall, what: str) -> bool:
@@ -229,12 +201,12 @@ class MetricsPage:
     more than sequential ones.
 
     Args:
-        reports: those of the service.
+        engines: those of the service.
         of_original: whether to add metrics with the original's names.
     """
 
-    def __init__(self, reports: Reports, *, of_original: bool = False) -> None:
-        self._reports = reports
+    def __init__(self, engines: AllEngines, *, of_original: bool = False) -> None:
+        self._engines = engines
         self._of_original = of_original
         self._making: dict[bool, asyncio.Task[tuple[bytes, bytes]]] = {}  # by "is OpenMetrics"
 
@@ -276,6 +248,6 @@ class MetricsPage:
         send_packed(call, 200, ((b"content-type", kind), *_NO_STORE), text)
 
     async def _make(self, threads: Executor | None, openmetrics: bool) -> tuple[bytes, bytes]:
-        report = await self._reports.total()
+        report = total(await self._engines.reports())
         write = partial(exposition, report, openmetrics=openmetrics, of_original=self._of_original)
         return await run_aside(threads, write)

@@ -1,26 +1,11 @@
-"""Reports of engines: their form in messages, and their sum."""
+"""The sum of several engines' reports."""
 
 from __future__ import annotations
 
-import zlib
-from base64 import b85decode, b85encode
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
-import orjson
-
 Report: TypeAlias = dict[str, Any]
-
-
-def packed(report: Report) -> str:
-    """A report as text for a message."""
-    return b85encode(zlib.compress(orjson.dumps(report), 1)).decode()
-
-
-def unpacked(text: str) -> Report:
-    """The report from text of ``packed``."""
-    report: Report = orjson.loads(zlib.decompress(b85decode(text)))
-    return report
 
 
 _NOW: Final = frozenset(
@@ -30,36 +15,50 @@ _NOW: Final = frozenset(
 """Keys of gauges, which end with the process."""
 
 
-def counted(report: Any) -> Any:
+def total(reports: Sequence[Report]) -> Report:
+    """The sum of several engines' reports: numbers added, ready only if all are.
+
+    Args:
+        reports: of running engines first; then maybe that of ended ones.
+    """
+    summed: Report = _sum([*reports])
+    running = [each for each in reports if "ready" in each]
+    summed["ready"] = all(each["ready"] for each in running)
+    summed["why"] = next((each["why"] for each in running if not each["ready"]), "ok")
+    return summed
+
+
+def with_ended(ended: Report | None, last: Report | None) -> Report:
+    """The counters of ended engines, those of another one included.
+
+    Args:
+        ended: of earlier ones.
+        last: its last report; None if it has sent none.
+    """
+    reports = [ended, {"engines_ended": 1}, _counters(last)]
+    summed: Report = _sum([each for each in reports if each is not None])
+    return summed
+
+
+def _counters(report: Any) -> Any:
     """The counters of a report, which remain after the engine's end."""
     if isinstance(report, dict):
-        return {key: counted(each) for key, each in report.items() if key not in _NOW}
+        return {key: _counters(each) for key, each in report.items() if key not in _NOW}
     if isinstance(report, list):
-        return [counted(each) for each in report]
+        return [_counters(each) for each in report]
     return report
-
-
-def total(reports: Sequence[Report], ended: Sequence[Report] = ()) -> Report:
-    """The sum of several engines' reports: numbers added, ready only if all are; plus the counters
-    of ended engines.
-    """
-    summed: Report = added([*reports, *ended])
-    summed["ready"] = all(each["ready"] for each in reports)
-    summed["why"] = next((each["why"] for each in reports if not each["ready"]), "ok")
-    return summed
 
 
 _SAME: Final = frozenset(("batching", "most_running"))
 """Keys of settings, which are the same for every engine."""
 
 
-def added(values: list[Any]) -> Any:
-    """The sum of values of the same form; of other values the first."""
+def _sum(values: list[Any]) -> Any:
     first = values[0]
     if isinstance(first, dict):
         keys = dict.fromkeys(key for each in values for key in each)
         return {
-            key: found[0] if key in _SAME else added(found)
+            key: found[0] if key in _SAME else _sum(found)
             for key in keys
             if (found := [each[key] for each in values if key in each])
         }
@@ -76,4 +75,4 @@ def _sum_named(things: list[Report]) -> list[Report]:
     found: dict[tuple[Any, Any], list[Report]] = {}
     for each in things:
         found.setdefault((each["name"], each.get("version")), []).append(each)
-    return [added(same) for same in found.values()]
+    return [_sum(same) for same in found.values()]

@@ -34,7 +34,6 @@ from penstock.engine.engine import Engine
 from penstock.errors import StartupError
 from penstock.observe.log_files import logging_to_files
 from penstock.observe.logs import logging_to_stderr
-from penstock.observe.reports import packed
 from penstock.service import flags, op_servers
 from penstock.service.banner import announce, banner, check_reports
 from penstock.service.blueprint import Deployment
@@ -66,7 +65,6 @@ from penstock.supervisor.messages import (
     Asked,
     Leave,
     Order,
-    ReportWanted,
     Serve,
     Stop,
 )
@@ -301,9 +299,8 @@ class _Service:
 
     def _report_the_last(self) -> None:
         """Send a last report, so that this engine's counts remain in the service's sums."""
-        if self._supervisor is not None:
-            with suppress(StartupError):  # gone, with all sums
-                self._supervisor.report(0, packed(self._serving.reporter()))
+        with suppress(StartupError):  # the supervisor is gone, with all sums
+            self._serving.engines.send_report()
 
     async def _unless_stopped(self, step: Coroutine[Any, Any, None]) -> bool:
         """Run a step of the start. Returns False if a stop came first."""
@@ -360,11 +357,8 @@ class _Service:
                 self._serve_now.set()
             case Leave():
                 self._leave.set()
-            case Asked(number, question):
-                self._serving.engines.answer(number, question)
-            case ReportWanted(number):
-                assert self._supervisor is not None
-                self._supervisor.report(number, packed(self._serving.reporter()))
+            case Asked(number, query):
+                self._serving.engines.answer(number, query)
             case Stop(hurry):
                 self._is_the_end = True
                 if not self._stop.is_set():

@@ -20,7 +20,7 @@ from penstock.admin.live_page import (
     listed_requests,
     recorded_request,
 )
-from penstock.admin.status import MetricsPage, Reporter, Reports, StatusPage
+from penstock.admin.status import MetricsPage, Reporter, StatusPage
 from penstock.admin.trace import QUESTION as TRACE
 from penstock.admin.trace import TracePage, next_timelines
 from penstock.api.access import Access
@@ -43,7 +43,7 @@ from penstock.service.loop import DaemonPool
 from penstock.service.tracer import QUESTION as TRACER
 from penstock.service.tracer import report_every, window_of
 from penstock.supervisor.client import SupervisorClient
-from penstock.supervisor.queries import AllEngines, Answerer
+from penstock.supervisor.queries import REPORT, AllEngines, Answerer
 
 if TYPE_CHECKING:
     from penstock.observe.otel import SpanWriter
@@ -103,15 +103,14 @@ class Serving:
         self.writers = DaemonPool(_WRITERS, "replies")
         self.ends = DaemonPool(_ENDS_THREADS, "ends") if loaded.blocking_ends else None
         answerers: dict[str, Answerer] = {
+            REPORT: self.reporter,
             TRACE: partial(next_timelines, recorder),
             TRACER: partial(window_of, window, self.engine),
             LISTS: partial(listed_requests, recorder, self.writers),
             TIMELINE: partial(recorded_request, recorder),
         }
         self.engines = AllEngines(answerers, supervisor)
-        reports = Reports(self.reporter, None if supervisor is None else supervisor.sum_up)
-        self.metrics = MetricsPage(reports, of_original=config.dag.enable_prometheus)
-        self._reports = reports
+        self.metrics = MetricsPage(self.engines, of_original=config.dag.enable_prometheus)
         self._added: list[Application] = []
         self._examples: Examples
         self._tracing: asyncio.Task[None] | None = None
@@ -144,13 +143,13 @@ class Serving:
             tls: whether callers use TLS.
         """
         config = self._config
-        pages = StatusPage(self._reports), TracePage(self.engines)
+        pages = StatusPage(self.engines), TracePage(self.engines)
         more: list[Application] = [*pages, self._examples, *self._added]
         if config.metrics:
             more.append(self.metrics)
         if config.ui.enabled:
             access = Access("the live page", "ui.token", config.ui.token, tls=tls)
-            more.append(LivePage(self._reports, self.engines, access))
+            more.append(LivePage(self.engines, access))
         profile = partial(_profile_of, self._recorder)
         return make_router(
             config, self.engine, self._health, self.ends, self.writers, more, profile, hosts

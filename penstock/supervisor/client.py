@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import os
 import socket
 from collections.abc import Callable, Sequence
@@ -27,14 +28,9 @@ from penstock.supervisor.messages import (
     Pong,
     Ready,
     Refused,
-    Report,
-    ReportWanted,
     Serve,
     Spawn,
     Stop,
-    Sum,
-    SumWanted,
-    read_file,
     receive,
     send,
 )
@@ -92,43 +88,29 @@ class SupervisorClient:
             spawned: Spawned = await self._ask(Spawn(next(self._numbers), op, index))
             return spawned
 
-    def report(self, number: int, text: str) -> None:
-        """Send the requested report.
+    async def ask(self, query: str, seconds: float = 0.0, *, kept: bool = False) -> list[Any]:
+        """Ask all other engines; each may take ``seconds``. Returns the answers that came in time;
+        if ``kept``, the kept ones of all engines.
 
         Raises:
             StartupError: the supervisor is gone.
         """
-        self._send_message(Report(number, text))
+        answers: bytes = await self._ask(Ask(next(self._numbers), query, seconds, kept))
+        values: list[Any] = json.loads(answers)
+        return values
 
-    async def sum_up(self, text: str) -> str:
-        """Return the sum of all engines' reports; ``text`` is this engine's own.
+    def answer(self, number: int, answer: Any, *, kept: bool = False) -> None:
+        """Send the answer to another engine's query.
 
-        Raises:
-            StartupError: the supervisor is gone.
-        """
-        summed: str = await self._ask(SumWanted(next(self._numbers), text))
-        return summed
-
-    async def ask_others(self, question: str, seconds: float) -> list[str]:
-        """Ask all other engines; each may take ``seconds``. Returns the answers that came in time.
+        Args:
+            number: of the query; 0 if nobody asked.
+            answer: a JSON value.
+            kept: whether the supervisor keeps it.
 
         Raises:
-            StartupError: the supervisor is gone.
+            StartupError: the supervisor is gone, or there is no memory for the answer.
         """
-        files: list[int] = await self._ask(Ask(next(self._numbers), question, seconds))
-        return [read_file(each) for each in files]
-
-    def answer(self, number: int, text: str) -> None:
-        """Send the answer to another engine's question.
-
-        Raises:
-            StartupError: the supervisor is gone.
-            OSError: there is no memory for it.
-        """
-        with open(os.memfd_create("penstock-answer", os.MFD_CLOEXEC), "w+") as file:
-            file.write(text)
-            file.flush()
-            self._send_message(Answer(number), file.fileno())
+        self._send_message(Answer(number, kept, json.dumps(answer).encode()))
 
     async def exited(self, pid: int) -> Exited:
         """Wait until a worker has ended, and return its wait status, as of ``os.waitpid``.
@@ -150,7 +132,7 @@ class SupervisorClient:
         """Close the socket. Workers live on; pending calls fail with StartupError."""
         self._lose("the connection to the supervisor is closed")
 
-    async def _ask(self, message: Spawn | SumWanted | Ask) -> Any:
+    async def _ask(self, message: Spawn | Ask) -> Any:
         answer = self._pending[message.number] = self._loop.create_future()
         try:
             self._send_message(message)
@@ -163,11 +145,11 @@ class SupervisorClient:
         finally:
             del self._pending[message.number]
 
-    def _send_message(self, message: Message, *fds: int) -> None:
+    def _send_message(self, message: Message) -> None:
         if self._lost is not None:
             raise StartupError(self._lost)
         try:
-            send(self._control, message, fds)
+            send(self._control, message)
         except OSError as error:
             raise StartupError(f"a message to the supervisor cannot be sent: {error}") from error
 
@@ -196,17 +178,15 @@ class SupervisorClient:
                 self._answer(number, worker)
             case Refused(number, reason):
                 self._answer(number, StartupError(reason))
-            case Sum(number, text):
-                self._answer(number, text)
-            case Answers(number):
-                self._answer(number, fds)
+            case Answers(number, answers):
+                self._answer(number, answers)
             case Exited(pid):
                 if pid in self._exits:
                     self._exits[pid].set_result(message)
             case Ping():
                 with suppress(StartupError):  # gone, or it will repeat the request
                     self._send_message(Pong())
-            case Serve() | Leave() | Stop() | ReportWanted() | Asked():
+            case Serve() | Leave() | Stop() | Asked():
                 self._handle_order(message)
 
     def _answer(self, number: int, answer: Any) -> None:
@@ -226,9 +206,6 @@ class SupervisorClient:
             answer.socket.close()
             os.close(answer.pidfd)
             self._exits.pop(answer.pid, None)
-        elif isinstance(answer, list):
-            for file in answer:
-                os.close(file)
 
     def _lose(self, why: str) -> None:
         if self._lost is not None:

@@ -1,16 +1,15 @@
 """The protocol between an engine and its supervisor.
 
-One JSON message per packet (SOCK_SEQPACKET); a long one is in a file in memory (memfd), whose
-descriptor the packet carries. The engine sends ``Spawn`` for each worker, and then
-``Ready`` or ``Failed``. It accepts connections after ``Serve``, until ``Leave`` or ``Stop``; an
-engine that got SIGTERM itself sends ``Leaving`` and serves on until then. The supervisor answers
-each ``Spawn`` with ``Forked`` or ``Refused`` of the same number, and sends ``Exited`` when a worker
-has ended. ``Forked`` carries two descriptors: the engine's end of the worker's socket pair, and a
-pidfd of the worker. A ready engine answers each ``Ping`` with a ``Pong``. An engine that sends
-``SumWanted``, with its own report, gets a ``Sum`` of the same number: the supervisor sends
-``ReportWanted`` to the others, and each answers with ``Report``. In the same way an engine that
-sends ``Ask`` gets the ``Answers`` of the others, whatever their size: the supervisor sends
-``Asked``, and each answers with ``Answer``.
+One message per packet (SOCK_SEQPACKET): a line of JSON, after which answers have their text. A long
+message is in a file in memory (memfd), whose descriptor the packet carries.
+
+The engine sends ``Spawn`` for each worker, and then ``Ready`` or ``Failed``. It accepts connections
+after ``Serve``, until ``Leave`` or ``Stop``; an engine that got SIGTERM itself sends ``Leaving``
+and serves on until then. The supervisor answers each ``Spawn`` with ``Forked`` or ``Refused`` of
+the same number, and sends ``Exited`` when a worker has ended. ``Forked`` carries two descriptors:
+the engine's end of the worker's socket pair, and a pidfd of the worker. A ready engine answers each
+``Ping`` with a ``Pong``. An engine that sends ``Ask`` gets the ``Answers`` of the others, with the
+same number: the supervisor sends them ``Asked``, and each answers with ``Answer``.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ _log = logging.getLogger(__name__)
 MOST_BYTES: Final = 16_384
 """Of one packet: a socket's buffer has room for several."""
 
-MOST_FDS: Final = 253
-"""Most descriptors of one packet: Linux's limit."""
+_MOST_FDS: Final = 3
+"""Most descriptors of one packet: the two of ``Forked``, and the file of a long message."""
 
 _IN_FILE: Final = b"in the file"
 """The packet of a long message. Its file is the first of the descriptors."""
@@ -112,43 +111,15 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class SumWanted:
-    """The engine requests the sum of all engines' reports; this is its own."""
-
-    number: int
-    report: str
-
-
-@dataclass(frozen=True, slots=True)
-class Sum:
-    """The sum over the engines that answered in time."""
-
-    number: int
-    report: str
-
-
-@dataclass(frozen=True, slots=True)
-class ReportWanted:
-    """Requests the engine's report."""
-
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """The engine's report, in JSON."""
-
-    number: int
-    report: str
-
-
-@dataclass(frozen=True, slots=True)
 class Ask:
-    """The engine asks all others; each may take ``seconds`` for its answer."""
+    """The engine asks all others; each may take ``seconds`` for its answer. If ``kept``, it gets
+    the kept answers of all.
+    """
 
     number: int
-    question: str
+    query: str
     seconds: float
+    kept: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,27 +127,32 @@ class Asked:
     """Another engine asks."""
 
     number: int
-    question: str
+    query: str
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The engine's answer. The packet carries the descriptor of a file with its text."""
+    """The engine's answer, in JSON; the number is 0 if nobody asked. If ``kept``, the supervisor
+    keeps it.
+    """
 
     number: int
+    kept: bool
+    answer: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """The answers that came in time. The packet carries a descriptor for each."""
+    """A JSON array of answers."""
 
     number: int
+    answers: bytes
 
 
-Order: TypeAlias = Serve | Leave | Stop | ReportWanted | Asked
+Order: TypeAlias = Serve | Leave | Stop | Asked
 Message: TypeAlias = (
     Ready | Failed | Leaving | Ping | Pong | Spawn | Forked | Refused | Exited
-    | SumWanted | Sum | Report | Ask | Answer | Answers | Order
+    | Ask | Answer | Answers | Order
 )  # fmt: skip
 
 _KINDS: Final = {cls.__name__: cls for cls in get_args(Message)}
@@ -186,13 +162,16 @@ def encode(message: Message) -> bytes:
     """Encode a message."""
     if isinstance(message, Refused | Failed):
         message = replace(message, reason=message.reason[:_MOST_REASON])
-    return json.dumps([type(message).__name__, *astuple(message)]).encode()
+    values = [type(message).__name__, *astuple(message)]
+    text: bytes = values.pop() if isinstance(message, Answer | Answers) else b""
+    return b"%s\n%s" % (json.dumps(values).encode(), text)
 
 
 def decode(data: bytes) -> Message:
     """Decode a message. Not validated: both ends are trusted."""
-    name, *values = json.loads(data)
-    message: Message = _KINDS[name](*values)
+    head, _, text = data.partition(b"\n")
+    name, *values = json.loads(head)
+    message: Message = _KINDS[name](*values, *([text] if text else []))
     return message
 
 
@@ -232,19 +211,14 @@ def receive(control: socket.socket) -> Received | None:
     Raises:
         OSError: as ``recvmsg``.
     """
-    data, fds, lost = receive_packet(control, MOST_BYTES, MOST_FDS)
+    data, fds, lost = receive_packet(control, MOST_BYTES, _MOST_FDS)
     if not data:
         return None
     if data == _IN_FILE:
         if not fds:
             _log.error("a message was lost: this process has no descriptor left")
             return Received(None, [], lost)
-        data = read_file(fds.pop(0)).encode()
+        with open(fds.pop(0), "rb", buffering=0) as file:
+            file.seek(0)
+            data = file.readall()
     return Received(decode(data), fds, lost)
-
-
-def read_file(file: int) -> str:
-    """Read the text of a memfd, and close it."""
-    with open(file) as text:
-        text.seek(0)
-        return text.read()

@@ -1,8 +1,12 @@
 """Queries from one engine to all engines of its service, through the supervisor.
 
 The engine that gets a client's request answers for the whole service: it queries the others with
-``AllEngines``, each calls ``answer``, and it joins the answers. Answers may be large: they are sent
-as memfds, of which the supervisor passes on the descriptors.
+``AllEngines``, each calls ``answer``, and it joins the answers, which the supervisor passes on
+without decoding them.
+
+Reports are kept: the supervisor has the latest one of each engine, which counts while that engine
+is too busy to answer. Those of ended engines are added up, so that the counters of a service never
+decrease.
 """
 
 from __future__ import annotations
@@ -10,20 +14,22 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import isawaitable
 from typing import Any, Final, TypeAlias
 
 from penstock.errors import StartupError
-from penstock.observe.reports import Report, added, counted, packed, total, unpacked
+from penstock.observe.reports import Report, with_ended
 from penstock.supervisor.client import SupervisorClient
+from penstock.supervisor.messages import Answer, Answers, Ask
 
 _log = logging.getLogger(__name__)
 
 LATE: Final = 1.0
 """Extra seconds after which a query is answered without the missing answers."""
+
+REPORT: Final = "report"
+"""The query for reports."""
 
 Answerer: TypeAlias = Callable[..., Any]
 """Returns this engine's answer, a JSON value, or an awaitable of it. Takes the query's
@@ -34,7 +40,7 @@ class AllEngines:
     """Queries all engines. Belongs to the engine's loop.
 
     Args:
-        answerers: this engine's answerers, by query name.
+        answerers: this engine's answerers, by query name; among them ``REPORT``.
         supervisor: None if there are no other engines.
     """
 
@@ -56,86 +62,122 @@ class AllEngines:
         if self._supervisor is None:
             return [await self._ours(name, arguments)]
         others = self._others(self._supervisor, json.dumps([name, *arguments]), seconds)
-        ours, texts = await asyncio.gather(self._ours(name, arguments), others)
-        return [ours, *map(json.loads, texts)]
+        ours, answers = await asyncio.gather(self._ours(name, arguments), others)
+        return [ours, *answers]
+
+    async def reports(self) -> list[Report]:
+        """The reports of all engines: of those that do not answer in time the last one; and one
+        with the counters of ended engines, if there are any.
+
+        Raises:
+            TimeoutError, StartupError: the supervisor is busy, or gone.
+        """
+        if self._supervisor is None:
+            return [self.own_report()]
+        self.send_report()
+        async with asyncio.timeout(2 * LATE):
+            return await self._supervisor.ask(json.dumps([REPORT]), kept=True)
+
+    def own_report(self) -> Report:
+        """This engine's report."""
+        report: Report = self._answerers[REPORT]()
+        return report
+
+    def send_report(self) -> None:
+        """Send this engine's report to the supervisor, if there is one, which keeps it.
+
+        Raises:
+            StartupError: the supervisor is gone.
+        """
+        if self._supervisor is not None:
+            self._supervisor.answer(0, self.own_report(), kept=True)
 
     async def _ours(self, name: str, arguments: Sequence[Any]) -> Any:
         answer = self._answerers[name](*arguments)
         return await answer if isawaitable(answer) else answer
 
     @staticmethod
-    async def _others(supervisor: SupervisorClient, question: str, seconds: float) -> list[str]:
+    async def _others(supervisor: SupervisorClient, query: str, seconds: float) -> list[Any]:
         try:
             async with asyncio.timeout(seconds + 2 * LATE):
-                return await supervisor.ask_others(question, seconds)
+                return await supervisor.ask(query, seconds)
         except (TimeoutError, StartupError):  # the supervisor is gone or busy: use only our own
             return []
 
-    def answer(self, number: int, text: str) -> None:
+    def answer(self, number: int, query: str) -> None:
         """Answer another engine's query, when the answer is ready."""
-        task = asyncio.get_running_loop().create_task(self._answer(number, text))
+        task = asyncio.get_running_loop().create_task(self._answer(number, query))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _answer(self, number: int, text: str) -> None:
-        name, *arguments = json.loads(text)
+    async def _answer(self, number: int, query: str) -> None:
+        name, *arguments = json.loads(query)
         answer = await self._ours(name, arguments)
         assert self._supervisor is not None, "the query came from it"
         try:
-            self._supervisor.answer(number, json.dumps(answer))
-        except (StartupError, OSError) as error:
+            self._supervisor.answer(number, answer, kept=name == REPORT)
+        except StartupError as error:
             _log.info("a query was not answered: %s", error)
 
 
 class Queries:
-    """The supervisor's part: open queries, and missing answers.
+    """The supervisor's part: open queries, their answers, and the kept answers.
 
-    Engines are any hashable objects; answers are descriptors, which are closed when they are not
-    needed. Otherwise pure; time is an argument.
+    Engines are any hashable objects. Pure; time is an argument.
     """
 
     def __init__(self) -> None:
         self._numbers = 0
-        self._open: dict[int, _Question] = {}
+        self._open: dict[int, _Query] = {}
+        self._kept: dict[Any, bytes] = {}  # the latest of each running engine
+        self._ended: Report | None = None  # the counters of the ended ones
 
     @property
     def due(self) -> float | None:
         """When the earliest query times out."""
         return min((each.due for each in self._open.values()), default=None)
 
-    def ask(
-        self, asker: Any, number: int, seconds: float, others: Iterable[Any], now: float
-    ) -> int:
+    def ask(self, asker: Any, ask: Ask, others: Iterable[Any], now: float) -> int:
         """Open a query of an engine; returns its number for the other engines."""
         self._numbers += 1
-        self._open[self._numbers] = _Question(asker, number, set(others), now + seconds + LATE)
+        due = now + ask.seconds + LATE
+        self._open[self._numbers] = _Query(asker, ask.number, set(others), due, kept=ask.kept)
         return self._numbers
 
-    def take(self, engine: Any, number: int, answer: int) -> None:
+    def take(self, engine: Any, answer: Answer) -> None:
         """Store an engine's answer."""
-        question = self._open.get(number)
-        if question is not None and engine in question.missing:
-            question.missing.discard(engine)
-            question.answers.append(answer)
-        else:
-            os.close(answer)
+        query = self._open.get(answer.number)
+        if answer.kept:
+            self._kept[engine] = answer.answer
+        elif query is not None and engine in query.missing:
+            query.answers.append(answer.answer)
+        if query is not None:
+            query.missing.discard(engine)
 
     def forget(self, engine: Any) -> None:
         """Remove an engine that has ended, as asker and as answerer."""
-        for number, each in [*self._open.items()]:
+        self._open = {n: each for n, each in self._open.items() if each.asker is not engine}
+        for each in self._open.values():
             each.missing.discard(engine)
-            if each.asker is engine:
-                each.close()
-                del self._open[number]
+        last = self._kept.pop(engine, None)
+        self._ended = with_ended(self._ended, None if last is None else json.loads(last))
 
-    def ready(self, now: float | None = None) -> list[_Question]:
-        """Remove and return the queries that are complete or have timed out."""
-        now = time.monotonic() if now is None else now
+    def ready(self, now: float) -> list[tuple[Any, Answers]]:
+        """Remove the queries that are complete or have timed out. Returns the asker of each, and
+        the answers for it.
+        """
         done = [n for n, each in self._open.items() if not each.missing or each.due <= now]
-        return [self._open.pop(number) for number in done]
+        return [(each.asker, self._answers(each)) for each in map(self._open.pop, done)]
+
+    def _answers(self, query: _Query) -> Answers:
+        found = query.answers
+        if query.kept:
+            ended = [] if self._ended is None else [json.dumps(self._ended).encode()]
+            found = [*self._kept.values(), *ended]
+        return Answers(query.number, b"[%s]" % b",".join(found))
 
 
-class _Question:
+class _Query:
     """One query.
 
     Attributes:
@@ -143,83 +185,16 @@ class _Question:
         number: the asker's number of the query.
         missing: engines that have not answered.
         due: its timeout.
-        answers: descriptors of files.
+        kept: whether it is for the kept answers.
+        answers: the others.
     """
 
-    def __init__(self, asker: Any, number: int, missing: set[Any], due: float) -> None:
+    def __init__(
+        self, asker: Any, number: int, missing: set[Any], due: float, *, kept: bool
+    ) -> None:
         self.asker = asker
         self.number = number
         self.missing = missing
         self.due = due
-        self.answers: list[int] = []
-
-    def close(self) -> None:
-        """Close the answers, which were passed on or are not needed."""
-        while self.answers:
-            os.close(self.answers.pop())
-
-
-SUM_TIMEOUT: Final = 1.0
-"""Seconds that the supervisor waits for the engines' reports."""
-
-
-class Sums:
-    """The supervisor's part: open requests for a sum, and missing reports.
-
-    Engines are any hashable objects. Pure; time is an argument.
-    """
-
-    def __init__(self) -> None:
-        self._numbers = 0
-        self._open: dict[int, _Sum] = {}
-        self._latest: dict[Any, str] = {}  # of running engines
-        self._ended: list[Report] = []  # one report, the sum of all ended engines
-
-    @property
-    def due(self) -> float | None:
-        """When the earliest request times out."""
-        return min((each.due for each in self._open.values()), default=None)
-
-    def want(self, asker: Any, number: int, text: str, others: Iterable[Any], now: float) -> int:
-        """Open a request of an engine, with its own report; returns its number for the other
-        engines.
-        """
-        self._numbers += 1
-        self._latest[asker] = text
-        self._open[self._numbers] = _Sum(asker, number, set(others), now + SUM_TIMEOUT)
-        return self._numbers
-
-    def take(self, engine: Any, number: int, text: str) -> None:
-        """Store an engine's report, requested or not."""
-        self._latest[engine] = text
-        if number in self._open:
-            self._open[number].missing.discard(engine)
-
-    def forget(self, engine: Any) -> None:
-        """Remove an engine that has ended, from all requests."""
-        self._open = {n: each for n, each in self._open.items() if each.asker is not engine}
-        for each in self._open.values():
-            each.missing.discard(engine)
-        self._ended.append({"engines_ended": 1})
-        if engine in self._latest:
-            self._ended.append(counted(unpacked(self._latest.pop(engine))))
-        self._ended = [added(self._ended)]
-
-    def ready(self, now: float | None = None) -> list[tuple[Any, int, str]]:
-        """Remove and return the requests that are complete or have timed out: asker, number, text
-        of the sum.
-        """
-        now = time.monotonic() if now is None else now
-        done = [n for n, each in self._open.items() if not each.missing or each.due <= now]
-        if not done:
-            return []
-        summed = packed(total([*map(unpacked, self._latest.values())], self._ended))
-        return [(each.asker, each.number, summed) for each in map(self._open.pop, done)]
-
-
-class _Sum:
-    def __init__(self, asker: Any, number: int, missing: set[Any], due: float) -> None:
-        self.asker = asker
-        self.number = number
-        self.missing = missing
-        self.due = due
+        self.kept = kept
+        self.answers: list[bytes] = []

@@ -51,7 +51,6 @@ from penstock.supervisor.child_processes import (
 from penstock.supervisor.engine_id import EngineId
 from penstock.supervisor.messages import (
     Answer,
-    Answers,
     Ask,
     Asked,
     Failed,
@@ -62,17 +61,13 @@ from penstock.supervisor.messages import (
     Ping,
     Ready,
     Refused,
-    Report,
-    ReportWanted,
     Serve,
     Spawn,
     Stop,
-    Sum,
-    SumWanted,
     receive,
     send,
 )
-from penstock.supervisor.queries import Queries, Sums
+from penstock.supervisor.queries import Queries
 from penstock.supervisor.signals import StopSignals, on_hangup, restore_hangup, signals_wake_waits
 
 _log = logging.getLogger(__name__)
@@ -173,8 +168,8 @@ class EngineProcess:
         if self.kill_at is None:
             self.kill_at = time.monotonic() + self._stop_timeout
 
-    def messages(self) -> Iterator[tuple[Message, list[int]]]:
-        """Its messages, with their descriptors, which the caller closes."""
+    def messages(self) -> Iterator[Message]:
+        """Its messages."""
         while self.talks:
             try:
                 received = receive(self.control)
@@ -186,7 +181,7 @@ class EngineProcess:
                 self.talks = False
                 return
             if received.message is not None:
-                yield received.message, received.fds
+                yield received.message
 
     def send(self, message: Message, *fds: int) -> None:
         """Send a message. The caller keeps the descriptors."""
@@ -324,8 +319,7 @@ class Supervisor:
         self._to_replace: deque[EngineSlot] = deque()  # slots whose processes are to be replaced
         self._workers: dict[int, tuple[Child, EngineProcess]] = {}
         self._result = 0
-        self._sums = Sums()
-        self._questions = Queries()
+        self._queries = Queries()
         self._status: int | None = None
         self._reaper = Reaper(adopts=os.getpid() == 1)
         # Signals write here, to wake waits.
@@ -414,7 +408,6 @@ class Supervisor:
         for slot in self._slots:
             if slot.start_at is not None and time.monotonic() >= slot.start_at:
                 self._restart(slot)
-        self._give_sums()
         self._give_answers()
         self._replace_next()
         self._reaper.reap({*self._workers, *(each.child.pid for each in self._processes())})
@@ -422,7 +415,7 @@ class Supervisor:
     def _time_left(self) -> float:
         """Milliseconds until the next timer."""
         times = [slot.start_at for slot in self._slots]
-        times += [self._sums.due, self._questions.due]
+        times.append(self._queries.due)
         times += [at for each in self._processes() for at in (each.kill_at, each.look_at)]
         first = min((each for each in times if each is not None), default=math.inf)
         first = min(max(0.0, first - time.monotonic()), self._reaper.poll_interval, _LONGEST_WAIT)
@@ -503,12 +496,10 @@ class Supervisor:
                 self._to_replace.clear()
 
     def _receive(self, slot: EngineSlot, engine: EngineProcess) -> None:
-        for message, fds in engine.messages():
-            self._handle(slot, engine, message, fds)
+        for message in engine.messages():
+            self._handle(slot, engine, message)
 
-    def _handle(
-        self, slot: EngineSlot, engine: EngineProcess, message: Message, fds: Sequence[int] = ()
-    ) -> None:
+    def _handle(self, slot: EngineSlot, engine: EngineProcess, message: Message) -> None:
         if engine.is_ready:
             engine.answered()
         match message:
@@ -523,35 +514,19 @@ class Supervisor:
                     self._to_replace.appendleft(slot)
             case Spawn():
                 self._spawn(engine, message)
-            case SumWanted(number, text):
+            case Ask():
                 others = [each for each in self._processes() if each.serves and each is not engine]
-                ours = self._sums.want(engine, number, text, others, time.monotonic())
+                number = self._queries.ask(engine, message, others, time.monotonic())
                 for each in others:
-                    each.send(ReportWanted(ours))
-                self._give_sums()
-            case Report(number, text):
-                self._sums.take(engine, number, text)
-                self._give_sums()
-
-            case Ask(number, question, seconds):
-                others = [each for each in self._processes() if each.serves and each is not engine]
-                ours = self._questions.ask(engine, number, seconds, others, time.monotonic())
-                for each in others:
-                    each.send(Asked(ours, question))
+                    each.send(Asked(number, message.query))
                 self._give_answers()
-            case Answer(number):
-                for fd in fds:
-                    self._questions.take(engine, number, fd)
+            case Answer():
+                self._queries.take(engine, message)
                 self._give_answers()
 
     def _give_answers(self) -> None:
-        for each in self._questions.ready():
-            each.asker.send(Answers(each.number), *each.answers)
-            each.close()
-
-    def _give_sums(self) -> None:
-        for engine, number, text in self._sums.ready():
-            engine.send(Sum(number, text))
+        for engine, answers in self._queries.ready(time.monotonic()):
+            engine.send(answers)
 
     def _engine_ready(self, slot: EngineSlot, engine: EngineProcess, models: Sequence[str]) -> None:
         predecessor = slot.serving
@@ -573,18 +548,14 @@ class Supervisor:
                 self._start(other)
 
     def _engine_died(self, slot: EngineSlot, engine: EngineProcess) -> None:
-        for message, fds in engine.messages():
-            for fd in fds:
-                os.close(fd)
-            if isinstance(message, Ready | Failed | Report):
+        for message in engine.messages():
+            if isinstance(message, Ready | Failed | Answer):
                 self._handle(slot, engine, message)
         status = os.waitstatus_to_exitcode(engine.child.reap())
         engine.close()
         slot.processes.remove(engine)
-        self._sums.forget(engine)
-        self._questions.forget(engine)
+        self._queries.forget(engine)
         self._give_answers()
-        self._give_sums()
         for worker, its_engine in self._workers.values():
             if its_engine is engine:
                 worker.kill()  # reaped when it has ended, which a driver may delay

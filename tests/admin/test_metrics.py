@@ -14,11 +14,13 @@ import psutil
 import pytest
 
 from penstock import App
-from penstock.admin.status import MetricsPage, Reports
+from penstock.admin.status import MetricsPage
 from penstock.api.router import Router
 from penstock.errors import StartupError
 from penstock.observe.metrics import FAMILIES
+from penstock.observe.reports import Report
 from penstock.protocols.heads import HTTP_1_1, RequestHead
+from penstock.supervisor.queries import AllEngines
 from penstock.testing.client import client
 from tests.api.recorded_exchange import RecordedExchange
 from tests.observe.test_metrics import families, report, samples
@@ -105,16 +107,16 @@ def test_metrics_can_be_disabled_or_served_on_the_original_s_port(tmp_path: Path
 @pytest.mark.parametrize("cancelled", [0, 1])
 async def test_concurrent_scrapes_share_one_text(cancelled: int) -> None:
     """Also if the first client disconnects."""
-    sums = 0
+    queries = 0
 
-    async def sum_up(text: str) -> str:
-        nonlocal sums
-        sums += 1
-        await asyncio.sleep(0)
-        return text
+    class Engines(AllEngines):
+        async def reports(self) -> list[Report]:
+            nonlocal queries
+            queries += 1
+            await asyncio.sleep(0)
+            return [report()]
 
-    page = MetricsPage(Reports(report, sum_up))
-    router = Router(page.routes(), max_message_bytes=1000)
+    router = Router(MetricsPage(Engines({})).routes(), max_message_bytes=1000)
     for turn in (1, 2):
         exchanges = [RecordedExchange(HEAD) for _ in range(20)]
         for each in exchanges:
@@ -126,14 +128,15 @@ async def test_concurrent_scrapes_share_one_text(cancelled: int) -> None:
         while not all(each.replies for each in exchanges[cancelled:]):
             await asyncio.sleep(0.001)
         assert {each.replies[0][0] for each in exchanges[cancelled:]} == {200}
-        assert sums == turn
+        assert queries == turn
 
 
 async def test_without_the_sum_over_engines_a_scrape_is_503() -> None:
-    async def sum_up(text: str) -> str:
-        raise StartupError("the supervisor is gone")
+    class Engines(AllEngines):
+        async def reports(self) -> list[Report]:
+            raise StartupError("the supervisor is gone")
 
-    router = Router(MetricsPage(Reports(report, sum_up)).routes(), max_message_bytes=1000)
+    router = Router(MetricsPage(Engines({})).routes(), max_message_bytes=1000)
     exchange = RecordedExchange(HEAD)
     router.begin(exchange)
     while not exchange.replies:

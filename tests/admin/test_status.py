@@ -7,7 +7,6 @@ import asyncio
 import json
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,11 +15,9 @@ from penstock.admin.status import Reporter
 from penstock.api.health import Health
 from penstock.observe.counters import Counters
 from penstock.observe.recorder import Recorder
-from penstock.observe.reports import packed, total, unpacked
 from penstock.observe.status import shown
 from penstock.service.blueprint import deploy
 from penstock.service.build import LoadedDeployment
-from penstock.supervisor.queries import Sums
 from tests.service.in_process import blueprint_of, pairs, root, service_of
 from tests.service.scripts import PENSTOCK, post, script
 from tests.services.process import direct, running
@@ -45,77 +42,7 @@ async def test_a_report_has_the_counts_of_requests_and_ops() -> None:
     (op,) = graph["ops"]
     assert (op["name"], op["batches"], op["samples"], op["workers"]) == ("work", 1, 1, 1)
     assert op["seconds"]["process"] >= 0.0
-    assert unpacked(packed(report)) == report
-
-
-def report_of_one_engine(ready: bool = True, **more: Any) -> dict[str, Any]:
-    op = {"name": "a/op", "workers": 2, "batches": 3, "loaded": [{"pid": 1}]}
-    return {
-        "engines": 1,
-        "ready": ready,
-        "why": "ok" if ready else "stuck",
-        "requests": {"admitted": 5},
-        "answers": {"ok": 4, **more},
-        "graphs": [{"name": "a", "version": "1", "state": "serving", "inside": 1, "ops": [op]}],
-    }
-
-
-def test_a_sum_adds_counts_and_is_ready_if_all_engines_are() -> None:
-    summed = total([report_of_one_engine(), report_of_one_engine(ready=False, busy=2)])
-    assert (summed["engines"], summed["ready"], summed["why"]) == (2, False, "stuck")
-    assert summed["answers"] == {"ok": 8, "busy": 2}
-    (graph,) = summed["graphs"]
-    assert (graph["name"], graph["version"], graph["inside"]) == ("a", "1", 2)
-    assert graph["ops"] == [
-        {"name": "a/op", "workers": 4, "batches": 6, "loaded": [{"pid": 1}, {"pid": 1}]}
-    ]
-
-
-def test_a_sum_is_complete_with_all_reports_or_ended_engines_or_at_its_deadline() -> None:
-    text = packed(report_of_one_engine())
-    sums = Sums()
-    number = sums.want("a", 7, text, ["b", "c", "d"], 10.0)
-    assert sums.ready(10.5) == []
-    sums.take("b", number, text)
-    sums.take("b", number, text)  # a second report is ignored
-    sums.forget("c")
-    assert sums.ready(10.5) == []
-    assert sums.due == 11.0
-    ((asker, theirs, summed),) = sums.ready(11.0)
-    assert (asker, theirs, unpacked(summed)["engines"]) == ("a", 7, 2)
-    sums.take("d", number, text)  # too late
-    sums.want("a", 8, text, ["b"], 20.0)
-    sums.forget("a")
-    assert sums.ready(30.0) == []
-
-
-def sum_of(sums: Sums, asker: str, others: list[str], now: float = 0.0) -> Any:
-    sums.want(asker, 1, packed(report_of_one_engine()), others, now)
-    ((_, _, summed),) = sums.ready(now + 1.0)
-    return unpacked(summed)
-
-
-def test_counts_of_silent_and_ended_engines_stay_in_the_sum() -> None:
-    sums = Sums()
-    sums.take(
-        "b",
-        sums.want("a", 1, packed(report_of_one_engine()), ["b"], 0.0),
-        packed(report_of_one_engine()),
-    )
-    assert len(sums.ready(0.0)) == 1
-    summed = sum_of(sums, "a", ["b"])  # b does not report
-    assert (summed["requests"]["admitted"], summed["graphs"][0]["inside"]) == (10, 2)
-    sums.take("b", 0, packed(report_of_one_engine()))  # its final report
-    sums.forget("b")
-    summed = sum_of(sums, "a", ["c"])
-    assert (summed["engines"], summed["engines_ended"]) == (1, 1)
-    assert summed["requests"]["admitted"] == 10
-    (graph,) = summed["graphs"]
-    assert (graph["inside"], graph["ops"][0]["workers"], graph["ops"][0]["batches"]) == (1, 2, 6)
-    sums.forget("c")  # it has never reported
-    sums.forget("a")
-    summed = sum_of(sums, "d", [])
-    assert (summed["requests"]["admitted"], summed["engines_ended"]) == (15, 3)
+    assert json.loads(json.dumps(report)) == report
 
 
 MANY_OPS = """\

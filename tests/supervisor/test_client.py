@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import json
 import os
 import select
 import signal
@@ -17,6 +18,9 @@ from penstock.executors.processes.spawner import Exited, Spawned
 from penstock.supervisor.client import SupervisorClient, report_failure
 from penstock.supervisor.messages import (
     MOST_BYTES,
+    Answer,
+    Answers,
+    Ask,
     Failed,
     Forked,
     Leave,
@@ -30,6 +34,7 @@ from penstock.supervisor.messages import (
     Stop,
     decode,
     encode,
+    send,
 )
 
 
@@ -216,3 +221,20 @@ async def test_a_closed_connection_sends_nothing_more(
     with pytest.raises(StartupError, match="closed"):
         client.ready()
     assert supervisor.line.recv(1) == b""
+
+
+async def test_a_query_gets_its_answers_whatever_their_size(
+    client: SupervisorClient, supervisor: Supervisor
+) -> None:
+    asking = asyncio.create_task(client.ask("a query", 0.5))
+    asked = await supervisor.receive()
+    assert isinstance(asked, Ask)
+    assert (asked.query, asked.seconds, asked.kept) == ("a query", 0.5, False)
+    large = ["é" * MOST_BYTES, None]
+    send(supervisor.line, Answers(asked.number, json.dumps(large).encode()))
+    assert await asking == large
+
+
+async def test_an_answer_is_sent_as_json(client: SupervisorClient, supervisor: Supervisor) -> None:
+    client.answer(7, {"a": [1.5, "é"]}, kept=True)
+    assert await supervisor.receive() == Answer(7, True, b'{"a": [1.5, "\\u00e9"]}')

@@ -10,6 +10,10 @@ import pytest
 from penstock.executors.processes.spawner import Exited
 from penstock.supervisor.messages import (
     MOST_BYTES,
+    Answer,
+    Answers,
+    Ask,
+    Asked,
     Failed,
     Forked,
     Leave,
@@ -20,7 +24,6 @@ from penstock.supervisor.messages import (
     Serve,
     Spawn,
     Stop,
-    Sum,
     decode,
     encode,
     receive,
@@ -42,6 +45,10 @@ from penstock.supervisor.messages import (
         Forked(1, 4711),
         Refused(2, "no room"),
         Exited(4711, 9, 1 << 40),
+        Ask(3, '["trace", 1]', 0.5, False),
+        Asked(4, '["trace", 1]'),
+        Answer(4, True, b'"\n"'),
+        Answers(3, b"[]"),
     ],
 )
 def test_a_message_is_decoded_to_the_encoded_one(message: Message) -> None:
@@ -71,10 +78,10 @@ def test_a_message_arrives_whole_with_its_descriptors_whatever_its_length(
 ) -> None:
     before = os.listdir("/proc/self/fd")
     with open(os.devnull) as file:
-        send(line[0], Sum(7, "é" * length), [file.fileno()])
+        send(line[0], Answers(7, b"\n" * length), [file.fileno()])
         received = receive(line[1])
         assert received is not None
-        assert (received.message, received.lost) == (Sum(7, "é" * length), False)
+        assert (received.message, received.lost) == (Answers(7, b"\n" * length), False)
         (descriptor,) = received.fds
         assert os.path.samestat(os.fstat(descriptor), os.fstat(file.fileno()))
         os.close(descriptor)
@@ -86,7 +93,7 @@ def test_a_message_arrives_whole_with_its_descriptors_whatever_its_length(
 def test_a_long_message_without_a_free_descriptor_is_lost_and_the_next_one_arrives(
     line: tuple[socket.socket, socket.socket],
 ) -> None:
-    send(line[0], Sum(7, "x" * MOST_BYTES))
+    send(line[0], Answers(7, b"x" * MOST_BYTES))
     send(line[0], Serve())
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))

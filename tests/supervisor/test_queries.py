@@ -1,52 +1,77 @@
-"""Requests to all engines: when they are complete, and their replies."""
+"""Queries to all engines: when they are complete, and their answers."""
 
 from __future__ import annotations
 
-import os
-import tempfile
+import json
+from typing import Any
 
+from penstock.observe.reports import total
+from penstock.supervisor.messages import Answer, Answers, Ask
 from penstock.supervisor.queries import LATE, Queries
+from tests.observe.test_reports import report_of_one_engine
 
 
-def file() -> int:
-    with tempfile.TemporaryFile() as made:
-        return os.dup(made.fileno())
+def test_a_query_is_complete_with_all_answers_or_ended_engines_or_at_its_deadline() -> None:
+    queries = Queries()
+    number = queries.ask("a", Ask(7, "", 3.0, False), ["b", "c", "d"], 10.0)
+    assert queries.ready(10.5) == []
+    queries.take("b", Answer(number, False, b"1"))
+    queries.take("b", Answer(number, False, b"2"))  # a second answer is ignored
+    queries.forget("c")
+    assert queries.ready(10.5) == []
+    assert queries.due == 13.0 + LATE
+    assert queries.ready(13.0 + LATE) == [("a", Answers(7, b"[1]"))]
+    queries.take("d", Answer(number, False, b"3"))  # too late
+    number = queries.ask("a", Ask(8, "", 0.0, False), ["b", "d"], 20.0)
+    queries.take("d", Answer(number, False, b"4"))
+    queries.take("b", Answer(number, False, b"5"))
+    assert queries.ready(20.0) == [("a", Answers(8, b"[4,5]"))]
+    assert queries.due is None
 
 
-def closed(fd: int) -> bool:
-    try:
-        os.fstat(fd)
-    except OSError:
-        return True
-    return False
+def test_a_query_of_an_engine_that_has_ended_is_forgotten() -> None:
+    queries = Queries()
+    number = queries.ask("a", Ask(8, "", 0.0, False), ["b", "c"], 20.0)
+    queries.take("b", Answer(number, False, b"1"))
+    queries.forget("a")
+    assert queries.ready(30.0) == []
 
 
-def test_a_request_is_complete_with_all_replies_or_ended_engines_or_at_its_deadline() -> None:
-    questions = Queries()
-    number = questions.ask("a", 7, 3.0, ["b", "c", "d"], 10.0)
-    assert questions.ready(10.5) == []
-    first, again = file(), file()
-    questions.take("b", number, first)
-    questions.take("b", number, again)  # a second reply is ignored
-    assert closed(again)
-    questions.forget("c")
-    assert questions.ready(10.5) == []
-    assert questions.due == 13.0 + LATE
-    (answered,) = questions.ready(13.0 + LATE)
-    assert (answered.asker, answered.number, answered.answers) == ("a", 7, [first])
-    assert not closed(first)
-    answered.close()
-    assert closed(first)
-    late = file()
-    questions.take("d", number, late)
-    assert closed(late)
+REPORT = json.dumps(report_of_one_engine()).encode()
 
 
-def test_replies_to_an_engine_that_has_ended_are_closed() -> None:
-    questions = Queries()
-    number = questions.ask("a", 8, 0.0, ["b", "c"], 20.0)
-    answer = file()
-    questions.take("b", number, answer)
-    questions.forget("a")
-    assert closed(answer)
-    assert questions.ready(30.0) == []
+def sum_of(queries: Queries, asker: str, others: list[str]) -> Any:
+    """The sum of reports that the asker gets, if none of the others answers."""
+    queries.take(asker, Answer(0, True, REPORT))
+    queries.ask(asker, Ask(1, "", 0.0, True), others, 0.0)
+    ((to, answers),) = queries.ready(LATE)
+    assert (to, answers.number) == (asker, 1)
+    return total(json.loads(answers.answers))
+
+
+def test_counts_of_silent_and_ended_engines_stay_in_the_sum() -> None:
+    queries = Queries()
+    queries.take("a", Answer(0, True, REPORT))
+    queries.take("b", Answer(queries.ask("a", Ask(1, "", 0.0, True), ["b"], 0.0), True, REPORT))
+    assert len(queries.ready(0.0)) == 1
+    summed = sum_of(queries, "a", ["b"])  # b does not report
+    assert (summed["requests"]["admitted"], summed["graphs"][0]["inside"]) == (10, 2)
+    queries.take("b", Answer(0, True, REPORT))  # its final report
+    queries.forget("b")
+    summed = sum_of(queries, "a", ["c"])
+    assert (summed["engines"], summed["engines_ended"]) == (1, 1)
+    assert summed["requests"]["admitted"] == 10
+    (graph,) = summed["graphs"]
+    assert (graph["inside"], graph["ops"][0]["workers"], graph["ops"][0]["batches"]) == (1, 2, 6)
+    queries.forget("c")  # it has never reported
+    queries.forget("a")
+    summed = sum_of(queries, "d", [])
+    assert (summed["requests"]["admitted"], summed["engines_ended"]) == (15, 3)
+
+
+def test_a_late_report_is_kept_for_the_next_sum() -> None:
+    queries = Queries()
+    number = queries.ask("a", Ask(1, "", 0.0, True), ["b"], 0.0)
+    assert len(queries.ready(LATE)) == 1
+    queries.take("b", Answer(number, True, REPORT))
+    assert sum_of(queries, "a", ["b"])["engines"] == 2

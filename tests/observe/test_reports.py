@@ -1,0 +1,30 @@
+"""The sum of several engines' reports."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.observe.reports import total
+
+
+def report_of_one_engine(ready: bool = True, **more: Any) -> dict[str, Any]:
+    op = {"name": "a/op", "workers": 2, "batches": 3, "loaded": [{"pid": 1}]}
+    return {
+        "engines": 1,
+        "ready": ready,
+        "why": "ok" if ready else "stuck",
+        "requests": {"admitted": 5},
+        "answers": {"ok": 4, **more},
+        "graphs": [{"name": "a", "version": "1", "state": "serving", "inside": 1, "ops": [op]}],
+    }
+
+
+def test_a_sum_adds_counts_and_is_ready_if_all_engines_are() -> None:
+    summed = total([report_of_one_engine(), report_of_one_engine(ready=False, busy=2)])
+    assert (summed["engines"], summed["ready"], summed["why"]) == (2, False, "stuck")
+    assert summed["answers"] == {"ok": 8, "busy": 2}
+    (graph,) = summed["graphs"]
+    assert (graph["name"], graph["version"], graph["inside"]) == ("a", "1", 2)
+    assert graph["ops"] == [
+        {"name": "a/op", "workers": 4, "batches": 6, "loaded": [{"pid": 1}, {"pid": 1}]}
+    ]
