@@ -1,73 +1,46 @@
-"""The start and stop sequence of a service, signals and drain.
+"""Runs a deployment in this process: its log, its signals, and one engine or the supervisor.
 
-Start: bind both ports (a taken port fails at once), open the models and run ``init_op``, start the
-workers, listen, print the addresses. With a supervisor, the supervisor binds the ports, and the
-engines accept connections when all of them are ready.
-
-Stop: readiness becomes false, and requests are still accepted for ``drain_delay``; those that
-HTTP/2 clients sent before they received GOAWAY are accepted in any case. Then new requests are
-refused, admitted ones finish, their answers are sent, the ports are closed and the workers ended. A
-second signal ends every wait of the stop. After ``drain_delay`` a stop takes at most
-``drain_timeout``, but at least a second, whatever clients and user code do. The one exception is a
-coroutine that catches its cancellation and continues: it blocks the loop, and so the process.
+The ports are bound first: a taken port fails at once. Then models are opened and ``init_op`` runs;
+``lifecycle.py`` has the rest of an engine's start, and its stop.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 import os
 import socket
 import ssl
 import threading
-from collections.abc import Coroutine, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
-from penstock.api.health import Health
-from penstock.api.router import Router
-from penstock.door.door import Door
 from penstock.door.listeners import is_loopback
-from penstock.engine.engine import Engine
 from penstock.errors import StartupError
 from penstock.observe.log_files import logging_to_files
 from penstock.observe.logs import logging_to_stderr
 from penstock.service import flags, op_servers
 from penstock.service.banner import announce, banner, check_reports
 from penstock.service.blueprint import Deployment
-from penstock.service.build import LoadedDeployment, load
-from penstock.service.door import hosts_of, open_door, open_metrics_door, tls_of
+from penstock.service.build import load
+from penstock.service.door import tls_of
+from penstock.service.lifecycle import SEND_TIMEOUT, EngineLifecycle, cannot_replace
 from penstock.service.listening import (
-    METRICS,
     Listeners,
     addresses,
     bind_all,
     bind_worker_sockets,
-    door_sockets,
     listen_on_all,
     raise_descriptor_limit,
-    too_few_descriptors_end_the_start,
 )
 from penstock.service.loop import (
-    DaemonPool,
-    freeze_garbage_collector,
     run_on_a_loop,
-    shorten_switch_interval,
 )
 from penstock.service.model_keys import send_keys
 from penstock.service.numpy_compat import restore_numpy
 from penstock.service.processes import Processes, log_options, spawned_role
-from penstock.service.serving import Serving, import_otel
-from penstock.supervisor.client import SupervisorClient
-from penstock.supervisor.messages import (
-    Asked,
-    Leave,
-    Order,
-    Serve,
-    Stop,
-)
+from penstock.service.serving import import_otel
 from penstock.supervisor.signals import (
     Stopped,
     StopSignals,
@@ -75,26 +48,14 @@ from penstock.supervisor.signals import (
     signals_stop_the_start,
 )
 
-if TYPE_CHECKING:
-    pass
-
 _log = logging.getLogger(__name__)
-
-# Guesses, in seconds: for a complete answer to be sent; for calls whose requests have been answered
-# to return, as they may be writing a file; for idle threads to end.
-_SEND_TIMEOUT = 1.0
-_RETURN_TIMEOUT = 5.0
-_IDLE_TIMEOUT = 0.2
 
 _LONGEST_ANSWER = 30.0
 """Most seconds in which an engine's loop must answer the supervisor, or the engine is replaced: far
-more than anything should block a loop, and less than most callers wait. A guess."""
+more than anything should block a loop, and less than most callers wait."""
 
 _KILL_TIMEOUT = 5.0
-"""Seconds after the end of its drain at which an engine that has not ended is killed; a guess."""
-
-_POLL_INTERVAL = 0.05
-"""Seconds between checks whether calls have returned, of which executors do not notify us."""
+"""Seconds after the end of its drain at which an engine that has not ended is killed."""
 
 
 def run_deployment(deployment: Deployment) -> None:
@@ -140,7 +101,7 @@ def run_deployment(deployment: Deployment) -> None:
             with signals_stop_the_start() as signals, ExitStack() as stack:
                 # A supervisor, which starts later, can replace processes; nothing else can.
                 supervised = deployment.is_supervised
-                stack.enter_context(on_hangup((lambda: None) if supervised else _cannot_replace))
+                stack.enter_context(on_hangup((lambda: None) if supervised else cannot_replace))
                 tls = tls_of(deployment.config)
                 deployment = op_servers.start(send_keys(deployment), stack)
                 sockets = bind_worker_sockets(deployment, stack)
@@ -158,14 +119,6 @@ def run_deployment(deployment: Deployment) -> None:
         others = [x.name for x in threading.enumerate() if not x.daemon and x is not first]
         if others:
             _log.info("threads of the script, which its end waits for: %s", ", ".join(others))
-
-
-def _cannot_replace() -> None:
-    """The action of SIGHUP without a supervisor."""
-    _log.warning(
-        "SIGHUP has no effect: a service of one process cannot replace it while it serves;"
-        " restart the service, or set build_dag_each_worker: true"
-    )
 
 
 def _log_dir(deployment: Deployment) -> str | None:
@@ -189,7 +142,8 @@ def _serve(
     if deployment.engine_id.is_first:
         for note in loaded.notes:
             _log.warning("%s", note)
-    run_on_a_loop(_Service(loaded, listeners, tls, control).run(signals))
+    opened = partial(_announce, deployment, listeners)
+    run_on_a_loop(EngineLifecycle(loaded, listeners, tls, opened, control).run(signals))
 
 
 def _supervise(
@@ -204,7 +158,7 @@ def _supervise(
         listen_on_all(config, engines)
         _announce(processes.deployment, engines[0], models)
 
-    stop_timeout = config.drain_delay + max(config.drain_timeout, _SEND_TIMEOUT) + _KILL_TIMEOUT
+    stop_timeout = config.drain_delay + max(config.drain_timeout, SEND_TIMEOUT) + _KILL_TIMEOUT
     answer_timeout = min(config.hang_limit, _LONGEST_ANSWER) if config.hang_limit else math.inf
     if processes.supervise(engines, open_ports, signals, stop_timeout, answer_timeout):
         raise StartupError("the service ended; the messages above say why")
@@ -218,249 +172,3 @@ def _announce(deployment: Deployment, listeners: Listeners, models: Sequence[str
             "every machine that can reach %s can send requests; there is no authentication",
             config.host,
         )
-
-
-class _Service:
-    """One engine, its door and its workers, from start to stop on its loop."""
-
-    def __init__(
-        self,
-        loaded: LoadedDeployment,
-        listeners: Listeners,
-        tls: ssl.SSLContext | None,
-        control: socket.socket | None = None,
-    ) -> None:
-        self._loaded = loaded
-        self._listeners = listeners
-        self._tls = tls
-        self._control = control
-        self._supervisor: SupervisorClient | None = None
-        self._serving: Serving  # set at the engine's start
-        self._config = loaded.deployment.config
-        self._health = Health()
-        self._serve_now = asyncio.Event()
-        self._leave = asyncio.Event()
-        self._stop = asyncio.Event()
-        self._hurry = asyncio.Event()
-        self._can_be_replaced = False
-        self._is_the_end = control is None  # ending this engine ends the service
-        self._calls_until = math.inf  # when running calls are abandoned
-
-    async def run(self, signals: StopSignals) -> None:
-        loop = asyncio.get_running_loop()
-        # Not the loop's handlers: their removal restores the default ones for a moment.
-        signals.forward_to(lambda: loop.call_soon_threadsafe(self._signalled))
-        try:
-            if self._control is not None:
-                await self._serve()
-            else:
-                with on_hangup(lambda: loop.call_soon_threadsafe(_cannot_replace)):
-                    await self._serve()
-        finally:
-            signals.pause()
-        signals.end()
-
-    async def _serve(self) -> None:
-        loop = asyncio.get_running_loop()
-        if self._control is not None:
-            self._supervisor = SupervisorClient(self._control, loop, self._handle_order)
-        serving = self._serving = Serving(
-            self._loaded, self._health, self._supervisor, self._listeners
-        )
-        engine = serving.engine
-        try:
-            with too_few_descriptors_end_the_start():
-                if not await self._unless_stopped(serving.start()):
-                    return
-            if not await self._unless_stopped(serving.warm_up()):
-                return
-            hosts = hosts_of(self._config, self._listeners.values())
-            grpc = serving.router(hosts, tls=self._tls is not None)
-            door = serving.reporter.door = open_door(self._config, engine, grpc)
-            scraped = serving.metrics.routes()
-            for_scrapers = open_metrics_door(self._config, scraped, serving.writers, hosts)
-            try:
-                freeze_garbage_collector()
-                shorten_switch_interval()
-                await self._open(door, for_scrapers, self._loaded.model_lines(engine))
-                serving.begin_tracing()
-                await _first(self._stop.wait(), self._leave.wait())
-                allowed = self._config.drain_timeout
-                if not self._stop.is_set():
-                    allowed -= await self._hand_over(engine, door, grpc)
-                await self._shut_down(engine, door, grpc, serving.ends, allowed)
-            finally:
-                await door.close(0.0)
-                await for_scrapers.close(0.0)
-                self._report_the_last()
-        finally:
-            await serving.close()
-            await self._end_workers(engine)
-
-    def _report_the_last(self) -> None:
-        """Send a last report, so that this engine's counts remain in the service's sums."""
-        with suppress(StartupError):  # the supervisor is gone, with all sums
-            self._serving.engines.send_report()
-
-    async def _unless_stopped(self, step: Coroutine[Any, Any, None]) -> bool:
-        """Run a step of the start. Returns False if a stop came first."""
-        work = asyncio.ensure_future(step)
-        stopped = asyncio.create_task(self._stop.wait())
-        await asyncio.wait((work, stopped), return_when=asyncio.FIRST_COMPLETED)
-        stopped.cancel()
-        if not work.done():
-            work.cancel()
-            await asyncio.gather(work, return_exceptions=True)
-            return False
-        await work
-        return True
-
-    async def _open(self, door: Door, for_scrapers: Door, models: Sequence[str]) -> None:
-        """Accept connections; with a supervisor, when all engines are ready."""
-        if self._supervisor is not None:
-            self._can_be_replaced = True
-            self._supervisor.ready(models)
-            await _first(self._stop.wait(), self._serve_now.wait())
-        else:
-            listen_on_all(self._config, [self._listeners])
-        if self._stop.is_set():
-            return  # stopped before it was ready
-        for listener in door_sockets(self._listeners):
-            await door.listen(listener, self._tls)
-        if METRICS in self._listeners:
-            await for_scrapers.listen(self._listeners[METRICS], self._tls)
-        if self._stop.is_set():
-            return
-        self._health.set_ready()
-        if self._supervisor is None:
-            _announce(self._loaded.deployment, self._listeners, models)
-
-    def _signalled(self) -> None:
-        """A signal to one engine of a service ends this process, not the service: this engine
-        serves until another one is ready, or until a second signal comes.
-        """
-        if self._can_be_replaced and not self._leave.is_set():
-            self._can_be_replaced = False
-            try:
-                assert self._supervisor is not None
-                self._supervisor.leaving()
-            except StartupError as error:
-                _log.error("%s", error)
-            else:
-                _log.info("signal to stop: serving until another process does")
-                return
-        self._begin_stop()
-
-    def _handle_order(self, order: Order) -> None:
-        match order:
-            case Serve():
-                self._serve_now.set()
-            case Leave():
-                self._leave.set()
-            case Asked(number, query):
-                self._serving.engines.answer(number, query)
-            case Stop(hurry):
-                self._is_the_end = True
-                if not self._stop.is_set():
-                    self._begin_stop()
-                if hurry:
-                    self._hurry.set()
-
-    def _begin_stop(self) -> None:
-        """Begin to drain; from the second signal on, end every wait of the stop."""
-        if self._stop.is_set():
-            self._hurry.set()
-        self._health.set_unready("shutting down")
-        self._stop.set()
-
-    async def _hand_over(self, engine: Engine, door: Door, grpc: Router) -> float:
-        """Answer further requests on open connections, and close each connection with its answer.
-        Returns the seconds that this took: admitted requests then have the rest of
-        ``drain_timeout``.
-        """
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        allowed = self._config.drain_timeout
-        _log.info(
-            "another process accepts connections now: %s requests in flight",
-            engine.statistics().inside,
-        )
-        grpc.end_streams()  # these do not end by themselves
-        leaving = door.hand_over(allowed - min(_SEND_TIMEOUT, allowed / 10))
-        await _first(leaving, self._stop.wait())
-        return loop.time() - began
-
-    async def _shut_down(
-        self,
-        engine: Engine,
-        door: Door,
-        grpc: Router,
-        pool: DaemonPool | None,
-        allowed: float,
-    ) -> None:
-        loop = asyncio.get_running_loop()
-        _log.info("shutting down: %s requests in flight", engine.statistics().inside)
-        door.drain()
-        at_rest = asyncio.Event()
-        if self._config.drain_delay and not self._leave.is_set():
-            # Still accepting, so that load balancers have time to remove this service.
-            await _first(asyncio.sleep(self._config.drain_delay), self._hurry.wait())
-        end = loop.time() + allowed
-        await _first(door.drain_acknowledged(), self._hurry.wait(), timeout=allowed / 10)
-        engine.drain(at_rest.set)
-        door.refuse_partial()
-        self._calls_until = end - min(_SEND_TIMEOUT, self._config.drain_timeout / 10)
-        await _first(at_rest.wait(), self._hurry.wait(), timeout=self._calls_until - loop.time())
-        engine.close()
-        end = max(end, loop.time() + _SEND_TIMEOUT)
-        if pool is not None:
-            await _first(
-                _finished(pool), self._hurry.wait(), timeout=end - _SEND_TIMEOUT / 2 - loop.time()
-            )
-        grpc.end_streams()
-        if self._hurry.is_set():
-            await door.close(_SEND_TIMEOUT, for_good=self._is_the_end)
-        else:
-            # The answers are complete, but maybe not read yet.
-            closed = door.close(end - loop.time(), for_good=self._is_the_end)
-            await _first(closed, self._hurry.wait())
-        seen = engine.statistics()
-        _log.info(
-            "stopped: %s admitted, %s answered, %s cancelled, %s refused",
-            seen.admitted,
-            seen.replied,
-            seen.cancelled,
-            seen.refused,
-        )
-
-    async def _end_workers(self, engine: Engine) -> None:
-        """End the workers. Calls that do not return in time are ended with the process."""
-        loop = asyncio.get_running_loop()
-        until = min(self._calls_until, loop.time() + _RETURN_TIMEOUT)
-        while _working(engine) and loop.time() < until and not self._hurry.is_set():
-            await _first(asyncio.sleep(_POLL_INTERVAL), self._hurry.wait())
-        # Hooks ``close`` may take a while, but not after calls that hang.
-        left = self._calls_until - loop.time()
-        hurry = _working(engine) or self._hurry.is_set() or left < _IDLE_TIMEOUT
-        timeout = _IDLE_TIMEOUT if hurry else min(_RETURN_TIMEOUT, left)
-        await asyncio.gather(*(graph.close(timeout) for graph in engine.graphs))
-
-
-async def _first(*waits: Coroutine[Any, Any, Any], timeout: float | None = None) -> None:
-    """Wait until one of them is done, or for the timeout; cancel the others."""
-    tasks = [asyncio.create_task(each) for each in waits]
-    await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-    for task in tasks:
-        task.cancel()
-
-
-def _working(engine: Engine) -> bool:
-    """Whether a call of an op is still running."""
-    return any(stage.idle < stage.workers for stage in engine.statistics().stages)
-
-
-async def _finished(pool: DaemonPool) -> None:
-    """Wait for all current calls of the pool."""
-    calls = [asyncio.wrap_future(future) for future in pool.unfinished()]
-    if calls:
-        await asyncio.wait(calls)

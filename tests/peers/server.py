@@ -15,8 +15,8 @@ from typing import Any
 
 from penstock import Op, WebService
 from penstock.door.listeners import bind
-from penstock.service import run
-from penstock.service.run import open_door
+from penstock.service import lifecycle
+from penstock.service.door import open_door
 
 CONFIG = {"http_port": 0, "rpc_port": 0, "op": {"echo": {"executor": "inline"}}}
 
@@ -60,7 +60,7 @@ def open_door_with_tls(*arguments: Any) -> Any:
 
 
 if __name__ == "__main__":
-    run.open_door = open_door_with_tls
+    lifecycle.open_door = open_door_with_tls
     service = Peers(name="echo")
     service.prepare_pipeline_config(yml_dict=CONFIG)
     service.run_service()
