@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Container, Iterator, Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from penstock.config.problems import Problem
 from penstock.config.resolve import OpOptions
@@ -16,9 +16,7 @@ from penstock.observe.metrics import MULTIPROCESS, own_metrics
 from penstock.ops.ends import RequestOp, ResponseOp
 from penstock.ops.hooks import is_coroutine, may_be_coroutine, overrides
 from penstock.ops.op import Op
-
-if TYPE_CHECKING:
-    from penstock.service.blueprint import Graph
+from penstock.service.graph import Graph
 
 HOOKS: Final[dict[type[Op], tuple[str, ...]]] = {
     RequestOp: ("unpack_request_package", "init_op"),

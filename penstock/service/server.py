@@ -122,7 +122,7 @@ class _Servable:
         """Names of the ops of its graph; empty without a graph."""
         if self._response_op is None:
             return frozenset()
-        from penstock.service.blueprint import graph_of
+        from penstock.service.graph import graph_of
 
         return frozenset(graph_of(self._response_op).plan.names)
 

@@ -8,7 +8,7 @@ import pytest
 
 from penstock import Op, PipelineServer, RequestOp, ResponseOp
 from penstock.errors import GraphError
-from penstock.service.blueprint import graph_of
+from penstock.service.graph import graph_of
 from tests.service.in_process import blueprint_of, pairs, service_of
 
 
