@@ -1,4 +1,4 @@
-"""The command line: ``penstock run|worker|check|status|client|bench|plan|version``.
+"""The command ``penstock``; each subcommand is a function.
 
 Heavy imports stand inside the commands, so that ``--help``, ``version`` and typing errors answer at
 once.
@@ -184,7 +184,7 @@ def run(
 )
 def serve(context: typer.Context) -> None:
     """Serve saved models; penstock serve --help lists the flags."""
-    from penstock.service.model_server import parse
+    from penstock.service.serve_flags import parse
     from penstock.supervisor.signals import Stopped, signals_stop_the_start
 
     with _errors_end_the_command(), signals_stop_the_start() as signals:

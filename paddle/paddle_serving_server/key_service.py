@@ -20,7 +20,8 @@ from types import FrameType
 from typing import Any, ClassVar, Final
 
 from penstock.errors import StartupError
-from penstock.service.model_server import DEFAULT_PORT, parse, parser
+from penstock.service.model_server import DEFAULT_PORT
+from penstock.service.serve_flags import parse, parser
 from penstock.supervisor.child_processes import Child, ends_within, fork
 from penstock_paddle import DEFAULTS
 

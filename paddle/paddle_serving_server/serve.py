@@ -57,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _waits_for_key(arguments: Sequence[str]) -> bool:
-    from penstock.service.model_server import parser
+    from penstock.service.serve_flags import parser
 
     if {"-h", "--help"} & {*arguments}:
         return False
@@ -71,7 +71,7 @@ def _waits_for_key(arguments: Sequence[str]) -> bool:
 def _recorded(arguments: Sequence[str]) -> AbstractContextManager[None]:
     """See ``recorded``. Records nothing if the arguments are invalid: the server reports that."""
     from penstock.config.load import from_environment
-    from penstock.service.model_server import parse
+    from penstock.service.serve_flags import parse
 
     try:
         server, keys = parse(arguments, DEFAULTS)

@@ -21,7 +21,7 @@ import pytest
 
 from penstock.protocols import oip, oip_message
 from penstock.protocols.oip import OutTensor
-from penstock.service.model_server import parse
+from penstock.service.serve_flags import parse
 from tests.models.networks import NETWORKS, Arrays, answers, feed_of
 from tests.runtimes import bare
 from tests.runtimes.forms import every_form, needs

@@ -22,7 +22,7 @@ from penstock.client import response_arrays
 from penstock.errors import StartupError
 from penstock.protocols.standard_messages import GENERAL_MODEL
 from penstock.service.flags import Flags, using
-from penstock.service.model_server import parse
+from penstock.service.serve_flags import parse
 from tests.service.models import plus_one, scale
 from tests.services.process import ServiceProcess, running
 
