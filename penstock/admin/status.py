@@ -17,7 +17,6 @@ import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import asdict, fields
-from functools import partial
 from typing import Final
 
 import orjson
@@ -248,6 +247,6 @@ class MetricsPage:
         send_packed(call, 200, ((b"content-type", kind), *_NO_STORE), text)
 
     async def _make(self, threads: Executor | None, openmetrics: bool) -> tuple[bytes, bytes]:
-        report = total(await self._engines.reports())
-        write = partial(exposition, report, openmetrics=openmetrics, of_original=self._of_original)
-        return await run_aside(threads, write)
+        reports = await self._engines.reports()
+        form = {"openmetrics": openmetrics, "of_original": self._of_original}
+        return await run_aside(threads, lambda: exposition(total(reports), **form))

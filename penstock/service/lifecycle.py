@@ -159,15 +159,12 @@ class EngineLifecycle:
             finally:
                 await door.close(0.0)
                 await for_scrapers.close(0.0)
-                self._report_the_last()
+                # A last report, so that this engine's counts remain in the service's sums.
+                with suppress(StartupError):  # the supervisor is gone, with all sums
+                    serving.engines.send_report()
         finally:
             await serving.close()
             await self._end_workers(engine)
-
-    def _report_the_last(self) -> None:
-        """Send a last report, so that this engine's counts remain in the service's sums."""
-        with suppress(StartupError):  # the supervisor is gone, with all sums
-            self._serving.engines.send_report()
 
     async def _unless_stopped(self, step: Coroutine[Any, Any, None]) -> bool:
         """Run a step of the start. Returns False if a stop came first."""
