@@ -83,7 +83,7 @@ def merged(answers: list[dict[str, list[Shown]]]) -> dict[str, list[Shown]]:
 
 
 class LivePage:
-    """See the module. An application; see ``penstock.service.blueprint``.
+    """The live page and its data. An application; see ``penstock.service.blueprint``.
 
     Args:
         engines: queries the engines of the service.

@@ -39,14 +39,14 @@ _log = logging.getLogger(__name__)
 
 
 class AsgiApplication:
-    """See the module.
+    """A service as an ASGI application.
 
     Args:
-        embedded: creates the service; called once, at the start.
+        make: creates the service; called once, at the start.
     """
 
-    def __init__(self, embedded: Callable[[], InProcessService]) -> None:
-        self._make = embedded
+    def __init__(self, make: Callable[[], InProcessService]) -> None:
+        self._make = make
         self._started: asyncio.Task[InProcessService] | None = None
         self._elsewhere: _Elsewhere | None = None
 
@@ -270,7 +270,6 @@ class _AsgiExchange(Exchange):
 
     @property
     def peer(self) -> Peer:
-        """See ``Exchange``."""
         # Not the empty address of a Unix socket, which is this machine's: it is not known.
         address, port = self._scope.get("client") or (_UNKNOWN, 0)
         return Peer(address, port or 0, None)
@@ -284,7 +283,7 @@ class _AsgiExchange(Exchange):
         *,
         close: bool = False,
     ) -> None:
-        """See ``Exchange``. Trailers cannot be sent."""
+        # Trailers cannot be sent.
         if self.over:
             return
         length = (b"content-length", str(len(body)).encode())
@@ -292,7 +291,6 @@ class _AsgiExchange(Exchange):
         self._put(b"" if self.head.method == "HEAD" else body, more=False)
 
     def start(self, status: int, headers: Headers) -> None:
-        """See ``Exchange``."""
         if not self.over and not self._started:
             self._started = True
             self.status = status
@@ -300,32 +298,27 @@ class _AsgiExchange(Exchange):
             self.messages.put_nowait(start)
 
     def send(self, piece: bytes) -> None:
-        """See ``Exchange``."""
         if not self.over:
             self._put(piece, more=True)
 
     def finish(self, trailers: Headers = ()) -> None:
-        """See ``Exchange``."""
         if not self.over:
             self._put(b"", more=False)
 
     def abort(self) -> None:
-        """See ``Exchange``: the server gets no end of the answer, and aborts it."""
+        # The server gets no end of the answer, and aborts it.
         if not self.over:
             self.over = True
             self.messages.put_nowait(None)
 
     @property
     def unsent(self) -> int:
-        """See ``Exchange``."""
         return self._unsent
 
     def pause(self) -> None:
-        """See ``Exchange``."""
         self._feeds.clear()
 
     def resume(self) -> None:
-        """See ``Exchange``."""
         self._feeds.set()
 
     def _put(self, body: bytes, *, more: bool) -> None:

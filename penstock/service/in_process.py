@@ -28,7 +28,7 @@ _GRACE = 5.0  # seconds for running calls at the end; a guess
 
 
 class InProcessService:
-    """See the module. All methods belong to one loop.
+    """A service without a door. All methods belong to one loop.
 
     Args:
         deployment: the deployment.

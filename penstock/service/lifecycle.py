@@ -76,7 +76,7 @@ def cannot_replace() -> None:
 
 
 class EngineLifecycle:
-    """See the module. Belongs to one loop.
+    """One engine and its door. Belongs to one loop.
 
     Args:
         loaded: the engine's deployment.

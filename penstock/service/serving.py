@@ -53,7 +53,7 @@ _WRITERS: Final = 2  # threads for large replies, whose encoding holds the GIL
 
 
 class Serving:
-    """See the module. Belongs to one loop, on which it is created.
+    """What serves, except for the door. Belongs to one loop, on which it is created.
 
     Args:
         loaded: open models and initialised ops.
