@@ -48,7 +48,8 @@ def check_good(result: StepResult) -> None:
     assert result.good == result.requests
     (op,) = result.ops
     assert op.name == "double"
-    assert op.samples == pytest.approx(result.requests, rel=0.7)
+    # Between two reports of the service; on a busy machine the first comes late.
+    assert 0 < op.samples < 2 * result.requests
     assert 0 < op.process < result.latency.max
 
 
