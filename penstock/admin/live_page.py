@@ -16,12 +16,13 @@ from typing import Any, Final
 import orjson
 
 from penstock.api.access import Access
-from penstock.api.calls import Answer, Contents, Http, HttpCall
 from penstock.api.compression import send_packed
 from penstock.api.descriptions import ERROR, errors
 from penstock.api.errors import error_body, failed, refusal
 from penstock.api.html import page
-from penstock.api.replies import run_aside
+from penstock.api.http import Http, HttpCall
+from penstock.api.operation import Answer, Contents
+from penstock.api.threads import run_aside
 from penstock.errors import StartupError
 from penstock.observe.live import Shown, details, summary
 from penstock.observe.recorder import Recorder

@@ -22,12 +22,13 @@ from typing import Final
 import orjson
 
 from penstock.api.access import why_not_local
-from penstock.api.calls import Answer, Http, HttpCall
 from penstock.api.compression import send_packed
 from penstock.api.descriptions import ERROR, errors
 from penstock.api.errors import error_body, failed, refusal
 from penstock.api.health import Health
-from penstock.api.replies import run_aside
+from penstock.api.http import Http, HttpCall
+from penstock.api.operation import Answer
+from penstock.api.threads import run_aside
 from penstock.door.door import Door
 from penstock.engine.engine import Engine
 from penstock.engine.graph import GraphStatistics, ServedGraph

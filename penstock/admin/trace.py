@@ -13,11 +13,12 @@ from typing import Final
 from urllib.parse import parse_qs
 
 from penstock.admin.status import is_local
-from penstock.api.calls import Answer, Http, HttpCall
 from penstock.api.compression import send_packed
 from penstock.api.descriptions import ERROR, errors
 from penstock.api.errors import error_body, failed, refusal
-from penstock.api.replies import run_aside
+from penstock.api.http import Http, HttpCall
+from penstock.api.operation import Answer
+from penstock.api.threads import run_aside
 from penstock.observe.chrome import trace
 from penstock.observe.recorder import NO_ID, Recorder
 from penstock.observe.timeline import Plain, Timeline

@@ -12,7 +12,8 @@ from math import inf
 from time import monotonic
 
 from penstock.api.body import SMALL
-from penstock.api.calls import BodyCall, Shared, count_refusal
+from penstock.api.body_call import BodyCall
+from penstock.api.call import Shared
 from penstock.door.baidu_std import BaiduStdExchange
 from penstock.door.exchange import Exchange, Receiver
 from penstock.errors import RequestError, Undecodable
@@ -141,7 +142,7 @@ class BaiduStdCall(BodyCall):
 
     def refuse(self, error: RequestError) -> None:
         """See ``BodyCall``."""
-        count_refusal(self.exchange, error)
+        self.count_refusal(error)
         self.method.failed(self, error)
 
 

@@ -10,8 +10,8 @@ import zlib
 from functools import lru_cache
 from typing import Final
 
-from penstock.api.calls import HttpCall
-from penstock.api.replies import run_aside
+from penstock.api.http import HttpCall
+from penstock.api.threads import run_aside
 from penstock.protocols import gzip, zstd
 from penstock.protocols.heads import Headers
 

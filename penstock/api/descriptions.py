@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from penstock.api.calls import Answer, Contents
+from penstock.api.operation import Answer, Contents
 from penstock.protocols import media
 from penstock.tensor import Signature, TensorSpec
 from penstock.typed.arrays import nested

@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from penstock.api.calls import JSON, HttpCall
+from penstock.api.http import JSON, HttpCall
 from penstock.door.exchange import STOPPING, HttpReply
 from penstock.errors import (
     DeadlineExceeded,

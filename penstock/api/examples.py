@@ -15,9 +15,10 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from penstock.api.calls import JSON, Answer, Http, HttpCall
 from penstock.api.descriptions import errors
 from penstock.api.errors import error_reply, failed, refusal
+from penstock.api.http import JSON, Http, HttpCall
+from penstock.api.operation import Answer
 from penstock.api.plain import PlainApplication, PlainRoute, decode, encode
 from penstock.api.typed import TypedApplication, TypedRoute, media_of
 from penstock.engine.engine import Engine

@@ -22,21 +22,15 @@ from urllib.parse import quote
 
 from penstock.api.baidu_std import BaiduStd, BaiduStdCall
 from penstock.api.body import LARGE
-from penstock.api.calls import (
-    JSON,
-    PUSH_BACK,
-    Answer,
-    Contents,
-    Grpc,
-    GrpcCall,
-    Http,
-    HttpCall,
-    decode_body,
-)
 from penstock.api.compression import send_packed
+from penstock.api.decoding import decode_body
 from penstock.api.descriptions import engine_errors
 from penstock.api.errors import http_status, text_for_caller
-from penstock.api.replies import run_aside, take_room
+from penstock.api.grpc import PUSH_BACK, Grpc, GrpcCall
+from penstock.api.http import JSON, Http, HttpCall
+from penstock.api.operation import Answer, Contents
+from penstock.api.replies import take_room
+from penstock.api.threads import run_aside
 from penstock.door.exchange import HttpReply
 from penstock.engine.engine import Engine
 from penstock.engine.graph import ServedGraph

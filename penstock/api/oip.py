@@ -22,19 +22,12 @@ from google.protobuf.json_format import ParseDict
 from google.protobuf.message import DecodeError
 
 from penstock.api.body import LARGE, SMALL
-from penstock.api.calls import (
-    JSON,
-    Contents,
-    Grpc,
-    GrpcCall,
-    Http,
-    HttpCall,
-    Whole,
-    decode_body,
-)
 from penstock.api.compression import send_packed
+from penstock.api.decoding import decode_body
 from penstock.api.errors import http_status, text_for_caller
+from penstock.api.grpc import Grpc, GrpcCall
 from penstock.api.health import Health
+from penstock.api.http import JSON, Http, HttpCall, Whole
 from penstock.api.oip_description import (
     CONFIG,
     MODEL,
@@ -48,7 +41,9 @@ from penstock.api.oip_description import (
     request_of,
 )
 from penstock.api.oip_statistics import ModelStatistics
-from penstock.api.replies import run_aside, take_room
+from penstock.api.operation import Contents
+from penstock.api.replies import take_room
+from penstock.api.threads import run_aside
 from penstock.door.budget import Reservation
 from penstock.door.exchange import HttpReply
 from penstock.engine.engine import Engine

@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import prod
 from typing import Any, Final
 
-from penstock.api.calls import Answer, Contents
 from penstock.api.descriptions import BYTES, engine_errors
+from penstock.api.operation import Answer, Contents
 from penstock.protocols.media import JSON
 from penstock.protocols.oip import DTYPES, datatype_of
 from penstock.tensor import Signature, TensorSpec

@@ -17,11 +17,13 @@ from urllib.parse import quote
 from pydantic_core import to_json
 
 from penstock.api.baidu_std import BaiduStd
-from penstock.api.calls import Answer, Contents, Grpc, Http, HttpCall
 from penstock.api.compression import send_packed
 from penstock.api.descriptions import errors
 from penstock.api.errors import failed, refusal
+from penstock.api.grpc import Grpc
 from penstock.api.html import page
+from penstock.api.http import Http, HttpCall
+from penstock.api.operation import Answer, Contents
 from penstock.protocols.heads import Headers
 from penstock.protocols.media import JSON
 

@@ -7,28 +7,23 @@ format of the original's gateway. Source: ``docs/compatibility.md``.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
+from time import monotonic
 from typing import Any
 
 from penstock.api.baidu_std import BaiduStd, BaiduStdCall
 from penstock.api.body import SMALL
-from penstock.api.calls import (
-    JSON,
-    Answer,
-    Call,
-    Grpc,
-    GrpcCall,
-    Http,
-    HttpCall,
-    count_refusal,
-    gateway_failure,
-)
+from penstock.api.call import Call
+from penstock.api.decoding import what_is_left
 from penstock.api.descriptions import GATEWAY_ERROR, errors
+from penstock.api.grpc import Grpc, GrpcCall
+from penstock.api.http import JSON, Http, HttpCall, gateway_failure
+from penstock.api.operation import Answer
 from penstock.api.pipeline import Answer as PipelineAnswer
 from penstock.api.pipeline import PipelineProtocol
-from penstock.api.replies import decode_aside, encoded, what_is_left
+from penstock.api.replies import encoded, ours
+from penstock.api.threads import run_aside
 from penstock.errors import PackageError, RequestError
 from penstock.protocols import paddle, paddle_json, paddle_message
 from penstock.protocols.heads import Headers
@@ -162,7 +157,7 @@ class PaddleApplication:
         except paddle.TakesLong:
             call.aside(self._aside(call, size, decode, port))
         except RequestError as error:
-            count_refusal(exchange, error)
+            call.count_refusal(error)
             port.failed(call, error)
         else:
             exchange.on_gone = self._protocol.start(decoded, call.timeout, port, call)
@@ -170,16 +165,31 @@ class PaddleApplication:
     async def _aside(
         self, call: Any, size: int, decode: Callable[[], paddle.Call], port: Any
     ) -> None:
-        begun = time.monotonic()
-        exchange = call.exchange
+        """Decode a large body in a thread, including its feed."""
+        begun = monotonic()
+        exchange, protocol = call.exchange, self._protocol
+
+        def prepared() -> paddle.Call:
+            decoded = decode()
+            protocol.prepare(decoded)
+            return decoded
+
         try:
-            decoded = await decode_aside(self._protocol, exchange, size, decode)
+            exchange.decode(size)
+            exchange.arrive(size)  # it is being decoded
+            try:
+                decoded = await run_aside(protocol.threads, prepared)
+            except RequestError:
+                raise
+            except Exception as error:  # noqa: BLE001 - our bug
+                raise ours(error) from None
+            exchange.decoded(size, decoded.decoded_bytes())
         except RequestError as error:
-            count_refusal(exchange, error)
+            call.count_refusal(error)
             port.failed(call, error)
-            return
-        left = what_is_left(call.timeout, begun)
-        exchange.on_gone = self._protocol.start(decoded, left, port, call)
+        else:
+            left = what_is_left(call.timeout, begun)
+            exchange.on_gone = protocol.start(decoded, left, port, call)
 
 
 def _reserve(call: Call, size: int) -> None:

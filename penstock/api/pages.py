@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from penstock.api.calls import Answer, Http, HttpCall
 from penstock.api.compression import send_packed
 from penstock.api.descriptions import errors
 from penstock.api.errors import failed, refusal
+from penstock.api.http import Http, HttpCall
+from penstock.api.operation import Answer
 from penstock.errors import StartupError
 from penstock.protocols.heads import Headers
 

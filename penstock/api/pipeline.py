@@ -14,7 +14,8 @@ from collections.abc import Callable, Container, Iterable
 from concurrent.futures import Executor
 from typing import Any, Protocol, TypeAlias
 
-from penstock.api.replies import Reply, encoded, ours, run_aside
+from penstock.api.replies import Reply, encoded, ours
+from penstock.api.threads import run_aside
 from penstock.engine.engine import Engine
 from penstock.engine.submission import Submission
 from penstock.errors import (

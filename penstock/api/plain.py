@@ -17,8 +17,8 @@ from urllib.parse import quote
 from pydantic_core import PydanticSerializationError
 
 from penstock.api.body import LARGE
-from penstock.api.calls import Answer, Http, HttpCall, decode_body
 from penstock.api.compression import send_packed
+from penstock.api.decoding import decode_body
 from penstock.api.descriptions import (
     engine_errors,
     graph_answer,
@@ -28,7 +28,10 @@ from penstock.api.descriptions import (
     typed_request,
 )
 from penstock.api.errors import error_reply, failed, refusal
-from penstock.api.replies import run_aside, take_room
+from penstock.api.http import Http, HttpCall
+from penstock.api.operation import Answer
+from penstock.api.replies import take_room
+from penstock.api.threads import run_aside
 from penstock.api.typed import HEADERS, in_query
 from penstock.door.exchange import HttpReply
 from penstock.engine.engine import Engine

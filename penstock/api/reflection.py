@@ -11,7 +11,8 @@ from typing import Any
 from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto
 from google.protobuf.message import DecodeError
 
-from penstock.api.calls import Grpc, GrpcCall, Http, StreamHandler
+from penstock.api.grpc import Grpc, GrpcCall, StreamHandler
+from penstock.api.http import Http
 from penstock.protocols import standard_messages as messages
 from penstock.protocols.grpc import GrpcError
 from penstock.protocols.status import GrpcCode

@@ -21,17 +21,10 @@ from typing import Final
 from urllib.parse import unquote, unquote_to_bytes
 
 from penstock.api.baidu_std import BaiduStd, BaiduStdCall
-from penstock.api.calls import (
-    JSON,
-    PUSH_BACK,
-    Grpc,
-    GrpcCall,
-    Http,
-    HttpCall,
-    Shared,
-    failure,
-)
+from penstock.api.call import Shared
+from penstock.api.grpc import PUSH_BACK, Grpc, GrpcCall
 from penstock.api.hosts import Hosts
+from penstock.api.http import JSON, Http, HttpCall, failure
 from penstock.door.baidu_std import BaiduStdExchange
 from penstock.door.exchange import Exchange, HttpReply, Limit, Receiver
 from penstock.errors import RequestError, StartupError, Undecodable

@@ -9,10 +9,12 @@ from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl
 
-from penstock.api.calls import Answer, Contents, Grpc, Http, HttpCall
 from penstock.api.compression import send_packed
 from penstock.api.descriptions import engine_errors, members_of, typed_answer, typed_request
 from penstock.api.errors import error_reply, failed, refusal
+from penstock.api.grpc import Grpc
+from penstock.api.http import Http, HttpCall
+from penstock.api.operation import Answer, Contents
 from penstock.engine.engine import Engine
 from penstock.engine.graph import ServedGraph
 from penstock.engine.submission import Submission

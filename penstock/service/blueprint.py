@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from penstock.api.baidu_std import BaiduStd
-from penstock.api.calls import Grpc, Http
+from penstock.api.grpc import Grpc
+from penstock.api.http import Http
 from penstock.config.load import Loaded
 from penstock.config.problems import Problem
 from penstock.config.resolve import CONSTRUCTOR, OpOptions, advice, resolve_op

@@ -14,11 +14,12 @@ from typing import Any
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 from penstock.api.baidu_std import BaiduStd
-from penstock.api.calls import Grpc, Http, failure
 from penstock.api.errors import no_route, refusal
 from penstock.api.general_model import GeneralModelApplication
+from penstock.api.grpc import Grpc
 from penstock.api.health import Health, HealthApplication
 from penstock.api.hosts import Hosts
+from penstock.api.http import Http, failure
 from penstock.api.oip import SECTION, OpenInferenceApplication
 from penstock.api.oip import no_route as no_oip_route
 from penstock.api.openapi import OpenApiApplication

@@ -6,9 +6,9 @@ import logging
 
 import pytest
 
-from penstock.api.calls import Http, HttpCall
 from penstock.api.errors import refusal
 from penstock.api.hosts import Hosts
+from penstock.api.http import Http, HttpCall
 from penstock.api.router import Router
 from penstock.protocols.heads import Headers, RequestHead
 from tests.api.recorded_exchange import RecordedExchange, grpc_head

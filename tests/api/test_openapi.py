@@ -15,7 +15,6 @@ from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
 from penstock import App
-from penstock.api.calls import Answer, Http
 from penstock.api.descriptions import (
     engine_errors,
     graph_answer,
@@ -23,7 +22,9 @@ from penstock.api.descriptions import (
     typed_request,
 )
 from penstock.api.errors import http_status
+from penstock.api.http import Http
 from penstock.api.openapi import document
+from penstock.api.operation import Answer
 from penstock.errors import Cancelled, DeadlineExceeded, InvalidInput, NumberedError, RequestError
 from penstock.ops.short import op
 from penstock.protocols.status import STATUS

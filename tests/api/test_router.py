@@ -11,8 +11,9 @@ import grpc
 import httpx
 import pytest
 
-from penstock.api.calls import Grpc, GrpcCall, Http, HttpCall
 from penstock.api.errors import failed, refusal
+from penstock.api.grpc import Grpc, GrpcCall
+from penstock.api.http import Http, HttpCall
 from penstock.api.router import Router
 from penstock.door.budget import ByteBudget
 from penstock.door.door import Door, DoorLimits

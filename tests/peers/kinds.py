@@ -20,7 +20,7 @@ import sys
 
 import uvloop
 
-from penstock.api.calls import Grpc, GrpcCall
+from penstock.api.grpc import Grpc, GrpcCall
 from penstock.api.router import Router
 from penstock.door.budget import ByteBudget
 from penstock.door.door import Door, DoorLimits

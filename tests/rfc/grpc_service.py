@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from penstock.api.calls import Grpc, GrpcCall
+from penstock.api.grpc import Grpc, GrpcCall
 from penstock.api.health import Health, HealthApplication
 from penstock.api.paddle import PaddleApplication
 from penstock.api.pipeline import Port

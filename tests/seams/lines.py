@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
-from penstock.api.calls import Grpc, GrpcCall, Http, HttpCall
+from penstock.api.grpc import Grpc, GrpcCall
+from penstock.api.http import Http, HttpCall
 from penstock.engine.engine import Engine
 from penstock.engine.submission import Submission
 from penstock.request import Outcome

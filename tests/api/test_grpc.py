@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.api.calls import Grpc, GrpcCall
+from penstock.api.grpc import Grpc, GrpcCall
 from penstock.api.router import Router
 from penstock.door.budget import ByteBudget
 from penstock.errors import ServiceBusy

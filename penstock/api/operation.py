@@ -1,0 +1,53 @@
+"""The OpenAPI description of a route or a method."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+Contents: TypeAlias = Mapping[str, Mapping[str, Any]]
+"""Media types of a body, each with its JSON Schema, whose references point into its own ``$defs``.
+The schema of plain bytes is empty."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The OpenAPI description of the answers with one status.
+
+    Attributes:
+        text: when it is given.
+        contents: its bodies; empty for an answer without a body.
+        headers: its header fields, each with a description.
+    """
+
+    text: str
+    contents: Contents = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """The OpenAPI description of a route or a method.
+
+    Attributes:
+        summary: one line.
+        description: more than that, in Markdown.
+        group: its group in the list.
+        query: the JSON Schema of each query parameter; all are optional.
+        request: request bodies.
+        bodiless: whether the body may be empty.
+        answers: all possible answers, by status.
+        examples: request bodies as plain values, each with its expected answer or None.
+        always: answered even beyond the door's limit of open requests; for probes.
+    """
+
+    summary: str = ""
+    description: str = ""
+    group: str = ""
+    query: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    request: Contents = field(default_factory=dict)
+    bodiless: bool = False
+    answers: Mapping[int, Answer] = field(default_factory=dict)
+    examples: Sequence[tuple[Any, Any]] = ()
+    always: bool = False
