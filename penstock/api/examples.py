@@ -19,7 +19,7 @@ from penstock.api.descriptions import errors
 from penstock.api.errors import error_reply, failed, refusal
 from penstock.api.http import JSON, Http, HttpCall
 from penstock.api.operation import Answer
-from penstock.api.plain import PlainApplication, PlainRoute, decode, encode
+from penstock.api.plain import PlainApplication, PlainCall, PlainRoute, decode
 from penstock.api.typed import TypedApplication, TypedRoute, media_of
 from penstock.engine.engine import Engine
 from penstock.engine.graph import ServedGraph
@@ -169,12 +169,16 @@ class Examples:
         route = example.route
         kind = media_of(graph) or media.JSON
         body = media.encode(example.request, kind)
+        log_id = random.getrandbits(63) if log_id is None else log_id
+        submission: Submission
         if isinstance(route, PlainRoute):
             feed = decode(body, kind, graph, route)
+            submission = PlainCall(graph, feed, timeout, log_id, future)
+            submission.route = route
+            submission.kind = kind
         else:
             feed = {BODY: body, KIND: kind, ANSWER: kind}
-        log_id = random.getrandbits(63) if log_id is None else log_id
-        submission = Submission(graph, feed, timeout, log_id, future)
+            submission = Submission(graph, feed, timeout, log_id, future)
         submission.start(_keep)
         try:
             outcome = await future
@@ -185,9 +189,7 @@ class Examples:
             raise outcome.error
         value = outcome.value
         assert value is not None
-        answer = (
-            encode(submission, route, value, kind) if isinstance(route, PlainRoute) else value[BODY]
-        )
+        answer = submission.encoded(value) if isinstance(submission, PlainCall) else value[BODY]
         if example.wanted is None:
             return
         found = media.decode(answer, kind)

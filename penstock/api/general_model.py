@@ -26,15 +26,13 @@ from penstock.api.compression import send_packed
 from penstock.api.decoding import decode_body
 from penstock.api.descriptions import engine_errors
 from penstock.api.errors import http_status, text_for_caller
+from penstock.api.graph_call import GraphCall
 from penstock.api.grpc import PUSH_BACK, Grpc, GrpcCall
 from penstock.api.http import JSON, Http, HttpCall
 from penstock.api.operation import Answer, Contents
-from penstock.api.replies import take_room
-from penstock.api.threads import run_aside
 from penstock.door.exchange import HttpReply
 from penstock.engine.engine import Engine
 from penstock.engine.graph import ServedGraph
-from penstock.engine.submission import Submission
 from penstock.errors import (
     RequestError,
     ServiceBusy,
@@ -42,7 +40,6 @@ from penstock.errors import (
     UnknownMediaType,
     UnknownService,
 )
-from penstock.ops.failures import log_unsendable
 from penstock.protocols import general_model as rules
 from penstock.protocols import general_model_json, general_model_message, media
 from penstock.protocols.general_model import METHODS, SERVICE, GeneralRequest, GeneralResponse
@@ -50,7 +47,7 @@ from penstock.protocols.heads import Headers
 from penstock.protocols.standard_messages import GENERAL_MODEL
 from penstock.protocols.status import err_no_of, status_of
 from penstock.protocols.tensors import DecodeBudget
-from penstock.request import Feed, Outcome
+from penstock.request import Feed
 
 GROUP: Final = "Model server of Paddle Serving"
 PROTO: Final = "application/proto"
@@ -135,22 +132,6 @@ _PROTO: Final = _Form(
 
 _Decoded: TypeAlias = tuple[ServedGraph, GeneralRequest, Feed]
 """A decoded request: its graph, the request, and its feed."""
-
-
-class _Context(NamedTuple):
-    """The state of a request until its answer.
-
-    Attributes:
-        call: the call, of any protocol.
-        form: format of the request, and of its answer.
-        request: the decoded request.
-        begun: start and end of its decoding, in microseconds.
-    """
-
-    call: Call
-    form: _Form
-    request: GeneralRequest
-    begun: tuple[int, int]
 
 
 class GeneralModelApplication:
@@ -275,60 +256,56 @@ class GeneralModelApplication:
         timeout: float | None,
     ) -> None:
         graph, request, feed = decoded
-        context = _Context(call, form, request, (started, _now()))
         # The engine's ids are signed; the caller's id is returned unchanged.
         log_id = request.log_id or (call.log_id if isinstance(call, BaiduStdCall) else 0)
         log_id = log_id % 2**63 or random.getrandbits(63)
-        submission = Submission(graph, feed, timeout, log_id, context)
-        submission.call = context.call
-        submission.start(self._answered)
-        if not submission.over:
-            context.call.exchange.on_gone = submission.cancel
+        one = _GeneralCall(graph, feed, timeout, log_id)
+        one.form = form
+        one.request = request
+        one.begun = (started, _now())
+        one.engine = "" if graph.name in self._ensembles else graph.plan.names[graph.plan.last]
+        one.run(call)
 
-    def _answered(self, submission: Submission, outcome: Outcome) -> None:
-        context: _Context = submission.context
-        if outcome.error is not None:
-            _fail(context.call, context.form, outcome.error, context.request, submission.log_id)
-            return
-        value = outcome.value or {}
-        if any(getattr(each, "nbytes", 0) > LARGE for each in value.values()):
-            context.call.aside(self._write_large(submission, value))
-            return
-        try:
-            body = self._encoded(submission, value)
-        except RequestError as error:
-            _fail(context.call, context.form, error, context.request, submission.log_id)
-        else:
-            _send(context, body)
 
-    async def _write_large(self, submission: Submission, value: Feed) -> None:
-        context: _Context = submission.context
-        call = context.call
-        try:
-            take_room(call.exchange, value)
-            body = await run_aside(call.shared.threads, self._encoded, submission, value)
-        except RequestError as error:
-            _fail(call, context.form, error, context.request, submission.log_id)
-        else:
-            _send(context, body)
+class _GeneralCall(GraphCall):
+    """See ``GraphCall``.
 
-    def _encoded(self, submission: Submission, value: Feed) -> bytes:
-        context: _Context = submission.context
-        graph, request = submission.graph, context.request
-        signature = graph.signature
+    Attributes:
+        form: format of the request, and of its answer.
+        request: the decoded request.
+        begun: start and end of its decoding, in microseconds.
+        engine: the engine that is named in the answer.
+    """
+
+    __slots__ = ("begun", "engine", "form", "request")
+
+    call: Call
+    form: _Form
+    request: GeneralRequest
+    begun: tuple[int, int]
+    engine: str
+
+    def encode(self, value: Feed) -> bytes:
+        """The answer's body, or message."""
+        request, signature = self.request, self.graph.signature
         assert signature is not None, "_graph gives no other"
-        last = graph.plan.names[graph.plan.last]
-        engine = "" if graph.name in self._ensembles else last
         response = GeneralResponse(
-            outputs=rules.outputs_of(request, signature, engine, value),
-            profile=[*context.begun, context.begun[1], _now()] if request.profile else None,
+            outputs=rules.outputs_of(request, signature, self.engine, value),
+            profile=[*self.begun, self.begun[1], _now()] if request.profile else None,
             log_id=request.log_id,
         )
-        try:
-            return context.form.encode(response)
-        except (TypeError, UnicodeEncodeError) as error:
-            label = graph.stages[graph.plan.last].name
-            raise log_unsendable(label, submission.data_id, submission.log_id, error) from None
+        return self.form.encode(response)
+
+    def send(self, reply: bytes) -> None:
+        """Answer."""
+        if isinstance(self.call, HttpCall):
+            send_packed(self.call, 200, (self.form.header,), reply, _PACKED_FROM)
+        else:
+            self.call.reply(reply)
+
+    def fail(self, error: RequestError) -> None:
+        """Answer with an error."""
+        _fail(self.call, self.form, error, self.request, self.log_id)
 
 
 def _shown(names: Iterable[str]) -> str:
@@ -346,13 +323,6 @@ def _form_of(call: HttpCall) -> _Form:
     if media.essence(kind) in _PROTOS:
         return _PROTO
     raise UnknownMediaType(f"a body here is {media.JSON} or {PROTO}")
-
-
-def _send(context: _Context, body: bytes) -> None:
-    if isinstance(context.call, HttpCall):
-        send_packed(context.call, 200, (context.form.header,), body, _PACKED_FROM)
-    else:
-        context.call.reply(body)
 
 
 def _failed(call: HttpCall, error: RequestError) -> None:

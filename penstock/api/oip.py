@@ -25,6 +25,7 @@ from penstock.api.body import LARGE, SMALL
 from penstock.api.compression import send_packed
 from penstock.api.decoding import decode_body
 from penstock.api.errors import http_status, text_for_caller
+from penstock.api.graph_call import GraphCall
 from penstock.api.grpc import Grpc, GrpcCall
 from penstock.api.health import Health
 from penstock.api.http import JSON, Http, HttpCall, Whole
@@ -42,15 +43,12 @@ from penstock.api.oip_description import (
 )
 from penstock.api.oip_statistics import ModelStatistics
 from penstock.api.operation import Contents
-from penstock.api.replies import take_room
 from penstock.api.threads import run_aside
 from penstock.door.budget import Reservation
 from penstock.door.exchange import HttpReply
 from penstock.engine.engine import Engine
 from penstock.engine.graph import ServedGraph
-from penstock.engine.submission import Submission
 from penstock.errors import PackageError, RequestError, UnknownService
-from penstock.ops.failures import log_unsendable
 from penstock.protocols import oip, oip_json, oip_message
 from penstock.protocols import standard_messages as messages
 from penstock.protocols.heads import Headers
@@ -85,7 +83,6 @@ class OpenInferenceApplication:
     Args:
         engine: answers requests.
         health: the readiness of the service.
-        threads: decode and encode large bodies; None for the loop's default threads.
         hidden: names of graphs that are not served here.
     """
 
@@ -93,12 +90,10 @@ class OpenInferenceApplication:
         self,
         engine: Engine,
         health: Health,
-        threads: Any = None,
         hidden: frozenset[str] = frozenset(),
     ) -> None:
         self._engine = engine
         self._health = health
-        self._threads = threads
         self._hidden = hidden
         self._statistics = ModelStatistics(engine)
         self._counts = False
@@ -310,48 +305,24 @@ class OpenInferenceApplication:
             call,
             len(body),
             partial(_decoded, graph, body, header),
-            partial(self._submit, call, _HttpAnswers),
+            partial(self._submit, call, _HttpInfer),
             _failed,
             aside=len(body) > LARGE or json_bytes > _AT_ONCE,
         )
 
-    def _submit(self, call: Any, port: Any, decoded: _Decoded, timeout: float | None) -> None:
+    def _submit(
+        self, call: Any, kind: type[_Infer], decoded: _Decoded, timeout: float | None
+    ) -> None:
+        self._infer_call(kind, decoded, timeout).run(call)
+
+    def _infer_call(self, kind: type[_Infer], decoded: _Decoded, timeout: float | None) -> _Infer:
         graph, request, raw = decoded
         if not self._counts:
             self._count()
-        context = (call, request, port, raw)
-        submission = Submission(graph, request.feed, timeout, random.getrandbits(63), context)
-        submission.call = call
-        submission.start(self._answered)
-        if not submission.over:
-            call.exchange.on_gone = submission.cancel
-
-    def _answered(self, submission: Submission, outcome: Outcome) -> None:
-        call, _, port, _ = submission.context
-        if outcome.error is not None:
-            port.fail(call, outcome.error, submission.log_id)
-            return
-        value = outcome.value or {}
-        if _is_large(value):
-            call.aside(self._write_large(submission, value))
-            return
-        try:
-            answer = port.encode(submission, _answered(submission, value))
-        except RequestError as error:
-            port.fail(call, error, submission.log_id)
-        else:
-            port.send(call, answer)
-
-    async def _write_large(self, submission: Submission, value: Feed) -> None:
-        call, _, port, _ = submission.context
-        try:
-            take_room(call.exchange, value)
-            tensors = _answered(submission, value)
-            answer = await run_aside(self._threads, port.encode, submission, tensors)
-        except RequestError as error:
-            port.fail(call, error, submission.log_id)
-        else:
-            port.send(call, answer)
+        one = kind(graph, request.feed, timeout, random.getrandbits(63))
+        one.request = request
+        one.raw = raw
+        return one
 
     # Over gRPC.
 
@@ -387,7 +358,7 @@ class OpenInferenceApplication:
             call,
             len(message),
             partial(self._grpc_decoded, message),
-            partial(self._submit, call, _GrpcAnswers),
+            partial(self._submit, call, _GrpcInfer),
             GrpcCall.fail_with,
             aside=len(message) > LARGE,
         )
@@ -422,18 +393,16 @@ class OpenInferenceApplication:
             if size > SMALL:
                 one.held.take(2 * size)
             if size > LARGE:
-                found = await run_aside(self._threads, self._grpc_decoded, message)
+                found = await run_aside(call.shared.threads, self._grpc_decoded, message)
             else:
                 found = self._grpc_decoded(message)
         except RequestError as error:
             # Not the error itself, whose traceback refers to the message.
             one.outcome.set_result(_stream_error("", error, None))
             return
-        graph, request, raw = found
-        self._count()
-        one.submission = Submission(graph, request.feed, call.timeout, random.getrandbits(63))
-        one.submission.context = (call, request, _GrpcAnswers, raw)
-        one.submission.start(one.answered)
+        one.infer = infer = self._infer_call(_GrpcInfer, found, call.timeout)
+        infer.reply_within(one.held, call.shared.threads)
+        infer.start(one.answered)
 
     async def _write_in_order(
         self, call: GrpcCall, waiting: asyncio.Queue[_Streamed | None], in_flight: set[_Streamed]
@@ -447,22 +416,17 @@ class OpenInferenceApplication:
             one.held.release()
 
     async def _stream_answer(self, one: _Streamed, outcome: Outcome) -> bytes:
-        submission, error = one.submission, outcome.error
-        assert submission is not None, "only the engine gives outcomes"
+        infer, error = one.infer, outcome.error
+        assert infer is not None, "only the engine gives outcomes"
         if error is None:
             value = outcome.value or {}
             try:
-                tensors = _answered(submission, value)
-                if _is_large(value):
-                    take_room(one.held, value)
-                    encode = _GrpcAnswers.encode
-                    response = await run_aside(self._threads, encode, submission, tensors)
-                else:
-                    response = _GrpcAnswers.encode(submission, tensors)
-                return b"\x12" + varint(len(response)) + response
+                large = infer.is_large(value)
+                reply: bytes = await infer.encode_aside(value) if large else infer.encoded(value)
+                return b"\x12" + varint(len(reply)) + reply
             except RequestError as wrong:
                 error = wrong
-        return _stream_error(submission.context[1].id, error, submission.log_id)
+        return _stream_error(infer.request.id, error, infer.log_id)
 
 
 class _Streamed:
@@ -471,17 +435,17 @@ class _Streamed:
     Attributes:
         outcome: its outcome; or the answer itself if it cannot be decoded.
         held: reserved bytes of it and its answer, until that is written.
-        submission: None before it is decoded.
+        infer: None before it is decoded.
     """
 
-    __slots__ = ("held", "outcome", "submission")
+    __slots__ = ("held", "infer", "outcome")
 
     def __init__(self, held: Reservation) -> None:
         self.outcome: asyncio.Future[Outcome | bytes] = asyncio.get_running_loop().create_future()
         self.held = held
-        self.submission: Submission | None = None
+        self.infer: _Infer | None = None
 
-    def answered(self, _: Submission, outcome: Outcome) -> None:
+    def answered(self, _: _Infer, outcome: Outcome) -> None:
         """The engine has finished it."""
         if not self.outcome.done():
             value = outcome.value or {}
@@ -491,8 +455,8 @@ class _Streamed:
     def drop(self) -> None:
         """Cancel it: the caller has disconnected."""
         self.held.release()
-        if self.submission is not None:
-            self.submission.cancel()
+        if self.infer is not None:
+            self.infer.cancel()
 
 
 def _stream_error(request_id: str, error: RequestError, log_id: int | None) -> bytes:
@@ -510,64 +474,71 @@ def _decoded(graph: ServedGraph, body: bytes, header: int | None) -> _Decoded:
     return graph, request, False
 
 
-def _answered(submission: Submission, value: Feed) -> list[oip.OutTensor]:
-    return oip.answered(submission.context[1], submission.graph.signature, value)
+class _Infer(GraphCall):
+    """See ``GraphCall``.
+
+    Attributes:
+        request: the decoded request.
+        raw: whether it has raw bytes over gRPC.
+    """
+
+    __slots__ = ("raw", "request")
+
+    request: InferRequest
+    raw: bool
+
+    def tensors(self, value: Feed) -> list[oip.OutTensor]:
+        """The outputs.
+
+        Raises:
+            RequestError: a requested one is missing, or has the wrong type.
+        """
+        return oip.answered(self.request, self.graph.signature, value)
 
 
-def _is_large(value: Feed) -> bool:
-    for each in value.values():  # noqa: SIM110 - a generator costs as much again
-        if getattr(each, "nbytes", 0) > LARGE:
-            return True
-    return False
-
-
-class _HttpAnswers:
+class _HttpInfer(_Infer):
     """Answers as JSON, followed by raw bytes."""
 
-    @staticmethod
-    def encode(submission: Submission, tensors: list[oip.OutTensor]) -> tuple[bytes, int | None]:
-        graph, request = submission.graph, submission.context[1]
-        try:
-            return oip_json.encode(request, graph.name or "", graph.version, tensors)
-        except (TypeError, UnicodeEncodeError) as error:
-            raise log_unsendable(
-                graph.stages[-1].name, submission.data_id, submission.log_id, error
-            ) from None
+    __slots__ = ()
 
-    @staticmethod
-    def send(call: HttpCall, answer: tuple[bytes, int | None]) -> None:
-        body, header = answer
+    def encode(self, value: Feed) -> tuple[bytes, int | None]:
+        """The body, and the size of its JSON if raw bytes follow."""
+        graph = self.graph
+        tensors = self.tensors(value)
+        return oip_json.encode(self.request, graph.name or "", graph.version, tensors)
+
+    def send(self, reply: tuple[bytes, int | None]) -> None:
+        """Answer."""
+        body, header = reply
         if header is None:
-            send_packed(call, 200, (JSON,), body)
+            send_packed(self.call, 200, (JSON,), body)
         else:
             sizes = (_JSON_SIZE, str(header).encode())
-            send_packed(call, 200, (*_OCTETS, sizes), body)
+            send_packed(self.call, 200, (*_OCTETS, sizes), body)
 
-    @staticmethod
-    def fail(call: HttpCall, error: RequestError, log_id: int) -> None:
-        call.send(_error(error, log_id))
+    def fail(self, error: RequestError) -> None:
+        """Answer with an error."""
+        self.call.send(_error(error, self.log_id))
 
 
-class _GrpcAnswers:
+class _GrpcInfer(_Infer):
     """Answers as messages."""
 
-    @staticmethod
-    def encode(submission: Submission, tensors: list[oip.OutTensor]) -> bytes:
-        graph, request, raw = submission.graph, submission.context[1], submission.context[3]
-        try:
-            return oip_message.encode(request, raw, graph.name or "", graph.version, tensors)
-        except UnicodeEncodeError as error:
-            raise log_unsendable(
-                graph.stages[-1].name, submission.data_id, submission.log_id, error
-            ) from None
+    __slots__ = ()
 
-    @staticmethod
-    def send(call: GrpcCall, answer: bytes) -> None:
-        call.reply(answer)
+    def encode(self, value: Feed) -> bytes:
+        """The message."""
+        graph = self.graph
+        tensors = self.tensors(value)
+        return oip_message.encode(self.request, self.raw, graph.name or "", graph.version, tensors)
 
-    @staticmethod
-    def fail(call: GrpcCall, error: RequestError, log_id: int) -> None:
-        call.fail_with(error.with_text(text_for_caller(error, log_id)))
+    def send(self, reply: bytes) -> None:
+        """Answer."""
+        self.call.reply(reply)
+
+    def fail(self, error: RequestError) -> None:
+        """Answer with an error."""
+        self.call.fail_with(error.with_text(text_for_caller(error, self.log_id)))
 
 
 def _simple(

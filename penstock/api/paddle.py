@@ -17,12 +17,12 @@ from penstock.api.body import SMALL
 from penstock.api.call import Call
 from penstock.api.decoding import what_is_left
 from penstock.api.descriptions import GATEWAY_ERROR, errors
+from penstock.api.graph_call import as_request_error
 from penstock.api.grpc import Grpc, GrpcCall
 from penstock.api.http import JSON, Http, HttpCall, gateway_failure
 from penstock.api.operation import Answer
 from penstock.api.pipeline import Answer as PipelineAnswer
-from penstock.api.pipeline import PipelineProtocol
-from penstock.api.replies import encoded, ours
+from penstock.api.pipeline import PipelineProtocol, encoded
 from penstock.api.threads import run_aside
 from penstock.errors import PackageError, RequestError
 from penstock.protocols import paddle, paddle_json, paddle_message
@@ -177,14 +177,10 @@ class PaddleApplication:
         try:
             exchange.decode(size)
             exchange.arrive(size)  # it is being decoded
-            try:
-                decoded = await run_aside(protocol.threads, prepared)
-            except RequestError:
-                raise
-            except Exception as error:  # noqa: BLE001 - our bug
-                raise ours(error) from None
+            decoded = await run_aside(protocol.threads, prepared)
             exchange.decoded(size, decoded.decoded_bytes())
-        except RequestError as error:
+        except Exception as failure:  # noqa: BLE001 - the request must get an answer
+            error = as_request_error(failure)
             call.count_refusal(error)
             port.failed(call, error)
         else:

@@ -14,19 +14,20 @@ from collections.abc import Callable, Container, Iterable
 from concurrent.futures import Executor
 from typing import Any, Protocol, TypeAlias
 
-from penstock.api.replies import Reply, encoded, ours
+from penstock.api.graph_call import GraphCall, as_request_error, is_large
 from penstock.api.threads import run_aside
 from penstock.engine.engine import Engine
 from penstock.engine.submission import Submission
 from penstock.errors import (
     DeadlineExceeded,
+    PackageError,
     RequestError,
     ServiceBusy,
     ServiceClosed,
     UnknownService,
 )
 from penstock.ops.ends import Ends, error_reply
-from penstock.protocols import paddle
+from penstock.protocols import paddle, pb
 from penstock.request import Feed, Outcome
 
 _log = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ _log = logging.getLogger(__name__)
 _LATE = "the request's deadline passed"
 _WRONG_NAME = "Failed to inference: Service name error."
 
-
+Reply: TypeAlias = paddle.Reply | pb.Response
 Answer: TypeAlias = Reply | bytes
 """A reply, or its encoded bytes."""
 
@@ -165,6 +166,7 @@ class PipelineProtocol:
         submission.port = port
         submission.ends = ends
         submission.typed = bool(call.tensors)
+        submission.threads = self.threads
         submission.aside = None
         if ends.blocking_unpack:
             submission.aside = self._loop.create_task(submission.unpack_in_pool(call))
@@ -214,7 +216,7 @@ class PipelineProtocol:
             raise DeadlineExceeded(_LATE, by_client=submission.deadline_by_client) from None
 
 
-class _PipelineCall(Submission):
+class _PipelineCall(GraphCall):
     """One call of the protocol.
 
     Attributes:
@@ -222,17 +224,15 @@ class _PipelineCall(Submission):
         port: its port; ``context`` is the port's object for the call.
         ends: the ends of its graph.
         typed: whether the call had tensors.
-        aside: its task in a thread: a user's unpacking or packing, or the encoding of a large
-        reply.
     """
 
-    __slots__ = ("aside", "ends", "port", "protocol", "typed")
+    __slots__ = ("ends", "port", "protocol", "typed")
 
     protocol: PipelineProtocol
     port: Port
     ends: Ends
     typed: bool
-    aside: asyncio.Future[Any] | None
+    as_text = True
 
     async def unpack_in_pool(self, call: paddle.Call) -> None:
         """Run the user's ``unpack_request_package``, and submit the request."""
@@ -244,7 +244,7 @@ class _PipelineCall(Submission):
         except DeadlineExceeded as late:
             error = late
         except Exception as failure:  # noqa: BLE001 - our bug
-            self.port.done(self.context, None, ours(failure))
+            self.fail(as_request_error(failure))
             return
         self.aside = None
         if error is None:
@@ -268,19 +268,11 @@ class _PipelineCall(Submission):
             if written is not None:
                 self.port.done(self.context, written, None)
                 return
-            if paddle.takes_long(value):
-                refusal = self.no_room(value)
-                if refusal is not None:
-                    busy = isinstance(refusal, ServiceBusy)
-                    answer = None if busy else error_reply(refusal)
-                    self.port.done(self.context, answer, refusal if busy else None)
-                    return
-                self.aside = run_aside(self.protocol.threads, self.written, outcome)
-                self.aside.add_done_callback(self.packed)
+            if type(value) is dict and is_large(value, as_text=True):
+                self.reply_aside(value)
                 return
         if self.ends.blocking_pack:
-            self.aside = asyncio.ensure_future(self.pack_in_pool(outcome))
-            self.aside.add_done_callback(self.packed)
+            self.reply_with(asyncio.ensure_future(self.pack_in_pool(outcome)))
             return
         # The default packing, which does not use ids.
         reply = self.ends.pack(*self.facts(outcome))
@@ -307,33 +299,38 @@ class _PipelineCall(Submission):
         """The arguments of ``Ends.pack``."""
         return outcome, self.data_id, self.log_id, self.typed
 
-    def no_room(self, value: Feed) -> RequestError | None:
-        """Why a large reply must not be encoded; None if it may be."""
+    def reserve(self, value: Feed) -> None:
+        """See ``GraphCall``; this is an estimate of the default reply, and of its encoded form.
+
+        Raises:
+            ServiceBusy: they do not fit now.
+            PackageError: they will never fit.
+        """
         try:
-            # Twice: the reply, and its encoded form.
             self.port.reserve(self.context, 2 * self.ends.reply_size(value, self.typed))
         except RequestError as error:
             _log.warning("a reply is not written (log_id=%s): %s", self.log_id, error)
-            return error
-        return None
+            raise
 
-    def written(self, outcome: Outcome) -> bytes:
+    def encode(self, value: Feed) -> bytes:
         """The reply in the port's format."""
-        return encoded(self.port.encode, self.ends.pack(*self.facts(outcome)))
+        return encoded(self.port.encode, self.ends.pack(*self.facts(Outcome(value))))
 
-    def packed(self, reply: asyncio.Future[Answer]) -> None:
-        """Finish with a reply that was made in a thread, unless the call was cancelled."""
-        if reply.cancelled():
-            return
-        error = reply.exception()
-        if error is None:
-            self.port.done(self.context, reply.result(), None)
+    def send(self, reply: Answer) -> None:
+        """End the call with a reply."""
+        self.port.done(self.context, reply, None)
+
+    def fail(self, error: RequestError) -> None:
+        """End the call with an error, or with the reply that has it."""
+        if isinstance(error, PackageError):
+            self.port.done(self.context, error_reply(error), None)
         else:
-            failed = error if isinstance(error, RequestError) else ours(error)
-            self.port.done(self.context, None, failed)
+            self.port.done(self.context, None, error)
 
-    def cancel(self) -> None:
-        """Cancel the call."""
-        if self.aside is not None:
-            self.aside.cancel()
-        super().cancel()
+
+def encoded(encode: Callable[[Reply], bytes], reply: Reply) -> bytes:
+    """A reply in a port's format; or an error reply, if it cannot be encoded."""
+    try:
+        return encode(reply)
+    except Exception as error:  # noqa: BLE001 - ops and hooks may put anything into it
+        return encode(error_reply(as_request_error(error)))

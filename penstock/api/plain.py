@@ -14,8 +14,6 @@ from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
-from pydantic_core import PydanticSerializationError
-
 from penstock.api.body import LARGE
 from penstock.api.compression import send_packed
 from penstock.api.decoding import decode_body
@@ -28,19 +26,16 @@ from penstock.api.descriptions import (
     typed_request,
 )
 from penstock.api.errors import error_reply, failed, refusal
+from penstock.api.graph_call import GraphCall
 from penstock.api.http import Http, HttpCall
 from penstock.api.operation import Answer
-from penstock.api.replies import take_room
-from penstock.api.threads import run_aside
 from penstock.api.typed import HEADERS, in_query
 from penstock.door.exchange import HttpReply
 from penstock.engine.engine import Engine
 from penstock.engine.graph import ServedGraph
-from penstock.engine.submission import Submission
 from penstock.errors import InvalidInput, RequestError, UnknownService
-from penstock.ops.failures import log_unsendable
-from penstock.protocols import media, npy, paddle
-from penstock.request import Feed, Outcome
+from penstock.protocols import media, npy
+from penstock.request import Feed
 from penstock.typed.signature import Schema
 
 _RAW = "data"
@@ -86,7 +81,6 @@ class PlainApplication:
 
     Args:
         engine: answers requests.
-        threads: decode and encode large bodies; None for the loop's default threads.
         routes: by default one for any graph by its name.
         others: names of graphs with their own routes, which are not served by name.
         not_found: makes the answer to an unknown name, from the path; None: an error.
@@ -95,13 +89,11 @@ class PlainApplication:
     def __init__(
         self,
         engine: Engine,
-        threads: Any = None,
         routes: Sequence[PlainRoute] = (ANY,),
         others: Container[str | None] = (),
         not_found: Callable[[str], HttpReply] | None = None,
     ) -> None:
         self._engine = engine
-        self._threads = threads
         self.plain_routes = routes
         self._members = {
             each.path: members_of(each.request) for each in routes if each.request is not None
@@ -191,32 +183,46 @@ class PlainApplication:
         timeout: float | None,
     ) -> None:
         accept = call.exchange.head.fields.get(b"accept")
-        answer = media.answer_kind(None if accept is None else accept.decode("latin-1"), kind)
-        submission = Submission(graph, feed, timeout, random.getrandbits(63), (call, answer, route))
-        submission.call = call
-        submission.start(self._answered)
-        if not submission.over:
-            call.exchange.on_gone = submission.cancel
+        one = PlainCall(graph, feed, timeout, random.getrandbits(63))
+        one.route = route
+        one.kind = media.answer_kind(None if accept is None else accept.decode("latin-1"), kind)
+        one.run(call)
 
-    def _answered(self, submission: Submission, outcome: Outcome) -> None:
-        call, _, route = submission.context
-        if outcome.error is not None:
-            call.send(error_reply(outcome.error, submission.log_id))
-        elif paddle.takes_long(outcome.value) or (route.response and route.response.has_images):
-            call.aside(self._write(submission, outcome.value or {}))
-        else:
-            _reply(submission, outcome.value or {})
 
-    async def _write(self, submission: Submission, value: Feed) -> None:
-        """Encode a large answer in a thread."""
-        call, answer, route = submission.context
-        try:
-            take_room(call.exchange, value)
-            body = await run_aside(self._threads, encode, submission, route, value, answer)
-        except RequestError as error:
-            call.send(error_reply(error, submission.log_id))
-        else:
-            send_packed(call, 200, HEADERS[answer], body)
+class PlainCall(GraphCall):
+    """See ``GraphCall``.
+
+    Attributes:
+        route: the called route.
+        kind: the answer's media type.
+    """
+
+    __slots__ = ("kind", "route")
+
+    call: HttpCall
+    route: PlainRoute
+    kind: str
+    as_text = True
+
+    def is_large(self, value: Feed) -> bool:
+        """See ``GraphCall``; pictures are always encoded in a thread."""
+        response = self.route.response
+        return super().is_large(value) or (response is not None and response.has_images)
+
+    def encode(self, value: Feed) -> bytes:
+        """The answer's body."""
+        response = self.route.response
+        if response is not None:
+            return response.write(response.check(value), self.kind)
+        return media.encode(value, self.kind)
+
+    def send(self, reply: bytes) -> None:
+        """Send the answer."""
+        send_packed(self.call, 200, HEADERS[self.kind], reply)
+
+    def fail(self, error: RequestError) -> None:
+        """Answer with an error."""
+        self.call.send(error_reply(error, self.log_id))
 
 
 def decode(body: bytes, kind: str, graph: ServedGraph, route: PlainRoute = ANY) -> Feed:
@@ -245,29 +251,3 @@ def decode(body: bytes, kind: str, graph: ServedGraph, route: PlainRoute = ANY) 
                 problem = {"loc": ["body", key], "msg": str(error), "type": "npy"}
                 raise InvalidInput([problem]) from None
     return value
-
-
-def _reply(submission: Submission, value: Feed) -> None:
-    call, answer, route = submission.context
-    try:
-        body = encode(submission, route, value, answer)
-    except RequestError as error:
-        call.send(error_reply(error, submission.log_id))
-    else:
-        send_packed(call, 200, HEADERS[answer], body)
-
-
-def encode(submission: Submission, route: PlainRoute, value: Feed, kind: str) -> bytes:
-    """The answer's body.
-
-    Raises:
-        WrongType: the last op's dict cannot be encoded.
-    """
-    response = route.response
-    try:
-        if response is not None:
-            return response.write(response.check(value), kind)
-        return media.encode(value, kind)
-    except (TypeError, ValueError, PydanticSerializationError) as error:
-        last = submission.graph.stages[-1].name
-        raise log_unsendable(last, submission.data_id, submission.log_id, error) from None

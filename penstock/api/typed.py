@@ -12,16 +12,16 @@ from urllib.parse import parse_qsl
 from penstock.api.compression import send_packed
 from penstock.api.descriptions import engine_errors, members_of, typed_answer, typed_request
 from penstock.api.errors import error_reply, failed, refusal
+from penstock.api.graph_call import GraphCall
 from penstock.api.grpc import Grpc
 from penstock.api.http import Http, HttpCall
 from penstock.api.operation import Answer, Contents
 from penstock.engine.engine import Engine
 from penstock.engine.graph import ServedGraph
-from penstock.engine.submission import Submission
-from penstock.errors import InvalidInput, UnknownService
+from penstock.errors import InvalidInput, RequestError, UnknownService
 from penstock.protocols import media
 from penstock.protocols.heads import Headers
-from penstock.request import Outcome
+from penstock.request import Feed
 from penstock.typed.op import ANSWER, BODY, KIND
 from penstock.typed.signature import Signature
 
@@ -112,11 +112,37 @@ class TypedApplication:
         accepted = None if accept is None else accept.decode("latin-1")
         answer = media.answer_kind(accepted, kind, files)
         feed = {BODY: body, KIND: kind, ANSWER: answer}
-        submission = Submission(graph, feed, call.timeout, random.getrandbits(63), (call, answer))
-        submission.call = call
-        submission.start(_answered)
-        if not submission.over:
-            call.exchange.on_gone = submission.cancel
+        _TypedCall(graph, feed, call.timeout, random.getrandbits(63), answer).run(call)
+
+
+class _TypedCall(GraphCall):
+    """See ``GraphCall``; its context is the media type of the answer."""
+
+    __slots__ = ()
+
+    call: HttpCall
+
+    def is_large(self, value: Feed) -> bool:
+        """False: the worker has encoded the answer."""
+        return False
+
+    def encode(self, value: Feed) -> Feed:
+        """The same."""
+        return value
+
+    def send(self, reply: Feed) -> None:
+        """Send the worker's answer."""
+        kind = reply.get(KIND, self.context)
+        headers = HEADERS.get(kind)
+        if headers is not None:
+            send_packed(self.call, 200, headers, reply[BODY])
+        else:  # a file, which is compressed already
+            headers = ((b"content-type", kind.encode()), *_NO_SNIFFING)
+            self.call.exchange.reply(200, headers, reply[BODY])
+
+    def fail(self, error: RequestError) -> None:
+        """Answer with an error."""
+        self.call.send(error_reply(error, self.log_id))
 
 
 def in_query(query: bytes, members: Container[str]) -> InvalidInput | None:
@@ -159,18 +185,3 @@ def _only(contents: Contents, kind: str | None, *, files: bool = True) -> Conten
         for each, schema in contents.items()
         if kind is None or each == kind or (files and each not in others)
     }
-
-
-def _answered(submission: Submission, outcome: Outcome) -> None:
-    call, answer = submission.context
-    if outcome.error is None:
-        assert outcome.value is not None
-        value = outcome.value
-        kind = value.get(KIND, answer)
-        headers = HEADERS.get(kind)
-        if headers is not None:
-            send_packed(call, 200, headers, value[BODY])
-        else:  # a file, which is compressed already
-            call.exchange.reply(200, ((b"content-type", kind.encode()), *_NO_SNIFFING), value[BODY])
-    else:
-        call.send(error_reply(outcome.error, submission.log_id))

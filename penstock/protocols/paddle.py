@@ -37,8 +37,6 @@ MAX_MEMBERS = 10_000
 MAX_CLIENT_IP = 64
 """Maximum characters of ``clientip``: it is only logged, and callers can send anything."""
 
-_AT_ONCE = 4096
-"""Number of elements that are formatted in a few milliseconds."""
 _MAX_NAME = 256
 _NUMBERED = "iuf"
 """Kinds of numeric dtypes; an array of one that tensors do not support is an error."""
@@ -313,21 +311,6 @@ def pack(value: Feed, *, typed: bool, keep_text: bool, op: str = "") -> Reply:
         reply.key.append(name)
         reply.value.append(text)
     return reply
-
-
-def takes_long(value: Feed | None) -> bool:
-    """Whether it takes long to ``pack`` and encode this: the text of a number takes one or two
-    microseconds.
-    """
-    if type(value) is not dict:  # a user's own kind of dict may do anything
-        return False
-    size = 0
-    for item in value.values():
-        if type(item) is np.ndarray:
-            size += item.size
-        elif type(item) is str:
-            size += len(item) >> 6
-    return size > _AT_ONCE
 
 
 def reply_size(value: Feed, *, typed: bool, keep_text: bool) -> int:

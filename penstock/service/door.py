@@ -107,8 +107,8 @@ def make_router(
     not_found = unknown if routed or general else None
     applications: tuple[Application, ...] = (
         PaddleApplication(protocol),
-        PlainApplication(engine, writers, others=routed, not_found=not_found),
-        OpenInferenceApplication(engine, health, writers, frozenset(routed)),
+        PlainApplication(engine, others=routed, not_found=not_found),
+        OpenInferenceApplication(engine, health, frozenset(routed)),
         HealthApplication(health, [SERVICE]),
         ReflectionApplication([file], hidden),
         *more,

@@ -10,7 +10,7 @@ from typing import Any
 from penstock import RequestOp
 from penstock.api.threads import run_aside
 from penstock.ops.ends import Ends
-from tests.api.test_replies import LARGE, response_op
+from tests.api.test_graph_call import LARGE, response_op
 
 
 class Full(Executor):
