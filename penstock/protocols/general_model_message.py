@@ -6,7 +6,7 @@ Source: ``docs/compatibility.md`` (the model server's protocol). Pure; safe from
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -29,11 +29,13 @@ from penstock.protocols.general_model import (
 from penstock.protocols.protobuf import (
     LENGTH,
     VARINT,
+    Buffer,
     TooManyFields,
     Walker,
     decode_text,
+    encode_field,
     join_bytes,
-    pack_varints,
+    pack_numbers,
     varint,
 )
 from penstock.protocols.tensors import DecodeBudget, numbers_of
@@ -45,7 +47,7 @@ _FIELDS: Final = {
     12: "lod",
 }
 """The repeated number fields of a tensor; data fields first, in the table's order."""
-_NUMBER_OF: Final = {name: number for number, name in _FIELDS.items()} | {TEXTS: 9, RAW: 15}
+_NUMBER_OF: Final = {name: number for number, name in _FIELDS.items()}
 _INT32: Final = np.dtype("<i4")
 _INT64: Final = np.dtype("<i8")
 _MODEL: Final = 100
@@ -129,15 +131,15 @@ def encode(response: GeneralResponse) -> bytes:
     Raises:
         UnicodeEncodeError: a text is not valid Unicode.
     """
-    pieces: list[bytes] = []
+    pieces: list[Buffer] = []
     for engine, outputs in response.outputs.items():
-        content: list[bytes] = []
+        content: list[Buffer] = []
         for each in outputs:
-            content += _field(1, _output(each))
+            content += encode_field(1, _output(each))
         content += _text(2, engine)
-        pieces += _field(1, content)
+        pieces += encode_field(1, content)
     if response.profile is not None:
-        pieces += [*_field(2, [varint(each) for each in response.profile]), b"\x18\x01"]
+        pieces += [*encode_field(2, [varint(each) for each in response.profile]), b"\x18\x01"]
     for number, value in ((4, response.log_id), (5, response.err_no)):
         if value:
             pieces += (varint(number << 3 | VARINT), varint(value % 2**64))
@@ -162,11 +164,11 @@ def encode_request(
         profile: whether to request profile times.
         model: the model's name, if the service has several.
     """
-    pieces: list[bytes] = []
+    pieces: list[Buffer] = []
     for each in inputs:
-        pieces += _field(1, _output(each))
+        pieces += encode_field(1, _output(each))
     for name in fetch:
-        pieces += _field(2, [name.encode()])
+        pieces += encode_field(2, [name.encode()])
     if profile:
         pieces.append(b"\x18\x01")
     if log_id:
@@ -220,37 +222,26 @@ def _add_output(
     into.setdefault(engine, []).extend(tensors)
 
 
-def _output(output: Output) -> list[bytes]:
+def _output(output: Output) -> list[Buffer]:
     name, datatype, array = output.tensor
     code = CODES[datatype]
-    field = TYPES[code].field
-    pieces: list[bytes] = []
-    if field == TEXTS:
+    data = TYPES[code].field
+    pieces: list[Buffer] = []
+    if data == TEXTS:
         for each in array.reshape(-1).tolist():
             octets = each if isinstance(each, bytes) else str(each).encode()
-            pieces += _field(9, [octets])
+            pieces += encode_field(9, [octets])
+    elif data == RAW and array.size:
+        pieces += encode_field(15, [oip.to_raw(output.tensor)])
     elif array.size:
-        pieces += _field(_NUMBER_OF[field], _numbers(field, output))
+        pieces += encode_field(_NUMBER_OF[data], pack_numbers(array.reshape(-1), NUMBERS[data]))
     if code:
         pieces += (b"\x50", varint(code))
     for number, sizes in ((11, array.shape), (12, output.lod)):
         if sizes:
-            pieces += _field(number, [varint(each) for each in sizes])
+            pieces += encode_field(number, [varint(each) for each in sizes])
     return [*pieces, *_text(13, output.name), *_text(14, name)]
 
 
-def _numbers(field: str, output: Output) -> Sequence[bytes]:
-    if field == RAW:
-        return [oip.to_raw(output.tensor)]
-    array, dtype = output.tensor.array.reshape(-1), NUMBERS[field]
-    if dtype.kind in "fb":  # packed floats and bools equal the array's memory
-        return [np.ascontiguousarray(array, dtype).tobytes()]
-    return pack_varints(array)
-
-
-def _field(number: int, content: Sequence[Any]) -> list[bytes]:
-    return [varint(number << 3 | LENGTH), varint(sum(map(len, content))), *content]
-
-
-def _text(number: int, text: str) -> list[bytes]:
-    return _field(number, [text.encode()]) if text else []
+def _text(number: int, text: str) -> list[Buffer]:
+    return encode_field(number, [text.encode()]) if text else []

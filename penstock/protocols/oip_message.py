@@ -23,11 +23,13 @@ from penstock.protocols.protobuf import (
     FIXED64,
     LENGTH,
     VARINT,
+    Buffer,
     TooManyFields,
     Walker,
     decode_text,
+    encode_field,
     join_bytes,
-    pack_varints,
+    pack_numbers,
     read_varint,
     varint,
 )
@@ -342,7 +344,9 @@ def encode_request(
         inputs: the tensors.
         outputs: names of the requested outputs; empty for all.
     """
-    wanted = [_octets(6, _text(1, name)) for name in outputs]
+    wanted = [
+        piece for name in outputs for piece in encode_field(6, encode_field(1, [name.encode()]))
+    ]
     return _message(request_id, True, model, "", inputs, wanted, raws=7)
 
 
@@ -377,69 +381,42 @@ def _message(
     model: str,
     version: str,
     tensors: Sequence[OutTensor],
-    wanted: Sequence[bytes] = (),
+    wanted: Sequence[Buffer] = (),
     *,
     raws: int,
 ) -> bytes:
     """Encode a request or a response, which differ in the field number of raw bytes."""
     raw = raw or any(each.datatype == BF16 or each.datatype == "FP16" for each in tensors)
-    pieces = [_of_model(model, version)]
+    pieces: list[Buffer] = [_of_model(model, version)]
     if request_id:
-        pieces.append(_text(3, request_id))
-    behind: list[bytes] = []
+        pieces += encode_field(3, [request_id.encode()])
+    behind: list[Buffer] = []
     for each in tensors:
         about = _about(each.name, each.datatype, each.array.shape)
         if raw:
-            octets = oip.to_raw(each)
-            behind += (_tag(raws), varint(len(octets)), octets)
-            pieces += (b"\x2a", varint(len(about)), about)
+            behind += encode_field(raws, [oip.to_raw(each)])
+            pieces += encode_field(5, [about])
         else:
-            contents = _contents(each)
-            size = sum(map(len, contents))
-            head = b"%b\x2a%b" % (about, varint(size))
-            pieces += (b"\x2a", varint(len(head) + size), head, *contents)
+            pieces += encode_field(5, [about, *encode_field(5, _contents(each))])
     return join_bytes([*pieces, *wanted, *behind])
 
 
 @lru_cache(maxsize=1024)
 def _of_model(model: str, version: str) -> bytes:
-    return _text(1, model) + _text(2, version)
+    return b"".join([*encode_field(1, [model.encode()]), *encode_field(2, [version.encode()])])
 
 
 @lru_cache(maxsize=1024)
 def _about(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
     """Encode the description of a tensor."""
-    return _text(1, name) + _text(2, datatype) + _packed(3, shape)
+    texts = [*encode_field(1, [name.encode()]), *encode_field(2, [datatype.encode()])]
+    return b"".join([*texts, *encode_field(3, [*map(varint, shape)])])
 
 
-def _contents(tensor: OutTensor) -> list[bytes]:
+def _contents(tensor: OutTensor) -> list[Buffer]:
     flat = tensor.array.reshape(-1)
     if tensor.datatype == BYTES:
-        return [
-            _octets(_BYTES, each if isinstance(each, bytes) else str(each).encode())
-            for each in flat.tolist()
-        ]
+        texts = (each if isinstance(each, bytes) else str(each).encode() for each in flat.tolist())
+        return [piece for each in texts for piece in encode_field(_BYTES, [each])]
     row = _CONTENTS[tensor.datatype]
-    if row.dtype.kind in "fb":  # packed floats and bools equal the array's memory
-        packed = [np.ascontiguousarray(flat, row.dtype).tobytes()]
-    else:
-        # A varint's 64 bits are the same for signed and unsigned integers.
-        wide = np.int64 if flat.dtype.kind == "i" else np.uint64
-        packed = pack_varints(flat.astype(wide).view(np.int64))
-    return [_tag(row.number), varint(sum(map(len, packed))), *packed]
-
-
-def _tag(number: int) -> bytes:
-    return varint(number << 3 | LENGTH)
-
-
-def _octets(number: int, octets: bytes) -> bytes:
-    return _tag(number) + varint(len(octets)) + octets
-
-
-def _text(number: int, text: str) -> bytes:
-    return _octets(number, text.encode())
-
-
-def _packed(number: int, numbers: Sequence[int]) -> bytes:
-    return _octets(number, b"".join(map(varint, numbers)))
+    return encode_field(row.number, pack_numbers(flat, row.dtype))

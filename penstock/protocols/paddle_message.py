@@ -37,6 +37,7 @@ from penstock.protocols.pb import Response
 from penstock.protocols.protobuf import (
     LENGTH,
     VARINT,
+    Buffer,
     TooManyFields,
     Walker,
     decode_text,
@@ -289,7 +290,7 @@ def encode(reply: Reply | Response) -> bytes:
             texts = join_bytes(_texts(reply, replace_surrogates))
     if not reply.tensors:
         return texts
-    pieces: list[tensors.Buffer] = [texts]
+    pieces: list[Buffer] = [texts]
     for tensor in reply.tensors:
         content = tensor.encode()
         pieces += (b"\x2a", varint(sum(map(len, content))), *content)

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import codecs
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[Any]
+Buffer: TypeAlias = bytes | memoryview
 
 VARINT: Final = 0
 FIXED64: Final = 1
@@ -122,7 +123,7 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
     raise ValueError("a number is longer than ten bytes")
 
 
-def join_bytes(pieces: Iterable[bytes | memoryview]) -> bytes:
+def join_bytes(pieces: Iterable[Buffer]) -> bytes:
     """Join pieces, copying no more than a megabyte at a time."""
     if isinstance(pieces, list) and sum(map(len, pieces)) <= _COPIED:
         return b"".join(pieces)
@@ -277,3 +278,30 @@ def pack_varints(array: Array) -> list[bytes]:
             octets[starts[long] + index] = septets | (sizes[long] > index + 1) * np.uint8(0x80)
         pieces.append(octets.tobytes())
     return pieces
+
+
+_TAGS: Final = [varint(number << 3 | LENGTH) for number in range(128)]
+
+
+def encode_field(number: int, content: Sequence[Buffer]) -> list[Buffer]:
+    """Encode a field of bytes, text, packed numbers, or of a message, in pieces.
+
+    Args:
+        number: the field's number, below 128.
+        content: its bytes, in pieces.
+    """
+    size = len(content[0]) if len(content) == 1 else sum(map(len, content))
+    return [_TAGS[number], varint(size), *content]
+
+
+def pack_numbers(numbers: Array, dtype: np.dtype[Any]) -> Sequence[Buffer]:
+    """Encode numbers for a packed field with this dtype in memory, in pieces.
+
+    Args:
+        numbers: a flat array; a large one is not copied if its memory equals the encoding.
+        dtype: of floats or truth values: little-endian; of integers: any.
+    """
+    if dtype.kind in "fb":  # packed floats and bools equal the array's memory
+        array = np.ascontiguousarray(numbers, dtype)
+        return [array.tobytes() if array.size <= _FEW else array.view(np.uint8).data]
+    return pack_varints(numbers)

@@ -24,16 +24,18 @@ from penstock.protocols.pb import Tensor
 from penstock.protocols.protobuf import (
     LENGTH,
     VARINT,
+    Buffer,
     Walker,
     count_varints,
+    encode_field,
     few_varints,
+    pack_numbers,
     pack_varints,
     read_varints,
     varint,
 )
 
 Array: TypeAlias = NDArray[Any]
-Buffer: TypeAlias = bytes | memoryview
 
 MAX_AXES = 16
 MAX_TEXTS: Final = 10_000
@@ -88,11 +90,9 @@ NUMBERS: dict[str, np.dtype[Any]] = {
 }
 """The repeated fields of numbers, and their dtypes in memory."""
 
-_NAMES = {field.number: field.name for field in Tensor.DESCRIPTOR.fields}
-_TAGS = {
-    field.name: varint(field.number << 3 | (VARINT if field.name == "elem_type" else LENGTH))
-    for field in Tensor.DESCRIPTOR.fields
-}
+_NAMES = {each.number: each.name for each in Tensor.DESCRIPTOR.fields}
+_NUMBER_OF = {name: number for number, name in _NAMES.items()}
+_ELEM_TYPE = varint(_NUMBER_OF["elem_type"] << 3 | VARINT)
 _INSTEAD = {"u": "int64", "f": "float64", "c": "two arrays of floats", "O": "one type of numbers"}
 """The supported type to which an unsupported array can be converted, by the kind of its dtype."""
 _SHOWN = 8  # maximum unknown members in an error, with 40 characters of each
@@ -136,35 +136,26 @@ class WireTensor:
     def encode(self) -> list[Buffer]:
         """Encode the protobuf message, in pieces."""
         pieces: list[Buffer] = []
-        for field, content in self.data.items():
-            if field == "str_data":
+        for name, content in self.data.items():
+            number = _NUMBER_OF[name]
+            if name == "str_data":
                 for text in content:
-                    _put(pieces, field, [text.encode()])
+                    pieces += encode_field(number, [text.encode()])
             else:
-                _put(pieces, field, [content] if field == "byte_data" else _packed(field, content))
+                whole = [content] if name == "byte_data" else pack_numbers(content, NUMBERS[name])
+                pieces += encode_field(number, whole)
         if self.elem_type:
-            pieces += (_TAGS["elem_type"], varint(self.elem_type % 2**64))
-        for field, numbers in (("shape", self.shape), ("lod", self.lod)):
+            pieces += (_ELEM_TYPE, varint(self.elem_type % 2**64))
+        for name, numbers in (("shape", self.shape), ("lod", self.lod)):
             if numbers.size:
-                _put(pieces, field, pack_varints(numbers))
+                pieces += encode_field(_NUMBER_OF[name], pack_varints(numbers))
         if self.name:
-            _put(pieces, "name", [self.name.encode()])
+            pieces += encode_field(_NUMBER_OF["name"], [self.name.encode()])
         return pieces
 
     def message(self) -> Tensor:
         """Make a ``pb.Tensor`` with the same fields."""
         return Tensor.FromString(b"".join(self.encode()))
-
-
-def _put(pieces: list[Buffer], field: str, content: Sequence[Buffer]) -> None:
-    pieces += (_TAGS[field], varint(sum(map(len, content))), *content)
-
-
-def _packed(field: str, numbers: Array) -> Sequence[Buffer]:
-    dtype = NUMBERS[field]
-    if dtype.kind in "fb":  # packed floats and bools equal the array's memory
-        return [np.ascontiguousarray(numbers, dtype).view(np.uint8).data]
-    return pack_varints(numbers)
 
 
 class DecodeBudget:
