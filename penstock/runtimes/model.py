@@ -8,12 +8,8 @@ Names: each input and output has a name inside the model and an alias (the same,
 returned under the requested name. If one variable's alias is another's real name, the alias wins.
 
 Lods: ``x.lod`` of an input ``x`` is passed to the model if the model has an input of that name (one
-dimension, offsets as integers), or if ``x`` is lod in the model itself, as with Paddle; otherwise
-it is dropped. Lods of outputs are returned as ``output.lod``. An output that is lod in the model
-has its own lod. An output that the configuration marks as lod has the offsets of a fed lod, if it
-has one row for each row of that input. Without a fed lod, such as for the boxes in images, its
-offsets are made from the counts in the model's only unmarked one-dimensional integer output, if
-their sum is the number of rows.
+dimension, offsets as integers), or if ``x`` is lod in the model itself; otherwise it is dropped.
+Lods of outputs are returned as ``output.lod``: see ``model_lods.py``.
 
 With the libraries in ``UNCHECKED``, if no name in a configuration or ``fetch_list`` is an output of
 the model, the names are assigned to outputs by position.
@@ -39,7 +35,8 @@ from penstock.errors import (
     PenstockError,
 )
 from penstock.request import Feed
-from penstock.runtimes.model_input import ModelInput
+from penstock.runtimes.model_input import SHOWN, ModelInput, shown
+from penstock.runtimes.model_lods import ModelLods
 from penstock.runtimes.options import settled
 from penstock.runtimes.prototxt import ModelConf, Variable, parse_model_conf
 from penstock.runtimes.runtime import (
@@ -49,13 +46,10 @@ from penstock.runtimes.runtime import (
     open_session,
     runtime_of,
 )
-from penstock.tensor import LOD_SUFFIX, TensorSpec, lod_offsets
+from penstock.tensor import LOD_SUFFIX, TensorSpec
 
 CONF_FILES = ("serving_server_conf.prototxt", "serving_client_conf.prototxt")
 """Files with aliases; the first one in the model's folder is used."""
-
-_SHOWN = 16  # maximum names in an error: a caller may have sent any number
-_SHOWN_LENGTH = 64
 
 
 class Model:
@@ -111,12 +105,7 @@ class Model:
         self._notes = tuple(notes)
         self._inputs = _by_name([ModelInput(spec) for spec in self.inputs])
         self._outputs = _by_name(self.outputs)
-        self._lod_inputs = frozenset(spec.name for spec in session.inputs if spec.is_lod)
-        lods = {spec.name for spec in session.outputs if spec.is_lod} if self._lod_inputs else ()
-        self._own_lods = frozenset(lods)
-        marked = frozenset(spec.name for spec in self.outputs if spec.is_lod)
-        self._lod_outputs = marked - self._own_lods
-        self._counts = _counts_of(self.outputs) if self._lod_outputs else None
+        self._lods = ModelLods(session, self.outputs)
         if fetch_list is None:
             fetch_list = [one.alias for one in fetches] or [one.alias for one in self.outputs]
         self.fetch_names = tuple(fetch_list)
@@ -184,17 +173,17 @@ class Model:
             WrongType: a value is not an array (``feed_batch must be npdata``).
             InferenceFailed: the library failed, most often because of the values.
         """
-        result: Feed
         inputs = self._inputs
+        lods = self._lods
         feeds = {}
         given = 0
-        companions = None
+        given_lods: Feed | None = None
         for key, value in feed.items():
             found = inputs.get(key)
             if found is None:
                 if type(key) is str and key.endswith(LOD_SUFFIX):
-                    companions = companions or {}
-                    companions[key] = value
+                    given_lods = given_lods or {}
+                    given_lods[key] = value
                     continue
                 raise self._wrong_names(feed)
             feeds[found.name] = found.fit(value)
@@ -207,15 +196,11 @@ class Model:
             names, real = tuple(fetch), self._real_names(fetch, InputMismatch)
         if not real:
             return {}
-        if companions and self._lod_inputs:
-            self._pass_lods(companions, feeds)
+        if given_lods:
+            lods.feed(given_lods, inputs, feeds)
+        wanted = [*real, *lods.beside(real, given_lods)] if lods else real
         try:
-            if self._own_lods:
-                result = self._run_with_lods(feeds, names, real)
-            elif self._counts and not companions:
-                return self._run_with_counts(feeds, names, real, self._counts)
-            else:
-                result = dict(zip(names, self.session.run(feeds, real), strict=True))
+            fetched = self.session.run(feeds, wanted)
         except (InferenceFailed, InputMismatch) as error:
             unexpected = self._unexpected(feeds)
             if unexpected is not None:
@@ -224,8 +209,12 @@ class Model:
             if unequal is None:
                 raise
             raise InputMismatch(f"invalid arg list: {unequal}") from error
-        if companions and self._lod_outputs:
-            self._keep_lods(result, dict(zip(names, real, strict=True)), companions)
+        result: Feed = dict(zip(names, fetched, strict=not lods))
+        if lods:
+            found = lods.of(dict(zip(wanted, fetched, strict=True)), given_lods)
+            for name, own in zip(names, real, strict=True):
+                if own in found:
+                    result.setdefault(name + LOD_SUFFIX, found[own])
         return result
 
     def _real_names(
@@ -236,10 +225,10 @@ class Model:
         if unknown:
             raise error(
                 f"{where}invalid arg list: the model has outputs"
-                f" {_shown(spec.alias for spec in self.outputs)}, requested {_shown(unknown)}"
+                f" {shown(spec.alias for spec in self.outputs)}, requested {shown(unknown)}"
             )
         if len(set(names)) != len(names):
-            raise error(f"{where}invalid arg list: an output is requested twice: {_shown(names)}")
+            raise error(f"{where}invalid arg list: an output is requested twice: {shown(names)}")
         return [self._outputs[name].name for name in names]
 
     def _wrong_names(self, feed: Mapping[str, Any]) -> InputMismatch:
@@ -249,7 +238,7 @@ class Model:
             if key in self._inputs or not (type(key) is str and key.endswith(LOD_SUFFIX))
         ]
         return InputMismatch(
-            f"invalid arg list: the model takes {_shown(self.feed_names)}, got {_shown(got)}"
+            f"invalid arg list: the model takes {shown(self.feed_names)}, got {shown(got)}"
         )
 
     def _unexpected(self, feeds: Mapping[str, Any]) -> InputMismatch | None:
@@ -279,61 +268,6 @@ class Model:
                         f" and that of {other!r} the size {expected}"
                     )
         return None
-
-    def _pass_lods(self, companions: Mapping[str, Any], feeds: dict[str, Any]) -> None:
-        for key, value in companions.items():
-            found = self._inputs.get(key.removesuffix(LOD_SUFFIX))
-            if found is None or found.name not in self._lod_inputs:
-                continue
-            try:
-                offsets = lod_offsets(value)
-            except (TypeError, ValueError, OverflowError) as error:
-                raise InputMismatch(f"invalid arg list: {_shown([key])}: {error}") from error
-            rows = len(feeds[found.name])
-            if offsets[-1] != rows:
-                text = f"{_shown([key])} ends at {offsets[-1]}, and there are {rows} rows"
-                raise InputMismatch(f"invalid arg list: {text}")
-            feeds[found.name + LOD_SUFFIX] = np.array(offsets)
-
-    def _run_with_lods(
-        self, feeds: Mapping[str, Any], names: Sequence[str], real: Sequence[str]
-    ) -> Feed:
-        own = [index for index, name in enumerate(real) if name in self._own_lods]
-        fetched = self.session.run(feeds, [*real, *(real[index] + LOD_SUFFIX for index in own)])
-        result = dict(zip(names, fetched, strict=False))
-        for index, lod in zip(own, fetched[len(real) :], strict=True):
-            if lod.size:
-                result[names[index] + LOD_SUFFIX] = lod
-        return result
-
-    def _run_with_counts(
-        self, feeds: Mapping[str, Any], names: Sequence[str], real: Sequence[str], counted: str
-    ) -> Feed:
-        fetched = self.session.run(feeds, real if counted in real else [*real, counted])
-        counts = fetched[real.index(counted) if counted in real else -1]
-        result: Feed = dict(zip(names, fetched, strict=False))
-        offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
-        for name, own in zip(names, real, strict=True):
-            rows = len(result[name]) if result[name].ndim else None
-            if own in self._lod_outputs and offsets[-1] == rows and counts.min(initial=0) >= 0:
-                result[name + LOD_SUFFIX] = offsets
-        return result
-
-    def _keep_lods(
-        self, result: Feed, real: Mapping[str, str], companions: Mapping[str, Any]
-    ) -> None:
-        try:
-            lods = [lod_offsets(lod) for lod in companions.values()]
-        except (TypeError, ValueError, OverflowError) as error:
-            raise InputMismatch(f"invalid arg list: {_shown(companions)}: {error}") from error
-        for name in list(result):
-            lod_name = name + LOD_SUFFIX
-            if real[name] not in self._lod_outputs or lod_name in result or not result[name].ndim:
-                continue
-            for lod in lods:
-                if lod[-1] == len(result[name]):
-                    result[lod_name] = np.array(lod, dtype=np.int32)
-                    break
 
     def __repr__(self) -> str:
         return f"<Model {list(self.feed_names)} -> {list(self.fetch_names)} by {self.session!r}>"
@@ -377,7 +311,7 @@ def _with_aliases(
     real = {spec.name for spec in specs}
     unknown = [name for name in by_name if name not in real]
     if unknown:
-        raise ModelError(f"{where} names {_shown(unknown)}, the model has {kind} {_shown(real)}")
+        raise ModelError(f"{where} names {shown(unknown)}, the model has {kind} {shown(real)}")
     named = []
     for spec in specs:
         one = by_name.get(spec.name)
@@ -386,7 +320,7 @@ def _with_aliases(
         named.append(spec)
     aliases = [spec.alias for spec in named]
     if len(by_name) != len(variables) or len(set(aliases)) != len(aliases):
-        raise ModelError(f"{where} has a duplicate name or alias: {_shown(aliases)}")
+        raise ModelError(f"{where} has a duplicate name or alias: {shown(aliases)}")
     return tuple(named)
 
 
@@ -397,7 +331,7 @@ def _names_none(outputs: Sequence[TensorSpec], names: Sequence[str]) -> bool:
 
 
 def _by_position(names: Sequence[str], outputs: Sequence[TensorSpec | Variable]) -> str:
-    pairs = [*zip(names, outputs, strict=True)][:_SHOWN]
+    pairs = [*zip(names, outputs, strict=True)][:SHOWN]
     which = ", ".join(
         f"{name!r} is {one.name!r}"
         + (f" (alias {one.alias!r})" if one.alias not in (name, one.name) else "")
@@ -406,22 +340,5 @@ def _by_position(names: Sequence[str], outputs: Sequence[TensorSpec | Variable])
     return f"the model has no outputs of these names, which are matched by position: {which}"
 
 
-def _counts_of(outputs: Sequence[TensorSpec]) -> str | None:
-    """Return the output that has the row counts of another output."""
-    found = [
-        spec.name
-        for spec in outputs
-        if not spec.is_lod and spec.dtype.kind in "iu" and spec.shape and len(spec.shape) == 1
-    ]
-    return found[0] if len(found) == 1 else None
-
-
 def _by_name(items: Sequence[Any]) -> dict[str, Any]:
     return {item.name: item for item in items} | {item.alias: item for item in items}
-
-
-def _shown(names: Iterable[Any]) -> str:
-    texts = sorted(str(name)[:_SHOWN_LENGTH] for name in names)
-    shown = ", ".join(repr(text) for text in texts[:_SHOWN])
-    more = len(texts) - _SHOWN
-    return f"[{shown}{f' and {more} more' if more > 0 else ''}]"

@@ -16,6 +16,7 @@ A text input takes arrays of ``str``, or of ``bytes`` in UTF-8, or lists that st
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,9 @@ from penstock.tensor import LOD_SUFFIX, TensorSpec, lod_offsets, widened
 
 NOT_NPDATA = "feed_batch must be npdata"
 """Begin of the error text for a value that is not an array; existing clients test it."""
+
+SHOWN = 16  # maximum names in an error: a caller may have sent any number
+_SHOWN_LENGTH = 64
 
 
 def can_take(wanted: TensorSpec, given: TensorSpec) -> bool:
@@ -212,3 +216,11 @@ def described(dtype: np.dtype[Any], shape: tuple[int | None, ...] | None) -> str
 def described_tensor(dtype: np.dtype[Any], shape: tuple[int | None, ...] | None) -> str:
     """The same for an input or output, whose dtype is object if it holds texts: ``str[?]``."""
     return described(np.dtype(str) if dtype.kind == "O" else dtype, shape)
+
+
+def shown(names: Iterable[Any]) -> str:
+    """Names as a text of limited length."""
+    texts = sorted(str(name)[:_SHOWN_LENGTH] for name in names)
+    shown = ", ".join(repr(text) for text in texts[:SHOWN])
+    more = len(texts) - SHOWN
+    return f"[{shown}{f' and {more} more' if more > 0 else ''}]"
