@@ -199,6 +199,19 @@ def test_every_module_has_a_docstring(path: Path):
     assert ast.get_docstring(ast.parse(path.read_text()))
 
 
+def test_every_public_method_is_described_in_its_class_or_in_an_interface():
+    methods = [
+        (f"{owner.name}.{each.name}", each.name, ast.get_docstring(each))
+        for path in MODULES
+        for owner in ast.walk(ast.parse(path.read_text()))
+        if isinstance(owner, ast.ClassDef) and not owner.name.startswith("_")
+        for each in owner.body
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and each.name[0] != "_"
+    ]
+    described = {name for _, name, text in methods if text}
+    assert [method for method, name, text in methods if not text and name not in described] == []
+
+
 def test_the_readme_lists_every_make_target():
     makefile = (ROOT / "Makefile").read_text()
     targets = re.findall(r"^([a-z-]+):.*?## ", makefile, re.MULTILINE)

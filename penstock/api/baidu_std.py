@@ -52,7 +52,6 @@ class BaiduStdCall(BodyCall):
 
     @property
     def label(self) -> str:
-        """See ``Call``."""
         return self.method.path
 
     @property
@@ -88,7 +87,6 @@ class BaiduStdCall(BodyCall):
         return self if self.expect(size) else None
 
     def data(self, exchange: Exchange, piece: bytes, ended: bool) -> None:
-        """See ``Receiver``."""
         try:
             if exchange.to_come:
                 exchange.arrive(len(piece))
@@ -115,11 +113,9 @@ class BaiduStdCall(BodyCall):
         self.exchange.fail_call(brpc_code_of(error), str(error) if text is None else text)
 
     def fail(self, code: GrpcCode, text: str, metadata: Headers = ()) -> None:
-        """See ``Call``."""
         self.exchange.fail_call(brpc_code_of_grpc(code), text)
 
     def finish(self) -> None:
-        """See ``Call``."""
         self.exchange.finish()
 
     @property
@@ -129,7 +125,6 @@ class BaiduStdCall(BodyCall):
         return bool(meta.compression or meta.attachment_bytes)
 
     def unpack(self, body: bytes) -> bytes:
-        """See ``BodyCall``."""
         meta = self.exchange.meta
         message = body[: len(body) - meta.attachment_bytes]
         if meta.compression == Compression.NONE:
@@ -137,11 +132,9 @@ class BaiduStdCall(BodyCall):
         return decompress(meta.compression, message, self.shared.most)
 
     def take(self, body: bytes) -> None:
-        """See ``BodyCall``."""
         self.method.whole(self, body)
 
     def refuse(self, error: RequestError) -> None:
-        """See ``BodyCall``."""
         self.count_refusal(error)
         self.method.failed(self, error)
 

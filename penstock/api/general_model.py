@@ -286,7 +286,6 @@ class _GeneralCall(GraphCall):
     engine: str
 
     def encode(self, value: Feed) -> bytes:
-        """The answer's body, or message."""
         request, signature = self.request, self.graph.signature
         assert signature is not None, "_graph gives no other"
         response = GeneralResponse(
@@ -297,14 +296,12 @@ class _GeneralCall(GraphCall):
         return self.form.encode(response)
 
     def send(self, reply: bytes) -> None:
-        """Answer."""
         if isinstance(self.call, HttpCall):
             send_packed(self.call, 200, (self.form.header,), reply, _PACKED_FROM)
         else:
             self.call.reply(reply)
 
     def fail(self, error: RequestError) -> None:
-        """Answer with an error."""
         _fail(self.call, self.form, error, self.request, self.log_id)
 
 

@@ -60,7 +60,6 @@ class GrpcCall(Call):
 
     @property
     def label(self) -> str:
-        """See ``Call``."""
         return self.method.path
 
     @property
@@ -120,7 +119,6 @@ class GrpcCall(Call):
         self.exchange.reply(200, grpc.HEAD, grpc.encode_message(message), grpc.OK_TRAILERS)
 
     def fail(self, code: GrpcCode, text: str, metadata: Headers = ()) -> None:
-        """See ``Call``."""
         self.exchange.count_error(code.name)
         if self.started:
             self.exchange.finish(grpc.trailers(code, text, metadata))
@@ -128,7 +126,6 @@ class GrpcCall(Call):
             self.exchange.reply(200, (*grpc.HEAD, *grpc.trailers(code, text, metadata)))
 
     def fail_with(self, error: RequestError) -> None:
-        """See ``Call``."""
         push_back = PUSH_BACK if isinstance(error, ServiceBusy) else ()
         self.fail(status_of(error).grpc, str(error), push_back)
 

@@ -56,7 +56,6 @@ class HttpCall(BodyCall):
 
     @property
     def label(self) -> str:
-        """See ``Call``."""
         return self.route.pattern
 
     def begin(self) -> Receiver | None:
@@ -94,7 +93,6 @@ class HttpCall(BodyCall):
         self.exchange.reply(status, headers, body, close=close)
 
     def fail(self, code: GrpcCode, text: str, metadata: Headers = ()) -> None:
-        """See ``Call``."""
         if self.started:
             self.exchange.abort()
         else:
@@ -102,7 +100,6 @@ class HttpCall(BodyCall):
             self.send(self.route.refusal(status, text))
 
     def fail_with(self, error: RequestError) -> None:
-        """See ``Call``."""
         if self.started:
             self.exchange.abort()
         else:
@@ -158,21 +155,17 @@ class HttpCall(BodyCall):
 
     @property
     def is_packed(self) -> bool:
-        """See ``BodyCall``."""
         return self._encoding is not None
 
     def unpack(self, body: bytes) -> bytes:
-        """See ``BodyCall``."""
         assert self._encoding is not None
         return decompress(self._encoding, body, self.shared.most)
 
     def take(self, body: bytes) -> None:
-        """See ``BodyCall``."""
         assert self.route.whole is not None
         self.route.whole(self, body)
 
     def refuse(self, error: RequestError) -> None:
-        """See ``BodyCall``."""
         self.count_refusal(error)
         self.route.failed(self, error)
 

@@ -36,7 +36,6 @@ class PlainReader:
     announced = (0, 0)
 
     def feed(self, piece: bytes) -> list[Any]:
-        """See ``Reader``."""
         return [piece] if piece else []
 
     def finish(self) -> None:

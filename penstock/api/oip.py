@@ -508,7 +508,6 @@ class _HttpInfer(_Infer):
         return oip_json.encode(self.request, graph.name or "", graph.version, tensors)
 
     def send(self, reply: tuple[bytes, int | None]) -> None:
-        """Answer."""
         body, header = reply
         if header is None:
             send_packed(self.call, 200, (JSON,), body)
@@ -517,7 +516,6 @@ class _HttpInfer(_Infer):
             send_packed(self.call, 200, (*_OCTETS, sizes), body)
 
     def fail(self, error: RequestError) -> None:
-        """Answer with an error."""
         self.call.send(_error(error, self.log_id))
 
 
@@ -527,17 +525,14 @@ class _GrpcInfer(_Infer):
     __slots__ = ()
 
     def encode(self, value: Feed) -> bytes:
-        """The message."""
         graph = self.graph
         tensors = self.tensors(value)
         return oip_message.encode(self.request, self.raw, graph.name or "", graph.version, tensors)
 
     def send(self, reply: bytes) -> None:
-        """Answer."""
         self.call.reply(reply)
 
     def fail(self, error: RequestError) -> None:
-        """Answer with an error."""
         self.call.fail_with(error.with_text(text_for_caller(error, self.log_id)))
 
 

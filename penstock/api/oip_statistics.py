@@ -44,7 +44,6 @@ class ModelStatistics(Instrument):
         self._graphs: dict[str, tuple[_Totals, bool]] = {}
 
     def replied(self, request: RequestInfo, error: RequestError | None, now: float) -> None:
-        """See Instrument."""
         found = self._totals.get(request.graph)  # type: ignore[call-overload]
         if found is None:
             found = self._totals[request.graph] = _Totals()  # type: ignore[index]
@@ -54,7 +53,6 @@ class ModelStatistics(Instrument):
         found.last = now
 
     def returned(self, op: str, batch: Batch, errors: int, now: float) -> None:
-        """See Instrument."""
         known = self._graphs.get(op)
         if known is None:
             known = self._find(op)

@@ -210,7 +210,6 @@ class HttpPort:
         self._protocol = protocol
 
     def done(self, call: Any, answer: PipelineAnswer | None, error: RequestError | None, /) -> None:
-        """See ``Port``."""
         if answer is not None:
             if not isinstance(answer, bytes):
                 answer = encoded(self.encode, answer)

@@ -87,7 +87,6 @@ class _Profiled:
         return self._port.encode(reply)
 
     def done(self, context: Any, answer: Answer | None, error: RequestError | None, /) -> None:
-        """See ``Port``."""
         if answer is not None and not isinstance(answer, bytes):
             answer = encoded(self.encode, answer)
         self._port.done(context, answer, error)
@@ -126,7 +125,7 @@ class PipelineProtocol:
         self.names: Container[str] = engine.names
 
     def own_fields(self, name: str) -> Container[str]:
-        """See ``OwnFields``."""
+        """Names of the fields that a service has added to its requests; see ``OwnFields``."""
         graph = self._engine.graph(name)
         return () if graph is None or graph.ends is None else graph.ends.own_fields
 
@@ -317,7 +316,6 @@ class _PipelineCall(GraphCall):
         return encoded(self.port.encode, self.ends.pack(*self.facts(Outcome(value))))
 
     def send(self, reply: Answer) -> None:
-        """End the call with a reply."""
         self.port.done(self.context, reply, None)
 
     def fail(self, error: RequestError) -> None:

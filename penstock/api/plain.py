@@ -210,18 +210,15 @@ class PlainCall(GraphCall):
         return super().is_large(value) or (response is not None and response.has_images)
 
     def encode(self, value: Feed) -> bytes:
-        """The answer's body."""
         response = self.route.response
         if response is not None:
             return response.write(response.check(value), self.kind)
         return media.encode(value, self.kind)
 
     def send(self, reply: bytes) -> None:
-        """Send the answer."""
         send_packed(self.call, 200, HEADERS[self.kind], reply)
 
     def fail(self, error: RequestError) -> None:
-        """Answer with an error."""
         self.call.send(error_reply(error, self.log_id))
 
 

@@ -140,7 +140,6 @@ class Router:
             call.fail(GrpcCode.UNAVAILABLE, "the server is shutting down")
 
     def begin(self, exchange: Exchange) -> Receiver | None:
-        """See ``Application``."""
         head = exchange.head
         target = self._targets.get(head.path)
         kind = head.fields.get(b"content-type")

@@ -123,15 +123,12 @@ class _TypedCall(GraphCall):
     call: HttpCall
 
     def is_large(self, value: Feed) -> bool:
-        """False: the worker has encoded the answer."""
-        return False
+        return False  # the worker has encoded it
 
     def encode(self, value: Feed) -> Feed:
-        """The same."""
         return value
 
     def send(self, reply: Feed) -> None:
-        """Send the worker's answer."""
         kind = reply.get(KIND, self.context)
         headers = HEADERS.get(kind)
         if headers is not None:
@@ -141,7 +138,6 @@ class _TypedCall(GraphCall):
             self.call.exchange.reply(200, headers, reply[BODY])
 
     def fail(self, error: RequestError) -> None:
-        """Answer with an error."""
         self.call.send(error_reply(error, self.log_id))
 
 

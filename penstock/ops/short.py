@@ -216,13 +216,11 @@ class FunctionOp(Op):
         return self.function(*args, **kwargs)
 
     def hook_name(self, hook: str) -> str:
-        """See Op."""
         if hook in ("process", "postprocess"):
             return name_of(self.function)
         return hook
 
     def hook_function(self, hook: str) -> Callable[..., Any]:
-        """See Op."""
         return self.function if hook == "process" else super().hook_function(hook)
 
     def preprocess(self, input_dicts: dict[str, Feed], data_id: int = 0, log_id: int = 0) -> Any:

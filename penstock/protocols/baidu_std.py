@@ -269,7 +269,6 @@ class Reader:
 
     @property
     def kept(self) -> int:
-        """See the class."""
         return len(self._data) - self._at
 
     @property

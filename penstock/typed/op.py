@@ -106,7 +106,6 @@ class TypedOp(Op):
         return self._target(*args, **kwargs)
 
     def hook_name(self, hook: str) -> str:
-        """See Op."""
         steps, called = self._steps, self._called
         before, after = "the check of the request", "the check of the result"
         if steps is None:
@@ -119,14 +118,12 @@ class TypedOp(Op):
         return {**named, "preprocess": before, "postprocess": after}.get(hook, hook)
 
     def hook_function(self, hook: str) -> Callable[..., Any]:
-        """See Op."""
         if hook == "close" and self._close is not None:
             return self._close
         return self._function if hook == "process" else super().hook_function(hook)
 
     @property
     def loads(self) -> bool:
-        """See Op."""
         return self._steps is not None and (
             hasattr(self._target, "load") or _has_init(self._target)
         )
@@ -142,7 +139,6 @@ class TypedOp(Op):
 
     @property
     def closes(self) -> bool:
-        """See Op."""
         return self._close is not None
 
     def close(self) -> Any:

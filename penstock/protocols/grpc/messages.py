@@ -120,7 +120,6 @@ class Pieces:
         self.size = 0
 
     def add(self, piece: bytes) -> None:
-        """See ``Store``."""
         self.size += len(piece)
         pieces = self._pieces
         if len(piece) >= _SMALL:
@@ -131,7 +130,6 @@ class Pieces:
             pieces.append(bytearray(piece))
 
     def join(self) -> bytes:
-        """See ``Store``."""
         return b"".join(self._pieces)
 
 
