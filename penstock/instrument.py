@@ -74,6 +74,9 @@ class RequestInfo(Protocol):
     def graph(self) -> GraphInfo:
         """What is to answer it."""
 
+    def at_end(self, call: Callable[[], object]) -> None:
+        """Call a function when the request ends, once, however it ends; see ``Submission``."""
+
 
 class Instrument:
     """Base class whose hooks do nothing; override the hooks that you need.

@@ -173,7 +173,7 @@ class PipelineProtocol:
         if feed is None:
             submission.feed, _, error = ends.unpack(call)
             if error is not None:
-                submission.answered(Outcome(None, error))
+                submission.refuse(error)
                 return None if submission.aside is None else submission.cancel
         submission.start(_PipelineCall.answered)
         return None if submission.over and submission.aside is None else submission.cancel
@@ -244,12 +244,18 @@ class _PipelineCall(GraphCall):
             error = late
         except Exception as failure:  # noqa: BLE001 - our bug
             self.fail(as_request_error(failure))
+            self.graph.engine.cancel(self)
             return
         self.aside = None
         if error is None:
             self.start(_PipelineCall.answered)
         else:
-            self.answered(Outcome(None, error))
+            self.refuse(error)
+
+    def refuse(self, error: RequestError) -> None:
+        """Answer with an error before it is submitted, and end it."""
+        self.answered(Outcome(None, error))
+        self.graph.engine.cancel(self)
 
     def answered(self, outcome: Outcome) -> None:
         """Process the engine's outcome, or its refusal."""

@@ -266,7 +266,7 @@ class Engine:
             return
         if submission.data_id == NO_ID:
             submission.over = True
-            submission.release()
+            submission.run_endings()
             return
         self._cancelled += 1
         if self.instruments.cancelled is not None:
@@ -469,8 +469,8 @@ class Engine:
             submission.on_answer(submission, outcome)
         except Exception:  # noqa: BLE001 - the engine continues after a bug of a protocol
             _log.exception("a reply could not be delivered (data_id=%s)", submission.data_id)
-        if submission.reservation is not None:
-            submission.release()
+        if submission.endings is not None:
+            submission.run_endings()
         if self._waiting or self._at_rest:
             self._go_on()
 
@@ -481,7 +481,7 @@ class Engine:
         submission.graph.inside -= 1
         submission.due.pop(submission, None)
         self._forget(submission)
-        submission.release()
+        submission.run_endings()
 
     def _forget(self, submission: Submission) -> None:
         self._forget_samples(submission)

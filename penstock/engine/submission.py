@@ -1,16 +1,17 @@
 """A submission: one request to a graph, from its decoding to its one answer, for every protocol.
 
 A protocol decodes a request, makes a Submission of it, starts it, and encodes the outcome in its
-callback. The engine does everything in between: deadline, admission, cancellation, reserved bytes,
-and exactly one answer.
+callback. The engine does everything in between: deadline, admission, cancellation, and exactly one
+answer. The end of a request is an event of its own, which anyone may wait for (``at_end``).
 
 Thread: the engine's loop only. Source: ``docs/compatibility.md`` (deadlines, ids, capacity).
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from penstock.engine.deadlines import Due
 from penstock.errors import RequestError
@@ -20,18 +21,13 @@ from penstock.request import Feed, Outcome, Sample
 if TYPE_CHECKING:
     from penstock.engine.graph import ServedGraph
 
+_log = logging.getLogger(__name__)
+
 NO_ID = -1
 """The data id of a request that was not admitted."""
 
 OnAnswer: TypeAlias = Callable[[Any, Outcome], None]
 """Called once with a submission and its outcome, on the engine's loop."""
-
-
-class Reserved(Protocol):
-    """The bytes in flight of a request."""
-
-    def release(self) -> None:
-        """Release them."""
 
 
 class Submission(Flight):
@@ -52,7 +48,7 @@ class Submission(Flight):
         deadline: monotonic seconds; nothing of the request is dispatched later.
         deadline_by_client: whether the caller set that deadline itself.
         call: the call from the door; None if it did not come over a connection.
-        reservation: released when the request ends; None if its owner releases it.
+        endings: called when the request ends; None if nobody waits for that. See ``at_end``.
         data_id: its id in this engine; NO_ID before the admission, and after a refusal.
         over: answered, refused or cancelled.
         due: the bucket of deadlines that has it; set when it is admitted.
@@ -70,12 +66,12 @@ class Submission(Flight):
         "deadline",
         "deadline_by_client",
         "due",
+        "endings",
         "feed",
         "graph",
         "log_id",
         "on_answer",
         "over",
-        "reservation",
         "samples",
         "sizes",
         "steps",
@@ -98,7 +94,7 @@ class Submission(Flight):
         # Without super(): this runs for every request.
         self.plan = graph.plan
         self.attempt = 1
-        self._feed = self._joins = self.call = self.reservation = self.steps = None
+        self._feed = self._joins = self.call = self.endings = self.steps = None
         self.ended = self.over = False
         self.graph = graph
         self.feed = feed
@@ -113,7 +109,7 @@ class Submission(Flight):
             self.deadline_by_client = False
 
     call: Any
-    reservation: Reserved | None
+    endings: list[Callable[[], object]] | None
     steps: Any
 
     @property
@@ -134,15 +130,44 @@ class Submission(Flight):
             self.graph.engine.submit(self, on_answer)
         except RequestError as refusal:
             self.over = True
-            self.release()
-            on_answer(self, Outcome(None, refusal))
+            try:
+                on_answer(self, Outcome(None, refusal))
+            finally:
+                self.run_endings()
 
     def cancel(self) -> None:
         """Cancel it, because its caller has disconnected: no further work, no callback."""
         self.graph.engine.cancel(self)
 
-    def release(self) -> None:
-        """Release its reserved bytes."""
-        reservation, self.reservation = self.reservation, None
-        if reservation is not None:
-            reservation.release()
+    def at_end(self, call: Callable[[], object]) -> None:
+        """Call a function when the request ends: once, after the callback for the answer if there
+        is one.
+
+        However it ends: answered, refused, cancelled before or after its start, or by the end of
+        the engine. Functions are called in the order in which they were added; one that raises is
+        logged, and the others are called. After the end a function is called at once.
+
+        Args:
+            call: must be quick, and must not block.
+        """
+        if self.endings is not None:
+            self.endings.append(call)
+        elif self.over:
+            _guarded(call, self)
+        else:
+            self.endings = [call]
+
+    def run_endings(self) -> None:
+        """The request has ended: call what was added by ``at_end``."""
+        if self.endings is not None:
+            for call in self.endings:  # one may add others
+                _guarded(call, self)
+            self.endings = None
+
+
+def _guarded(call: Callable[[], object], submission: Submission) -> None:
+    try:
+        call()
+    except Exception:  # noqa: BLE001 - of whoever added it; the others are called
+        ids = submission.data_id, submission.log_id
+        _log.exception("a function for the end of a request raised (data_id=%s log_id=%s)", *ids)

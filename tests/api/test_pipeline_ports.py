@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from penstock import Op, RequestOp, ResponseOp
+from penstock.api import pipeline
 from penstock.api.paddle import GrpcPort, HttpPort
 from penstock.api.pipeline import Answer
 from penstock.errors import RequestError
@@ -191,6 +192,30 @@ async def test_a_cancelled_call_gets_no_reply(make: Callable[[], paddle.Call]) -
         assert not port.done_with
         statistics = service.engine.statistics()
         assert (statistics.admitted, statistics.cancelled, statistics.replied) == (2, 1, 1)
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["usual", "the user's"])
+async def test_a_call_whose_unpacking_fails_ends_without_being_submitted(
+    own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[bool] = []
+
+    class Watched(pipeline._PipelineCall):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            self.at_end(lambda: ended.append(self.refused))
+
+    class Own(RequestOp):
+        def unpack_request_package(self, request: Any) -> Any:
+            raise ValueError("no such user")
+
+    monkeypatch.setattr(pipeline, "_PipelineCall", Watched)
+    async with service_of(Op("work", input_ops=[Own() if own else RequestOp()])) as service:
+        port = RecordingPort(GrpcPort.write)
+        service.protocol.start(paddle.Call(["x", "y"], ["1"], []), None, port, None)
+        async with asyncio.timeout(5):
+            await port.called.wait()
+        assert (len(port.done_with), ended) == (1, [True])
 
 
 async def test_an_answered_request_is_freed_without_the_garbage_collector() -> None:
