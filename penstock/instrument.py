@@ -74,6 +74,10 @@ class RequestInfo(Protocol):
     def graph(self) -> GraphInfo:
         """What is to answer it."""
 
+    @property
+    def caller(self) -> Any:
+        """Who makes it, as the service's admission of callers says; None without one."""
+
     def at_end(self, call: Callable[[], object]) -> None:
         """Call a function when the request ends, once, however it ends; see ``Submission``."""
 

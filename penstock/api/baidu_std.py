@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 from time import monotonic
+from typing import ClassVar
 
 from penstock.api.body import SMALL
 from penstock.api.body_call import BodyCall
@@ -32,10 +33,10 @@ class BaiduStdCall(BodyCall):
 
     Attributes:
         exchange: its exchange, from the door.
-        method: the called method.
+        route: the called method.
     """
 
-    __slots__ = ("method",)
+    __slots__ = ("route",)
 
     exchange: BaiduStdExchange
     is_grpc = False
@@ -46,13 +47,13 @@ class BaiduStdCall(BodyCall):
         self.exchange = exchange
         self.shared = shared
         self.timeout = call.timeout_ms / 1000 if call.timeout_ms > 0 else None
-        self.inbox = self.partial = None
+        self.inbox = self.partial = self.caller = None
         self.started = False
-        self.method = method
+        self.route = method
 
     @property
     def label(self) -> str:
-        return self.method.path
+        return self.route.path
 
     @property
     def log_id(self) -> int:
@@ -72,7 +73,7 @@ class BaiduStdCall(BodyCall):
         small = size <= min(SMALL, self.shared.most)
         if whole is not None and plain and small and exchange.try_small(size):
             # The fast path of nearly every call.
-            self.method.whole(self, whole)
+            self.route.whole(self, whole)
             return None
         problem = ""
         if meta.is_chunk or meta.opens_stream:
@@ -132,11 +133,11 @@ class BaiduStdCall(BodyCall):
         return decompress(meta.compression, message, self.shared.most)
 
     def take(self, body: bytes) -> None:
-        self.method.whole(self, body)
+        self.route.whole(self, body)
 
     def refuse(self, error: RequestError) -> None:
         self.count_refusal(error)
-        self.method.failed(self, error)
+        self.route.failed(self, error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +148,10 @@ class BaiduStd:
         service: its full name.
         method: its name.
         whole: called with each call and its message.
-        failed: answers errors before that (too many bytes in flight).
+        failed: answers errors before that (a refused caller, too many bytes in flight).
     """
 
+    always: ClassVar[bool] = False
     service: str
     method: str
     whole: Callable[[BaiduStdCall, bytes], None]

@@ -54,9 +54,10 @@ class Call(ABC):
         timeout: the caller's timeout in seconds, from its begin; None if it sets none.
         inbox: the received messages of a stream, or pieces of a message.
         started: the head of the answer has been sent.
+        caller: who makes it, as the service's ``Admission`` says; None without one.
     """
 
-    __slots__ = ("exchange", "inbox", "shared", "started", "timeout")
+    __slots__ = ("caller", "exchange", "inbox", "shared", "started", "timeout")
 
     # Created for each request: each kind sets all attributes in its own method.
     exchange: Exchange
@@ -64,6 +65,7 @@ class Call(ABC):
     timeout: float | None
     inbox: Inbox | None
     started: bool
+    caller: Any
     is_grpc: ClassVar[bool]
 
     @property
@@ -86,6 +88,10 @@ class Call(ABC):
     @abstractmethod
     def fail_with(self, error: RequestError) -> None:
         """End the call with the status of an error."""
+
+    def refuse_beyond_limit(self) -> None:
+        """End the call: more are open than the door allows."""
+        self.fail_with(ServiceBusy("too many calls are open; try again later"))
 
     @abstractmethod
     def finish(self) -> None:
@@ -157,6 +163,15 @@ class Call(ABC):
             self.fail(GrpcCode.INTERNAL, "internal error")
         else:
             self.finish()
+
+
+@dataclass(frozen=True, slots=True)
+class OfStream:
+    """What stands for the call of a request that is one message of a stream: the stream's other
+    requests have the same call, and its exchange is not theirs.
+    """
+
+    caller: Any
 
 
 class _Waiters(list[asyncio.Future[None]]):

@@ -33,12 +33,12 @@ class GrpcCall(Call):
     """One gRPC call.
 
     Attributes:
-        method: the called method.
+        route: the called method.
         encoding: coding of its compressed messages; None if they must be plain.
         delivered: the message of a unary call was passed to its handler.
     """
 
-    __slots__ = ("delivered", "encoding", "method")
+    __slots__ = ("delivered", "encoding", "route")
 
     is_grpc = True
 
@@ -53,14 +53,14 @@ class GrpcCall(Call):
         self.exchange = exchange
         self.shared = shared
         self.timeout = timeout
-        self.inbox = None
-        self.method = method
+        self.inbox = self.caller = None
+        self.route = method
         self.encoding = encoding
         self.started = self.delivered = False
 
     @property
     def label(self) -> str:
-        return self.method.path
+        return self.route.path
 
     @property
     def _packs(self) -> bool:
@@ -69,7 +69,7 @@ class GrpcCall(Call):
 
     def begin(self) -> Receiver | None:
         """Begin the call: start a stream handler, or pass on a message that has arrived."""
-        exchange, method = self.exchange, self.method
+        exchange, method = self.exchange, self.route
         whole, unary = exchange.whole, method.unary
         if whole is not None and unary is not None:
             # The fast path of nearly every call.
@@ -145,7 +145,7 @@ class GrpcCall(Call):
 
     def data(self, exchange: Exchange, piece: bytes, ended: bool) -> None:
         """See ``Receiver``: handles messages as they arrive."""
-        unary = self.method.unary
+        unary = self.route.unary
         message: bytes | grpc.Deferred | None = None
         try:
             if exchange.to_come:
@@ -187,7 +187,7 @@ class GrpcCall(Call):
 
     async def _open(self, message: grpc.Deferred) -> None:
         """Decompress a large or compressed message in a thread."""
-        assert self.method.unary is not None
+        assert self.route.unary is not None
         assert self.inbox is not None
         try:
             plain = await self.inbox.whole(message)
@@ -195,7 +195,7 @@ class GrpcCall(Call):
             self._refuse(error)
         else:
             self.exchange.on_gone = None
-            self.method.unary(self, plain)
+            self.route.unary(self, plain)
 
     def _refuse(self, error: RequestError | GrpcError) -> None:
         """Refuse the message."""
@@ -205,7 +205,7 @@ class GrpcCall(Call):
             self.fail(error.code, error.text, error.headers)
             return
         self.count_refusal(error)
-        self.method.failed(self, error)
+        self.route.failed(self, error)
 
     def _collect(self, piece: bytes, ended: bool) -> bytes | grpc.Deferred | None:
         """The message of a unary call, once it is complete; None before."""
@@ -247,7 +247,8 @@ class Grpc(Described):
 
     Attributes:
         path: ``/package.Service/Method``.
-        failed: answers what goes wrong before the handler is called (too many bytes in flight).
+        failed: answers what goes wrong before the handler is called (a refused caller, too many
+            bytes in flight).
     """
 
     path: str

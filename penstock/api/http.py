@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from time import monotonic
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from penstock.api.body import SMALL, decompress
 from penstock.api.body_call import BodyCall
@@ -22,6 +22,9 @@ from penstock.protocols.heads import Headers
 from penstock.protocols.status import GRPC_OF_HTTP, GrpcCode, status_of
 
 JSON = (b"content-type", b"application/json")
+
+TOO_MANY: Final = "too many requests are open; try again later"
+"""The text of the refusal, with status 503, of a request beyond the door's limit."""
 
 
 class HttpCall(BodyCall):
@@ -52,7 +55,7 @@ class HttpCall(BodyCall):
         self.route = route
         self.values = values
         self._encoding = encoding
-        self.inbox = self.partial = None
+        self.inbox = self.partial = self.caller = None
 
     @property
     def label(self) -> str:
@@ -104,6 +107,10 @@ class HttpCall(BodyCall):
             self.exchange.abort()
         else:
             self.send(gateway_failure(error))
+
+    def refuse_beyond_limit(self) -> None:
+        """See ``Call``."""
+        self.send(self.route.refusal(503, TOO_MANY)._replace(close=False))
 
     def start(self, status: int, headers: Headers) -> None:
         """Begin a streamed answer; at most once."""
@@ -180,9 +187,18 @@ def gateway_failure(error: RequestError) -> HttpReply:
 
 def failure(status: int, text: str) -> HttpReply:
     """A transport error in the gateway's format; it ends an HTTP/1.1 connection."""
+    if text == TOO_MANY:
+        return _TOO_MANY
     other = GrpcCode.INVALID_ARGUMENT if status < 500 else GrpcCode.UNIMPLEMENTED
     body = paddle_json.gateway_error(GRPC_OF_HTTP.get(status, other), text)
     return HttpReply(status, (JSON,), body, close=True)
+
+
+_TOO_MANY: Final = HttpReply(
+    503,
+    (JSON, (b"retry-after", b"1")),
+    paddle_json.gateway_error(GrpcCode.RESOURCE_EXHAUSTED, TOO_MANY),
+)
 
 
 Whole: TypeAlias = Callable[[HttpCall, bytes], None]
@@ -195,7 +211,8 @@ class Http(Described):
     Attributes:
         method: the HTTP method; GET includes HEAD, and gets no body.
         pattern: the path; a segment such as ``{name}`` matches any one segment.
-        failed: answers errors before the handler is called (too many bytes in flight).
+        failed: answers errors before the handler is called (a refused caller, too many bytes in
+            flight).
         refusal: makes the answer of a refusal from a status and a text; it may end an HTTP/1.1
         connection.
         listed: the routes listed in OpenAPI instead of the pattern, such as one for each served

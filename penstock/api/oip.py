@@ -22,6 +22,7 @@ from google.protobuf.json_format import ParseDict
 from google.protobuf.message import DecodeError
 
 from penstock.api.body import LARGE, SMALL
+from penstock.api.call import OfStream
 from penstock.api.compression import send_packed
 from penstock.api.decoding import decode_body
 from penstock.api.errors import http_status, text_for_caller
@@ -402,6 +403,7 @@ class OpenInferenceApplication:
             return
         one.infer = infer = self._infer_call(_GrpcInfer, found, call.timeout)
         infer.reply_within(one.held, call.shared.threads)
+        infer.call = OfStream(call.caller)
         infer.start(one.answered)
 
     async def _write_in_order(

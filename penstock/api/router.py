@@ -20,17 +20,18 @@ from concurrent.futures import Executor
 from typing import Final
 from urllib.parse import unquote, unquote_to_bytes
 
+from penstock.api.application import Admission, Route
 from penstock.api.baidu_std import BaiduStd, BaiduStdCall
 from penstock.api.call import Shared
-from penstock.api.grpc import PUSH_BACK, Grpc, GrpcCall
+from penstock.api.grpc import Grpc, GrpcCall
 from penstock.api.hosts import Hosts
-from penstock.api.http import JSON, Http, HttpCall, failure
+from penstock.api.http import Http, HttpCall, failure
 from penstock.door.baidu_std import BaiduStdExchange
 from penstock.door.exchange import Exchange, HttpReply, Limit, Receiver
 from penstock.errors import RequestError, StartupError, Undecodable
-from penstock.protocols import grpc, paddle_json
+from penstock.protocols import grpc
 from penstock.protocols.grpc import GrpcError, parse_timeout
-from penstock.protocols.heads import HTTP_2, Headers, RequestHead
+from penstock.protocols.heads import HTTP_2, RequestHead
 from penstock.protocols.status import GRPC_OF_HTTP, BrpcCode, GrpcCode
 
 TEXT: Final = (b"content-type", b"text/plain; charset=utf-8")
@@ -38,7 +39,6 @@ TEXT: Final = (b"content-type", b"text/plain; charset=utf-8")
 _GRPC = b"application/grpc"
 _MOST_REMEMBERED = 1024
 """Most cached paths of patterns."""
-_TOO_MANY_CALLS = "too many calls are open; try again later"
 _SECONDS = re.compile(rb"[0-9]{1,9}(\.[0-9]{1,9})?")
 _BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _BAD_SEGMENT = re.compile(r"[/\\\x00-\x1f\x7f]")
@@ -82,6 +82,7 @@ class Router:
         is_pipelines: whether a path, as segments without percent-encoding, may belong to the
             pipeline protocol, and gets its errors; None: every path.
         hosts: checks Host and Origin of HTTP requests; None accepts all.
+        admission: admits callers; None admits all.
 
     Raises:
         StartupError: two routes are the same.
@@ -89,7 +90,7 @@ class Router:
 
     def __init__(
         self,
-        routes: Iterable[Http | Grpc | BaiduStd],
+        routes: Iterable[Route],
         *,
         max_message_bytes: int,
         threads: Executor | None = None,
@@ -97,7 +98,9 @@ class Router:
         refusal: Callable[[int, str], HttpReply] = failure,
         is_pipelines: Callable[[Sequence[bytes]], bool] | None = None,
         hosts: Hosts | None = None,
+        admission: Admission | None = None,
     ) -> None:
+        self._admission = admission
         self.routes = tuple(routes)
         self._is_pipelines = is_pipelines
         self._hosts = hosts
@@ -143,47 +146,49 @@ class Router:
         head = exchange.head
         target = self._targets.get(head.path)
         kind = head.fields.get(b"content-type")
+        call: HttpCall | GrpcCall | BaiduStdCall | None
         # The first test holds for nearly every gRPC call: is_grpc, inlined.
         if kind is not None and (
             (kind == _GRPC and head.version == HTTP_2) or (kind[:16] == _GRPC and is_grpc(head))
         ):
-            return self._begin_grpc(exchange, head, None if target is None else target.grpc)
-        if kind is None and isinstance(exchange, BaiduStdExchange):
-            return self._begin_baidu_std(exchange)
-        hosts = self._hosts
-        if hosts is not None and (head.authority not in hosts.seen or b"origin" in head.fields):
-            why = hosts.why_refused(head, exchange.peer.address)
-            if why is not None:
-                _send(exchange, self.failure(head, 403, why))
+            call = self._grpc_call(exchange, head, None if target is None else target.grpc)
+        elif kind is None and isinstance(exchange, BaiduStdExchange):
+            call = self._baidu_std_call(exchange)
+        else:
+            hosts = self._hosts
+            if hosts is not None and (head.authority not in hosts.seen or b"origin" in head.fields):
+                why = hosts.why_refused(head, exchange.peer.address)
+                if why is not None:
+                    _send(exchange, self.failure(head, 403, why))
+                    return None
+            try:
+                if target is None:
+                    target = self._find(head)
+                route, values = target.http[head.method]
+            except KeyError:
+                assert target is not None
+                not_found = None if self._is_gateways(head.path) else self._not_found
+                _send(exchange, _not_served(head, target, not_found))
                 return None
-        try:
-            if target is None:
-                target = self._find(head)
-            route, values = target.http[head.method]
-        except KeyError:
-            assert target is not None
-            not_found = None if self._is_gateways(head.path) else self._not_found
-            _send(exchange, _not_served(head, target, not_found))
-            return None
-        except _Refused as refused:
-            _send(exchange, refused.reply)
-            return None
-        encoding = head.fields.get(b"content-encoding")
-        try:
-            if encoding is not None:
-                encoding = _encoding(head, route)
-            call = HttpCall(
-                exchange, self._shared, route, values, _client_timeout(head.fields), encoding
-            )
-        except RequestError as error:
-            route.failed(HttpCall(exchange, self._shared, route, values), error)
-            return None
-        except _Refused as refused:
-            _send(exchange, refused.reply)
-            return None
-        if exchange.over_limit and not route.always:
-            exchange.count_refusal(Limit.CALLS)
-            _send(exchange, _too_many(route))
+            except _Refused as refused:
+                _send(exchange, refused.reply)
+                return None
+            encoding = head.fields.get(b"content-encoding")
+            try:
+                if encoding is not None:
+                    encoding = _encoding(head, route)
+                call = HttpCall(
+                    exchange, self._shared, route, values, _client_timeout(head.fields), encoding
+                )
+            except RequestError as error:
+                route.failed(HttpCall(exchange, self._shared, route, values), error)
+                return None
+            except _Refused as refused:
+                _send(exchange, refused.reply)
+                return None
+        if call is None or (
+            (exchange.over_limit or self._admission is not None) and not self._admit(call)
+        ):
             return None
         return call.begin()
 
@@ -195,9 +200,25 @@ class Router:
                 return target.http[head.method][0].refusal(status, text)
         return door_failure(head, status, text, self._refusal)
 
-    def _begin_grpc(
+    def _admit(self, call: HttpCall | GrpcCall | BaiduStdCall) -> bool:
+        """Admit a call of any protocol, or refuse it. Its body has not been read."""
+        exchange, route = call.exchange, call.route
+        if exchange.over_limit and not route.always:
+            exchange.count_refusal(Limit.CALLS)
+            call.refuse_beyond_limit()
+            return False
+        if self._admission is not None:
+            try:
+                call.caller = self._admission.admit(route, exchange)
+            except RequestError as error:
+                exchange.count_refusal(Limit.CALLER)
+                route.failed(call, error)  # type: ignore[arg-type]  # both of one protocol
+                return False
+        return True
+
+    def _grpc_call(
         self, exchange: Exchange, head: RequestHead, method: Grpc | None
-    ) -> Receiver | None:
+    ) -> GrpcCall | None:
         try:
             timeout, encoding = grpc.check_request(head)
             if method is None:
@@ -207,14 +228,9 @@ class Router:
             status = grpc.trailers(refusal.code, refusal.text, refusal.headers)
             exchange.reply(refusal.http, (*grpc.HEAD, *status))
             return None
-        call = GrpcCall(exchange, self._shared, method, timeout, encoding)
-        if exchange.over_limit and not method.always:
-            exchange.count_refusal(Limit.CALLS)
-            call.fail(GrpcCode.RESOURCE_EXHAUSTED, _TOO_MANY_CALLS, PUSH_BACK)
-            return None
-        return call.begin()
+        return GrpcCall(exchange, self._shared, method, timeout, encoding)
 
-    def _begin_baidu_std(self, exchange: BaiduStdExchange) -> Receiver | None:
+    def _baidu_std_call(self, exchange: BaiduStdExchange) -> BaiduStdCall | None:
         called = exchange.meta.call
         assert called is not None, "the door begins no exchange without it"
         methods = self._services.get(called.service)
@@ -226,11 +242,7 @@ class Router:
             text = f"{called.service} has no method {called.method[:200]!r}"
             exchange.fail_call(BrpcCode.ENOMETHOD, text)
             return None
-        if exchange.over_limit:
-            exchange.count_refusal(Limit.CALLS)
-            exchange.fail_call(BrpcCode.ELIMIT, _TOO_MANY_CALLS)
-            return None
-        return BaiduStdCall(exchange, self._shared, method).begin()
+        return BaiduStdCall(exchange, self._shared, method)
 
     def _is_gateways(self, path: bytes) -> bool:
         """Whether the path looks like one of the pipeline protocol, and gets that protocol's
@@ -426,15 +438,3 @@ def _client_timeout(fields: dict[bytes, bytes]) -> float | None:
 def _gateway(status: int, text: str) -> HttpReply:
     return failure(status, text)._replace(close=False)
 
-
-_HEADERS: Final[Headers] = (JSON, (b"retry-after", b"1"))
-_TOO_MANY_REQUESTS: Final = "too many requests are open; try again later"
-_TOO_MANY: Final = HttpReply(
-    503, _HEADERS, paddle_json.gateway_error(GrpcCode.RESOURCE_EXHAUSTED, _TOO_MANY_REQUESTS)
-)
-
-
-def _too_many(route: Http) -> HttpReply:
-    if route.refusal is failure:
-        return _TOO_MANY
-    return route.refusal(503, _TOO_MANY_REQUESTS)._replace(close=False)

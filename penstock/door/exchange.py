@@ -40,6 +40,8 @@ class Limit(Enum):
     """Bytes in flight, of all requests."""
     CALLS = auto()
     """Requests open at once."""
+    CALLER = auto()
+    """What the caller may do."""
 
 
 class HttpReply(NamedTuple):
@@ -243,8 +245,10 @@ class DoorExchange(Exchange):
             counters.bodies_too_large += 1
         elif limit is Limit.BUDGET:
             counters.bodies_refused += 1
-        else:
+        elif limit is Limit.CALLS:
             counters.calls_refused += 1
+        else:
+            counters.callers_refused += 1
 
     def count_error(self, code: str) -> None:
         """See ``Exchange``."""

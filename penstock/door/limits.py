@@ -79,6 +79,7 @@ class DoorStatistics:
         bodies_too_large: requests whose body, or a message in it, was over the limit.
         bodies_refused: requests refused because too many bytes were in flight.
         calls_refused: requests refused because too many were open.
+        callers_refused: requests refused because of who made them.
         calmed: connections of HTTP/2 closed because the peer abused the protocol.
         abuses: the same by kind of abuse; for HTTP/1.1, bodies in too many chunks, also in
             ``malformed``.
@@ -110,6 +111,7 @@ class DoorStatistics:
     bodies_too_large: int = 0
     bodies_refused: int = 0
     calls_refused: int = 0
+    callers_refused: int = 0
     calmed: int = 0
     abuses: dict[str, int] = field(default_factory=dict)
     resets: int = 0

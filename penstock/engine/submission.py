@@ -113,6 +113,11 @@ class Submission(Flight):
     steps: Any
 
     @property
+    def caller(self) -> Any:
+        """Who makes the request, as the service's admission of callers says; None without one."""
+        return getattr(self.call, "caller", None)
+
+    @property
     def refused(self) -> bool:
         """Whether the engine refused it; then nothing of it has run."""
         return self.over and self.data_id == NO_ID

@@ -204,6 +204,7 @@ OF_ORIGINAL: Final = (
 DOOR: Final = {
     "refused": "max_connections",
     "calls_refused": "max_calls",
+    "callers_refused": "caller",
     "bodies_refused": "max_inflight_bytes",
     "bodies_too_large": "max_message_bytes",
     "heads_too_large": "head_too_large",

@@ -6,15 +6,13 @@ are served together, behind one door and in one engine, or in several identical 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
-from penstock.api.baidu_std import BaiduStd
-from penstock.api.grpc import Grpc
-from penstock.api.http import Http
+from penstock.api.application import Application
 from penstock.config.load import Loaded
 from penstock.config.problems import Problem
 from penstock.config.resolve import CONSTRUCTOR, OpOptions, advice, resolve_op
@@ -453,13 +451,6 @@ def problems_of_socket(options: OpOptions, config: ServiceConfig) -> Iterator[Pr
             " service for each"
         )
         yield Problem(path=path, text=text)
-
-
-class Application(Protocol):
-    """One protocol, or a set of pages."""
-
-    def routes(self) -> Iterable[Http | Grpc | BaiduStd]:
-        """Its routes and their handlers; called once."""
 
 
 MakeApplication: TypeAlias = Callable[[Engine], Application]

@@ -13,10 +13,9 @@ from typing import Any
 
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
-from penstock.api.baidu_std import BaiduStd
+from penstock.api.application import Admission, Application, Route
 from penstock.api.errors import no_route, refusal
 from penstock.api.general_model import GeneralModelApplication
-from penstock.api.grpc import Grpc
 from penstock.api.health import Health, HealthApplication
 from penstock.api.hosts import Hosts
 from penstock.api.http import Http, failure
@@ -42,7 +41,6 @@ from penstock.protocols.http1 import Http1Limits
 from penstock.protocols.http2 import Http2Limits
 from penstock.protocols.pb import pipeline_service_pb2
 from penstock.protocols.standard_messages import GENERAL_MODEL
-from penstock.service.blueprint import Application
 from penstock.service.listening import max_connections
 from penstock.typed.decoded import DECODED
 
@@ -69,10 +67,13 @@ def make_router(
         health: the state for probes.
         pool: runs user code at the graphs' ends; None if there is none.
         writers: encodes large replies.
-        more: further applications.
+        more: further applications; one of them may admit callers, see ``Admission``.
         profile: returns the profile of a call, for callers of the pipeline protocol that request
             it.
         hosts: checks Host and Origin; None under another server, which does so.
+
+    Raises:
+        StartupError: two routes are the same, or two applications admit callers.
     """
     protocol = PipelineProtocol(
         engine, strict_status=config.strict_status, pool=pool, writers=writers, profile=profile
@@ -118,6 +119,9 @@ def make_router(
         titles = [each.title for each in typed]
         titles += [graph.name for graph in engine.graphs if graph.name]
         routes += OpenApiApplication(routes, titles[0] if titles else "penstock").routes()
+    admissions = [each for each in applications if isinstance(each, Admission)]
+    if len(admissions) > 1:
+        raise StartupError(f"one application may admit callers, not {len(admissions)}")
     paths += [each.pattern for each in routes if isinstance(each, Http) and "{" not in each.pattern]
     return Router(
         routes,
@@ -127,6 +131,7 @@ def make_router(
         refusal=refusal if only_ours else failure,
         is_pipelines=is_pipelines,
         hosts=hosts,
+        admission=next(iter(admissions), None),
     )
 
 
@@ -170,7 +175,7 @@ def open_door(config: ServiceConfig, engine: Engine, router: Router) -> Door:
 
 def open_metrics_door(
     config: ServiceConfig,
-    routes: Iterable[Http | Grpc | BaiduStd],
+    routes: Iterable[Route],
     threads: Executor,
     hosts: Hosts,
 ) -> Door:

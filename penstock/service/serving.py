@@ -24,6 +24,7 @@ from penstock.admin.status import MetricsPage, Reporter, StatusPage
 from penstock.admin.trace import QUESTION as TRACE
 from penstock.admin.trace import TracePage, next_timelines
 from penstock.api.access import Access
+from penstock.api.application import Application
 from penstock.api.examples import Examples
 from penstock.api.health import Health
 from penstock.api.hosts import Hosts
@@ -36,7 +37,7 @@ from penstock.observe.profile import ProfileWriter, profile_text
 from penstock.observe.recorder import Recorder
 from penstock.observe.request_log import log_request
 from penstock.observe.tracer import Window
-from penstock.service.blueprint import Application, Deployment
+from penstock.service.blueprint import Deployment
 from penstock.service.build import LoadedDeployment
 from penstock.service.door import make_router
 from penstock.service.loop import DaemonPool
