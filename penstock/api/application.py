@@ -1,23 +1,67 @@
-"""What is behind the door: applications with their routes, and the admission of callers."""
+"""What is behind the door: applications, what they declare, and the admission of callers.
+
+An application declares its routes and, with each, its form of error: ``failed`` for errors before
+the handler is called, ``refusal`` for other methods, unsupported codings and the door's refusals. A
+``Section`` declares the same for paths without a route.
+
+The built-in protocols serve every graph by its name, but give way to what other applications
+declare: a graph with a route of its own (``Http.graph``) is not served by name, and paths of a
+section are no calls of the pipeline protocol.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 from penstock.api.baidu_std import BaiduStd
+from penstock.api.errors import no_route
+from penstock.api.errors import refusal as refusal_of_ours
 from penstock.api.grpc import Grpc
-from penstock.api.http import Http
-from penstock.door.exchange import Exchange
+from penstock.api.http import Http, failure, text_reply
+from penstock.door.exchange import Exchange, HttpReply
+from penstock.engine.engine import Engine
+from penstock.errors import StartupError
 
 Route: TypeAlias = Http | Grpc | BaiduStd
+
+WHOLE: Final = "/"
+"""The path of a section that is the whole service."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Paths of one application, and its form of error for those without a route.
+
+    Attributes:
+        path: such as ``/v2``, for all paths below it; ``WHOLE`` for all that are in no other one:
+            then the pipeline protocol only answers calls of known graphs.
+        not_found: makes the answer to a path without a route; None: that of the service.
+        refusal: makes the answer to other requests for such a path, from a status and a text; None:
+            that of the service.
+        takes: whether a path, as segments without percent-encoding, is in the section; None: all
+            below ``path``.
+    """
+
+    path: str
+    not_found: Callable[[str], HttpReply] | None = None
+    refusal: Callable[[int, str], HttpReply] | None = None
+    takes: Callable[[Sequence[bytes]], bool] | None = None
+
+    def has(self, segments: Sequence[bytes]) -> bool:
+        """Whether a path, as segments without percent-encoding, is in it."""
+        above = self.path.rstrip("/").encode().split(b"/")
+        below = len(segments) > len(above) and segments[: len(above)] == above
+        return below and (self.takes is None or self.takes(segments))
 
 
 class Application(Protocol):
     """One protocol, or a set of pages."""
 
-    def routes(self) -> Iterable[Route]:
-        """Its routes and their handlers; called once."""
+    def routes(self) -> Iterable[Route | Section]:
+        """Its routes with their handlers, and the sections of paths that it has; called once."""
 
 
 @runtime_checkable
@@ -42,3 +86,102 @@ class Admission(Protocol):
             RequestError: the caller is refused; the route's ``failed`` answers. An error with a
                 status of its own needs a row in ``protocols.status.STATUS``.
         """
+
+
+class Applications:
+    """The applications of one service, and what they declare together.
+
+    Read once all of them are added. Belongs to the engine's loop.
+
+    Args:
+        engine: has the graphs.
+
+    Attributes:
+        declared: the routes and sections of all, in the order of the applications.
+        admission: admits callers; None admits all.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.declared: list[Route | Section] = []
+        self.admission: Admission | None = None
+
+    def add(self, application: Application) -> None:
+        """Add what an application declares.
+
+        Raises:
+            StartupError: it admits callers, as another one does.
+        """
+        self.declared += application.routes()
+        if isinstance(application, Admission):
+            if self.admission is not None:
+                raise StartupError("two applications admit callers: only one may")
+            self.admission = application
+
+    @property
+    def routes(self) -> Iterator[Route]:
+        """Of all."""
+        return (each for each in self.declared if not isinstance(each, Section))
+
+    @cached_property
+    def graphs(self) -> frozenset[str]:
+        """Names of the graphs with routes of their own, which are not served by name."""
+        return frozenset(
+            each.graph for each in self.routes if isinstance(each, Http) and each.graph is not None
+        )
+
+    def is_taken(self, segment: bytes) -> bool:
+        """Whether paths with this first segment are in a section of an application."""
+        return segment in self._firsts
+
+    @cached_property
+    def front(self) -> Section | None:
+        """The section that is the whole service; None if the pipeline protocol answers for it.
+
+        Either an application declares it, or each graph has routes of its own.
+        """
+        names = {graph.name for graph in self._engine.graphs}
+        return self._whole or (Section(WHOLE) if self.graphs >= names else None)
+
+    def no_route(self, path: str) -> HttpReply | None:
+        """The answer to a path without a route, in the service's form; None if it has none."""
+        whole = self._whole
+        if whole is not None and whole.not_found is not None:
+            return whole.not_found(path)
+        if whole is None and not self.graphs:
+            return None
+        names = (each.name for each in self._engine.graphs if each.name not in self.graphs)
+        return no_route([*self._paths, *(f"/{name}" for name in names if name)], path)
+
+    def not_found(self, path: str) -> HttpReply:
+        """The same with a usual answer."""
+        return self.no_route(path) or text_reply(404, "Not Found")
+
+    def refusal(self, status: int, text: str) -> HttpReply:
+        """The answer to other requests without a route or a complete head."""
+        front = self.front
+        refusal = failure if front is None else front.refusal or refusal_of_ours
+        return refusal(status, text)
+
+    @cached_property
+    def _paths(self) -> list[str]:
+        https = (each for each in self.routes if isinstance(each, Http))
+        return [each.pattern for each in https if "{" not in each.pattern]
+
+    @cached_property
+    def _firsts(self) -> frozenset[bytes]:
+        sections = (each for each in self.declared if isinstance(each, Section))
+        return frozenset(each.path.split("/")[1].encode() for each in sections) - {b""}
+
+    @cached_property
+    def _whole(self) -> Section | None:
+        for each in self.declared:
+            if isinstance(each, Section) and each.path == WHOLE and each.takes is None:
+                return each
+        return None
+
+
+def sections_of(paths: Iterable[str]) -> Iterator[Section]:
+    """The sections of routes with several segments, in the service's form of error."""
+    firsts = (path.split("/")[1] for path in paths if path.count("/") > 1)
+    return (Section(f"/{first}") for first in dict.fromkeys(firsts))

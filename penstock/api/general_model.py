@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import quote
 
+from penstock.api.application import WHOLE, Route, Section
 from penstock.api.baidu_std import BaiduStd, BaiduStdCall
 from penstock.api.body import LARGE
 from penstock.api.compression import send_packed
@@ -156,8 +157,9 @@ class GeneralModelApplication:
         self._services: Services = services or {}
         self._ensembles = ensembles
 
-    def routes(self) -> Iterator[Http | Grpc | BaiduStd]:
+    def routes(self) -> Iterator[Route | Section]:
         """What to serve."""
+        yield Section(WHOLE)
         failures = {
             status: Answer(text=each.text, contents=_ANSWER, headers=each.headers)
             for status, each in engine_errors().items()

@@ -13,9 +13,10 @@ from typing import TypeAlias
 
 from penstock.api.body import LARGE, SMALL, SMALL_PACKED, PartialBody
 from penstock.api.call import Call, Shared
+from penstock.api.http import failure
 from penstock.api.inbox import Inbox
 from penstock.api.operation import Described
-from penstock.door.exchange import Exchange, Limit, Receiver
+from penstock.door.exchange import Exchange, HttpReply, Limit, Receiver
 from penstock.errors import RequestError, ServiceBusy
 from penstock.protocols import grpc
 from penstock.protocols.grpc import GrpcError
@@ -249,9 +250,11 @@ class Grpc(Described):
         path: ``/package.Service/Method``.
         failed: answers what goes wrong before the handler is called (a refused caller, too many
             bytes in flight).
+        refusal: makes the answer to requests for its path that are no gRPC calls; see ``Http``.
     """
 
     path: str
     unary: UnaryHandler | None = None
     stream: StreamHandler | None = None
     failed: Callable[[GrpcCall, RequestError], None] = GrpcCall.fail_with
+    refusal: Callable[[int, str], HttpReply] = failure

@@ -10,9 +10,8 @@ from google.protobuf.message import DecodeError
 from penstock.api.descriptions import errors
 from penstock.api.errors import failed, refusal
 from penstock.api.grpc import Grpc, GrpcCall
-from penstock.api.http import Http, HttpCall, Whole
+from penstock.api.http import Http, HttpCall, Whole, text_reply
 from penstock.api.operation import Answer, Contents
-from penstock.api.router import text_reply
 from penstock.protocols import standard_messages as messages
 from penstock.protocols.grpc import GrpcError
 from penstock.protocols.status import GrpcCode

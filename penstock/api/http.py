@@ -5,7 +5,7 @@ Source: RFC 9110.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import Final, TypeAlias
@@ -22,6 +22,7 @@ from penstock.protocols.heads import Headers
 from penstock.protocols.status import GRPC_OF_HTTP, GrpcCode, status_of
 
 JSON = (b"content-type", b"application/json")
+TEXT: Final = (b"content-type", b"text/plain; charset=utf-8")
 
 TOO_MANY: Final = "too many requests are open; try again later"
 """The text of the refusal, with status 503, of a request beyond the door's limit."""
@@ -109,7 +110,6 @@ class HttpCall(BodyCall):
             self.send(gateway_failure(error))
 
     def refuse_beyond_limit(self) -> None:
-        """See ``Call``."""
         self.send(self.route.refusal(503, TOO_MANY)._replace(close=False))
 
     def start(self, status: int, headers: Headers) -> None:
@@ -177,6 +177,11 @@ class HttpCall(BodyCall):
         self.route.failed(self, error)
 
 
+def text_reply(status: int, text: str) -> HttpReply:
+    """A line of plain text."""
+    return HttpReply(status, (TEXT,), text.encode() + b"\n")
+
+
 def gateway_failure(error: RequestError) -> HttpReply:
     """An error that fails the call itself, in the format of the original's gateway."""
     status = status_of(error)
@@ -186,7 +191,12 @@ def gateway_failure(error: RequestError) -> HttpReply:
 
 
 def failure(status: int, text: str) -> HttpReply:
-    """A transport error in the gateway's format; it ends an HTTP/1.1 connection."""
+    """A transport error in the gateway's format; it ends an HTTP/1.1 connection.
+
+    The gateway answers other methods in plain text.
+    """
+    if status == 405:
+        return text_reply(405, "Method Not Allowed")
     if text == TOO_MANY:
         return _TOO_MANY
     other = GrpcCode.INVALID_ARGUMENT if status < 500 else GrpcCode.UNIMPLEMENTED
@@ -213,12 +223,17 @@ class Http(Described):
         pattern: the path; a segment such as ``{name}`` matches any one segment.
         failed: answers errors before the handler is called (a refused caller, too many bytes in
             flight).
-        refusal: makes the answer of a refusal from a status and a text; it may end an HTTP/1.1
-        connection.
+        refusal: makes the answer of a refusal from a status and a text: another method, an unknown
+            coding, too many open requests, what the door refuses; it may end an HTTP/1.1
+            connection.
         listed: the routes listed in OpenAPI instead of the pattern, such as one for each served
             name; None for the pattern itself.
         there: whether these values of the placeholders are served, so that another method gets 405,
             not 404; None: always.
+        takes: whether a path that matches the pattern, as segments without percent-encoding, is the
+            route's; None: always.
+        graph: the name of the only graph that it runs, if the graph is to be served by this route
+            and not by its name.
     """
 
     method: str
@@ -229,3 +244,5 @@ class Http(Described):
     refusal: Callable[[int, str], HttpReply] = failure
     listed: Callable[[], Iterable[Http]] | None = None
     there: Callable[[tuple[str, ...]], bool] | None = None
+    takes: Callable[[Sequence[bytes]], bool] | None = None
+    graph: str | None = None

@@ -21,6 +21,7 @@ import orjson
 from google.protobuf.json_format import ParseDict
 from google.protobuf.message import DecodeError
 
+from penstock.api.application import Applications, Route, Section
 from penstock.api.body import LARGE, SMALL
 from penstock.api.call import OfStream
 from penstock.api.compression import send_packed
@@ -65,8 +66,6 @@ _Decoded: TypeAlias = tuple[ServedGraph, InferRequest, bool]
 
 PLATFORM: Final = "penstock"
 EXTENSIONS: Final = ("binary_tensor_data", "statistics", "model_configuration")
-SECTION: Final = b"v2"
-"""The first segment of the protocol's paths."""
 GROUP: Final = "Open Inference Protocol"
 
 _JSON_SIZE = b"inference-header-content-length"
@@ -84,23 +83,25 @@ class OpenInferenceApplication:
     Args:
         engine: answers requests.
         health: the readiness of the service.
-        hidden: names of graphs that are not served here.
+        applications: those of the service, whose graphs are not models here; None if there are no
+            others.
     """
 
     def __init__(
         self,
         engine: Engine,
         health: Health,
-        hidden: frozenset[str] = frozenset(),
+        applications: Applications | None = None,
     ) -> None:
         self._engine = engine
         self._health = health
-        self._hidden = hidden
+        self._applications = applications
         self._statistics = ModelStatistics(engine)
         self._counts = False
 
-    def routes(self) -> Iterator[Http | Grpc]:
+    def routes(self) -> Iterator[Route | Section]:
         """What to serve."""
+        yield Section("/v2", _no_route, _refusal)
         # The protocol's text has one, its OpenAPI description the other.
         for path in ("/v2", "/v2/"):
             yield self._get(path, self._server, "The metadata of this server.", SERVER)
@@ -148,14 +149,18 @@ class OpenInferenceApplication:
             if self._is_model(graph):
                 yield graph
 
+    def _has_name(self, graph: ServedGraph) -> bool:
+        others = self._applications
+        return graph.name is not None and (others is None or graph.name not in others.graphs)
+
     def _is_model(self, graph: ServedGraph) -> bool:
-        return not (graph.name is None or graph.name in self._hidden or graph.signature is None)
+        return self._has_name(graph) and graph.signature is not None
 
     def _graph(self, name: str, version: str | None = None) -> ServedGraph:
         graph = self._engine.graph(name, version or None) if name else None
         if graph is None or not self._is_model(graph):
             what = f"model {name[:64]!r}" + (f", version {version[:64]!r}" if version else "")
-            if graph is not None and graph.name is not None and graph.name not in self._hidden:
+            if graph is not None and self._has_name(graph):
                 raise UnknownService(f"{what} does not declare its inputs: see Signature")
             raise UnknownService(f"there is no {what}")
         return graph
@@ -184,9 +189,7 @@ class OpenInferenceApplication:
         )
 
         def listed() -> list[Http]:
-            graphs = self._engine.graphs
-            shown = any(each.name is not None and each.name not in self._hidden for each in graphs)
-            return [route] if shown else []
+            return [route] if any(map(self._has_name, self._engine.graphs)) else []
 
         return replace(route, listed=listed)
 
@@ -598,8 +601,7 @@ def _failed(call: HttpCall, error: RequestError) -> None:
     call.send(_error(error))
 
 
-def no_route(path: str) -> HttpReply:
-    """The answer to a path of ``SECTION`` without a route."""
+def _no_route(path: str) -> HttpReply:
     return HttpReply(404, (JSON,), orjson.dumps({"error": f"there is no route {path[:200]}"}))
 
 

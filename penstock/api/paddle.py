@@ -7,11 +7,12 @@ format of the original's gateway. Source: ``docs/compatibility.md``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic
 from typing import Any
 
+from penstock.api.application import WHOLE, Applications, Route, Section
 from penstock.api.baidu_std import BaiduStd, BaiduStdCall
 from penstock.api.body import SMALL
 from penstock.api.call import Call
@@ -19,7 +20,7 @@ from penstock.api.decoding import what_is_left
 from penstock.api.descriptions import GATEWAY_ERROR, errors
 from penstock.api.graph_call import as_request_error
 from penstock.api.grpc import Grpc, GrpcCall
-from penstock.api.http import JSON, Http, HttpCall, gateway_failure
+from penstock.api.http import JSON, Http, HttpCall, failure, gateway_failure, text_reply
 from penstock.api.operation import Answer
 from penstock.api.pipeline import Answer as PipelineAnswer
 from penstock.api.pipeline import PipelineProtocol, encoded
@@ -82,23 +83,34 @@ milliseconds."""
 
 
 class PaddleApplication:
-    """The routes of the pipeline protocol. Belongs to the engine's loop."""
+    """The routes of the pipeline protocol. Belongs to the engine's loop.
 
-    def __init__(self, protocol: PipelineProtocol) -> None:
+    Args:
+        protocol: answers calls.
+        applications: those of the service, whose paths are not calls of this protocol; None if
+            there are no others.
+    """
+
+    def __init__(
+        self, protocol: PipelineProtocol, applications: Applications | None = None
+    ) -> None:
         self._protocol = protocol
+        self._applications = applications
         self._http = HttpPort(protocol)
         self._grpc = GrpcPort(protocol)
         self._decode_json = partial(paddle_json.decode, own_fields=protocol.own_fields)
         self._decode_message = partial(paddle_message.decode, own_fields=protocol.own_fields)
 
-    def routes(self) -> list[Http | Grpc | BaiduStd]:
+    def routes(self) -> list[Route | Section]:
         """What to serve."""
         return [
+            Section(WHOLE, lambda _: text_reply(404, "Not Found"), failure, takes=self._takes),
             Http(
                 "POST",
                 "/{name}/{method}",
                 self._request,
                 failed=self._http.failed,
+                takes=self._takes,
                 summary="Run the service of this name by the pipeline protocol.",
                 description=_DESCRIPTION,
                 group="Pipeline protocol",
@@ -116,6 +128,19 @@ class PaddleApplication:
             Grpc(f"/{SERVICE}/inference", self._call, failed=self._grpc.failed),
             BaiduStd(SERVICE, "inference", self._call, failed=self._grpc.failed),
         ]
+
+    def _takes(self, segments: Sequence[bytes]) -> bool:
+        """Whether a path is a call of this protocol."""
+        if len(segments) != 3 or b"" in segments[1:]:
+            return False
+        others = self._applications
+        if others is None:
+            return True
+        name, front = segments[1].decode(errors="replace"), others.front
+        if name not in self._protocol.names:
+            return front is None and not others.is_taken(segments[1])
+        # The usual method; other paths below the name of a route are more likely misspelt routes.
+        return name not in others.graphs or front is None or segments[2] == b"prediction"
 
     def _request(self, call: HttpCall, body: bytes) -> None:
         name, method = call.values

@@ -8,12 +8,13 @@ schemas of its requests and answers, which are then checked here.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
+from penstock.api.application import Applications, Section, sections_of
 from penstock.api.body import LARGE
 from penstock.api.compression import send_packed
 from penstock.api.decoding import decode_body
@@ -30,7 +31,6 @@ from penstock.api.graph_call import GraphCall
 from penstock.api.http import Http, HttpCall
 from penstock.api.operation import Answer
 from penstock.api.typed import HEADERS, in_query
-from penstock.door.exchange import HttpReply
 from penstock.engine.engine import Engine
 from penstock.engine.graph import ServedGraph
 from penstock.errors import InvalidInput, RequestError, UnknownService
@@ -82,28 +82,27 @@ class PlainApplication:
     Args:
         engine: answers requests.
         routes: by default one for any graph by its name.
-        others: names of graphs with their own routes, which are not served by name.
-        not_found: makes the answer to an unknown name, from the path; None: an error.
+        applications: those of the service, whose graphs are not served by name; None if there are
+            no others.
     """
 
     def __init__(
         self,
         engine: Engine,
         routes: Sequence[PlainRoute] = (ANY,),
-        others: Container[str | None] = (),
-        not_found: Callable[[str], HttpReply] | None = None,
+        applications: Applications | None = None,
     ) -> None:
         self._engine = engine
         self.plain_routes = routes
         self._members = {
             each.path: members_of(each.request) for each in routes if each.request is not None
         }
-        self._others = others
-        self._not_found = not_found
+        self._applications = applications
 
-    def routes(self) -> list[Http]:
+    def routes(self) -> Iterator[Http | Section]:
         """What to serve."""
-        return [self._route(each) for each in self.plain_routes]
+        yield from sections_of(each.path for each in self.plain_routes if each.graph)
+        yield from map(self._route, self.plain_routes)
 
     def _route(self, route: PlainRoute, graph: ServedGraph | None = None) -> Http:
         """The route, or its OpenAPI description for one of its graphs."""
@@ -130,6 +129,7 @@ class PlainApplication:
             examples=route.examples,
             listed=partial(self._listed, route) if graph is None else None,
             there=self._is_served if route.graph is None else None,
+            graph=route.graph,
         )
 
     def _is_served(self, values: tuple[str, ...]) -> bool:
@@ -139,20 +139,20 @@ class PlainApplication:
     def _listed(self, route: PlainRoute) -> Iterator[Http]:
         """One route for each graph that is served by name."""
         for graph in self._engine.graphs:
-            if graph.name is not None and graph.name not in self._others:
+            others = self._applications
+            if graph.name is not None and (others is None or graph.name not in others.graphs):
                 yield self._route(route, graph)
 
     def _request(self, route: PlainRoute, call: HttpCall, body: bytes) -> None:
         name = route.graph
         if name is None:
             (name,) = call.values
-        graph = None if route.graph is None and name in self._others else self._engine.graph(name)
+        others = self._applications if route.graph is None else None
+        graph = None if others is not None and name in others.graphs else self._engine.graph(name)
         # A graph without a name accepts every name in the pipeline protocol, and none here.
         if graph is None or graph.name is None:
-            if route.graph is None and self._not_found is not None:
-                call.send(self._not_found(f"/{name}"))
-                return
-            failed(call, UnknownService(f"there is no service {name!r}"))
+            missing = None if others is None else others.no_route(f"/{name}")
+            call.send(missing or error_reply(UnknownService(f"there is no service {name!r}")))
             return
         if call.exchange.head.query:
             problem = in_query(call.exchange.head.query, self._members.get(route.path, ()))

@@ -5,12 +5,13 @@ Source: the gRPC server reflection protocol, versions 1 and 1alpha.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto
 from google.protobuf.message import DecodeError
 
+from penstock.api.application import Applications
 from penstock.api.grpc import Grpc, GrpcCall, StreamHandler
 from penstock.api.http import Http
 from penstock.protocols import standard_messages as messages
@@ -24,23 +25,23 @@ class ReflectionApplication:
     """Describes ``files`` and the standard services, in both versions of the protocol.
 
     Args:
-        files: descriptions of the served services; they import no other files.
-        hidden: names of described services that are not served.
+        files: descriptions of services; they import no other files.
+        applications: have the methods of the services that are served; None: all that are
+            described.
     """
 
     def __init__(
         self,
         files: Sequence[FileDescriptorProto],
-        hidden: Container[str] = (messages.GENERAL_MODEL,),
+        applications: Applications | None = None,
     ) -> None:
         every = (*files, *messages.FILES)
         self._files = {file.name: file.SerializeToString() for file in every}
         self._file_of = {symbol: file.name for file in every for symbol in _symbols(file)}
         self._types = {name for file in every for name in _types(file.package, file.message_type)}
         names = (f"{file.package}.{service.name}" for file in every for service in file.service)
-        self._services = sorted(
-            name for name in names if name not in _VERSIONS and name not in hidden
-        )
+        self._described = sorted(name for name in names if name not in _VERSIONS)
+        self._applications = applications
 
     def routes(self) -> list[Http | Grpc]:
         """What to serve."""
@@ -65,12 +66,19 @@ class ReflectionApplication:
 
         return info
 
+    def _services(self) -> list[str]:
+        if self._applications is None:
+            return self._described
+        paths = (each.path for each in self._applications.routes if isinstance(each, Grpc))
+        served = {path.split("/")[1] for path in paths}
+        return [name for name in self._described if name in served]
+
     def _answer(self, request: Any, response: Any) -> None:
         """Fill in the response to one request."""
         kind = request.WhichOneof("message_request")
         if kind == "list_services":
             response.list_services_response.SetInParent()
-            for name in self._services:
+            for name in self._services():
                 response.list_services_response.service.add(name=name)
             return
         file = None

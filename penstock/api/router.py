@@ -8,24 +8,24 @@ Two routes that match the same paths with the same method are an error at the st
 
 Requests without a route are answered here: 404, 405 with ``Allow``, 415 for a gRPC method that is
 not called by gRPC, UNIMPLEMENTED for an unknown gRPC method, and ENOSERVICE or ENOMETHOD over
-baidu_std.
+baidu_std. The form of an error over HTTP is that of the route, of the path's section (``Section``),
+or of the service.
 Source: RFC 9110, the gRPC over HTTP/2 protocol, ``docs/compatibility.md`` (the HTTP gateway).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
-from typing import Final
 from urllib.parse import unquote, unquote_to_bytes
 
-from penstock.api.application import Admission, Route
+from penstock.api.application import Admission, Route, Section
 from penstock.api.baidu_std import BaiduStd, BaiduStdCall
 from penstock.api.call import Shared
 from penstock.api.grpc import Grpc, GrpcCall
 from penstock.api.hosts import Hosts
-from penstock.api.http import Http, HttpCall, failure
+from penstock.api.http import Http, HttpCall, failure, text_reply
 from penstock.door.baidu_std import BaiduStdExchange
 from penstock.door.exchange import Exchange, HttpReply, Limit, Receiver
 from penstock.errors import RequestError, StartupError, Undecodable
@@ -33,8 +33,6 @@ from penstock.protocols import grpc
 from penstock.protocols.grpc import GrpcError, parse_timeout
 from penstock.protocols.heads import HTTP_2, RequestHead
 from penstock.protocols.status import GRPC_OF_HTTP, BrpcCode, GrpcCode
-
-TEXT: Final = (b"content-type", b"text/plain; charset=utf-8")
 
 _GRPC = b"application/grpc"
 _MOST_REMEMBERED = 1024
@@ -72,15 +70,13 @@ class Router:
     """Finds the handler of each request.
 
     Args:
-        routes: of all applications.
+        routes: of all applications, and their sections.
         max_message_bytes: most bytes of a message or a body, before and after decompression.
         threads: join large bodies, and decompress; None for the loop's default threads.
-        not_found: makes the answer to a path without a route, from the path; None: the answer of
-        the pipeline protocol's gateway.
-        refusal: makes the answer to other requests without a route, and to those without a complete
-            head, from a status and a text.
-        is_pipelines: whether a path, as segments without percent-encoding, may belong to the
-            pipeline protocol, and gets its errors; None: every path.
+        not_found: makes the answer to a path without a route, from the path, unless its section
+            does; by default the gateway's.
+        refusal: makes the answer to other such requests, and to those without a complete head, from
+            a status and a text.
         hosts: checks Host and Origin of HTTP requests; None accepts all.
         admission: admits callers; None admits all.
 
@@ -90,19 +86,17 @@ class Router:
 
     def __init__(
         self,
-        routes: Iterable[Route],
+        routes: Iterable[Route | Section],
         *,
         max_message_bytes: int,
         threads: Executor | None = None,
-        not_found: Callable[[str], HttpReply] | None = None,
+        not_found: Callable[[str], HttpReply] = lambda _: text_reply(404, "Not Found"),
         refusal: Callable[[int, str], HttpReply] = failure,
-        is_pipelines: Callable[[Sequence[bytes]], bool] | None = None,
         hosts: Hosts | None = None,
         admission: Admission | None = None,
     ) -> None:
         self._admission = admission
-        self.routes = tuple(routes)
-        self._is_pipelines = is_pipelines
+        self._sections: list[Section] = []
         self._hosts = hosts
         self._not_found = not_found
         self._refusal = refusal
@@ -111,7 +105,10 @@ class Router:
         self._services: dict[str, dict[str, BaiduStd]] = {}
         patterns: dict[tuple[bool, ...], list[_Pattern]] = {}
         seen: set[tuple[str, ...]] = set()
-        for route in self.routes:
+        for route in routes:
+            if isinstance(route, Section):
+                self._sections.append(route)
+                continue
             if isinstance(route, Grpc):
                 key: tuple[str, ...] = ("gRPC", route.path)
                 self._static.setdefault(route.path.encode(), Target()).grpc = route
@@ -135,6 +132,7 @@ class Router:
         # False, a literal segment, sorts before True, a placeholder.
         self._patterns = [each for places in sorted(patterns) for each in patterns[places]]
         self._targets = dict(self._static)
+        self._sections.sort(key=lambda each: -len(each.path))  # the inner ones first
 
     def end_streams(self) -> None:
         """End the calls of stream handlers, which may not end by themselves, at shutdown."""
@@ -167,8 +165,7 @@ class Router:
                 route, values = target.http[head.method]
             except KeyError:
                 assert target is not None
-                not_found = None if self._is_gateways(head.path) else self._not_found
-                _send(exchange, _not_served(head, target, not_found))
+                _send(exchange, self._not_served(head, target))
                 return None
             except _Refused as refused:
                 _send(exchange, refused.reply)
@@ -198,7 +195,8 @@ class Router:
             target = self._targets.get(head.path)
             if target is not None and head.method in target.http:
                 return target.http[head.method][0].refusal(status, text)
-        return door_failure(head, status, text, self._refusal)
+        refusal = self._refusal if head is None else self._refusal_below(head.path)
+        return door_failure(head, status, text, refusal)
 
     def _admit(self, call: HttpCall | GrpcCall | BaiduStdCall) -> bool:
         """Admit a call of any protocol, or refuse it. Its body has not been read."""
@@ -244,32 +242,35 @@ class Router:
             return None
         return BaiduStdCall(exchange, self._shared, method)
 
-    def _is_gateways(self, path: bytes) -> bool:
-        """Whether the path looks like one of the pipeline protocol, and gets that protocol's
-        errors.
-        """
+    def _not_served(self, head: RequestHead, target: Target) -> HttpReply:
+        """There is no route for the path, or for its method."""
+        route, values = next(iter(target.http.values()), (None, ()))
+        if head.method not in _METHODS and (route is None or head.path not in self._static):
+            return self._refusal_below(head.path)(400, "unknown method")
+        if route is not None and (route.there is None or route.there(values)):
+            return _not_allowed(route.refusal, head.method, sorted(target.http))
+        if target.grpc is not None:
+            refusal = target.grpc.refusal
+            if head.method != "POST":
+                return _not_allowed(refusal, head.method, ["POST"])
+            text = "the content-type of gRPC calls is application/grpc"
+            return refusal(415, text)._replace(close=False)
+        if head.path == b"*" and head.method != "OPTIONS":
+            return self._refusal(400, "the target * is for OPTIONS")
+        section = self._section(head.path)
+        not_found = None if section is None else section.not_found
+        path = unquote(head.path.decode("latin-1"), errors="replace")
+        return (not_found or self._not_found)(path)
+
+    def _section(self, path: bytes) -> Section | None:
+        """The section of a path without a route; None outside of all."""
         segments = [*map(unquote_to_bytes, path.split(b"/"))]
-        return b"" not in segments[1:] and failure in self._refusals(segments)
+        return next((each for each in self._sections if each.has(segments)), None)
 
-    def _refusals(self, segments: list[bytes]) -> list[Callable[[int, str], HttpReply]]:
-        """The errors of the patterns that match, whatever the values of their placeholders."""
-        any_values: list[str | None] = [""] * (len(segments) - 1)
-        return [
-            each.route.refusal
-            for each in self._patterns_for(segments)
-            if each.match(segments, any_values) is not None
-        ]
-
-    def _patterns_for(self, segments: list[bytes]) -> Iterator[_Pattern]:
-        """The patterns that this path may match."""
-        others_only = (
-            self._is_pipelines is not None
-            and len(segments) > 1
-            and not self._is_pipelines(segments)
-        )
-        for pattern in self._patterns:
-            if not (others_only and pattern.route.refusal is failure):
-                yield pattern
+    def _refusal_below(self, path: bytes) -> Callable[[int, str], HttpReply]:
+        """What makes the refusals of a path without a route."""
+        section = self._section(path)
+        return self._refusal if section is None else section.refusal or self._refusal
 
     def _find(self, head: RequestHead) -> Target:
         """Match a path that is not cached with the routes."""
@@ -279,7 +280,9 @@ class Router:
             return target
         segments = path.split(b"/")
         if _BAD_ESCAPE.search(path):
-            refusal = next(iter(self._refusals(segments)), self._refusal)
+            any_values: list[str | None] = [""] * (len(segments) - 1)
+            like = (p.route for p in self._patterns if p.match(segments, any_values) is not None)
+            refusal = next((each.refusal for each in like), None) or self._refusal_below(path)
             reply = refusal(400, "bad percent escape in the path")
             raise _Refused(reply._replace(close=False))
         values = [_segment(raw) for raw in segments[1:]]
@@ -292,7 +295,7 @@ class Router:
         if known is not None:
             target = known
         else:
-            for pattern in self._patterns_for(segments):
+            for pattern in self._patterns:
                 taken = pattern.match(segments, values)
                 if taken is not None:
                     target.add(pattern.route, taken)
@@ -325,6 +328,9 @@ class _Pattern:
         if len(segments) != self._size:
             return None
         if any(segments[index] != literal for index, literal in self._literals):
+            return None
+        takes = self.route.takes
+        if takes is not None and not takes(segments):
             return None
         taken = [value for value, place in zip(values, self.places[1:], strict=True) if place]
         return None if None in taken else tuple(taken)  # type: ignore[arg-type]
@@ -364,42 +370,17 @@ def is_grpc(head: RequestHead) -> bool:
     )
 
 
-def text_reply(status: int, text: str, *headers: tuple[bytes, bytes]) -> HttpReply:
-    """A line of plain text."""
-    return HttpReply(status, (TEXT, *headers), text.encode() + b"\n")
-
-
 def _send(exchange: Exchange, reply: HttpReply) -> None:
     exchange.reply(reply.status, reply.headers, reply.body, close=reply.close)
 
 
-def _not_served(
-    head: RequestHead, target: Target, not_found: Callable[[str], HttpReply] | None
+def _not_allowed(
+    refusal: Callable[[int, str], HttpReply], method: str, allowed: Sequence[str]
 ) -> HttpReply:
-    """There is no route for the path, or for its method."""
-    if not_found is None:
-        missing = text_reply(404, "Not Found")
-    else:
-        missing = not_found(unquote(head.path.decode("latin-1"), errors="replace"))
-    allow = (b"allow", ", ".join(sorted(target.http)).encode())
-    route, values = next(iter(target.http.values()), (None, ()))
-    if route is not None and route.there is not None and not route.there(values):
-        return missing
-    if route is not None and route.refusal is not failure:
-        text = f"{head.method} is not answered here: use {allow[1].decode()}"
-        status, headers, body, _ = route.refusal(405, text)
-        return HttpReply(status, (*headers, allow), body)
-    if head.method not in _METHODS:
-        return failure(400, "unknown method")
-    if target.grpc is not None:
-        if head.method != "POST":
-            return text_reply(405, "Method Not Allowed", (b"allow", b"POST"))
-        return _gateway(415, "the content-type of gRPC calls is application/grpc")
-    if target.http:
-        return text_reply(405, "Method Not Allowed", allow)
-    if head.path == b"*" and head.method != "OPTIONS":
-        return failure(400, "the target * is for OPTIONS")
-    return missing
+    """Another method is called: 405 with ``Allow``."""
+    allow = ", ".join(allowed)
+    status, headers, body, _ = refusal(405, f"{method} is not answered here: use {allow}")
+    return HttpReply(status, (*headers, (b"allow", allow.encode())), body)
 
 
 def _segment(raw: bytes) -> str | None:
@@ -433,8 +414,3 @@ def _client_timeout(fields: dict[bytes, bytes]) -> float | None:
     if _SECONDS.fullmatch(raw) is None:
         raise Undecodable("malformed penstock-timeout: give seconds, such as 1.5")
     return float(raw)
-
-
-def _gateway(status: int, text: str) -> HttpReply:
-    return failure(status, text)._replace(close=False)
-

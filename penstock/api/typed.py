@@ -9,11 +9,11 @@ from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl
 
+from penstock.api.application import Route, Section, sections_of
 from penstock.api.compression import send_packed
 from penstock.api.descriptions import engine_errors, members_of, typed_answer, typed_request
 from penstock.api.errors import error_reply, failed, refusal
 from penstock.api.graph_call import GraphCall
-from penstock.api.grpc import Grpc
 from penstock.api.http import Http, HttpCall
 from penstock.api.operation import Answer, Contents
 from penstock.engine.engine import Engine
@@ -70,8 +70,9 @@ class TypedApplication:
         }
         self.title = title
 
-    def routes(self) -> Iterator[Http | Grpc]:
+    def routes(self) -> Iterator[Route | Section]:
         """What to serve."""
+        yield from sections_of(each.path for each in self.typed_routes)
         for each in self.typed_routes:
             graph = self._engine.graph(each.graph)
             kind = None if graph is None else media_of(graph)
@@ -94,6 +95,7 @@ class TypedApplication:
                 bodiless=each.signature.request.optional,
                 answers={200: good, **engine_errors()},
                 examples=each.examples,
+                graph=each.graph,
             )
 
     def _answer(self, name: str, files: tuple[str, ...], call: HttpCall, body: bytes) -> None:

@@ -4,34 +4,27 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import fields
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
-from penstock.api.application import Admission, Application, Route
-from penstock.api.errors import no_route, refusal
-from penstock.api.general_model import GeneralModelApplication
+from penstock.api.application import Application, Applications, Route
 from penstock.api.health import Health, HealthApplication
 from penstock.api.hosts import Hosts
-from penstock.api.http import Http, failure
-from penstock.api.oip import SECTION, OpenInferenceApplication
-from penstock.api.oip import no_route as no_oip_route
+from penstock.api.oip import OpenInferenceApplication
 from penstock.api.openapi import OpenApiApplication
 from penstock.api.paddle import SERVICE, PaddleApplication
 from penstock.api.pipeline import PipelineProtocol
 from penstock.api.plain import PlainApplication
 from penstock.api.reflection import ReflectionApplication
-from penstock.api.router import Router, text_reply
-from penstock.api.typed import TypedApplication
+from penstock.api.router import Router
 from penstock.config.schema import DoorConfig, ServiceConfig
 from penstock.door.budget import ByteBudget, default_budget
 from penstock.door.door import Door
-from penstock.door.exchange import HttpReply
 from penstock.door.limits import DoorLimits
 from penstock.door.listeners import is_loopback
 from penstock.engine.engine import Engine
@@ -40,7 +33,6 @@ from penstock.executors.processes.executor import ProcessExecutor
 from penstock.protocols.http1 import Http1Limits
 from penstock.protocols.http2 import Http2Limits
 from penstock.protocols.pb import pipeline_service_pb2
-from penstock.protocols.standard_messages import GENERAL_MODEL
 from penstock.service.listening import max_connections
 from penstock.typed.decoded import DECODED
 
@@ -58,6 +50,7 @@ def make_router(
     more: Iterable[Application] = (),
     profile: Callable[[Any], str] | None = None,
     hosts: Hosts | None = None,
+    title: str = "",
 ) -> Router:
     """The router of all requests.
 
@@ -71,6 +64,7 @@ def make_router(
         profile: returns the profile of a call, for callers of the pipeline protocol that request
             it.
         hosts: checks Host and Origin; None under another server, which does so.
+        title: the service's name in its description.
 
     Raises:
         StartupError: two routes are the same, or two applications admit callers.
@@ -80,66 +74,28 @@ def make_router(
     )
     file = FileDescriptorProto()
     pipeline_service_pb2.DESCRIPTOR.CopyToProto(file)
-    more = [*more]
-    typed = [each for each in more if isinstance(each, TypedApplication)]
-    plain = [each for each in more if isinstance(each, PlainApplication)]
-    own: list[Any] = [route for each in typed for route in each.typed_routes]
-    own += [route for each in plain for route in each.plain_routes if route.graph]
-    routed = {route.graph for route in own}
-    sections = {route.path.split("/")[1].encode() for route in own if route.path.count("/") > 1}
-    sections.add(SECTION)
-    general = any(isinstance(each, GeneralModelApplication) for each in more)
-    hidden = () if general else (GENERAL_MODEL,)
-    paths: list[str] = []
-    only_ours = general or routed.issuperset(each.name for each in engine.graphs)
-
-    def unknown(path: str) -> HttpReply:
-        by_name = (each.name for each in engine.graphs if each.name not in routed)
-        return no_route([*paths, *(f"/{name}" for name in by_name if name)], path)
-
-    def is_pipelines(segments: Sequence[bytes]) -> bool:
-        name = segments[1].decode(errors="replace")
-        graph = engine.graph(name)
-        if graph is None or graph.name is None:
-            return not only_ours and segments[1] not in sections
-        # The usual method; other paths below the name of a route are more likely misspelt routes.
-        return name not in routed or not only_ours or segments[2:] == [b"prediction"]
-
-    not_found = unknown if routed or general else None
+    found = Applications(engine)
     applications: tuple[Application, ...] = (
-        PaddleApplication(protocol),
-        PlainApplication(engine, others=routed, not_found=not_found),
-        OpenInferenceApplication(engine, health, frozenset(routed)),
+        PaddleApplication(protocol, found),
+        PlainApplication(engine, applications=found),
+        OpenInferenceApplication(engine, health, found),
         HealthApplication(health, [SERVICE]),
-        ReflectionApplication([file], hidden),
+        ReflectionApplication([file], found),
         *more,
     )
-    routes = [route for application in applications for route in application.routes()]
+    for each in applications:
+        found.add(each)
     if config.docs:
-        titles = [each.title for each in typed]
-        titles += [graph.name for graph in engine.graphs if graph.name]
-        routes += OpenApiApplication(routes, titles[0] if titles else "penstock").routes()
-    admissions = [each for each in applications if isinstance(each, Admission)]
-    if len(admissions) > 1:
-        raise StartupError(f"one application may admit callers, not {len(admissions)}")
-    paths += [each.pattern for each in routes if isinstance(each, Http) and "{" not in each.pattern]
+        found.add(OpenApiApplication(found.routes, title))
     return Router(
-        routes,
+        found.declared,
         max_message_bytes=config.max_message_bytes,
         threads=writers,
-        not_found=partial(_not_found, not_found),
-        refusal=refusal if only_ours else failure,
-        is_pipelines=is_pipelines,
+        not_found=found.not_found,
+        refusal=found.refusal,
         hosts=hosts,
-        admission=next(iter(admissions), None),
+        admission=found.admission,
     )
-
-
-def _not_found(others: Callable[[str], HttpReply] | None, path: str) -> HttpReply:
-    """The answer to a path without a route, outside of the pipeline protocol."""
-    if path.encode().startswith(b"/%b/" % SECTION):
-        return no_oip_route(path)
-    return text_reply(404, "Not Found") if others is None else others(path)
 
 
 def most_in_flight(config: ServiceConfig) -> int:

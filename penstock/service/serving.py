@@ -152,8 +152,11 @@ class Serving:
             access = Access("the live page", "ui.token", config.ui.token, tls=tls)
             more.append(LivePage(self.engines, access))
         profile = partial(_profile_of, self._recorder)
+        titles = [each.app for each in self._deployment.graphs]
+        titles += [graph.name for graph in self.engine.graphs]
+        title = next(filter(None, titles), "penstock")
         return make_router(
-            config, self.engine, self._health, self.ends, self.writers, more, profile, hosts
+            config, self.engine, self._health, self.ends, self.writers, more, profile, hosts, title
         )
 
     def begin_tracing(self) -> None:
