@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -11,7 +12,8 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from penstock.batching.probe import TOLERANCES
-from tests.laws.zoo import CASES, Case, save
+from penstock.tensor import LOD_SUFFIX
+from tests.laws.zoo import CASES, GRAPHS, REQUEST, Case, save
 
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 
@@ -37,18 +39,20 @@ class Fails(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Bare:
-    """An open model.
+    """An open model, or a graph of models.
 
     Attributes:
+        file: what is served; None for a graph.
         inputs, outputs: their datatypes, as in the Open Inference Protocol.
+        run: the answer to one request; raises Fails if there is none.
     """
 
     name: str
     case: Case
-    file: Path
-    session: onnxruntime.InferenceSession
+    file: Path | None
     inputs: dict[str, str]
     outputs: dict[str, str]
+    run: Callable[[Arrays], Arrays]
 
     @classmethod
     def open(cls, name: str, folder: Path) -> Bare:
@@ -57,38 +61,77 @@ class Bare:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
         options.intra_op_num_threads = 1
-        session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
-        return cls(
-            name=name,
-            case=CASES[name],
-            file=file,
-            session=session,
-            inputs={each.name: _datatype(each.type) for each in session.get_inputs()},
-            outputs={each.name: _datatype(each.type) for each in session.get_outputs()},
-        )
+        of_onnx = file / f"{name}.onnx" if file.is_dir() else file
+        session = onnxruntime.InferenceSession(of_onnx, options, providers=["CPUExecutionProvider"])
+        inputs = {each.name: _datatype(each.type) for each in session.get_inputs()}
+        outputs = {each.name: _datatype(each.type) for each in session.get_outputs()}
+        keeps_lod = bool(CASES[name].conf)
+
+        def run(feed: Arrays) -> Arrays:
+            given = {key: value for key, value in feed.items() if key in inputs}
+            try:
+                if "BF16" in inputs.values():
+                    values = session.run_with_ort_values(None, _ort_values(given))
+                    found = [each.numpy() for each in values]
+                else:
+                    found = session.run(None, given)
+            except Exception as error:  # its classes have no base of their own
+                raise Fails(str(error)) from error
+            answer = dict(zip(outputs, found, strict=True))
+            for output in [*answer] if keeps_lod else ():
+                for lod in (value for key, value in feed.items() if key.endswith(LOD_SUFFIX)):
+                    answer[output + LOD_SUFFIX] = lod.astype(np.int32)
+            return answer
+
+        return cls(name=name, case=CASES[name], file=file, inputs=inputs, outputs=outputs, run=run)
 
     @property
     def datatypes(self) -> set[str]:
         """Of all inputs and outputs."""
         return {*self.inputs.values(), *self.outputs.values()}
 
-    def run(self, feed: Arrays) -> Arrays:
-        """The answer to one request.
 
-        Raises:
-            Fails: there is none.
-        """
-        try:
-            if "BF16" in self.inputs.values():
-                found = self.session.run_with_ort_values(None, self._values(feed))
-                return {name: each.numpy() for name, each in zip(self.outputs, found, strict=True)}
-            return dict(zip(self.outputs, self.session.run(None, feed), strict=True))
-        except Exception as error:  # its classes have no base of their own
-            raise Fails(str(error)) from error
+def graph(name: str, models: Mapping[str, Bare]) -> Bare:
+    """A graph of the zoo, of open models."""
+    reads = GRAPHS[name]
+    parts = {each: models[each] for each in reads}
+    last = [each for each in reads if each not in reads.values()]
+    (entry, *_) = (models[each] for each, source in reads.items() if source == REQUEST)
 
-    def _values(self, feed: Arrays) -> dict[str, Any]:
-        make = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type
-        return {name: make(_bits(value), _ONNX_BF16) for name, value in feed.items()}
+    def named(answers: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+        if len(last) == 1:
+            return answers[last[0]]
+        return {f"{each}/{key}": value for each in last for key, value in answers[each].items()}
+
+    def run(feed: Arrays) -> Arrays:
+        answers: dict[str, Arrays] = {}
+        for each, source in reads.items():
+            if source == REQUEST:
+                answers[each] = parts[each].run(feed)
+            else:
+                outputs = answers[source].values()
+                answers[each] = parts[each].run(dict(zip(parts[each].inputs, outputs, strict=True)))
+        return named(answers)
+
+    return Bare(
+        name=name,
+        case=replace(entry.case, exact=all(each.case.exact for each in parts.values())),
+        file=None,
+        inputs=entry.inputs,
+        outputs=named({each: models[each].outputs for each in last}),
+        run=run,
+    )
+
+
+def each_row(model: Bare) -> Bare:
+    """A model that answers each row of a request as if it was alone."""
+
+    def run(feed: Arrays) -> Arrays:
+        rows = range(len(next(iter(feed.values()))))
+        found = [model.run({key: x[at : at + 1] for key, x in feed.items()}) for at in rows]
+        return {key: np.concatenate([each[key] for each in found]) for key in model.outputs}
+
+    return replace(model, run=run)
 
 
 def difference(bare: Bare, expected: Arrays, answer: dict[str, Any]) -> str | None:
@@ -135,6 +178,11 @@ def _equal(one: NDArray[Any], other: NDArray[Any], *, exact: bool) -> bool:
 
 def _datatype(text: str) -> str:
     return _DATATYPES[text.removeprefix("tensor(").removesuffix(")")]
+
+
+def _ort_values(feed: Arrays) -> dict[str, Any]:
+    make = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type
+    return {name: make(_bits(value), _ONNX_BF16) for name, value in feed.items()}
 
 
 def _bits(value: NDArray[Any]) -> NDArray[np.uint16]:

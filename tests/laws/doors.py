@@ -24,9 +24,11 @@ from penstock.client.messages import pack_request
 from penstock.client.model_client import METHOD
 from penstock.errors import RequestError
 from penstock.protocols import oip, oip_message, pb
+from penstock.protocols.array_text import format_array, parse_array
 from penstock.protocols.general_model import Output
 from penstock.protocols.general_model_message import decode_response, encode_request
 from penstock.protocols.oip import OutTensor
+from penstock.tensor import LOD_SUFFIX
 from tests.laws.bare import Arrays, Bare
 from tests.services.process import ServiceProcess
 
@@ -43,6 +45,9 @@ class Door(ABC):
 
     without: frozenset[str] = frozenset()
     """Datatypes that the protocol has not."""
+
+    lods = True
+    """Whether an array may have a lod that is no input of its own."""
 
     def __init__(self, server: ServiceProcess) -> None:
         self.url = server.http_url
@@ -63,7 +68,13 @@ class Door(ABC):
     def carries(self, model: Bare, feed: Arrays) -> str | None:
         """Why the protocol cannot carry a request or its answer; None if it can."""
         missing = self.without & model.datatypes
+        if not self.lods and feed.keys() - model.inputs.keys():
+            return "it has no lods"
         return f"it has no {', '.join(sorted(missing))}" if missing else None
+
+    def sendable(self, arrays: Arrays) -> Arrays:
+        """Arrays as the protocol can send them: rounded, where it has fewer digits."""
+        return arrays
 
     def close(self) -> None:
         """Disconnect."""
@@ -109,6 +120,8 @@ class PlainMsgpack(PlainJson):
 class OipJson(Door):
     """The Open Inference Protocol with data in JSON."""
 
+    lods = False
+
     def call(self, model: Bare, feed: Arrays) -> dict[str, Any]:
         inputs = [
             {
@@ -126,6 +139,8 @@ class OipJson(Door):
 
 class OipBinary(Door):
     """The Open Inference Protocol with raw bytes after the JSON."""
+
+    lods = False
 
     def call(self, model: Bare, feed: Arrays) -> dict[str, Any]:
         given = tensors(model, feed)
@@ -160,6 +175,8 @@ class OipBinary(Door):
 class OipGrpc(Door):
     """The Open Inference Protocol over gRPC, with raw bytes."""
 
+    lods = False
+
     def __init__(self, server: ServiceProcess) -> None:
         super().__init__(server)
         self._channel = grpc.insecure_channel(self.endpoint)
@@ -186,6 +203,7 @@ class PipelineGrpc(Door):
     """The pipeline protocol over gRPC, with tensors."""
 
     without = _NOT_IN_PIPELINES
+    as_tensors = True
 
     def __init__(self, server: ServiceProcess) -> None:
         super().__init__(server)
@@ -195,21 +213,43 @@ class PipelineGrpc(Door):
     def call(self, model: Bare, feed: Arrays) -> dict[str, Any]:
         try:
             reply = self._client.predict(
-                feed, pack_tensor_format=True, timeout=TIMEOUT, name=model.name
+                feed, pack_tensor_format=self.as_tensors, timeout=TIMEOUT, name=model.name
             )
         except CallFailed as error:
             raise Refused(str(error)) from error
         return _of_reply(reply)
+
+    def carries(self, model: Bare, feed: Arrays) -> str | None:
+        return _odd_lod(feed) or super().carries(model, feed)
 
     def close(self) -> None:
         super().close()
         self._client.close()
 
 
+class PipelineTexts(PipelineGrpc):
+    """The same with arrays as texts, whose floats have eight digits after the point."""
+
+    without = frozenset({"BYTES"})
+    as_tensors = False
+
+    def carries(self, model: Bare, feed: Arrays) -> str | None:
+        return Door.carries(self, model, feed)
+
+    def sendable(self, arrays: Arrays) -> Arrays:
+        return {
+            name: value if value.dtype == object else parse_array(format_array(value))
+            for name, value in arrays.items()
+        }
+
+
 class PipelineHttp(Door):
     """The pipeline protocol over HTTP, with tensors."""
 
     without = _NOT_IN_PIPELINES
+
+    def carries(self, model: Bare, feed: Arrays) -> str | None:
+        return _odd_lod(feed) or super().carries(model, feed)
 
     def call(self, model: Bare, feed: Arrays) -> dict[str, Any]:
         request = pack_request(feed, own_address=lambda: "", pack_tensor_format=True)
@@ -234,7 +274,10 @@ class BaiduStd(Door):
         self._channel = over_baidu_std(parse_endpoints([self.endpoint]))
 
     def call(self, model: Bare, feed: Arrays) -> dict[str, Any]:
-        inputs = [Output(name=each.name, tensor=each, lod=[]) for each in tensors(model, feed)]
+        inputs = [
+            Output(name=each.name, tensor=each, lod=[*feed.get(each.name + LOD_SUFFIX, ())])
+            for each in tensors(model, feed)
+        ]
         message = encode_request(inputs, model=model.name)
         deadline = time.monotonic() + TIMEOUT
         try:
@@ -244,8 +287,15 @@ class BaiduStd(Door):
         response = decode_response(reply)
         if response.err_no:
             raise Refused(f"{response.err_no}: {response.err_msg}")
-        (outputs,) = response.outputs.values()
-        return {each.tensor.name: each.tensor.array for each in outputs}
+        found: dict[str, Any] = {}
+        for engine, outputs in response.outputs.items():
+            for each in outputs:
+                many = len(response.outputs) > 1
+                name = f"{engine}/{each.tensor.name}" if many else each.tensor.name
+                found[name] = each.tensor.array
+                if each.lod:
+                    found[name + LOD_SUFFIX] = np.array(each.lod, np.int32)
+        return found
 
     def close(self) -> None:
         super().close()
@@ -259,6 +309,7 @@ DOORS: Final[dict[str, type[Door]]] = {
     "oip-binary": OipBinary,
     "oip-grpc": OipGrpc,
     "pipeline-grpc": PipelineGrpc,
+    "pipeline-texts": PipelineTexts,
     "pipeline-http": PipelineHttp,
     "baidu-std": BaiduStd,
 }
@@ -266,13 +317,29 @@ DOORS: Final[dict[str, type[Door]]] = {
 
 def tensors(model: Bare, feed: Arrays) -> list[OutTensor]:
     """The inputs of the Open Inference Protocol."""
-    return [OutTensor(name, model.inputs[name], value) for name, value in feed.items()]
+    return [
+        OutTensor(name, model.inputs[name], value)
+        for name, value in feed.items()
+        if name in model.inputs
+    ]
+
+
+def _odd_lod(feed: Arrays) -> str | None:
+    odd = any(name.endswith(LOD_SUFFIX) and len(value) % 2 for name, value in feed.items())
+    return "a lod in a tensor has an even number of offsets" if odd else None
 
 
 def _of_reply(reply: Any) -> dict[str, Any]:
     if reply.err_no:
         raise Refused(f"{reply.err_no}: {reply.err_msg}")
-    return response_arrays(reply)
+    found = response_arrays(reply)
+    for name, text in zip(reply.key, reply.value, strict=True):
+        if name not in found:  # else the tensor, which is exact
+            found[name] = parse_array(text)
+    return {
+        name: value.reshape(-1) if name.endswith(LOD_SUFFIX) else value
+        for name, value in found.items()
+    }
 
 
 def _without_numbers(tensor: dict[str, Any]) -> list[float]:

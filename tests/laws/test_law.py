@@ -1,25 +1,30 @@
 """A batch never changes an answer.
 
-Every model of the zoo is served by one service for each executor and mode. Hundreds of concurrent
-requests of mixed sizes go through every door, and each must be answered as ONNX Runtime answers it
-alone, or fail as it does alone.
+Every model and graph of the zoo is served by one service for each executor and mode. Hundreds of
+concurrent requests of mixed sizes go through every door, and each must be answered as ONNX Runtime
+answers it alone, or fail as it does alone. A second kind of service has models with mini-batches.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, NamedTuple
+from contextlib import AbstractContextManager
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import httpx
 import numpy as np
 import pytest
 
-from tests.laws.bare import Arrays, Bare, Fails, difference
+from tests.laws import rows_app
+from tests.laws.bare import Arrays, Bare, Fails, difference, each_row, graph
 from tests.laws.doors import DOORS, Door, Refused
-from tests.laws.zoo import CASES
+from tests.laws.zoo import CASES, EACH_ROW, GRAPHS, REQUEST
+from tests.service.scripts import PENSTOCK
 from tests.services.process import ServiceProcess, running
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
@@ -40,8 +45,62 @@ MODES: Final[dict[str, dict[str, Any]]] = {
     "padding": {**_BATCHES, "pad": {"enabled": True}},
     "padded-rows": {**_BATCHES, "batch_rows": True, "pad": {"enabled": True}},
 }
-SAMPLE: Final = (("thread", "padded-rows"), ("process", "batches"))
+SAMPLE: Final = (("models", "thread", "padded-rows"), ("models", "process", "batches"))
 """What the gate runs; with processes, a part of the models."""
+
+Running: TypeAlias = AbstractContextManager[ServiceProcess]
+Entries: TypeAlias = dict[str, dict[str, Any]]
+"""Of each model, its path and the keys of its op."""
+
+
+class Served(NamedTuple):
+    """A way to serve models.
+
+    Attributes:
+        names: the models and graphs.
+        doors: by which they can be reached.
+        modes: that they have.
+        alone: changes the answer of a request alone.
+        start: starts the service, with this folder, what each model of each graph reads, and the
+            entries of all models.
+    """
+
+    names: tuple[str, ...]
+    doors: tuple[str, ...]
+    modes: tuple[str, ...]
+    alone: Callable[[Bare], Bare]
+    start: Callable[[Path, dict[str, dict[str, str]], Entries], Running]
+
+
+def serve(folder: Path, graphs: dict[str, dict[str, str]], entries: Entries) -> Running:
+    """A model server."""
+    file = folder / "serve.yml"
+    file.write_text(json.dumps({"models": entries, "workflows": graphs}))  # JSON is valid YAML
+    return running(file, command=SERVE, timeout=200)
+
+
+def mini_batches(folder: Path, graphs: dict[str, dict[str, str]], entries: Entries) -> Running:
+    """An app whose ops split each request into feeds of one row."""
+    environment = {"LAW": json.dumps(entries)}
+    return running(Path(rows_app.__file__), command=PENSTOCK, environment=environment)
+
+
+SERVED: Final = {
+    "models": Served(
+        names=(*CASES, *GRAPHS),
+        doors=(*DOORS,),
+        modes=(*MODES,),
+        alone=lambda model: model,
+        start=serve,
+    ),
+    "mini-batches": Served(
+        names=EACH_ROW,
+        doors=("plain-json", "plain-msgpack"),
+        modes=("no-batches", "batches"),
+        alone=each_row,
+        start=mini_batches,
+    ),
+}
 
 
 class Request(NamedTuple):
@@ -67,7 +126,7 @@ class Law(NamedTuple):
         for model in self.models.values():
             for door in self.doors.values():
                 for _ in range(1 if self.is_sample else 3):
-                    feed = model.case.draw(rng)
+                    feed = door.sendable(model.case.draw(rng))
                     if door.carries(model, feed) is None:
                         found.append(Request(model, door, feed, alone(model, feed)))
         return found
@@ -80,37 +139,39 @@ def alone(model: Bare, feed: Arrays) -> Arrays | Fails:
         return error
 
 
-def sample_of_models() -> list[str]:
+def sample_of(names: tuple[str, ...]) -> list[str]:
     """Some models for worker processes, each of which takes a second to start."""
-    return [*np.random.default_rng(SEEDS[0]).choice([*CASES], 10, replace=False)]
+    return [*np.random.default_rng(SEEDS[0]).choice(names, 10, replace=False)]
 
 
 def services() -> Iterator[Any]:
     """The sample, and all executors and modes."""
-    for executor, mode in SAMPLE:
-        yield pytest.param((executor, mode, True), id=f"sample-{executor}-{mode}")
-    for executor in EXECUTORS:
-        for mode in MODES:
-            name = f"{executor}-{mode}"
-            yield pytest.param((executor, mode, False), id=name, marks=pytest.mark.law)
+    for each in SAMPLE:
+        yield pytest.param((*each, True), id=f"sample-{'-'.join(each)}")
+    for how, served in SERVED.items():
+        for executor in EXECUTORS:
+            for mode in served.modes:
+                name = f"{how}-{executor}-{mode}"
+                yield pytest.param((how, executor, mode, False), id=name, marks=pytest.mark.law)
 
 
 @pytest.fixture(scope="module", params=services())
 def law(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Law]:
-    executor, mode, is_sample = request.param
-    folder = tmp_path_factory.mktemp("law")
-    names = sample_of_models() if is_sample and executor == "process" else [*CASES]
-    models = {name: Bare.open(name, folder) for name in names}
+    how, executor, mode, is_sample = request.param
+    served, folder = SERVED[how], tmp_path_factory.mktemp("law")
+    few = is_sample and executor == "process"
+    names = sample_of(served.names) if few else served.names
+    graphs = {name: GRAPHS.get(name, {name: REQUEST}) for name in names}
+    parts = {each: Bare.open(each, folder) for each in dict.fromkeys(chain(*graphs.values()))}
+    models = {name: graph(name, parts) if name in GRAPHS else parts[name] for name in names}
     keys = {**EXECUTORS[executor], **MODES[mode]}
     entries = {
-        name: {"path": str(model.file), **keys, **model.case.options}
-        for name, model in models.items()
+        name: {"path": str(each.file), **keys, **each.case.options} for name, each in parts.items()
     }
-    file = folder / "serve.yml"
-    file.write_text(json.dumps({"models": entries}))  # JSON is valid YAML
-    with running(file, command=SERVE, timeout=200) as server:
-        doors = {name: make(server) for name, make in DOORS.items()}
-        yield Law(server, models, doors, mode != "no-batches", is_sample)
+    with served.start(folder, graphs, entries) as server:
+        doors = {name: DOORS[name](server) for name in served.doors}
+        alike = {name: served.alone(each) for name, each in models.items()}
+        yield Law(server, alike, doors, mode != "no-batches", is_sample)
         for each in doors.values():
             each.close()
 
@@ -132,7 +193,7 @@ def _wrong(request: Request) -> str | None:
         return None if isinstance(expected, Fails) else f"{where}{error}"
     if isinstance(expected, Fails):
         return f"{where}answered, though alone it fails: {expected}"
-    found = difference(model, expected, answer)
+    found = difference(model, door.sendable(expected), answer)
     return None if found is None else f"{where}{found}"
 
 
@@ -144,12 +205,15 @@ def test_models_with_rows_ran_in_batches_and_the_others_did_not(law: Law) -> Non
     """Without this the law would hold of a service that never joins requests."""
     status = httpx.get(f"{law.server.http_url}/status", trust_env=False).json()
     joined = together = 0
-    for graph in status["graphs"]:
-        (op,) = graph["ops"]
-        by = law.models[graph["name"]].case.by if law.batches else None
-        assert op["batching"]["by"] == by, graph["name"]
+    ops = [op for each in status["graphs"] for op in each["ops"]]
+    for op in ops:
+        case = CASES.get(op["name"].rpartition("/")[2])
+        if case is None:
+            continue  # it joins the answers of several models
+        by = case.by if law.batches else None
+        assert op["batching"]["by"] == by, op["name"]
         if by is None:
-            assert op["batches"] >= op["samples"], graph["name"]
+            assert op["batches"] >= op["samples"], op["name"]
         else:
             together += op["batches"] < op["samples"]
             joined += op["samples"] - op["batches"]

@@ -1,12 +1,20 @@
-"""A batch never changes an answer of a typed function, by JSON and msgpack, in every executor."""
+"""A batch never changes an answer of a typed function, by JSON and msgpack, in every executor and
+in external workers.
+"""
 
 from __future__ import annotations
 
 import base64
 import json
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -19,9 +27,9 @@ from pydantic import BaseModel
 from tests.laws import typed_app
 from tests.laws.test_law import SEEDS
 from tests.service.scripts import PENSTOCK
-from tests.services.process import ServiceProcess, running
+from tests.services.process import ROOT, ServiceProcess, running
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
 EACH: Final = 30
 """Requests for each function and door."""
@@ -68,6 +76,9 @@ FUNCTIONS: Final[dict[str, Draw]] = {
     "joined": lambda rng: {"words": _texts(rng)},
 }
 
+
+TARGETS: Final = {"joined": "Joined"}
+"""Of routes whose target has another name."""
 
 STATUSES: Final = {0: 500, "none": 422}
 """Of the errors of ``inverse``, by its argument."""
@@ -147,38 +158,81 @@ def alone(name: str, feed: dict[str, Value]) -> Value:
     return getattr(typed_app, name)(**lists)[0]
 
 
+EXECUTORS: Final[dict[str, dict[str, Any]]] = {
+    "thread": {"executor": "thread", "workers": 1},
+    "process": {"executor": "process", "workers": 1},
+    "external-json": {"executor": "external", "socket_format": "json"},
+    "external-msgpack": {"executor": "external", "socket_format": "msgpack"},
+}
+MODES: Final[dict[str, dict[str, Any]]] = {
+    "no-batches": {"batch": 1},
+    "batches": {"batch": 8, "wait": 20},
+}
+SAMPLE: Final = (("thread", "batches"), ("process", "batches"))
+"""What the gate runs."""
+
+
+class Running(NamedTuple):
+    """A running service, its doors, and whether it has batches."""
+
+    server: ServiceProcess
+    doors: dict[str, Door]
+    batches: bool
+
+
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(
-            {"executor": executor, **mode},
-            id=f"{executor}-{name}",
-            marks=() if mode["batch"] > 1 else pytest.mark.law,
-        )
-        for executor in ("thread", "process")
-        for name, mode in (("no-batches", {"batch": 1}), ("batches", {"batch": 8, "wait": 20}))
+        pytest.param(each, id="-".join(each), marks=() if each in SAMPLE else pytest.mark.law)
+        for each in product(EXECUTORS, MODES)
     ],
 )
-def service(request: pytest.FixtureRequest) -> Iterator[tuple[ServiceProcess, bool]]:
-    options = {**request.param, "workers": 1}
-    script = Path(typed_app.__file__)
-    with running(script, command=PENSTOCK, environment={"LAW": json.dumps(options)}) as server:
-        yield server, options["batch"] > 1
+def service(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Running]:
+    executor, mode = request.param
+    options = {**EXECUTORS[executor], **MODES[mode]}
+    media = options.get("socket_format")
+    doors = DOORS if media is None else {media: DOORS[media]}
+    with ExitStack() as stack:
+        if media is not None:
+            options["sockets"] = str(tmp_path_factory.mktemp("sockets"))
+            for name in (*FUNCTIONS, "short"):
+                stack.enter_context(external_worker(name, options))
+        environment = {"LAW": json.dumps(options)}
+        script = Path(typed_app.__file__)
+        server = stack.enter_context(
+            running(script, command=PENSTOCK, environment=environment, timeout=200)
+        )
+        yield Running(server, doors, options["batch"] > 1)
+
+
+@contextmanager
+def external_worker(name: str, options: dict[str, Any]) -> Iterator[None]:
+    """An external worker of one function."""
+    target, socket = f"{typed_app.__name__}:{TARGETS.get(name, name)}", f"{name}.sock"
+    command = [sys.executable, "-m", "penstock", "worker", target, "--batched", "--socket", socket]
+    if options["socket_format"] == "msgpack":
+        command.append("--msgpack")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(command, cwd=options["sockets"], env=environment)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait()
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_every_request_is_answered_as_when_it_is_alone(
-    service: tuple[ServiceProcess, bool], seed: int
-) -> None:
-    server, _ = service
+def test_every_request_is_answered_as_when_it_is_alone(service: Running, seed: int) -> None:
     rng = np.random.default_rng(seed)
     requests = [
         (name, door, draw(rng))
         for name, draw in FUNCTIONS.items()
         for _ in range(EACH)
-        for door in DOORS.values()
+        for door in service.doors.values()
     ]
-    with httpx.Client(base_url=server.http_url, trust_env=False, timeout=30) as http:
+    with httpx.Client(base_url=service.server.http_url, trust_env=False, timeout=30) as http:
 
         def wrong(request: tuple[str, Door, dict[str, Value]]) -> str | None:
             name, door, feed = request
@@ -203,26 +257,22 @@ def post(http: httpx.Client, name: str, door: Door, body: Value) -> httpx.Respon
     return http.post(f"/{name}", content=door.encode(body), headers=headers)
 
 
-def test_functions_ran_in_batches(service: tuple[ServiceProcess, bool]) -> None:
-    server, batches = service
-    status = httpx.get(f"{server.http_url}/status", trust_env=False).json()
+def test_functions_ran_in_batches(service: Running) -> None:
+    status = httpx.get(f"{service.server.http_url}/status", trust_env=False).json()
     for graph in status["graphs"]:
         (op,) = graph["ops"]
-        if batches and op["samples"]:
+        if service.batches and op["samples"]:
             assert op["batches"] < op["samples"], graph["name"]
         else:
             assert op["batches"] >= op["samples"], graph["name"]
 
 
-@pytest.mark.parametrize("door", DOORS.values(), ids=[*DOORS])
-def test_a_wrong_number_of_results_is_an_error_of_each_request(
-    service: tuple[ServiceProcess, bool], door: Door
-) -> None:
-    server, _ = service
+def test_a_wrong_number_of_results_is_an_error_of_each_request(service: Running) -> None:
     with (
-        httpx.Client(base_url=server.http_url, trust_env=False, timeout=30) as http,
+        httpx.Client(base_url=service.server.http_url, trust_env=False, timeout=30) as http,
         ThreadPoolExecutor(8) as pool,
     ):
-        bodies = [{"number": number} for number in range(16)]
-        replies = [*pool.map(lambda body: post(http, "short", door, body), bodies)]
-    assert {reply.status_code for reply in replies} == {500}
+        for door in service.doors.values():
+            bodies = [{"number": number} for number in range(16)]
+            replies = [*pool.map(partial(post, http, "short", door), bodies)]
+            assert {reply.status_code for reply in replies} == {500}

@@ -1,13 +1,15 @@
 """Typed functions of the law, each as a user writes it for batches.
 
-The variable LAW has the options of every route, as JSON.
+The variable LAW has the options of every route, as JSON; with external workers ``sockets``, the
+folder of their sockets.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, Field
@@ -18,6 +20,15 @@ Rows = Annotated[np.ndarray, Array("float32", (None, 2))]
 
 app = App("law")
 OPTIONS = json.loads(os.environ.get("LAW", '{"batch": 1}'))
+SOCKETS = OPTIONS.pop("sockets", None)
+
+Target = TypeVar("Target", bound=Callable[..., Any])
+
+
+def route(path: str) -> Callable[[Target], Target]:
+    """A route with these options."""
+    socket = {} if SOCKETS is None else {"socket": f"{SOCKETS}{path}.sock"}
+    return app.route(path, **OPTIONS, **socket)
 
 
 class Item(BaseModel):
@@ -38,7 +49,7 @@ class Description(BaseModel):
     notes: list[str | None]
 
 
-@app.route("/scaled", **OPTIONS)
+@route("/scaled")
 def scaled(x: list[Rows], by: list[float] = [2.0]) -> list[Rows]:  # noqa: B006
     """Join the arrays, multiply each row by the factor of its request, and split again."""
     sizes = [len(each) for each in x]
@@ -47,7 +58,7 @@ def scaled(x: list[Rows], by: list[float] = [2.0]) -> list[Rows]:  # noqa: B006
     return np.split(joined, np.cumsum(sizes)[:-1])
 
 
-@app.route("/grown", **OPTIONS)
+@route("/grown")
 def grown(x: list[Rows]) -> list[Rows]:
     """Write into the arrays, which belong to their requests."""
     for each in x:
@@ -55,28 +66,28 @@ def grown(x: list[Rows]) -> list[Rows]:
     return x
 
 
-@app.route("/counted", **OPTIONS)
+@route("/counted")
 def counted(texts: list[list[str]]) -> list[dict[str, int]]:
     return [{text: one.count(text) for text in one} for one in texts]
 
 
-@app.route("/added", **OPTIONS)
+@route("/added")
 def added(left: list[int], right: list[int], unit: list[str]) -> list[str]:
     return [f"{a + b} {c}" for a, b, c in zip(left, right, unit, strict=True)]
 
 
-@app.route("/same", **OPTIONS)
+@route("/same")
 def same(number: list[float], whole: list[int]) -> list[tuple[float, int]]:
     return list(zip(number, whole, strict=True))
 
 
-@app.route("/inverse", **OPTIONS)
+@route("/inverse")
 def inverse(number: list[int]) -> list[float]:
     """Fail for a 0."""
     return [1 / each for each in number]
 
 
-@app.route("/described", **OPTIONS)
+@route("/described")
 def described(items: list[Item]) -> list[Description]:
     return [
         Description(
@@ -86,7 +97,7 @@ def described(items: list[Item]) -> list[Description]:
     ]
 
 
-@app.route("/joined", **OPTIONS)
+@route("/joined")
 class Joined:
     """A class whose steps run one after another."""
 
@@ -100,7 +111,7 @@ class Joined:
         return {"length": length}
 
 
-@app.route("/short", **OPTIONS)
+@route("/short")
 def short(number: list[int]) -> list[int]:
     """Return one result too few."""
     return number[1:]

@@ -6,6 +6,7 @@ reason. ``draw`` makes the inputs of one request, some of which the model refuse
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,7 @@ class Case:
         pads: whether requests of other sizes may be padded.
         repeats: whether a request alone has the same answer twice.
         options: further options of its op.
+        conf: aliases and lod marks: the text of its ``serving_server_conf.prototxt``.
     """
 
     text: str
@@ -45,18 +47,32 @@ class Case:
     pads: bool = False
     repeats: bool = True
     options: dict[str, Any] = field(default_factory=dict)
+    conf: str = ""
 
 
 def save(name: str, folder: Path) -> Path:
-    """Write a model's file."""
-    file, case = folder / f"{name}.onnx", CASES[name]
+    """Write a model's file, with its configuration beside it; names end with ``.lod``, where the
+    text, whose names have no dots, has ``_lod``.
+    """
+    folder, case = folder / name, CASES[name]
+    folder.mkdir()
     model = onnx.parser.parse_model(f"{_HEAD} {case.text}")
-    if not case.named:
-        for value in (*model.graph.input, *model.graph.output):
+    for value in (*model.graph.input, *model.graph.output):
+        value.name = _dotted(value.name)
+        if not case.named:
             for dim in value.type.tensor_type.shape.dim:
                 dim.ClearField("dim_param")
-    onnx.save(model, str(file))
-    return file
+    for node in model.graph.node:
+        node.input[:] = map(_dotted, node.input)
+    onnx.save(model, str(folder / f"{name}.onnx"))
+    if case.conf:
+        (folder / "serving_server_conf.prototxt").write_text(case.conf)
+        return folder
+    return folder / f"{name}.onnx"
+
+
+def _dotted(name: str) -> str:
+    return re.sub("_lod$", ".lod", name)
 
 
 def _rows(rng: np.random.Generator) -> int:
@@ -127,6 +143,18 @@ def _no_rows(rng: np.random.Generator) -> dict[str, NDArray[Any]]:
 def _bfloat16(rng: np.random.Generator) -> dict[str, NDArray[Any]]:
     """Values that BF16 holds exactly."""
     return {"x": rng.integers(-64, 64, (_rows(rng), 2)).astype("float32") / 8}
+
+
+def _sequences(rng: np.random.Generator) -> dict[str, NDArray[Any]]:
+    """Sequences, some of them empty, as rows and their lod."""
+    lengths = rng.integers(0, 4, _rows(rng))
+    x = rng.integers(-9, 9, (int(lengths.sum()), 2)).astype("float32")
+    return {"x": x, "x.lod": np.cumsum([0, *lengths])}
+
+
+def _some_sequences(rng: np.random.Generator) -> dict[str, NDArray[Any]]:
+    """The same, or rows without a lod."""
+    return _floats(2)(rng) if rng.integers(4) == 0 else _sequences(rng)
 
 
 def _with(draw: Draw, **others: Callable[[np.random.Generator, int], NDArray[Any]]) -> Draw:
@@ -527,4 +555,46 @@ CASES: Final[dict[str, Case]] = {
             ("float64", "double"),
         )
     },
+    "reshaped": Case(
+        text=f"g ({_X2}, int64[2] s) => (float[a,b] y) {{ y = Reshape(x, s) }}",
+        draw=_with(_floats(2), s=lambda rng, rows: np.array([rng.integers(1, 4), 2])),
+        by=None,
+        exact=True,
+    ),
+    "sums-of-sequences": Case(
+        text=f"g ({_X2}, int64[m] x_lod) => (float[k,2] y)"
+        " <int64[1] a = {0}, int64[1] b = {1}, int64[1] c = {-1}, int64[1] d = {1000000},"
+        " int64 zero = {0}, int64 one = {1}>"
+        " { starts = Slice(x_lod, a, c) ends = Slice(x_lod, b, d)"
+        " count = Shape <start = 0, end = 1> (x) rows = Squeeze(count) i = Range(zero, rows, one)"
+        " s = Unsqueeze(starts, b) e = Unsqueeze(ends, b) least = GreaterOrEqual(i, s)"
+        " below = Less(i, e) both = And(least, below) w = Cast <to = 1> (both) y = MatMul(w, x) }",
+        draw=_sequences,
+        exact=True,
+    ),
+    "sequences": Case(
+        text=f"g ({_X2}) => (float[n,2] y) {{ y = Neg(x) }}",
+        draw=_some_sequences,
+        exact=True,
+        conf="""feed_var { name: "x" alias_name: "x" is_lod_tensor: true }
+        fetch_var { name: "y" alias_name: "y" is_lod_tensor: true }""",
+    ),
 }
+
+REQUEST: Final = "request"
+
+GRAPHS: Final[dict[str, dict[str, str]]] = {
+    "chain": {"softmax-of-a-row": REQUEST, "matmul": "softmax-of-a-row"},
+    "chain-to-no-rows": {"double": REQUEST, "softmax-over-rows": "double"},
+    "chain-from-no-rows": {"softmax-over-rows": REQUEST, "double": "softmax-over-rows"},
+    "ensemble": {"double": REQUEST, "mean-subtracted": REQUEST, "softmax-of-a-row": REQUEST},
+}
+"""Graphs of these models: the models of each, with the model that each reads. A model takes the
+outputs of the one before it by position; several last models answer together.
+"""
+
+EACH_ROW: Final = (
+    *("double", "matmul", "softmax-of-a-row", "identity-int64", "identity-float16"),
+    *("softmax-over-rows", "mean-subtracted"),
+)
+"""Models that are also served with mini-batches, in which each row of a request is a feed."""
