@@ -23,6 +23,8 @@ from tests.services.process import ServiceProcess, running
 ROOT = Path(__file__).parents[2]
 MIB = 1 << 20
 MOST = 60 * MIB
+MOST_TYPED = 4 * MIB - 100  # of JSON and msgpack of typed routes
+MOST_LISTS = 390_000  # of the 400,000 that a body may have
 LONGEST_WAIT = 0.25
 GROWTH = 400 * MIB
 CALL = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
@@ -37,12 +39,18 @@ class Body:
         make: makes the body, or the message.
         fits: whether it is valid and answered; None if both are correct.
         sampled: whether it is also tested without ``long``.
+        route: the path of HTTP.
+        media: the body's type; None is not named.
+        compressed: whether it is sent with gzip.
     """
 
     name: str
     make: Callable[[], bytes]
     fits: bool | None = False
     sampled: bool = False
+    route: str = "/sizes/prediction"
+    media: str | None = None
+    compressed: bool = False
 
 
 def _filled(start: bytes, unit: bytes, end: bytes, size: int = MOST) -> bytes:
@@ -96,6 +104,26 @@ def _text() -> bytes:
     return b'{"key":["x"],"value":["%b"]}' % (b"a" * (MOST - 100))
 
 
+def _typed(start: bytes, unit: bytes, end: bytes, size: int = MOST_TYPED) -> Callable[[], bytes]:
+    return lambda: _filled(start, unit, end, size)
+
+
+def _msgpack_lists(count: int) -> Callable[[], bytes]:
+    return lambda: b"\x81\xa1x\xdd" + count.to_bytes(4) + b"\x90" * count
+
+
+def _form(unit: bytes, first: bytes = b"") -> Callable[[], bytes]:
+    """A form with one file."""
+    head = b'Content-Disposition: form-data; name="x"; filename="x"\r\n\r\n'
+    return lambda: _filled(b"--%b\r\n%b%b" % (_BOUNDARY, head, first), unit, _END)
+
+
+_BOUNDARY = b"near" * 15
+_END = b"\r\n--%b--\r\n" % _BOUNDARY
+_FORM = f"multipart/form-data; boundary={_BOUNDARY.decode()}"
+_TREES = (b'{"children":[', b"{},", b"{}]}")
+
+
 HTTP = [
     Body("a shape of numbers", _json(b'{"tensors":[{"shape":[', b"0,", b"0]}]}")),
     Body("a shape of texts", _json(b'{"tensors":[{"shape":[', b'"0",', b"0]}]}")),
@@ -118,6 +146,27 @@ HTTP = [
     Body("a text", _text, fits=True),
     Body("integers", _document(7_000_000, "int64"), fits=True, sampled=True),
     Body("floats", _document(6_000_000, "float32"), fits=True),
+]
+_MSGPACK = "application/msgpack"
+TYPED = [
+    Body("empty models", _typed(*_TREES), route="/tree", sampled=True),
+    Body("compressed models", _typed(*_TREES), route="/tree", compressed=True),
+    Body("few empty models", _typed(*_TREES, MOST_LISTS // 4 * 3), True, route="/tree"),
+    Body("nested models", _typed(b"", b'{"children":[', b""), route="/tree"),
+    Body("empty lists", _typed(b'{"x":[', b"[],", b"[]]}"), route="/lists"),
+    Body("empty lists of msgpack", _msgpack_lists(MOST_TYPED), route="/lists", media=_MSGPACK),
+    Body("few lists of msgpack", _msgpack_lists(MOST_LISTS), True, True, "/lists", _MSGPACK),
+    Body("few lists", _typed(b'{"x":[', b"[],", b"[]]}", MOST_LISTS * 3), True, route="/lists"),
+    Body("quotes", _typed(b'{"x":["', b'\\"', b'"]}'), route="/lists"),
+    Body("numbers", _typed(b'{"x":[', b"0.5,", b"1]}"), True, route="/array"),
+    Body("a file", _form(b"a"), True, route="/file", media=_FORM),
+    Body("carriage returns", _form(b"\r"), True, route="/file", media=_FORM),
+    Body("lines", _form(b"\r\n"), True, route="/file", media=_FORM),
+    Body("a carriage return", _form(b"1", b"\r"), True, route="/file", media=_FORM),
+    Body("after the end", _form(b"-", _END), True, route="/file", media=_FORM),
+    Body("dashes", _form(b"\r\n--"), True, route="/file", media=_FORM),
+    Body("near-boundaries", _form(b"\r\n--" + _BOUNDARY[:-1]), True, True, "/file", _FORM),
+    Body("boundaries without ends", _form(b"\r\n--" + _BOUNDARY), route="/file", media=_FORM),
 ]
 GRPC = [
     Body("a shape", _tensor(21, b"\1")),
@@ -186,15 +235,33 @@ def server() -> Iterator[ServiceProcess]:
         yield started
 
 
+@pytest.fixture(scope="module")
+def typed_server() -> Iterator[ServiceProcess]:
+    with running(Path(__file__).with_name("typed_sizes.py")) as started:
+        yield started
+
+
 def over_http(server: ServiceProcess, body: bytes, *, compressed: bool) -> tuple[bool, str]:
+    status, text = _posted(server, HTTP[0], body, compressed=compressed)
+    return status == 200 and '"err_no":0' in text, f"{status} {text[:200]}"
+
+
+def over_route(server: ServiceProcess, row: Body, body: bytes) -> tuple[bool, str]:
+    status, text = _posted(server, row, body, compressed=row.compressed)
+    return status == 200, f"{status} {text[:200]}"
+
+
+def _posted(server: ServiceProcess, row: Body, body: bytes, *, compressed: bool) -> tuple[int, str]:
     connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=60)
     headers = {"Content-Encoding": "gzip"} if compressed else {}
+    if row.media is not None:
+        headers["Content-Type"] = row.media
     body = gzip.compress(body) if compressed else body
-    connection.request("POST", "/sizes/prediction", body, headers)
+    connection.request("POST", row.route, body, headers)
     response = connection.getresponse()
-    text = response.read(1000).decode()
+    text = response.read(1000).decode(errors="replace")
     connection.close()
-    return response.status == 200 and '"err_no":0' in text, f"{response.status} {text[:200]}"
+    return response.status, text
 
 
 def over_grpc(server: ServiceProcess, body: bytes, *, compressed: bool) -> tuple[bool, str]:
@@ -238,6 +305,15 @@ def test_a_large_http_body_neither_blocks_others_nor_takes_more_memory(
 ) -> None:
     body = row.make()
     judge(server, lambda: over_http(server, body, compressed=False), row, len(body))
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("row", _rows(TYPED))
+def test_a_large_body_of_a_typed_route_neither_blocks_others_nor_takes_more_memory(
+    typed_server: ServiceProcess, row: Body
+) -> None:
+    body = row.make()
+    judge(typed_server, lambda: over_route(typed_server, row, body), row, len(body))
 
 
 @pytest.mark.faults
