@@ -98,7 +98,6 @@ CIRCLES = {
     "penstock.door.state": "penstock.door.connection",
     "penstock.engine.graph": "penstock.engine.engine",
     "penstock.engine.submission": "penstock.engine.graph",
-    "penstock.service.config_warnings": "penstock.service.blueprint",
 }
 FOREIGN_SERVERS = {"uvicorn", "grpc"}
 
