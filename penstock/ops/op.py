@@ -72,8 +72,8 @@ class Op:
     """The constructor's model, if any."""
 
     batch_gives_way: bool = False
-    """Whether ``batch_size`` is lowered for a model with a fixed number of rows; otherwise that is
-    an error. True if the user has not set the size explicitly."""
+    """Whether ``batch_size`` is changed without a warning for a model with a fixed number of rows:
+    True if the user has not set the size explicitly."""
 
     joins_feeds: bool = True
     """Whether ``process`` gets one dict with the joined feeds of the batch; otherwise it gets a

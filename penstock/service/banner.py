@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from penstock.config.resolve import OpOptions
 from penstock.door.listeners import is_loopback
@@ -44,8 +45,12 @@ class Addresses:
     tls: bool = False
 
 
-def banner(deployment: Deployment, at: Addresses, models: Sequence[str] = ()) -> str:
-    """The start lines: addresses, routes, ops and models."""
+Decided: TypeAlias = Sequence[Sequence[OpOptions]]
+"""Of each graph, the options of its ops, as its models allow."""
+
+
+def address_lines(deployment: Deployment, at: Addresses) -> list[str]:
+    """The first start lines: names and addresses."""
     who = "this machine only" if is_loopback(at.host) else "every machine that can reach this one"
     graphs = deployment.graphs
     names = dict.fromkeys(each.app or each.name or "every name" for each in graphs)
@@ -64,58 +69,83 @@ def banner(deployment: Deployment, at: Addresses, models: Sequence[str] = ()) ->
     engines = deployment.config.engines
     if engines > 1:
         lines.append(f"  with  {engines} engines, each with all of these ops")
+    return lines
+
+
+def route_lines(deployment: Deployment, decided: Decided, models: Sequence[str]) -> list[str]:
+    """The further start lines: routes, ops and models.
+
+    Args:
+        deployment: what is served.
+        decided: the options of its ops.
+        models: a text for each model.
+    """
+    graphs, lines = deployment.graphs, list[str]()
     width = max(len(each.route or "") for each in graphs)
-    for graph in graphs:
+    for graph, options in zip(graphs, decided, strict=True):
         if graph.route is None:
             path = f"/{graph.name or '{name}'}"
             lines.append(
                 f"  POST  {path}   with JSON, or {path}/{{method}} as the pipeline protocol"
             )
-            lines += _ops(graph)
-        elif len(graph.options) == 1:
-            lines.append(f"  POST  {graph.route:<{width}}  {_describe(graph.options[0])}")
+            lines += _ops(graph, options)
+        elif len(options) == 1:
+            described = _describe(graph.options[0], options[0])
+            lines.append(f"  POST  {graph.route:<{width}}  {described}")
         else:
             lines.append(f"  POST  {graph.route}")
-            lines += _ops(graph)
+            lines += _ops(graph, options)
     lines += [f"  model {each}" for each in models[:_MOST_MODELS]]
     if len(models) > _MOST_MODELS:
         lines.append(f"  and {len(models) - _MOST_MODELS} more models")
-    return "\n".join(lines)
+    return lines
 
 
-def check_reports(deployment: Deployment, *, opened: bool) -> list[str]:
+def check_reports(deployment: Deployment, decided: Decided | None) -> list[str]:
     """A report for each app, and each service outside of an app; nothing was started.
 
     Args:
         deployment: the deployment that would be served.
-        opened: whether its models were opened.
+        decided: the options of its ops; None if its models were not opened.
     """
-    of_apps: dict[str, list[Blueprint]] = {}
-    for graph in deployment.graphs:
-        if graph.app is not None:
-            of_apps.setdefault(graph.app, []).append(graph)
-    reports = [_app_report(name, graphs, opened=opened) for name, graphs in of_apps.items()]
-    alone = [graph for graph in deployment.graphs if graph.app is None]
-    return reports + [check_report(graph, opened=opened) for graph in alone]
+    opened = decided is not None
+    graphs = [*zip(deployment.graphs, decided or configured(deployment), strict=True)]
+    of_apps: dict[str, list[_Graph]] = {}
+    for each in graphs:
+        if each[0].app is not None:
+            of_apps.setdefault(each[0].app, []).append(each)
+    reports = [_app_report(name, those, opened=opened) for name, those in of_apps.items()]
+    alone = [each for each in graphs if each[0].app is None]
+    return reports + [check_report(graph, those, opened=opened) for graph, those in alone]
 
 
-def check_report(blueprint: Blueprint, *, opened: bool = False) -> str:
+def configured(deployment: Deployment) -> Decided:
+    """The options before any model is open."""
+    return [graph.options for graph in deployment.graphs]
+
+
+_Graph: TypeAlias = tuple[Blueprint, Sequence[OpOptions]]
+
+
+def check_report(
+    blueprint: Blueprint, decided: Sequence[OpOptions] | None = None, *, opened: bool = False
+) -> str:
     """The graph and its options; nothing was started."""
     lines = [f"{blueprint.called}: the configuration and the graph are good"]
-    lines += [*_ops(blueprint), *_notes([blueprint], opened=opened)]
-    return "\n".join(lines)
+    lines += _ops(blueprint, blueprint.options if decided is None else decided)
+    return "\n".join([*lines, *_notes([blueprint], opened=opened)])
 
 
-def _app_report(name: str, graphs: Sequence[Blueprint], *, opened: bool) -> str:
+def _app_report(name: str, graphs: Sequence[_Graph], *, opened: bool) -> str:
     lines = [f"{name}: the configuration and the routes are good"]
-    width = max(len(graph.route or "") for graph in graphs)
-    for graph in graphs:
+    width = max(len(graph.route or "") for graph, _ in graphs)
+    for graph, options in graphs:
         lines.append(f"  POST  {graph.route:<{width}}  {graph.shape}")
-        if len(graph.options) > 1:
-            lines += _ops(graph)
+        if len(options) > 1:
+            lines += _ops(graph, options)
         else:
-            lines.append(f"        {'':<{width}}  {_describe(graph.options[0])}")
-    return "\n".join([*lines, *_notes(graphs, opened=opened)])
+            lines.append(f"        {'':<{width}}  {_describe(graph.options[0], options[0])}")
+    return "\n".join([*lines, *_notes([graph for graph, _ in graphs], opened=opened)])
 
 
 def _notes(graphs: Sequence[Blueprint], *, opened: bool) -> list[str]:
@@ -151,12 +181,14 @@ def _listed(names: list[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def _ops(blueprint: Blueprint) -> list[str]:
+def _ops(blueprint: Blueprint, decided: Sequence[OpOptions]) -> list[str]:
     plan = blueprint.graph.plan
     width = max(len(name) for name in plan.names)
     return [
-        f"  op    {name:<{width}}  {_inputs(plan, index)}  {_describe(blueprint.options[index])}"
-        for index, name in enumerate(plan.names)
+        f"  op    {name:<{width}}  {_inputs(plan, index)}  {_describe(given, options)}"
+        for index, (name, given, options) in enumerate(
+            zip(plan.names, blueprint.options, decided, strict=True)
+        )
     ]
 
 
@@ -176,9 +208,12 @@ def _workers(options: OpOptions) -> str:
     return f"{options.concurrency} {kind}{'es' if kind.endswith('s') else 's'}"
 
 
-def _describe(options: OpOptions) -> str:
+def _describe(given: OpOptions, options: OpOptions) -> str:
+    """An op's options, as configured and as its model allows."""
     parts = [_workers(options)]
-    if options.batch_size > 1:
+    if options.batch_size == 1 < given.batch_size:
+        parts.append("not batched")
+    elif options.batch_size > 1:
         window = f" within {options.window * 1000:g} ms" if options.window else ""
         parts.append(f"batches of {options.batch_size}{window}")
     if options.model is not None:

@@ -22,7 +22,7 @@ from penstock.batching.rows import Hints, Rows, fixed_rows, read_hints
 from penstock.batching.stack import signature
 from penstock.config.resolve import OpOptions
 from penstock.engine.sizing import Sizing
-from penstock.errors import ModelError, StartupError
+from penstock.errors import ModelError
 from penstock.executors.probing import run_probe
 from penstock.ops.hooks import overrides
 from penstock.ops.op import Op
@@ -32,6 +32,7 @@ from penstock.request import Feed
 from penstock.runtimes.model import Model
 from penstock.service.blueprint import is_measured
 from penstock.service.models import signature_of
+from penstock.tensor import TensorSpec
 
 
 def batching_of(op: Op, options: OpOptions, model: Model | None) -> Batching:
@@ -39,7 +40,7 @@ def batching_of(op: Op, options: OpOptions, model: Model | None) -> Batching:
 
     Args:
         op: the op.
-        options: its options.
+        options: its options as configured.
         model: its open model; None if it has none.
 
     Raises:
@@ -53,7 +54,7 @@ def batching_of(op: Op, options: OpOptions, model: Model | None) -> Batching:
         hints = read_hints(*_specs(options, model))
         rows = fixed_rows(model.inputs, options.rows)
         if rows is not None:
-            return _of_fixed(rows, options, model, hints)
+            return _of_fixed(rows, op, options, model, hints)
         padding = _padding(options, model)
         if options.batch_size == 1 and (padding is None or padding.sizes is None):
             return Batching(by=None, why="its batch_size is 1")
@@ -173,16 +174,25 @@ def _example(file: str) -> Feed:
         raise ModelError(f"examples: {file} cannot be read: {error}") from error
 
 
-def _of_fixed(rows: int, options: OpOptions, model: Model, hints: Hints) -> Batching:
+def _of_fixed(rows: int, op: Op, options: OpOptions, model: Model, hints: Hints) -> Batching:
     """The decision for a model whose inputs have a fixed number of rows: it runs one request at a
     time, or with ``batch_rows`` one piece of a request, if its outputs have these rows too.
+
+    Raises:
+        ValueError: the configured ``batch_size`` is another one, and ``verify_batches`` is strict.
     """
     why = f"its model takes exactly {rows} row{'s' * (rows > 1)} a run"
-    if options.joining is None or not options.joining.by_rows or options.batch_size != rows:
-        return Batching(by=None, why=why)
+    splits, most = _splits_and_most(rows, options)
+    warning = None
+    if options.batch_size not in (1, most) and not op.batch_gives_way:
+        warning = f"batch_size: {options.batch_size} has no effect, since {why}: write {most}"
+        if options.verify == "strict":
+            raise ValueError(warning)
+    if not splits or options.batch_size == 1 != rows:
+        return Batching(by=None, why=why, warning=warning)
     outputs = signature_of(model).outputs
     if hints.declared and hints.likely is not None:
-        return Batching(by="rows", why=why, rows=hints.likely)
+        return Batching(by="rows", why=why, rows=hints.likely, warning=warning)
     others = [
         each.alias
         for each in outputs
@@ -194,6 +204,7 @@ def _of_fixed(rows: int, options: OpOptions, model: Model, hints: Hints) -> Batc
     return Batching(
         by="rows",
         why=why,
+        warning=warning,
         rows=Rows(
             inputs=_zeros(model.inputs),
             outputs=_zeros([each for each in outputs if each.alias not in hints.shared]),
@@ -206,21 +217,20 @@ def _zeros(specs: Sequence[Any]) -> dict[str, int | None]:
     return {name: 0 for each in specs for name in (each.name, each.alias)}
 
 
-def check_size(op: Op, options: OpOptions, model: Model | None) -> OpOptions:
-    """The options with a ``batch_size`` that the model supports. With a fixed number of rows each
-    run has one request, or a piece of one.
-
-    Raises:
-        StartupError: the configured ``batch_size`` is another one.
+def sized(op: Op, options: OpOptions, inputs: Sequence[TensorSpec]) -> OpOptions:
+    """The options with the ``batch_size`` of the op's model, if its inputs have a fixed number of
+    rows.
     """
-    rows = None if model is None else fixed_rows(model.inputs, options.rows)
+    rows = fixed_rows(inputs, options.rows)
     if rows is None or options.batch_size == 1 or overrides(op, "process", Op):
         return options
-    most = rows if options.joining is not None and options.joining.by_rows else 1
-    if options.batch_size != most and not op.batch_gives_way:
-        only = "1" if most == 1 else f"1 or {most}"
-        raise StartupError(
-            f"op {op.name!r}: batch_size must be {only}, got {options.batch_size}: the model takes"
-            f" exactly {rows} row{'s' * (rows > 1)} a run"
-        )
+    _, most = _splits_and_most(rows, options)
     return replace(options, batch_size=most)
+
+
+def _splits_and_most(rows: int, options: OpOptions) -> tuple[bool, int]:
+    """Whether requests to a model with this number of rows run in pieces, and the ``batch_size``:
+    the rows of a piece, or one request.
+    """
+    splits = options.joining is not None and options.joining.by_rows
+    return splits, rows if splits else 1

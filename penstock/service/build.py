@@ -44,7 +44,7 @@ from penstock.ops.short import sources_of
 from penstock.runtimes.local_service import LocalPredictor
 from penstock.runtimes.model import Model
 from penstock.runtimes.model_input import can_take
-from penstock.service.batches import batch_key_of, batched, batching_of, check_size, sizing_of
+from penstock.service.batches import batch_key_of, batched, batching_of, sized, sizing_of
 from penstock.service.blueprint import Blueprint, Deployment, supervision_of
 from penstock.service.listening import key_of
 from penstock.service.models import (
@@ -92,6 +92,13 @@ class LoadedDeployment:
     def notes(self) -> tuple[str, ...]:
         """Notes from opening the models."""
         return tuple(note for graph in self.graphs for note in graph.notes)
+
+    @property
+    def options(self) -> list[Sequence[OpOptions]]:
+        """The options of each graph's ops, as their models allow; those of ops in other processes
+        are the configured ones until the engine has started.
+        """
+        return [graph.options for graph in self.graphs]
 
     @property
     def batching_lines(self) -> list[str]:
@@ -165,7 +172,7 @@ class LoadedGraph:
         graph = blueprint.graph
         self.ends = Ends(graph.request_op, graph.response_op)
         self._models: list[Model | None] = []
-        self._options: list[OpOptions] = []
+        self.options: list[OpOptions] = []
         self._batching: list[Batching | None] = []  # None: its workers decide
         notes: dict[str, None] = {}
         here: list[Op] = []
@@ -178,10 +185,10 @@ class LoadedGraph:
                 entry = blueprint.config.op.get(op.name)
                 with watched(label, _OPENS):
                     model = open_model(op, options, entry, deployment.engine_id.card())
-                options = check_size(op, options, model)
                 with watched(label, VERIFYING):
                     batching = batching_of(op, options, model)
-                options = batched(options, batching)
+                inputs = () if model is None else model.inputs
+                options = batched(sized(op, options, inputs), batching)
                 _prepare(op, options, model)
                 if batching.warning is not None:
                     notes[f"op {label!r}: {batching.warning}"] = None
@@ -191,7 +198,7 @@ class LoadedGraph:
                     found = (*found, _HOLDS_GIL)
                 notes.update((f"op {label!r}: {note}", None) for note in found)
             self._models.append(model)
-            self._options.append(options)
+            self.options.append(options)
             self._batching.append(batching)
         self.notes = tuple(notes)
         self._check_edges([*map(_signature, self._models)])
@@ -215,7 +222,7 @@ class LoadedGraph:
             loaded = _loaded_by_workers(stage.executor)
             if loaded is not None:
                 outputs = {each.alias: each for each in specs_of(loaded["outputs"])}
-                names = self._options[index].fetch_list or (*outputs,)
+                names = self.options[index].fetch_list or (*outputs,)
                 if outputs.keys() >= {*names}:  # else by their names inside the model
                     found[index] = Signature(
                         inputs=specs_of(loaded["inputs"]), outputs=[outputs[name] for name in names]
@@ -248,7 +255,7 @@ class LoadedGraph:
             f"op {options.label} is {batching}"
             + (f"; {batching.warning}" if batching.by and batching.warning else "")
             for configured, options, batching in zip(
-                self.blueprint.options, self._options, self._batching, strict=True
+                self.blueprint.options, self.options, self._batching, strict=True
             )
             if configured.batch_size > 1 and batching is not None and batching.by in ("rows", None)
         ]
@@ -275,7 +282,7 @@ class LoadedGraph:
             lambda: self._started(graph),
         )
         for index, op in enumerate(blueprint.graph.ops):
-            options, batching = self._options[index], self._batching[index]
+            options, batching = self.options[index], self._batching[index]
             name = deployment.op_name(blueprint, op.name)
             spec = ExecutorSpec(
                 op=name,
@@ -333,16 +340,19 @@ class LoadedGraph:
         for index, stage in enumerate(graph.stages):
             if self._batching[index] is not None:
                 continue
-            op, options = self.blueprint.graph.ops[index], self._options[index]
+            op, options = self.blueprint.graph.ops[index], self.options[index]
             report = next((each for each in stage.executor.loaded if each), None) or {}
             if (plain := report.get("batching")) is not None:
                 padding = None if options.joining is None else options.joining.padding
                 batching = Batching.of_plain(plain, padding)
-                options = batched(options, batching)
+                found = self._model_of(index, stage.executor)
+                inputs = () if found is None else found.inputs
+                options = batched(sized(op, options, inputs), batching)
             elif options.executor.needs_socket or not op.joins_feeds:
                 batching = batching_of(op, options, None)
             else:
                 batching = Batching(by="requests", why="its workers do not report how")
+            self.options[index] = options
             self._set_batching(stage, index, options, batching)
 
     def models(self, graph: ServedGraph) -> Iterator[tuple[str, str]]:
@@ -454,14 +464,16 @@ def bound_op(
     turn = deployment.engine_id.card(options.concurrency, index)
     step(_OPENS)
     model = open_model(op, options, entry, turn, alone=True)
-    options = replace(check_size(op, options, model), label=name)
+    options = replace(options, label=name)
     batching = None
     notes = () if model is None else model.notes
     if decides:
         step(VERIFYING)
         batching = batching_of(op, options, model)
-        options = batched(options, batching)
         notes = (*notes, *([batching.warning] if batching.warning else []))
+    options = sized(op, options, () if model is None else model.inputs)
+    if batching is not None:
+        options = batched(options, batching)
     _prepare(op, options, model)
     op.concurrency_idx = index
     step(f"its {op.hook_name('init_op')} runs")

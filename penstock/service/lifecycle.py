@@ -27,6 +27,7 @@ from penstock.api.router import Router
 from penstock.door.door import Door
 from penstock.engine.engine import Engine
 from penstock.errors import StartupError
+from penstock.service.banner import route_lines
 from penstock.service.build import LoadedDeployment
 from penstock.service.door import hosts_of, open_door, open_metrics_door
 from penstock.service.listening import (
@@ -82,8 +83,8 @@ class EngineLifecycle:
         loaded: the engine's deployment.
         listeners: its sockets.
         tls: for the sockets of clients; None without TLS.
-        opened: called with a line of text for each model when the ports are open, if there is no
-            supervisor.
+        opened: called with the start lines about routes, ops and models when the ports are open, if
+            there is no supervisor.
         control: the socket to the supervisor; None without one.
     """
 
@@ -149,7 +150,7 @@ class EngineLifecycle:
             try:
                 freeze_garbage_collector()
                 shorten_switch_interval()
-                await self._open(door, for_scrapers, self._loaded.model_lines(engine))
+                await self._open(door, for_scrapers, self._lines(engine))
                 serving.begin_tracing()
                 await _first(self._stop.wait(), self._leave.wait())
                 allowed = self._config.drain_timeout
@@ -166,6 +167,11 @@ class EngineLifecycle:
             await serving.close()
             await self._end_workers(engine)
 
+    def _lines(self, engine: Engine) -> list[str]:
+        """The start lines about routes, ops and models."""
+        loaded = self._loaded
+        return route_lines(loaded.deployment, loaded.options, loaded.model_lines(engine))
+
     async def _unless_stopped(self, step: Coroutine[Any, Any, None]) -> bool:
         """Run a step of the start. Returns False if a stop came first."""
         work = asyncio.ensure_future(step)
@@ -179,11 +185,11 @@ class EngineLifecycle:
         await work
         return True
 
-    async def _open(self, door: Door, for_scrapers: Door, models: Sequence[str]) -> None:
+    async def _open(self, door: Door, for_scrapers: Door, lines: Sequence[str]) -> None:
         """Accept connections; with a supervisor, when all engines are ready."""
         if self._supervisor is not None:
             self._can_be_replaced = True
-            self._supervisor.ready(models)
+            self._supervisor.ready(lines)
             await _first(self._stop.wait(), self._serve_now.wait())
         else:
             listen_on_all(self._config, [self._listeners])
@@ -197,7 +203,7 @@ class EngineLifecycle:
             return
         self._health.set_ready()
         if self._supervisor is None:
-            self._opened(models)
+            self._opened(lines)
 
     def _signalled(self) -> None:
         """A signal to one engine of a service ends this process, not the service: this engine

@@ -21,7 +21,7 @@ from penstock.errors import StartupError
 from penstock.observe.log_files import logging_to_files
 from penstock.observe.logs import logging_to_stderr
 from penstock.service import flags, op_servers
-from penstock.service.banner import announce, banner, check_reports
+from penstock.service.banner import address_lines, announce, check_reports
 from penstock.service.blueprint import Deployment
 from penstock.service.build import load
 from penstock.service.door import tls_of
@@ -71,7 +71,7 @@ def run_deployment(deployment: Deployment) -> None:
     restored = restore_numpy() if deployment.legacy else None
     if now.check_only:
         loaded = load(deployment.in_threads()) if now.opens else None
-        now.reports += check_reports(deployment, opened=now.opens)
+        now.reports += check_reports(deployment, None if loaded is None else loaded.options)
         now.reports += [] if loaded is None else loaded.batching_lines
         return
     if threading.current_thread() is not threading.main_thread():
@@ -154,9 +154,9 @@ def _supervise(
     """Run the supervisor in this process: it forks the engines and their workers."""
     config = processes.deployment.config
 
-    def open_ports(models: Sequence[str]) -> None:
+    def open_ports(lines: Sequence[str]) -> None:
         listen_on_all(config, engines)
-        _announce(processes.deployment, engines[0], models)
+        _announce(processes.deployment, engines[0], lines)
 
     stop_timeout = config.drain_delay + max(config.drain_timeout, SEND_TIMEOUT) + _KILL_TIMEOUT
     answer_timeout = min(config.hang_limit, _LONGEST_ANSWER) if config.hang_limit else math.inf
@@ -164,9 +164,9 @@ def _supervise(
         raise StartupError("the service ended; the messages above say why")
 
 
-def _announce(deployment: Deployment, listeners: Listeners, models: Sequence[str]) -> None:
+def _announce(deployment: Deployment, listeners: Listeners, lines: Sequence[str]) -> None:
     config = deployment.config
-    announce(banner(deployment, addresses(config, listeners), models))
+    announce("\n".join([*address_lines(deployment, addresses(config, listeners)), *lines]))
     if not is_loopback(config.host):
         _log.warning(
             "every machine that can reach %s can send requests; there is no authentication",

@@ -66,9 +66,9 @@ class SupervisorClient:
         self._lost: str | None = None
         loop.add_reader(control, self._read_messages)
 
-    def ready(self, models: Sequence[str] = ()) -> None:
-        """Report that this engine is ready, and its open models."""
-        self._send_message(Ready([*models]))
+    def ready(self, lines: Sequence[str] = ()) -> None:
+        """Report that this engine is ready, with lines of text about its ops and models."""
+        self._send_message(Ready([*lines]))
 
     def leaving(self) -> None:
         """Report that this engine got a signal to stop, and request a replacement.

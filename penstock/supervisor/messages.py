@@ -41,9 +41,9 @@ _MOST_REASON: Final = 1_000  # characters; JSON may write each as twelve bytes
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The engine's workers are ready; ``models`` has a line of text for each model."""
+    """The engine's workers are ready; ``lines`` are texts about its ops and models."""
 
-    models: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

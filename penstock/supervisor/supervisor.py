@@ -281,7 +281,7 @@ class Supervisor:
             end of the socket pair; returns its exit status. It must end when that socket is closed.
         listeners: the sockets of each engine. Workers close them, and so does the supervisor when
             it stops; until then, connections wait for the engine's next process.
-        open_ports: called once, when all engines are ready, with the models that the last one
+        open_ports: called once, when all engines are ready, with the lines that the last one
             reports: makes the sockets listen.
         stop_timeout: seconds for an engine to end before it is killed.
         answer_timeout: seconds for a ready engine to answer a ping before it is killed and
@@ -296,7 +296,7 @@ class Supervisor:
         engine_main: EngineMain,
         worker_main: WorkerMain,
         listeners: Sequence[Sequence[socket.socket]] = ((),),
-        open_ports: Callable[[Sequence[str]], None] = lambda models: None,
+        open_ports: Callable[[Sequence[str]], None] = lambda lines: None,
         stop_timeout: float = math.inf,
         answer_timeout: float = math.inf,
         *,
@@ -503,8 +503,8 @@ class Supervisor:
         if engine.is_ready:
             engine.answered()
         match message:
-            case Ready(models):
-                self._engine_ready(slot, engine, models)
+            case Ready(lines):
+                self._engine_ready(slot, engine, lines)
             case Failed(reason):
                 engine.failure = reason
             case Leaving():
@@ -528,7 +528,7 @@ class Supervisor:
         for engine, answers in self._queries.ready(time.monotonic()):
             engine.send(answers)
 
-    def _engine_ready(self, slot: EngineSlot, engine: EngineProcess, models: Sequence[str]) -> None:
+    def _engine_ready(self, slot: EngineSlot, engine: EngineProcess, lines: Sequence[str]) -> None:
         predecessor = slot.serving
         engine.is_ready = True
         engine.answered()
@@ -539,7 +539,7 @@ class Supervisor:
             if predecessor is not None:
                 predecessor.leave()
         elif all(each.serving is not None for each in self._slots):
-            self._open_ports(models)
+            self._open_ports(lines)
             self._is_open = True
             for each in self._processes():
                 each.serve()

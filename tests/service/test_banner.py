@@ -8,9 +8,21 @@ from typing import Any
 import pytest
 
 from penstock import Op
-from penstock.service.banner import Addresses, announce, banner, check_report
-from penstock.service.blueprint import deploy
+from penstock.service.banner import (
+    Addresses,
+    address_lines,
+    announce,
+    check_report,
+    configured,
+    route_lines,
+)
+from penstock.service.blueprint import Deployment, deploy
 from tests.service.in_process import blueprint_of, root
+
+
+def banner(deployment: Deployment, at: Addresses) -> str:
+    lines = route_lines(deployment, configured(deployment), [])
+    return "\n".join([*address_lines(deployment, at), *lines])
 
 
 def test_the_banner_shows_services_addresses_and_ops() -> None:

@@ -13,20 +13,19 @@ from penstock.config.schema import OpConfig
 from penstock.errors import ModelError
 from penstock.executors.kinds import EXTERNAL, THREAD
 from penstock.runtimes.model import Model
-from penstock.service.batches import batched, batching_of, check_size
+from penstock.service.batches import batched, batching_of, sized
 from penstock.tensor import TensorSpec
 from tests.batching.test_rows import spec
 from tests.kit.python_session import PythonSession
 
 
-def options_of(made: Op, model: Model | None, executor: Any, **entry: Any) -> OpOptions:
+def options_of(made: Op, executor: Any, **entry: Any) -> OpOptions:
     arguments = {key: getattr(made, key) for key in CONSTRUCTOR}
-    options = resolve_op(made.name, arguments, OpConfig.model_validate(entry), executor)
-    return check_size(made, options, model)
+    return resolve_op(made.name, arguments, OpConfig.model_validate(entry), executor)
 
 
 def decided(made: Op, model: Model | None = None, executor: Any = THREAD, **entry: Any) -> Batching:
-    return batching_of(made, options_of(made, model, executor, **entry), model)
+    return batching_of(made, options_of(made, executor, **entry), model)
 
 
 def model_of(function: Any, *inputs: TensorSpec, output: TensorSpec | None = None) -> Model:
@@ -56,7 +55,7 @@ def test_a_model_op_is_batched_by_what_the_probe_finds() -> None:
     mean = decided(Alike("a"), model_of(lambda x: x.mean(0), X), batch_size=4)
     assert mean.by is None
     assert "output 'y' has no row axis" in str(mean.warning)
-    options = batched(options_of(Alike("a"), None, THREAD, batch_size=4), mean)
+    options = batched(options_of(Alike("a"), THREAD, batch_size=4), mean)
     assert (options.batch_size, options.joining, options.splits) == (1, None, False)
 
 
@@ -126,6 +125,34 @@ def test_a_model_of_a_fixed_number_of_rows_is_split_where_its_outputs_have_them_
     assert said.by == "rows"
 
 
+@pytest.mark.parametrize(
+    ("entry", "by", "most", "number"),
+    [
+        ({"batch_size": 8}, None, 1, 1),
+        ({"batch_size": 8, "batch_rows": True}, "rows", 2, 2),
+        ({"batch_size": 1}, None, 1, None),
+        ({"batch_size": 2, "batch_rows": True}, "rows", 2, None),
+    ],
+)
+def test_another_batch_size_than_a_model_s_fixed_number_of_rows_is_a_warning(
+    entry: dict[str, Any], by: str | None, most: int, number: int | None
+) -> None:
+    model = model_of(lambda x: x[:, 0], spec("x", 2, 3), output=spec("y", 2))
+    made = Alike("a")
+    found = decided(made, model, **entry)
+    options = batched(sized(made, options_of(made, THREAD, **entry), model.inputs), found)
+    assert (found.by, options.batch_size) == (by, most)
+    text = (
+        f"batch_size: 8 has no effect, since its model takes exactly 2 rows a run: write {number}"
+    )
+    assert found.warning == (None if number is None else text)
+    if number is not None:
+        with pytest.raises(ModelError, match="op 'a': batch_size: 8 has no effect"):
+            decided(made, model, verify_batches="strict", **entry)
+    made.batch_gives_way = True
+    assert decided(made, model, **entry).warning is None
+
+
 def test_padding_that_the_probe_refutes_is_left_out() -> None:
     x, y = spec("x", "n", "t"), spec("y", "n", "t")
     double = model_of(lambda x: 2 * x, x, output=y)
@@ -142,6 +169,6 @@ def test_a_decision_reaches_another_process_as_plain_values() -> None:
     model = model_of(lambda x: 2 * x, x, output=y)
     made, entry = Alike("a"), {"batch_size": 4, "pad": {"enabled": True}}
     found = decided(made, model, **entry)
-    joining = options_of(made, model, THREAD, **entry).joining
+    joining = options_of(made, THREAD, **entry).joining
     assert joining is not None
     assert Batching.of_plain(found.plain(), joining.padding) == found

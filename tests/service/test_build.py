@@ -201,30 +201,26 @@ def fixed_rows_model(file: Path, rows: int) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("rows", "keys", "only"),
+    ("rows", "keys", "most", "warns"),
     [
-        (1, {"batch_size": 8}, "1"),
-        (4, {"batch_size": 4}, "1"),
-        (4, {"batch_size": 8, "batch_rows": True}, "1 or 4"),
-        (4, {"batch_size": 2, "batch_rows": True}, "1 or 4"),
-        (1, {"batch_size": 1}, None),
-        (4, {"batch_size": 4, "batch_rows": True}, None),
-        (4, {"batch_rows": True}, None),
+        (1, {"batch_size": 8}, 1, True),
+        (4, {"batch_size": 4}, 1, True),
+        (4, {"batch_size": 8, "batch_rows": True}, 4, True),
+        (4, {"batch_size": 2, "batch_rows": True}, 4, True),
+        (1, {"batch_size": 1}, 1, False),
+        (4, {"batch_size": 4, "batch_rows": True}, 4, False),
+        (4, {"batch_rows": True}, 1, False),
     ],
 )
-def test_a_batch_size_above_a_model_s_fixed_rows_is_a_startup_error(
-    tmp_path: Path, rows: int, keys: dict[str, Any], only: str | None
+def test_another_batch_size_than_a_model_s_fixed_rows_is_a_warning(
+    tmp_path: Path, rows: int, keys: dict[str, Any], most: int, warns: bool
 ) -> None:
     model = Model(fixed_rows_model(tmp_path / "m.onnx", rows), inputs=root(), name="net")
-    deployment = deploy([blueprint_of(model, {"op": {"net": keys}})])
-    if only is None:
-        load(deployment)
-        return
-    message = (
-        f"op 'net': batch_size must be {only}, got {keys['batch_size']}: the model takes exactly"
-    )
-    with pytest.raises(StartupError, match=message):
-        load(deployment)
+    loaded = load(deploy([blueprint_of(model, {"op": {"net": keys}})]))
+    ((options,),) = loaded.options
+    assert options.batch_size == most
+    text = f"op 'net': batch_size: {keys.get('batch_size')} has no effect, since its model takes"
+    assert [each.startswith(text) for each in loaded.notes] == [True] * warns
 
 
 @pytest.mark.parametrize(
