@@ -37,6 +37,7 @@ tensor, by dtype. Ten real models differed by at most 1.6e-6 in float32, by the 
 _HALF: Final = 2e-2  # float16, bfloat16
 _LARGER: Final = 1000.0  # factor of the values of the very different neighbour
 _MOST_PLACES: Final = 2**20  # product of the sizes of an input's axes of variable size
+_TOO_LONG: Final = "takes longer than verify_seconds"
 _SHOWN: Final = 200  # most characters of an error of the model
 
 
@@ -110,14 +111,14 @@ def probe(
             continue
         except _TimeUp:
             if attempt.rows is None:
-                return Found(refuted=refuted, unable="it takes too long")
+                return Found(refuted=refuted, unable=f"it {_TOO_LONG}")
         if padding is not None:
             try:
                 yield from attempt.compare_padded(padding)
             except (_Refuted, _Unable) as error:
                 unpadded = str(error)
             except _TimeUp:
-                unpadded = "the probe takes too long"
+                unpadded = f"the probe {_TOO_LONG}"
         pads = padding is not None and unpadded is None
         return Found(rows=attempt.rows, pads=pads, unpadded=unpadded)
     return Found(refuted=refuted, unable=unable)
