@@ -4,7 +4,7 @@ the fallback of options that this machine does not support.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -97,7 +97,11 @@ def check_card(options: ModelOptions, cards: int, library: str) -> None:
         raise MissingDevice(str(OptionProblem(key="devices", text=text)))
 
 
-def settled(options: ModelOptions, missing: str | None = None) -> tuple[ModelOptions, str | None]:
+def settled(
+    options: ModelOptions,
+    missing: str | None = None,
+    named: Callable[[OptionProblem], str] = str,
+) -> tuple[ModelOptions, str | None]:
     """Apply the fallbacks of ``missing_device: cpu`` on this machine.
 
     Missing TensorRT falls back to the GPU, a missing GPU or other device to the CPU, an unsupported
@@ -106,6 +110,7 @@ def settled(options: ModelOptions, missing: str | None = None) -> tuple[ModelOpt
     Args:
         options: the configured options.
         missing: why the GPU cannot be used, if known.
+        named: the text of a problem, with its key or flag.
 
     Returns:
         The options, and a sentence without subject about the fallback and its reason; None without
@@ -119,8 +124,8 @@ def settled(options: ModelOptions, missing: str | None = None) -> tuple[ModelOpt
         placement = [each for each in problems if each.key in _PLACEMENT]
         if not placement:
             break
-        why += map(str, placement[: not why])
-    numbers = [str(each) for each in problems if each.key in _NUMBERS]
+        why += map(named, placement[: not why])
+    numbers = [named(each) for each in problems if each.key in _NUMBERS]
     if not why and not numbers:
         return options, None
     place = "on the CPU" if on_cpu(tried) else "on the card"

@@ -230,7 +230,7 @@ def draw_blueprint(
         except ConfigError as error:
             problems.extend(error.problems)
             continue
-        resolved, fallback = on_this_machine(op, resolved, config)
+        resolved, fallback = on_this_machine(op, resolved, loaded)
         fallbacks += [] if fallback is None else [fallback]
         options.append(resolved)
         problems.extend(cpu_problems(resolved, cpus))

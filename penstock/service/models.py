@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -13,7 +14,7 @@ from penstock.client.remote import RemoteOptions
 from penstock.config.load import Loaded
 from penstock.config.problems import Problem
 from penstock.config.resolve import OpOptions
-from penstock.config.schema import OpConfig, ServiceConfig
+from penstock.config.schema import OpConfig
 from penstock.errors import ModelError, PenstockError
 from penstock.ops.op import Op
 from penstock.runtimes.local_service import LocalServiceHandler
@@ -21,7 +22,7 @@ from penstock.runtimes.model import Model, read_client_conf
 from penstock.runtimes.model_input import described_tensor
 from penstock.runtimes.options import settled
 from penstock.runtimes.prototxt import ModelConf
-from penstock.runtimes.runtime import ModelOptions, model_problems
+from penstock.runtimes.runtime import ModelOptions, OptionProblem, model_problems
 from penstock.service.affinity import ONLY, show_only
 from penstock.tensor import Signature, TensorSpec, described
 
@@ -55,24 +56,25 @@ def problems_of_model(op: Op, options: OpOptions, loaded: Loaded) -> list[str]:
     if isinstance(model, LocalServiceHandler):
         where = f"constructor of op {op.name}: local_service_handler"
         return [f"{where}: {each.key}: {each.text}" for each in model.problems()]
-    entry = ("op", op.name)
-    conf = (*entry, "local_service_conf")
     return [
         f"model of op {op.name}: {each.text}"
         if each.key == "model_config" and model.path == str(op.model_path)
-        else loaded.place(
-            Problem(path=(*(entry if each.key in _OF_OP else conf), each.key), text=each.text)
-        )
+        else _placed(op, loaded, each)
         for each in model_problems(model)
     ]
 
 
-def on_this_machine(
-    op: Op, options: OpOptions, config: ServiceConfig
-) -> tuple[OpOptions, str | None]:
+def _placed(op: Op, loaded: Loaded, problem: OptionProblem) -> str:
+    """A problem with the place where its key was written, such as a flag."""
+    entry = ("op", op.name) if problem.key in _OF_OP else ("op", op.name, "local_service_conf")
+    return loaded.place(Problem(path=(*entry, problem.key), text=problem.text))
+
+
+def on_this_machine(op: Op, options: OpOptions, loaded: Loaded) -> tuple[OpOptions, str | None]:
     """The op's options, and those of its handler, adapted to this machine as ``missing_device``
     allows; and the changes, as texts for the operator.
     """
+    config = loaded.config
     started = options.starts_server
     source: Any = options.model if started else _source(op, options, config.op.get(op.name))
     note = None
@@ -81,7 +83,8 @@ def on_this_machine(
     if isinstance(source, LocalServiceHandler):
         source.options, note = settled(replace(source.options, missing_device="cpu"))
     elif isinstance(source, ModelOptions):
-        model, note = settled(replace(source, missing_device="cpu"))
+        named = partial(_placed, op, loaded)
+        model, note = settled(replace(source, missing_device="cpu"), named=named)
         options = replace(options, model=model)
     return options, note and f"op {op.name!r} {note}"
 
