@@ -78,9 +78,10 @@ def _recorded(arguments: Sequence[str]) -> AbstractContextManager[None]:
     except StartupError:
         return nullcontext()
     environment = {key: value for key, (_, value) in from_environment(os.environ).items()}
-    port = {**server.config, **environment, **keys}["http_port"]
+    config = {**server.config, **environment, **keys}
+    ports = dict.fromkeys(config.get(key) for key in ("http_port", "rpc_port"))
     models = [node.path for each in server.workflows for node in each.nodes]
-    return recorded([port], str(models))
+    return recorded(ports, str(models))
 
 
 def check() -> int:

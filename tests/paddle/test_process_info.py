@@ -142,11 +142,12 @@ def test_stop_ends_a_model_server_and_a_pipeline(home: Path) -> None:
         running(script, environment=here) as service,
     ):
         served = {each["pid"]: each for each in entries_in_file()}
-        assert served[server.pid]["port"] == [server.http_port]
+        assert served[server.pid]["port"] == [server.http_port, server.rpc_port]
         assert {*served[service.pid]["port"]} == {service.http_port, service.rpc_port}
-        first = [*command, "stop", "--port", str(server.http_port)]
+        first = [*command, "stop", "--port", str(server.rpc_port)]
         done = subprocess.run(first, capture_output=True, text=True, timeout=60)
-        assert done.stdout == f"process {server.pid} (port {server.http_port}) has ended\n"
+        ports = f"{server.http_port}, {server.rpc_port}"
+        assert done.stdout == f"process {server.pid} (port {ports}) has ended\n"
         assert done.returncode == 0
         assert server.wait_exit() == 0
         assert service.is_ready()
