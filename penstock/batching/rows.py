@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from penstock.tensor import LOD_SUFFIX, TensorSpec
 
@@ -100,66 +100,39 @@ def read_hints(
     inputs = [each for each in inputs if not is_offsets(each, inputs)]
     given = {each.alias: _declared_axis(each, declared) for each in (*inputs, *outputs)}
     whole = frozenset(each.alias for each in outputs if {each.alias, each.name} & {*shared})
-    fixed: dict[str, Axis] = {}
-    open_axes: list[TensorSpec] = []
-    for spec in inputs:
-        axis = given[spec.alias]
-        if axis is not _UNDECLARED:
-            fixed[spec.alias] = axis
-        elif spec.is_lod:
-            fixed[spec.alias] = 0
-        elif spec.shape is None or (spec.shape and spec.shape[0] is None):
-            open_axes.append(spec)
-        else:
-            fixed[spec.alias] = None
-    likely = {**fixed, **{each.alias: 0 for each in open_axes}}
-    known = {
-        each.alias: given[each.alias] for each in outputs if given[each.alias] is not _UNDECLARED
-    }
+    known = {each.alias: _known_axis(each, given[each.alias]) for each in inputs}
+    fixed = {alias: axis for alias, axis in known.items() if axis is not _UNDECLARED}
+    open_axes = [each for each in inputs if each.alias not in fixed]
+    likely = {**dict.fromkeys(known, 0), **fixed}
     name, unknown = _row_name(inputs, open_axes, fixed)
-    followers: dict[str, Axis] = {}
-    guesses: dict[str, Axis] = {}
-    for spec in outputs:
-        if spec.alias in whole:
-            continue
-        first = spec.shape[0] if spec.shape else spec.shape
-        if spec.alias in known:
-            if known[spec.alias] is None:
-                unknown = unknown or f"output {spec.alias!r} has no row axis, and is not shared"
-            else:
-                followers[spec.alias] = guesses[spec.alias] = known[spec.alias]
-        elif name is not None and spec.axes and spec.axes[0] == name:
-            followers[spec.alias] = guesses[spec.alias] = 0
-        else:
-            if first is None:
-                guesses[spec.alias] = 0
-            unknown = unknown or (
-                f"the first axis of output {spec.alias!r} {_called(spec)}, and that of the inputs"
-                f" {'has no name' if name is None else repr(name)}"
-            )
-    if not any(axis is not None for axis in likely.values()):
-        unknown = "no input has a first axis that varies"
-        candidates: tuple[Mapping[str, Axis], ...] = ()
-    else:
-        candidates = tuple(_candidates(fixed, open_axes))
-    certain = None
-    if unknown is None:
-        certain = rows_of_axes(inputs, outputs, likely, followers, whole)
-    guessed = None
-    if candidates and len(guesses) + len(whole) == len(outputs):
-        guessed = rows_of_axes(inputs, outputs, likely, guesses, whole)
-    by_user = all(given[each.alias] is not _UNDECLARED for each in inputs) and bool(inputs)
-    if unknown is not None:
-        why = unknown
-    else:
-        why = "the option rows says so" if by_user else f"its signature names the axis {name!r}"
+    read = {
+        each.alias: _read_output(each, given[each.alias], name)
+        for each in outputs
+        if each.alias not in whole
+    }
+    unknown = unknown or next((each.unknown for each in read.values() if each.unknown), None)
+    candidates = tuple(_candidates(fixed, open_axes))
+    if all(axis is None for axis in likely.values()):
+        candidates, unknown = (), "no input has a first axis that varies"
+
+    def rows(axes: Mapping[str, Axis]) -> Rows:
+        return rows_of_axes(inputs, outputs, likely, axes, whole)
+
+    certain = {alias: each.certain for alias, each in read.items()}
+    guessed = {alias: each.likely for alias, each in read.items()}
+    by_user = bool(inputs) and all(given[each.alias] is not _UNDECLARED for each in inputs)
+    named = "the option rows says so" if by_user else f"its signature names the axis {name!r}"
     return Hints(
         candidates=candidates,
-        outputs=known,
+        outputs={
+            each.alias: given[each.alias]
+            for each in outputs
+            if given[each.alias] is not _UNDECLARED
+        },
         shared=whole,
-        certain=certain,
-        likely=guessed,
-        why=why,
+        certain=rows(certain) if unknown is None else None,
+        likely=rows(guessed) if candidates and None not in guessed.values() else None,
+        why=unknown or named,
         declared=by_user,
     )
 
@@ -246,6 +219,54 @@ def _check(
 
 def _aliases(*specs: Sequence[TensorSpec]) -> list[str]:
     return [*dict.fromkeys(each.alias for some in specs for each in some)]
+
+
+def _known_axis(spec: TensorSpec, declared: Any) -> Any:
+    """The row axis of an input that is declared, has a lod, or has no first axis that varies;
+    ``_UNDECLARED`` for others.
+    """
+    if declared is not _UNDECLARED:
+        return declared
+    if spec.is_lod:
+        return 0
+    return _UNDECLARED if _varies(spec) else None
+
+
+def _varies(spec: TensorSpec) -> bool:
+    """Whether the size of the first axis is unknown."""
+    return spec.shape is None or (len(spec.shape) > 0 and spec.shape[0] is None)
+
+
+class _Output(NamedTuple):
+    """The row axis of an output that is not shared, as known, and as it is likely; None: it has
+    none. ``unknown`` is what is missing, as text.
+    """
+
+    certain: Axis
+    likely: Axis
+    unknown: str | None = None
+
+
+def _read_output(spec: TensorSpec, declared: Any, name: str | None) -> _Output:
+    """Read the row axis of an output.
+
+    Args:
+        spec: the output.
+        declared: the axis that the user declared.
+        name: of the row axes of the inputs; None if they have no common one.
+    """
+    if declared is None:
+        return _Output(None, None, f"output {spec.alias!r} has no row axis, and is not shared")
+    if declared is not _UNDECLARED:
+        return _Output(declared, declared)
+    if name is not None and spec.axes and spec.axes[0] == name:
+        return _Output(0, 0)
+    of_inputs = "has no name" if name is None else repr(name)
+    unknown = (
+        f"the first axis of output {spec.alias!r} {_called(spec)}, and that of the inputs"
+        f" {of_inputs}"
+    )
+    return _Output(None, 0 if _varies(spec) else None, unknown)
 
 
 def _row_name(
