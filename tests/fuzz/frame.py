@@ -9,8 +9,8 @@ from datetime import date
 
 import numpy as np
 
-from penstock.executors.processes.frames import Frame, FrameError, FrameReader, Kind, header
-from penstock.executors.processes.values import (
+from penstock.executors.transport.frames import Frame, FrameError, FrameReader, Kind, header
+from penstock.executors.transport.values import (
     BLOB,
     LARGE,
     OBJECTS,

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
-from penstock.executors.processes.frames import Frame, FrameError, FrameReader
+from penstock.executors.transport.frames import Frame, FrameError, FrameReader
 
 _AT_ONCE: Final = 256 << 10  # bytes of one read
 _READS_AT_ONCE: Final = 64

@@ -23,11 +23,11 @@ from typing import Any, Final
 from penstock.errors import text_of
 from penstock.executors.local import TURN
 from penstock.executors.processes.channel import receive
-from penstock.executors.processes.frames import Frame, FrameError, FrameReader, Kind, header
-from penstock.executors.processes.marshalling import batches_in, outcomes_out, output
 from penstock.executors.processes.slabs import WorkerSlabs
 from penstock.executors.processes.status_page import StatusPage
-from penstock.executors.processes.values import Blob, Decoder, OnlyPickledError, decode, encode
+from penstock.executors.transport.frames import Frame, FrameError, FrameReader, Kind, header
+from penstock.executors.transport.marshalling import batches_in, outcomes_out, output
+from penstock.executors.transport.values import Blob, Decoder, OnlyPickledError, decode, encode
 from penstock.executors.work import BoundOp, run_batch
 from penstock.ops.failures import HOOK_FAULTS, cannot_send
 from penstock.request import Batch, CloseReason, Outcome, Sample

@@ -28,8 +28,8 @@ from typing import Any, Final, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.executors.processes.frames import FrameError
-from penstock.executors.processes.values import LARGE, Array, Ref
+from penstock.executors.transport.frames import FrameError
+from penstock.executors.transport.values import LARGE, Array, Ref
 
 ALIGNMENT: Final = 64
 """A cache line, and more than any vector instruction requires."""

@@ -18,13 +18,13 @@ from typing import Any, Final
 from penstock.errors import StartupError
 from penstock.executors.executor import Finished, Work
 from penstock.executors.processes.channel import Channel
-from penstock.executors.processes.frames import Frame, FrameError, Kind, header
-from penstock.executors.processes.marshalling import batches_out, outcomes_in
 from penstock.executors.processes.slabs import Loan, Slab, SlabPool
 from penstock.executors.processes.spawner import Exited, Spawned
 from penstock.executors.processes.status_page import StatusPage
-from penstock.executors.processes.values import LARGE, Decoder, decode, encode
 from penstock.executors.processes.watchdog import Doing, Watch
+from penstock.executors.transport.frames import Frame, FrameError, Kind, header
+from penstock.executors.transport.marshalling import batches_out, outcomes_in
+from penstock.executors.transport.values import LARGE, Decoder, decode, encode
 from penstock.ops.failures import cannot_send
 from penstock.request import Batch, Outcome
 

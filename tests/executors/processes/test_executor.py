@@ -28,9 +28,9 @@ from penstock.executors.processes import executor as executor_module
 from penstock.executors.processes import restarts, slabs
 from penstock.executors.processes.executor import ProcessExecutor
 from penstock.executors.processes.restarts import MOST_DEATHS
-from penstock.executors.processes.values import Blob
 from penstock.executors.processes.watchdog import Supervision
 from penstock.executors.processes.worker import Worker
+from penstock.executors.transport.values import Blob
 from penstock.executors.work import WorkOptions
 from penstock.instrument import Instrument, Instruments
 from penstock.request import Outcome

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from penstock.executors.processes.frames import FrameError
 from penstock.executors.processes.slabs import Loan, Slab, SlabPool, WorkerSlabs
-from penstock.executors.processes.values import Ref
+from penstock.executors.transport.frames import FrameError
+from penstock.executors.transport.values import Ref
 
 MIB = 1 << 20
 

@@ -19,8 +19,8 @@ from typing import Any
 from penstock.executors.probing import VERIFYING
 from penstock.executors.processes.child import Child
 from penstock.executors.processes.executor import ProcessExecutor
-from penstock.executors.processes.frames import Kind, header
 from penstock.executors.processes.spawner import Exited, Spawned
+from penstock.executors.transport.frames import Kind, header
 from penstock.executors.work import BoundOp, WorkOptions
 from penstock.ops.op import Op
 

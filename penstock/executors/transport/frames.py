@@ -1,4 +1,4 @@
-"""Frames between an engine and its worker processes: a short header and a body. Pure.
+"""Frames between an engine and its workers: a short header and a body. Pure.
 
 Guarantees: the frames do not depend on how the bytes are split; at most one incomplete frame is
 buffered; a body over the limit is refused when its header has arrived.

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from penstock.executors.processes.frames import FrameError
-from penstock.executors.processes.values import (
+from penstock.executors.transport.frames import FrameError
+from penstock.executors.transport.values import (
     LARGE,
     Blob,
     Decoder,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.executors.processes.frames import Frame, FrameError, FrameReader, Kind, header
+from penstock.executors.transport.frames import Frame, FrameError, FrameReader, Kind, header
 
 FRAMES = st.lists(
     st.tuples(st.sampled_from(Kind), st.integers(0, 2**64 - 1), st.binary(max_size=50)), max_size=5

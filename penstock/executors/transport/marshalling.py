@@ -1,4 +1,4 @@
-"""Converts samples and outcomes to plain values and back, for worker processes.
+"""Converts samples and outcomes to plain values and back, for workers behind a link.
 
 Workers send plain values only: an invalid answer is a FrameError, and the worker is ended.
 """
@@ -18,7 +18,7 @@ from penstock.errors import (
     NumberedError,
     RequestError,
 )
-from penstock.executors.processes.frames import FrameError
+from penstock.executors.transport.frames import FrameError
 from penstock.request import Batch, Feed, Outcome, Sample
 
 Plain: TypeAlias = list[Any]

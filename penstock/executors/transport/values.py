@@ -43,7 +43,7 @@ from numpy.typing import NDArray
 from ormsgpack import Ext
 
 from penstock.errors import text_of
-from penstock.executors.processes.frames import FrameError
+from penstock.executors.transport.frames import FrameError
 
 Array: TypeAlias = NDArray[Any]
 Buffer: TypeAlias = bytes | bytearray | memoryview

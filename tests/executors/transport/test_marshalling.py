@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from penstock.errors import DeadlineExceeded, HookFailed, ProductError, RequestError
-from penstock.executors.processes.frames import FrameError
-from penstock.executors.processes.marshalling import (
+from penstock.executors.transport.frames import FrameError
+from penstock.executors.transport.marshalling import (
     batches_in,
     batches_out,
     outcomes_in,
