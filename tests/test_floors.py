@@ -57,7 +57,7 @@ PURE = (
     "penstock.protocols",
     "penstock.graph",
     "penstock.batching",
-    "penstock.executors.processes.restarts",
+    "penstock.executors.workers.restarts",
     "penstock.executors.transport",
     "penstock.bench.report",
     "penstock.bench.responses",

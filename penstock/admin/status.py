@@ -35,6 +35,7 @@ from penstock.engine.graph import GraphStatistics, ServedGraph
 from penstock.engine.stage import Stage
 from penstock.engine.statistics import StageStatistics
 from penstock.errors import StartupError
+from penstock.executors.processes.executor import ProcessExecutor
 from penstock.graph.dag import REQUEST
 from penstock.observe.counters import Counters
 from penstock.observe.metrics import exposition
@@ -126,8 +127,8 @@ class Reporter:
         model = self._models.get(stage.name, "")
         found = {**self._counters.of_op(stage.name), "model": model}
         loaded = getattr(stage.executor, "loaded", None)
-        if loaded:  # else it has no worker processes
-            pids = [each["pid"] for each in loaded if each]
+        if isinstance(stage.executor, ProcessExecutor):
+            pids = [each["pid"] for each in stage.executor.loaded if each]
             found["process"] = self._processes.of(stage.name, pids)
         threads = getattr(stage.executor, "thread_ids", None)
         if threads is not None:

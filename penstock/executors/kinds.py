@@ -14,14 +14,15 @@ from importlib import metadata
 from typing import Final
 
 from penstock.errors import ConfigError
+from penstock.executors.elsewhere.opening import Opening
 from penstock.executors.executor import Executor
 from penstock.executors.external.executor import ExternalExecutor
 from penstock.executors.local import CoroutineExecutor, InlineExecutor, ThreadExecutor
 from penstock.executors.processes.executor import ProcessExecutor
 from penstock.executors.processes.spawner import Spawner
-from penstock.executors.processes.watchdog import Supervision
 from penstock.executors.remote import Outgoing, RemoteExecutor, passed_on
 from penstock.executors.work import BoundOp
+from penstock.executors.workers.watchdog import Supervision
 from penstock.protocols import media
 from penstock.runtimes.prototxt import ModelConf
 
@@ -35,7 +36,9 @@ class ExecutorSpec:
     Attributes:
         ops: a copy of the op for each worker; empty if the kind opens none here.
         spawner: starts worker processes; None if no op of the service needs any.
-        supervision: limits of worker processes.
+        opening: how a worker elsewhere opens the op; None if the kind is not ``elsewhere``, or the
+            op cannot be opened again.
+        supervision: limits of workers behind a link.
         listener: bound to the op's socket, to which workers connect; None if it has none.
         media: the media type of bodies on that socket.
         conf: the contents of a remote op's ``client_config``.
@@ -47,6 +50,7 @@ class ExecutorSpec:
     loop: asyncio.AbstractEventLoop
     ops: Sequence[BoundOp]
     spawner: Spawner | None = None
+    opening: Opening | None = None
     supervision: Supervision = field(default_factory=Supervision)
     listener: socket.socket | None = None
     media: str = media.JSON
@@ -63,7 +67,7 @@ class ExecutorKind:
         make: makes an executor for an op.
         own_processes: its workers are processes on this machine, which may die, be killed, and have
             their own limits, CPUs and GPUs; each opens the op itself.
-        elsewhere: its workers are not started by the service; each opens the op itself.
+        elsewhere: its workers are not started by the supervisor; each opens the op itself.
         needs_socket: its workers connect to the op's ``socket``.
         on_loop: it runs on the engine's loop, so that a call blocks everything else.
         one_worker: it has one worker, whatever the op's concurrency.
@@ -84,6 +88,11 @@ class ExecutorKind:
     def opens_here(self) -> bool:
         """Whether the op's model is opened, and its ``init_op`` run, in the engine's process."""
         return not (self.own_processes or self.elsewhere)
+
+    @property
+    def opens_again(self) -> bool:
+        """Whether each worker opens the op by running the user's program again, or as a fork."""
+        return not (self.opens_here or self.needs_socket)
 
 
 def _process(spec: ExecutorSpec) -> Executor:

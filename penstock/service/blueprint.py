@@ -20,7 +20,7 @@ from penstock.config.schema import ServiceConfig
 from penstock.engine.engine import Engine
 from penstock.errors import ConfigError, HookError
 from penstock.executors.kinds import COROUTINE, PROCESS, REMOTE, THREAD, ExecutorKind
-from penstock.executors.processes.watchdog import Supervision
+from penstock.executors.workers.watchdog import Supervision
 from penstock.instrument import Instrument
 from penstock.ops.ends import RequestOp, ResponseOp, problem_of_messages
 from penstock.ops.hooks import bind, is_coroutine, overrides
@@ -107,11 +107,14 @@ class Deployment:
         graphs: at least one, with different names.
         config: the keys of the door and the engine, on which they agree.
         engine_id: the id of this engine.
+        service: how many services the script ran before this one; None if it does not run it, but
+            another server or a test does.
     """
 
     graphs: tuple[Blueprint, ...]
     config: ServiceConfig
     engine_id: EngineId = field(default_factory=EngineId)
+    service: int | None = None
 
     @property
     def processes(self) -> int:
@@ -160,12 +163,12 @@ class Deployment:
         return found
 
     def in_threads(self) -> Deployment:
-        """A copy with threads instead of worker processes."""
+        """A copy with threads instead of workers that open the ops themselves."""
         graphs = tuple(
             replace(
                 graph,
                 options=tuple(
-                    replace(each, executor=THREAD) if each.executor.own_processes else each
+                    replace(each, executor=THREAD) if each.executor.opens_again else each
                     for each in graph.options
                 ),
             )
@@ -318,7 +321,7 @@ def _resolved(op: Op, config: ServiceConfig, usual: ExecutorKind, cpus: int) -> 
             )
             raise ConfigError([text])
         return replace(resolved, executor=REMOTE)
-    runs_here = is_coroutine(op.process) and not resolved.executor.elsewhere
+    runs_here = is_coroutine(op.process) and not resolved.executor.needs_socket
     return replace(resolved, executor=COROUTINE) if runs_here else resolved
 
 
@@ -418,20 +421,21 @@ def process_only_problems(options: OpOptions) -> Iterator[Problem]:
     """Options that need worker processes, set for an op without: its calls cannot be ended, its
     workers not replaced.
     """
-    if options.executor.own_processes:
+    executor = options.executor
+    if executor.own_processes:
         return
-    if options.kill_late:
+    if options.kill_late and not executor.opens_again:
         text = (
             "kill is for ops that run in processes, and this one does not:"
             " its calls cannot be ended; write abandon, or executor: process"
         )
         yield Problem(path=("op", options.name, "on_timeout"), text=text)
     text = "is for ops that run in processes, and this one does not: leave it out"
-    for key, value in (
-        ("memory_limit_mib", options.memory_limit),
-        ("max_batches", options.max_batches),
+    for key, value, has_effect in (
+        ("memory_limit_mib", options.memory_limit, False),
+        ("max_batches", options.max_batches, executor.opens_again),
     ):
-        if value is not None:
+        if value is not None and not has_effect:
             yield Problem(path=("op", options.name, key), text=text)
 
 

@@ -25,13 +25,14 @@ from penstock.engine.promise import Promise
 from penstock.engine.sizing import Sizing
 from penstock.engine.stage import Stage
 from penstock.errors import ModelError, StartupError
+from penstock.executors.elsewhere.opening import Opening
 from penstock.executors.executor import Executor
 from penstock.executors.kinds import ExecutorSpec
 from penstock.executors.probing import VERIFYING
-from penstock.executors.processes.executor import LOG_AFTER
 from penstock.executors.processes.spawner import Spawner
 from penstock.executors.remote import Outgoing, passed_on
 from penstock.executors.work import BoundOp
+from penstock.executors.workers.pool import LOG_AFTER
 from penstock.graph.dag import REQUEST
 from penstock.instrument import Instrument, Instruments
 from penstock.ops.ends import Ends
@@ -54,6 +55,7 @@ from penstock.service.models import (
     shown,
     signature_of,
 )
+from penstock.service.program import opening_of, rerun_problem
 from penstock.supervisor.child_processes import end_now
 from penstock.tensor import Signature, TensorSpec, specs_of
 
@@ -290,6 +292,7 @@ class LoadedGraph:
                 loop=loop,
                 ops=_workers(op, options, self._models[index]),
                 spawner=spawner,
+                opening=self._opening(name, options),
                 supervision=supervision_of(options, deployment.config),
                 listener=(sockets or {}).get(key_of(name)),
                 media=options.media,
@@ -305,6 +308,24 @@ class LoadedGraph:
             if batching is not None:
                 self._set_batching(graph.stages[index], index, options, batching)
         return graph
+
+    def _opening(self, name: str, options: OpOptions) -> Opening | None:
+        """How workers elsewhere open the op; None for other kinds of executors.
+
+        Raises:
+            StartupError: they cannot.
+        """
+        kind, deployment = options.executor, self._deployment
+        if kind.own_processes or not kind.opens_again:
+            return None
+        opening = opening_of(name, deployment.engine_id, deployment.service)
+        if opening is None:
+            why = rerun_problem() or "another server runs this service: `penstock run` is needed"
+            raise StartupError(
+                f"op {name!r}: its workers open it by running this program again, which is not"
+                f" possible: {why}"
+            )
+        return opening
 
     def _promise(self) -> Promise | None:
         """The check of the declared outputs, if any."""

@@ -143,7 +143,7 @@ def _without_effect(op: Op, options: OpOptions, entry: OpConfig) -> Iterator[str
             f"op {op.name!r} runs no model here, and its batches are joined on the first axes:"
             f" rows has no effect"
         )
-    if is_coroutine(op.process) and not options.executor.elsewhere:
+    if is_coroutine(op.process) and not options.executor.needs_socket:
         if entry.executor is not None:
             yield (
                 f"op {op.name!r} is a coroutine, which runs on the loop: "

@@ -54,7 +54,7 @@ class InProcessService:
                         f"op {op.name!r} needs a model server, which only `penstock run` starts:"
                         f" under another server leave out local_service_conf.client_type"
                     )
-                if options.executor.own_processes:
+                if options.executor.opens_again:
                     raise StartupError(
                         f"op {op.name!r} runs in processes of its own, for which `penstock run`"
                         f" is needed: under another server give it executor='thread'"

@@ -15,7 +15,6 @@ import os
 import re
 import resource
 import socket
-import sys
 import threading
 import traceback
 import warnings
@@ -29,13 +28,14 @@ from penstock.batching.decision import Batching
 from penstock.config.resolve import OpOptions
 from penstock.config.schema import ServiceConfig
 from penstock.errors import ModelError, StartupError
-from penstock.executors.processes.child import Child
-from penstock.executors.processes.watchdog import resident_bytes
-from penstock.executors.processes.worker import ANSWER_BYTES
+from penstock.executors.elsewhere.opening import VARIABLE
+from penstock.executors.processes.child import ProcessChild
 from penstock.executors.work import BoundOp
+from penstock.executors.workers.child import Child
+from penstock.executors.workers.watchdog import resident_bytes
+from penstock.executors.workers.worker import ANSWER_BYTES
 from penstock.observe.log_files import files_line, take_files_line
 from penstock.observe.logs import LogOptions, logging_to_stderr
-from penstock.service import flags
 from penstock.service.affinity import stay_on_cpus
 from penstock.service.batches import batched
 from penstock.service.blueprint import Deployment
@@ -43,6 +43,7 @@ from penstock.service.build import bound_op
 from penstock.service.door import most_in_flight
 from penstock.service.listening import Listeners
 from penstock.service.models import card_of, model_report
+from penstock.service.program import rerun_problem, this_program
 from penstock.supervisor.child_processes import take_over
 from penstock.supervisor.client import report_failure
 from penstock.supervisor.engine_id import EngineId
@@ -61,11 +62,6 @@ _FORK_UNSAFE_POOLS: Final = re.compile(
 )
 """Libraries whose thread pools deadlock in a forked child."""
 
-_VARIABLE: Final = "_PENSTOCK_ROLE"
-"""Not a configuration variable: those are all read before the role is known."""
-
-_NO_FILE: Final = ("", "-")  # names of programs from standard input
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
@@ -78,6 +74,7 @@ class Role:
         listeners: descriptors of an engine's listening sockets, by configuration key.
         op: the op of a worker; None for an engine.
         index: the worker's number.
+        elsewhere: whether the worker was not started by the supervisor.
         pid: its process id, which distinguishes it from programs that it starts.
         files: descriptor of the socket to the writer of log files, or None.
     """
@@ -88,6 +85,7 @@ class Role:
     listeners: Mapping[str, int] = field(default_factory=dict)
     op: str | None = None
     index: int = 0
+    elsewhere: bool = False
     pid: int = 0
     files: int | None = None
 
@@ -122,15 +120,6 @@ def fork_unsafe_pools(maps: str) -> list[str]:
     return lost
 
 
-def rerun_problem() -> str | None:
-    """Why this program cannot be run again; None if it can."""
-    if sys.argv[0] in _NO_FILE:
-        return "its script is not in a file"
-    if "ipykernel" in sys.modules:
-        return "it is a notebook"
-    return None
-
-
 def _become(role: Role) -> NoReturn:
     """In a fork: execute this program again, with that role.
 
@@ -140,12 +129,8 @@ def _become(role: Role) -> NoReturn:
     files = files_line()
     for fd in (role.line, *role.listeners.values(), *([] if files is None else [files])):
         os.set_inheritable(fd, True)
-    text = json.dumps(asdict(replace(role, pid=os.getpid(), files=files)))
     try:
-        os.chdir(flags.STARTED_IN)
-        os.execve(  # noqa: S606 - no shell is wanted
-            sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, _VARIABLE: text}
-        )
+        this_program().run_again(asdict(replace(role, files=files)))
     except OSError as error:
         raise StartupError(f"the program cannot be run again: {error}") from error
 
@@ -156,20 +141,20 @@ def spawned_role() -> Role | None:
     Raises:
         StartupError: the role cannot be read.
     """
-    text = os.environ.get(_VARIABLE)
+    text = os.environ.get(VARIABLE)
     if text is None:
         return None
     try:
         given: dict[str, Any] = json.loads(text)
         found = Role(**{**given, "engine_id": EngineId(**given["engine_id"])})
     except (ValueError, TypeError, KeyError) as error:
-        raise StartupError(f"{_VARIABLE} is set by the service itself, not to {text!r}") from error
+        raise StartupError(f"{VARIABLE} is set by the service itself, not to {text!r}") from error
     return found if found.pid == os.getpid() else None
 
 
 def _own(found: Role) -> None:
     """Take the role, so that programs started by this process do not inherit it."""
-    os.environ.pop(_VARIABLE, None)
+    os.environ.pop(VARIABLE, None)
     for fd in (found.line, *found.listeners.values()):
         os.set_inheritable(fd, False)
     if found.files is not None:
@@ -240,7 +225,9 @@ class Processes:
             listeners = {key: socket.socket(fileno=fd) for key, fd in role.listeners.items()}
             name = role.engine_id.name or "the engine"
             take_over(name, partial(self._engine, listeners, role.engine_id, line), stoppable=True)
-        main = partial(self._worker, role.engine_id, role.op, role.index, line)
+        main = partial(
+            self._worker, role.engine_id, role.op, role.index, line, elsewhere=role.elsewhere
+        )
         take_over(f"{role.op}|{role.index}", main, stoppable=False)
 
     def _engine(self, listeners: Listeners, engine_id: EngineId, control: socket.socket) -> int:
@@ -257,12 +244,21 @@ class Processes:
                 return 0
         return 0
 
-    def _worker(self, engine_id: EngineId, op: str, index: int, channel: socket.socket) -> int:
+    def _worker(
+        self,
+        engine_id: EngineId,
+        op: str,
+        index: int,
+        channel: socket.socket,
+        *,
+        elsewhere: bool = False,
+    ) -> int:
         name_process(worker_title(op, index))
         # The engine always reads its output.
         options = log_options(self.deployment.config)
         with logging_to_stderr(options, at_once=True, writer=engine_id.name):
-            return serve_op(self.deployment.at(engine_id), op, index, channel)
+            make = Child if elsewhere else ProcessChild
+            return serve_op(self.deployment.at(engine_id), op, index, channel, make)
 
     @staticmethod
     def _cannot_fork() -> bool:
@@ -292,8 +288,21 @@ class Processes:
         return True
 
 
-def serve_op(deployment: Deployment, op: str, index: int, channel: socket.socket) -> int:
+def serve_op(
+    deployment: Deployment,
+    op: str,
+    index: int,
+    channel: socket.socket,
+    make: Callable[[socket.socket, int], Child] = ProcessChild,
+) -> int:
     """Run worker ``index`` of an op until the engine stops it or ends.
+
+    Args:
+        deployment: has the op.
+        op: its name, as of ``Deployment.op_name``.
+        index: the worker's number.
+        channel: its link to the engine.
+        make: makes its end of the link.
 
     Returns:
         The process's exit status.
@@ -301,7 +310,7 @@ def serve_op(deployment: Deployment, op: str, index: int, channel: socket.socket
     _disable_core_files()
     channel.setblocking(True)
     try:
-        return _serve(Child(channel, ANSWER_BYTES), deployment, op, index)
+        return _serve(make(channel, ANSWER_BYTES), deployment, op, index)
     except ConnectionError:  # the engine has ended: the error cannot be reported
         return 0
 
@@ -310,7 +319,8 @@ def _serve(child: Child, deployment: Deployment, op: str, index: int) -> int:
     blueprint, at = deployment.find_op(op)
     DECODED.share(most_in_flight(deployment.config) // blueprint.options[at].concurrency)
     try:
-        stay_on_cpus(blueprint.options[at], index)
+        if blueprint.options[at].executor.own_processes:
+            stay_on_cpus(blueprint.options[at], index)
         bound, batching, notes = bound_op(deployment, op, index, child.step, decides=child.decides)
     except BaseException as error:  # noqa: BLE001 - the service gets any error
         # A model's error says all there is; the frames of a hook are the author's.

@@ -14,6 +14,7 @@ import ssl
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 
 from penstock.door.listeners import is_loopback
@@ -77,6 +78,7 @@ def run_deployment(deployment: Deployment) -> None:
     if threading.current_thread() is not threading.main_thread():
         raise StartupError("a service must run in the main thread, which takes the signals")
     number = len(now.served) - 1
+    deployment = replace(deployment, service=number)
     role = spawned_role()
     if role is not None:
         if role.service == number:

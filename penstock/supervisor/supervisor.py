@@ -37,8 +37,8 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from penstock.errors import StartupError
-from penstock.executors.processes.restarts import WITHIN, Restarts
 from penstock.executors.processes.spawner import Exited
+from penstock.executors.workers.restarts import WITHIN, Restarts
 from penstock.supervisor.child_processes import (
     Child,
     Reaper,

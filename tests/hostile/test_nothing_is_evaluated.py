@@ -158,7 +158,7 @@ ALLOWED = {
     ("engine/quarantine.py", "marshal"): "writes values for a digest, and reads none",
     ("service/blueprint.py", "import_module"): "makes the instruments that the configuration names",
     ("service/external_worker.py", "import_module"): "what the command line names",
-    ("service/children.py", "os._exit"): "a forked child never returns into its parent's frames",
+    ("supervisor/child_processes.py", "os._exit"): "a forked child never returns into its parent",
 }
 FORBIDDEN_NAMES = {
     "eval",

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from penstock.errors import StartupError
-from penstock.service import processes
+from penstock.service import processes, program
 from tests.service.scripts import PENSTOCK, PYTHON, post, script, until
 from tests.services.process import ServiceProcess, running
 
@@ -182,4 +182,4 @@ def test_an_invalid_role_in_the_environment_is_refused(
 
 def test_a_notebook_cannot_be_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ipykernel", sys)
-    assert processes.rerun_problem() == "it is a notebook"
+    assert program.rerun_problem() == "it is a notebook"

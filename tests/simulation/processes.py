@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import InferenceFailed
 from penstock.executors.executor import Finished, Work
-from penstock.executors.processes.restarts import LONGEST, Restarts
 from penstock.executors.work import broken
+from penstock.executors.workers.restarts import LONGEST, Restarts
 from penstock.ops.failures import worker_died
 from penstock.request import Batch, Outcome
 from tests.simulation.workers import Workers

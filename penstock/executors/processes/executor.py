@@ -9,57 +9,33 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
-from penstock.batching.decision import Batching
-from penstock.errors import NoProcess, StartupError
+from penstock.errors import StartupError
 from penstock.executors.executor import Finished, Work
-from penstock.executors.probing import VERIFYING
-from penstock.executors.processes.crash_report import frames_of_the_op, how_it_ended, report
-from penstock.executors.processes.restarts import LONGEST, Restarts
+from penstock.executors.processes.crash_report import frames_of_the_op, report
 from penstock.executors.processes.slabs import SlabPool
-from penstock.executors.processes.spawner import Exited, Spawner
-from penstock.executors.processes.watchdog import (
-    Supervision,
-    Watchdog,
-    resident_bytes,
-    why_replaced,
-)
-from penstock.executors.processes.worker import SLAB_BYTES, Worker
-from penstock.executors.work import broken
-from penstock.instrument import Instruments
-from penstock.ops.failures import worker_died
-from penstock.request import Batch, Outcome
+from penstock.executors.processes.spawner import Spawner
+from penstock.executors.processes.worker import SLAB_BYTES, ProcessWorker
+from penstock.executors.workers.pool import NoWorkerError, WorkerPool
+from penstock.executors.workers.watchdog import Supervision
 
 _log = logging.getLogger(__name__)
 
 TRIM_EVERY: Final = 10.0
 """Interval in seconds at which idle shared memory is checked; slabs unused for one interval are
 freed."""
-LOG_AFTER: Final = 30.0
-"""Seconds after which a slow start is logged for the first time; a guess."""
 
 
-class NoProcessError(StartupError):
-    """A process could not be started, for lack of resources."""
-
-
-class ProcessExecutor:
+class ProcessExecutor(WorkerPool[ProcessWorker]):
     """``count`` worker processes of one op.
 
     Args:
         spawner: starts them.
         supervision: limits of the workers.
-
-    Attributes:
-        loaded: by slot, its worker's report of its model and memory; None before.
     """
 
     takes_several = True
-    grown: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(
         self,
@@ -70,139 +46,24 @@ class ProcessExecutor:
         *,
         supervision: Supervision | None = None,
     ) -> None:
-        self.workers = count
-        self.op = name
-        self.instruments = Instruments()
-        self.loaded: list[dict[str, Any] | None] = [None] * count
+        super().__init__(name, count, loop, supervision or Supervision())
         self._spawner = spawner
-        self._loop = loop
-        self._supervision = supervision or Supervision()
         self._pool = SlabPool(SLAB_BYTES)
         self._trimming: asyncio.TimerHandle | None = None
-        self._idle: deque[Worker] = deque()
-        self._busy: dict[Work, Worker] = {}
-        self._waiting: deque[tuple[Work, Finished]] = deque()  # Works that wait for a worker
-        self._alive: set[Worker] = set()
-        self._leaving: Worker | None = None  # ending to be replaced
-        self._restarts = [Restarts() for _ in range(count)]  # by slot
-        self._given_up: set[int] = set()  # disabled slots
-        self._closing = False
-        self._batching: Any = None  # as the first worker decided
-        self._keep_tasks: list[asyncio.Task[None]] = []
-        self._watchdog = Watchdog(name, self._supervision, self._busy.values, loop)
-
-    @property
-    def alive(self) -> bool:
-        """Whether there is a worker that is not on probation."""
-        now = self._loop.time()
-        return any(self._is_trusted(worker, now) for worker in self._alive)
-
-    async def start(self) -> None:
-        """Start every worker; returns when all are ready.
-
-        Raises:
-            StartupError: a worker failed to start, with its reason; the others are ended.
-        """
-        starts = [self._loop.create_task(self._start(index)) for index in range(self.workers)]
-        try:
-            await asyncio.gather(*starts)  # the first failure is raised at once
-        except BaseException as error:
-            for start in starts:
-                start.cancel()
-            await asyncio.gather(*starts, return_exceptions=True)
-            if isinstance(error, Exception):
-                await self.close(0.0)
-            raise
-        for worker in list(self._alive):
-            if self._batching is not None:
-                worker.batch_by(self._batching)
-            self._keep_tasks.append(self._loop.create_task(self._keep(worker)))
-
-    def submit(self, work: Work, finished: Finished) -> None:
-        """Give the Work to an idle worker, or to the next one that starts."""
-        if self._idle:
-            self._dispatch(self._next_idle(), work, finished)
-        elif len(self._given_up) == len(self._restarts) and not self._alive:
-            self._refuse(work, finished)
-        else:
-            self._waiting.append((work, finished))
-
-    def look(self, work: Work) -> None:
-        """See Executor."""
-        worker = self._busy.get(work)
-        if worker is not None:
-            worker.look()
-
-    def take_back(self, work: Work) -> list[Batch]:
-        """See Executor: batches that were sent to a process stay there."""
-        return [] if work in self._busy else work.take_back()
-
-    def abandon(self, work: Work) -> None:
-        """Kill the worker of a call that exceeded its timeout, with its stack in the log, if
-        ``on_timeout`` says so or other batches wait behind it; otherwise let the call return.
-
-        A call whose requests were only cancelled may run on: disconnecting clients must not cost
-        workers.
-        """
-        worker, batch = self._busy.get(work), work.current
-        if worker is None or batch is None or not batch.settled or worker.ending:
-            return
-        if self._supervision.kill_late or work.pending:
-            _log.warning(
-                "op %s: worker %s (pid %s) is killed: its call exceeded the timeout, with"
-                " data_ids=%s",
-                self.op,
-                worker.index,
-                worker.pid,
-                batch.data_ids,
-            )
-            worker.late = worker.replacing = True
-            worker.abort()
 
     async def close(self, timeout: float) -> bool:
-        """Let the workers end after their running batches, and kill those that do not."""
-        self._closing = True
-        self._watchdog.end()
-        workers = list(self._alive)
-        for worker in workers:
-            worker.ask_to_stop()
-        left: set[asyncio.Task[Exited]] = set()
-        if workers:
-            _, left = await asyncio.wait([each.exit for each in workers], timeout=timeout)
-        for worker in workers:
-            if worker.exit in left:
-                if timeout > 0:
-                    text = "op %s: worker %s is killed: it does not end"
-                    _log.warning(text, self.op, worker.index)
-                worker.kill()
-        if left:
-            await asyncio.wait(left)
-        for task in self._keep_tasks:
-            task.cancel()
-        await asyncio.gather(*self._keep_tasks, return_exceptions=True)
-        for worker in list(self._alive):
-            worker.kill()  # some were still starting
-            await worker.exit
-            self._release(worker)
-            worker.close()
+        in_time = await super().close(timeout)
         if self._trimming is not None:
             self._trimming.cancel()
         self._pool.close()
-        return not left
+        return in_time
 
-    async def _start(self, index: int) -> Worker:
-        """Start a worker, and wait until it is ready.
-
-        Raises:
-            NoProcessError: no process could be started.
-            StartupError: it failed to start, with its reason; it has ended.
-        """
+    async def _begin(self, index: int, *, decides: bool) -> ProcessWorker:
         try:
             spawned = await self._spawner.spawn(self.op, index)
         except StartupError as error:
-            raise NoProcessError(str(error)) from error
-        decides = index == 0 and self._batching is None
-        worker = Worker(
+            raise NoWorkerError(str(error)) from error
+        return ProcessWorker(
             self.op,
             index,
             spawned,
@@ -213,188 +74,9 @@ class ProcessExecutor:
             decides=decides,
             done=self._done,
         )
-        try:
-            loaded = await self._ready(worker)
-        except BaseException as error:
-            worker.kill()
-            while not worker.exit.done():
-                with suppress(asyncio.CancelledError):  # it has been killed, and is ending
-                    await asyncio.wait((worker.exit,))
-            worker.close()
-            if decides and worker.step == VERIFYING and not worker.has_failed:
-                return await self._start_without_probe(index, error)
-            raise
-        if decides:
-            self._batching = loaded.get("batching")
-        elif self._batching is not None:
-            loaded["batching"] = self._batching
-            worker.batch_by(self._batching)
-        self.loaded[index] = loaded
-        self._alive.add(worker)
-        notify = self.instruments.worker_started
-        if notify is not None:
-            notify(self.op, index, self._loop.time())
-        self._make_idle(worker)
-        return worker
 
-    async def _start_without_probe(self, index: int, error: BaseException) -> Worker:
-        """The same after a worker that ended while it compared batches and single runs."""
-        if not isinstance(error, StartupError):
-            raise error
-        why = f"the model ended its process on the inputs of the probe ({error})"
-        text = "op %s: its requests run one at a time: %s; see the keys rows and examples"
-        _log.warning(text, self.op, why)
-        self._batching = Batching(by=None, why=why).plain()
-        return await self._start(index)
-
-    async def _ready(self, worker: Worker) -> dict[str, Any]:
-        """Wait until it is ready; returns its report of what it has loaded.
-
-        Raises:
-            StartupError: it failed, or exceeded ``start_timeout``.
-        """
-        limit, began, log_at = self._supervision.start_timeout, self._loop.time(), LOG_AFTER
-        who = (self.op, worker.index, worker.pid)
-        events = (worker.ready, worker.broken, worker.exit)
-        done: set[Any] = set()
-        while not done:
-            taken = self._loop.time() - began
-            if limit is not None and taken >= limit:
-                worker.abort()
-                await asyncio.shield(worker.exit)
-                stacks = "\n".join(frames_of_the_op(worker.stacks()))
-                _log.error("op %s: worker %s (pid %s) hangs during its start:\n%s", *who, stacks)
-                raise StartupError(
-                    f"op {self.op!r}: worker {worker.index} was not ready within {limit:g} s"
-                    f" (start_timeout): {worker.step}; the log has the stack of its threads"
-                )
-            if taken >= log_at:
-                log_at *= 2
-                _log.warning(
-                    "op %s: worker %s (pid %s) has not become ready for %.0f s: %s",
-                    *who,
-                    taken,
-                    worker.step,
-                )
-            wait = (log_at if limit is None else min(log_at, limit)) - taken
-            done, _ = await asyncio.wait(events, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
-        worker.look()  # it may have sent a reason before it ended
-        if not worker.ready.done():
-            if worker.broken.done():
-                fault = worker.broken.result()
-                raise StartupError(f"op {self.op!r}: worker {worker.index}: {fault}")
-            end = await asyncio.shield(worker.exit)
-            raise StartupError(
-                f"op {self.op!r}: worker {worker.index} ended before it was ready"
-                f" ({how_it_ended(end.status)}); standard error may have more"
-            )
-        loaded, memory = worker.ready.result(), self._supervision.memory_limit
-        resident = resident_bytes(worker.pid)
-        if memory is not None and resident is not None and resident > memory:
-            raise StartupError(
-                f"op {self.op!r}: worker {worker.index} has {resident >> 20} MiB of memory before"
-                f" its first batch, over its memory_limit_mib of {memory >> 20}"
-            )
-        return loaded
-
-    async def _keep(self, worker: Worker) -> None:
-        """Replace a worker whenever it ends, for as long as the service runs."""
-        following: Worker | None = worker
-        while following is not None:
-            worker = following
-            await self._await_end(worker)
-            following = None if self._closing else await self._replace(worker)
-
-    async def _await_end(self, worker: Worker) -> None:
-        """Wait for a worker's end, report its Work, and log it."""
-        await asyncio.wait((worker.broken, worker.exit), return_when=asyncio.FIRST_COMPLETED)
-        if worker.broken.done():
-            fault = worker.broken.result()
-            _log.error("op %s: worker %s is ended: %s", self.op, worker.index, fault)
-            worker.kill()
-        end = await worker.exit
-        if self._closing:
-            return
-        lost = self._release(worker)
-        stacks = worker.stacks()
-        worker.close()
-        how, now = how_it_ended(end.status), self._loop.time()
-        if worker.replacing:
-            notify = self.instruments.worker_replaced
-        else:
-            notify = self.instruments.worker_died
-        if notify is not None:
-            notify(self.op, worker.index, "late" if worker.late else how, now)
-        if worker.late or not worker.replacing:
-            report(
-                op=self.op,
-                worker=worker.index,
-                pid=worker.pid,
-                how=f"{how} at its time-out" if worker.late else how,
-                data_ids=[] if lost is None else lost.data_ids,
-                batches=worker.batches,
-                peak=end.peak,
-                stacks=stacks,
-                by_us=worker.late,
-                folder=self._supervision.crash_dir,
-            )
-
-    async def _replace(self, worker: Worker) -> Worker | None:
-        """Start a replacement, with back-off; None if the service ends before that."""
-        restarts, index = self._restarts[worker.index], worker.index
-        wait: float | None = 0.0
-        if not worker.replacing:
-            wait = restarts.died(
-                self._loop.time(), had_worked=worker.batches > 0, had_begun=worker.has_begun
-            )
-        while not self._closing:
-            if wait is None or index in self._given_up:
-                self._give_up(index)
-                wait = LONGEST
-            await asyncio.sleep(wait)
-            try:
-                started = await self._start(index)
-            except NoProcessError as error:
-                wait = restarts.refused()
-                _log.error(
-                    "op %s: worker %s cannot be started, and is tried again in %g s: %s",
-                    self.op,
-                    index,
-                    wait,
-                    error,
-                )
-            except StartupError as error:
-                _log.error("op %s: worker %s: %s", self.op, index, error)
-                wait = restarts.died(self._loop.time(), had_worked=False)
-            else:
-                self._enable(index)
-                return started
-        return None
-
-    def _make_idle(self, worker: Worker) -> None:
-        """Add a ready worker."""
-        if self._waiting:
-            self._dispatch(worker, *self._waiting.popleft())
-        else:
-            self._idle.append(worker)
-
-    def _next_idle(self) -> Worker:
-        """The worker that has been idle for longest; one on probation only if there is no other."""
-        now = self._loop.time()
-        for worker in self._idle:
-            if self._is_trusted(worker, now):
-                self._idle.remove(worker)
-                return worker
-        return self._idle.popleft()
-
-    def _is_trusted(self, worker: Worker, now: float) -> bool:
-        """Whether it has finished a batch, or its slot is not on probation."""
-        return bool(worker.batches) or not self._restarts[worker.index].is_doubtful(now)
-
-    def _dispatch(self, worker: Worker, work: Work, finished: Finished) -> None:
-        self._busy[work] = worker
-        worker.run(work, finished)
-        self._watchdog.begin()
+    def _dispatch(self, worker: ProcessWorker, work: Work, finished: Finished) -> None:
+        super()._dispatch(worker, work, finished)
         if self._trimming is None and len(self._pool):
             self._trimming = self._loop.call_later(TRIM_EVERY, self._trim)
 
@@ -404,90 +86,22 @@ class ProcessExecutor:
         if len(self._pool):
             self._trimming = self._loop.call_later(TRIM_EVERY, self._trim)
 
-    def _done(self, worker: Worker, work: Work, finished: Finished) -> None:
-        """It has answered all batches of a Work, or will not run the rest."""
-        del self._busy[work]
-        work.current = None
-        if not worker.ending and not self._end_to_replace(worker):
-            self._make_idle(worker)
-        finished(work, work.take_results())
+    def _log_hang(self, worker: ProcessWorker) -> str:
+        stacks = "\n".join(frames_of_the_op(worker.stacks()))
+        who = (self.op, worker.index, worker.where)
+        _log.error("op %s: worker %s (%s) hangs during its start:\n%s", *who, stacks)
+        return "; the log has the stack of its threads"
 
-    def _end_to_replace(self, worker: Worker) -> bool:
-        """End the idle worker if it must be replaced; returns whether it does.
-
-        One at a time, so that the others serve meanwhile; and none if no replacement would be
-        started.
-        """
-        if self._leaving is not None or self._given_up or self._closing:
-            return False
-        if len(self._alive) < self.workers:
-            return False
-        why = why_replaced(self._supervision, worker.batches, worker.pid)
-        if why is None:
-            return False
-        who = (self.op, worker.index, worker.pid)
-        _log.info("op %s: worker %s (pid %s) is replaced: %s", *who, why)
-        self._leaving = worker
-        worker.leave()
-        return True
-
-    def _release(self, worker: Worker) -> Batch | None:
-        """Report the Work of a dead worker: its running batch fails, others are returned. Returns
-        the begun batches.
-        """
-        self._alive.discard(worker)
-        self.loaded[worker.index] = None
-        if worker is self._leaving:
-            self._leaving = None
-        if worker in self._idle:
-            self._idle.remove(worker)
-        left = worker.release()
-        if left is None:
-            return None
-        work, finished, lost = left
-        for batch in lost[:1]:
-            work.add_result(batch, self._lost_outcomes(worker, batch))
-        for batch in lost[1:]:  # it cannot have died in these; but they may have run
-            work.add_result(batch, broken(batch))
-        del self._busy[work]
-        work.current = None
-        finished(work, work.take_results())
-        return lost[0] if lost else None
-
-    def _lost_outcomes(self, worker: Worker, lost: Batch) -> list[Outcome]:
-        """The error for the batch with which a worker ended."""
-        if worker.replacing or self._closing:  # the batch did not kill it: we ended it
-            return broken(lost)
-        lost.started = None
-        error = worker_died(self.op, worker.index)
-        return [Outcome(None, error) for _ in lost.samples]
-
-    def _give_up(self, index: int) -> None:
-        """Disable a slot, so that no Work waits for its worker."""
-        if index not in self._given_up:
-            self._given_up.add(index)
-            self.workers = max(1, len(self._restarts) - len(self._given_up))
-            _log.error(
-                "op %s: the workers of slot %s die repeatedly at the start; it is disabled, and a"
-                " start is tried every %g s",
-                self.op,
-                index,
-                LONGEST,
-            )
-        if len(self._given_up) == len(self._restarts) and not self._alive:
-            while self._waiting:
-                self._refuse(*self._waiting.popleft())
-
-    def _enable(self, index: int) -> None:
-        """A worker started after all: enable its slot."""
-        if index in self._given_up:
-            self._given_up.discard(index)
-            self.workers = len(self._restarts) - len(self._given_up)
-            _log.warning("op %s: worker %s has started again", self.op, index)
-            self.grown()
-
-    def _refuse(self, work: Work, finished: Finished) -> None:
-        error = NoProcess(f"op {self.op!r} has no worker: its workers die repeatedly at the start")
-        while (batch := work.begin_next()) is not None:
-            work.add_result(batch, [Outcome(None, error) for _ in batch.samples])
-        finished(work, work.take_results())
+    def _report(self, worker: ProcessWorker, how: str, data_ids: list[int]) -> None:
+        report(
+            op=self.op,
+            worker=worker.index,
+            pid=worker.pid,
+            how=how,
+            data_ids=data_ids,
+            batches=worker.batches,
+            peak=worker.exit.result().peak,
+            stacks=worker.stacks(),
+            by_us=worker.late,
+            folder=self._supervision.crash_dir,
+        )

@@ -16,7 +16,7 @@ from struct import error as StructError
 from typing import Final, NamedTuple
 
 HEADER_BYTES: Final = 16
-VERSION: Final = 3
+VERSION: Final = 4
 
 _MAGIC: Final = b"PF"
 _HEADER: Final = Struct("<2sBBIQ")
@@ -33,8 +33,9 @@ class Kind(IntEnum):
     """The type of a frame."""
 
     HELLO = 1
-    """Engine, first frame: carries the descriptors of the eventfd and of the status page.
-    ``number`` is 1 if the worker decides how requests are batched, and reports it; else 0."""
+    """Engine, first frame. ``number`` is 1 if the worker decides how requests are batched, and
+    reports it; else 0. To a worker process it carries the descriptors of the eventfd and of the
+    status page."""
     READY = 2
     """Worker: it is ready; what it has loaded."""
     FAILED = 3
@@ -61,6 +62,9 @@ class Kind(IntEnum):
     """Worker: the current step of its start, as text."""
     BATCHING = 14
     """Engine: how another worker decided that requests are batched."""
+    CALL = 15
+    """Worker without a status page: a ``process`` call of the batch begins; only if the op has a
+    ``timeout``."""
 
 
 class Frame(NamedTuple):

@@ -24,14 +24,14 @@ from penstock.errors import (
     WorkerDied,
     WrongType,
 )
-from penstock.executors.processes import executor as executor_module
-from penstock.executors.processes import restarts, slabs
+from penstock.executors.processes import slabs
 from penstock.executors.processes.executor import ProcessExecutor
-from penstock.executors.processes.restarts import MOST_DEATHS
-from penstock.executors.processes.watchdog import Supervision
-from penstock.executors.processes.worker import Worker
+from penstock.executors.processes.worker import ProcessWorker
 from penstock.executors.transport.values import Blob
 from penstock.executors.work import WorkOptions
+from penstock.executors.workers import pool, restarts
+from penstock.executors.workers.restarts import MOST_DEATHS
+from penstock.executors.workers.watchdog import Supervision
 from penstock.instrument import Instrument, Instruments
 from penstock.request import Outcome
 from tests.executors.harness import EngineHarness, ExecutorHarness, batch_of
@@ -396,7 +396,7 @@ async def test_a_disabled_op_is_enabled_again_once_a_worker_starts(
 ) -> None:
     gone = tmp_path / "gone"
     monkeypatch.setenv("PROCESSES_GONE", str(gone))
-    monkeypatch.setattr("penstock.executors.processes.executor.LONGEST", 0.02)
+    monkeypatch.setattr("penstock.executors.workers.pool.LONGEST", 0.02)
     harness = await started("once")
     assert (await one(harness)).error is None
     assert isinstance((await one(harness, do="kill")).error, WorkerDied)
@@ -436,7 +436,7 @@ async def disable_one(
 ) -> None:
     """The first of several workers dies, and no worker can be started."""
 
-    async def ready(made: ProcessExecutor, worker: Worker) -> Any:
+    async def ready(made: ProcessExecutor, worker: ProcessWorker) -> Any:
         raise StartupError("as told")
 
     monkeypatch.setattr(ProcessExecutor, "_ready", ready)
@@ -725,7 +725,7 @@ async def test_a_worker_that_is_not_ready_in_time_is_logged_and_killed_with_its_
     replacement: bool,
 ) -> None:
     monkeypatch.setenv("PROCESSES_GONE", str(tmp_path / "gone"))
-    monkeypatch.setattr(executor_module, "LOG_AFTER", 0.5)
+    monkeypatch.setattr(pool, "LOG_AFTER", 0.5)
     op = "slow again" if replacement else "slow"
     harness = ExecutorHarness(executor(processes, op, supervision=Supervision(start_timeout=3.0)))
     if replacement:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.executors.probing import VERIFYING
-from penstock.executors.processes.child import Child
+from penstock.executors.processes.child import ProcessChild
 from penstock.executors.processes.executor import ProcessExecutor
 from penstock.executors.processes.spawner import Exited, Spawned
 from penstock.executors.transport.frames import Kind, header
@@ -182,7 +182,7 @@ def main(op: str, index: int, descriptor: int) -> None:
             os._exit(3)
         if op == "once":
             gone.touch()
-        child = Child(channel)
+        child = ProcessChild(channel)
         if op == "garbage" and index == 0:
             garbage(child, channel)
         if op == "speaking out of turn" and index == 0:
@@ -212,7 +212,7 @@ def init_op_that_hangs(here: Path) -> None:
     signal.pause()
 
 
-def garbage(child: Child, channel: socket.socket) -> None:
+def garbage(child: ProcessChild, channel: socket.socket) -> None:
     """Reports ready, and then sends bytes that are no frame."""
     child.ready({})
     channel.recv(1 << 16)
@@ -221,7 +221,7 @@ def garbage(child: Child, channel: socket.socket) -> None:
     signal.pause()
 
 
-def send_unexpected_frame(child: Child, channel: socket.socket) -> None:
+def send_unexpected_frame(child: ProcessChild, channel: socket.socket) -> None:
     """Reports ready, and then sends a reply to nothing."""
     child.ready({})
     channel.recv(1 << 16)

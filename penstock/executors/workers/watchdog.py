@@ -69,9 +69,14 @@ class Watched(Protocol):
     """A worker, as the watchdog sees it."""
 
     index: int
-    pid: int
+    where: str
+    batches: int
     ending: bool
     watch: Watch
+
+    @property
+    def memory(self) -> int | None:
+        """Its resident memory in bytes; None if unknown."""
 
     def doing(self) -> Doing | None:
         """Its current batch; None when it is idle."""
@@ -165,13 +170,13 @@ class Watchdog:
             self._timer = self._loop.call_later(LOOK, self._look)
 
     def _judge(self, worker: Watched, passed: float) -> None:
-        who = (self._op, worker.index, worker.pid)
+        who = (self._op, worker.index, worker.where)
         limit = self._supervision.memory_limit
         if limit is not None:
-            resident = resident_bytes(worker.pid)
+            resident = worker.memory
             if resident is not None and resident > _KILL_FACTOR * limit:
                 text = (
-                    "op %s: worker %s (pid %s) is ended: it has %d MiB of memory, far over its"
+                    "op %s: worker %s (%s) is ended: it has %d MiB of memory, far over its"
                     " memory_limit_mib of %d"
                 )
                 _log.error(text, *who, resident >> 20, limit >> 20)
@@ -179,27 +184,26 @@ class Watchdog:
                 return
         fault = worker.watch.look(worker.doing(), passed)
         if fault is not None:
-            _log.error("op %s: worker %s (pid %s) hangs and is ended: it %s", *who, fault)
+            _log.error("op %s: worker %s (%s) hangs and is ended: it %s", *who, fault)
             worker.abort()
 
 
-def why_replaced(supervision: Supervision, batches: int, pid: int) -> str | None:
+def why_replaced(supervision: Supervision, worker: Watched) -> str | None:
     """Why an idle worker must be replaced; None if it need not.
 
     Args:
         supervision: its limits.
-        batches: how many batches it has finished.
-        pid: its process.
+        worker: the worker.
     """
     limit, most = supervision.memory_limit, supervision.max_batches
     if limit is not None:
-        resident = resident_bytes(pid)
+        resident = worker.memory
         if resident is not None and resident > limit:
             return (
                 f"it has {resident >> 20} MiB of memory, over its memory_limit_mib of {limit >> 20}"
             )
-    if most is not None and batches >= most:
-        return f"it has run {batches} batches"
+    if most is not None and worker.batches >= most:
+        return f"it has run {worker.batches} batches"
     return None
 
 

@@ -1,6 +1,6 @@
 """Delays of replacements of dead workers."""
 
-from penstock.executors.processes.restarts import LONGEST, MOST_DEATHS, WITHIN, Restarts
+from penstock.executors.workers.restarts import LONGEST, MOST_DEATHS, WITHIN, Restarts
 
 
 def test_a_worker_that_has_worked_is_replaced_at_once_however_often_it_dies() -> None:

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from penstock.executors.processes.watchdog import (
+from penstock.executors.workers.watchdog import (
     BEGIN_LEAST,
     BEGIN_LIMIT,
     Doing,
@@ -18,6 +18,24 @@ from penstock.executors.processes.watchdog import (
 )
 
 STEP = 0.25
+
+
+class Idle:
+    """A worker that has finished some batches, and has this memory."""
+
+    index, where, ending, watch = 0, "pid 1", False, Watch(None)
+
+    def __init__(self, batches: int, memory: int | None) -> None:
+        self.batches = batches
+        self.memory = memory
+
+    def doing(self) -> Doing | None:
+        return None
+
+    def kill(self) -> None:
+        raise AssertionError
+
+    abort = kill
 
 
 def first_fault(
@@ -81,17 +99,16 @@ def test_an_idle_worker_does_not_hang() -> None:
     assert first_fault(watch, None, 60.0) is None
 
 
-def test_an_idle_worker_is_replaced_beyond_its_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_worker_is_replaced_beyond_its_limits() -> None:
     limited = Supervision(memory_limit=100 << 20, max_batches=10)
-    resident: dict[int, int] = {1: 100 << 20, 2: 102 << 20}
-    monkeypatch.setattr("penstock.executors.processes.watchdog.resident_bytes", resident.get)
-    assert why_replaced(limited, 9, 1) is None
-    assert why_replaced(limited, 9, 3) is None
-    assert why_replaced(limited, 10, 1) == "it has run 10 batches"
+    assert why_replaced(limited, Idle(9, 100 << 20)) is None
+    assert why_replaced(limited, Idle(9, None)) is None
+    assert why_replaced(limited, Idle(10, 100 << 20)) == "it has run 10 batches"
     assert (
-        why_replaced(limited, 0, 2) == "it has 102 MiB of memory, over its memory_limit_mib of 100"
+        why_replaced(limited, Idle(0, 102 << 20))
+        == "it has 102 MiB of memory, over its memory_limit_mib of 100"
     )
-    assert why_replaced(Supervision(), 10**9, 2) is None
+    assert why_replaced(Supervision(), Idle(10**9, 102 << 20)) is None
 
 
 def test_the_resident_memory_of_a_process_includes_what_it_allocates() -> None:

@@ -1,0 +1,363 @@
+"""The worker's end of a link: reads batches, runs them, and writes their outcomes, in order.
+
+Single-threaded and blocking. Its answer is in the link before the next batch begins, so that its
+death loses only the running batch. A hand-over has several batches because they were predicted to
+be short: if they take longer, each answer is signalled at once, and batches that have not begun are
+returned.
+
+A link is a stream socket, maybe to another machine: values are plain, and nothing is unpickled.
+``processes/child.py`` has more: it shares memory with the engine.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from time import monotonic
+from typing import Any, Final, Protocol
+
+from penstock.executors.local import TURN
+from penstock.executors.transport.frames import Frame, FrameError, FrameReader, Kind, header
+from penstock.executors.transport.marshalling import batches_in, outcomes_out, output
+from penstock.executors.transport.values import (
+    Array,
+    Blob,
+    Decoder,
+    OnlyPickledError,
+    Ref,
+    decode,
+    encode,
+)
+from penstock.executors.work import BoundOp, run_batch
+from penstock.ops.failures import cannot_send
+from penstock.request import Batch, CloseReason, Outcome, Sample
+
+_AT_ONCE: Final = 256 << 10
+_MOST_BODY: Final = (1 << 32) - 1
+_MOST_WORDS: Final = 8 << 10  # most characters of the reason of a failed start; a guess
+_SLOW: Final = 200e-6  # seconds of a batch, from which on its answer is signalled at once
+_DO_NOT_WAIT: Final = int(socket.MSG_DONTWAIT)
+
+UNOPENED: Final = object()
+"""Stands for a value that could not be unpickled."""
+
+_log = logging.getLogger(__name__)
+
+
+class Progress(Protocol):
+    """Shows the engine what runs.
+
+    Attributes:
+        number: of the running batch.
+        started: the start of the running ``process`` call in monotonic seconds; None between calls.
+    """
+
+    number: int
+    started: float | None
+
+
+class Shared(Protocol):
+    """Memory that a worker shares with the engine, for large outputs."""
+
+    def begin(self, grant: int) -> None:
+        """Begin a hand-over, with a slab for the outputs; 0 is none."""
+
+    def place(self, array: Array) -> Ref | None:
+        """Put an output array there; None if it does not fit."""
+
+    def end(self) -> list[int]:
+        """End a hand-over; returns the slabs that now belong to the op."""
+
+
+class _Reported:
+    """The progress of a worker without a status page: a frame for the start of each call, if the
+    engine limits their time.
+    """
+
+    def __init__(self, send: Callable[[Sequence[bytes]], None]) -> None:
+        self.number = 0
+        self.limited = False
+        self._send = send
+        self._started: float | None = None
+
+    @property
+    def started(self) -> float | None:
+        return self._started
+
+    @started.setter
+    def started(self, when: float | None) -> None:
+        self._started = when
+        if when is not None and self.limited:
+            self._send([header(Kind.CALL, self.number, 0)])
+
+
+class _Nothing:
+    """No shared memory."""
+
+    def begin(self, grant: int) -> None:
+        return
+
+    def place(self, array: Array) -> Ref | None:
+        return None
+
+    def end(self) -> list[int]:
+        return []
+
+
+class _Running(Batch):
+    """The running batch, whose calls the engine sees."""
+
+    __slots__ = ("_progress",)
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        super().__init__([Sample(0, {}, 0.0)], CloseReason.FULL, 0.0)
+
+    @property
+    def started(self) -> float | None:
+        return self._progress.started
+
+    @started.setter
+    def started(self, when: float | None) -> None:
+        self._progress.started = when
+
+
+class Child:
+    """The worker's end of the protocol; waits for the engine's HELLO.
+
+    Args:
+        link: the socket, blocking.
+        answer_bytes: most bytes of an answer outside of shared memory.
+
+    Attributes:
+        decides: whether this worker decides how requests are batched, and reports it.
+    """
+
+    _progress: Progress
+    _shared: Shared
+
+    def __init__(self, link: socket.socket, answer_bytes: int = _MOST_BODY) -> None:
+        self._link = link
+        self._answer_bytes = answer_bytes
+        self._frames = FrameReader(_MOST_BODY)
+        self._queue: deque[Frame] = deque()
+        self._pickle: Callable[[Any], bytes] | None = None
+        self._outside: str | None = None  # a reader of its outputs that accepts only plain values
+        self._unopened: str | None = None  # why a value of the current batch could not be unpickled
+        self._greeted = self._ended = False  # ended: no more batches are run
+        self.decides = False
+        self._decided: Callable[[Any], None] = lambda batching: None
+        self._writable = select.poll()
+        self._writable.register(link, select.POLLOUT)
+        self._prepare()
+        while not (self._greeted or self._ended):
+            self._read()
+        if self._ended:
+            raise ConnectionResetError("the engine has ended")
+        self._begin()
+        self._running = _Running(self._progress)
+
+    def _prepare(self) -> None:
+        """Make what reading frames needs."""
+        self._decoder = Decoder(open_blob=_refuse)
+        self._shared = _Nothing()
+
+    def _begin(self) -> None:
+        """Make what running batches needs, after HELLO."""
+        self._progress = _Reported(self._send)
+
+    def _prepare_for(self, op: BoundOp, outside: str | None) -> None:
+        """The arguments of ``serve``."""
+        assert isinstance(self._progress, _Reported)
+        self._progress.limited = op.options.timeout is not None
+        self._outside = outside or "the engine"
+
+    def step(self, doing: str) -> None:
+        """Report the current step of the start, as a text."""
+        self._send_message(Kind.STEP, doing)
+
+    def ready(self, loaded: dict[str, Any]) -> None:
+        """Report that the model is open and ``init_op`` has run, and what was loaded."""
+        self._send_message(Kind.READY, loaded)
+
+    def failed(self, text: str) -> None:
+        """Report a failed start."""
+        self._send_message(Kind.FAILED, text[:_MOST_WORDS])
+
+    def serve(
+        self,
+        op: BoundOp,
+        outside: str | None = None,
+        decided: Callable[[Any], None] = lambda batching: None,
+    ) -> None:
+        """Run batches until the engine sends STOP or closes the socket.
+
+        Args:
+            op: the worker's copy of the op.
+            outside: a reader of its outputs that accepts only plain values and arrays, if any.
+            decided: called with another worker's decision how requests are batched.
+        """
+        self._decided = decided
+        self._prepare_for(op, outside)
+        while self._queue or not self._ended:
+            if self._queue:
+                self._run_all(op, self._queue.popleft())
+            else:
+                self._read()
+
+    def _run_all(self, op: BoundOp, frame: Frame) -> None:
+        progress, running = self._progress, self._running
+        progress.number = number = first = frame.number  # a crash in reading counts for the first
+        self._unopened = None
+        *value, grant = self._decoder.decode(frame.body)
+        last = first + len(value[0] or value[2]) - 1
+        self._shared.begin(grant)
+        left = TURN
+        for samples in batches_in(value, monotonic()):
+            if left <= 0.0:
+                samples = running.samples = []
+                self._leave_rest(number, value)
+                return
+            progress.number = number
+            running.samples = samples
+            running.began = None
+            running.prepared = running.processed = 0.0
+            outcomes = self._outcomes(op, samples)
+            for sample in samples:
+                sample.inputs = {}
+            body = self._body(op, outcomes)
+            pieces = [header(Kind.DONE, number, sum(map(len, body))), *body]
+            if number == last:
+                outcomes = []
+                samples = running.samples = []
+                pieces = [*self._kept(), *pieces]
+            self._send(pieces)
+            # To wake the engine for each of many short batches would keep it from other work.
+            if number == last or running.ran > _SLOW:
+                self._wake()
+            left -= running.ran
+            number += 1
+
+    def _leave_rest(self, number: int, value: list[Any]) -> None:
+        value[2].clear()
+        self._send([*self._kept(), header(Kind.REST, number, 0)])
+        self._wake()
+
+    def _kept(self) -> list[bytes]:
+        """KEPT frames for the slabs in which the op still holds arrays."""
+        return [header(Kind.KEPT, each, 0) for each in self._shared.end()]
+
+    def _outcomes(self, op: BoundOp, samples: list[Sample]) -> list[Outcome]:
+        batch = self._running
+        if self._unopened is None:
+            return run_batch(op, batch)
+        # Samples whose values could all be unpickled run.
+        why, batch.samples = self._unopened, [s for s in samples if not _holds_unopened(s.inputs)]
+        ran = iter(run_batch(op, batch) if batch.samples else ())
+        opened = set(map(id, batch.samples))
+        lost = [each for each in samples if id(each) not in opened]
+        refusal = Outcome(None, cannot_send(op.name, why, lost, op.label))
+        return [next(ran) if id(each) in opened else refusal for each in samples]
+
+    def _body(self, op: BoundOp, outcomes: list[Outcome]) -> list[bytes | memoryview]:
+        """The encoded outcomes; an outcome that cannot be encoded is replaced by its error."""
+        samples = self._running.samples
+        with suppress(FrameError):
+            return self._encoded(outcomes_out(self._running, outcomes))
+        sendable = [
+            self._sendable(op, each, sample) for each, sample in zip(outcomes, samples, strict=True)
+        ]
+        try:
+            return self._encoded(outcomes_out(self._running, sendable))
+        except FrameError as error:  # each could be sent, but all together are too large
+            refusal = Outcome(
+                None, cannot_send(op.name, f"its outputs: {error}", samples, op.label)
+            )
+            return self._encoded(outcomes_out(self._running, [refusal] * len(samples)))
+
+    def _sendable(self, op: BoundOp, outcome: Outcome, sample: Sample) -> Outcome:
+        """The outcome, or the error that it cannot be sent."""
+        if outcome.error is not None:
+            return outcome
+        where = "its output"
+        try:
+            for key, value in output(outcome.value or {}).items():
+                where = f"its output {key!r}"
+                self._allowed(encode(value, pickle=self._pickle))
+        except FrameError as error:
+            text = f"{where}: {error}"
+            if isinstance(error, OnlyPickledError):
+                text += f" to {self._outside}: only ops that run in processes could unpickle it"
+            return Outcome(None, cannot_send(op.name, text, [sample], op.label))
+        return outcome
+
+    def _encoded(self, value: Any) -> list[bytes | memoryview]:
+        return self._allowed(encode(value, place=self._shared.place, pickle=self._pickle))
+
+    def _allowed(self, body: list[bytes | memoryview]) -> list[bytes | memoryview]:
+        length = sum(map(len, body))
+        if length > self._answer_bytes:
+            raise FrameError(f"{length} bytes are more than the {self._answer_bytes} allowed")
+        return body
+
+    def _send_message(self, kind: Kind, value: Any) -> None:
+        body = encode(value)
+        self._send([header(kind, 0, sum(map(len, body))), *body])
+        self._wake()
+
+    def _send(self, pieces: Sequence[bytes | memoryview]) -> None:
+        data: bytes | memoryview
+        for data in [b"".join(pieces)] if sum(map(len, pieces)) <= _AT_ONCE else pieces:
+            while data:
+                try:
+                    sent = self._link.send(data, _DO_NOT_WAIT)
+                except BlockingIOError:  # the engine was not signalled, so it does not read
+                    self._wake()
+                    self._writable.poll()
+                    continue
+                data = memoryview(data)[sent:] if sent < len(data) else b""
+
+    def _wake(self) -> None:
+        """Wake the engine, if it does not watch the link."""
+
+    def _read(self) -> None:
+        """Read and handle the engine's frames."""
+        data = self._receive()
+        if not data:
+            self._ended = True
+            self._queue.clear()
+            return
+        for frame in self._frames.receive(data):
+            self._frame_received(frame)
+
+    def _receive(self) -> bytes:
+        return self._link.recv(_AT_ONCE)
+
+    def _frame_received(self, frame: Frame) -> None:
+        match frame.kind:
+            case Kind.RUN:
+                self._queue.append(frame)
+            case Kind.HELLO:
+                self.decides = frame.number == 1
+                self._greeted = True
+            case Kind.BATCHING:
+                self._decided(decode(frame.body))
+            case Kind.STOP:
+                self._ended = True
+
+
+def _holds_unopened(value: Any) -> bool:
+    """Whether a part of the value could not be unpickled."""
+    if isinstance(value, dict):
+        return any(map(_holds_unopened, (*value, *value.values())))
+    if isinstance(value, list | tuple):
+        return any(map(_holds_unopened, value))
+    return value is UNOPENED
+
+
+def _refuse(blob: Blob) -> Any:
+    raise FrameError(f"a pickle of type {blob.type_name} is not opened here")
