@@ -7,20 +7,35 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 
 from penstock.api.application import Route
 from penstock.api.baidu_std import BaiduStd
 from penstock.api.errors import failed, refusal
 from penstock.api.grpc import Grpc
+from penstock.api.health import Health
 from penstock.api.http import Http
+from penstock.api.oip import OpenInferenceApplication
 from penstock.api.router import Router
+from penstock.batching.batcher import Batcher, BatchPolicy
 from penstock.door.exchange import Exchange
 from penstock.door.limits import DoorLimits
+from penstock.engine.engine import Engine
+from penstock.engine.graph import ServedGraph
 from penstock.errors import RequestError
+from penstock.executors.work import WorkOptions
+from penstock.instrument import Instrument, RequestInfo
+from penstock.protocols import standard_messages as messages
 from penstock.protocols.status import STATUS, CustomExceptionCode, GrpcCode, Status
+from penstock.tensor import Signature, TensorSpec
+from penstock.testing.clock import ManualClock
+from penstock.testing.executor import FakeExecutor
+from tests.api.recorded_exchange import RecordedExchange, grpc_head
 from tests.door.site import Site
+from tests.graph.test_dag import plan_of
 from tests.kit import baidu_std, http1
+from tests.kit.frames import message
 from tests.kit.http2 import call, linked
 
 SIZE = 1 << 20
@@ -50,8 +65,8 @@ class Door:
     site: Site
 
 
-def tell(call: Any, message: bytes) -> None:
-    text = b"%d for %b" % (len(message), call.caller.encode())
+def tell(call: Any, body: bytes) -> None:
+    text = b"%d for %b" % (len(body), call.caller.encode())
     call.reply(200, (), text) if hasattr(call.route, "pattern") else call.reply(text)
 
 
@@ -149,3 +164,39 @@ def test_a_fault_of_the_admission_admits_nobody(
     monkeypatch.setattr(door.doorkeeper, "admit", admit)
     assert by_http(door.site.port, b"abc")[0] == 500
     assert "no table of keys" in caplog.text
+
+
+class Witness(Instrument):
+    def __init__(self) -> None:
+        self.callers: list[Any] = []
+        self.admits = asyncio.Event()
+
+    def admitted(self, request: RequestInfo, now: float) -> None:
+        self.callers.append(request.caller)
+        self.admits.set()
+
+
+async def test_each_request_of_a_stream_has_the_caller_of_the_stream() -> None:
+    engine, witness, doorkeeper = Engine(ManualClock()), Witness(), Doorkeeper()
+    spec = TensorSpec(name="x", alias="x", dtype=np.dtype("float32"), shape=(None,))
+    signature = Signature(inputs=(spec,), outputs=(spec,))
+    graph = ServedGraph(engine, plan_of({"op": ["@"]}, "op"), "model", declared=lambda: signature)
+    queue, worker = Batcher(BatchPolicy()), FakeExecutor(1)
+    graph.add_op("op", queue=queue, executor=worker, options=WorkOptions())
+    engine.add(graph)
+    engine.instruments.install(witness)
+    service = OpenInferenceApplication(engine, Health())
+    router = Router(service.routes(), max_message_bytes=SIZE, admission=doorkeeper)
+    request_class, _ = messages.inference_messages("ModelInfer")
+    request = request_class(model_name="model")
+    request.inputs.add(name="x", datatype="FP32", shape=[1]).contents.fp32_contents.append(1.5)
+    doorkeeper.caller = "ann"
+    exchange = RecordedExchange(grpc_head(f"/{messages.INFERENCE}/ModelStreamInfer"))
+    receiver = router.begin(exchange)
+    assert receiver is not None
+    receiver.data(exchange, message(request.SerializeToString()), False)
+    async with asyncio.timeout(5):
+        await witness.admits.wait()
+    assert witness.callers == ["ann"]
+    assert exchange.on_gone is not None
+    exchange.on_gone()  # ends the stream's task

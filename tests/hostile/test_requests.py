@@ -146,8 +146,9 @@ def is_correct(case: Case, undecodable: bool, document: dict[str, Any]) -> bool:
 
 def test_every_bad_value_gets_its_answer_on_both_ports(service: ServiceProcess) -> None:
     wrong = []
+    cases = [*bad_values()]  # before connecting: this takes as long as an idle connection may live
     with connected(service.http_port, 120) as connection, linked(service.rpc_port) as link:
-        for case in bad_values():
+        for case in cases:
             if case.body is not None:
                 connection.send(request(case.body))
                 reply = connection.reply()
