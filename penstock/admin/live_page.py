@@ -94,7 +94,7 @@ class LivePage:
     def __init__(self, engines: AllEngines, access: Access) -> None:
         self._engines = engines
         self._access = access
-        self._page, self._headers = page("ui.html")
+        self._page, self._headers = page("ui/page.html")
         self._making: asyncio.Task[Any] | None = None
 
     def routes(self) -> Iterator[Http]:

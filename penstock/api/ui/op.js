@@ -1,0 +1,58 @@
+'use strict';
+// One op in the panel.
+
+function openOp(key) {
+  opened = key;
+  showOp();
+  openPanel();
+}
+
+function showOp() {
+  const span = interval();
+  if (!span.now.ops.has(opened)) return;
+  const at = figures(opened, span);
+  const { op } = at;
+  const graph = span.now.status.graphs.find((each) => each.ops.some((one) => keyOf(each, one) === opened));
+  const parts = [
+    ['queue', 'queue', at.wait], ['transfer-in', 'transfer', at.transfer], ['preprocess', 'preprocess', at.preprocess],
+    ['process', 'process', at.process], ['postprocess', 'postprocess', at.postprocess],
+  ];
+  const whole = parts.reduce((sum, [, , ms]) => sum + (ms || 0), 0);
+  const times = tableSection(`Means of the last ${WINDOW} seconds`, 'Mean time of each part',
+    parts.map(([kind, title, ms]) => tableRow([swatch(kind), title], numberCell(time(ms)), numberCell(share(ms || 0, whole)))));
+  times.querySelector('table').before(stack(parts.map(([kind, , ms]) => [kind, ms])));
+  const closed = Object.entries(op.reasons).sort((a, b) => b[1] - a[1]);
+
+  say(byId('panel-title'), `Op ${op.name}`);
+  byId('panel-body').replaceChildren(
+    factsOf(graph, at),
+    times,
+    make('section', {}, make('h3', {}, 'Rows in a batch, since the start'), columns(op.rows.classes)),
+    tableSection('Close reasons of batches, since the start', 'Close reasons of batches',
+      closed.map(([why, batches]) => tableRow(why, numberCell(count(batches)), numberCell(share(batches, op.batches))))));
+}
+
+function factsOf(graph, at) {
+  const { op } = at;
+  const changes = Object.entries(op.worker_changes).map(([what, number]) => `${what} ${number}`).join(', ');
+  const batchedBy = op.batching.by ?? 'nothing: one request at a time';
+  const window = op.batching.window ? ` within ${time(1000 * op.batching.window)}` : '';
+  return make('dl', { class: 'facts' },
+    fact('State', `${MARK[at.state]} ${WORD[at.state]}`),
+    fact('Graph', called(graph)),
+    fact('After', op.inputs.length ? op.inputs.join(', ') : 'the request'),
+    fact('Requests', `${rate(at.rate)} per second, ${count(op.samples)} in all`),
+    fact('Batches', `${rate(at.batchRate)} per second, ${count(op.batches)} in all`),
+    fact('Requests in a batch', at.size === null ? '–' : digits(at.size, 1)),
+    fact('Largest batch', `${op.batching.batch_size}${window}`),
+    op.batching.why ? fact('Batched by', `${batchedBy}, since ${op.batching.why}`) : null,
+    fact('In its queue', count(op.waiting)),
+    fact('Workers', `${at.busy} of ${op.workers} busy`),
+    fact('Worker changes', changes || '–'),
+    fact('Errors', count(op.errors || 0)),
+    fact('Timeouts', count(op.timeouts)),
+    fact('Deaths of workers', count(op.deaths)),
+    op.elements ? fact('Padding', `${share(op.filled_in, op.elements)} of the elements`) : null,
+    op.process?.memory ? fact('Memory of its workers', bytes(op.process.memory)) : null,
+    op.model ? fact('Model', op.model) : null);
+}

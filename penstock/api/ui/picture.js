@@ -1,0 +1,224 @@
+'use strict';
+// The picture of the graphs: drawn once for a form of them, then only its texts and classes change.
+
+const COMPACT = 40;           // ops from which on they are drawn small
+const END = 26;               // width of the marks for the request and the answer
+
+let drawn = null;             // what the picture shows: its form, and the nodes by key
+let zoom = null;              // a scale, 'fit', or null: as it fits, but legible
+
+function isNarrow() { return innerWidth <= 640; }
+
+function formOf(status) {
+  const graphs = status.graphs.map(({ name, version, ops }) => [name, version, ops.map((op) => [op.name, op.inputs])]);
+  return JSON.stringify([isNarrow(), graphs]);
+}
+
+// Drawing.
+
+function drawPicture(status) {
+  const focused = document.activeElement?.dataset?.key;
+  const ops = status.graphs.reduce((sum, graph) => sum + graph.ops.length, 0);
+  drawn = { form: formOf(status), nodes: new Map(), edges: [], graphs: [], compact: ops > COMPACT, natural: 0 };
+  byId('picture').replaceChildren(...status.graphs.map((graph) => drawGraph(graph)));
+  const first = drawn.nodes.values().next().value;
+  const at = drawn.nodes.get(focused);
+  if (at || first) (at || first).group.setAttribute('tabindex', '0');
+  if (at) at.group.focus({ preventScroll: true });
+  scale();
+  toBegin();
+}
+
+function drawGraph(graph) {
+  const down = isNarrow() && graph.ops.length > 1;
+  const small = drawn.compact;
+  const [w, h] = small ? [136, 42] : [184, 84];
+  const [between, beside] = down ? [small ? 26 : 34, 10] : [small ? 34 : 52, small ? 9 : 16];
+  const { rows, inputs, outputs, depth, place } = layers(graph);
+
+  // Along the graph and across it; `xy` turns them to the direction in which it is drawn.
+  const along = down ? h : w;
+  const across = down ? w : h;
+  const most = Math.max(1, ...rows.map((row) => row.length));
+  const length = END + between + rows.length * (along + between) + END + 4;
+  const width = most * (across + beside) - beside + 8;
+  const middle = width / 2;
+  const xy = ([a, b]) => (down ? [b, a] : [a, b]);
+  const at = (i) => [END + between + 2 + depth[i] * (along + between), middle + place[i] * (across + beside) - across / 2];
+  const out = (i) => [at(i)[0] + along, at(i)[1] + across / 2];
+  const into = (i) => [at(i)[0], at(i)[1] + across / 2];
+  const begin = [2 + END, middle];
+  const finish = [length - END - 2, middle];
+  const [W, H] = xy([length, width]);
+  const svg = draw('svg', { width: W, height: H, viewBox: `0 0 ${W} ${H}`, role: 'presentation' });
+
+  const edge = (key, a, b, names) => {
+    const half = (a[0] + b[0]) / 2;
+    const [p, q, r, s] = [a, [half, a[1]], [half, b[1]], b].map(xy);
+    const element = draw('path', { class: 'edge', d: `M${p} C${q} ${r} ${s}` });
+    drawn.edges.push({ element, key, names });
+    svg.append(element);
+  };
+  graph.ops.forEach((op, i) => {
+    const key = keyOf(graph, op);
+    for (const from of inputs[i]) edge(key, out(from), into(i), [graph.ops[from].name, op.name]);
+    if (!inputs[i].length) edge(key, begin, into(i), [op.name]);
+    if (!outputs[i].length) edge(key, out(i), finish, [op.name]);
+  });
+  for (const [where, text, name] of [[begin[0] - END, 'in', 'request'], [finish[0], 'out', 'answer']]) {
+    const [x, y] = xy([where, middle - END / 2]);
+    svg.append(draw('rect', { class: 'end', x, y, width: END, height: END, rx: END / 2 }, draw('title', {}, name)),
+      draw('text', { class: 'endtext', x: x + END / 2, y: y + 17, 'text-anchor': 'middle' }, text));
+  }
+  graph.ops.forEach((op, i) => svg.append(drawNode(graph, op, xy(at(i)), w, h, small)));
+
+  drawn.natural = Math.max(drawn.natural, W);
+  const facts = make('span', { class: 'soft' });
+  const title = make('h3', {}, called(graph), graph.version && graph.version !== '1' ? ` version ${graph.version}` : '');
+  const canvas = make('div', { class: 'canvas' }, svg);
+  drawn.graphs.push({ svg, W, H, facts, canvas, down });
+  return make('section', { class: 'graph' }, make('header', {}, title, facts), canvas);
+}
+
+function drawNode(graph, op, [x, y], w, h, small) {
+  const key = keyOf(graph, op);
+  const name = shortName(graph, op);
+  const room = Math.floor((w - 30) / 6.9);  // characters that fit
+  const text = (kind, tx, ty, end) => draw('text', { class: kind, x: tx, y: ty, 'text-anchor': end ? 'end' : 'start' });
+  const node = {
+    op: op.name, width: w,
+    mark: text('state', 9, small ? 17 : 22), name: text('name', 24, small ? 17 : 22),
+    rate: text('small', 9, small ? 33 : 42), right: text('small state', w - 9, small ? 33 : 42, true),
+    spark: small ? null : draw('polyline', { class: 'spark' }), busy: small ? null : text('small', w - 9, 66, true),
+    used: draw('rect', { class: 'used', x: 7, y: h - 6, width: 0, height: 2.5 }),
+  };
+  node.name.textContent = name.length > room ? `${name.slice(0, room - 1)}…` : name;
+  node.group = draw('g', {
+    class: 'node', role: 'button', tabindex: '-1', transform: `translate(${x} ${y})`, 'data-key': key,
+    onclick: () => openOp(key),
+  }, draw('title', {}, name), draw('rect', { class: 'box', width: w, height: h, rx: 7 }),
+  draw('rect', { class: 'track', x: 7, y: h - 6, width: w - 14, height: 2.5 }), node.used,
+  node.mark, node.name, node.rate, node.right, node.spark && draw('g', { transform: 'translate(9 50)' }, node.spark), node.busy);
+  drawn.nodes.set(key, node);
+  return node.group;
+}
+
+// Size.
+
+/** Scroll to the entry of requests. */
+function toBegin() {
+  for (const { canvas, down } of drawn.graphs) {
+    if (down) canvas.scrollLeft = (canvas.scrollWidth - canvas.clientWidth) / 2;
+    else canvas.scrollTop = (canvas.scrollHeight - canvas.clientHeight) / 2;
+  }
+}
+
+function scale() {
+  const room = byId('picture').clientWidth;
+  const fits = Math.min(1, room / Math.max(1, drawn.natural));
+  // A large graph is scrolled, because it would be illegible if it were scaled down.
+  const used = zoom === null ? Math.max(fits, drawn.compact ? 0.8 : 0.72) : zoom === 'fit' ? fits : zoom;
+  drawn.scale = used;
+  for (const each of drawn.graphs) {
+    set(each.svg, 'width', Math.round(each.W * used));
+    set(each.svg, 'height', Math.round(each.H * used));
+    const { canvas } = each;
+    const scrolls = canvas.scrollWidth > canvas.clientWidth + 1 || canvas.scrollHeight > canvas.clientHeight + 1;
+    canvas.toggleAttribute('data-scrolls', scrolls);
+  }
+}
+
+for (const each of document.querySelectorAll('[data-zoom]')) {
+  each.addEventListener('click', () => {
+    if (!drawn) return;
+    const by = { in: 1.25, out: 0.8 }[each.dataset.zoom];
+    zoom = by ? Math.min(2.5, Math.max(0.1, drawn.scale * by)) : 'fit';
+    scale();
+  });
+}
+
+// Showing.
+
+function showPicture() {
+  const span = interval();
+  const { status } = span.now;
+  if (!drawn || drawn.form !== formOf(status)) drawPicture(status);
+  const rates = new Map();
+  for (const [key, node] of drawn.nodes) {
+    const at = figures(key, span);
+    rates.set(key, at.rate);
+    showNode(node, key, at);
+  }
+  for (const each of drawn.edges) {
+    set(each.element, 'class', `edge${rates.get(each.key) > 0 ? ' flows' : ''}${each.names.some(matches) ? '' : ' dim'}`);
+  }
+  status.graphs.forEach((graph, i) => say(drawn.graphs[i].facts, graphFacts(graph, span)));
+}
+
+function showNode(node, key, at) {
+  const queue = `queue ${count(at.op.waiting)}`;
+  const faults = at.faults ? several(at.faults, 'error') : null;
+  const busy = `${at.busy}/${at.op.workers}`;
+  set(node.group, 'class', `node is-${at.state}${matches(node.op) ? '' : ' dim'}`);
+  say(node.mark, MARK[at.state]);
+  say(node.rate, `${rate(at.rate)}/s`);
+  if (node.spark) {
+    say(node.right, faults || queue);
+    say(node.busy, `busy ${busy}`);
+    set(node.spark, 'points', line(series((each) => each.ops.get(key)?.samples ?? 0), node.width - 84, 18, 45));
+  } else {
+    say(node.right, faults || `${queue} · ${busy}`);
+  }
+  set(node.used, 'width', ((node.width - 14) * (at.op.workers ? at.busy / at.op.workers : 0)).toFixed(1));
+  set(node.group, 'aria-label', `${node.op}: ${WORD[at.state]}, ${rate(at.rate)} per second, `
+    + `${several(at.op.waiting, 'request')} in its queue, ${at.busy} of ${at.op.workers} workers busy`);
+}
+
+function graphFacts(graph, span) {
+  const from = span.from.status.graphs.find((each) => each.name === graph.name && each.version === graph.version);
+  const ended = from ? Math.max(0, total(graph.requests.answers) - total(from.requests.answers)) : 0;
+  const each = span.seconds > 0 ? `${rate(ended / span.seconds)} per second` : '';
+  const mean = ended > 0 ? `, ${time(1000 * (graph.requests.seconds.sum - from.requests.seconds.sum) / ended)}` : '';
+  const state = graph.state === 'serving' ? '' : `${graph.state}, `;
+  return `${state}${each}${mean}, ${count(graph.inside)} inside`;
+}
+
+// Keys.
+
+/** The nearest node in a direction, or null. */
+function nearest(node, [right, below]) {
+  const middle = ({ group }) => {
+    const box = group.getBoundingClientRect();
+    return [box.left + box.width / 2, box.top + box.height / 2];
+  };
+  const [x, y] = middle(node);
+  let best = Infinity;
+  let found = null;
+  for (const each of drawn.nodes.values()) {
+    const [a, b] = middle(each);
+    const forward = (a - x) * right + (b - y) * below;
+    const aside = Math.abs((a - x) * below) + Math.abs((b - y) * right);
+    if (forward > 4 && forward + 2 * aside < best) { best = forward + 2 * aside; found = each; }
+  }
+  return found;
+}
+
+byId('picture').addEventListener('keydown', (event) => {
+  const key = event.target.dataset?.key;
+  if (key === undefined || !drawn) return;
+  if (event.key === 'Enter' || event.key === ' ') {
+    event.preventDefault();
+    openOp(key);
+    return;
+  }
+  const node = drawn.nodes.get(key);
+  const all = [...drawn.nodes.values()];
+  const to = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] }[event.key];
+  const next = to ? nearest(node, to) : { Home: all[0], End: all[all.length - 1] }[event.key];
+  if (!next) return;
+  event.preventDefault();
+  node.group.setAttribute('tabindex', '-1');
+  next.group.setAttribute('tabindex', '0');
+  next.group.focus();
+  next.group.scrollIntoView({ block: 'nearest', inline: 'nearest' });
+});

@@ -1,0 +1,679 @@
+"""The scripts of the live page one by one in a real Chromium: each with the scripts that it uses,
+and with states of a service that are written here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from penstock.api.html import page as page_text
+from tests.peers.browser import Page, browsing
+from tests.services.process import ROOT
+
+FOLDER = ROOT / "penstock/api/ui"
+HTML = (FOLDER / "page.html").read_text()
+SCRIPTS = re.findall('<script src="(.+).js"></script>', HTML)
+ELEMENTS = ("words", "names", "answers", "elements", "charts")
+"""What most parts use."""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    with browsing(tmp_path_factory.mktemp("browser")) as found:
+        yield found
+
+
+@pytest.fixture
+def page(browser: Page) -> Page:
+    browser.open("about:blank")
+    browser.until("location.href === 'about:blank' && typeof byId === 'undefined'")
+    browser.console_errors.clear()
+    return browser
+
+
+def load(page: Page, *names: str) -> None:
+    """The page's elements and style, and these scripts only."""
+    tree = page.call("Page.getFrameTree")["frameTree"]["frame"]["id"]
+    style = f"<style>{(FOLDER / 'page.css').read_text()}</style>"
+    html = re.sub("<script.*</script>|<link rel=.stylesheet.*>", "", HTML)
+    page.call("Page.setDocumentContent", frameId=tree, html=html.replace("</head>", style))
+    for name in names:
+        page.evaluate((FOLDER / f"{name}.js").read_text() + "\n;0")
+
+
+def op(name: str, *inputs: str, **changes: Any) -> dict[str, Any]:
+    """An op in a service's status: one idle worker, nothing counted yet."""
+    counted = {"samples": 0, "batches": 0, "timeouts": 0, "deaths": 0, "errors": 0, "transfer": 0}
+    return {
+        "name": name, "inputs": list(inputs), "workers": 1, "idle": 1, "waiting": 0, **counted,
+        "queue": {"sum": 0, "classes": {}}, "rows": {"classes": {"<= 1": 0}}, "reasons": {},
+        "seconds": {"preprocess": 0, "process": 0, "postprocess": 0}, "worker_changes": {},
+        "batching": {"batch_size": 4, "window": 0, "by": None, "why": None},
+        **changes,
+    }  # fmt: skip
+
+
+def graph(name: str | None, *ops: dict[str, Any]) -> dict[str, Any]:
+    ended = {"answers": {"ok": 0}, "seconds": {"sum": 0}}
+    return {
+        "name": name, "version": "1", "state": "serving", "inside": 0, "requests": ended,
+        "ops": list(ops),
+    }  # fmt: skip
+
+
+def status(*graphs: dict[str, Any], answered: int = 0, **changes: Any) -> dict[str, Any]:
+    return {
+        "ready": True, "why": "ok", "engines": 1, "graphs": list(graphs), "refusals": {},
+        "requests": {"admitted": answered, "answered": answered, "inside": 1, "waiting": 0},
+        "answers": {"ok": answered}, "seconds": {"sum": 0.01 * answered, "classes": {}},
+        **changes,
+    }  # fmt: skip
+
+
+def remember(page: Page, at: float, state: dict[str, Any]) -> None:
+    page.evaluate(f"remember({json.dumps({'at': at, 'status': state})})")
+
+
+def values(page: Page, *expressions: str) -> list[Any]:
+    found = page.evaluate(f"JSON.stringify([{', '.join(expressions)}])")
+    return list(json.loads(found))
+
+
+def texts(page: Page, selector: str) -> list[str]:
+    found = page.evaluate(f"[...document.querySelectorAll({selector!r})].map((x) => x.textContent)")
+    return list(found)
+
+
+CHAIN = graph("shop", op("shop/first"), op("last", "shop/first"))
+FIRST, LAST = (f"shop\n1\n{name}" for name in ("shop/first", "last"))
+
+
+def busy_chain(page: Page) -> None:
+    """Two answers, ten seconds apart: the first op has run 40 requests in 10 batches."""
+    remember(page, 100, status(CHAIN))
+    times = {"preprocess": 0.1, "process": 2.0, "postprocess": 0.4}
+    worked = op(
+        "shop/first", samples=40, batches=10, workers=2, idle=0, waiting=3, transfer=0.05,
+        queue={"sum": 0.4, "classes": {"<= 0.1": 40}}, seconds=times,
+        reasons={"window": 9, "size": 1}, rows={"classes": {"<= 1": 2, "<= 4": 8}},
+    )  # fmt: skip
+    failed = op("last", "shop/first", errors=2)
+    remember(page, 110, status(graph("shop", worked, failed), answered=40))
+
+
+# Without elements.
+
+
+def test_every_script_of_the_folder_is_part_of_the_page() -> None:
+    assert sorted(SCRIPTS) == sorted(path.stem for path in FOLDER.glob("*.js"))
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("[0, 9999, 12345, 123456, 2500000].map(count)", ["0", "9,999", "12.3k", "123k", "2.5M"]),
+        ("[0, 0.25, 9.96, 10.4, 20000].map(rate)", ["0", "0.3", "10.0", "10", "20.0k"]),
+        ("[null, NaN, 0, 0.0123].map(time)", ["–", "–", "0 ms", "0.012 ms"]),
+        ("[0.5, 12.34, 123.4].map(time)", ["0.50 ms", "12.3 ms", "123 ms"]),
+        ("[1234, 12345].map(time)", ["1.23 s", "12.3 s"]),
+        ("[0.4, 89, 120].map(ago)", ["now", "89 s ago", "2 min ago"]),
+        ("[2048, 3 << 20, 1.5 * (1 << 30)].map(bytes)", ["2 KiB", "3 MiB", "1.50 GiB"]),
+        ("[several(1, 'op'), several(2, 'op')]", ["1 op", "2 ops"]),
+        ("[share(1, 4), share(1, 0)]", ["25 %", "–"]),
+    ],
+)
+def test_numbers_are_short_texts(page: Page, expression: str, expected: list[str]) -> None:
+    load(page, "words")
+    assert values(page, expression) == [expected]
+
+
+def test_ops_of_a_named_graph_have_short_names_and_a_filter(page: Page) -> None:
+    load(page, "names")
+    page.evaluate("filter = 'fir'")
+    given = f"({json.dumps(CHAIN)})"
+    assert values(
+        page,
+        f"{given}.ops.map((op) => shortName({given}, op))",
+        f"{given}.ops.map((op) => keyOf({given}, op))",
+        "['shop/First', 'last'].map(matches)",
+        "[called({name: 'shop'}), called({name: null})]",
+    ) == [["first", "last"], [FIRST, LAST], [True, False], ["shop", "any name"]]
+
+
+def test_figures_are_differences_over_the_interval(page: Page) -> None:
+    load(page, "names", "answers")
+    busy_chain(page)
+    page.evaluate(f"var at = figures({FIRST!r}, interval())")
+    assert values(page, "at.rate", "at.batchRate", "at.size", "at.busy") == [4, 1, 4, 2]
+    assert values(page, "at.wait", "at.transfer", "at.process") == [10, 5, 200]
+    assert values(page, "at.state", f"figures({LAST!r}, interval()).state") == ["queue", "errors"]
+    assert values(page, "series((each) => each.status.requests.answered)", "means()") == [
+        [4],
+        [pytest.approx(0.01)],
+    ]
+
+
+def test_the_interval_is_a_window_of_seconds_and_old_answers_are_dropped(page: Page) -> None:
+    load(page, "names", "answers")
+    for second in range(100):
+        remember(page, second, status(answered=second))
+    assert values(page, "interval().seconds", "past.length", "past[0].at") == [5, 90, 10]
+    remember(page, 100, status(answered=3))  # another process: its counters begin at 0
+    assert values(page, "past.length", "interval().seconds") == [1, 0]
+
+
+def test_the_quantile_is_of_the_answers_in_the_interval(page: Page) -> None:
+    load(page, "names", "answers")
+    before = {"classes": {"<= 0.1": 1000}}
+    after = {"classes": {"> 10": 5, "<= 0.1": 1094, "<= 10": 1, "<= 1": 0}}
+    page.evaluate(f"var [a, b] = {json.dumps([{'seconds': after}, {'seconds': before}])}")
+    page.evaluate(
+        "var of = (part) => { const q = quantile(a, b, part); return [q.above, q.bound]; }"
+    )
+    assert values(page, "of(0.94)", "of(0.95)", "of(1)", "quantile(b, b, 0.5)") == [
+        [False, 0.1],
+        [False, 10],
+        [True, 10],
+        None,
+    ]
+
+
+def test_layers_follow_the_inputs_and_edges_do_not_cross(page: Page) -> None:
+    load(page, "layers")
+    crossed = graph(
+        "g", op("a"), op("b"), op("of_b", "b"), op("of_a", "a"), op("end", "of_b", "of_a")
+    )
+    page.evaluate(f"var found = layers({json.dumps(crossed)})")
+    assert values(page, "found.depth", "found.inputs") == [
+        [0, 0, 1, 1, 2],
+        [[], [], [1], [0], [2, 3]],
+    ]
+    place = page.evaluate("found.place")
+    assert (place[0] < place[1]) == (place[3] < place[2])
+    assert place[4] == 0
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        ({"type": "string", "examples": ["rose"], "default": "x"}, "rose"),
+        ({"type": "integer", "minimum": 3}, 3),
+        ({"type": ["number", "null"]}, 0),
+        ({"enum": ["a", "b"]}, "a"),
+        ({"anyOf": [{"type": "boolean"}, {"type": "null"}]}, False),
+        ({"type": "array", "items": {"const": 7}, "minItems": 2}, [7, 7]),
+        ({"type": "array"}, []),
+        ({"$ref": "#/parts/a~1b"}, {"c": ""}),
+        ({"$ref": "#/parts/circle"}, {}),
+        ({"properties": {"x": {"$ref": "#/parts/nested"}}}, {"x": {"x": {"must": ""}}}),
+        ({}, {}),
+    ],
+)
+def test_a_sample_fits_its_schema(page: Page, schema: Any, expected: Any) -> None:
+    load(page, "sample")
+    text = {"type": "string"}
+    inner = {"properties": {"must": text, "may": text}, "required": ["must"]}
+    parts = {
+        "a/b": {"type": "object", "properties": {"c": text}},
+        "circle": {"$ref": "#/parts/circle"},
+        "nested": {"properties": {"x": inner}},
+    }
+    document = json.dumps({"parts": parts})
+    assert values(page, f"sample({document}, {json.dumps(schema)})") == [expected]
+
+
+# Elements.
+
+
+def test_elements_are_made_of_attributes_listeners_and_children(page: Page) -> None:
+    load(page, "elements")
+    page.evaluate("var clicked = 0")
+    page.evaluate("var made = link('<b>', () => { clicked += 1; }, { id: 'x', title: null })")
+    page.evaluate("made.click()")
+    assert values(page, "clicked", "made.outerHTML") == [
+        1,
+        '<button class="plain" id="x">&lt;b&gt;</button>',
+    ]
+    children = "make('p', {}, ['a', null], false, undefined, 'b').textContent"
+    assert values(page, children, "draw('g').namespaceURI === SVG") == ["ab", True]
+
+
+def test_equal_texts_and_attributes_are_not_set_again(page: Page) -> None:
+    load(page, "elements")
+    page.evaluate("var at = byId('health'), seen = new MutationObserver(() => {})")
+    page.evaluate("seen.observe(at, {childList: true, attributes: true})")
+    equal, other = "'Connecting …'), set(at, 'class', 'soft'", "'ready'), set(at, 'class', 'good'"
+    assert page.evaluate(f"say(at, {equal}), seen.takeRecords().length") == 0
+    assert page.evaluate(f"say(at, {other}), seen.takeRecords().length") == 2
+
+
+def test_the_newest_value_of_a_line_is_at_the_right(page: Page) -> None:
+    load(page, "words", "elements", "charts")
+    assert values(page, "line([0, 5, 10], 100, 20, 12)", "line([], 9, 9)") == [
+        "80.0,19.0 90.0,10.0 100.0,1.0",
+        "",
+    ]
+
+
+def test_a_histogram_is_a_list_and_a_stack_has_shares(page: Page) -> None:
+    load(page, "words", "elements", "charts")
+    page.evaluate("byId('panel-body').append(columns({'<= 1': 5, '> 1': 10}))")
+    assert texts(page, "[role=listitem]") == ["5≤ 1", "10> 1"]
+    assert texts(page, ".columns i") == ["", ""]
+    heights = "[...document.querySelectorAll('.columns i')].map((x) => x.style.height)"
+    grown = "[...stack([['queue', 1], ['run', null], ['process', 3]]).children]"
+    shares = f"{grown}.map((x) => x.style.flexGrow)"
+    assert values(page, heights, shares) == [["1.1rem", "2.2rem"], ["0.25", "0.75"]]
+
+
+def test_the_tiles_show_the_service_as_a_whole(page: Page) -> None:
+    load(page, *ELEMENTS, "service")
+    remember(page, 0, status())
+    page.evaluate("showWhole()")
+    assert texts(page, ".tile dd:not(.more)") == ["0 per second", "– ", "1 request", "0 per second"]
+    assert values(page, "byId('health').textContent", "byId('health').className") == [
+        "● ready",
+        "good",
+    ]
+    state = status(
+        answered=20, ready=False, why="no worker", engines=2, answers={"ok": 15, "busy": 5},
+        refusals={"full": 7}, seconds={"sum": 0.25, "classes": {"<= 0.1": 20}},
+    )  # fmt: skip
+    remember(page, 10, state)
+    page.evaluate("showWhole()")
+    assert texts(page, ".tile dd:not(.more)") == [
+        "2.0 per second",
+        "12.5 ms",
+        "1 request",
+        "1.2 per second",
+    ]
+    more = ["20 answered since the start", "95 % ≤ 100 ms", "0 of them wait for admission"]
+    assert texts(page, ".tile dd.more") == [*more, "full 7, busy 5"]
+    assert values(page, "byId('health').textContent", "byId('spoken').textContent") == [
+        "▲ not ready: no worker, 2 engines",
+        "not ready: no worker, 2 engines",
+    ]
+
+
+# Ops.
+
+
+def test_the_panel_shows_an_op_and_is_closed(page: Page) -> None:
+    load(page, *ELEMENTS, "panel", "op")
+    busy_chain(page)
+    page.evaluate(f"openOp({FIRST!r})")
+    assert values(page, "byId('panel').open", "byId('panel-title').textContent") == [
+        True,
+        "Op shop/first",
+    ]
+    facts = dict(zip(texts(page, ".facts dt"), texts(page, ".facts dd"), strict=True))
+    assert facts["State"] == "▲ queue grows or stands"
+    assert (facts["Requests"], facts["Workers"]) == (
+        "4.0 per second, 40 in all",
+        "2 of 2 busy",
+    )
+    assert "Padding" not in facts
+    assert texts(page, "#panel tr") == [
+        "queue10.0 ms4 %",
+        "transfer5.00 ms2 %",
+        "preprocess10.0 ms4 %",
+        "process200 ms75 %",
+        "postprocess40.0 ms15 %",
+        "window990 %",
+        "size110 %",
+    ]
+    assert page.evaluate("document.querySelector('.stack').nextElementSibling.tagName") == "TABLE"
+    page.evaluate("byId('close').click()")
+    page.until("opened === null && !byId('panel').open")
+
+
+def open_picture(page: Page) -> None:
+    load(page, *ELEMENTS, "layers", "panel", "op", "picture")
+    busy_chain(page)
+    page.evaluate("showPicture()")
+
+
+def test_the_picture_shows_states_rates_and_flows(page: Page) -> None:
+    open_picture(page)
+    labels = "[...document.querySelectorAll('.node')].map((x) => x.getAttribute('aria-label'))"
+    first, last = page.evaluate(labels)
+    assert first == (
+        "shop/first: queue grows or stands, 4.0 per second, 3 requests in its queue, "
+        "2 of 2 workers busy"
+    )
+    assert last.startswith("last: errors, 0 per second")
+    assert texts(page, ".node text") == [
+        *("▲", "first", "4.0/s", "queue 3", "busy 2/2"),
+        *("■", "last", "0/s", "2 errors", "busy 0/1"),
+    ]
+    assert page.evaluate("document.querySelectorAll('.edge').length") == 3
+    flows = "drawn.edges.filter((each) => each.element.matches('.flows')).map((each) => each.names)"
+    assert values(page, flows) == [[["shop/first"]]]  # the edge from the request
+    page.evaluate("filter = 'last', showPicture()")
+    assert page.evaluate("document.querySelector('.node.dim text.name').textContent") == "first"
+
+
+def test_keys_move_in_the_picture_and_open_an_op(page: Page) -> None:
+    open_picture(page)
+    page.evaluate("document.querySelector('.node[tabindex=\"0\"]').focus()")
+    page.evaluate(
+        "var press_ = (key) => document.activeElement.dispatchEvent("
+        "new KeyboardEvent('keydown', {key, bubbles: true}))"
+    )
+    focused = "document.activeElement.dataset.key"
+    assert page.evaluate(focused) == FIRST
+    for key, at in (("ArrowRight", LAST), ("ArrowRight", LAST), ("Home", FIRST), ("End", LAST)):
+        page.evaluate(f"press_({key!r})")
+        assert page.evaluate(focused) == at
+    assert page.evaluate("document.querySelectorAll('.node[tabindex=\"0\"]').length") == 1
+    page.evaluate("press_('Enter')")
+    assert values(page, "opened", "byId('panel').open") == [LAST, True]
+
+
+def test_the_picture_is_drawn_again_only_for_another_form(page: Page) -> None:
+    open_picture(page)
+    page.evaluate("var node = document.querySelector('.node')")
+    remember(page, 111, status(CHAIN, answered=50))
+    page.evaluate("showPicture()")
+    assert page.evaluate("node.isConnected")
+    page.evaluate("document.querySelector('[data-zoom=in]').click()")
+    assert page.evaluate("zoom === drawn.scale && zoom > 1")
+    remember(page, 112, status(graph("shop", op("shop/first")), answered=50))
+    page.evaluate("showPicture()")
+    assert values(page, "node.isConnected", "drawn.nodes.size") == [False, 1]
+
+
+def test_the_table_is_sorted_by_a_column_and_filtered(page: Page) -> None:
+    load(page, *ELEMENTS, "panel", "op", "table")
+    busy_chain(page)
+    page.evaluate("showTable()")
+    assert texts(page, "#table tbody tr") == [
+        "first▲ queue4.0310.0 ms4.0 of 45.00 ms10.0 ms200 ms40.0 ms2 of 20",
+        "last■ errors00––––––0 of 12",
+    ]
+    page.evaluate("document.querySelector('[data-column=\"11\"]').click()")  # errors
+    assert texts(page, "#table tbody th") == ["last", "first"]
+    page.evaluate("document.querySelector('[data-column=\"11\"]').click()")
+    assert texts(page, "#table tbody th") == ["first", "last"]
+    assert page.evaluate("document.querySelector('[aria-sort=ascending]').textContent") == "Errors"
+    page.evaluate("filter = 'last', showTable()")
+    assert texts(page, "#table tbody th") == ["last"]
+
+
+def test_the_ops_are_shown_as_a_picture_or_a_table(page: Page) -> None:
+    load(page, *ELEMENTS, "layers", "panel", "op", "picture", "table", "graphs")
+    page.evaluate("byId('as-table').click()")  # before the first answer
+    busy_chain(page)
+    page.evaluate("showOps()")
+    assert values(page, "byId('picture').hidden", "byId('table').hidden") == [True, False]
+    page.evaluate("byId('as-picture').click()")
+    assert values(page, "byId('picture').hidden", "byId('table').hidden") == [False, True]
+    page.evaluate("byId('filter').value = ' FIRST'")
+    page.evaluate("byId('filter').dispatchEvent(new Event('input'))")
+    assert values(page, "byId('matches').textContent", "byId('graphs-title').textContent") == [
+        "1 of 2 ops",
+        "Graph",
+    ]
+
+
+# Requests.
+
+
+def timeline(number: str | None = "7", **changes: Any) -> dict[str, Any]:
+    """A request of 100 ms, which has waited in the queue of its op."""
+    parts = [("queue", 20, 50), ("process", 50, 70), ("process", 70, 80)]
+    batch = {
+        "number": 3, "worker": 0, "closed": "size", "rows": 4, "requests": ["7", "8"],
+        "elements": 10, "filled_in": 5, "timed_out": False, "errors": 1,
+    }  # fmt: skip
+    step = {
+        "op": "first", "attempt": 2, "batch": batch,
+        "parts": [{"name": name, "begin": begin, "end": end} for name, begin, end in parts],
+    }  # fmt: skip
+    return {
+        "id": number, "ms": 100, "ago": 3, "method": "POST", "route": "/shop", "graph": "shop",
+        "status": 200, "error": None, "text": None, "engine": 0, "log_id": "5", "longest": None,
+        "traceparent": None, "unpack": 5, "entry": 15, "ops": 60, "between": 10, "pack": 10,
+        "steps": [step], **changes,
+    }  # fmt: skip
+
+
+def load_timeline(page: Page, request: dict[str, Any]) -> None:
+    load(page, *ELEMENTS, "service", "panel", "access", "timeline")
+    page.evaluate(f"showTimeline({json.dumps(request)})")
+
+
+def test_a_timeline_has_sums_lanes_and_steps(page: Page) -> None:
+    load_timeline(page, timeline())
+    assert texts(page, "#sums td:nth-child(3)") == ["5 %", "15 %", "60 %", "10 %", "10 %", "100 %"]
+    assert texts(page, ".lane > span:first-child") == ["", "unpack", "first (attempt 2)", "pack"]
+    assert texts(page, ".axis .rail span") == ["0 ms", "25.0 ms", "50.0 ms", "75.0 ms", "100 ms"]
+    segments = "[...document.querySelectorAll('.seg')].map((x) => [x.style.left, x.style.width])"
+    assert page.evaluate(segments) == [
+        ["0%", "5%"], ["5%", "15%"], ["20%", "30%"], ["50%", "20%"], ["70%", "10%"], ["90%", "10%"],
+    ]  # fmt: skip
+    legend = ["entry: it waited until the graph had room", "queue", "process"]
+    assert texts(page, ".legend li") == legend
+    assert texts(page, "#panel .scroll tbody tr") == [
+        "first attempt 230.0 ms30.0 msNo. 3, worker 0, closed by size, 2 requests, 4 rows"
+        ", padding 50 %, 1 of 2 failedrequests 7 8"
+    ]
+
+
+def test_a_refused_request_has_its_text_and_no_steps(page: Page) -> None:
+    text = "<b>full</b>"
+    load_timeline(page, timeline(None, error="busy", text=text, steps=None))
+    assert texts(page, "#panel h2, #panel .note") == ["A refused request", text]
+    assert "✕ busy" in texts(page, ".facts dd")
+    assert page.evaluate("document.querySelector('#panel :is(b, .gantt)')") is None
+
+
+def test_requests_are_listed_with_a_button_for_more(page: Page) -> None:
+    load(page, *ELEMENTS, "service", "panel", "access", "timeline", "requests")
+    slow = timeline("1", ms=200, longest={"op": "first", "part": "queue", "ms": 30})
+    refused = timeline(None, error="busy", status=503)
+    found = {"slowest": [slow], "failed": [], "latest": [refused, *[timeline()] * 11]}
+    page.evaluate(f"lists = {json.dumps(found)}, showRequests()")
+    assert texts(page, "#requests tbody tr") == [
+        "1200 ms✓ 200first: queue, 30.0 msPOST /shop (shop)3 s ago"
+    ]
+    page.evaluate("document.querySelector('[data-list=failed]').click()")
+    assert texts(page, "#requests") == ["No request has failed."]
+    page.evaluate("document.querySelector('[data-list=latest]').click()")
+    more = "document.querySelector('[data-request=all]')"
+    assert values(page, f"{more}.textContent") == ["Show all 12"]
+    assert page.evaluate("document.querySelectorAll('#requests tbody tr').length") == 10
+    page.evaluate(f"{more}.focus(), {more}.click()")
+    assert page.evaluate("document.querySelectorAll('#requests tbody tr').length") == 12
+    assert values(page, "document.activeElement.textContent") == ["Show fewer"]
+    page.evaluate("document.querySelector('.bad-row button').click()")  # it has no id to ask for
+    assert texts(page, "#panel h2") == ["A refused request"]
+
+
+# With a service.
+
+
+class Service:
+    """Answers the page's queries with written answers.
+
+    Attributes:
+        answers: status and value by method and path.
+        asked: method, path, authorization and body of each query that was answered from them.
+    """
+
+    def __init__(self) -> None:
+        self.answers: dict[str, tuple[int, Any]] = {}
+        self.asked: list[tuple[str, str | None, bytes]] = []
+        self.url = ""
+
+
+@contextmanager
+def serving() -> Iterator[Service]:
+    service = Service()
+    body, fields = page_text("ui/page.html")
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path == "/ui":
+                self.send_response(200)
+                for name, value in fields:
+                    self.send_header(name.decode(), value.decode())
+                self.end_headers()
+                self.wfile.write(body)
+            else:
+                self.answer()
+
+        def do_POST(self) -> None:
+            self.answer()
+
+        def answer(self) -> None:
+            key = f"{self.command} {self.path}"
+            sent = self.rfile.read(int(self.headers.get("content-length", 0)))
+            service.asked.append((key, self.headers.get("authorization"), sent))
+            code, value = service.answers.get(key, (404, {"message": "unknown"}))
+            self.send_response(code)
+            self.send_header("content-type", "application/json")
+            self.end_headers()
+            self.wfile.write(value if isinstance(value, bytes) else json.dumps(value).encode())
+
+        def log_message(self, *_: Any) -> None:
+            """Nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        service.url = f"http://127.0.0.1:{server.server_address[1]}"
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield service
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture
+def service(page: Page) -> Iterator[Service]:
+    with serving() as found:
+        state = {"at": 1.0, "status": status(CHAIN)}
+        found.answers["GET /ui/state"] = 200, state
+        found.answers["GET /ui/requests"] = 200, {"slowest": [], "failed": [], "latest": []}
+        yield found
+        page.open("about:blank")
+        page.until("location.href === 'about:blank'")
+
+
+def test_the_page_shows_a_service_within_its_security_policy(page: Page, service: Service) -> None:
+    page.open(f"{service.url}/ui")
+    page.until("document.querySelectorAll('.node').length === 2")
+    page.until("lists !== null && byId('route').value === '/shop'")
+    assert values(page, "byId('title').textContent", "byId('health').textContent") == [
+        "shop",
+        "● ready",
+    ]
+    assert [each for each in page.console_errors if "openapi.json" not in each] == []
+    page.evaluate(
+        "var denied = 0;"
+        "addEventListener('securitypolicyviolation', () => { denied += 1; });"
+        "document.body.append(make('script', {}, 'var injected = 1'))"
+    )
+    page.until("denied === 1")
+    assert page.evaluate("typeof injected") == "undefined"
+
+
+def test_the_theme_is_kept_for_the_next_visit(page: Page, service: Service) -> None:
+    page.open(f"{service.url}/ui")
+    page.until("typeof byId !== 'undefined' && document.readyState === 'complete'")
+    page.evaluate("byId('theme').value = 'dark'")
+    page.evaluate("byId('theme').dispatchEvent(new Event('change')), window.old = true")
+    assert page.evaluate("document.documentElement.style.colorScheme") == "dark"
+    page.open(f"{service.url}/ui")
+    page.until("window.old === undefined && document.readyState === 'complete'")
+    assert values(page, "byId('theme').value", "document.documentElement.style.colorScheme") == [
+        "dark",
+        "dark",
+    ]
+
+
+def test_without_access_the_page_asks_for_the_token_or_says_why(
+    page: Page, service: Service
+) -> None:
+    good = service.answers["GET /ui/state"]
+    service.answers["GET /ui/state"] = 401, {"message": "no token"}
+    page.open(f"{service.url}/ui#token=a%20wrong%20one")
+    page.until("document.getElementById('refused-text')?.textContent === 'The token is wrong.'")
+    assert values(page, "location.hash", "byId('main').hidden", "byId('login').hidden") == [
+        "",
+        True,
+        False,
+    ]
+    assert service.asked[0][1] == "Bearer a wrong one"
+    service.answers["GET /ui/state"] = 403, {"message": "only for this machine"}
+    page.evaluate("byId('token').value = 'right', byId('login').requestSubmit()")
+    page.until("byId('refused-text').textContent === 'only for this machine.'")
+    assert page.evaluate("byId('login').hidden")
+    service.answers["GET /ui/state"] = good
+    page.evaluate("byId('token').value = 'right', byId('login').requestSubmit()")
+    page.until("!byId('main').hidden && byId('refused').hidden && token === null")
+
+
+def test_a_request_is_sent_and_its_answer_shown(page: Page, service: Service) -> None:
+    schema = {"type": "object", "properties": {"x": {"type": "integer"}}}
+    content = {"application/json": {"schema": schema}}
+    described = {"example": {"value": {"key": ["words"]}}}
+    paths = {
+        "/{name}/{method}": {"post": {"requestBody": {"content": content}}},
+        "/shop": {
+            "post": {
+                "requestBody": {
+                    "content": {"application/json": {"schema": {}, "examples": described}}
+                }
+            }
+        },
+        "/livez": {"get": {}},
+    }
+    service.answers["GET /openapi.json"] = 200, {"info": {"title": "Flowers"}, "paths": paths}
+    service.answers["POST /shop"] = 200, {"y": 1}
+    service.answers["POST /any/prediction"] = 500, b"not JSON"
+    page.open(f"{service.url}/ui")
+    page.until("document.title === 'Flowers live' && byId('route').value === '/shop'")
+    assert page.evaluate("routes.map((each) => each.path)") == ["/any/prediction", "/shop"]
+    assert json.loads(page.evaluate("byId('body').value")) == {"key": ["words"]}
+    page.evaluate("byId('send').requestSubmit()")
+    page.until("document.querySelector('#answer .result') !== null")
+    assert texts(page, "#answer .status, #answer .result") == ["✓ 200 OK", '{\n  "y": 1\n}']
+    page.evaluate("byId('its-timeline').click()")
+    page.until("document.querySelector('#panel .note')?.textContent === 'unknown'")
+    page.evaluate("byId('close').click()")
+    page.evaluate("byId('route').value = '/any/prediction'")
+    page.evaluate("byId('route').dispatchEvent(new Event('change'))")
+    assert json.loads(page.evaluate("byId('body').value")) == {"x": 0}
+    page.evaluate("byId('send').requestSubmit()")
+    page.until("document.querySelector('#answer .bad') !== null")
+    assert texts(page, "#answer .result") == ["not JSON\n(this is no JSON)"]
+
+
+def test_the_page_follows_the_service_and_pauses(page: Page, service: Service) -> None:
+    page.open(f"{service.url}/ui")
+    page.until("document.getElementById('health')?.textContent === '● ready'")
+    service.answers["GET /ui/state"] = 503, {"message": "busy"}
+    page.until("byId('health').textContent === '✕ disconnected, retrying'")
+    assert page.evaluate("document.body.classList.contains('gone')")
+    service.answers["GET /ui/state"] = 200, {"at": 2.0, "status": status(CHAIN, answered=9)}
+    page.until("document.querySelector('.tile .more').textContent.startsWith('9 answered')")
+    assert not page.evaluate("document.body.classList.contains('gone')")
+    page.evaluate("byId('pause').click()")
+    assert values(page, "byId('health').textContent", "byId('pause').ariaPressed") == [
+        "‖ paused",
+        "true",
+    ]
+    page.until("!running")
+    service.answers["GET /ui/state"] = 200, {"at": 3.0, "status": status(seconds=None)}
+    page.evaluate("byId('pause').click()")
+    page.until("byId('health').textContent.startsWith('✕ not shown: ')")
