@@ -57,6 +57,7 @@ PURE = (
     "penstock.protocols",
     "penstock.graph",
     "penstock.batching",
+    "penstock.door.polling",
     "penstock.executors.workers.restarts",
     "penstock.executors.transport",
     "penstock.bench.report",
@@ -92,8 +93,6 @@ IMPURE_MODULES = {
 # To be removed.
 CIRCLES = {
     "penstock.client.call": "penstock.client.endpoint_channel",
-    "penstock.door.exchange": "penstock.door.state",
-    "penstock.door.state": "penstock.door.connection",
     "penstock.engine.graph": "penstock.engine.engine",
     "penstock.engine.submission": "penstock.engine.graph",
 }

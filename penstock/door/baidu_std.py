@@ -16,7 +16,8 @@ from time import monotonic
 from typing import Final
 
 from penstock.door.connection import Connection
-from penstock.door.exchange import STOPPING, DoorExchange, Peer, guarded
+from penstock.door.door_exchange import DoorExchange, guarded
+from penstock.door.exchange import STOPPING, Peer
 from penstock.door.state import DoorState
 from penstock.protocols.baidu_std import (
     MessageBegun,
@@ -61,25 +62,18 @@ class BaiduStdExchange(DoorExchange):
     def __init__(
         self, session: BaiduStdSession, meta: Meta, size: int, payload: bytes | None
     ) -> None:
-        shared = session.shared
         call = meta.call
         path = "/" if call is None else f"/{call.service}/{call.method}"
         head = RequestHead(
             "BRPC", path.encode(), (), version=BAIDU_STD, authority=b"", content_length=size
         )
-        super().__init__(head, shared.budget)
-        self.shared = shared
-        self.receiver = None
-        self.started = self.paused = False
-        self.over_limit = shared.calls > shared.max_calls
         self.meta = meta
-        self.whole = payload
         self._pieces: list[bytes] = []
         self._session = session
+        self.begin(session.shared, head, payload)
 
     @property
     def peer(self) -> Peer:
-        """See ``Exchange``."""
         return self._session.peer
 
     def respond(self, message: bytes) -> None:
@@ -119,32 +113,28 @@ class BaiduStdExchange(DoorExchange):
         *,
         close: bool = False,
     ) -> None:
-        """See ``Exchange``: an error's body is its text."""
+        """An error's body is its text."""
         if status < 400:
             self.respond(body)
         else:
             self.fail_call(_code_of_http(status), body.decode(errors="replace"))
 
     def start(self, status: int, headers: Headers) -> None:
-        """See ``Exchange``. An answer is one message: ``finish`` joins its pieces."""
+        """An answer is one message: ``finish`` joins its pieces."""
         self.started = True
         self.status = status
 
     def send(self, piece: bytes) -> None:
-        """See ``Exchange``."""
         if not self.over:
             self._pieces.append(piece)
 
     def finish(self, trailers: Headers = ()) -> None:
-        """See ``Exchange``."""
         self.reply(self.status, (), b"".join(self._pieces))
 
     def abort(self) -> None:
-        """See ``Exchange``."""
         self.fail_call(BrpcCode.EINTERNAL, "the answer was broken off")
 
     def refuse(self, status: int, text: str) -> None:
-        """See ``DoorExchange``."""
         if self.over:
             return
         on_gone, self.on_gone = self.on_gone, None
@@ -153,24 +143,21 @@ class BaiduStdExchange(DoorExchange):
             guarded(on_gone)
 
     def close(self) -> None:
-        """See ``DoorExchange``."""
         super().close()
         self._pieces.clear()
         self._session.ended(self)
 
     @property
     def unsent(self) -> int:
-        """See ``Exchange``; counts the output of all calls of the connection."""
+        """Counts the output of all calls of the connection."""
         return 0 if self.over else self._session.unsent()
 
     def pause(self) -> None:
-        """See ``Exchange``."""
         self.paused = True
         self._session.update_reading()
 
     def resume(self) -> None:
-        """See ``Exchange``."""
-        self.paused = False
+        super().resume()
         self._session.mark()
 
 
@@ -187,7 +174,6 @@ class BaiduStdSession(Connection):
 
     __slots__ = (
         "_arriving",
-        "_backlog_bytes",
         "_calls",
         "_core",
         "_draining",
@@ -215,7 +201,6 @@ class BaiduStdSession(Connection):
         self._partial_message = -1  # number of the message with an incomplete meta
         self._partial_since = inf
         self._has_backlog = False  # the reader may have further events
-        self._backlog_bytes = 0  # bytes in the reader, as counted in the budget
         self._resuming = False
         self._draining = False  # new calls are refused with ELOGOFF
         self._stopped = False  # further input is discarded
@@ -225,7 +210,6 @@ class BaiduStdSession(Connection):
     # Input.
 
     def data_received(self, data: bytes) -> None:
-        """See ``asyncio.Protocol``."""
         if not self.closing:
             self._core.receive(data)
             self._take()
@@ -235,7 +219,6 @@ class BaiduStdSession(Connection):
         return self.lagging or (self._arriving is None and len(self._calls) >= self._most)
 
     def wants_data(self) -> bool:
-        """See ``Connection``."""
         arriving = self._arriving
         return not (
             self._stopped
@@ -293,28 +276,16 @@ class BaiduStdSession(Connection):
         meta, size, payload = event
         if meta.call is None:
             raise ProtocolBroken("the message is no request")
-        shared = self.shared
-        shared.counters.requests += 1
-        shared.calls += 1
         exchange = BaiduStdExchange(self, meta, size, payload)
         self._calls.add(exchange)
         if payload is None:
             self._arriving = exchange
-            self._payload_deadline = exchange.body_deadline = shared.sweeper.now + shared.body_time
+            self._payload_deadline = exchange.body_deadline
         if self._draining:
             exchange.refuse(503, STOPPING)
             return
-        try:
-            receiver = shared.application.begin(exchange)
-            if receiver is not None and not exchange.over:
-                exchange.receiver = receiver
-                if payload is not None:
-                    receiver.data(exchange, payload, True)
-                else:
-                    exchange.body_deadline = min(exchange.body_deadline, exchange.deadline)
-                    self.due = min(self.due, exchange.body_deadline)
-        except Exception:  # noqa: BLE001 - only this request fails
-            exchange.fail()
+        exchange.serve()
+        self.due = min(self.due, exchange.body_deadline)
 
     def _deliver(self, event: PayloadPart) -> None:
         exchange = self._arriving
@@ -324,11 +295,7 @@ class BaiduStdSession(Connection):
         else:
             self._payload_deadline += len(event.data) / self.shared.limits.body_pace
             exchange.arrived(len(event.data))
-        if exchange.receiver is not None:
-            try:
-                exchange.receiver.data(exchange, event.data, event.ended)
-            except Exception:  # noqa: BLE001 - only this request fails
-                exchange.fail()
+        exchange.deliver(event.data, event.ended)
 
     def _stop(self) -> None:
         """Stop reading, and close the connection when the open calls have been answered."""
@@ -341,7 +308,7 @@ class BaiduStdSession(Connection):
         """Continue in the next turn of the loop. At the maximum of calls, or while the client does
         not read, the next flush calls this again.
         """
-        self._count_backlog(self._core.kept)
+        self.count_input(self._core.kept)
         if not (self._resuming or self._is_full):
             self._resuming = True
             asyncio.get_running_loop().call_soon(self._resume)
@@ -350,12 +317,6 @@ class BaiduStdSession(Connection):
         self._resuming = False
         if not self.closing:
             self._take()
-
-    def _count_backlog(self, count: int) -> None:
-        budget = self.shared.budget
-        budget.release(self._backlog_bytes)
-        budget.add(count)
-        self._backlog_bytes = count
 
     # Output.
 
@@ -367,7 +328,6 @@ class BaiduStdSession(Connection):
             self._stop()
 
     def flush(self) -> None:
-        """See ``Connection``."""
         self.dirty = False
         try:
             self._write()
@@ -375,8 +335,8 @@ class BaiduStdSession(Connection):
                 return
             if self._has_backlog:
                 self._wait_for_turn()
-            elif self._backlog_bytes:
-                self._count_backlog(0)
+            elif self._input:
+                self.count_input(0)
             if self._leaving and not self._calls and self._may_end():
                 self.end(linger=True)
             else:
@@ -409,7 +369,6 @@ class BaiduStdSession(Connection):
     # Timeouts.
 
     def check(self, now: float) -> None:
-        """See ``Connection``."""
         shared = self.shared
         limits = shared.limits
         self.due = now + shared.period
@@ -445,27 +404,23 @@ class BaiduStdSession(Connection):
     # Shutdown.
 
     def gone(self) -> None:
-        """See ``Connection``."""
-        self._count_backlog(0)
+        self.count_input(0)
         for exchange in list(self._calls):
             self.shared.counters.gone += 1
             exchange.leave()
 
     def drain(self) -> None:
-        """See ``Connection``. The protocol can announce it only in the answer to a new call."""
+        """The protocol can announce it only in the answer to a new call."""
         self._draining = True
 
     def refuse_partial(self) -> None:
-        """See ``Connection``."""
         arriving = self._arriving
         if arriving is not None and arriving.awaits_body:
             arriving.refuse(503, STOPPING)
 
     def leave(self) -> None:
-        """See ``Connection``.
-
-        An idle connection stays open until ``last_head``: its client may have sent a call that has
-        not arrived yet, and learns from the answer that it must call another server.
+        """An idle connection stays open until ``last_head``: its client may have sent a call that
+        has not arrived yet, and learns from the answer that it must call another server.
         """
         self._draining = True
         self.due = min(self.due, self.shared.last_head)

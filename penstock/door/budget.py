@@ -182,11 +182,8 @@ class Reservation:
 
     def release(self) -> None:
         """Release everything; the exchange has ended."""
-        # ``ByteBudget.release``, inlined.
-        budget = self._budget
-        budget.used -= self.taken
-        assert budget.used >= 0, "more bytes were released than reserved"
-        budget.to_come -= self.to_come
+        self._budget.release(self.taken)
+        self._budget.to_come -= self.to_come
         self.taken = self.to_come = 0
 
     def _expect(self, count: int) -> None:

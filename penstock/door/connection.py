@@ -14,7 +14,7 @@ import socket
 import struct
 import sys
 import termios
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from http import HTTPStatus
@@ -22,7 +22,7 @@ from math import inf
 from typing import Final
 
 from penstock.door.exchange import HttpReply, Peer
-from penstock.door.state import DoorState, ListenerQuota
+from penstock.door.state import DoorState, ListenerQuota, Member
 
 _log = logging.getLogger(__name__)
 
@@ -82,16 +82,12 @@ class Pace:
         return now >= self._until
 
 
-class Connection(asyncio.Protocol, ABC):
-    """One connection; each subclass implements one protocol.
+class Connection(asyncio.Protocol, Member):
+    """One connection; each subclass implements one protocol. Further attributes as of ``Member``.
 
     Attributes:
-        quota: the listener's quota, if the connection is counted in it.
-        due: when the sweeper calls ``on_due``.
-        closing: the connection is shutting down: input is discarded, and no request is begun.
         dirty: a flush is scheduled in this turn.
         lagging: the client does not read output, so its input is not read.
-        counted: buffered output in bytes, as counted in the budget.
         piece: bytes of the largest piece written since the output was last empty.
         secure: the connection uses TLS.
         written: bytes written so far.
@@ -101,20 +97,17 @@ class Connection(asyncio.Protocol, ABC):
         "_backlog",
         "_backlog_size",
         "_cut",
+        "_input",
         "_linger_until",
         "_lingers",
         "_looked",
         "_peer",
         "_reader",
         "_reading",
-        "closing",
-        "counted",
         "dirty",
-        "due",
         "eof",
         "lagging",
         "piece",
-        "quota",
         "secure",
         "shared",
         "transport",
@@ -137,6 +130,7 @@ class Connection(asyncio.Protocol, ABC):
         self._backlog: deque[memoryview] = deque()
         self._backlog_size = 0
         self._cut = False
+        self._input = 0  # bytes of unprocessed input, as counted in the budget
         self._linger_until = 0.0
         self._lingers = False
         self._looked = 0.0
@@ -146,7 +140,6 @@ class Connection(asyncio.Protocol, ABC):
 
     @property
     def peer(self) -> Peer:
-        """The client."""
         if self._peer is None:
             name = self.transport.get_extra_info("peername")
             address, port = name[:2] if isinstance(name, tuple) else ("", 0)
@@ -156,30 +149,12 @@ class Connection(asyncio.Protocol, ABC):
     # Methods of subclasses.
 
     @abstractmethod
-    def flush(self) -> None:
-        """Write the pending output."""
-
-    @abstractmethod
     def check(self, now: float) -> None:
         """``due`` has passed, and the client reads: enforce timeouts, and set ``due``."""
 
     @abstractmethod
     def gone(self) -> None:
         """The connection is lost: notify its open exchanges."""
-
-    @abstractmethod
-    def drain(self) -> None:
-        """The door is draining: announce it to the client."""
-
-    @abstractmethod
-    def refuse_partial(self) -> None:
-        """No more requests are admitted: answer those that are incomplete."""
-
-    @abstractmethod
-    def leave(self) -> None:
-        """The door closes: end as soon as no exchange is open, and no first request is expected
-        (``DoorState.last_head``). Called after ``drain`` and ``refuse_partial``.
-        """
 
     def pending(self) -> int:
         """Bytes that are blocked by the peer's flow control."""
@@ -258,7 +233,6 @@ class Connection(asyncio.Protocol, ABC):
         return self._backlog_size + self.transport.get_write_buffer_size()
 
     def unread(self) -> int:
-        """Bytes that the client has not read, without those in the system's send buffer."""
         if self._cut:
             return 0
         return self.pending() + self.waiting() if self.lagging else self.pending()
@@ -289,7 +263,6 @@ class Connection(asyncio.Protocol, ABC):
         return int.from_bytes(fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
 
     def give_up(self) -> None:
-        """Drop output, and call ``count``: the budget is exceeded, and no connection holds more."""
         self.abort()
         self.count()
 
@@ -328,10 +301,16 @@ class Connection(asyncio.Protocol, ABC):
             else:
                 self.transport.pause_reading()
 
+    def count_input(self, count: int) -> None:
+        """Update the budget with the input that was read, but not yet processed."""
+        budget = self.shared.budget
+        budget.release(self._input)
+        budget.add(count)
+        self._input = count
+
     # Shutdown.
 
     def on_due(self, now: float) -> None:
-        """Enforce timeouts; called by the sweeper."""
         try:
             waiting = self.waiting()
             if not waiting:
@@ -392,7 +371,6 @@ class Connection(asyncio.Protocol, ABC):
             self.transport.close()
 
     def abort(self) -> None:
-        """Abort the connection; a client that has not read everything sees a reset."""
         self.closing = self._cut = True
         self.due = NEVER
         if self.waiting():

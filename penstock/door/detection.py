@@ -108,14 +108,14 @@ class ProtocolDetection(Connection):
             self.abort()
 
     def gone(self) -> None:
-        """See ``Connection``."""
+        """No request has begun."""
 
     def drain(self) -> None:
         """Do nothing: the protocol of an announcement is not known yet."""
 
     def refuse_partial(self) -> None:
-        """See ``Connection``; no request has begun."""
+        """No request has begun."""
 
     def leave(self) -> None:
-        """See ``Connection``. A new client may be about to send its first bytes."""
+        """A new client may be about to send its first bytes."""
         self.due = min(self.due, self.shared.last_head)

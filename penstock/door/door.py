@@ -41,7 +41,7 @@ _KEEPALIVE: Final = (
 )
 
 _FIRST_BYTES_TIMEOUT: Final = 0.5
-"""Seconds for a new client to send its first bytes while the door closes; a guess that covers a TLS
+"""Seconds for a new client to send its first bytes while the door closes; they cover a TLS
 handshake across a network."""
 
 

@@ -7,22 +7,16 @@ at once or later. All of it happens on the door's loop.
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from penstock.door.budget import ByteBudget, Reservation
 from penstock.protocols.heads import Headers, RequestHead
-
-if TYPE_CHECKING:
-    from penstock.door.state import DoorState
-
-_log = logging.getLogger(__name__)
 
 STOPPING: Final = "the service is shutting down"
 """The answer to requests that are incomplete when the door closes."""
@@ -219,118 +213,3 @@ class Exchange(Reservation, ABC):
     @abstractmethod
     def resume(self) -> None:
         """Let the sender continue."""
-
-
-class DoorExchange(Exchange):
-    """The base class of the exchanges of all protocols.
-
-    Attributes:
-        shared: the door's state.
-        started: a part of the answer has been sent.
-        paused: the application has paused the sender.
-        receiver: receives the body, or None.
-    """
-
-    __slots__ = ("paused", "receiver", "shared", "started")
-
-    shared: DoorState
-    receiver: Receiver | None
-    started: bool
-    paused: bool
-
-    def count_refusal(self, limit: Limit) -> None:
-        """See ``Exchange``."""
-        counters = self.shared.counters
-        if limit is Limit.BODY:
-            counters.bodies_too_large += 1
-        elif limit is Limit.BUDGET:
-            counters.bodies_refused += 1
-        elif limit is Limit.CALLS:
-            counters.calls_refused += 1
-        else:
-            counters.callers_refused += 1
-
-    def count_error(self, code: str) -> None:
-        """See ``Exchange``."""
-        answers = self.shared.counters.error_answers
-        answers[code] = answers.get(code, 0) + 1
-
-    def arrived(self, count: int) -> None:
-        """Extend the body's deadline: a part of the body has arrived."""
-        if self.body_deadline < inf:
-            later = self.body_deadline + count / self.shared.limits.body_pace
-            self.body_deadline = min(later, self.deadline)
-
-    @property
-    def awaits_body(self) -> bool:
-        """Whether the application waits for more of the request, with a timeout.
-
-        Stays true when the request is complete; the session knows that.
-        """
-        return not (
-            self.receiver is None or self.paused or self.started or self.body_deadline == inf
-        )
-
-    @abstractmethod
-    def refuse(self, status: int, text: str) -> None:
-        """Answer with this error, or abort an answer that was begun; notify the application."""
-
-    def fail(self) -> None:
-        """End this exchange because of the exception that is being handled."""
-        log_fault()
-        self.shared.counters.errors += 1
-        if not self.over:
-            self.refuse(500, "internal error")
-
-    def end_late(self) -> None:
-        """End this exchange because the rest of the body did not arrive in time."""
-        self.shared.counters.bodies_late += 1
-        if self.receiver is not None:
-            guarded(self.receiver.late, self)
-        if not self.over:
-            self.refuse(408, "the request took too long to arrive")
-
-    def close(self) -> None:
-        """End this exchange: the answer is complete. Drops callbacks that may refer to it."""
-        self.over = True
-        shared = self.shared
-        shared.calls -= 1
-        if not shared.calls:
-            shared.start_polling()
-        self.receiver = self.on_gone = self.on_writable = self.state = None
-        if self.taken:
-            self.release()
-        notify = shared.instruments.exchange_ended
-        if notify is not None:
-            notify(self, self.status, monotonic())
-
-    def leave(self, status: int = 0) -> None:
-        """Notify the application, once, that the client has disconnected.
-
-        Args:
-            status: status of the door's own answer; 0 for none.
-        """
-        if not self.over:
-            on_gone = self.on_gone
-            self.status = status
-            self.close()
-            if on_gone is not None:
-                guarded(on_gone)
-
-    def check_writable(self) -> None:
-        """Call ``on_writable`` if the client has read enough."""
-        if self.on_writable is not None and self.unsent <= WRITABLE:
-            guarded(self.on_writable)
-
-
-def guarded(call: Callable[..., Any], *arguments: Any) -> None:
-    """Call the application; its exceptions are logged here and have no further effect."""
-    try:
-        call(*arguments)
-    except Exception:  # noqa: BLE001 - applications must not raise here
-        log_fault()
-
-
-def log_fault() -> None:
-    """Log the exception that is being handled: it failed one request."""
-    _log.exception("a request failed inside penstock; please report this")

@@ -11,17 +11,11 @@ from __future__ import annotations
 import asyncio
 import select
 from collections.abc import Sequence
-from math import inf
-from time import monotonic
 from typing import Final
 
 from penstock.door.connection import HIGH_MARK, NEVER, PAUSE, Connection, wire
-from penstock.door.exchange import (
-    STOPPING,
-    WRITABLE,
-    DoorExchange,
-    Peer,
-)
+from penstock.door.door_exchange import DoorExchange
+from penstock.door.exchange import STOPPING, WRITABLE, Peer
 from penstock.door.state import DoorState
 from penstock.protocols.heads import HTTP_1_1, Headers, RequestHead
 from penstock.protocols.http1 import Event, Http1Connection, Http1Data, Http1Failed, Http1Head
@@ -38,7 +32,7 @@ _CHUNKS_PER_TURN: Final = 128
 """Maximum chunks of a body in one turn; a read may have tens of thousands of one byte each."""
 
 _PROBE_AFTER: Final = 0.025
-"""Seconds from the half-close to the probe; a guess: most answers are sent by then."""
+"""Seconds from the half-close to the probe; most answers are sent by then."""
 
 
 class Http1Exchange(DoorExchange):
@@ -50,15 +44,11 @@ class Http1Exchange(DoorExchange):
 
     __slots__ = ("_session", "ended")
 
-    # ``begin_exchange`` sets the attributes: for every request a function costs less.
-    __init__ = object.__init__
-
     ended: bool
     _session: Http1Session
 
     @property
     def peer(self) -> Peer:
-        """See ``Exchange``."""
         return self._session.peer
 
     def reply(
@@ -69,7 +59,6 @@ class Http1Exchange(DoorExchange):
         trailers: Headers = (),
         close: bool = False,
     ) -> None:
-        """See ``Exchange``."""
         if self.over:
             return
         if status >= 400:
@@ -96,17 +85,8 @@ class Http1Exchange(DoorExchange):
             session.answered = True
         else:
             session.conclude()
-        # ``close``, inlined.
-        self.over = True
-        shared.calls -= 1
-        if not (shared.calls or shared.polling_wanted):
-            shared.start_polling()
-        self.receiver = self.on_gone = self.on_writable = self.state = None
-        if self.taken:
-            self.release()
-        notify = shared.instruments.exchange_ended
-        if notify is not None:
-            notify(self, status, monotonic())
+        self.status = status
+        self.close()
         # Without a flush only if no other request is open: clients that get their answers together
         # also send their next requests together, and the engine can batch those.
         if answer is not None and not shared.calls:
@@ -118,7 +98,6 @@ class Http1Exchange(DoorExchange):
                 session.mark()
 
     def start(self, status: int, headers: Headers) -> None:
-        """See ``Exchange``."""
         if not self.over:
             session = self._session
             if not self.ended or self.shared.draining:
@@ -130,7 +109,6 @@ class Http1Exchange(DoorExchange):
             session.mark()
 
     def send(self, piece: bytes) -> None:
-        """See ``Exchange``."""
         if self.over:
             return
         session = self._session
@@ -146,7 +124,6 @@ class Http1Exchange(DoorExchange):
         session.mark()
 
     def finish(self, trailers: Headers = ()) -> None:
-        """See ``Exchange``."""
         if not self.over:
             session = self._session
             session.out.append(session.core.finish(trailers))
@@ -155,14 +132,12 @@ class Http1Exchange(DoorExchange):
             session.mark()
 
     def abort(self) -> None:
-        """See ``Exchange``."""
         if not self.over:
             self.status = 0
             self.close()
             self._session.close_incomplete()
 
     def refuse(self, status: int, text: str) -> None:
-        """See ``DoorExchange``."""
         self.leave(0 if self.started else status)
         if self.started:
             self._session.close_incomplete()
@@ -171,48 +146,17 @@ class Http1Exchange(DoorExchange):
 
     @property
     def unsent(self) -> int:
-        """See ``Exchange``."""
         return 0 if self.over else self._session.unsent()
 
     def pause(self) -> None:
-        """See ``Exchange``."""
         self.paused = True
         if not self.over:
             self._session.rearm()
 
     def resume(self) -> None:
-        """See ``Exchange``."""
-        self.paused = False
+        super().resume()
         if not self.over:
-            session = self._session
-            shared = self.shared
-            self.body_deadline = max(
-                self.body_deadline, shared.sweeper.after(shared.limits.body_timeout)
-            )
-            session.rearm()
-
-
-def begin_exchange(
-    session: Http1Session, head: RequestHead, ended: bool, whole: bytes | None
-) -> Http1Exchange:
-    """Create the exchange of a request whose head has arrived."""
-    shared = session.shared
-    exchange: Http1Exchange = Http1Exchange()
-    exchange.shared = shared
-    exchange._budget = shared.budget
-    exchange.taken = exchange.to_come = 0
-    exchange.head = head
-    exchange.began = monotonic()
-    exchange.status = 0
-    exchange.over_limit = shared.calls > shared.max_calls
-    exchange.body_deadline = exchange.deadline = inf
-    exchange.receiver = exchange.on_gone = exchange.on_writable = exchange.state = None
-    exchange.record = None
-    exchange.over = exchange.started = exchange.paused = False
-    exchange._session = session
-    exchange.ended = ended
-    exchange.whole = whole
-    return exchange
+            self._session.rearm()
 
 
 class Http1Session(Connection):
@@ -253,7 +197,6 @@ class Http1Session(Connection):
     # Input.
 
     def data_received(self, data: bytes) -> None:
-        """See ``asyncio.Protocol``."""
         if self.closing:
             return
         core = self.core
@@ -264,17 +207,7 @@ class Http1Session(Connection):
         try:
             # A shortcut of ``_take`` for a read with exactly one whole request, the usual case.
             # ``due`` stays: ``check`` sees that there is an exchange.
-            shared = self.shared
-            shared.counters.requests += 1
-            shared.calls += 1
-            exchange = self._exchange = begin_exchange(self, core.head, True, body)
-            try:
-                receiver = shared.application.begin(exchange)
-                if receiver is not None and not exchange.over:
-                    exchange.receiver = receiver
-                    receiver.data(exchange, body, True)
-            except Exception:  # noqa: BLE001 - only this request fails
-                exchange.fail()
+            self._begin(core.head, True, body)
         except Exception:  # noqa: BLE001 - only this connection fails
             self.broken()
 
@@ -308,9 +241,17 @@ class Http1Session(Connection):
             self._probe = asyncio.create_task(self._watch_half_closed())
         return True
 
+    def _begin(self, head: RequestHead, ended: bool, whole: bytes | None) -> Http1Exchange:
+        exchange: Http1Exchange = Http1Exchange()
+        exchange._session = self
+        exchange.ended = ended
+        self._exchange = exchange
+        exchange.begin(self.shared, head, whole)
+        exchange.serve()
+        return exchange
+
     def _take(self, events: Sequence[Event]) -> None:
         """Process events of one request; in one function, for speed."""
-        shared = self.shared
         for event in events:
             if type(event) is Http1Data:
                 exchange = self._exchange
@@ -320,56 +261,33 @@ class Http1Session(Connection):
                     exchange.ended = True
                 else:
                     exchange.arrived(len(event.data))
-                try:
-                    exchange.receiver.data(exchange, event.data, event.ended)
-                except Exception:  # noqa: BLE001 - only this request fails
-                    exchange.fail()
+                exchange.deliver(event.data, event.ended)
             elif type(event) is Http1Head:
-                shared.counters.requests += 1
-                shared.calls += 1
                 # If the whole body arrived with the head, the connection can stay open even if the
                 # application answers before it gets the body.
                 last = events[-1]
                 ended = not isinstance(last, Http1Failed) and last.ended
-                exchange = self._exchange = begin_exchange(self, event.head, ended, None)
-                if not ended:
-                    exchange.body_deadline = shared.sweeper.now + shared.body_time
-                try:
-                    receiver = shared.application.begin(exchange)
-                    if receiver is None or exchange.over:
-                        continue
-                    exchange.receiver = receiver
-                    exchange.body_deadline = min(exchange.body_deadline, exchange.deadline)
-                    if event.ended:
-                        receiver.data(exchange, b"", True)
-                    elif not exchange.ended and (proceed := self.core.proceed()):
-                        self.out.append(proceed)
-                except Exception:  # noqa: BLE001 - only this request fails
-                    exchange.fail()
+                exchange = self._begin(event.head, ended, b"" if event.ended else None)
+                awaited = exchange.receiver is not None and not ended
+                if awaited and (proceed := self.core.proceed()):
+                    self.out.append(proceed)
             elif type(event) is Http1Failed:
                 self._refuse_broken(event)
-        if shared.leaving:
+        if self.shared.leaving:
             self.refuse_partial()
 
     # Output.
 
     def conclude(self) -> None:
-        """End the current exchange: the core has encoded its answer and awaits the next request."""
+        """End the current exchange: its answer is encoded, and the next request may begin."""
         self._exchange = None
         self._in_head = False
         self.due = self.shared.sweeper.now + self._keep_alive
 
     def write_answer(self, answer: bytes) -> None:
         """Write an answer when there is no other output."""
-        transport = self.transport
         try:
-            if self.secure:
-                self.write(answer)
-            elif not transport.is_closing():
-                # ``write``, inlined.
-                size = self.piece = len(answer)
-                self.written += size
-                transport.write(answer)
+            self.write(answer)
             if self.lagging or self.counted:
                 self.count()
             if not self._reading:
@@ -393,15 +311,13 @@ class Http1Session(Connection):
         try:
             while self.answered and left and not self.closing and not self.lagging:
                 left -= 1
-                self._exchange = None
                 self.answered = False
+                self.conclude()
                 if not core.keep_alive:
                     core.next()  # drops further input
                     self._write()
                     self.end(linger=True)
                     break
-                self._in_head = False
-                self.due = self.shared.sweeper.now + self._keep_alive
                 if events := core.next():
                     self._take(events)
                 if len(self.out) > 1 and sum(map(len, self.out)) > HIGH_MARK:
@@ -437,7 +353,6 @@ class Http1Session(Connection):
         return waiting + self.waiting() if self.lagging else waiting
 
     def wants_data(self) -> bool:
-        """See ``Connection``."""
         exchange = self._exchange
         paused = exchange is not None and exchange.paused
         return not self.lagging and not paused and self.core.wants_data
@@ -465,7 +380,6 @@ class Http1Session(Connection):
             self.due = self.shared.sweeper.after(self.shared.limits.header_timeout)
 
     def check(self, now: float) -> None:
-        """See ``Connection``."""
         exchange = self._exchange
         if self.answered or self.core.unread or (exchange is None and self.waiting()):
             self.due = now + self.shared.period
@@ -519,7 +433,6 @@ class Http1Session(Connection):
         self.end(linger=True)
 
     def gone(self) -> None:
-        """See ``Connection``."""
         if self._probe is not None:
             self._probe.cancel()
             self._probe = None
@@ -533,13 +446,11 @@ class Http1Session(Connection):
         """Do nothing: the next answer has ``connection: close``."""
 
     def refuse_partial(self) -> None:
-        """See ``Connection``."""
         exchange = self._exchange
         if exchange is not None and exchange.awaits_body and not exchange.ended:
             exchange.refuse(503, STOPPING)
 
     def leave(self) -> None:
-        """See ``Connection``."""
         if self._in_head or (self._exchange is None and self._has_input()):
             self.due = min(self.due, self.shared.last_head)
         elif self._exchange is None and not self.out:

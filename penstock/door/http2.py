@@ -18,12 +18,8 @@ from time import monotonic
 from typing import Final
 
 from penstock.door.connection import NEVER, PAUSE, Connection, Pace
-from penstock.door.exchange import (
-    STOPPING,
-    WRITABLE,
-    DoorExchange,
-    Peer,
-)
+from penstock.door.door_exchange import DoorExchange
+from penstock.door.exchange import STOPPING, WRITABLE, Peer
 from penstock.door.state import DoorState
 from penstock.protocols.heads import HTTP_2, Headers, RequestHead, checked
 from penstock.protocols.http2 import (
@@ -103,16 +99,12 @@ class Http2Exchange(DoorExchange):
 
     __slots__ = ("_session", "_stream", "owed")
 
-    # ``begin_exchange`` sets the attributes: for every request a function costs less.
-    __init__ = object.__init__
-
     owed: int
     _session: Http2Session
     _stream: Stream
 
     @property
     def peer(self) -> Peer:
-        """See ``Exchange``."""
         return self._session.peer
 
     def reply(
@@ -124,7 +116,6 @@ class Http2Exchange(DoorExchange):
         *,
         close: bool = False,
     ) -> None:
-        """See ``Exchange``."""
         if self.over:
             return
         if status >= 400:
@@ -143,15 +134,8 @@ class Http2Exchange(DoorExchange):
         stream = self._stream
         session = self._session
         stream.context = None
-        # ``close``, inlined.
-        self.over = True
-        shared.calls -= 1
-        self.receiver = self.on_gone = self.on_writable = self.state = None
-        if self.taken:
-            self.release()
-        notify = shared.instruments.exchange_ended
-        if notify is not None:
-            notify(self, status, monotonic())
+        self.status = status
+        self.close()
         session.core.reply(stream, block, body, trailing)
         if stream.state & CLOSED != CLOSED:
             session.stop_sender(stream)
@@ -159,10 +143,8 @@ class Http2Exchange(DoorExchange):
             session.mark()
         if not shared.calls:
             shared.flush()  # no other request is open whose answer could join this write
-            shared.start_polling()
 
     def start(self, status: int, headers: Headers) -> None:
-        """See ``Exchange``."""
         if not self.over:
             self.started = True
             self.status = status
@@ -171,7 +153,6 @@ class Http2Exchange(DoorExchange):
             self._session.mark()
 
     def send(self, piece: bytes) -> None:
-        """See ``Exchange``."""
         if self.over:
             return
         session = self._session
@@ -190,7 +171,6 @@ class Http2Exchange(DoorExchange):
         session.mark()
 
     def finish(self, trailers: Headers = ()) -> None:
-        """See ``Exchange``."""
         if self.over:
             return
         stream = self._stream
@@ -206,7 +186,6 @@ class Http2Exchange(DoorExchange):
         session.mark()
 
     def abort(self) -> None:
-        """See ``Exchange``."""
         if not self.over:
             self._stream.context = None
             self.status = 0
@@ -214,7 +193,6 @@ class Http2Exchange(DoorExchange):
             self._session.reset(self._stream, ErrorCode.INTERNAL_ERROR)
 
     def refuse(self, status: int, text: str) -> None:
-        """See ``DoorExchange``."""
         self.leave(0 if self.started else status)
         self._stream.context = None
         if self.started:
@@ -224,50 +202,19 @@ class Http2Exchange(DoorExchange):
 
     @property
     def unsent(self) -> int:
-        """See ``Exchange``; includes output of the connection that is past flow control."""
+        """Includes output of the connection that is past flow control."""
         return 0 if self.over else self._stream.queued + self._session.unsent()
 
     def pause(self) -> None:
-        """See ``Exchange``."""
         self.paused = True
 
     def resume(self) -> None:
-        """See ``Exchange``."""
-        self.paused = False
+        super().resume()
         if not self.over:
             session = self._session
-            shared = self.shared
-            self.body_deadline = max(
-                self.body_deadline, shared.sweeper.after(shared.limits.body_timeout)
-            )
             owed, self.owed = self.owed, 0
             session.core.consumed(self._stream, owed)
             session.mark()
-
-
-def begin_exchange(
-    session: Http2Session, stream: Stream, head: RequestHead, whole: bytes | None
-) -> Http2Exchange:
-    """Create the exchange of a request whose head has arrived."""
-    shared = session.shared
-    exchange: Http2Exchange = Http2Exchange()
-    exchange.shared = shared
-    exchange._budget = shared.budget
-    exchange.taken = exchange.to_come = exchange.owed = 0
-    exchange.head = head
-    exchange.began = monotonic()
-    exchange.status = 0
-    exchange.over_limit = shared.calls > shared.max_calls
-    exchange.receiver = exchange.on_gone = exchange.on_writable = exchange.state = None
-    exchange.record = None
-    exchange.over = exchange.started = exchange.paused = False
-    exchange._session = session
-    exchange._stream = stream
-    exchange.whole = whole
-    exchange.deadline = inf
-    exchange.body_deadline = inf if whole is not None else shared.sweeper.now + shared.body_time
-    stream.context = exchange
-    return exchange
 
 
 class Http2Session(Connection):
@@ -280,7 +227,6 @@ class Http2Session(Connection):
     """
 
     __slots__ = (
-        "_backlog_bytes",
         "_draining",
         "_idle_since",
         "_leaving",
@@ -308,13 +254,12 @@ class Http2Session(Connection):
         self._unfinished_since = NEVER
         self._draining = False
         self._leaving = False
-        self._backlog_bytes = 0  # the input backlog, as counted in the budget
         self._resuming = False
 
     # Input.
 
     def data_received(self, data: bytes) -> None:
-        """See ``asyncio.Protocol``; empty data continues with the backlog."""
+        """Empty data continues with the backlog."""
         if self.closing:
             return
         self.dirty = True
@@ -331,10 +276,7 @@ class Http2Session(Connection):
                         continue
                     if not event.ended:
                         exchange.arrived(event.counted)
-                    try:
-                        exchange.receiver.data(exchange, event.data, event.ended)
-                    except Exception:  # noqa: BLE001 - only this request fails
-                        exchange.fail()
+                    exchange.deliver(event.data, event.ended)
                     if exchange.paused:
                         exchange.owed += event.counted
                     elif event.ended and event.counted <= core.small:
@@ -350,7 +292,6 @@ class Http2Session(Connection):
         self.flush()
 
     def wants_data(self) -> bool:
-        """See ``Connection``."""
         return not self.lagging and not self.core.behind
 
     # Input backlog.
@@ -377,7 +318,7 @@ class Http2Session(Connection):
 
         While the client does not read, nothing is scheduled: the next flush calls this again.
         """
-        self._count_backlog(self.core.behind)
+        self.count_input(self.core.behind)
         if not self._resuming and not self.lagging:
             self._resuming = True
             loop = asyncio.get_running_loop()
@@ -393,14 +334,8 @@ class Http2Session(Connection):
             return
         self.data_received(b"")
         if not self.core.behind:
-            self._count_backlog(0)
+            self.count_input(0)
             self.update_reading()
-
-    def _count_backlog(self, count: int) -> None:
-        budget = self.shared.budget
-        budget.release(self._backlog_bytes)
-        budget.add(count)
-        self._backlog_bytes = count
 
     # Requests.
 
@@ -411,32 +346,23 @@ class Http2Session(Connection):
             shared.counters.streams_refused += 1
             self.core.reset(stream, ErrorCode.REFUSED_STREAM)
             return
-        shared.counters.requests += 1
-        shared.calls += 1
+        exchange: Http2Exchange = Http2Exchange()
+        exchange._session = self
+        exchange._stream = stream
+        exchange.owed = 0
+        stream.context = exchange
         whole = event.data if event.ended else None
-        exchange = begin_exchange(self, stream, event.head, whole)  # type: ignore[arg-type]
-        try:
-            receiver = shared.application.begin(exchange)
-            if receiver is None or exchange.over:
-                return
-            exchange.receiver = receiver
-            if whole is not None:
-                receiver.data(exchange, whole, True)
-            elif exchange.deadline < exchange.body_deadline:
-                exchange.body_deadline = exchange.deadline
-                self.due = min(self.due, exchange.deadline)
-        except Exception:  # noqa: BLE001 - only this request fails
-            exchange.fail()
+        exchange.begin(shared, event.head, whole)  # type: ignore[arg-type]
+        exchange.serve()
+        if exchange.deadline < inf:
+            self.due = min(self.due, exchange.body_deadline)
 
     def _take(self, event: Event) -> None:
         """Process an event that is neither data nor a head."""
         if isinstance(event, TrailersReceived):
-            exchange = event.stream.context
-            if exchange is not None and exchange.receiver is not None:
-                try:
-                    exchange.receiver.data(exchange, b"", True)
-                except Exception:  # noqa: BLE001 - only this request fails
-                    exchange.fail()
+            exchange: Http2Exchange | None = event.stream.context
+            if exchange is not None:
+                exchange.deliver(b"", True)
         elif isinstance(event, HeadTooLarge):
             self._refuse_head(event)
         elif isinstance(event, StreamReset):
@@ -483,7 +409,6 @@ class Http2Session(Connection):
     # Output.
 
     def flush(self) -> None:
-        """See ``Connection``."""
         try:
             self._write()
             if self.blocked_writers and not self.lagging:
@@ -511,7 +436,7 @@ class Http2Session(Connection):
             self.count()
 
     def give_up(self) -> None:
-        """See ``Connection``. Drops the newest answers that flow control blocks, up to a half."""
+        """Drops the newest answers that flow control blocks, up to a half."""
         budget = self.shared.budget
         blocked = [stream for stream in self.core.streams.values() if stream.queued]
         most = self.counted // 2
@@ -536,11 +461,9 @@ class Http2Session(Connection):
             exchange.check_writable()
 
     def pending(self) -> int:
-        """See ``Connection``."""
         return self.core.queued
 
     def buffered(self) -> int:
-        """See ``Connection``."""
         return self.core.buffered
 
     def unsent(self) -> int:
@@ -562,7 +485,6 @@ class Http2Session(Connection):
     # Timeouts.
 
     def check(self, now: float) -> None:
-        """See ``Connection``."""
         self.due = now + self.shared.period
         core = self.core
         if now >= self._refill_at:
@@ -658,9 +580,8 @@ class Http2Session(Connection):
         return True
 
     def gone(self) -> None:
-        """See ``Connection``."""
         self.blocked_writers.clear()
-        self._count_backlog(0)
+        self.count_input(0)
         for stream in list(self.core.streams.values()):
             self._lose(stream)
 
@@ -679,14 +600,12 @@ class Http2Session(Connection):
         self.shared.acknowledge_drain(self)
 
     def refuse_partial(self) -> None:
-        """See ``Connection``."""
         for stream in list(self.core.streams.values()):
             exchange: Http2Exchange | None = stream.context
             if exchange is not None and exchange.awaits_body and not stream.remote_ended:
                 exchange.refuse(503, STOPPING)
 
     def leave(self) -> None:
-        """See ``Connection``."""
         self._leaving = True
         self.core.go_away(final=True)
         self.mark()

@@ -32,7 +32,7 @@ _TURN: Final = 64
 """Maximum connections accepted in one turn of the loop."""
 
 _HANDSHAKE: Final = 0.1
-"""Seconds in which a handshake that has begun usually ends; a guess at a network round trip."""
+"""Seconds in which a handshake that has begun usually ends: a few round trips in a network."""
 
 
 _SO_ATTACH_FILTER: Final = 26  # <asm-generic/socket.h>; the module socket does not have it

@@ -1,27 +1,30 @@
-"""The shared state of a door's connections: counters, the sweeper, and busy polling."""
+"""What a door's connections share: their limits, counters and timeouts, and busy polling.
+
+A connection of any protocol is a ``Member``.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from email.utils import formatdate
 from math import inf
 from operator import attrgetter
 from random import random
 from time import monotonic
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final
 
 from penstock.door.budget import ByteBudget
-from penstock.door.exchange import Application, Failure, plain_failure
+from penstock.door.exchange import Application, Failure, Peer, plain_failure
 from penstock.door.limits import DoorLimits, DoorStatistics
+from penstock.door.polling import BusyPolling
+from penstock.door.sweeper import Sweeper
 from penstock.instrument import Instruments
 from penstock.protocols.http1 import LineCache
 from penstock.protocols.http2 import encode_block
-
-if TYPE_CHECKING:
-    from penstock.door.connection import Connection
 
 _log = logging.getLogger(__name__)
 
@@ -35,101 +38,6 @@ _KEPT_DIVISOR: Final = 4
 """No unsent output is dropped while it is at most this fraction of the budget: 1 / 4."""
 
 
-_WEIGHT: Final = 1 / 8
-"""Weight of the last cycle in the moving average: one long cycle among short ones has no effect."""
-
-_MAX_CYCLE: Final = 3.0
-"""Maximum length of a counted cycle, in limits, so that a few short cycles outweigh a long one."""
-
-
-class Timed(Protocol):
-    """An object that the sweeper checks."""
-
-    due: float
-
-    def on_due(self, now: float) -> None:
-        """Enforce timeouts; ``due`` has passed."""
-
-
-class Sweeper:
-    """One timer for all connections of a door; ticks from ``start`` to ``stop``, on one loop.
-
-    Each connection has the time of its next check; changing it is one attribute write. Every tick
-    compares all of them with the clock: with a thousand connections this takes a few hundredths of
-    a millisecond, while a timer for each request would cost a microsecond per request.
-
-    Attributes:
-        members: the objects that are checked.
-        now: monotonic time of the last tick; cheaper than reading the clock, and at most one tick
-            old while the loop is not blocked.
-        tick: seconds between two ticks.
-    """
-
-    def __init__(self, tick: float, on_tick: Callable[[], None] = lambda: None) -> None:
-        self._on_tick = on_tick
-        self.members: set[Timed] = set()
-        self.now = monotonic()
-        self.tick = tick
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._timer: asyncio.TimerHandle | None = None
-
-    def start(self) -> None:
-        """Start on the running loop; further calls have no effect."""
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-            self.now = monotonic()
-            self._timer = self._loop.call_later(self.tick, self._turn)
-
-    def stop(self) -> None:
-        """Stop ticking."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._loop = self._timer = None
-
-    def after(self, seconds: float) -> float:
-        """Return the time ``seconds`` from now: never too early, and at most two ticks late."""
-        return self.now + seconds + self.tick
-
-    def _turn(self) -> None:
-        assert self._loop is not None
-        before, self.now = self.now, monotonic()
-        self._on_tick()
-        self._timer = self._loop.call_later(self.tick, self._turn)
-        if self.now - before > 1.0 + 4 * self.tick:
-            # The loop was blocked, so input of clients is still unread: check at the next tick.
-            return
-        now = self.now
-        for member in [member for member in self.members if member.due <= now]:
-            member.on_due(now)
-
-
-class BusyPolling:
-    """Decides how long an idle loop polls for the next request before it sleeps.
-
-    Waking up costs more than polling: the scheduler's latency, and cold caches. For one client that
-    sends its next request at once, a polling loop answers a gRPC echo in two thirds of the time. A
-    loop with few requests must not use a core for that, so the length of recent cycles decides, as
-    in KVM's halt polling (``Documentation/virt/kvm/halt-polling.rst``). Reads no clock.
-
-    Args:
-        limit: maximum seconds of polling. The loop polls only if recent cycles, from one idle time
-            to the next, were shorter on average. 0 disables polling.
-    """
-
-    def __init__(self, limit: float) -> None:
-        self._limit = limit
-        self._mean = _MAX_CYCLE * limit
-        self._last_idle = 0.0
-
-    def until(self, now: float) -> float:
-        """Return when a loop that is idle at ``now`` stops polling; ``now`` for no polling."""
-        limit = self._limit
-        cycle = min(now - self._last_idle, _MAX_CYCLE * limit)
-        self._last_idle = now
-        self._mean += (cycle - self._mean) * _WEIGHT
-        return now + limit if self._mean < limit else now
-
-
 class ListenerQuota:
     """Counts the connections of one listener.
 
@@ -139,6 +47,63 @@ class ListenerQuota:
 
     def __init__(self) -> None:
         self.open = 0
+
+
+class Member(ABC):
+    """A connection, for the door and its state.
+
+    Attributes:
+        closing: the connection is shutting down: input is discarded, and no request is begun.
+        counted: buffered output in bytes, as counted in the budget.
+        due: when the sweeper calls ``on_due``.
+        quota: the listener's quota, if the connection is counted in it.
+    """
+
+    __slots__ = ("closing", "counted", "due", "quota")
+
+    closing: bool
+    counted: int
+    due: float
+    quota: ListenerQuota | None
+
+    @property
+    @abstractmethod
+    def peer(self) -> Peer:
+        """The client."""
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Write the pending output."""
+
+    @abstractmethod
+    def on_due(self, now: float) -> None:
+        """Enforce timeouts; called by the sweeper."""
+
+    @abstractmethod
+    def unread(self) -> int:
+        """Bytes that the client has not read, without those in the system's send buffer."""
+
+    @abstractmethod
+    def give_up(self) -> None:
+        """Drop output, and count it: the budget is exceeded, and no connection holds more."""
+
+    @abstractmethod
+    def drain(self) -> None:
+        """The door is draining: announce it to the client."""
+
+    @abstractmethod
+    def refuse_partial(self) -> None:
+        """No more requests are admitted: answer those that are incomplete."""
+
+    @abstractmethod
+    def leave(self) -> None:
+        """The door closes: end as soon as no exchange is open, and no first request is expected
+        (``DoorState.last_head``). Called after ``drain`` and ``refuse_partial``.
+        """
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Abort the connection; a client that has not read everything sees a reset."""
 
 
 class DoorState:
@@ -180,7 +145,7 @@ class DoorState:
         self.sweeper = Sweeper(min(0.25, self.period), self._tick)
         self.recheck_interval = 4 * (self.period + self.sweeper.tick)
         self.lines = LineCache()
-        self.connections: set[Connection] = self.sweeper.members  # type: ignore[assignment]
+        self.connections: set[Member] = self.sweeper.members  # type: ignore[assignment]
         self.handshakes = 0
         self.calls = 0
         self.body_time = limits.body_timeout + self.sweeper.tick
@@ -190,12 +155,12 @@ class DoorState:
         self.leaving = False
         self.on_empty: Callable[[], None] | None = None
         self.on_all_acknowledged: Callable[[], None] | None = None
-        self.unacknowledged: set[Connection] = set()
+        self.unacknowledged: set[Member] = set()
         self._set_date()
         self.instruments = instruments
         self._unlogged_refusals = 0
         self._log_refusals_at = 0.0
-        self._dirty: list[Connection] = []
+        self._dirty: list[Member] = []
         self._quotas: list[ListenerQuota] = []
         self._poll_until = 0.0
         self._polls = False
@@ -257,7 +222,7 @@ class DoorState:
         self.date_line = b"date: %b\r\n" % date
         self.date_block = encode_block(((b"date", date),))
 
-    def mark(self, connection: Connection) -> None:
+    def mark(self, connection: Member) -> None:
         """Flush this connection at the end of the turn."""
         self._dirty.append(connection)
         if len(self._dirty) == 1:
@@ -310,14 +275,14 @@ class DoorState:
         finally:
             self._dropping = False
 
-    def acknowledge_drain(self, connection: Connection) -> None:
+    def acknowledge_drain(self, connection: Member) -> None:
         """The client has acknowledged that the door drains, or its time for that is over."""
         if connection in self.unacknowledged:
             self.unacknowledged.remove(connection)
             if not self.unacknowledged and self.on_all_acknowledged is not None:
                 self.on_all_acknowledged()
 
-    def leave(self, connection: Connection) -> None:
+    def leave(self, connection: Member) -> None:
         """Remove a connection that has ended."""
         self.acknowledge_drain(connection)
         notify = self.instruments.connection_closed

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.door.state import BusyPolling
+from penstock.door.polling import BusyPolling
 
 LIMIT = 0.001
 

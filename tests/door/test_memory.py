@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from penstock.door.connection import Connection
-from penstock.door.exchange import DoorExchange
+from penstock.door.door_exchange import DoorExchange
 from penstock.protocols.heads import RequestHead
 from penstock.protocols.http1 import Http1Connection
 from penstock.protocols.http2 import Http2Connection, Stream

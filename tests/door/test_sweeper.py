@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from math import inf
 
-from penstock.door.state import Sweeper
+from penstock.door.sweeper import Sweeper
 
 
 class Member:
