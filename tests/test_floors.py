@@ -57,6 +57,8 @@ PURE = (
     "penstock.protocols",
     "penstock.graph",
     "penstock.batching",
+    "penstock.client.health",
+    "penstock.client.keepalive",
     "penstock.door.polling",
     "penstock.executors.workers.restarts",
     "penstock.executors.transport",
@@ -92,7 +94,6 @@ IMPURE_MODULES = {
 }
 # To be removed.
 CIRCLES = {
-    "penstock.client.call": "penstock.client.endpoint_channel",
     "penstock.engine.graph": "penstock.engine.engine",
     "penstock.engine.submission": "penstock.engine.graph",
 }

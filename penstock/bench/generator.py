@@ -19,7 +19,8 @@ from penstock.bench.schedule import Load, Step, arrivals
 from penstock.bench.timer import PreciseTimer
 
 _PAUSE: Final = 0.1
-"""Seconds that a caller of a closed loop waits after a failure to reach the server; a guess."""
+"""Seconds that a caller of a closed loop waits after a failure to reach the server, so that
+it does not use up the core."""
 _GRACE: Final = 1.0
 """Seconds to wait for answers when the run is interrupted."""
 _POLL: Final = 0.1

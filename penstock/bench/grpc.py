@@ -19,7 +19,7 @@ from penstock.bench.generator import Attempt, Ended, Failure
 from penstock.bench.results import TIMEOUT
 from penstock.bench.target import Target
 from penstock.client.call import Call, Outcome
-from penstock.client.endpoint_channel import EndpointChannel, rounded_up_ms
+from penstock.client.endpoint_channel import EndpointChannel
 from penstock.client.endpoints import Endpoint
 from penstock.client.errors import CallFailed
 from penstock.client.tls import Tls, read_files
@@ -58,8 +58,7 @@ class GrpcSender:
         security = read_files(Tls(ca_file=target.ca_file)) if target.tls else None
         endpoint = Endpoint(host=target.host, port=target.port)
         self._channels = [
-            EndpointChannel(endpoint, self._loop, security, rounded_up_ms)
-            for _ in range(connections)
+            EndpointChannel(endpoint, self._loop, security) for _ in range(connections)
         ]
         self._head = encode_block([(b"traceparent", bytes(_CONTEXT_BYTES))])[:-_CONTEXT_BYTES]
         self._run = os.urandom(8).hex().encode()

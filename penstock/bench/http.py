@@ -128,12 +128,10 @@ class HttpConnection(asyncio.Protocol):
         self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See ``asyncio.Protocol``."""
         self._transport = cast(asyncio.Transport, transport)
         self._owner.connections.add(self)
 
     def data_received(self, data: bytes) -> None:
-        """See ``asyncio.Protocol``."""
         if self._attempt is None:
             self._transport.abort()  # no request is in flight
             return
@@ -147,13 +145,11 @@ class HttpConnection(asyncio.Protocol):
             self._answered(response)
 
     def eof_received(self) -> None:
-        """See ``asyncio.Protocol``."""
         response = self._reader.eof()
         if response is not None and self._attempt is not None:
             self._answered(response)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See ``asyncio.Protocol``."""
         self._owner.connections.discard(self)
         if self in self._owner.idle:
             self._owner.idle.remove(self)

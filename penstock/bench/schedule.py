@@ -18,7 +18,7 @@ from typing import Final, Literal, TypeAlias
 Arrivals: TypeAlias = Literal["poisson", "constant"]
 
 MOST_IN_FLIGHT: Final = 256
-"""Default concurrency of an open loop; a guess, within the usual limit of 1,024 open files."""
+"""Default concurrency of an open loop, within the usual limit of 1,024 open files."""
 
 _DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(us|ms|s|m|h|)")
 _SECONDS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}

@@ -13,14 +13,14 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 from typing import Final, cast
 
 from penstock.client.call import Call, Outcome, failure
 from penstock.client.channels import Channel
-from penstock.client.endpoint_channel import CallProtocol, EndpointChannel
+from penstock.client.connection import CallProtocol, Connection, Owner
 from penstock.client.endpoints import Endpoint
 from penstock.client.errors import CallFailed
 from penstock.client.messages import MAX_MESSAGE_BYTES
@@ -40,7 +40,7 @@ from penstock.protocols.status import GRPC_OF_BRPC, BrpcCode, GrpcCode
 
 IDLE: Final = 60.0
 """Seconds without a call after which a connection is replaced: a server may close an idle
-connection just when a call is sent. A guess, below the idle timeouts of servers."""
+connection just when a call is sent. Less than the idle timeouts of servers."""
 
 _SILENT_MS: Final = 20_000
 """TCP_USER_TIMEOUT: milliseconds after which a peer that acknowledges no data counts as lost."""
@@ -49,8 +49,8 @@ _JOINED: Final = 16 << 10
 """Maximum bytes of a request that is copied behind its header, for a single write."""
 
 
-class BaiduStdConnection(asyncio.Protocol):
-    """One connection; for its attributes see ``endpoint_channel.Connection``.
+class BaiduStdConnection(Connection):
+    """One connection. It is settled at once: the protocol has no handshake.
 
     Args:
         compression: how requests are compressed.
@@ -62,36 +62,20 @@ class BaiduStdConnection(asyncio.Protocol):
     def __init__(
         self,
         compression: Compression,
-        owner: EndpointChannel,
+        owner: Owner,
         loop: asyncio.AbstractEventLoop,
         name: str,
     ) -> None:
+        super().__init__(owner, loop, name)
         self._compression = compression
-        self._owner = owner
-        self._loop = loop
-        self._name = name
         self._reader = Reader()
         self._calls: dict[int, Call] = {}
         self._arriving: tuple[Meta, list[bytes]] | None = None
-        self._transport: asyncio.Transport | None = None
         self._pieces: list[bytes] = []  # output, written at the end of the turn
-        self._leaving = False
         self._used_at = time.monotonic()
-        self.opened = 0
-        self.problem = "the connection was closed"
-        self.server_drains = False
-        self.has_answered = False
-        self.settled: asyncio.Future[None] = loop.create_future()
-        self.gone: asyncio.Future[None] = loop.create_future()
-
-    @property
-    def usable(self) -> bool:
-        """Whether it accepts calls; False before it is connected and when it is about to close."""
-        transport = self._transport
-        return transport is not None and not (self._leaving or transport.is_closing())
 
     def open(self, call: Call) -> bool:
-        """Send a call. Returns False if the call must use another connection."""
+        """False means that it has been idle for too long."""
         now = time.monotonic()
         if self.opened and not self._calls and now - self._used_at > IDLE:
             self._leave()
@@ -118,13 +102,12 @@ class BaiduStdConnection(asyncio.Protocol):
         return True
 
     def leave(self, call: Call) -> None:
-        """Remove a call; its answer will be dropped."""
+        """Its answer will be dropped."""
         self._calls.pop(call.stream, None)
         call.detach()
         self._after()
 
     def close(self, failed: CallFailed | None = None) -> None:
-        """Disconnect; open calls end with ``failed``, or with UNAVAILABLE."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -133,13 +116,8 @@ class BaiduStdConnection(asyncio.Protocol):
         self._flush()
         transport.close()
 
-    def abort(self) -> None:
-        """Disconnect at once."""
-        if self._transport is not None:
-            self._transport.abort()
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Accept calls from now on: the protocol has no handshake."""
+        """Accept calls from now on."""
         self._transport = cast(asyncio.Transport, transport)
         link = transport.get_extra_info("socket")
         with suppress(OSError):  # not supported by every system
@@ -168,22 +146,8 @@ class BaiduStdConnection(asyncio.Protocol):
                     self._arriving = None
                     self._answered(meta, b"".join(parts))
         except ProtocolBroken as error:
-            self.problem = f"the server broke the protocol: {error}"
-            self.close(failure(GrpcCode.INTERNAL, f"{self._name}: {self.problem}"))
+            self._fail(f"the server broke the protocol: {error}")
         self._after()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The transport was closed, by either side or by an error. Called once."""
-        if self.gone.done():
-            return
-        if exc is not None:
-            self.problem = f"the connection broke: {exc}"
-        self._transport = None
-        if not self.settled.done():
-            self.settled.set_result(None)
-        self._end_calls(None)
-        self._owner.lost(self)
-        self.gone.set_result(None)
 
     def _answered(self, meta: Meta, payload: bytes) -> None:
         self.has_answered = True
@@ -202,17 +166,12 @@ class BaiduStdConnection(asyncio.Protocol):
         call.end(outcome if isinstance(outcome, bytes) else outcome.at(self._name))
 
     def _leave(self) -> None:
-        """Accept no further calls, and disconnect after the last one."""
-        if not self._leaving:
-            self._leaving = True
-            self._owner.leaving(self)
-            self._after()
+        super()._leave()
+        self._after()
 
-    def _end_calls(self, failed: CallFailed | None) -> None:
+    def _take_calls(self) -> Collection[Call]:
         calls, self._calls = self._calls, {}
-        text = f"{self._name}: {self.problem}"
-        for call in calls.values():
-            call.end(failed or failure(GrpcCode.UNAVAILABLE, text))
+        return calls.values()
 
     def _after(self) -> None:
         self._used_at = time.monotonic()

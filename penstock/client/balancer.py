@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from math import ceil
 
 from penstock.client.call import Call
-from penstock.client.endpoint_channel import GRPC, CallProtocol, EndpointChannel, rounded_up_ms
+from penstock.client.connection import CallProtocol
+from penstock.client.endpoint_channel import EndpointChannel
 from penstock.client.endpoints import Endpoint
+from penstock.client.grpc import GRPC
 from penstock.client.health import in_order
 from penstock.client.tls import Security
 
@@ -26,13 +29,13 @@ class Endpoints:
         endpoints: Sequence[Endpoint],
         loop: asyncio.AbstractEventLoop,
         security: Security | None,
-        rounded: Callable[[float], int] = rounded_up_ms,
+        rounding: Callable[[float], int] = ceil,
         on_health: Callable[[Endpoint, str | None], object] | None = None,
         protocol: CallProtocol = GRPC,
     ) -> None:
         """Connect nothing yet. The arguments are those of ``EndpointChannel``."""
         self._channels = [
-            EndpointChannel(endpoint, loop, security, rounded, on_health, protocol)
+            EndpointChannel(endpoint, loop, security, rounding, on_health, protocol)
             for endpoint in endpoints
         ]
         self._turn = 0

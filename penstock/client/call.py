@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from asyncio import TimerHandle
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from penstock.client.errors import CallFailed
 from penstock.client.messages import MAX_MESSAGE_BYTES
@@ -22,9 +22,6 @@ from penstock.protocols.grpc import (
 from penstock.protocols.heads import ResponseHead
 from penstock.protocols.http2 import ErrorCode
 from penstock.protocols.status import GrpcCode
-
-if TYPE_CHECKING:
-    from penstock.client.endpoint_channel import AnyConnection, EndpointChannel
 
 Outcome: TypeAlias = bytes | CallFailed
 """The bytes of a call's reply message, or its failure."""
@@ -46,6 +43,20 @@ _MEANING_OF_RESET: dict[int, tuple[GrpcCode, str]] = {
         ": the connection is not secure enough for it",
     ),
 }
+
+
+class Carrier(Protocol):
+    """A connection, for the calls that were sent on it."""
+
+    def leave(self, call: Call) -> None:
+        """Cancel a call on this connection."""
+
+
+class Sender(Protocol):
+    """An endpoint, for the calls that it could be sent to."""
+
+    def start(self, call: Call) -> None:
+        """Send a call, or queue it until a connection accepts it."""
 
 
 class Call:
@@ -97,9 +108,9 @@ class Call:
         self.deadline = deadline
         self.timer: TimerHandle | None = None
         self.attempts = 0
-        self.connection: AnyConnection | None = None
+        self.connection: Carrier | None = None
         self.stream: Any = None
-        self.untried: Sequence[EndpointChannel] = ()
+        self.untried: Sequence[Sender] = ()
         self.ended = False
         self.encoding = b"identity"
         self._message: bytes | None = None  # the reply's message, if complete
@@ -167,6 +178,11 @@ class Call:
             if self.connection is not None:
                 self.connection.leave(self)
             self.end(failed)
+
+
+def cancel(call: Call) -> None:
+    """Cancel a call on behalf of its caller."""
+    call.abandon(failure(GrpcCode.CANCELLED, "cancelled by the caller"))
 
 
 def failure(code: GrpcCode, text: str, *, sent: bool = True) -> CallFailed:

@@ -22,7 +22,7 @@ from penstock.errors import Undecodable
 from penstock.protocols.status import CustomExceptionCode, GrpcCode
 
 MAX_REPLY_BYTES = 256 << 20
-"""Maximum bytes of an HTTP reply; a guess, above every configured server."""
+"""Maximum bytes of an HTTP reply: four times the default limit of a request."""
 
 _TLS = "https://"  # before the address of a service that uses TLS
 

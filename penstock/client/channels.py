@@ -20,13 +20,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from copy import copy
 from functools import cache
+from math import ceil
 from typing import Any
 
 from penstock.client.balancer import Endpoints
-from penstock.client.call import METHOD, Call, Outcome, failure
-from penstock.client.endpoint_channel import GRPC, CallProtocol, cancel, rounded_up_ms
+from penstock.client.call import METHOD, Call, Outcome, cancel, failure
+from penstock.client.connection import CallProtocol
 from penstock.client.endpoints import Endpoint, own_address
 from penstock.client.errors import CallFailed
+from penstock.client.grpc import GRPC
 from penstock.client.tls import Security, Tls, read_files
 from penstock.protocols.status import GrpcCode
 
@@ -302,7 +304,7 @@ class AsyncChannel(_Channel):
         self,
         endpoints: Sequence[Endpoint],
         tls: Tls | None,
-        rounded: Callable[[float], int] = rounded_up_ms,
+        rounding: Callable[[float], int] = ceil,
         on_health: Callable[[Endpoint, str | None], object] | None = None,
         protocol: CallProtocol = GRPC,
     ) -> None:
@@ -311,13 +313,13 @@ class AsyncChannel(_Channel):
         Args:
             endpoints: the endpoints.
             tls: None for connections without TLS.
-            rounded: converts seconds to the milliseconds of ``grpc-timeout``.
+            rounding: see ``EndpointChannel``.
             on_health: see ``EndpointChannel``.
             protocol: the protocol of the endpoints.
         """
         super().__init__(endpoints, tls, protocol)
         self._loop = asyncio.get_running_loop()
-        self._open = Endpoints(endpoints, self._loop, self._security, rounded, on_health, protocol)
+        self._open = Endpoints(endpoints, self._loop, self._security, rounding, on_health, protocol)
         drop = weakref.finalize(self, _drop_async, os.getpid(), self._loop, self._open)
         drop.atexit = False
 

@@ -2,9 +2,7 @@
 
 An ``EndpointChannel`` decides when to connect, and queues calls, first in first out, until the
 connection accepts them or their deadlines pass. After a failure to connect there is a pause, in
-which calls fail at once. A ``Connection`` moves bytes between a transport and the HTTP/2 core, and
-ends calls with their outcomes; other protocols have connections of their own (``CallProtocol``).
-Use on the loop's thread only. Sources: RFC 9113, the gRPC HTTP/2 protocol.
+which calls fail at once. Use on the loop's thread only.
 """
 
 from __future__ import annotations
@@ -17,32 +15,16 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from enum import Enum
 from math import ceil
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any
 
-from penstock.client.call import Call, Outcome, failure, of_head, of_reset, of_whole_head
+from penstock.client.call import Call, Outcome, failure
+from penstock.client.connection import CallProtocol, Connection, Owner
 from penstock.client.endpoints import Endpoint
 from penstock.client.errors import CallFailed
+from penstock.client.grpc import GRPC
 from penstock.client.health import FIRST_PAUSE, Backoff, Health, State
 from penstock.client.tls import Security
-from penstock.protocols.grpc import encode_message, encode_timeout
-from penstock.protocols.heads import ResponseHead
-from penstock.protocols.http2 import (
-    ConnectionFailed,
-    DataReceived,
-    ErrorCode,
-    Event,
-    GoawayReceived,
-    HeadReceived,
-    Http2Connection,
-    Http2Limits,
-    Role,
-    StreamLimit,
-    StreamReset,
-    TrailersReceived,
-    encode_block,
-)
 from penstock.protocols.status import GrpcCode
 
 CONNECT_SECONDS = 2.0
@@ -50,7 +32,7 @@ CONNECT_SECONDS = 2.0
 
 MAX_ATTEMPTS = 3
 """Maximum attempts of a call that servers refuse unprocessed (REFUSED_STREAM, GOAWAY), and of
-connecting to a server that is being replaced; a guess."""
+connecting to a server that is being replaced."""
 
 
 class _ServerDraining(ConnectionError):
@@ -63,408 +45,16 @@ reason to wait for a server that does not read or does not complete the TLS shut
 
 _CLOSED = "the client was closed"
 
-_FIELDS = encode_block(
-    [
-        (b"te", b"trailers"),  # codespell:ignore te
-        (b"content-type", b"application/grpc"),
-        (b"grpc-accept-encoding", b"identity"),
-        (b"user-agent", b"penstock"),
-    ]
-)
-"""Header fields that are equal for all calls; they follow the others."""
-
-
 _FAULTS = frozenset({GrpcCode.UNAVAILABLE, GrpcCode.DEADLINE_EXCEEDED})
 """Statuses that show that the server does not work; other statuses concern the call."""
 
-_LIMITS = Http2Limits(stream_window=4 << 20, connection_window=16 << 20, resets=1 << 31)
-"""Replies are read at once, so a window only has to cover one round trip. Resets are not limited:
-an overloaded server that refuses calls is no attacker."""
 
-MAX_CALLS = 2**29
-"""Calls after which a connection is replaced: stream identifiers end at 2**31."""
-
-_FRAME_HEAD_BYTES = 9
-
-PING_AFTER = (30.0, 60.0, 120.0, 310.0)
-"""Seconds without received bytes before the first PING, the second, and so on.
-
-With default settings, a gRPC server closes the connection at the third PING that arrives within
-five minutes of another, unless it has sent a part of an answer in between.
-"""
-
-PING_TIMEOUT = 20.0
-"""Timeout of the answer to a PING in seconds; the default of gRPC's clients."""
-
-
-class KeepaliveStep(Enum):
-    """The next step of a keepalive, if it is not waiting."""
-
-    PING = "ping"
-    GIVE_UP = "give up"
-
-
-class Keepalive:
-    """Detects dead connections. Pure: time is an argument.
-
-    While calls are open and no bytes arrive, PINGs are sent; a peer that sends nothing within
-    ``PING_TIMEOUT`` is dead. Source: RFC 9113 §6.7.
-
-    Attributes:
-        last_received: monotonic seconds when bytes last arrived; set by the driver.
-        pings: PINGs sent since the peer last sent a part of an answer; cleared by the driver.
-    """
-
-    def __init__(self, now: float) -> None:
-        self.last_received = now
-        self.pings = 0
-        self._pinged_at: float | None = None
-
-    def started(self, now: float) -> None:
-        """Start measuring: the first call is open."""
-        self.last_received = max(self.last_received, now)
-        self._pinged_at = None
-
-    def poll(self, now: float) -> KeepaliveStep | float:
-        """Return the step to do at ``now``, or the seconds until the next poll."""
-        if self._pinged_at is not None:
-            if self.last_received < self._pinged_at:
-                left = self._pinged_at + PING_TIMEOUT - now
-                return left if left > 0 else KeepaliveStep.GIVE_UP
-            self._pinged_at = None
-        left = self.last_received + PING_AFTER[min(self.pings, len(PING_AFTER) - 1)] - now
-        if left > 0:
-            return left
-        self.pings += 1
-        self._pinged_at = now
-        return KeepaliveStep.PING
-
-
-class Connection(asyncio.Protocol):
-    """An HTTP/2 connection; a protocol for the loop's ``create_connection``.
-
-    Attributes:
-        settled: done when the server has sent its SETTINGS, or the connection has failed.
-        gone: done when the transport is closed.
-        problem: why the connection ends.
-        server_drains: the server has sent GOAWAY without an error.
-        opened: number of calls sent.
-        has_answered: the server has answered a call.
-    """
-
-    def __init__(self, owner: EndpointChannel, loop: asyncio.AbstractEventLoop, name: str) -> None:
-        """``name`` is the endpoint, for error texts."""
-        self._owner = owner
-        self._loop = loop
-        self._name = name
-        self._http2 = Http2Connection(Role.CLIENT, _LIMITS)
-        self._calls: set[Call] = set()
-        self.opened = 0
-        self._transport: asyncio.Transport | None = None
-        self._greeting = b""
-        self._flushing = False
-        self._paused = False
-        self._leaving = False
-        self.problem = "the connection was closed"
-        self.server_drains = False
-        self._keepalive = Keepalive(time.monotonic())
-        self._keepalive_timer: asyncio.TimerHandle | None = None
-        self._refilled = 0.0
-        self.settled: asyncio.Future[None] = loop.create_future()
-        self.gone: asyncio.Future[None] = loop.create_future()
-        self.has_answered = False
-
-    @property
-    def usable(self) -> bool:
-        """Whether it accepts calls; False before it is connected and when it is about to close."""
-        transport = self._transport
-        return transport is not None and not (self._leaving or transport.is_closing())
-
-    def open(self, call: Call) -> bool:
-        """Send a call. Returns False if the connection has its maximum of open calls."""
-        http2 = self._http2
-        try:
-            stream = http2.open(self._owner.block(call))
-        except StreamLimit:
-            return False
-        stream.context = call
-        call.stream = stream
-        call.connection = self
-        call.attempts += 1
-        http2.send_data(stream, call.request, end=True)
-        if not self._calls:
-            self._keepalive.started(time.monotonic())
-        self._calls.add(call)
-        if self._keepalive_timer is None:
-            self._keep_alive()
-        self._flush_soon()
-        self.opened += 1
-        if self.opened >= MAX_CALLS:
-            self._leave()
-        return True
-
-    def leave(self, call: Call) -> None:
-        """Cancel a call on this connection with RST_STREAM."""
-        assert call.stream is not None
-        self._http2.reset(call.stream, ErrorCode.CANCEL)
-        self._detach(call)
-        self._after()
-
-    def close(self, failed: CallFailed | None = None) -> None:
-        """Send GOAWAY and disconnect; open calls end with ``failed``, or with UNAVAILABLE."""
-        transport = self._transport
-        if transport is None or transport.is_closing():
-            return
-        self._end_calls(failed)
-        self._http2.go_away(final=True)
-        self._flush()
-        transport.close()
-
-    def abort(self) -> None:
-        """Disconnect at once, without GOAWAY."""
-        if self._transport is not None:
-            self._transport.abort()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send the preface and our SETTINGS."""
-        self._transport = cast(asyncio.Transport, transport)
-        tls = transport.get_extra_info("ssl_object")
-        if tls is not None and tls.selected_alpn_protocol() != "h2":
-            self._fail("the server does not speak HTTP/2 over TLS")
-            return
-        self._flush()
-
-    def data_received(self, data: bytes) -> None:
-        """Process all events in the data, then write all output at once."""
-        now = time.monotonic()
-        self._keepalive.last_received = now
-        http2 = self._http2
-        if now - self._refilled >= 1.0:
-            self._refilled = now
-            http2.refill()
-        for event in http2.receive(data):
-            kind = type(event)
-            if kind is DataReceived:
-                self._data(cast(DataReceived, event))
-            elif kind is TrailersReceived:
-                self._trailers(cast(TrailersReceived, event))
-            elif kind is HeadReceived:
-                self._head(cast(HeadReceived, event))
-            else:
-                self._other(event)
-        if not self.settled.done() and self._has_first_frame(data):
-            self.settled.set_result(None)
-        self._after()
-
-    def pause_writing(self) -> None:
-        """Leave output in the core: the transport's buffer is full."""
-        self._paused = True
-
-    def resume_writing(self) -> None:
-        """Continue writing."""
-        self._paused = False
-        self._flush()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The transport was closed, by either side or by an error. Called once."""
-        if self.gone.done():
-            return
-        if exc is not None:
-            self.problem = f"the connection broke: {exc}"
-        self._transport = None
-        if self._keepalive_timer is not None:
-            self._keepalive_timer.cancel()
-            self._keepalive_timer = None
-        if not self.settled.done():
-            self.settled.set_result(None)
-        self._end_calls(None)
-        self._owner.lost(self)
-        self.gone.set_result(None)
-
-    def _has_first_frame(self, data: bytes) -> bool:
-        """Whether the server's first frame was received; the core requires that it is SETTINGS."""
-        self._greeting += data
-        size = int.from_bytes(self._greeting[:3], "big")
-        return len(self._greeting) >= _FRAME_HEAD_BYTES + size
-
-    def _head(self, event: HeadReceived) -> None:
-        call: Call | None = event.stream.context
-        self.has_answered = True
-        self._keepalive.pings = 0
-        if call is None or call.ended:
-            return
-        head = cast(ResponseHead, event.head)
-        if event.ended:
-            self._ended(call, of_whole_head(head))
-            return
-        failed = of_head(head)
-        if failed is not None:
-            self._ended(call, failed)
-        elif b"grpc-encoding" in head.fields:
-            call.encoding = head.fields[b"grpc-encoding"]
-
-    def _data(self, event: DataReceived) -> None:
-        stream = event.stream
-        call: Call | None = stream.context
-        self._http2.consumed(stream, event.counted)
-        self._keepalive.pings = 0
-        if call is None or call.ended:
-            return
-        failed = call.receive(event.data)
-        if failed is not None:
-            self._ended(call, failed)
-        elif event.ended:
-            self._ended(call, failure(GrpcCode.INTERNAL, "the answer has no trailers"))
-
-    def _trailers(self, event: TrailersReceived) -> None:
-        call: Call | None = event.stream.context
-        if call is not None and not call.ended:
-            self._ended(call, call.outcome(dict(event.headers)))
-
-    def _other(self, event: Event) -> None:
-        if isinstance(event, StreamReset):
-            self._reset(event)
-        elif isinstance(event, GoawayReceived):
-            debug = event.debug[:100].decode("ascii", "replace")
-            self.problem = f"the server sent GOAWAY with code {event.code} {debug}".rstrip()
-            self.server_drains = event.code == ErrorCode.NO_ERROR
-            self._leave()  # the core resets the streams that the server will not process
-        elif isinstance(event, ConnectionFailed):
-            self._fail(f"the server broke the protocol: {event.text}")
-
-    def _reset(self, event: StreamReset) -> None:
-        call: Call | None = event.stream.context
-        if call is None or call.ended:
-            return
-        if event.by_peer and event.code == ErrorCode.REFUSED_STREAM:
-            self._detach(call)
-            self._owner.retry_unprocessed(call)
-        else:
-            self._ended(call, of_reset(event.code, event.text, by_peer=event.by_peer))
-
-    def _leave(self) -> None:
-        if not self._leaving:
-            self._leaving = True
-            self._owner.leaving(self)
-
-    def _fail(self, problem: str) -> None:
-        """End the connection; the HTTP/2 core's GOAWAY is sent first."""
-        self.problem = problem
-        self.close(failure(GrpcCode.INTERNAL, f"{self._name}: {problem}"))
-
-    def _ended(self, call: Call, outcome: Outcome) -> None:
-        stream = call.stream
-        if stream is not None and not stream.closed:
-            # The request may be partly unsent, or the rest of the answer is not needed.
-            whole = stream.remote_ended
-            self._http2.reset(stream, ErrorCode.NO_ERROR if whole else ErrorCode.CANCEL)
-        self._detach(call)
-        self._owner.call_ended(outcome)
-        call.end(outcome if isinstance(outcome, bytes) else outcome.at(self._name))
-
-    def _detach(self, call: Call) -> None:
-        self._calls.discard(call)
-        if call.stream is not None:
-            call.stream.context = None
-        call.detach()
-
-    def _end_calls(self, failed: CallFailed | None) -> None:
-        calls, self._calls = self._calls, set()
-        text = f"{self._name}: {self.problem}"
-        for call in calls:
-            call.end(failed or failure(GrpcCode.UNAVAILABLE, text))
-
-    def _after(self) -> None:
-        """Continue after calls may have ended, or the core may have output."""
-        if self._owner.waiting:
-            self._owner.capacity_freed(self)
-        if self._leaving and not self._calls:
-            self.close()
-        elif self._http2.has_output:
-            self._flush_soon()
-
-    def _flush_soon(self) -> None:
-        if not self._flushing:
-            self._flushing = True
-            self._loop.call_soon(self._flush)
-
-    def _flush(self) -> None:
-        self._flushing = False
-        transport = self._transport
-        if transport is None or self._paused or transport.is_closing():
-            return
-        output = self._http2.take_output()
-        if output:
-            transport.write(output)
-
-    def _keep_alive(self) -> None:
-        """Check that the server is alive, while calls are open."""
-        self._keepalive_timer = None
-        if not self._calls:
-            return
-        step = self._keepalive.poll(time.monotonic())
-        if step is KeepaliveStep.GIVE_UP:
-            self.problem = "the server has fallen silent"
-            self.abort()
-            return
-        if step is KeepaliveStep.PING:
-            self._http2.ping(b"penstock")
-            self._flush()
-            step = self._keepalive.poll(time.monotonic())
-        assert isinstance(step, float)
-        self._keepalive_timer = self._loop.call_later(max(step, 0.001), self._keep_alive)
-
-
-class AnyConnection(Protocol):
-    """The interface of connections to their channel; for attributes see ``Connection``."""
-
-    settled: asyncio.Future[None]
-    gone: asyncio.Future[None]
-    problem: str
-    server_drains: bool
-    opened: int
-    has_answered: bool
-
-    @property
-    def usable(self) -> bool:
-        """See ``Connection``."""
-
-    def open(self, call: Call) -> bool:
-        """See ``Connection``."""
-
-    def leave(self, call: Call) -> None:
-        """Cancel a call on this connection."""
-
-    def close(self, failed: CallFailed | None = None) -> None:
-        """Disconnect; open calls end with ``failed``, or with UNAVAILABLE."""
-
-    def abort(self) -> None:
-        """Disconnect at once."""
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """See ``Connection``."""
-
-
-class CallProtocol(NamedTuple):
-    """The protocol of calls.
-
-    Attributes:
-        frame: encodes a request for sending.
-        connect: makes a channel's connection on a loop, a protocol for ``create_connection``; the
-            text names the endpoint.
-    """
-
-    frame: Callable[[bytes], bytes]
-    connect: Callable[[EndpointChannel, asyncio.AbstractEventLoop, str], Any]
-
-
-GRPC = CallProtocol(encode_message, Connection)
-
-
-class EndpointChannel:
+class EndpointChannel(Owner):
     """The calls to one endpoint on one loop.
 
     Attributes:
+        authority: the server's name in requests.
+        is_secure: connections use TLS.
         waiting: queued calls, in order; some may have ended.
     """
 
@@ -473,7 +63,7 @@ class EndpointChannel:
         endpoint: Endpoint,
         loop: asyncio.AbstractEventLoop,
         security: Security | None,
-        rounded: Callable[[float], int],
+        rounding: Callable[[float], int] = ceil,
         on_health: Callable[[Endpoint, str | None], object] | None = None,
         protocol: CallProtocol = GRPC,
     ) -> None:
@@ -483,7 +73,8 @@ class EndpointChannel:
             endpoint: the endpoint.
             loop: the loop on which the channel is used.
             security: None for a connection without TLS.
-            rounded: converts seconds to the milliseconds of ``grpc-timeout``.
+            rounding: ``ceil`` or ``floor``: how the timeouts that servers get are rounded. They get
+                the shorter one if they must not take longer than another caller's timeout.
             on_health: called with the problem when the endpoint stops working, and with None when
                 it works again.
             protocol: the protocol of the endpoint.
@@ -491,16 +82,9 @@ class EndpointChannel:
         self._endpoint = endpoint
         self._loop = loop
         self._security = security
-        authority = (security.server_name if security is not None else None) or str(endpoint)
-        self._reserved = encode_block(
-            [
-                (b":method", b"POST"),
-                (b":scheme", b"http" if security is None else b"https"),
-                (b":authority", authority.encode()),
-            ]
-        )
-        self._rounded = rounded
-        self._blocks: dict[tuple[str, int | None], bytes] = {}
+        self.is_secure = security is not None
+        self.authority = (security.server_name if security is not None else None) or str(endpoint)
+        self._rounding = rounding
         self._backoff = Backoff(FIRST_PAUSE)
         self._health = Health()
         self._on_health = on_health
@@ -508,8 +92,8 @@ class EndpointChannel:
         self._is_down = False
         self._problem = ""
         self._connecting: asyncio.Task[None] | None = None
-        self._connection: AnyConnection | None = None
-        self._connections: set[AnyConnection] = set()
+        self._connection: Connection | None = None
+        self._connections: set[Connection] = set()
         self._closed = False
         self.waiting: deque[Call] = deque()
 
@@ -563,18 +147,16 @@ class EndpointChannel:
         if self._connection is None and now >= self._backoff.until:
             self._begin_to_connect()
 
-    # Called by connections
+    # Called by connections, see ``Owner``.
 
     def call_ended(self, outcome: Outcome) -> None:
-        """Update the health: a call has ended."""
         if not isinstance(outcome, CallFailed) or outcome.status not in _FAULTS:
             self._health.answered()
             self._report_health(None)
         elif self._health.failed(time.monotonic(), _uniform()):
             self._report_health(f"calls fail: {outcome}")
 
-    def capacity_freed(self, connection: AnyConnection) -> None:
-        """Send queued calls while the connection accepts them."""
+    def capacity_freed(self, connection: Connection) -> None:
         waiting = self.waiting
         while waiting and connection is self._connection:
             call = waiting.popleft()
@@ -583,7 +165,6 @@ class EndpointChannel:
                 return
 
     def retry_unprocessed(self, call: Call) -> None:
-        """Send a call again that the server has certainly not processed."""
         if self._closed:
             call.abandon(failure(GrpcCode.CANCELLED, _CLOSED, sent=False))
         elif call.attempts >= MAX_ATTEMPTS:
@@ -592,14 +173,12 @@ class EndpointChannel:
         else:
             self._wait(call)
 
-    def leaving(self, connection: AnyConnection) -> None:
-        """The connection accepts no further calls; the next one is made on demand."""
+    def leaving(self, connection: Connection) -> None:
         if connection is self._connection:
             self._connection = None
             self._connect_for_waiting()
 
-    def lost(self, connection: AnyConnection) -> None:
-        """The connection was closed; if it had calls but no answer, the attempt has failed."""
+    def lost(self, connection: Connection) -> None:
         self._connections.discard(connection)
         if connection.has_answered:
             self._backoff.succeeded()
@@ -662,7 +241,7 @@ class EndpointChannel:
             host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
         )
 
-    async def _connect_to(self, host: str) -> AnyConnection:
+    async def _connect_to(self, host: str) -> Connection:
         """Connect; if the server is being replaced, connect again, to its successor.
 
         Raises:
@@ -673,14 +252,13 @@ class EndpointChannel:
                 return await self._attempt(host)
         return await self._attempt(host)
 
-    async def _attempt(self, host: str) -> AnyConnection:
+    async def _attempt(self, host: str) -> Connection:
         """Connect once; the returned connection is usable (over HTTP/2: has the server's SETTINGS).
 
         Raises:
             OSError: no connection could be made.
         """
-        made = self._protocol.connect(self, self._loop, str(self._endpoint))
-        connection: AnyConnection = made
+        connection = self._protocol.connect(self, self._loop, str(self._endpoint))
         self._connections.add(connection)
         connected = False
         tls: dict[str, Any] = {}
@@ -692,7 +270,9 @@ class EndpointChannel:
             }
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                await self._loop.create_connection(lambda: made, host, self._endpoint.port, **tls)
+                await self._loop.create_connection(
+                    lambda: connection, host, self._endpoint.port, **tls
+                )
                 connected = True
                 await asyncio.shield(connection.settled)
             if not connection.usable:
@@ -745,54 +325,27 @@ class EndpointChannel:
             call.abandon(failed)
 
     def left_ms(self, call: Call) -> int | None:
-        """Return the milliseconds for ``grpc-timeout``, rounded; None without a deadline."""
-        return None if call.deadline is None else self._rounded(call.deadline - time.monotonic())
-
-    def block(self, call: Call) -> bytes:
-        """Return the call's header block; calls of a method with about the same time left share it.
-
-        ``grpc-timeout`` is rounded, because servers decode repeated values faster. Our own timer is
-        exact.
-        """
-        left_ms = self.left_ms(call)
-        key = (call.method, left_ms)
-        block = self._blocks.get(key)
-        if block is None:
-            fields = [(b":path", call.method.encode())]
-            if left_ms is not None:
-                # Directly after the pseudo-headers, so that servers can start their timer early.
-                fields.append((b"grpc-timeout", encode_timeout(left_ms / 1000)))
-            block = self._blocks[key] = self._reserved + encode_block(fields) + _FIELDS
-        return block + call.fields
-
-
-def cancel(call: Call) -> None:
-    """Cancel a call on behalf of its caller."""
-    call.abandon(failure(GrpcCode.CANCELLED, "cancelled by the caller"))
+        if call.deadline is None:
+            return None
+        return rounded_ms(call.deadline - time.monotonic(), self._rounding)
 
 
 def _uniform() -> float:
     return random.random()  # noqa: S311 - not for cryptography
 
 
-def rounded_up_ms(seconds: float) -> int:
-    """Round up to milliseconds, at least 1, of three significant digits."""
-    left = max(1, ceil(seconds * 1000))
-    step = 1
-    while left > 1000 * step:
-        step *= 10
-    return -(-left // step) * step
+def rounded_ms(seconds: float, rounding: Callable[[float], int]) -> int:
+    """Convert to milliseconds of three significant digits, at least 1.
 
-
-def rounded_down_ms(seconds: float) -> int:
-    """Round down to milliseconds, at least 1, of three significant digits: for servers that must
-    not take longer than another caller's timeout.
+    Args:
+        seconds: the time.
+        rounding: ``ceil`` or ``floor``.
     """
-    left = max(1, int(seconds * 1000))
+    left = max(1, rounding(seconds * 1000))
     step = 1
     while left > 1000 * step:
         step *= 10
-    return left // step * step
+    return rounding(left / step) * step
 
 
 def _reason(error: Exception) -> str:

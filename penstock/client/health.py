@@ -14,16 +14,16 @@ from collections.abc import Sequence
 from enum import IntEnum
 
 FIRST_PAUSE = 0.1
-"""Seconds. A guess: a restarted service is back within a few of these."""
+"""Seconds; a restarted service is back within a few of these."""
 
 LONGEST_PAUSE = 5.0
-"""Seconds. A guess: how long calls may fail after the server is back."""
+"""Seconds; so long may calls fail after the server is back."""
 
 MOST_FAILURES = 5
 """Consecutive failed calls; Envoy's default."""
 
 FIRST_EJECTION, LONGEST_EJECTION = 1.0, 30.0
-"""Seconds. A guess: the time to detect and restart a hanging server."""
+"""Seconds; a hanging server is detected and restarted between the two."""
 
 TRIAL = 1.0
 """Seconds after which another call may try an ejected endpoint, even if the last one has not

@@ -8,12 +8,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from math import floor
 from typing import TypeAlias
 
 from penstock.client.baidu_std import baidu_std
 from penstock.client.channels import AsyncChannel
-from penstock.client.endpoint_channel import GRPC, rounded_down_ms
 from penstock.client.endpoints import Endpoint
+from penstock.client.grpc import GRPC
 from penstock.client.remote import (
     RemoteGeneralModel,
     RemoteModel,
@@ -78,7 +79,7 @@ class RemoteExecutor(CoroutineExecutor):
         channel = AsyncChannel(
             options.endpoints,
             None,
-            rounded=rounded_down_ms,
+            rounding=floor,
             on_health=self._log_health,
             protocol=baidu_std() if options.kind == "general_model" else GRPC,
         )

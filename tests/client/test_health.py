@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.client.health import (
     FIRST_EJECTION,
+    FIRST_PAUSE,
     LONGEST_EJECTION,
+    LONGEST_PAUSE,
     MOST_FAILURES,
     TRIAL,
+    Backoff,
     Health,
     State,
     in_order,
@@ -86,3 +91,28 @@ def test_each_failed_trial_doubles_the_ejection_up_to_a_limit() -> None:
             now += 0.5
         found.append(now - began)
     assert found == [2.0, 4.0, 8.0, 16.0, *[LONGEST_EJECTION] * 4]
+
+
+def pauses(failures: int, chance: float = 0.5) -> list[float]:
+    backoff, found, now = Backoff(), [], 100.0
+    for _ in range(failures):
+        backoff.failed(now, chance)
+        found.append(backoff.until - now)
+        now = backoff.until
+    backoff.succeeded()
+    assert backoff.until == 0.0
+    return found
+
+
+def test_each_failure_in_a_row_doubles_the_pause_up_to_a_limit() -> None:
+    found = pauses(9)
+    for before, after in itertools.pairwise(found):
+        assert abs(after - min(2 * before, LONGEST_PAUSE)) < 1e-6
+    assert abs(found[0] - FIRST_PAUSE) < 1e-6
+    assert abs(found[-1] - LONGEST_PAUSE) < 1e-6
+
+
+@given(st.floats(0, 1), st.integers(1, 20))
+def test_jitter_changes_a_pause_by_a_fifth_at_most(chance: float, failures: int) -> None:
+    moved, still = pauses(failures, chance)[-1], pauses(failures)[-1]
+    assert 0.8 * still - 1e-6 <= moved <= 1.2 * still + 1e-6

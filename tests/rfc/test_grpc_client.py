@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import pytest
 
-from penstock.client import endpoint_channel as keepalive
+from penstock.client import keepalive
 from penstock.protocols import grpc
 from penstock.protocols.status import GrpcCode
 from tests.kit import frames as f
