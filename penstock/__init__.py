@@ -5,6 +5,7 @@ imported when it is first used, so that a client does not pay for the server, no
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from penstock.version import VERSION
@@ -12,7 +13,6 @@ from penstock.version import VERSION
 if TYPE_CHECKING:
     from penstock.client import AsyncPipelineClient, PipelineClient
     from penstock.instrument import Instrument
-    from penstock.observe.analyst import Analyst
     from penstock.ops.channel_data import ChannelData, ChannelDataType
     from penstock.ops.ends import RequestOp, ResponseOp
     from penstock.ops.op import Op
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.service.server import PipelineServer, Service, WebService, run
     from penstock.tensor import Signature
     from penstock.typed.arrays import Array, Image, Media
+    from penstock_paddle.instruments.analyst import Analyst
 
 __version__ = VERSION
 
@@ -63,7 +64,6 @@ _ALIASES = dict.fromkeys(("ChannelDataEcode", "ChannelDataErrcode"), "CustomExce
 _NAMES_BY_MODULE = {
     "penstock.client": ("AsyncPipelineClient", "PipelineClient"),
     "penstock.instrument": ("Instrument",),
-    "penstock.observe.analyst": ("Analyst",),
     "penstock.ops.channel_data": ("ChannelData", "ChannelDataType"),
     "penstock.ops.ends": ("RequestOp", "ResponseOp"),
     "penstock.ops.op": ("Op",),
@@ -75,6 +75,7 @@ _NAMES_BY_MODULE = {
     "penstock.service.server": ("PipelineServer", "Service", "WebService", "run"),
     "penstock.tensor": ("Signature",),
     "penstock.typed.arrays": ("Array", "Image", "Media"),
+    "penstock_paddle.instruments.analyst": ("Analyst",),
 }
 _MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 
@@ -83,10 +84,17 @@ def __getattr__(name: str) -> Any:
     module = _MODULE_OF.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(module), _ALIASES.get(name, name))
+    try:
+        found = getattr(import_module(module), _ALIASES.get(name, name))
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "penstock_paddle":
+            raise
+        text = f"{__name__}.{name} is in the distribution penstock-paddle, which is not installed"
+        raise ImportError(f"{text}: pip install penstock-paddle") from error
     globals()[name] = found  # from now on found without this function
     return found
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    hidden = set() if find_spec("penstock_paddle") else {"Analyst"}
+    return sorted({*globals(), *__all__} - hidden)

@@ -1,8 +1,11 @@
 """Instruments: listeners to what happens to requests, batches, workers and connections.
 
-Hooks are notified of events; their results are ignored. A hook runs on the engine's loop, must be
-quick, and must not block or raise: if it raises, that is logged, and its instrument is never called
-again. Times are monotonic seconds.
+Hooks with a time, ``now``, are notified of events; their results are ignored. Such a hook runs on
+the engine's loop, must be quick, and must not block or raise: if it raises, that is logged, and its
+instrument is never called again. Times are monotonic seconds.
+
+An instrument is made once, before a service starts its processes, and copied with them: each engine
+has an instance of its own.
 
 An event without listeners costs one test. The code that notifies writes::
 
@@ -14,6 +17,7 @@ An event without listeners costs one test. The code that notifies writes::
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, Protocol, TypeAlias
 
 from penstock.errors import RequestError
@@ -82,12 +86,69 @@ class RequestInfo(Protocol):
         """Call a function when the request ends, once, however it ends; see ``Submission``."""
 
 
+class ProcessInfo(Protocol):
+    """The properties of a process of ``penstock run`` that instruments may read.
+
+    Attributes:
+        config: the service's configuration.
+        is_first: whether it is the process that starts the service.
+        kept: file descriptors by any name. What an instrument adds in the first process is open in
+            all processes that this one starts, also in those that run the program again. Workers
+            that other programs start have none.
+    """
+
+    config: Any
+    is_first: bool
+    kept: dict[str, int]
+
+
+class ServiceInfo(Protocol):
+    """What instruments may read and do in an engine of a service.
+
+    Attributes:
+        config: the service's configuration.
+        engine: this engine, with its ``graphs`` and ``statistics()``.
+        is_first: whether this is the first of the service's engines, which reports for all.
+    """
+
+    config: Any
+    engine: Any
+
+    @property
+    def is_first(self) -> bool:
+        """See the class."""
+
+    def listen(self, listener: Callable[[Any], object], /) -> object:
+        """Call a function with the ``Timeline`` of each request that ends, on the engine's loop."""
+
+    async def ask(self, instrument: Instrument, /) -> list[Any]:
+        """What the instrument's ``answer`` returns in each engine, this one first. Engines that are
+        starting, or do not answer within about a second, are left out.
+        """
+
+
 class Instrument:
     """Base class whose hooks do nothing; override the hooks that you need.
 
     ``op`` is an op's name, with its graph's before it (``ocr/detect``) where an engine has several
     graphs. ``worker`` is a worker's number within its op.
     """
+
+    def in_process(self, process: ProcessInfo) -> AbstractContextManager[object]:
+        """Return a context, entered at the start of each process of the service: of the first one
+        before any other starts, then of each engine and worker. It is left at the process's end. An
+        exception fails the start. Services inside another server do not call it.
+        """
+        return nullcontext()
+
+    def engine_started(self, service: ServiceInfo, now: float) -> None:
+        """The engine's workers are ready; requests come next. Tasks may be started here."""
+
+    async def engine_ended(self) -> None:
+        """End what ``engine_started`` began; the requests have ended. Cancelled after 3 seconds."""
+
+    def answer(self) -> Any:
+        """This engine's answer, a JSON value other than None, to ``ServiceInfo.ask``."""
 
     def admitted(self, request: RequestInfo, now: float) -> None:
         """A request was admitted; it will be answered exactly once or cancelled."""
@@ -144,8 +205,6 @@ class Instrument:
         """A connection has ended."""
 
 
-MOMENTS: Final = tuple(name for name in vars(Instrument) if name[0] != "_")
-
 Dropped: TypeAlias = Callable[[Instrument, Exception], object]
 
 
@@ -157,6 +216,7 @@ class Instruments:
         dropped: called with an instrument that has raised, and its exception.
     """
 
+    engine_started: Callable[[ServiceInfo, float], None] | None
     admitted: Callable[[RequestInfo, float], None] | None
     refused: Callable[[RequestInfo, RequestError, float], None] | None
     queued: Callable[[str, Sample, float], None] | None
@@ -209,7 +269,7 @@ class Instruments:
             try:
                 hook(a, b)
             except Exception as error:  # noqa: BLE001 - requests continue
-                self._drop(hook, error)
+                self.drop(hook.__self__, error)
             if rest is not None:
                 rest(a, b)
 
@@ -217,7 +277,7 @@ class Instruments:
             try:
                 hook(a, b, c)
             except Exception as error:  # noqa: BLE001 - the same
-                self._drop(hook, error)
+                self.drop(hook.__self__, error)
             if rest is not None:
                 rest(a, b, c)
 
@@ -225,15 +285,19 @@ class Instruments:
             try:
                 hook(a, b, c, d)
             except Exception as error:  # noqa: BLE001 - the same
-                self._drop(hook, error)
+                self.drop(hook.__self__, error)
             if rest is not None:
                 rest(a, b, c, d)
 
         return {2: call_2, 3: call_3, 4: call_4}[facts]
 
-    def _drop(self, hook: Any, error: Exception) -> None:
-        instrument = hook.__self__
+    def drop(self, instrument: Instrument, error: Exception) -> None:
+        """Never call an instrument again, because it has raised."""
         if instrument in self.installed:  # else it has already raised in another hook
             self.installed.remove(instrument)
             self._listen()
             self._dropped(instrument, error)
+
+
+MOMENTS: Final = tuple(Instruments.__annotations__)
+"""The names of the events."""

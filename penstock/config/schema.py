@@ -286,7 +286,8 @@ class TracerConfig(Section):
     interval_s: OffInt = Field(
         default=None,
         description="Seconds between two reports of the tracer, with the times of each op, the"
-        " rate and latency of requests, and queue lengths; below 1 is off. See tracing.md.",
+        " rate and latency of requests, and queue lengths; below 1 is off. See tracing.md. Needs"
+        " `penstock-paddle`.",
     )
 
 
@@ -303,7 +304,8 @@ class DagConfig(Section):
     )
     use_profile: bool = Field(
         default=False,
-        description="Write profile lines for all requests to standard error; see tracing.md.",
+        description="Write profile lines for all requests to standard error; see tracing.md. Needs"
+        " `penstock-paddle`.",
     )
     channel_size: OffCount = Field(
         default=None,
@@ -901,7 +903,8 @@ class ServiceConfig(Section):
         default=None,
         description="Folder in which `PipelineServingLogs` is created, with the original's three"
         " log files, in its formats: `pipeline.log`, `pipeline.log.wf` and `pipeline.tracer`. The"
-        " variable `SERVING_LOG_PATH` does the same. By default nothing is written to files.",
+        " variable `SERVING_LOG_PATH` does the same. By default nothing is written to files. Needs"
+        " `penstock-paddle`.",
     )
     missing_device: Literal["error", "cpu"] = Field(
         default="error",

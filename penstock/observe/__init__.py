@@ -1,1 +1,1 @@
-"""Logs, metrics, traces and profiles: listeners to the engine."""
+"""Logs, metrics and traces: listeners to the engine."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -29,6 +28,7 @@ from penstock.ops.short import FunctionOp, Model
 from penstock.service.affinity import available, cpu_problems
 from penstock.service.config_warnings import HOOKS, config_warnings, unknown_ops_of_flags
 from penstock.service.graph import Graph, graph_of
+from penstock.service.instruments import imported, named_instruments, originals
 from penstock.service.models import on_this_machine, problems_of_model
 from penstock.supervisor.engine_id import EngineId
 from penstock.tensor import Signature
@@ -242,8 +242,8 @@ def draw_blueprint(
         problems.extend(loaded.place(each) for each in process_only_problems(resolved))
         problems.extend(loaded.place(each) for each in problems_of_socket(resolved, config))
         problems.extend(problems_of_model(op, resolved, loaded))
-    instruments = [*instruments, *_instruments(config, problems)]
-    applications = [*applications, *_imported("applications", config, problems)]
+    instruments = [*instruments, *named_instruments(config, problems)]
+    applications = [*applications, *imported("applications", config, problems)]
     if problems:
         raise ConfigError(problems)
     _check_hooks(graph)
@@ -301,7 +301,14 @@ def deploy(graphs: Sequence[Blueprint]) -> Deployment:
     # The rest of ``dag`` belongs to each graph.
     metrics = {"enable_prometheus": bool(measured), "prometheus_port": next(iter(ports), None)}
     config = config.model_copy(update={"dag": config.dag.model_copy(update=metrics)})
-    return Deployment(graphs=tuple(graphs), config=config)
+    # Once for all graphs, on the first.
+    made, missing = originals(config, legacy=any(graph.legacy for graph in graphs))
+    first = replace(
+        graphs[0],
+        instruments=(*graphs[0].instruments, *made),
+        warnings=(*graphs[0].warnings, *missing),
+    )
+    return Deployment(graphs=(first, *graphs[1:]), config=config)
 
 
 def _resolved(op: Op, config: ServiceConfig, usual: ExecutorKind, cpus: int) -> OpOptions:
@@ -376,33 +383,6 @@ def is_measured(op: Op) -> bool:
         and len(op.get_input_ops()) <= 1
         and (reads or not overrides(op, "preprocess", Op))
     )
-
-
-def _imported(key: str, config: ServiceConfig, problems: list[str]) -> list[Any]:
-    """Import the names in a key; each failure adds a problem."""
-    found = []
-    for path in getattr(config, key):
-        module, _, name = path.partition(":")
-        try:
-            found.append(getattr(import_module(module), name))
-        except Exception as error:  # noqa: BLE001 - the user's code, which may raise anything
-            problems.append(f"{key}: {path} cannot be imported: {error!r}")
-    return found
-
-
-def _instruments(config: ServiceConfig, problems: list[str]) -> list[Instrument]:
-    made = []
-    for make in _imported("instruments", config, problems):
-        try:
-            instrument = make()
-        except Exception as error:  # noqa: BLE001 - the user's code, which may raise anything
-            problems.append(f"instruments: {make!r} cannot be called: {error!r}")
-            continue
-        if isinstance(instrument, Instrument):
-            made.append(instrument)
-        else:
-            problems.append(f"instruments: {make!r} makes a {type(instrument).__name__}")
-    return made
 
 
 def supervision_of(options: OpOptions, config: ServiceConfig) -> Supervision:

@@ -86,7 +86,6 @@ class InProcessService:
         self.router = serving.router()
         self.budget = budget_of(self._deployment.config)
         self.instruments = serving.engine.instruments
-        serving.begin_tracing()
         self.health.set_ready()
 
     async def stop(self) -> None:

@@ -151,7 +151,6 @@ class EngineLifecycle:
                 freeze_garbage_collector()
                 shorten_switch_interval()
                 await self._open(door, for_scrapers, self._lines(engine))
-                serving.begin_tracing()
                 await _first(self._stop.wait(), self._leave.wait())
                 allowed = self._config.drain_timeout
                 if not self._stop.is_set():

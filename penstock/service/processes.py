@@ -19,7 +19,8 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -34,13 +35,13 @@ from penstock.executors.work import BoundOp
 from penstock.executors.workers.child import Child
 from penstock.executors.workers.watchdog import resident_bytes
 from penstock.executors.workers.worker import ANSWER_BYTES
-from penstock.observe.log_files import files_line, take_files_line
 from penstock.observe.logs import LogOptions, logging_to_stderr
 from penstock.service.affinity import stay_on_cpus
 from penstock.service.batches import batched
 from penstock.service.blueprint import Deployment
 from penstock.service.build import bound_op
 from penstock.service.door import most_in_flight
+from penstock.service.instruments import Process, instruments_in
 from penstock.service.listening import Listeners
 from penstock.service.models import card_of, model_report
 from penstock.service.program import rerun_problem, this_program
@@ -76,7 +77,7 @@ class Role:
         index: the worker's number.
         elsewhere: whether the worker was not started by the supervisor.
         pid: its process id, which distinguishes it from programs that it starts.
-        files: descriptor of the socket to the writer of log files, or None.
+        kept: descriptors that instruments keep open, by name.
     """
 
     service: int
@@ -87,7 +88,7 @@ class Role:
     index: int = 0
     elsewhere: bool = False
     pid: int = 0
-    files: int | None = None
+    kept: Mapping[str, int] = field(default_factory=dict)
 
 
 def threads_that_prevent_fork() -> list[str]:
@@ -126,11 +127,10 @@ def _become(role: Role) -> NoReturn:
     Raises:
         StartupError: it cannot be started.
     """
-    files = files_line()
-    for fd in (role.line, *role.listeners.values(), *([] if files is None else [files])):
+    for fd in (role.line, *role.listeners.values(), *role.kept.values()):
         os.set_inheritable(fd, True)
     try:
-        this_program().run_again(asdict(replace(role, files=files)))
+        this_program().run_again(asdict(role))
     except OSError as error:
         raise StartupError(f"the program cannot be run again: {error}") from error
 
@@ -155,10 +155,8 @@ def spawned_role() -> Role | None:
 def _own(found: Role) -> None:
     """Take the role, so that programs started by this process do not inherit it."""
     os.environ.pop(VARIABLE, None)
-    for fd in (found.line, *found.listeners.values()):
+    for fd in (found.line, *found.listeners.values(), *found.kept.values()):
         os.set_inheritable(fd, False)
-    if found.files is not None:
-        take_files_line(found.files)
 
 
 def log_options(config: ServiceConfig) -> LogOptions:
@@ -174,11 +172,13 @@ class Processes:
         deployment: the deployment of the first engine.
         number: how many services the script ran before this one.
         serve: runs an engine, with its deployment, listeners, signals and socket to the supervisor.
+        kept: descriptors that instruments keep open in all processes, by name.
     """
 
     deployment: Deployment
     number: int
     serve: Callable[[Deployment, Listeners, StopSignals, socket.socket], None]
+    kept: dict[str, int] = field(default_factory=dict)
 
     def supervise(
         self,
@@ -202,13 +202,13 @@ class Processes:
             if spawns:
                 listeners = {key: each.fileno() for key, each in own.items()}
                 _become(Role(service=self.number, engine_id=engine_id, line=control.fileno(),
-                                 listeners=listeners))  # fmt: skip
+                                 listeners=listeners, kept=self.kept))  # fmt: skip
             return self._engine(own, engine_id, control)
 
         def worker(engine_id: EngineId, op: str, index: int, channel: socket.socket) -> int:
             if spawns:
                 _become(Role(service=self.number, engine_id=engine_id, line=channel.fileno(),
-                                 op=op, index=index))  # fmt: skip
+                                 op=op, index=index, kept=self.kept))  # fmt: skip
             return self._worker(engine_id, op, index, channel)
 
         sockets = [tuple(each.values()) for each in engines]
@@ -232,7 +232,10 @@ class Processes:
 
     def _engine(self, listeners: Listeners, engine_id: EngineId, control: socket.socket) -> int:
         name_process(engine_title(engine_id))
-        with logging_to_stderr(log_options(self.deployment.config), writer=engine_id.name):
+        with (
+            self._instruments(),
+            logging_to_stderr(log_options(self.deployment.config), writer=engine_id.name),
+        ):
             try:
                 with signals_stop_the_start() as signals:
                     self.serve(self.deployment.at(engine_id), listeners, signals, control)
@@ -256,9 +259,16 @@ class Processes:
         name_process(worker_title(op, index))
         # The engine always reads its output.
         options = log_options(self.deployment.config)
-        with logging_to_stderr(options, at_once=True, writer=engine_id.name):
-            make = Child if elsewhere else ProcessChild
+        make = Child if elsewhere else ProcessChild
+        with (
+            self._instruments(),
+            logging_to_stderr(options, at_once=True, writer=engine_id.name),
+        ):
             return serve_op(self.deployment.at(engine_id), op, index, channel, make)
+
+    def _instruments(self) -> AbstractContextManager[None]:
+        process = Process(self.deployment.config, False, self.kept)
+        return instruments_in(process, self.deployment.instruments)
 
     @staticmethod
     def _cannot_fork() -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import socket
 import ssl
 import threading
@@ -19,13 +18,13 @@ from functools import partial
 
 from penstock.door.listeners import is_loopback
 from penstock.errors import StartupError
-from penstock.observe.log_files import logging_to_files
 from penstock.observe.logs import logging_to_stderr
 from penstock.service import flags, op_servers
 from penstock.service.banner import address_lines, announce, check_reports
 from penstock.service.blueprint import Deployment
 from penstock.service.build import load
 from penstock.service.door import tls_of
+from penstock.service.instruments import Process, instruments_in
 from penstock.service.lifecycle import SEND_TIMEOUT, EngineLifecycle, cannot_replace
 from penstock.service.listening import (
     Listeners,
@@ -87,11 +86,14 @@ def run_deployment(deployment: Deployment) -> None:
                 deployment = send_keys(deployment)
             tls = None if role.op is not None else tls_of(deployment.config)
             serve = partial(_serve, tls)
-            Processes(deployment=deployment, number=number, serve=serve).run_role(role)
+            kept = dict(role.kept)
+            processes = Processes(deployment=deployment, number=number, serve=serve, kept=kept)
+            processes.run_role(role)
         return  # this process runs a later service of the script
     options = log_options(deployment.config)
+    process = Process(deployment.config, True, {})
     with (
-        logging_to_files(_log_dir(deployment)),
+        instruments_in(process, deployment.instruments),
         logging_to_stderr(options, at_once=deployment.is_supervised),
     ):
         if restored is not None:
@@ -111,7 +113,9 @@ def run_deployment(deployment: Deployment) -> None:
                 engines = [{**each, **sockets} for each in bound]
                 if deployment.is_supervised:
                     serve = partial(_serve, tls)
-                    processes = Processes(deployment=deployment, number=number, serve=serve)
+                    processes = Processes(
+                        deployment=deployment, number=number, serve=serve, kept=process.kept
+                    )
                     _supervise(processes, engines, signals)
                 else:
                     _serve(tls, deployment, engines[0], signals)
@@ -121,14 +125,6 @@ def run_deployment(deployment: Deployment) -> None:
         others = [x.name for x in threading.enumerate() if not x.daemon and x is not first]
         if others:
             _log.info("threads of the script, which its end waits for: %s", ", ".join(others))
-
-
-def _log_dir(deployment: Deployment) -> str | None:
-    """The folder of the original's log files, or None: ``SERVING_LOG_PATH``, or by default, only
-    for services written for the original, the working directory.
-    """
-    folder = deployment.config.log_dir or os.environ.get("SERVING_LOG_PATH")
-    return folder or ("." if deployment.legacy else None)
 
 
 def _serve(

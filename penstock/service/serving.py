@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
@@ -33,16 +32,14 @@ from penstock.errors import StartupError
 from penstock.executors.remote import passed_on
 from penstock.instrument import Instrument
 from penstock.observe.counters import Counters
-from penstock.observe.profile import ProfileWriter, profile_text
 from penstock.observe.recorder import Recorder
 from penstock.observe.request_log import log_request
-from penstock.observe.tracer import Window
+from penstock.observe.timeline import Timeline
 from penstock.service.blueprint import Deployment
 from penstock.service.build import LoadedDeployment
 from penstock.service.door import make_router
+from penstock.service.instruments import profile_text
 from penstock.service.loop import DaemonPool
-from penstock.service.tracer import QUESTION as TRACER
-from penstock.service.tracer import report_every, window_of
 from penstock.supervisor.client import SupervisorClient
 from penstock.supervisor.queries import REPORT, AllEngines, Answerer
 
@@ -51,6 +48,7 @@ if TYPE_CHECKING:
 
 _ENDS_THREADS: Final = 8  # threads for users' pack and unpack hooks; a guess
 _WRITERS: Final = 2  # threads for large replies, whose encoding holds the GIL
+_ENDING: Final = 3.0  # seconds for the end of an instrument
 
 
 class Serving:
@@ -63,6 +61,8 @@ class Serving:
         sockets: bound sockets for external workers, by ``listening.key_of``.
 
     Attributes:
+        config: of the service.
+        is_first: whether its engine has the number 0.
         engine: runs the requests.
         reporter: makes this engine's report.
         engines: queries all engines of the service.
@@ -79,26 +79,22 @@ class Serving:
         sockets: Mapping[str, socket.socket] | None = None,
     ) -> None:
         deployment = loaded.deployment
-        config = self._config = deployment.config
+        config = self.config = deployment.config
+        self.is_first = deployment.engine_id.index == 0
         self._deployment = deployment
         self._loaded = loaded
+        self._started = False
         self._health = health
         counters = Counters()
         self._recorder = recorder = Recorder(deployment.engine_id.index, counters)
         if config.log_requests:
             recorder.listen(log_request)
-        profiles = ProfileWriter() if config.dag.use_profile else None
-        spans = _span_writer(deployment)
-        self._files = [each for each in (profiles, spans) if each is not None]
-        for writer in self._files:
-            recorder.listen(writer)
-        window = Window(time.monotonic())
-        instruments: list[Instrument] = [counters, recorder]
-        if config.dag.tracer.interval_s is not None:
-            instruments.append(window)
+        self._spans = spans = _span_writer(deployment)
+        if spans is not None:
+            recorder.listen(spans)
         outgoing = passed_on if spans is None else spans.outgoing
         loop = asyncio.get_running_loop()
-        self.engine = loaded.engine(loop, supervisor, instruments, sockets, outgoing)
+        self.engine = loaded.engine(loop, supervisor, [counters, recorder], sockets, outgoing)
         self.reporter = Reporter(self.engine, health, counters, deployment.models)
         self.reporter.traces = None if spans is None else spans.counts
         self.writers = DaemonPool(_WRITERS, "replies")
@@ -106,25 +102,31 @@ class Serving:
         answerers: dict[str, Answerer] = {
             REPORT: self.reporter,
             TRACE: partial(next_timelines, recorder),
-            TRACER: partial(window_of, window, self.engine),
             LISTS: partial(listed_requests, recorder, self.writers),
             TIMELINE: partial(recorded_request, recorder),
+        }
+        answerers |= {
+            _query_of(number): partial(self._answer, each)
+            for number, each in enumerate(deployment.instruments)
         }
         self.engines = AllEngines(answerers, supervisor)
         self.metrics = MetricsPage(self.engines, of_original=config.dag.enable_prometheus)
         self._added: list[Application] = []
         self._examples: Examples
-        self._tracing: asyncio.Task[None] | None = None
         health.watch(self.engine.why_stuck)
 
     async def start(self) -> None:
-        """Start the workers.
+        """Start the workers, and notify the instruments.
 
         Raises:
             StartupError: one cannot start, or they do not fit together.
         """
         await asyncio.gather(*(graph.start() for graph in self.engine.graphs))
         self._loaded.check_started(self.engine)
+        self._started = True
+        notify = self.engine.instruments.engine_started
+        if notify is not None:
+            notify(self, self.engine.clock.now())
 
     async def warm_up(self) -> None:
         """Make the applications, and run the example requests.
@@ -143,7 +145,7 @@ class Serving:
             hosts: see ``make_router``.
             tls: whether callers use TLS.
         """
-        config = self._config
+        config = self.config
         pages = StatusPage(self.engines), TracePage(self.engines)
         more: list[Application] = [*pages, self._examples, *self._added]
         if config.metrics:
@@ -151,7 +153,7 @@ class Serving:
         if config.ui.enabled:
             access = Access("the live page", "ui.token", config.ui.token, tls=tls)
             more.append(LivePage(self.engines, access))
-        profile = partial(_profile_of, self._recorder)
+        profile = partial(_profile_of, self._recorder, profile_text())
         titles = [each.app for each in self._deployment.graphs]
         titles += [graph.name for graph in self.engine.graphs]
         title = next(filter(None, titles), "penstock")
@@ -159,20 +161,39 @@ class Serving:
             config, self.engine, self._health, self.ends, self.writers, more, profile, hosts, title
         )
 
-    def begin_tracing(self) -> None:
-        """Write the tracer's reports from now on, if they are on and this is the first engine."""
-        if self._config.dag.tracer.interval_s is not None and self._deployment.engine_id.index == 0:
-            reports_written = report_every(self._config, self.engines, self.engine)
-            self._tracing = asyncio.create_task(reports_written)
+    def listen(self, listener: Callable[[Any], object], /) -> object:
+        """See ``ServiceInfo``."""
+        return self._recorder.listen(listener)
+
+    async def ask(self, instrument: Instrument, /) -> list[Any]:
+        """See ``ServiceInfo``."""
+        query = _query_of(self._deployment.instruments.index(instrument))
+        return [each for each in await self.engines.ask(query) if each is not None]
+
+    def _answer(self, instrument: Instrument) -> Any:
+        if self._started and instrument in self.engine.instruments.installed:
+            try:
+                return instrument.answer()
+            except Exception as error:  # noqa: BLE001 - other people's code
+                self.engine.instruments.drop(instrument, error)
+        return None
 
     async def close(self) -> None:
-        """End the threads and the files of the instruments; the workers end with the graphs."""
-        if self._tracing is not None:
-            self._tracing.cancel()
+        """End the threads and the instruments; the workers end with the graphs."""
         for each in (self.ends, self.writers):
             if each is not None:
                 each.shutdown(wait=False, cancel_futures=True)
-        await asyncio.gather(*(asyncio.to_thread(file.close) for file in self._files))
+        ended = [self._end(each) for each in self.engine.instruments.installed if self._started]
+        if self._spans is not None:
+            ended.append(asyncio.to_thread(self._spans.close))
+        await asyncio.gather(*ended)
+
+    async def _end(self, instrument: Instrument) -> None:
+        try:
+            async with asyncio.timeout(_ENDING):
+                await instrument.engine_ended()
+        except Exception as error:  # noqa: BLE001 - other people's code
+            self.engine.instruments.drop(instrument, error)
 
 
 def import_otel() -> ModuleType:
@@ -201,7 +222,12 @@ def _span_writer(deployment: Deployment) -> SpanWriter | None:
     return made
 
 
-def _profile_of(recorder: Recorder, call: Any) -> str:
+def _profile_of(recorder: Recorder, text_of: Callable[[Timeline], str], call: Any) -> str:
     """The profile of a call that is being answered; empty if it reached no graph."""
     timeline = recorder.so_far(call.exchange)
-    return "" if timeline is None else profile_text(timeline)
+    return "" if timeline is None else text_of(timeline)
+
+
+def _query_of(instrument: int) -> str:
+    """The name of the query that an instrument of the deployment answers."""
+    return f"instrument {instrument}"

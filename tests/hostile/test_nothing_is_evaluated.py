@@ -143,7 +143,6 @@ ALLOWED = {
     ("observe/logs.py", "time.localtime"): "a line has the time of day",
     ("observe/logs.py", "time.strftime"): "a line has the time of day",
     ("observe/otel.py", "time_ns"): "spans have Unix times",
-    ("observe/profile.py", "time.time"): "profile lines have Unix times, as the original's",
     ("service/script.py", "runpy"): "runs the script that its operator names on the command line",
     ("__init__.py", "import_module"): "loads the package's own modules on first use",
     ("executors/processes/child.py", "pickle"): "a worker opens what this service's ops made",
@@ -156,7 +155,7 @@ ALLOWED = {
     ("typed/pictures.py", "ctypes"): "decodes WebP without the lock, by Pillow's own library",
     ("bench/timer.py", "ctypes"): "calls timerfd_create with numbers of its own",
     ("engine/quarantine.py", "marshal"): "writes values for a digest, and reads none",
-    ("service/blueprint.py", "import_module"): "makes the instruments that the configuration names",
+    ("service/instruments.py", "import_module"): "makes what the configuration names",
     ("service/external_worker.py", "import_module"): "what the command line names",
     ("supervisor/child_processes.py", "os._exit"): "a forked child never returns into its parent",
 }

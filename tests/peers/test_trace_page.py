@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from penstock import Analyst
-from tests.observe.test_profile import ORIGINAL
+from tests.paddle.instruments.test_profile import ORIGINAL
 from tests.peers.browser import browsing
 
 # The viewer's first rule: an end closes the latest begin of its thread, in order of time.

@@ -7,7 +7,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from tests.service.scripts import post
+from tests.service.scripts import post, until
 from tests.services.process import ROOT, ServiceProcess, direct, running
 
 pytestmark = pytest.mark.real
@@ -73,6 +73,48 @@ def test_the_custom_instrument_gets_every_event(server: ServiceProcess) -> None:
     assert "returned shout True 0" in events
 
 
-@pytest.mark.parametrize("file", ["lines.py", "toy_executor.py", "toy_instrument.py"])
+SEVERAL = """
+import threading
+from penstock import Service, op
+{before}
+@op()
+def shout(request):
+    return {{"line": request["line"].upper()}}
+
+service = Service("shout", shout, http_port=0, rpc_port=0, build_dag_each_worker=True,
+                  worker_num=2, dag={{"is_thread_op": False}})
+service.run()
+"""
+THREAD = "threading.Thread(target=threading.Event().wait, daemon=True).start()"
+
+
+@pytest.mark.parametrize("before", ["", THREAD], ids=["forked", "spawned"])
+def test_a_custom_instrument_reports_for_all_engines_and_is_in_every_process(
+    before: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "service.py"
+    path.write_text(SEVERAL.format(before=before))
+    named = {"PENSTOCK_INSTRUMENTS": "tests.seams.toy_reporter:Reporter"}
+    with running(path, environment=named) as server:
+        for _ in range(8):
+            assert post(server, "shout", line="x").json["err_no"] == 0
+        until(lambda: "told sum 8 of 2 " in server.log(), "the sum of both engines")
+        assert server.stop() == 0
+        lines = [line[5:] for line in server.log().splitlines() if line.startswith("told ")]
+    (summed,) = {line for line in lines if line.startswith("sum 8 ")}
+    assert "/{name}/{method}" in summed
+    first = {line.split()[-1] for line in lines if line.startswith("in the first ")}
+    others = {line.split()[-1] for line in lines if line.startswith("in another ")}
+    assert first == {str(server.pid)}
+    assert len(others - first) == 4  # two engines, each with a worker
+    assert {line.split()[-1] for line in lines if line.startswith("left ")} == first | others
+    ended = {line.split()[-1] for line in lines if line.startswith("ended ")}
+    assert len(ended) == 2
+    assert ended < others
+
+
+@pytest.mark.parametrize(
+    "file", ["lines.py", "toy_executor.py", "toy_instrument.py", "toy_reporter.py"]
+)
 def test_each_addition_has_less_than_sixty_lines(file: str) -> None:
     assert len((Path(__file__).parent / file).read_text().splitlines()) < 60

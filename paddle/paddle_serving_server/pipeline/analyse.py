@@ -1,5 +1,5 @@
 """``Analyst``, under the original's module name."""
 
-from penstock.observe.analyst import Analyst, OpAnalyst
+from penstock_paddle.instruments.analyst import Analyst, OpAnalyst
 
 __all__ = ["Analyst", "OpAnalyst"]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import StartupError
-from penstock.observe.log_files import ToFiles, logging_to_files
-from penstock.observe.log_writer import Writer
+from penstock_paddle.instruments.log_files import ToFiles, logging_to_files
+from penstock_paddle.instruments.log_writer import Writer
 
 
 def test_log_files_are_rotated_at_their_size_limit(tmp_path: Path) -> None:

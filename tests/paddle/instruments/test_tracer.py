@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock import Op
-from penstock.observe.tracer import Window, report
+from penstock_paddle.instruments.tracer import Tracer, report
 from tests.service.in_process import root, service_of
 from tests.service.scripts import post, script
 from tests.services.process import running
@@ -77,13 +77,28 @@ class Work(Op):
         return {"y": ["1"] * len(feed_batch)}
 
 
+class Other:
+    """A service, for an engine that is not the first."""
+
+    is_first = False
+    config: Any = None
+    engine: Any = None
+
+    def listen(self, listener: Any, /) -> object:
+        raise NotImplementedError
+
+    async def ask(self, instrument: Any, /) -> list[Any]:
+        raise NotImplementedError
+
+
 async def test_a_report_has_the_means_of_ops_and_the_latency_of_requests() -> None:
     async with service_of(Work("bert", input_ops=[root()])) as service:
-        window = Window(time.monotonic())
-        service.engine.instruments.install(window)
+        tracer = Tracer()
+        tracer.engine_started(Other(), time.monotonic())
+        service.engine.instruments.install(tracer)
         for x in ("1", "2", "fail", "4"):
             await service.call(x=x)
-        taken, emptied = window.take(), window.take()
+        taken, emptied = tracer.take(), tracer.take()
     channels = [(["@DAGExecutor"], "bert", 0, 9), (["bert"], "@DAGExecutor", 0, 9)]
     found = parsed(report([taken, emptied], channels, 3, 10.0))
     op, dag = found["ops"]["bert"], found["dag"]
@@ -102,7 +117,7 @@ async def test_a_report_has_the_means_of_ops_and_the_latency_of_requests() -> No
 
 
 def test_a_report_without_requests_has_the_channels_only() -> None:
-    nothing = Window(0.0).take()
+    nothing = Tracer().take()
     lines = report([nothing, nothing], [(["a", "b"], "c", 7, 0)], 1, 10.0)
     assert parsed(lines)["channels"] == [("['a', 'b']", "['c']", 7, 0)]
     assert len(lines) == 3

@@ -19,7 +19,9 @@ FILES = {"pipeline.log": 20, "pipeline.log.wf": 10, "pipeline.tracer": 5}
 MOST_BYTES = 512_000_000
 MOST_LETTER = 1 << 17
 """Most bytes of a message."""
-_REPORT = Formatter("%(levelname)s %(asctime)s [penstock.observe.log_writer] %(message)s")
+_REPORT = Formatter(
+    "%(levelname)s %(asctime)s [penstock_paddle.instruments.log_writer] %(message)s"
+)
 _AGAIN = 60.0
 """Seconds between two reports of lines that cannot be written."""
 

@@ -1,19 +1,24 @@
 """The tracer: a periodic report of each op and the graph, in the original's format.
 
-``in`` is the time that a worker waited for a batch, ``out`` the time that its results took to
-return to the engine. Source: docs/tracing.md.
+Each engine counts; the first one writes the sum over all of them. ``in`` is the time that a worker
+waited for a batch, ``out`` the time that its results took to return to the engine. Source:
+docs/tracing.md.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Final, TypeAlias
 
+from penstock.engine.engine import Engine
 from penstock.errors import RequestError
-from penstock.instrument import Instrument, RequestInfo
-from penstock.request import Batch
+from penstock.graph.dag import REQUEST
+from penstock.instrument import Instrument, RequestInfo, ServiceInfo
+from penstock.request import REQUEST_OP_NAME, Batch
 
 TRACER: Final = "pipeline.tracer"
 """The logger of the reports."""
@@ -28,20 +33,51 @@ seconds of each stage; the ``seconds`` of each request; the ids of those that ``
 Channel: TypeAlias = tuple[list[str], str, int, int]
 """A queue: source ops, reading op, length, and capacity."""
 
+_log = logging.getLogger(TRACER)
 
-class Window(Instrument):
-    """One engine's figures since the last report.
 
-    Args:
-        now: monotonic seconds.
-    """
+class Tracer(Instrument):
+    """One engine's figures since the last report; the first engine's writes the reports."""
 
-    def __init__(self, now: float) -> None:
-        self._started = now
+    def __init__(self) -> None:
+        self._started = 0.0
+        self._service: ServiceInfo
+        self._task: asyncio.Task[None] | None = None
         self._free: dict[tuple[str, int], float] = {}  # when each worker's last results arrived
         self._ops: dict[str, list[float]] = {}
         self._seconds = array("d")
         self._failed: list[int] = []
+
+    def engine_started(self, service: ServiceInfo, now: float) -> None:
+        """See Instrument."""
+        self._started, self._service = now, service
+        if service.is_first:
+            self._task = asyncio.get_running_loop().create_task(self._write(service))
+
+    async def engine_ended(self) -> None:
+        """See Instrument."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def answer(self) -> list[Any]:
+        """This engine's figures since the last report, and its queue lengths."""
+        return [self.take(), [each.waiting for each in self._service.engine.statistics().stages]]
+
+    async def _write(self, service: ServiceInfo) -> None:
+        """Write reports until cancelled; without a file, skip empty ones."""
+        config = service.config
+        seconds, most = config.dag.tracer.interval_s, config.dag.channel_size or 0
+        while True:
+            await asyncio.sleep(seconds)
+            answers = await service.ask(self)
+            windows = [window for window, _ in answers]
+            own_file = not _log.propagate
+            if is_empty(windows) and not own_file:
+                continue
+            waiting = [sum(each) for each in zip(*(found for _, found in answers), strict=False)]
+            channels = _channels(service.engine, waiting, most)
+            for line in report(windows, channels, config.worker_num or 1, seconds):
+                _log.info("%s", line if own_file else line.expandtabs(4))
 
     def returned(self, op: str, batch: Batch, errors: int, now: float) -> None:
         """See Instrument."""
@@ -134,3 +170,17 @@ def _requests(windows: Sequence[Taken], interval: float) -> Iterator[str]:
     yield f"\t\tave[{sum(times) / count} ms]"
     for each in QUANTILES:
         yield f"\t\t.{each}[{times[count * each // 100]} ms]"
+
+
+def _channels(engine: Engine, waiting: list[int], most: int) -> list[Channel]:
+    """The queue of each op, and the channel from each graph's last op to its reply."""
+    found: list[Channel] = []
+    ends: list[Channel] = []
+    left = iter(waiting)
+    for graph in engine.graphs:
+        names = [stage.name for stage in graph.stages]
+        for name, inputs in zip(names, graph.plan.inputs, strict=True):
+            before = [REQUEST_OP_NAME if i == REQUEST else names[i] for i in inputs]
+            found.append((before, name, next(left, 0), most))
+        ends.append(([names[graph.plan.last]], REQUEST_OP_NAME, 0, most))
+    return found + ends

@@ -8,6 +8,7 @@ percent-encoded. Source: docs/tracing.md.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import time
@@ -18,6 +19,7 @@ from threading import Thread
 from typing import Final
 from urllib.parse import quote
 
+from penstock.instrument import Instrument, ServiceInfo
 from penstock.observe.recorder import NO_ID
 from penstock.observe.timeline import BatchTimes, Timeline
 from penstock.request import REQUEST_OP_NAME
@@ -60,6 +62,19 @@ def _line(parts: Iterable[tuple[str, float, float]]) -> str:
         for side, at in enumerate((begin, end))
     ]
     return f"PROFILE\tpid:{os.getpid()}\t{''.join(items)}\n"
+
+
+class Profile(Instrument):
+    """Writes the lines of all requests to standard error."""
+
+    def engine_started(self, service: ServiceInfo, now: float) -> None:
+        """See Instrument."""
+        self._writer = ProfileWriter()
+        service.listen(self._writer)
+
+    async def engine_ended(self) -> None:
+        """See Instrument."""
+        await asyncio.to_thread(self._writer.close)
 
 
 class ProfileWriter:

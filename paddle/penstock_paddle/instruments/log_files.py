@@ -18,13 +18,15 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import StartupError
-from penstock.observe import log_writer
+from penstock.instrument import Instrument, ProcessInfo
 from penstock.observe.logs import AdditionalHandler, TextLines
-from penstock.observe.tracer import TRACER
+from penstock_paddle.instruments import log_writer
+from penstock_paddle.instruments.tracer import TRACER
 
 FOLDER: Final = "PipelineServingLogs"
 _LAST_LINES: Final = 2.0  # seconds for the writer to finish at the end
 _BUFFER: Final = 1 << 20
+_KEPT: Final = "penstock_paddle.log_files"
 
 
 class ToFiles(AdditionalHandler):
@@ -74,19 +76,45 @@ class ToFiles(AdditionalHandler):
         return False
 
 
+class LogFiles(Instrument):
+    """Logs to the files in the folder of ``log_dir`` or ``SERVING_LOG_PATH``, by default the
+    working directory.
+    """
+
+    _line: socket.socket | None = None  # this process's
+
+    @contextmanager
+    def in_process(self, process: ProcessInfo) -> Iterator[None]:
+        """See Instrument."""
+        if not process.is_first:
+            if self._line is None and _KEPT in process.kept:  # else a fork, which has the handler
+                self._line = socket.socket(fileno=process.kept[_KEPT])
+                _install(self._line)
+            yield
+        else:
+            folder = process.config.log_dir or os.environ.get("SERVING_LOG_PATH") or "."
+            with logging_to_files(folder) as self._line:
+                process.kept[_KEPT] = self._line.fileno()
+                try:
+                    yield
+                finally:
+                    self._line = None
+                    del process.kept[_KEPT]
+
+
 @contextmanager
-def logging_to_files(folder: str | None) -> Iterator[None]:
+def logging_to_files(folder: str) -> Iterator[socket.socket]:
     """Make this process and its later forks log to the files in a folder.
 
     Args:
-        folder: the parent of the log folder; None for no files.
+        folder: the parent of the log folder.
+
+    Yields:
+        the socket to the writer.
 
     Raises:
         StartupError: they cannot be written.
     """
-    if folder is None:
-        yield
-        return
     path = Path(folder) / FOLDER
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -105,7 +133,7 @@ def logging_to_files(folder: str | None) -> Iterator[None]:
         )
     handler = _install(ours)
     try:
-        yield
+        yield ours
     finally:
         root = logging.getLogger()
         root.handlers[:] = [each for each in root.handlers if each is not handler]
@@ -114,20 +142,6 @@ def logging_to_files(folder: str | None) -> Iterator[None]:
         # It continues while a process of the script holds the socket.
         with suppress(subprocess.TimeoutExpired):
             writer.wait(_LAST_LINES)
-
-
-def files_line() -> int | None:
-    """The descriptor of this process's socket to the writer, to pass on by exec."""
-    for each in logging.getLogger().handlers:
-        if isinstance(each, ToFiles):
-            return each.line.fileno()
-    return None
-
-
-def take_files_line(descriptor: int) -> None:
-    """After exec: log there until the end of the process."""
-    os.set_inheritable(descriptor, False)
-    _install(socket.socket(fileno=descriptor))
 
 
 def _install(line: socket.socket) -> ToFiles:
@@ -142,8 +156,3 @@ def _tracer_to(handler: ToFiles | None) -> None:
     tracer.handlers[:] = [] if handler is None else [handler]
     tracer.propagate = handler is None
     tracer.setLevel(logging.INFO)
-
-
-def to_a_file() -> bool:
-    """Whether the tracer's lines go to a file."""
-    return not logging.getLogger(TRACER).propagate

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from penstock import Analyst, Op, PipelineClient
-from penstock.observe.profile import profile_text
 from penstock.observe.recorder import Recorder
+from penstock_paddle.instruments.profile import profile_text
 from tests.service.in_process import root, service_of
 from tests.service.scripts import post, script
 from tests.services.process import running

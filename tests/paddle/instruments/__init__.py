@@ -1,0 +1,1 @@
+"""Projects written for Paddle Serving: the distribution penstock-paddle."""
