@@ -28,11 +28,16 @@ class GraphInfo(Protocol):
     """The properties of a graph that instruments may read.
 
     Attributes:
+        key: name and version; the same after a version was removed and came again.
+        label: the name for people, with the version if it is not the service's first one; see
+            ``docs/metrics.md``.
         stages: one for each op, with its ``name``; ``Sample.op`` is an index into them.
     """
 
     name: str | None
     version: str
+    key: tuple[str | None, str]
+    label: str
     stages: Any
 
 
@@ -131,7 +136,8 @@ class Instrument:
     """Base class whose hooks do nothing; override the hooks that you need.
 
     ``op`` is an op's name, with its graph's before it (``ocr/detect``) where an engine has several
-    graphs. ``worker`` is a worker's number within its op.
+    graphs, and with its version behind it (``detect@2``) where that is not the one with which the
+    service started. ``worker`` is a worker's number within its op.
     """
 
     def in_process(self, process: ProcessInfo) -> AbstractContextManager[object]:

@@ -99,7 +99,8 @@ class Reporter:
                 **self._processes.of("", [os.getpid()]),
                 "loop": time.thread_time(),
             },
-            "graphs": [*map(self._graph, self._engine.graphs, seen.graphs)],
+            "graphs": [*map(self._graph, self._engine.all_graphs, seen.graphs)],
+            "removed": [*self._engine.removed],
         }
 
     def _graph(self, graph: ServedGraph, seen: GraphStatistics) -> Report:
@@ -114,11 +115,13 @@ class Reporter:
             "ops": [
                 {
                     **{name: getattr(each, name) for name in _OF_STAGE},
+                    # Its name without a version, for metrics, which have labels for both.
+                    **({} if graph.label == (graph.name or "") else {"op": op}),
                     **self._op(stage),
                     "inputs": [graph.stages[i].name for i in inputs if i != REQUEST],
                 }
-                for each, stage, inputs in zip(
-                    seen.stages, graph.stages, graph.plan.inputs, strict=True
+                for each, stage, op, inputs in zip(
+                    seen.stages, graph.stages, graph.plan.names, graph.plan.inputs, strict=True
                 )
             ],
         }

@@ -150,8 +150,8 @@ class Applications:
             return whole.not_found(path)
         if whole is None and not self.graphs:
             return None
-        names = (each.name for each in self._engine.graphs if each.name not in self.graphs)
-        return no_route([*self._paths, *(f"/{name}" for name in names if name)], path)
+        names = (name for name in self._engine.names if name not in self.graphs)
+        return no_route([*self._paths, *(f"/{name}" for name in names)], path)
 
     def not_found(self, path: str) -> HttpReply:
         """The same with a usual answer."""

@@ -22,7 +22,7 @@ from penstock.api.operation import Answer
 from penstock.api.plain import PlainApplication, PlainCall, PlainRoute, decode
 from penstock.api.typed import TypedApplication, TypedRoute, media_of
 from penstock.engine.engine import Engine
-from penstock.engine.graph import ServedGraph
+from penstock.engine.graph import GraphState, ServedGraph
 from penstock.engine.submission import Submission
 from penstock.errors import DeadlineExceeded, RequestError, ServiceBusy, StartupError
 from penstock.protocols import media
@@ -49,6 +49,10 @@ _REPORT: Final = {
                 "required": ["route", "example", "state", "seconds"],
                 "properties": {
                     "route": {"type": "string"},
+                    "version": {
+                        "type": "string",
+                        "description": "Of the model, if several versions serve.",
+                    },
                     "example": {
                         "type": "integer",
                         "description": "Its number within its route, from 1 on.",
@@ -126,19 +130,22 @@ class Examples:
             },
         )
 
-    async def warm_up(self) -> None:
-        """Run each example as many times at once as an op of its route has workers (the maximum).
+    async def warm_up(self, graph: ServedGraph) -> None:
+        """Run each example of a graph, which may be aside, as many times at once as an op of it has
+        workers (the maximum).
 
-        Skips routes with external workers while none is connected.
+        Skips graphs with external workers while none is connected. Takes no room of callers'
+        requests.
 
         Raises:
             StartupError: an example fails, or has another answer than expected.
         """
         for example in self._examples:
-            graph = self._graph(example)
+            if example.route.graph not in (None, graph.name):
+                continue
             workers = [stage.executor.workers for stage in graph.stages]
             runs = [
-                asyncio.ensure_future(self._run(example, graph.time_limit))
+                asyncio.ensure_future(self._run(example, graph, graph.time_limit, beside=True))
                 for _ in range(max(workers) if all(workers) else 0)
             ]
             try:
@@ -152,20 +159,34 @@ class Examples:
                     each.cancel()
                 await asyncio.gather(*runs, return_exceptions=True)
 
-    def _graph(self, example: Example) -> ServedGraph:
-        graph = self._engine.graph(example.route.graph or "")
-        assert graph is not None, "the routes of an app have graphs of their own"
-        return graph
+    def _versions(self, example: Example) -> list[ServedGraph]:
+        """The serving versions of an example's graph, the default first."""
+        default = self._engine.graph(example.route.graph or "")
+        others = [
+            each
+            for each in self._engine.graphs
+            if each is not default
+            and each.state is GraphState.SERVING
+            and each.name == example.route.graph
+        ]
+        return [*([] if default is None else [default]), *others]
 
-    async def _run(self, example: Example, timeout: float, log_id: int | None = None) -> None:
-        """Run one example.
+    async def _run(
+        self,
+        example: Example,
+        graph: ServedGraph,
+        timeout: float,
+        log_id: int | None = None,
+        *,
+        beside: bool = False,
+    ) -> None:
+        """Run one example in a graph; ``beside`` the engine's ``max_requests``, or within it.
 
         Raises:
             RequestError: it fails.
             WrongAnswer: its answer differs from the expected one.
         """
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        graph = self._graph(example)
         route = example.route
         kind = media_of(graph) or media.JSON
         body = media.encode(example.request, kind)
@@ -179,6 +200,9 @@ class Examples:
         else:
             feed = {BODY: body, KIND: kind, ANSWER: kind}
             submission = Submission(graph, feed, timeout, log_id, future)
+        submission.pinned = True
+        if beside:
+            self._engine.add_room(submission)
         submission.start(_keep)
         try:
             outcome = await future
@@ -224,18 +248,33 @@ class Examples:
         """The report of all examples, one after the other."""
         try:
             end = self._engine.clock.now() + LIMIT
-            return [await self._look_at(each, end) for each in self._examples]
+            return [
+                await self._look_at(each, graph, end, several=len(versions) > 1)
+                for each in self._examples
+                for versions in [self._versions(each)]
+                for graph in versions
+            ]
         finally:
             self._check = None
 
-    async def _look_at(self, example: Example, end: float) -> dict[str, Any]:
-        """Run one example until ``end``, and return its report."""
+    async def _look_at(
+        self, example: Example, graph: ServedGraph, end: float, *, several: bool
+    ) -> dict[str, Any]:
+        """Run one example until ``end``, and return its report.
+
+        Args:
+            example: the example.
+            graph: runs it.
+            end: in seconds of the engine's clock.
+            several: whether other versions of the graph serve as well.
+        """
         now = self._engine.clock.now
         begun = now()
-        found = {"route": example.route.path, "example": example.number, "state": "ok"}
+        version = {"version": graph.version} if several else {}
+        found = {"route": example.route.path, **version, "example": example.number, "state": "ok"}
         log_id = random.getrandbits(63)
         try:
-            await self._run(example, end - begun, log_id)
+            await self._run(example, graph, end - begun, log_id)
         except ServiceBusy:
             found["state"] = "busy"
         except RequestError as error:

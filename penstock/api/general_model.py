@@ -187,9 +187,9 @@ class GeneralModelApplication:
             yield BaiduStd(GENERAL_MODEL, method, self._rpc, failed=_failed_rpc)
 
     def _listed(self, route: Http) -> Iterator[Http]:
-        for graph in self._engine.graphs:
-            if graph.name is not None and graph.signature is not None:
-                yield replace(route, pattern=route.pattern.replace("{model}", quote(graph.name)))
+        for name, graph in self._engine.names.items():
+            if graph.signature is not None:
+                yield replace(route, pattern=route.pattern.replace("{model}", quote(name)))
 
     def _is_served(self, values: tuple[str, ...]) -> bool:
         return not values or self._engine.graph(values[0]) is not None
@@ -201,11 +201,11 @@ class GeneralModelApplication:
             if name not in choice:
                 raise UnknownService(f"`model` is one of {_shown(choice)}, got {name[:64]!r}")
             name = choice[name]
-        graph = self._engine.graph(name)
+        graph = self._engine.choose(name)
         if graph is None:
             if name:
                 raise UnknownService(f"there is no model {name[:64]!r}")
-            names = _shown(each.name or "" for each in self._engine.graphs)
+            names = _shown(dict.fromkeys(each.name or "" for each in self._engine.graphs))
             raise UnknownService(f"which model? Name one of {names} in the path or as `model`")
         if graph.name is None or graph.signature is None:
             raise UnknownService(f"model {name[:64]!r} does not declare its inputs: see Signature")

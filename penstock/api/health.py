@@ -12,6 +12,7 @@ from penstock.api.errors import failed, refusal
 from penstock.api.grpc import Grpc, GrpcCall
 from penstock.api.http import Http, HttpCall, Whole, text_reply
 from penstock.api.operation import Answer, Contents
+from penstock.engine.graph import ServedGraph
 from penstock.protocols import standard_messages as messages
 from penstock.protocols.grpc import GrpcError
 from penstock.protocols.status import GrpcCode
@@ -46,9 +47,13 @@ class Health:
         """Whether the process is alive."""
         return True, "ok"
 
-    def ready(self) -> tuple[bool, str]:
-        """Whether requests are accepted, and the reason when they are not."""
-        why = self._why_not_ready or self._why_stuck()
+    def ready(self, graph: ServedGraph | None = None) -> tuple[bool, str]:
+        """Whether requests are accepted, and the reason when they are not.
+
+        Args:
+            graph: one version; None for the requests that name no version.
+        """
+        why = self._why_not_ready or (self._why_stuck() if graph is None else graph.why_stuck())
         return why is None, why or "ok"
 
     async def changes(self) -> AsyncIterator[bool]:

@@ -49,7 +49,7 @@ from penstock.api.threads import run_aside
 from penstock.door.budget import Reservation
 from penstock.door.exchange import HttpReply
 from penstock.engine.engine import Engine
-from penstock.engine.graph import ServedGraph
+from penstock.engine.graph import GraphState, ServedGraph
 from penstock.errors import PackageError, RequestError, UnknownService
 from penstock.protocols import oip, oip_json, oip_message
 from penstock.protocols import standard_messages as messages
@@ -145,6 +145,7 @@ class OpenInferenceApplication:
     # Metadata.
 
     def _models(self) -> Iterator[ServedGraph]:
+        """Every version of every model."""
         for graph in self._engine.graphs:
             if self._is_model(graph):
                 yield graph
@@ -156,8 +157,11 @@ class OpenInferenceApplication:
     def _is_model(self, graph: ServedGraph) -> bool:
         return self._has_name(graph) and graph.signature is not None
 
-    def _graph(self, name: str, version: str | None = None) -> ServedGraph:
-        graph = self._engine.graph(name, version or None) if name else None
+    def _graph(
+        self, name: str, version: str | None = None, *, for_request: bool = False
+    ) -> ServedGraph:
+        find = self._engine.choose if for_request else self._engine.graph
+        graph = find(name, version or None) if name else None
         if graph is None or not self._is_model(graph):
             what = f"model {name[:64]!r}" + (f", version {version[:64]!r}" if version else "")
             if graph is not None and self._has_name(graph):
@@ -233,8 +237,9 @@ class OpenInferenceApplication:
 
         def listed() -> Iterator[Http]:
             if "{version}" not in path:
-                for graph in self._models():
-                    name = graph.name or ""
+                for name, graph in self._engine.names.items():
+                    if not self._is_model(graph):
+                        continue
                     place = path.replace("{model}", quote(name))
                     signature = graph.signature
                     if request is None or signature is None:
@@ -260,7 +265,8 @@ class OpenInferenceApplication:
 
     def _model(self, graph: ServedGraph) -> dict[str, Any]:
         signature = graph.signature
-        versions = [each.version for each in self._models() if each.name == graph.name]
+        same = [each for each in self._models() if each.name == graph.name]
+        versions = [each.version for each in same if each.state is GraphState.SERVING]
         return {
             "name": graph.name,
             "versions": versions,
@@ -283,7 +289,7 @@ class OpenInferenceApplication:
         }
 
     def _model_ready(self, graph: ServedGraph) -> tuple[int, dict[str, Any]]:
-        good, _ = self._health.ready()
+        good, _ = self._health.ready(graph)
         return 200 if good else 400, {"name": graph.name, "ready": good}
 
     def _stats(self, graph: ServedGraph) -> dict[str, Any]:
@@ -299,7 +305,7 @@ class OpenInferenceApplication:
 
     def _infer(self, call: HttpCall, body: bytes) -> None:
         try:
-            graph = self._graph(*call.values)
+            graph = self._graph(*call.values, for_request=True)
             header = _header_size(call)
         except RequestError as error:
             _failed(call, error)
@@ -308,7 +314,7 @@ class OpenInferenceApplication:
         decode_body(
             call,
             len(body),
-            partial(_decoded, graph, body, header),
+            partial(_decoded, graph, *call.values[1:], body=body, header=header),
             partial(self._submit, call, _HttpInfer),
             _failed,
             aside=len(body) > LARGE or json_bytes > _AT_ONCE,
@@ -324,6 +330,7 @@ class OpenInferenceApplication:
         if not self._counts:
             self._count()
         one = kind(graph, request.feed, timeout, random.getrandbits(63))
+        one.pinned = bool(request.version)
         one.request = request
         one.raw = raw
         return one
@@ -341,10 +348,10 @@ class OpenInferenceApplication:
 
     def _grpc_model_ready(self, request: Any) -> dict[str, Any]:
         try:
-            self._graph(request.name, request.version)
+            graph = self._graph(request.name, request.version)
         except UnknownService:  # as Triton: its clients wait until a model is ready
             return {"ready": False}
-        return {"ready": self._health.ready()[0]}
+        return {"ready": self._health.ready(graph)[0]}
 
     def _grpc_model(self, request: Any) -> dict[str, Any]:
         return self._model(self._graph(request.name, request.version))
@@ -369,7 +376,7 @@ class OpenInferenceApplication:
 
     def _grpc_decoded(self, message: bytes) -> _Decoded:
         request, raw = oip_message.decode(message)
-        graph = self._graph(request.model, request.version)
+        graph = self._graph(request.model, request.version, for_request=True)
         oip.fit(request, graph.signature)
         return graph, request, raw
 
@@ -473,8 +480,9 @@ def _stream_error(request_id: str, error: RequestError, log_id: int | None) -> b
     return encoded
 
 
-def _decoded(graph: ServedGraph, body: bytes, header: int | None) -> _Decoded:
+def _decoded(graph: ServedGraph, version: str = "", *, body: bytes, header: int | None) -> _Decoded:
     request = oip_json.decode(body, header)
+    request.version = version
     oip.fit(request, graph.signature)
     return graph, request, False
 

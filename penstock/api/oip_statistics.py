@@ -40,13 +40,14 @@ class ModelStatistics(Instrument):
     def __init__(self, engine: Engine, clock: Callable[[], float] = time.time) -> None:
         self._engine = engine
         self._clock = clock
-        self._totals: dict[ServedGraph, _Totals] = {}
+        self._totals: dict[tuple[str | None, str], _Totals] = {}  # by name and version
         self._graphs: dict[str, tuple[_Totals, bool]] = {}
 
     def replied(self, request: RequestInfo, error: RequestError | None, now: float) -> None:
-        found = self._totals.get(request.graph)  # type: ignore[call-overload]
+        key = request.graph.key
+        found = self._totals.get(key)
         if found is None:
-            found = self._totals[request.graph] = _Totals()  # type: ignore[index]
+            found = self._totals[key] = _Totals()
         duration = found.success if error is None else found.fail
         duration[0] += 1
         duration[1] += now - request.admitted_at
@@ -76,17 +77,17 @@ class ModelStatistics(Instrument):
                 of_size[index] += seconds
 
     def _find(self, op: str) -> tuple[_Totals, bool] | None:
-        for graph in self._engine.graphs:
+        for graph in self._engine.all_graphs:
             for stage in graph.stages:
                 if stage.name == op:
-                    found = self._totals.setdefault(graph, _Totals())
+                    found = self._totals.setdefault(graph.key, _Totals())
                     self._graphs[op] = (found, stage is graph.stages[-1])
                     return self._graphs[op]
         return None
 
     def of(self, graph: ServedGraph) -> dict[str, Any]:
         """The statistics of a graph, in the protocol's JSON format."""
-        found = self._totals.get(graph) or _Totals()
+        found = self._totals.get(graph.key) or _Totals()
         ago = graph.now() - found.last
         return {
             "name": graph.name,

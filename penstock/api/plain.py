@@ -138,9 +138,9 @@ class PlainApplication:
 
     def _listed(self, route: PlainRoute) -> Iterator[Http]:
         """One route for each graph that is served by name."""
-        for graph in self._engine.graphs:
-            others = self._applications
-            if graph.name is not None and (others is None or graph.name not in others.graphs):
+        others = self._applications
+        for name, graph in self._engine.names.items():
+            if others is None or name not in others.graphs:
                 yield self._route(route, graph)
 
     def _request(self, route: PlainRoute, call: HttpCall, body: bytes) -> None:
@@ -148,7 +148,7 @@ class PlainApplication:
         if name is None:
             (name,) = call.values
         others = self._applications if route.graph is None else None
-        graph = None if others is not None and name in others.graphs else self._engine.graph(name)
+        graph = None if others is not None and name in others.graphs else self._engine.choose(name)
         # A graph without a name accepts every name in the pipeline protocol, and none here.
         if graph is None or graph.name is None:
             missing = None if others is None else others.no_route(f"/{name}")

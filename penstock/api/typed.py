@@ -99,7 +99,7 @@ class TypedApplication:
             )
 
     def _answer(self, name: str, files: tuple[str, ...], call: HttpCall, body: bytes) -> None:
-        graph = self._engine.graph(name)
+        graph = self._engine.choose(name)
         if graph is None:
             failed(call, UnknownService(f"{name} is not served now"))
             return

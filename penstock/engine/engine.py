@@ -10,7 +10,9 @@ Guarantees:
     - nothing is dispatched past its deadline, and the answer comes within one tick after it;
     - capacity is bounded: a request beyond it is refused at once, before anything has started;
     - late, double and unknown results are dropped and recorded, never raised;
-    - a draining graph finishes its admitted requests, and refuses new ones.
+    - a draining graph finishes its admitted requests, and refuses new ones;
+    - a request that names a version runs in that version or is refused; one that names none runs in
+      the default version of its name.
 
 Thread: everything runs on one loop. Source: ``docs/compatibility.md`` (ids, deadlines, capacity).
 """
@@ -18,9 +20,10 @@ Thread: everything runs on one loop. Source: ``docs/compatibility.md`` (ids, dea
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, Protocol
 
 from penstock.engine.clock import Clock
 from penstock.engine.deadlines import Deadlines
@@ -47,6 +50,9 @@ from penstock.request import REQUEST_OP_NAME, Feed, Outcome, Sample
 _log = logging.getLogger(__name__)
 
 IDS_WRAP = 10**18
+
+_TAKES = frozenset((GraphState.SERVING, GraphState.ASIDE))
+"""The states in which a graph runs the requests that are submitted to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,12 +94,34 @@ class EngineStatistics:
         return tuple(stage for graph in self.graphs for stage in graph.stages)
 
 
+class Versions(Protocol):
+    """Changes the versions of graphs while they serve."""
+
+    async def swap(self, description: Mapping[str, Any]) -> None:
+        """Serve a new version in every engine of the service, in place of the others of its name;
+        returns when all engines do.
+
+        Args:
+            description: plain data with ``name`` and ``version``, texts, and what the service needs
+                to make the version; see ``penstock.run``.
+
+        Raises:
+            StartupError: no engine serves it, with the reason.
+        """
+
+
 class Engine:
     """See the module. It has no graph until ``add``.
 
     Attributes:
         graphs: the serving and draining graphs, oldest first.
-        names: the serving graphs by the names that requests use.
+        aside: the graphs that are being made ready; they run the requests that are submitted to
+            them (examples, warm-up), and callers do not find them.
+        names: the default versions, which run the requests that name no version, by the names that
+            requests use.
+        removed: names and versions of removed graphs.
+        capacity: the most requests admitted at once; see ``add_room``.
+        versions: changes the versions of its graphs; None if they cannot change.
     """
 
     def __init__(
@@ -105,7 +133,11 @@ class Engine:
         self.clock = clock
         self.options = options or EngineOptions()
         self.instruments = instruments or Instruments()
+        self.capacity = self.options.max_requests
         self.graphs: list[ServedGraph] = []
+        self.aside: list[ServedGraph] = []
+        self.removed: set[tuple[str | None, str]] = set()
+        self.versions: Versions | None = None
         self.names: dict[str, ServedGraph] = {}
         self._unnamed: ServedGraph | None = None
         self._for_no_name: ServedGraph | None = None
@@ -122,48 +154,98 @@ class Engine:
     @property
     def stages(self) -> list[Stage]:
         """Of all graphs."""
-        return [stage for graph in self.graphs for stage in graph.stages]
+        return [stage for graph in self.all_graphs for stage in graph.stages]
 
-    def graph(self, name: str, version: str | None = None) -> ServedGraph | None:
-        """The graph that serves requests with that name, or None.
+    @property
+    def all_graphs(self) -> list[ServedGraph]:
+        """With those that are aside, which are last."""
+        return [*self.graphs, *self.aside]
+
+    def choose(self, name: str, version: str | None = None) -> ServedGraph | None:
+        """The graph for one request, or None; to be called once for each request.
+
+        What only describes graphs calls ``graph``.
 
         Args:
-            name: the name in the request; empty for the only serving graph.
-            version: None for the graph that was added last.
+            name: the name in the request; empty for the only graph.
+            version: as the request names it; None for the default version. A named version may be
+                draining: then the request will be refused.
         """
         if version is None:
             return self.names.get(name, self._unnamed if name else self._for_no_name)
+        return self._version(name, version)
+
+    def graph(self, name: str, version: str | None = None) -> ServedGraph | None:
+        """The graph of that name, for descriptions of it, or None; the arguments are those of
+        ``choose``.
+        """
+        if version is None:
+            return self.names.get(name, self._unnamed if name else self._for_no_name)
+        return self._version(name, version)
+
+    def _version(self, name: str, version: str) -> ServedGraph | None:
         for graph in self.graphs:
-            if (graph.name, graph.version) == (name, version) and _serves(graph):
+            if graph.key == (name, version):
                 return graph
         return None
 
-    def add(self, graph: ServedGraph) -> None:
+    def set_aside(self, graph: ServedGraph) -> None:
+        """Include a graph that is being made ready in the statistics, and in a drain.
+
+        Raises:
+            GraphError: another graph has its name and version.
+        """
+        if any(each.key == graph.key for each in self.all_graphs):
+            raise GraphError(f"there are two graphs {graph}: give each a name of its own")
+        self.aside.append(graph)
+        self.removed.discard(graph.key)
+
+    def add(self, graph: ServedGraph, *, default: bool = False) -> None:
         """Start to serve a graph, whose workers are ready.
+
+        Args:
+            graph: new, or aside.
+            default: whether it becomes the default version of its name. The first one becomes it in
+                any case.
 
         Raises:
             GraphError: another graph has its name and version, or it has served before.
         """
-        for other in self.graphs:
-            if (other.name, other.version) == (graph.name, graph.version):
-                raise GraphError(f"there are two graphs {graph}: give each a name of its own")
-        graph.become(GraphState.SERVING)
+        if graph not in self.aside:
+            self.set_aside(graph)
+        try:
+            graph.become(GraphState.SERVING)
+        finally:
+            self.aside.remove(graph)
         self.graphs.append(graph)
-        self._name_graphs()
+        if default or self._default_of(graph.name) is None:
+            self.make_default(graph)
+
+    def make_default(self, graph: ServedGraph) -> None:
+        """Let a serving graph run the requests that name no version.
+
+        Raises:
+            GraphError: it does not serve.
+        """
+        if graph.state is not GraphState.SERVING:
+            raise GraphError(f"graph {graph} is {graph.state.value} and cannot be the default")
+        self._set_default(graph.name, graph)
 
     def drain_graph(self, graph: ServedGraph, at_rest: Callable[[], None]) -> None:
         """Let a graph finish its admitted requests; then call ``at_rest``, once.
 
-        New requests for its name go to another graph of that name, or are refused.
+        If it was the default version, requests that name no version are refused until there is
+        another one.
         """
         graph.become(GraphState.DRAINING)
-        self._name_graphs()
+        if self._default_of(graph.name) is graph:
+            self._set_default(graph.name, None)
         graph.drain_stages()
         self._at_rest.append((graph, at_rest))
         self._go_on()
 
     def remove(self, graph: ServedGraph) -> None:
-        """Remove a drained graph. The caller closes its workers.
+        """Remove a drained graph, or one that is aside. The caller closes its workers.
 
         Raises:
             GraphError: it is serving, or has not finished.
@@ -171,12 +253,13 @@ class Engine:
         if graph.inside:
             raise GraphError(f"graph {graph} has {graph.inside} requests inside")
         graph.become(GraphState.REMOVED)
-        self.graphs.remove(graph)
+        (self.aside if graph in self.aside else self.graphs).remove(graph)
+        self.removed.add(graph.key)
 
     def replace(
         self, graph: ServedGraph, at_rest: Callable[[ServedGraph], None]
     ) -> list[ServedGraph]:
-        """Start to serve a graph, and drain all others of its name.
+        """Start to serve a graph as the default version, and drain all others of its name.
 
         Args:
             graph: the new version; its workers are ready.
@@ -186,7 +269,7 @@ class Engine:
             the old graphs.
         """
         old = [each for each in self.graphs if each.name == graph.name and _serves(each)]
-        self.add(graph)
+        self.add(graph, default=True)
         for each in old:
             self.drain_graph(each, partial(at_rest, each))
         return old
@@ -201,7 +284,7 @@ class Engine:
             inside=self._running,
             waiting=len(self._waiting),
             draining=self._draining,
-            graphs=tuple(graph.statistics() for graph in self.graphs),
+            graphs=tuple(graph.statistics() for graph in self.all_graphs),
         )
 
     @property
@@ -210,12 +293,13 @@ class Engine:
         return self._open - len(self._waiting)
 
     def why_stuck(self) -> str | None:
-        """Why requests cannot be answered now, for probes; None if they can."""
-        for graph in self.graphs:
-            for stage in graph.stages:
-                if stage.lost and _serves(graph):
-                    why = "no worker returns" if stage.executor.alive else "it has no worker"
-                    return f"op {stage.name!r}: {why}"
+        """Why requests that name no version cannot be answered now, for probes; None if they
+        can.
+        """
+        for graph in self._defaults():
+            why = graph.why_stuck()
+            if why is not None:
+                return why
         return None
 
     def submit(self, submission: Submission, on_answer: OnAnswer) -> None:
@@ -231,7 +315,7 @@ class Engine:
         graph = submission.graph
         if (
             self._draining
-            or self._open >= options.max_requests
+            or self._open >= self.capacity
             or submission.deadline <= now
             or graph.guarded
         ):
@@ -256,6 +340,16 @@ class Engine:
         else:
             self._start(submission, now)
 
+    def add_room(self, submission: Submission) -> None:
+        """Make room for a request beside ``max_requests``, before it starts, until it ends: warm-up
+        requests are not refused under load, and take no room of callers' requests.
+        """
+        self.capacity += 1
+        submission.at_end(self._take_room_back)
+
+    def _take_room_back(self) -> None:
+        self.capacity -= 1
+
     def cancel(self, submission: Submission) -> None:
         """Cancel a request whose caller has disconnected: drop queued work, end running calls if
         possible, send no answer.
@@ -277,7 +371,7 @@ class Engine:
     def drain(self, at_rest: Callable[[], None]) -> None:
         """Refuse new requests and finish the admitted ones; then call ``at_rest``, once."""
         self._draining = True
-        for graph in self.graphs:
+        for graph in self.all_graphs:
             graph.drain_stages()
         self._at_rest.append((None, at_rest))
         self._go_on()
@@ -334,16 +428,20 @@ class Engine:
             self._drop(submission, left)
         return whole
 
-    def _name_graphs(self) -> None:
-        """Update which graph serves which name, after a change of the graphs."""
-        serving = [graph for graph in self.graphs if _serves(graph)]
-        self.names.clear()  # in place: protocols hold a reference
-        self.names.update((graph.name, graph) for graph in serving if graph.name is not None)
-        self._unnamed = None
-        for graph in serving:
-            if graph.name is None:
-                self._unnamed = graph
-        only = serving[-1] if len(self.names) == 1 else None
+    def _defaults(self) -> list[ServedGraph]:
+        return [*self.names.values(), *([] if self._unnamed is None else [self._unnamed])]
+
+    def _default_of(self, name: str | None) -> ServedGraph | None:
+        return self._unnamed if name is None else self.names.get(name)
+
+    def _set_default(self, name: str | None, graph: ServedGraph | None) -> None:
+        if name is None:
+            self._unnamed = graph
+        elif graph is None:
+            del self.names[name]
+        else:
+            self.names[name] = graph
+        only = next(iter(self.names.values())) if len(self.names) == 1 else None
         self._for_no_name = self._unnamed or only
 
     def _refuse(self, submission: Submission, now: float) -> None:
@@ -358,14 +456,15 @@ class Engine:
     def _refusal(self, submission: Submission, now: float) -> RequestError | None:
         if self._draining:
             return ServiceClosed("the service is shutting down")
-        if self._open >= self.options.max_requests:
+        if self._open >= self.capacity:
             return ServiceBusy("the service is at capacity; try again later")
         if submission.deadline <= now:
             return self._too_late(submission.deadline_by_client)
         graph = submission.graph
-        if not _serves(graph):
-            successor = self.graph(graph.name or "")
-            if successor is None:
+        if graph.state not in _TAKES:
+            successor = None if submission.pinned else self._default_of(graph.name)
+            # Its inputs were checked against the signature.
+            if successor is None or successor.signature != graph.signature:
                 return ServiceClosed(f"graph {graph} serves no more requests")
             graph = submission.graph = successor
             submission.plan = graph.plan

@@ -1,7 +1,10 @@
 """A graph in an engine: its name, version, stages and state.
 
-A graph is built, added, drained, and removed when it is at rest, while the engine's other graphs
-serve. A model's version can be replaced this way.
+A graph is built aside, where it runs its examples, added, drained, and removed when it is at rest,
+while the engine's other graphs serve. A model's version can be replaced this way::
+
+    aside ──> serving ──> draining ──> removed
+      └──────────────────────┴────────────┘
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ class GraphState(Enum):
 
 _MOVES: Final = {
     (GraphState.ASIDE, GraphState.SERVING),
+    (GraphState.ASIDE, GraphState.DRAINING),
     (GraphState.ASIDE, GraphState.REMOVED),
     (GraphState.SERVING, GraphState.DRAINING),
     (GraphState.DRAINING, GraphState.REMOVED),
@@ -75,8 +79,10 @@ class ServedGraph:
             have started.
         promise: checks its results; None if no outputs are declared.
         started: called when its workers have started.
+        label: its name in timelines; by default the name.
 
     Attributes:
+        key: name and version.
         state: see GraphState.
         inside: requests that are admitted and not ended.
         stages: those of its ops, in the plan's order.
@@ -96,11 +102,14 @@ class ServedGraph:
         declared: Callable[[], Signature | None] = lambda: None,
         promise: Promise | None = None,
         started: Callable[[], None] = lambda: None,
+        label: str | None = None,
     ) -> None:
         self.engine = engine
         self.plan = plan
         self.name = name
         self.version = version
+        self.key = name, version
+        self.label = label if label is not None else name or ""
         self.ends = ends
         self.state = GraphState.ASIDE
         self.inside = 0
@@ -155,13 +164,30 @@ class ServedGraph:
             self.bounded.append(stage)
         return stage
 
+    def why_stuck(self) -> str | None:
+        """Why its requests cannot be answered now, for probes; None if they can."""
+        if self.state is not GraphState.SERVING:
+            return f"graph {self} is {self.state.value}"
+        for stage in self.stages:
+            if stage.lost:
+                why = "no worker returns" if stage.executor.alive else "it has no worker"
+                return f"op {stage.name!r}: {why}"
+        return None
+
     async def start(self) -> None:
         """Make every worker ready.
 
         Raises:
             StartupError: a worker cannot start; the workers of its op are ended, others may run.
         """
-        await asyncio.gather(*(stage.executor.start() for stage in self.stages))
+        starts = [asyncio.ensure_future(stage.executor.start()) for stage in self.stages]
+        try:
+            await asyncio.gather(*starts)
+        except BaseException:
+            for each in starts:
+                each.cancel()
+            await asyncio.gather(*starts, return_exceptions=True)
+            raise
         self._started()
 
     async def close(self, timeout: float) -> bool:

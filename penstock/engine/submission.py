@@ -51,6 +51,8 @@ class Submission(Flight):
         endings: called when the request ends; None if nobody waits for that. See ``at_end``.
         data_id: its id in this engine; NO_ID before the admission, and after a refusal.
         over: answered, refused or cancelled.
+        pinned: whether its caller named the graph's version: it runs in that version or is
+            refused. Else another default version may run it.
         due: the bucket of deadlines that has it; set when it is admitted.
         admitted_at: monotonic seconds; set when it is admitted.
         samples: its samples that are queued or running; set when it is admitted.
@@ -72,6 +74,7 @@ class Submission(Flight):
         "log_id",
         "on_answer",
         "over",
+        "pinned",
         "samples",
         "sizes",
         "steps",
@@ -95,7 +98,7 @@ class Submission(Flight):
         self.plan = graph.plan
         self.attempt = 1
         self._feed = self._joins = self.call = self.endings = self.steps = None
-        self.ended = self.over = False
+        self.ended = self.over = self.pinned = False
         self.graph = graph
         self.feed = feed
         self.log_id = log_id

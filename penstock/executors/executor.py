@@ -8,7 +8,8 @@ long been answered.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from penstock.instrument import Instruments
@@ -130,6 +131,26 @@ class Executor(Protocol):
         Returns:
             False when some call did not return in time.
         """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpSource:
+    """Which op a worker opens that runs in another process: with its index this identifies it.
+
+    Attributes:
+        graph: the name of its graph; None for one without a name.
+        version: the version of the graph.
+        op: its name in the graph.
+        label: its name for people, unique in its engine.
+        description: plain data from which the deployment makes this version; None for a version
+            with which the service started.
+    """
+
+    graph: str | None = None
+    version: str = "1"
+    op: str = ""
+    label: str = ""
+    description: Mapping[str, Any] | None = None
 
 
 class LocalExecutor:

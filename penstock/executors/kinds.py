@@ -15,7 +15,7 @@ from typing import Final
 
 from penstock.errors import ConfigError
 from penstock.executors.elsewhere.opening import Opening
-from penstock.executors.executor import Executor
+from penstock.executors.executor import Executor, OpSource
 from penstock.executors.external.executor import ExternalExecutor
 from penstock.executors.local import CoroutineExecutor, InlineExecutor, ThreadExecutor
 from penstock.executors.processes.executor import ProcessExecutor
@@ -34,6 +34,8 @@ class ExecutorSpec:
     """The arguments of ``ExecutorKind.make``.
 
     Attributes:
+        op: the op's label, unique in its engine: for logs and instruments.
+        source: which op its workers open, if they do so elsewhere.
         ops: a copy of the op for each worker; empty if the kind opens none here.
         spawner: starts worker processes; None if no op of the service needs any.
         opening: how a worker elsewhere opens the op; None if the kind is not ``elsewhere``, or the
@@ -49,6 +51,7 @@ class ExecutorSpec:
     workers: int
     loop: asyncio.AbstractEventLoop
     ops: Sequence[BoundOp]
+    source: OpSource = field(default_factory=OpSource)
     spawner: Spawner | None = None
     opening: Opening | None = None
     supervision: Supervision = field(default_factory=Supervision)
@@ -102,6 +105,7 @@ def _process(spec: ExecutorSpec) -> Executor:
         spec.workers,
         spec.spawner,
         spec.loop,
+        source=spec.source,
         supervision=spec.supervision,
     )
 

@@ -131,22 +131,22 @@ class Counters(Instrument):
     """The counts of an engine since its start. A recorder adds the batches and answers.
 
     Attributes:
-        requests: by graph.
+        requests: by graph and version, ``GraphInfo.key``.
         ops: by name.
     """
 
     def __init__(self) -> None:
-        self.requests: defaultdict[GraphInfo, Requests] = defaultdict(Requests)
+        self.requests: defaultdict[tuple[str | None, str], Requests] = defaultdict(Requests)
         self.ops: defaultdict[str, Batches] = defaultdict(Batches)
         self._opened = self._closed = 0
 
     def refused(self, request: RequestInfo, error: RequestError, now: float) -> None:
         """See Instrument."""
-        self.requests[request.graph].refusals[error.code] += 1
+        self.requests[request.graph.key].refusals[error.code] += 1
 
     def cancelled(self, request: RequestInfo, now: float) -> None:
         """See Instrument."""
-        self.requests[request.graph].cancelled += 1
+        self.requests[request.graph.key].cancelled += 1
 
     def late(self, op: str, batch: Batch, now: float) -> None:
         """See Instrument."""
@@ -186,7 +186,7 @@ class Counters(Instrument):
 
     def of_graph(self, graph: GraphInfo) -> dict[str, Any]:
         """The same for one graph, with the number of cancelled requests."""
-        found = self.requests.get(graph) or Requests()
+        found = self.requests.get(graph.key) or Requests()
         return {**found.plain(), "cancelled": found.cancelled}
 
     def of_op(self, op: str) -> dict[str, Any]:

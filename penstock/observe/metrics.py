@@ -330,7 +330,7 @@ class Families:
             add("pd_query_request_failure", sum(answers.values()), *labels)
             add("pd_query_request_duration_us", 1e6 * seen["seconds"]["sum"], *labels)
         for op in graph["ops"]:
-            self._add_op(op, *labels, op["name"].removeprefix(f"{name}/"))
+            self._add_op(op, *labels, op.get("op") or op["name"].removeprefix(f"{name}/"))
 
     def _add_op(self, op: Report, *labels: str) -> None:
         add = self._add

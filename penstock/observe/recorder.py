@@ -142,7 +142,7 @@ class Recorder(Instrument):
         else:
             admitted = request.admitted_at
             if not gone:
-                found = self._requests[request.graph]
+                found = self._requests[request.graph.key]
                 seconds = found.seconds
                 seconds.append(now - admitted)
                 if code is not None:
@@ -157,12 +157,12 @@ class Recorder(Instrument):
             exchange = call.exchange
         except AttributeError:  # it did not come over a connection
             self._keep([
-                request.graph.name, "", data_id, request.log_id, None, False, admitted, admitted,
+                request.graph.label, "", data_id, request.log_id, None, False, admitted, admitted,
                 now, now, 0, code, request.steps, left, text,
             ])  # fmt: skip
             return
         over = [
-            request.graph.name, call.label, data_id, request.log_id, exchange.head, call.is_grpc,
+            request.graph.label, call.label, data_id, request.log_id, exchange.head, call.is_grpc,
             exchange.began, admitted, now, now, 0, code, request.steps, left, text,
         ]  # fmt: skip
         if gone or exchange.over:
@@ -297,7 +297,7 @@ class Recorder(Instrument):
             queued, attempt, batch, steps = steps
             found.append(Step(batch[0], queued, attempt, BatchTimes(*batch)))
         return Timeline(
-            self._engine, graph or "", route, data_id, log_id, trace, began, admitted, replied,
+            self._engine, graph, route, data_id, log_id, trace, began, admitted, replied,
             ended, status, code, method, state, found[::-1], text,
         )  # fmt: skip
 

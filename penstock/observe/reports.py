@@ -9,8 +9,8 @@ Report: TypeAlias = dict[str, Any]
 
 
 _NOW: Final = frozenset(
-    ("calls", "engines", "idle", "inside", "loaded", "memory", "open", "ready", "suspects",
-     "unsent", "waiting", "why", "workers")
+    ("calls", "engines", "idle", "inside", "loaded", "memory", "open", "ready", "removed",
+     "suspects", "unsent", "waiting", "why", "workers")
 )  # fmt: skip
 """Keys of gauges, which end with the process."""
 
@@ -18,12 +18,18 @@ _NOW: Final = frozenset(
 def total(reports: Sequence[Report]) -> Report:
     """The sum of several engines' reports: numbers added, ready only if all are.
 
+    A version that an engine has removed is left out: its counters would decrease.
+
     Args:
         reports: of running engines first; then maybe that of ended ones.
     """
     summed: Report = _sum([*reports])
     running = [each for each in reports if "ready" in each]
     summed["ready"] = all(each["ready"] for each in running)
+    removed = {tuple(key) for each in running for key in each.get("removed", ())}
+    graphs = summed.get("graphs", [])
+    summed["graphs"] = [x for x in graphs if (x["name"], x["version"]) not in removed]
+    summed.pop("removed", None)
     summed["why"] = next((each["why"] for each in running if not each["ready"]), "ok")
     return summed
 

@@ -125,7 +125,7 @@ class Timeline:
 
     Attributes:
         engine: the number of its engine.
-        graph: the name of its graph; empty for one without a name.
+        graph: the label of its graph (``GraphInfo.label``); empty for one without a name.
         route: the path's pattern, or the gRPC method; for a request that reached no graph the HTTP
             method and the path; empty without a door.
         data_id: its id in its engine.

@@ -90,8 +90,8 @@ class InferRequest:
         outputs: names of the requested outputs; None for all.
         binary: names of outputs that are sent as raw bytes, in the JSON encoding.
         all_binary: whether outputs without a parameter are sent as raw bytes.
-        model, version: the model's name and version; empty in the encoding that has them in the
-            URL.
+        model: the model's name; empty in the encoding that has it in the URL.
+        version: the version that the caller names; empty for none.
     """
 
     id: str = ""

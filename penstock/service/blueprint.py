@@ -2,11 +2,15 @@
 
 A Blueprint is one checked graph with the options of each op. A Deployment is the set of graphs that
 are served together, behind one door and in one engine, or in several identical engines.
+
+A service may get further versions of its graphs while it runs. A version is described by plain
+data, which can be sent to every process; the Deployment, which every process has, makes a Blueprint
+of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -17,7 +21,8 @@ from penstock.config.problems import Problem
 from penstock.config.resolve import CONSTRUCTOR, OpOptions, advice, resolve_op
 from penstock.config.schema import ServiceConfig
 from penstock.engine.engine import Engine
-from penstock.errors import ConfigError, HookError
+from penstock.errors import ConfigError, HookError, StartupError
+from penstock.executors.executor import OpSource
 from penstock.executors.kinds import COROUTINE, PROCESS, REMOTE, THREAD, ExecutorKind
 from penstock.executors.workers.watchdog import Supervision
 from penstock.instrument import Instrument
@@ -31,6 +36,7 @@ from penstock.service.graph import Graph, graph_of
 from penstock.service.instruments import imported, named_instruments, originals
 from penstock.service.models import on_this_machine, problems_of_model
 from penstock.supervisor.engine_id import EngineId
+from penstock.supervisor.version_table import Description
 from penstock.tensor import Signature
 
 _OF_ONE_GRAPH = frozenset({"name", "service", "missing_device", "dag", "op"})
@@ -57,6 +63,7 @@ class Blueprint:
         shape: the route's request and answer types in one line.
         legacy: whether it was written for the original, see ``Servable.legacy``.
         one_port: see ``Servable.one_port``.
+        description: the data that it was made of; None for a version with which the service starts.
     """
 
     config: ServiceConfig
@@ -73,6 +80,12 @@ class Blueprint:
     shape: str = ""
     legacy: bool = False
     one_port: bool = False
+    description: Description | None = None
+
+    @property
+    def key(self) -> tuple[str | None, str]:
+        """Its name and version."""
+        return self.name, self.version
 
     @property
     def processes(self) -> int:
@@ -115,6 +128,8 @@ class Deployment:
     config: ServiceConfig
     engine_id: EngineId = field(default_factory=EngineId)
     service: int | None = None
+    make: MakeVersion | None = None
+    first: tuple[Blueprint, ...] = ()
 
     @property
     def processes(self) -> int:
@@ -153,45 +168,137 @@ class Deployment:
 
     @property
     def models(self) -> dict[str, str]:
-        """The names of the ops' models, by op name."""
+        """The names of the ops' models, by label."""
+        return {label: name for each in self.graphs for label, name in self.models_of(each).items()}
+
+    def models_of(self, graph: Blueprint) -> dict[str, str]:
+        """The same of one graph."""
         found = {}
-        for graph in self.graphs:
-            for op, options in zip(graph.graph.ops, graph.options, strict=True):
-                path = options.model.path if options.model else op.model_path
-                if path:
-                    found[self.op_name(graph, op.name)] = Path(path).stem
+        for op, options in zip(graph.graph.ops, graph.options, strict=True):
+            path = options.model.path if options.model else op.model_path
+            if path:
+                found[self.op_name(graph, op.name)] = Path(path).stem
         return found
 
     def in_threads(self) -> Deployment:
         """A copy with threads instead of workers that open the ops themselves."""
-        graphs = tuple(
-            replace(
-                graph,
-                options=tuple(
-                    replace(each, executor=THREAD) if each.executor.opens_again else each
-                    for each in graph.options
-                ),
-            )
-            for graph in self.graphs
+        make = self.make
+        graphs = tuple(map(_in_threads, self.graphs))
+        return replace(
+            self, graphs=graphs, make=make and (lambda description: _in_threads(make(description)))
         )
-        return replace(self, graphs=graphs)
 
     def at(self, engine_id: EngineId) -> Deployment:
         """A copy for another engine."""
         return replace(self, engine_id=engine_id)
 
-    def op_name(self, graph: Blueprint, op: str) -> str:
-        """An op's name in the engine: with its graph's name, if there are several."""
-        return op if len(self.graphs) == 1 else f"{graph.name or '*'}/{op}"
+    @property
+    def _originals(self) -> tuple[Blueprint, ...]:
+        return self.first or self.graphs
 
-    def find_op(self, name: str) -> tuple[Blueprint, int]:
-        """The graph and the op's index, from a name of ``op_name``."""
-        return next(
-            (graph, index)
-            for graph in self.graphs
-            for index, op in enumerate(graph.graph.plan.names)
-            if self.op_name(graph, op) == name
+    def _suffix(self, graph: Blueprint) -> str:
+        """The version, in labels, if it is not one with which the service started."""
+        known = any(each.key == graph.key for each in self._originals)
+        return "" if known else f"@{graph.version}"
+
+    def label_of(self, graph: Blueprint) -> str:
+        """A graph's name for people."""
+        return f"{graph.name or ''}{self._suffix(graph)}"
+
+    def op_name(self, graph: Blueprint, op: str) -> str:
+        """An op's label, unique in the engine: with its graph's name, if the service started with
+        several graphs; and with its version, if the service did not start with it.
+        """
+        name = op if len(self._originals) == 1 else f"{graph.name or '*'}/{op}"
+        return name + self._suffix(graph)
+
+    def source_of(self, graph: Blueprint, op: str) -> OpSource:
+        """An op of a graph, for a process that is to open it."""
+        return OpSource(
+            graph=graph.name,
+            version=graph.version,
+            op=op,
+            label=self.op_name(graph, op),
+            description=graph.description,
         )
+
+    def find_op(self, source: OpSource) -> tuple[Blueprint, int]:
+        """The graph and the op's index.
+
+        Raises:
+            StartupError: the version cannot be made of its description, or has no such op.
+        """
+        if source.description is None:
+            key = source.graph, source.version
+            graph = next(each for each in self._originals if each.key == key)
+        else:
+            graph = self.version_of(source.description)
+        names = graph.graph.plan.names
+        if source.op not in names:
+            raise StartupError(f"version {graph.version} of {graph.called} has no op {source.op!r}")
+        return graph, names.index(source.op)
+
+    def version_of(self, description: Description) -> Blueprint:
+        """The version with this description, checked.
+
+        Args:
+            description: plain data with ``name`` and ``version``, texts, and whatever ``make``
+                needs.
+
+        Raises:
+            StartupError: no version can be made of it, or it cannot run in this service.
+        """
+        self.check_description(description)
+        assert self.make is not None
+        made, version = self.make(description), description["version"]
+        if made.name != description["name"]:
+            wanted = description["name"]
+            raise StartupError(f"a version of {wanted!r} was wanted, and one of {made.name!r} made")
+        problems = [*self._problems_of(made)]
+        if problems:
+            where = f"version {version} of {made.called}: "
+            raise StartupError("\n".join(where + each for each in problems))
+        return replace(made, version=version, description=dict(description))
+
+    def check_description(self, description: Description) -> None:
+        """Check name and version.
+
+        Raises:
+            StartupError: the service takes no versions, or has no such graph, or they are no texts.
+        """
+        name, version = description.get("name"), description.get("version")
+        if self.make is None:
+            raise StartupError("this service takes no further versions: see penstock.run")
+        if not isinstance(version, str) or not version.isprintable() or not 0 < len(version) <= 64:
+            raise StartupError(f"a version is a printable text of 1 to 64 characters: {version!r}")
+        if name not in [each.name for each in self._originals]:
+            raise StartupError(f"there is no graph {name!r} to have a further version")
+
+    def with_versions(self, descriptions: Iterable[Description]) -> Deployment:
+        """A copy with these versions in the places of others of the same names.
+
+        Raises:
+            StartupError: see ``version_of``.
+        """
+        by_name = {each["name"]: self.version_of(each) for each in descriptions}
+        graphs = tuple(by_name.get(each.name, each) for each in self.graphs)
+        return replace(self, graphs=graphs, first=self._originals)
+
+    def _problems_of(self, graph: Blueprint) -> Iterator[str]:
+        """What a further version cannot have, because the service has it once."""
+        for key in sorted(graph.config.model_fields_set - _OF_ONE_GRAPH):
+            here, there = getattr(graph.config, key), getattr(self.config, key)
+            if here != there:
+                yield f"{key} is {here!r}, and the service has {there!r}"
+        if graph.instruments or graph.applications:
+            yield "instruments and applications belong to the service"
+        for options in graph.options:
+            if options.executor.needs_socket:
+                yield f"op {options.name!r} has external workers, whose socket the service opens"
+            if options.starts_server:
+                yield f"op {options.name!r} needs a model server, which starts with the service"
+            if options.remote is not None and options.remote.encryption_key is not None:
+                yield f"op {options.name!r} has a key, which is sent when the service starts"
 
 
 def draw_blueprint(
@@ -264,8 +371,20 @@ def draw_blueprint(
     )
 
 
-def deploy(graphs: Sequence[Blueprint]) -> Deployment:
+def _in_threads(graph: Blueprint) -> Blueprint:
+    options = (
+        replace(each, executor=THREAD) if each.executor.opens_again else each
+        for each in graph.options
+    )
+    return replace(graph, options=tuple(options))
+
+
+def deploy(graphs: Sequence[Blueprint], make: MakeVersion | None = None) -> Deployment:
     """Put graphs behind one door, and into one engine.
+
+    Args:
+        graphs: the graphs.
+        make: makes further versions of them; None: there will be none.
 
     Raises:
         ConfigError: two of them have the same name, or differ in keys of the door or the engine.
@@ -308,7 +427,7 @@ def deploy(graphs: Sequence[Blueprint]) -> Deployment:
         instruments=(*graphs[0].instruments, *made),
         warnings=(*graphs[0].warnings, *missing),
     )
-    return Deployment(graphs=(first, *graphs[1:]), config=config)
+    return Deployment(graphs=(first, *graphs[1:]), config=config, make=make)
 
 
 def _resolved(op: Op, config: ServiceConfig, usual: ExecutorKind, cpus: int) -> OpOptions:
@@ -436,6 +555,10 @@ def problems_of_socket(options: OpOptions, config: ServiceConfig) -> Iterator[Pr
         )
         yield Problem(path=path, text=text)
 
+
+MakeVersion: TypeAlias = Callable[[Description], Blueprint]
+"""Makes a version of a graph from its description; called in every process that opens it. Raises
+StartupError."""
 
 MakeApplication: TypeAlias = Callable[[Engine], Application]
 """Called in each engine's process, before the door opens. An application submits its requests with

@@ -26,7 +26,7 @@ from penstock.engine.sizing import Sizing
 from penstock.engine.stage import Stage
 from penstock.errors import ModelError, StartupError
 from penstock.executors.elsewhere.opening import Opening
-from penstock.executors.executor import Executor
+from penstock.executors.executor import Executor, OpSource
 from penstock.executors.kinds import ExecutorSpec
 from penstock.executors.probing import VERIFYING
 from penstock.executors.processes.spawner import Spawner
@@ -120,15 +120,20 @@ class LoadedDeployment:
         Raises:
             ModelError: a model cannot run on the outputs of the one before it.
         """
-        for graph, served in zip(self.graphs, engine.graphs, strict=True):
-            graph.check_started(served)
+        for loaded, graph in self._served(engine):
+            loaded.check_started(graph)
 
     def model_lines(self, engine: Engine) -> list[str]:
         """Lines of text about the models of a started engine."""
-        graphs = zip(self.graphs, engine.graphs, strict=True)
-        models = [each for loaded, graph in graphs for each in loaded.models(graph)]
+        served = self._served(engine)
+        models = [each for loaded, graph in served for each in loaded.models(graph)]
         width = max((len(name) for name, _ in models), default=0)
         return [f"{name:<{width}}  {text}" for name, text in models]
+
+    def _served(self, engine: Engine) -> list[tuple[LoadedGraph, ServedGraph]]:
+        """The graphs that the engine still has."""
+        served = {graph.key: graph for graph in engine.graphs}
+        return [(x, served[x.blueprint.key]) for x in self.graphs if x.blueprint.key in served]
 
     def engine(
         self,
@@ -176,6 +181,7 @@ class LoadedGraph:
         self._models: list[Model | None] = []
         self.options: list[OpOptions] = []
         self._batching: list[Batching | None] = []  # None: its workers decide
+        self._workers: list[list[BoundOp]] = []  # of each op
         notes: dict[str, None] = {}
         here: list[Op] = []
         for op, options in zip(graph.ops, blueprint.options, strict=True):
@@ -212,6 +218,16 @@ class LoadedGraph:
             except StartupError as error:
                 _log.error("op %s: %s raised", label, what, exc_info=error.__cause__)
                 raise
+
+    def make_workers(self) -> None:
+        """Make the objects of workers in this process, which ``build`` does otherwise: a user's
+        class may take long. Any thread.
+
+        Raises:
+            StartupError: with the original exception as its cause.
+        """
+        ops = self.blueprint.graph.ops
+        self._workers = [*map(_workers, ops, self.options, self._models)]
 
     def check_started(self, graph: ServedGraph) -> None:
         """The same check as of ``__init__``, with the models that worker processes have opened.
@@ -273,6 +289,8 @@ class LoadedGraph:
         """Build its stages and workers, without adding it to the engine."""
         blueprint, deployment = self.blueprint, self._deployment
         plan = blueprint.graph.plan
+        if not self._workers:
+            self.make_workers()
         graph = ServedGraph(
             engine,
             plan,
@@ -282,6 +300,7 @@ class LoadedGraph:
             lambda: self._signature(graph),
             self._promise(),
             lambda: self._started(graph),
+            deployment.label_of(blueprint),
         )
         for index, op in enumerate(blueprint.graph.ops):
             options, batching = self.options[index], self._batching[index]
@@ -290,9 +309,10 @@ class LoadedGraph:
                 op=name,
                 workers=options.concurrency,
                 loop=loop,
-                ops=_workers(op, options, self._models[index]),
+                ops=self._workers[index],
+                source=deployment.source_of(blueprint, op.name),
                 spawner=spawner,
-                opening=self._opening(name, options),
+                opening=self._opening(deployment.source_of(blueprint, op.name), options),
                 supervision=supervision_of(options, deployment.config),
                 listener=(sockets or {}).get(key_of(name)),
                 media=options.media,
@@ -309,7 +329,7 @@ class LoadedGraph:
                 self._set_batching(graph.stages[index], index, options, batching)
         return graph
 
-    def _opening(self, name: str, options: OpOptions) -> Opening | None:
+    def _opening(self, source: OpSource, options: OpOptions) -> Opening | None:
         """How workers elsewhere open the op; None for other kinds of executors.
 
         Raises:
@@ -318,12 +338,12 @@ class LoadedGraph:
         kind, deployment = options.executor, self._deployment
         if kind.own_processes or not kind.opens_again:
             return None
-        opening = opening_of(name, deployment.engine_id, deployment.service)
+        opening = opening_of(source, deployment.engine_id, deployment.service)
         if opening is None:
             why = rerun_problem() or "another server runs this service: `penstock run` is needed"
             raise StartupError(
-                f"op {name!r}: its workers open it by running this program again, which is not"
-                f" possible: {why}"
+                f"op {source.label!r}: its workers open it by running this program again, which is"
+                f" not possible: {why}"
             )
         return opening
 
@@ -464,28 +484,35 @@ def _loaded_by_workers(executor: Executor) -> dict[str, Any] | None:
 
 
 def bound_op(
-    deployment: Deployment, name: str, index: int, step: Callable[[str], None], *, decides: bool
+    blueprint: Blueprint,
+    at: int,
+    index: int,
+    turn: int,
+    step: Callable[[str], None],
+    *,
+    label: str,
+    decides: bool,
 ) -> tuple[BoundOp, Batching | None, tuple[str, ...]]:
     """A worker process's op, with its model open and ``init_op`` finished; how its requests are
     batched; and notes for the operator.
 
     Args:
-        deployment: the deployment.
-        name: the op's name, as of ``Deployment.op_name``.
+        blueprint: its graph.
+        at: the op's index.
         index: the worker's number.
+        turn: see ``EngineId.card``.
         step: called with a text at the begin of each step.
+        label: the op's label.
         decides: whether this worker decides how requests are batched; otherwise it will be told.
 
     Raises:
         StartupError: with the original exception as its cause.
     """
-    blueprint, at = deployment.find_op(name)
     op, options = blueprint.graph.ops[at], blueprint.options[at]
     entry = blueprint.config.op.get(op.name)
-    turn = deployment.engine_id.card(options.concurrency, index)
     step(_OPENS)
     model = open_model(op, options, entry, turn, alone=True)
-    options = replace(options, label=name)
+    options = replace(options, label=label)
     batching = None
     notes = () if model is None else model.notes
     if decides:

@@ -107,6 +107,7 @@ class InProcessService:
         await self._close(serving)
 
     async def _close(self, serving: Serving) -> None:
-        await asyncio.gather(*(graph.close(_GRACE) for graph in serving.engine.graphs))
+        await serving.versions.close()
+        await asyncio.gather(*(graph.close(_GRACE) for graph in serving.engine.all_graphs))
         await serving.close()
         self._stack.close()

@@ -45,9 +45,13 @@ from penstock.service.loop import (
 from penstock.service.serving import Serving
 from penstock.supervisor.client import SupervisorClient
 from penstock.supervisor.messages import (
+    Abort,
     Asked,
+    Commit,
     Leave,
     Order,
+    Prepare,
+    Retire,
     Serve,
     Stop,
 )
@@ -228,6 +232,8 @@ class EngineLifecycle:
                 self._leave.set()
             case Asked(number, query):
                 self._serving.engines.answer(number, query)
+            case Prepare() | Commit() | Abort() | Retire():
+                self._serving.versions.obey(order)
             case Stop(hurry):
                 self._is_the_end = True
                 if not self._stop.is_set():
@@ -312,7 +318,7 @@ class EngineLifecycle:
         left = self._calls_until - loop.time()
         hurry = _working(engine) or self._hurry.is_set() or left < _IDLE_TIMEOUT
         timeout = _IDLE_TIMEOUT if hurry else min(_RETURN_TIMEOUT, left)
-        await asyncio.gather(*(graph.close(timeout) for graph in engine.graphs))
+        await asyncio.gather(*(graph.close(timeout) for graph in engine.all_graphs))
 
 
 async def _first(*waits: Coroutine[Any, Any, Any], timeout: float | None = None) -> None:

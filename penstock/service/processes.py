@@ -30,6 +30,7 @@ from penstock.config.resolve import OpOptions
 from penstock.config.schema import ServiceConfig
 from penstock.errors import ModelError, StartupError
 from penstock.executors.elsewhere.opening import VARIABLE
+from penstock.executors.executor import OpSource
 from penstock.executors.processes.child import ProcessChild
 from penstock.executors.work import BoundOp
 from penstock.executors.workers.child import Child
@@ -38,7 +39,7 @@ from penstock.executors.workers.worker import ANSWER_BYTES
 from penstock.observe.logs import LogOptions, logging_to_stderr
 from penstock.service.affinity import stay_on_cpus
 from penstock.service.batches import batched
-from penstock.service.blueprint import Deployment
+from penstock.service.blueprint import Blueprint, Deployment
 from penstock.service.build import bound_op
 from penstock.service.door import most_in_flight
 from penstock.service.instruments import Process, instruments_in
@@ -51,6 +52,7 @@ from penstock.supervisor.engine_id import EngineId
 from penstock.supervisor.process_title import engine_title, name_process, worker_title
 from penstock.supervisor.signals import Stopped, StopSignals, signals_stop_the_start
 from penstock.supervisor.supervisor import Supervisor
+from penstock.supervisor.version_table import Description
 from penstock.typed.decoded import DECODED
 
 _log = logging.getLogger(__name__)
@@ -73,7 +75,8 @@ class Role:
         engine_id: its engine, or the engine that it works for.
         line: descriptor of its socket to the supervisor, or to its engine.
         listeners: descriptors of an engine's listening sockets, by configuration key.
-        op: the op of a worker; None for an engine.
+        versions: descriptions of versions that an engine serves.
+        source: the op of a worker; None for an engine.
         index: the worker's number.
         elsewhere: whether the worker was not started by the supervisor.
         pid: its process id, which distinguishes it from programs that it starts.
@@ -84,7 +87,8 @@ class Role:
     engine_id: EngineId
     line: int
     listeners: Mapping[str, int] = field(default_factory=dict)
-    op: str | None = None
+    versions: Sequence[Description] = ()
+    source: OpSource | None = None
     index: int = 0
     elsewhere: bool = False
     pid: int = 0
@@ -146,7 +150,14 @@ def spawned_role() -> Role | None:
         return None
     try:
         given: dict[str, Any] = json.loads(text)
-        found = Role(**{**given, "engine_id": EngineId(**given["engine_id"])})
+        source = given["source"]
+        found = Role(
+            **{
+                **given,
+                "engine_id": EngineId(**given["engine_id"]),
+                "source": None if source is None else OpSource(**source),
+            }
+        )
     except (ValueError, TypeError, KeyError) as error:
         raise StartupError(f"{VARIABLE} is set by the service itself, not to {text!r}") from error
     return found if found.pid == os.getpid() else None
@@ -202,13 +213,14 @@ class Processes:
             if spawns:
                 listeners = {key: each.fileno() for key, each in own.items()}
                 _become(Role(service=self.number, engine_id=engine_id, line=control.fileno(),
-                                 listeners=listeners, kept=self.kept))  # fmt: skip
-            return self._engine(own, engine_id, control)
+                                 listeners=listeners, versions=supervisor.descriptions,
+                                 kept=self.kept))  # fmt: skip
+            return self._engine(own, engine_id, control, supervisor.descriptions)
 
-        def worker(engine_id: EngineId, op: str, index: int, channel: socket.socket) -> int:
+        def worker(engine_id: EngineId, op: OpSource, index: int, channel: socket.socket) -> int:
             if spawns:
                 _become(Role(service=self.number, engine_id=engine_id, line=channel.fileno(),
-                                 op=op, index=index, kept=self.kept))  # fmt: skip
+                                 source=op, index=index, kept=self.kept))  # fmt: skip
             return self._worker(engine_id, op, index, channel)
 
         sockets = [tuple(each.values()) for each in engines]
@@ -221,16 +233,23 @@ class Processes:
         """Run this process's role, and exit."""
         _own(role)
         line = socket.socket(fileno=role.line)
-        if role.op is None:
+        if role.source is None:
             listeners = {key: socket.socket(fileno=fd) for key, fd in role.listeners.items()}
             name = role.engine_id.name or "the engine"
-            take_over(name, partial(self._engine, listeners, role.engine_id, line), stoppable=True)
+            engine = partial(self._engine, listeners, role.engine_id, line, role.versions)
+            take_over(name, engine, stoppable=True)
         main = partial(
-            self._worker, role.engine_id, role.op, role.index, line, elsewhere=role.elsewhere
+            self._worker, role.engine_id, role.source, role.index, line, elsewhere=role.elsewhere
         )
-        take_over(f"{role.op}|{role.index}", main, stoppable=False)
+        take_over(f"{role.source.label}|{role.index}", main, stoppable=False)
 
-    def _engine(self, listeners: Listeners, engine_id: EngineId, control: socket.socket) -> int:
+    def _engine(
+        self,
+        listeners: Listeners,
+        engine_id: EngineId,
+        control: socket.socket,
+        versions: Sequence[Description],
+    ) -> int:
         name_process(engine_title(engine_id))
         with (
             self._instruments(),
@@ -238,7 +257,8 @@ class Processes:
         ):
             try:
                 with signals_stop_the_start() as signals:
-                    self.serve(self.deployment.at(engine_id), listeners, signals, control)
+                    deployment = self.deployment.at(engine_id).with_versions(versions)
+                    self.serve(deployment, listeners, signals, control)
             except StartupError as error:
                 if not report_failure(control, str(error)):
                     _log.error("%s", error)
@@ -250,13 +270,13 @@ class Processes:
     def _worker(
         self,
         engine_id: EngineId,
-        op: str,
+        op: OpSource,
         index: int,
         channel: socket.socket,
         *,
         elsewhere: bool = False,
     ) -> int:
-        name_process(worker_title(op, index))
+        name_process(worker_title(op.label, index, op.version))
         # The engine always reads its output.
         options = log_options(self.deployment.config)
         make = Child if elsewhere else ProcessChild
@@ -300,7 +320,7 @@ class Processes:
 
 def serve_op(
     deployment: Deployment,
-    op: str,
+    op: OpSource,
     index: int,
     channel: socket.socket,
     make: Callable[[socket.socket, int], Child] = ProcessChild,
@@ -309,7 +329,7 @@ def serve_op(
 
     Args:
         deployment: has the op.
-        op: its name, as of ``Deployment.op_name``.
+        op: as of ``Deployment.source_of``.
         index: the worker's number.
         channel: its link to the engine.
         make: makes its end of the link.
@@ -325,13 +345,18 @@ def serve_op(
         return 0
 
 
-def _serve(child: Child, deployment: Deployment, op: str, index: int) -> int:
-    blueprint, at = deployment.find_op(op)
-    DECODED.share(most_in_flight(deployment.config) // blueprint.options[at].concurrency)
+def _serve(child: Child, deployment: Deployment, source: OpSource, index: int) -> int:
+    op = source.label
     try:
-        if blueprint.options[at].executor.own_processes:
-            stay_on_cpus(blueprint.options[at], index)
-        bound, batching, notes = bound_op(deployment, op, index, child.step, decides=child.decides)
+        blueprint, at = deployment.find_op(source)
+        options = blueprint.options[at]
+        DECODED.share(most_in_flight(deployment.config) // options.concurrency)
+        if options.executor.own_processes:
+            stay_on_cpus(options, index)
+        turn = deployment.engine_id.card(options.concurrency, index)
+        bound, batching, notes = bound_op(
+            blueprint, at, index, turn, child.step, label=op, decides=child.decides
+        )
     except BaseException as error:  # noqa: BLE001 - the service gets any error
         # A model's error says all there is; the frames of a hook are the author's.
         shown = None if isinstance(error, ModelError) else error
@@ -347,7 +372,7 @@ def _serve(child: Child, deployment: Deployment, op: str, index: int) -> int:
             _log.warning("op %s: %s", op, note)
     elif fallback is not None:  # its GPU may differ from that of worker 0
         _log.warning("op %s: worker %s %s", op, index, fallback)
-    child.ready(_loaded(bound, _card(deployment, op, index), batching))
+    child.ready(_loaded(bound, _card(blueprint, at, turn), batching))
 
     def decided(plain: dict[str, Any]) -> None:
         options = bound.options
@@ -372,12 +397,10 @@ def _loaded(op: BoundOp, card: str | None, batching: Batching | None) -> dict[st
     }
 
 
-def _card(deployment: Deployment, name: str, index: int) -> str | None:
-    """The worker's GPU, if any."""
-    blueprint, at = deployment.find_op(name)
+def _card(blueprint: Blueprint, at: int, turn: int) -> str | None:
+    """The GPU of the worker with this turn, if any."""
     op, options = blueprint.graph.ops[at], blueprint.options[at]
-    turn = deployment.engine_id.card(options.concurrency, index)
-    return card_of(op, options, blueprint.config.op.get(name), turn)
+    return card_of(op, options, blueprint.config.op.get(op.name), turn)
 
 
 def _disable_core_files() -> None:

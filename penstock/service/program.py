@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Final
 
 from penstock.executors.elsewhere.opening import Opening, Program
+from penstock.executors.executor import OpSource
 from penstock.service import flags
 from penstock.supervisor.engine_id import EngineId
 
@@ -34,14 +35,14 @@ def this_program() -> Program:
     )
 
 
-def opening_of(op: str, engine_id: EngineId, service: int | None) -> Opening | None:
+def opening_of(op: OpSource, engine_id: EngineId, service: int | None) -> Opening | None:
     """How a worker elsewhere opens an op of this process's service; None if it cannot.
 
     Args:
-        op: the op's name in its engine.
+        op: the op.
         engine_id: the engine that it works for.
         service: the number of services that the program ran before; None if it does not run it.
     """
     if service is None or rerun_problem() is not None:
         return None
-    return Opening(program=this_program(), service=service, engine=asdict(engine_id), op=op)
+    return Opening(program=this_program(), service=service, engine=asdict(engine_id), source=op)

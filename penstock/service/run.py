@@ -82,9 +82,9 @@ def run_deployment(deployment: Deployment) -> None:
     if role is not None:
         if role.service == number:
             deployment = op_servers.found(deployment)
-            if role.op is None:
+            if role.source is None:
                 deployment = send_keys(deployment)
-            tls = None if role.op is not None else tls_of(deployment.config)
+            tls = None if role.source is not None else tls_of(deployment.config)
             serve = partial(_serve, tls)
             kept = dict(role.kept)
             processes = Processes(deployment=deployment, number=number, serve=serve, kept=kept)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from penstock.config.load import Loaded
     from penstock.instrument import Instrument
     from penstock.service.blueprint import Blueprint, MakeApplication
+    from penstock.supervisor.version_table import Description
     from penstock.tensor import Signature
 
 DEFAULT_NAME = "default_service"
@@ -350,7 +351,10 @@ class Several(ABC):
 
 
 @_briefly
-def run(*services: PipelineServer | WebService | Several) -> None:
+def run(
+    *services: PipelineServer | WebService | Several,
+    versions: Callable[[dict[str, Any]], PipelineServer | WebService | Several] | None = None,
+) -> None:
     """Serve all of these behind one door until SIGTERM or SIGINT. Returns after the drain.
 
     Requests select a service by name. Keys of the door and the engine (ports, limits,
@@ -358,6 +362,11 @@ def run(*services: PipelineServer | WebService | Several) -> None:
 
     Args:
         services: at least one, each with a configuration.
+        versions: makes a further version of one of the services, from the plain data with which an
+            application calls ``engine.versions.swap``: a service of the same name, or an App with a
+            route of that name. It is called in each process that opens the version. The
+            applications, instruments and routes stay those of ``services``. None: their versions do
+            not change.
 
     Raises:
         StartupError: the services cannot start, or two have the same name.
@@ -375,7 +384,27 @@ def run(*services: PipelineServer | WebService | Several) -> None:
     for each in graphs:
         each.prepare_beside(ports)
     ops = [each.ops for each in graphs]
-    run_deployment(deploy([each.blueprint(frozenset().union(*ops)) for each in graphs]))
+
+    def make(description: Description) -> Blueprint:
+        assert versions is not None
+        try:
+            service: Any = versions(dict(description))
+        except Exception as error:
+            text = f"version {description['version']} cannot be made of its description: {error!r}"
+            raise StartupError(text) from error
+        if isinstance(service, Several):
+            named = [each for each in service.services if each.name == description["name"]]
+            if not named:
+                raise StartupError(f"{service!r} has no route {description['name']!r}")
+            service = named[0]
+            service.instruments, service.applications = [], []
+        if not isinstance(service, PipelineServer | WebService):
+            raise StartupError(f"{versions!r} returned no service, but {service!r}")
+        service.prepare_beside(ports)
+        return service.blueprint()
+
+    blueprints = [each.blueprint(frozenset().union(*ops)) for each in graphs]
+    run_deployment(deploy(blueprints, None if versions is None else make))
 
 
 class Service(WebService):

@@ -28,6 +28,7 @@ from penstock.api.examples import Examples
 from penstock.api.health import Health
 from penstock.api.hosts import Hosts
 from penstock.api.router import Router
+from penstock.engine.graph import ServedGraph
 from penstock.errors import StartupError
 from penstock.executors.remote import passed_on
 from penstock.instrument import Instrument
@@ -36,10 +37,11 @@ from penstock.observe.recorder import Recorder
 from penstock.observe.request_log import log_request
 from penstock.observe.timeline import Timeline
 from penstock.service.blueprint import Deployment
-from penstock.service.build import LoadedDeployment
+from penstock.service.build import LoadedDeployment, LoadedGraph
 from penstock.service.door import make_router
 from penstock.service.instruments import profile_text
 from penstock.service.loop import DaemonPool
+from penstock.service.versions import Versions
 from penstock.supervisor.client import SupervisorClient
 from penstock.supervisor.queries import REPORT, AllEngines, Answerer
 
@@ -67,6 +69,7 @@ class Serving:
         reporter: makes this engine's report.
         engines: queries all engines of the service.
         metrics: the page of the metrics.
+        versions: changes the versions of the graphs.
         ends: threads for user code at the graphs' ends; None if there is none.
         writers: threads for large replies.
     """
@@ -95,7 +98,8 @@ class Serving:
         outgoing = passed_on if spans is None else spans.outgoing
         loop = asyncio.get_running_loop()
         self.engine = loaded.engine(loop, supervisor, [counters, recorder], sockets, outgoing)
-        self.reporter = Reporter(self.engine, health, counters, deployment.models)
+        models = deployment.models
+        self.reporter = Reporter(self.engine, health, counters, models)
         self.reporter.traces = None if spans is None else spans.counts
         self.writers = DaemonPool(_WRITERS, "replies")
         self.ends = DaemonPool(_ENDS_THREADS, "ends") if loaded.blocking_ends else None
@@ -113,6 +117,16 @@ class Serving:
         self.metrics = MetricsPage(self.engines, of_original=config.dag.enable_prometheus)
         self._added: list[Application] = []
         self._examples: Examples
+
+        def build(further: LoadedGraph) -> ServedGraph:
+            return further.build(self.engine, loop, supervisor, sockets, outgoing)
+
+        self.versions = Versions(
+            loaded, self.engine, build, lambda graph: self._examples.warm_up(graph), models,
+            supervisor,
+        )  # fmt: skip
+        if deployment.make is not None:
+            self.engine.versions = self.versions
         health.watch(self.engine.why_stuck)
 
     async def start(self) -> None:
@@ -136,7 +150,8 @@ class Serving:
         """
         self._added = [make(self.engine) for make in self._deployment.applications]
         self._examples = Examples(self.engine, self._added)
-        await self._examples.warm_up()
+        for graph in self.engine.graphs:
+            await self._examples.warm_up(graph)
 
     def router(self, hosts: Hosts | None = None, *, tls: bool = False) -> Router:
         """The router of all requests, after ``warm_up``.
@@ -180,6 +195,7 @@ class Serving:
 
     async def close(self) -> None:
         """End the threads and the instruments; the workers end with the graphs."""
+        await self.versions.close()
         for each in (self.ends, self.writers):
             if each is not None:
                 each.shutdown(wait=False, cancel_futures=True)

@@ -7,17 +7,23 @@ import itertools
 import json
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from penstock.errors import StartupError
+from penstock.executors.executor import OpSource
 from penstock.executors.processes.spawner import Exited, Spawned
 from penstock.supervisor.messages import (
+    Abort,
     Answer,
     Answers,
     Ask,
     Asked,
+    Change,
+    Changed,
+    Commit,
+    Committed,
     Failed,
     Forked,
     Leave,
@@ -26,8 +32,11 @@ from penstock.supervisor.messages import (
     Order,
     Ping,
     Pong,
+    Prepare,
+    Prepared,
     Ready,
     Refused,
+    Retire,
     Serve,
     Spawn,
     Stop,
@@ -78,14 +87,14 @@ class SupervisorClient:
         """
         self._send_message(Leaving())
 
-    async def spawn(self, op: str, index: int) -> Spawned:
+    async def spawn(self, source: OpSource, index: int) -> Spawned:
         """Start a worker.
 
         Raises:
             StartupError: the supervisor cannot start one, or is gone.
         """
         async with self._turn:
-            spawned: Spawned = await self._ask(Spawn(next(self._numbers), op, index))
+            spawned: Spawned = await self._ask(Spawn.of(next(self._numbers), source, index))
             return spawned
 
     async def ask(self, query: str, seconds: float = 0.0, *, kept: bool = False) -> list[Any]:
@@ -112,6 +121,30 @@ class SupervisorClient:
         """
         self._send_message(Answer(number, kept, json.dumps(answer).encode()))
 
+    async def change(self, description: Mapping[str, Any]) -> None:
+        """Serve a new version in every engine; returns when all do.
+
+        Raises:
+            StartupError: no engine does, with the reason; or the supervisor is gone.
+        """
+        await self._ask(Change(next(self._numbers), description))
+
+    def prepared(self, change: int, problem: str | None) -> None:
+        """Report that a version is ready, or why it cannot be.
+
+        Raises:
+            StartupError: the supervisor is gone.
+        """
+        self._send_message(Prepared(change, problem))
+
+    def committed(self, change: int) -> None:
+        """Report that a version is the default.
+
+        Raises:
+            StartupError: the supervisor is gone.
+        """
+        self._send_message(Committed(change))
+
     async def exited(self, pid: int) -> Exited:
         """Wait until a worker has ended, and return its wait status, as of ``os.waitpid``.
 
@@ -132,7 +165,7 @@ class SupervisorClient:
         """Close the socket. Workers live on; pending calls fail with StartupError."""
         self._lose("the connection to the supervisor is closed")
 
-    async def _ask(self, message: Spawn | Ask) -> Any:
+    async def _ask(self, message: Spawn | Ask | Change) -> Any:
         answer = self._pending[message.number] = self._loop.create_future()
         try:
             self._send_message(message)
@@ -180,13 +213,17 @@ class SupervisorClient:
                 self._answer(number, StartupError(reason))
             case Answers(number, answers):
                 self._answer(number, answers)
+            case Changed(number, problem):
+                self._answer(number, None if problem is None else StartupError(problem))
             case Exited(pid):
                 if pid in self._exits:
                     self._exits[pid].set_result(message)
             case Ping():
                 with suppress(StartupError):  # gone, or it will repeat the request
                     self._send_message(Pong())
-            case Serve() | Leave() | Stop() | Asked():
+            case (
+                Serve() | Leave() | Stop() | Asked() | Prepare() | Commit() | Abort() | Retire()
+            ):  # fmt: skip
                 self._handle_order(message)
 
     def _answer(self, number: int, answer: Any) -> None:

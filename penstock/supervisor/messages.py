@@ -9,7 +9,9 @@ and serves on until then. The supervisor answers each ``Spawn`` with ``Forked`` 
 the same number, and sends ``Exited`` when a worker has ended. ``Forked`` carries two descriptors:
 the engine's end of the worker's socket pair, and a pidfd of the worker. A ready engine answers each
 ``Ping`` with a ``Pong``. An engine that sends ``Ask`` gets the ``Answers`` of the others, with the
-same number: the supervisor sends them ``Asked``, and each answers with ``Answer``.
+same number: the supervisor sends them ``Asked``, and each answers with ``Answer``. An engine that
+sends ``Change`` gets ``Changed`` when all engines serve a new version, or none does: see
+``version_table.py``.
 """
 
 from __future__ import annotations
@@ -18,10 +20,11 @@ import json
 import logging
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
-from typing import Final, TypeAlias, get_args
+from typing import Any, Final, TypeAlias, get_args
 
+from penstock.executors.executor import OpSource
 from penstock.executors.processes.channel import receive as receive_packet
 from penstock.executors.processes.spawner import Exited
 
@@ -87,11 +90,92 @@ class Pong:
 
 @dataclass(frozen=True, slots=True)
 class Spawn:
-    """Start a worker."""
+    """Start a worker: the fields of ``OpSource``, and its index."""
 
     number: int
+    graph: str | None
+    version: str
     op: str
+    label: str
+    description: Mapping[str, Any] | None
     index: int
+
+    @classmethod
+    def of(cls, number: int, source: OpSource, index: int) -> Spawn:
+        """The message for worker ``index`` of an op."""
+        of = source
+        return cls(number, of.graph, of.version, of.op, of.label, of.description, index)
+
+    @property
+    def source(self) -> OpSource:
+        """The op that it opens."""
+        return OpSource(
+            graph=self.graph,
+            version=self.version,
+            op=self.op,
+            label=self.label,
+            description=self.description,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The engine requests a new version of a graph in every engine; see ``version_table``."""
+
+    number: int
+    description: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """The answer to ``Change``: None, or why no engine has changed."""
+
+    number: int
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Make a version ready, aside; answered with ``Prepared``."""
+
+    change: int
+    description: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The version is ready; or why it cannot be."""
+
+    change: int
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Serve the version, as the default; answered with ``Committed``."""
+
+    change: int
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """It is the default version."""
+
+    change: int
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Remove the version, which another engine cannot make ready."""
+
+    change: int
+
+
+@dataclass(frozen=True, slots=True)
+class Retire:
+    """Every engine serves the new version: drain the others of its graph, and end their workers."""
+
+    change: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +233,11 @@ class Answers:
     answers: bytes
 
 
-Order: TypeAlias = Serve | Leave | Stop | Asked
+OfChange: TypeAlias = Prepare | Commit | Abort | Retire
+Order: TypeAlias = Serve | Leave | Stop | Asked | OfChange
 Message: TypeAlias = (
     Ready | Failed | Leaving | Ping | Pong | Spawn | Forked | Refused | Exited
-    | Ask | Answer | Answers | Order
+    | Ask | Answer | Answers | Change | Changed | Prepared | Committed | Order
 )  # fmt: skip
 
 _KINDS: Final = {cls.__name__: cls for cls in get_args(Message)}
@@ -162,6 +247,8 @@ def encode(message: Message) -> bytes:
     """Encode a message."""
     if isinstance(message, Refused | Failed):
         message = replace(message, reason=message.reason[:_MOST_REASON])
+    elif isinstance(message, Prepared) and message.problem is not None:
+        message = replace(message, problem=message.problem[:_MOST_REASON])
     values = [type(message).__name__, *astuple(message)]
     text: bytes = values.pop() if isinstance(message, Answer | Answers) else b""
     return b"%s\n%s" % (json.dumps(values).encode(), text)

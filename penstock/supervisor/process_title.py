@@ -16,9 +16,17 @@ def engine_title(engine_id: EngineId) -> str:
     return engine_id.name or "engine"
 
 
-def worker_title(op: str, index: int) -> str:
-    """The title of a worker: its op's name, truncated, and the worker's number."""
+def worker_title(op: str, index: int, version: str = "1") -> str:
+    """The title of a worker: its op's label, truncated before a version, and the worker's number.
+
+    Args:
+        op: the label.
+        index: the worker's number.
+        version: the version; the label may end with it.
+    """
     number = f"/{index}"
+    if op.endswith(f"@{version}") and len(version.encode()) + 2 + len(number) <= MOST_BYTES:
+        op, number = op.removesuffix(f"@{version}"), f"@{version}{number}"
     room = MOST_BYTES - len(number)
     return op.encode()[:room].decode(errors="ignore") + number
 

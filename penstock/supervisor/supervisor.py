@@ -18,6 +18,9 @@ engines, one after the other: a new one serves before the old one is sent ``Leav
 
 A replacement starts while the old process serves; both have the same sockets, so connections are
 not interrupted.
+
+A new version of a graph is served by all engines or by none (see ``version_table.py``). Workers are
+forked for the version that they are to open.
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from penstock.errors import StartupError
+from penstock.executors.executor import OpSource
 from penstock.executors.processes.spawner import Exited
 from penstock.executors.workers.restarts import WITHIN, Restarts
 from penstock.supervisor.child_processes import (
@@ -53,12 +57,15 @@ from penstock.supervisor.messages import (
     Answer,
     Ask,
     Asked,
+    Change,
+    Committed,
     Failed,
     Forked,
     Leave,
     Leaving,
     Message,
     Ping,
+    Prepared,
     Ready,
     Refused,
     Serve,
@@ -69,6 +76,7 @@ from penstock.supervisor.messages import (
 )
 from penstock.supervisor.queries import Queries
 from penstock.supervisor.signals import StopSignals, on_hangup, restore_hangup, signals_wake_waits
+from penstock.supervisor.version_table import Description, Sends, VersionTable
 
 _log = logging.getLogger(__name__)
 
@@ -78,6 +86,7 @@ class EngineProcess:
 
     Args:
         control: our end of the socket.
+        epoch: that of the version table when it was started.
         stop_timeout: seconds for it to end after ``Leave`` or ``Stop``.
         answer_timeout: seconds for it to answer a ping, while it is ready.
 
@@ -86,6 +95,7 @@ class EngineProcess:
         is_ready: it has reported that it is ready.
         is_leaving: it was sent ``Leave``, because a replacement serves.
         kill_at: when it will be killed; None if it need not end, or has been killed.
+        is_outdated: it is killed and started again, because it lacks a version.
         talks: whether its socket is open.
         look_at: when it is to be pinged, or must have answered.
     """
@@ -95,9 +105,12 @@ class EngineProcess:
         engine_id: EngineId,
         child: Child,
         control: socket.socket,
+        epoch: int = 0,
         stop_timeout: float = math.inf,
         answer_timeout: float = math.inf,
     ) -> None:
+        self.epoch = epoch
+        self.is_outdated = False
         self.engine_id = engine_id
         self.child = child
         self.control = control
@@ -263,7 +276,7 @@ class EngineSlot:
 
 
 EngineMain: TypeAlias = Callable[[EngineId, socket.socket], int]
-WorkerMain: TypeAlias = Callable[[EngineId, str, int, socket.socket], int]
+WorkerMain: TypeAlias = Callable[[EngineId, OpSource, int, socket.socket], int]
 
 _GIVEN_UP: Final = 1
 _LONGEST_WAIT: Final = 3600.0  # the system limits timeouts
@@ -277,8 +290,9 @@ class Supervisor:
     Args:
         engine_main: runs an engine, with its id and its end of the control socket (see
             ``supervisor/messages.py``); returns its exit status.
-        worker_main: runs a worker, with its engine's id, the op's name, the worker's index and its
-            end of the socket pair; returns its exit status. It must end when that socket is closed.
+        worker_main: runs a worker, with its engine's id, the op that it opens, the worker's index
+            and its end of the socket pair; returns its exit status. It must end when that socket is
+            closed.
         listeners: the sockets of each engine. Workers close them, and so does the supervisor when
             it stops; until then, connections wait for the engine's next process.
         open_ports: called once, when all engines are ready, with the lines that the last one
@@ -320,11 +334,17 @@ class Supervisor:
         self._workers: dict[int, tuple[Child, EngineProcess]] = {}
         self._result = 0
         self._queries = Queries()
+        self._versions = VersionTable()
         self._status: int | None = None
         self._reaper = Reaper(adopts=os.getpid() == 1)
         # Signals write here, to wake waits.
         self._woken: socket.socket
         self._waker: socket.socket
+
+    @property
+    def descriptions(self) -> list[Description]:
+        """The versions that an engine serves which starts now; see ``VersionTable``."""
+        return self._versions.descriptions
 
     def run(self, signals: StopSignals) -> int:
         """Run until the engines have ended; returns their exit status, 128 plus the number for a
@@ -454,7 +474,14 @@ class Supervisor:
         except OSError as error:
             raise StartupError(f"{slot.name} cannot be started: {error}") from error
         slot.processes.append(
-            EngineProcess(engine_id, child, ours, self._stop_timeout, self._answer_timeout)
+            EngineProcess(
+                engine_id,
+                child,
+                ours,
+                self._versions.epoch,
+                self._stop_timeout,
+                self._answer_timeout,
+            )
         )
 
     def _restart(self, slot: EngineSlot) -> None:
@@ -523,6 +550,18 @@ class Supervisor:
             case Answer():
                 self._queries.take(engine, message)
                 self._give_answers()
+            case Change(number, description):
+                serving = [x for x in self._processes() if x.serves and not x.is_leaving]
+                self._tell(self._versions.want(engine, number, description, serving))
+            case Prepared(change, problem):
+                self._tell(self._versions.prepared(engine, change, problem))
+            case Committed(change):
+                self._tell(self._versions.committed(engine, change))
+
+    @staticmethod
+    def _tell(sends: Sends) -> None:
+        for engine, message in sends:
+            engine.send(message)
 
     def _give_answers(self) -> None:
         for engine, answers in self._queries.ready(time.monotonic()):
@@ -534,10 +573,15 @@ class Supervisor:
         engine.answered()
         if self._stops:
             engine.stop(hurry=self._stops > 1)
+        elif engine.epoch != self._versions.epoch:
+            engine.is_outdated = True
+            engine.kill()
         elif self._is_open:
             engine.serve()
+            self._tell(self._versions.join(engine))
             if predecessor is not None:
                 predecessor.leave()
+                self._tell(self._versions.forget(predecessor))
         elif all(each.serving is not None for each in self._slots):
             self._open_ports(lines)
             self._is_open = True
@@ -555,11 +599,13 @@ class Supervisor:
         engine.close()
         slot.processes.remove(engine)
         self._queries.forget(engine)
+        self._tell(self._versions.forget(engine))
         self._give_answers()
         for worker, its_engine in self._workers.values():
             if its_engine is engine:
                 worker.kill()  # reaped when it has ended, which a driver may delay
-        if self._stops and status in (0, -signal.SIGTERM):  # maybe before it could handle signals
+        # By SIGTERM maybe before it could handle signals.
+        if self._stops and (engine.is_outdated or status in (0, -signal.SIGTERM)):
             return
         if self._forwarded:
             why = engine.failure or status_text(status)
@@ -579,7 +625,10 @@ class Supervisor:
         """Handle the end of a process; the service continues."""
         name, pid = slot.name, engine.child.pid
         why = engine.failure or status_text(status)
-        if engine.is_leaving and status == 0:
+        if engine.is_outdated:
+            _log.info("%s starts again: a version was changed meanwhile", name)
+            slot.start_at = time.monotonic()
+        elif engine.is_leaving and status == 0:
             _log.info("%s: its old process (pid %d) has ended: %s", name, pid, why)
         elif slot.serving is not None and not engine.is_ready:
             _log.error("%s: its new process (pid %d) did not start, and the old one continues: %s",
@@ -600,9 +649,10 @@ class Supervisor:
         try:
             ours, theirs = socket.socketpair()
             with ours, theirs:
-                main = partial(self._worker_main, engine.engine_id, wanted.op, wanted.index, theirs)
+                engine_id, source = engine.engine_id, wanted.source
+                main = partial(self._worker_main, engine_id, source, wanted.index, theirs)
                 leave = partial(self._leave, ours, *listeners)
-                child = fork(f"{wanted.op}|{wanted.index}", main, leave, stoppable=False,
+                child = fork(f"{source.label}|{wanted.index}", main, leave, stoppable=False,
                              spawns=self._spawns)  # fmt: skip
                 self._workers[child.pid] = child, engine
                 engine.send(Forked(wanted.number, child.pid), ours.fileno(), child.pidfd)

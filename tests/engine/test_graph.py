@@ -14,6 +14,7 @@ from penstock.engine.submission import Submission
 from penstock.errors import GraphError, ServiceClosed
 from penstock.executors.work import WorkOptions
 from penstock.request import Outcome
+from penstock.tensor import Signature
 from penstock.testing.clock import ManualClock
 from penstock.testing.executor import FakeExecutor
 from tests.graph.test_dag import plan_of
@@ -37,8 +38,11 @@ class EngineOfGraphs:
         self.outcomes: list[Outcome] = []
         self.drained: list[ServedGraph] = []
 
-    def build(self, name: str | None, version: str = "1") -> ServedGraph:
-        graph = ServedGraph(self.engine, plan_of({"op": ["@"]}, "op"), name, version)
+    def build(
+        self, name: str | None, version: str = "1", signature: Signature | None = None
+    ) -> ServedGraph:
+        plan = plan_of({"op": ["@"]}, "op")
+        graph = ServedGraph(self.engine, plan, name, version, declared=lambda: signature)
         worker = self.workers[graph] = FakeExecutor(1)
         graph.add_op("op", queue=Batcher(BatchPolicy()), executor=worker, options=WorkOptions())
         return graph
@@ -48,8 +52,9 @@ class EngineOfGraphs:
         self.engine.add(graph)
         return graph
 
-    def request(self, graph: ServedGraph) -> Submission:
+    def request(self, graph: ServedGraph, *, pinned: bool = False) -> Submission:
         submission = Submission(graph, {})
+        submission.pinned = pinned
         submission.start(lambda _, outcome: self.outcomes.append(outcome))
         self.clock.run()
         return submission
@@ -59,12 +64,85 @@ class EngineOfGraphs:
         self.clock.run()
 
 
-def test_a_graph_is_found_by_its_name_and_version() -> None:
+def test_a_graph_is_chosen_by_its_name_and_version() -> None:
     harness = EngineOfGraphs()
     a, b, newer = harness.add("a"), harness.add("b"), harness.add("a", "2")
-    find = harness.engine.graph
-    assert (find("a"), find("b"), find("a", "1"), find("a", "2")) == (newer, b, a, newer)
-    assert (find("c"), find("a", "3")) == (None, None)
+    for find in (harness.engine.choose, harness.engine.graph):
+        assert (find("a"), find("b"), find("a", "1"), find("a", "2")) == (a, b, a, newer)
+        assert (find("c"), find("a", "3")) == (None, None)
+
+
+def test_the_default_version_is_the_one_that_was_made_it_not_the_one_added_last() -> None:
+    harness = EngineOfGraphs()
+    first, second = harness.add("a", "1"), harness.add("a", "2")
+    harness.engine.make_default(second)
+    assert harness.engine.choose("a") is harness.engine.choose("") is second
+    harness.engine.drain_graph(first, lambda: None)
+    harness.engine.remove(first)
+    again = harness.add("a", "1")
+    assert harness.engine.choose("a") is second
+    harness.engine.drain_graph(second, lambda: None)
+    assert harness.engine.choose("a") is None  # nobody said that version 1 is to take over
+    with pytest.raises(GraphError, match="draining and cannot be the default"):
+        harness.engine.make_default(second)
+    harness.engine.make_default(again)
+    assert harness.engine.choose("a") is again
+
+
+def test_requests_for_a_graph_that_is_aside_run_in_it_and_callers_do_not_find_it() -> None:
+    harness = EngineOfGraphs()
+    old, new = harness.add("a", "1"), harness.build("a", "2")
+    harness.engine.set_aside(new)
+    harness.request(new)
+    assert (old.inside, new.inside) == (0, 1)
+    assert (harness.engine.choose("a"), harness.engine.choose("a", "2")) == (old, None)
+    assert [each.state for each in harness.engine.statistics().graphs] == ["serving", "aside"]
+    with pytest.raises(GraphError, match="two graphs a"):
+        harness.engine.set_aside(harness.build("a", "2"))
+    with pytest.raises(GraphError, match="1 requests inside"):
+        harness.engine.remove(new)
+    harness.finish(new)
+    harness.engine.remove(new)
+    assert (harness.engine.aside, harness.engine.graphs) == ([], [old])
+
+
+def test_a_warm_up_request_takes_no_room_of_the_callers() -> None:
+    harness = EngineOfGraphs(max_requests=1)
+    old, new = harness.add("a", "1"), harness.build("a", "2")
+    harness.engine.set_aside(new)
+    assert not harness.request(old).refused
+    warm_up = Submission(new, {})
+    harness.engine.add_room(warm_up)
+    warm_up.start(lambda _, outcome: harness.outcomes.append(outcome))
+    harness.clock.run()
+    assert (old.inside, new.inside) == (1, 1)
+    harness.finish(old)
+    assert not harness.request(old).refused
+    harness.finish(new)
+    assert harness.request(old).refused
+
+
+def test_a_request_that_names_a_version_runs_in_that_version_or_is_refused() -> None:
+    harness = EngineOfGraphs()
+    old = harness.add("a", "1")
+    harness.request(old, pinned=True)
+    harness.engine.replace(harness.build("a", "2"), harness.drained.append)
+    assert harness.engine.choose("a", "1") is old  # it drains
+    assert harness.request(old, pinned=True).refused
+    assert not harness.request(old).refused
+    assert isinstance(harness.outcomes[0].error, ServiceClosed)
+
+
+def test_a_request_does_not_go_to_another_version_with_another_signature() -> None:
+    harness = EngineOfGraphs()
+    takes_x = Signature(inputs={"x": ("FP32", [-1])})
+    old = harness.build("a", "1", takes_x)
+    harness.engine.add(old)
+    decoded = Submission(old, {})
+    harness.engine.replace(harness.build("a", "2"), harness.drained.append)
+    decoded.start(lambda _, outcome: harness.outcomes.append(outcome))
+    assert decoded.refused
+    assert isinstance(harness.outcomes[0].error, ServiceClosed)
 
 
 def test_an_empty_name_finds_the_only_graph() -> None:
@@ -160,6 +238,17 @@ def test_a_graph_without_workers_makes_the_engine_unready_until_it_is_drained() 
     assert harness.engine.why_stuck() == "op 'op': it has no worker"
     harness.engine.drain_graph(a, lambda: None)
     assert harness.engine.why_stuck() is None
+
+
+def test_a_version_without_workers_that_is_not_the_default_leaves_the_engine_ready() -> None:
+    harness = EngineOfGraphs()
+    harness.add("a", "1")
+    canary = harness.add("a", "2")
+    canary.stages[0].executor = DeadExecutor()
+    assert harness.engine.why_stuck() is None
+    assert canary.why_stuck() == "op 'op': it has no worker"
+    harness.engine.make_default(canary)
+    assert harness.engine.why_stuck() == "op 'op': it has no worker"
 
 
 @pytest.mark.parametrize("seed", range(40))

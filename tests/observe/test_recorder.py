@@ -108,7 +108,7 @@ async def test_only_the_latest_and_the_slowest_timelines_are_kept() -> None:
 
 
 class Graph:
-    name = "g"
+    key, label = ("g", "1"), "g"
 
 
 def test_a_step_has_the_padding_of_its_batch() -> None:
@@ -233,7 +233,12 @@ def test_requests_refused_at_the_same_time_are_all_kept() -> None:
         exchange = SimpleNamespace(head=object(), began=1.0, over=False, record=None)
         call = SimpleNamespace(exchange=exchange, label="POST /a", is_grpc=False)
         request = SimpleNamespace(
-            data_id=-1, log_id=0, graph=SimpleNamespace(name="a"), call=call, samples=[], steps=None
+            data_id=-1,
+            log_id=0,
+            graph=SimpleNamespace(label="a"),
+            call=call,
+            samples=[],
+            steps=None,
         )
         kept.refused(request, ServiceClosed(), 1.5)
         kept.exchange_ended(exchange, 503, 2.0)

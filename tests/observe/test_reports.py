@@ -28,3 +28,14 @@ def test_a_sum_adds_counts_and_is_ready_if_all_engines_are() -> None:
     assert graph["ops"] == [
         {"name": "a/op", "workers": 4, "batches": 6, "loaded": [{"pid": 1}, {"pid": 1}]}
     ]
+
+
+def test_a_version_that_one_engine_has_removed_is_left_out_of_the_sum() -> None:
+    swapped = report_of_one_engine()
+    swapped["graphs"] = [{**swapped["graphs"][0], "version": "2"}]
+    swapped["removed"] = [("a", "1")]
+    behind = report_of_one_engine()  # its last requests of version 1 are running
+    behind["graphs"].append({**behind["graphs"][0], "version": "2"})
+    summed = total([behind, swapped])
+    assert [(each["version"], each["inside"]) for each in summed["graphs"]] == [("2", 2)]
+    assert "removed" not in summed

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from penstock import Op
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, StartupError
 from penstock.instrument import Instrument
 from penstock.service.blueprint import Blueprint, deploy
 from penstock.service.build import LoadedDeployment
@@ -42,7 +43,50 @@ def test_ops_of_several_graphs_have_their_graph_s_name_as_a_prefix() -> None:
     assert [alone.op_name(each, "work") for each in alone.graphs] == ["work"]
     names = [both.op_name(each, "work") for each in both.graphs]
     assert names == ["a/work", "*/work"]
-    assert [both.find_op(name) for name in names] == [(each, 0) for each in both.graphs]
+    sources = [both.source_of(each, "work") for each in both.graphs]
+    assert [each.label for each in sources] == names
+    assert [both.find_op(each) for each in sources] == [(each, 0) for each in both.graphs]
+
+
+def test_a_further_version_is_made_of_its_description_in_every_process() -> None:
+    deployment = deploy([graph("a"), graph("b")], lambda description: graph(description["name"]))
+    made = deployment.version_of({"name": "a", "version": "2"})
+    assert (made.key, deployment.label_of(made)) == (("a", "2"), "a@2")
+    source = deployment.source_of(made, "work")
+    assert (source.label, source.description) == ("a/work@2", {"name": "a", "version": "2"})
+    found, index = deployment.find_op(source)
+    assert (found.key, index) == (("a", "2"), 0)
+    later = deployment.with_versions([{"name": "a", "version": "2"}])
+    assert [each.key for each in later.graphs] == [("a", "2"), ("b", "1")]
+    assert later.op_name(later.graphs[0], "work") == "a/work@2"
+    old = later.find_op(later.source_of(deployment.graphs[0], "work"))  # it may still drain
+    assert old == (deployment.graphs[0], 0)
+    back = later.version_of({"name": "a", "version": "1"})
+    assert later.op_name(back, "work") == "a/work"
+
+
+@pytest.mark.parametrize(
+    ("description", "why"),
+    [
+        ({"name": "a"}, "a version is a printable text"),
+        ({"name": "a", "version": 2}, "a version is a printable text"),
+        ({"name": "c", "version": "2"}, "there is no graph 'c'"),
+        ({"name": "a", "version": "2", "makes": "b"}, "a version of 'a' was wanted, and one of"),
+        ({"name": "a", "version": "2", "max_requests": 7}, "max_requests is 7, and the service"),
+    ],
+)
+def test_a_description_that_makes_no_version_of_the_service_is_refused(
+    description: dict[str, Any], why: str
+) -> None:
+    def make(given: Mapping[str, Any]) -> Blueprint:
+        keys = {key: given[key] for key in ("max_requests",) if key in given}
+        return graph(given.get("makes", given["name"]), **keys)
+
+    deployment = deploy([graph("a"), graph("b")], make)
+    with pytest.raises(StartupError, match=why):
+        deployment.version_of(description)
+    with pytest.raises(StartupError, match="takes no further versions"):
+        deploy([graph("a")]).version_of({"name": "a", "version": "2"})
 
 
 async def test_an_engine_has_all_graphs_and_one_set_of_limits() -> None:

@@ -21,10 +21,13 @@ failure."""
 
 PROLOGUE = """
 done = 7
+from penstock.executors.executor import OpSource
 import asyncio, os, signal, socket, subprocess, sys, uvloop
 from penstock.supervisor.client import SupervisorClient
 from penstock.supervisor.signals import signals_stop_the_start
 from penstock.supervisor.supervisor import Supervisor
+
+an_op = OpSource(op="op", label="op")
 
 def say(*words):
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())
@@ -64,7 +67,8 @@ EPILOGUE = """
 with signals_stop_the_start() as signals:
     of_each = of_each or [listeners] * engines
     limits = stop_timeout, answer_timeout
-    status = Supervisor(engine_main, worker_main, of_each, open_ports, *limits).run(signals)
+    of_all = Supervisor(engine_main, worker_main, of_each, open_ports, *limits)
+    status = of_all.run(signals)
 say("over", status)
 sys.exit(status)
 """

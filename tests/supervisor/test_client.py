@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from penstock.errors import StartupError
+from penstock.executors.executor import OpSource
 from penstock.executors.processes.spawner import Exited, Spawned
 from penstock.supervisor.client import SupervisorClient, report_failure
 from penstock.supervisor.messages import (
@@ -36,6 +37,8 @@ from penstock.supervisor.messages import (
     encode,
     send,
 )
+
+an_op = OpSource(op="op", label="op")
 
 
 class Supervisor:
@@ -105,7 +108,7 @@ def close_worker(worker: Spawned) -> None:
 async def test_a_spawned_worker_has_its_socket_and_pidfd(
     client: SupervisorClient, supervisor: Supervisor
 ) -> None:
-    spawning = asyncio.create_task(client.spawn("detect", 3))
+    spawning = asyncio.create_task(client.spawn(OpSource(op="detect"), 3))
     wanted = await supervisor.receive_spawn()
     assert (wanted.op, wanted.index) == ("detect", 3)
     supervisor.forked(wanted.number, 4711).send(b"hello")
@@ -122,7 +125,7 @@ async def test_a_spawned_worker_has_its_socket_and_pidfd(
 async def test_spawns_are_requested_one_after_the_other(
     client: SupervisorClient, supervisor: Supervisor
 ) -> None:
-    spawning = [asyncio.create_task(client.spawn("op", index)) for index in range(3)]
+    spawning = [asyncio.create_task(client.spawn(an_op, index)) for index in range(3)]
     for index in range(3):
         wanted = await supervisor.receive_spawn()
         assert wanted.index == index
@@ -137,7 +140,7 @@ async def test_spawns_are_requested_one_after_the_other(
 async def test_a_refused_spawn_raises_the_reason(
     client: SupervisorClient, supervisor: Supervisor
 ) -> None:
-    spawning = asyncio.create_task(client.spawn("op", 0))
+    spawning = asyncio.create_task(client.spawn(an_op, 0))
     supervisor.send_message(Refused((await supervisor.receive_spawn()).number, "no room"))
     with pytest.raises(StartupError, match="no room"):
         await spawning
@@ -146,7 +149,7 @@ async def test_a_refused_spawn_raises_the_reason(
 async def test_an_exit_reported_before_anyone_waits_is_kept(
     client: SupervisorClient, supervisor: Supervisor
 ) -> None:
-    spawning = asyncio.create_task(client.spawn("op", 0))
+    spawning = asyncio.create_task(client.spawn(an_op, 0))
     number = (await supervisor.receive_spawn()).number
     supervisor.forked(number, 4711)
     supervisor.send_message(Exited(4711, signal.SIGSEGV, 5))
@@ -160,7 +163,7 @@ async def test_an_exit_reported_before_anyone_waits_is_kept(
 async def test_an_exit_is_kept_for_the_next_after_a_wait_was_cancelled(
     client: SupervisorClient, supervisor: Supervisor
 ) -> None:
-    spawning = asyncio.create_task(client.spawn("op", 0))
+    spawning = asyncio.create_task(client.spawn(an_op, 0))
     supervisor.forked((await supervisor.receive_spawn()).number, 4711)
     worker = await spawning
     with pytest.raises(TimeoutError):
@@ -198,18 +201,18 @@ async def test_readiness_is_reported(client: SupervisorClient, supervisor: Super
 async def test_waiting_calls_fail_when_the_supervisor_has_died(
     client: SupervisorClient, supervisor: Supervisor
 ) -> None:
-    spawning = asyncio.create_task(client.spawn("op", 0))
+    spawning = asyncio.create_task(client.spawn(an_op, 0))
     supervisor.forked((await supervisor.receive_spawn()).number, 4711)
     worker = await spawning
     ending = asyncio.create_task(client.exited(worker.pid))
-    spawning = asyncio.create_task(client.spawn("op", 1))
+    spawning = asyncio.create_task(client.spawn(an_op, 1))
     await supervisor.receive_spawn()
     supervisor.line.close()
     for waiting in (spawning, ending):
         with pytest.raises(StartupError, match="supervisor"):
             await waiting
     with pytest.raises(StartupError, match="supervisor"):
-        await client.spawn("op", 2)
+        await client.spawn(an_op, 2)
     close_worker(worker)
 
 

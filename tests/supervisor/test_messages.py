@@ -7,20 +7,29 @@ from collections.abc import Iterator
 
 import pytest
 
+from penstock.executors.executor import OpSource
 from penstock.executors.processes.spawner import Exited
 from penstock.supervisor.messages import (
     MOST_BYTES,
+    Abort,
     Answer,
     Answers,
     Ask,
     Asked,
+    Change,
+    Changed,
+    Commit,
+    Committed,
     Failed,
     Forked,
     Leave,
     Leaving,
     Message,
+    Prepare,
+    Prepared,
     Ready,
     Refused,
+    Retire,
     Serve,
     Spawn,
     Stop,
@@ -41,7 +50,16 @@ from penstock.supervisor.messages import (
         Leave(),
         Stop(False),
         Stop(True),
-        Spawn(1, "détecter\n", 3),
+        Spawn.of(1, OpSource(op="détecter\n", label="ocr/détecter"), 3),
+        Spawn.of(1, OpSource(graph="a", version="2", op="b", description={"path": ["x"]}), 0),
+        Change(1, {"name": None, "version": "2"}),
+        Changed(1, None),
+        Prepare(1, {"name": "a", "version": "2"}),
+        Prepared(1, "no such file"),
+        Commit(1),
+        Committed(1),
+        Abort(1),
+        Retire(1),
         Forked(1, 4711),
         Refused(2, "no room"),
         Exited(4711, 9, 1 << 40),
@@ -63,6 +81,9 @@ def test_a_very_long_reason_is_cut() -> None:
     refused = decode(encode(Refused(1, endless)))
     assert isinstance(refused, Refused)
     assert 100 < len(refused.reason) < MOST_BYTES
+    prepared = decode(encode(Prepared(1, endless)))
+    assert isinstance(prepared, Prepared)
+    assert 100 < len(prepared.problem or "") < MOST_BYTES
 
 
 @pytest.fixture

@@ -28,6 +28,11 @@ def test_a_worker_s_title_is_its_op_s_name_and_its_number(op: str, index: int, t
     assert len(title.encode()) <= MOST_BYTES
 
 
+def test_a_worker_s_title_keeps_the_version_of_its_op() -> None:
+    assert worker_title("a_recogniser_of_texts@12", 1, "12") == "a_recognis@12/1"
+    assert worker_title("detect@2026-11-26-nightly", 0, "2026-11-26-nightly") == "detect@2026-1/0"
+
+
 def test_the_kernel_has_a_process_s_title() -> None:
     code = """
 import threading

@@ -16,7 +16,7 @@ ONE_WORKER = """
 async def serve(zygote):
     say("engine", os.getpid())
     zygote.ready()
-    worker = await zygote.spawn("op", 0)
+    worker = await zygote.spawn(an_op, 0)
     await for_ever()
 """
 
@@ -78,7 +78,7 @@ async def serve(zygote):
     loop = asyncio.get_running_loop()
     watched = asyncio.Event()
     loop.add_signal_handler(signal.SIGUSR1, watched.set)
-    worker = await zygote.spawn("op", 0)
+    worker = await zygote.spawn(an_op, 0)
     await loop.sock_recv(worker.socket, 1)
     say("engine", os.getpid())
     await watched.wait()
@@ -112,7 +112,7 @@ def worker_main(engine_id, op, index, channel):
 def test_no_process_outlives_a_killed_supervisor(tmp_path: Path, stuck: str) -> None:
     script = f"""
 async def serve(zygote):
-    worker = await zygote.spawn("op", 0)
+    worker = await zygote.spawn(an_op, 0)
     zygote.ready()
     await asyncio.get_running_loop().sock_recv(worker.socket, 1)
     say("stuck")
@@ -134,7 +134,7 @@ def worker_main(engine_id, op, index, channel):
 
 SIGNALLED = """
 async def serve(zygote):
-    worker = await zygote.spawn("op", 0)
+    worker = await zygote.spawn(an_op, 0)
     zygote.ready()
     for _ in range(3):
         say("told", await orders.get())
@@ -259,7 +259,7 @@ def test_a_worker_s_exit_status_is_sent_to_the_engine(
 ) -> None:
     script = f"""
 async def serve(zygote):
-    worker = await zygote.spawn("op", 0)
+    worker = await zygote.spawn(an_op, 0)
     say("status", (await zygote.exited(worker.pid)).status)
     let_go(worker)
     return done
@@ -287,7 +287,7 @@ def held(pid):
     return sorted(kinds)
 
 async def once(zygote):
-    worker = await zygote.spawn("op", 0)
+    worker = await zygote.spawn(an_op, 0)
     signal.pidfd_send_signal(worker.pidfd, signal.SIGKILL)
     assert (await zygote.exited(worker.pid)).status == signal.SIGKILL
     let_go(worker)
@@ -312,7 +312,7 @@ def test_workers_do_not_inherit_descriptors_of_each_other(tmp_path: Path) -> Non
     script = """
 async def serve(zygote):
     loop = asyncio.get_running_loop()
-    first, second, third = [await zygote.spawn("op", index) for index in range(3)]
+    first, second, third = [await zygote.spawn(an_op, index) for index in range(3)]
     for each in (first, second, third):
         say("more", (await loop.sock_recv(each.socket, 99)).decode())
     signal.pidfd_send_signal(first.pidfd, signal.SIGKILL)
@@ -349,7 +349,7 @@ def listening():
     return [each.laddr.port for each in psutil.Process().net_connections("tcp")]
 
 async def serve(zygote):
-    worker = await zygote.spawn("op", 0)
+    worker = await zygote.spawn(an_op, 0)
     heard = await asyncio.get_running_loop().sock_recv(worker.socket, 99)
     say("listening", listening() == [port], heard.decode())
     let_go(worker)
@@ -370,7 +370,7 @@ listeners = [socket.create_server(("127.0.0.1", 0))]
 async def serve(zygote):
     told = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
-    worker = await zygote.spawn("op", 0)
+    worker = await zygote.spawn(an_op, 0)
     await asyncio.get_running_loop().sock_recv(worker.socket, 1)  # it has closed its own
     say("port", listeners[0].getsockname()[1])
     await told.wait()
@@ -433,10 +433,10 @@ def test_a_spawn_without_a_free_descriptor_fails_and_the_next_one_succeeds(
     script = """
 async def serve(zygote):
     try:
-        await zygote.spawn("op", 0)
+        await zygote.spawn(an_op, 0)
     except Exception as error:
         say("refused", type(error).__name__, error)
-    let_go(await zygote.spawn("op", 0))
+    let_go(await zygote.spawn(an_op, 0))
     return done
 """
     with run(tmp_path, FEW_PAIRS.format(nth=3) + script) as service:

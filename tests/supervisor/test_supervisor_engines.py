@@ -152,7 +152,7 @@ def test_a_worker_gets_its_engine_s_id(tmp_path: Path) -> None:
     script = """
 engines = 2
 async def serve(zygote):
-    worker = await zygote.spawn("op", 5)
+    worker = await zygote.spawn(an_op, 5)
     heard = await asyncio.get_running_loop().sock_recv(worker.socket, 99)
     say("worker", here.index, heard.decode())
     zygote.ready()
@@ -341,3 +341,50 @@ async def serve(zygote):
             assert has_ended(engine, 10)
             service.pid("Serve")
         assert "does not end, and is killed" in service.errors.read_text()
+
+
+# Versions
+
+CHANGING = """
+engines = 2
+is_started, tell_started = os.pipe()
+is_changed, tell_changed = os.pipe()
+
+async def serve(zygote):
+    say("engine", here.index, here.generation, len(of_all.descriptions))
+    if (here.index, here.generation) == (1, 1):
+        os.write(tell_started, b"x")
+        os.read(is_changed, 1)
+    zygote.ready()
+    while True:
+        order = await orders.get()
+        match type(order).__name__:
+            case "Serve" if here.index == 0:
+                change = asyncio.create_task(zygote.change({"name": None, "version": "2"}))
+            case "Prepare":
+                if here.index == 1:
+                    os._exit(1)
+                os.read(is_started, 1)
+                zygote.prepared(order.change, None)
+            case "Commit":
+                zygote.committed(order.change)
+            case "Retire":
+                await change
+                say("changed")
+                os.write(tell_changed, b"x")
+            case "Serve":
+                say("serves", here.index, here.generation)
+"""
+
+
+def test_an_engine_that_becomes_ready_without_a_version_is_started_again_with_it(
+    tmp_path: Path,
+) -> None:
+    with run(tmp_path, CHANGING) as service:
+        assert service.next_line() == ["engine", "0", "0", "0"]
+        assert service.next_line() == ["engine", "1", "0", "0"]
+        service.expect("open")
+        assert service.expect("engine") == ["1", "1", "0"]  # the other one died in the change
+        service.expect("changed")
+        assert service.expect("engine") == ["1", "2", "1"]
+        assert service.expect("serves") == ["1", "2"]

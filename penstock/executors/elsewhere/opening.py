@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NoReturn
 
+from penstock.executors.executor import OpSource
+
 VARIABLE: Final = "_PENSTOCK_ROLE"
 """Tells a program that is run again what it is to be. Not a configuration variable: those are all
 read before the role is known."""
@@ -59,7 +61,7 @@ class Opening:
         program: is run again; another machine may need another folder.
         service: the number of services that the program runs before this one.
         engine: the id of the engine that it works for.
-        op: the op's name in the engine.
+        source: the op.
         index: the worker's number within the op.
         host: the address of the engine's socket; this and the following are set for each worker.
         port: its port.
@@ -69,7 +71,7 @@ class Opening:
     program: Program
     service: int
     engine: Mapping[str, int]
-    op: str
+    source: OpSource
     index: int = 0
     host: str = ""
     port: int = 0
@@ -88,7 +90,8 @@ class Opening:
         """
         try:
             given = json.loads(data)
-            return cls(**{**given, "program": Program(**given["program"])})
+            program, source = Program(**given["program"]), OpSource(**given["source"])
+            return cls(**{**given, "program": program, "source": source})
         except (TypeError, KeyError) as error:
             raise ValueError(f"this is no opening: {error}") from error
 
@@ -102,7 +105,7 @@ class Opening:
             "service": self.service,
             "engine_id": dict(self.engine),
             "line": line,
-            "op": self.op,
+            "source": asdict(self.source),
             "index": self.index,
             "elsewhere": True,
         }

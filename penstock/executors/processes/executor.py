@@ -12,7 +12,7 @@ import logging
 from typing import Final
 
 from penstock.errors import StartupError
-from penstock.executors.executor import Finished, Work
+from penstock.executors.executor import Finished, OpSource, Work
 from penstock.executors.processes.crash_report import frames_of_the_op, report
 from penstock.executors.processes.slabs import SlabPool
 from penstock.executors.processes.spawner import Spawner
@@ -31,7 +31,9 @@ class ProcessExecutor(WorkerPool[ProcessWorker]):
     """``count`` worker processes of one op.
 
     Args:
+        name: the op's label.
         spawner: starts them.
+        source: the op that they open.
         supervision: limits of the workers.
     """
 
@@ -44,10 +46,12 @@ class ProcessExecutor(WorkerPool[ProcessWorker]):
         spawner: Spawner,
         loop: asyncio.AbstractEventLoop,
         *,
+        source: OpSource | None = None,
         supervision: Supervision | None = None,
     ) -> None:
         super().__init__(name, count, loop, supervision or Supervision())
         self._spawner = spawner
+        self._source = source or OpSource(op=name, label=name)
         self._pool = SlabPool(SLAB_BYTES)
         self._trimming: asyncio.TimerHandle | None = None
 
@@ -60,7 +64,7 @@ class ProcessExecutor(WorkerPool[ProcessWorker]):
 
     async def _begin(self, index: int, *, decides: bool) -> ProcessWorker:
         try:
-            spawned = await self._spawner.spawn(self.op, index)
+            spawned = await self._spawner.spawn(self._source, index)
         except StartupError as error:
             raise NoWorkerError(str(error)) from error
         return ProcessWorker(

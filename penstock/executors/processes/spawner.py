@@ -6,6 +6,8 @@ import socket
 from dataclasses import dataclass
 from typing import Protocol
 
+from penstock.executors.executor import OpSource
+
 
 @dataclass(frozen=True, slots=True)
 class Exited:
@@ -35,8 +37,8 @@ class Spawned:
 class Spawner(Protocol):
     """Starts worker processes."""
 
-    async def spawn(self, op: str, index: int) -> Spawned:
-        """Start one; it has yet to open its model.
+    async def spawn(self, source: OpSource, index: int) -> Spawned:
+        """Start one; it has yet to open the op ``source``.
 
         Raises:
             StartupError: it cannot be started.

@@ -12,6 +12,7 @@ import pytest
 
 from penstock.executors.elsewhere.listener import Listener
 from penstock.executors.elsewhere.opening import VARIABLE, Opening, Program
+from penstock.executors.executor import OpSource
 
 AGAIN = "import json, os, sys; print(json.dumps([sys.argv, os.getcwd(), dict(os.environ)]))"
 
@@ -20,7 +21,9 @@ def opening(folder: Path, **more: object) -> Opening:
     program = Program(
         arguments=("-c", AGAIN, "one"), folder=str(folder), variables={"PENSTOCK_NAME": "set"}
     )
-    given = {"service": 2, "engine": {"index": 1, "engines": 2}, "op": "work", "index": 3, **more}
+    source = OpSource(op="work", description={"name": "a", "version": "2"})
+    engine = {"index": 1, "engines": 2}
+    given = {"service": 2, "engine": engine, "source": source, "index": 3, **more}
     return Opening(program=program, **given)  # type: ignore[arg-type]
 
 
@@ -28,6 +31,7 @@ def test_it_is_the_same_after_its_encoding(tmp_path: Path) -> None:
     first = opening(tmp_path, host="127.0.0.1", port=5, token="secret")
     again = Opening.decode(first.encode())
     assert again.encode() == first.encode()
+    assert again.source == first.source
     assert again.program.variables == {"PENSTOCK_NAME": "set"}
 
 
@@ -56,7 +60,7 @@ async def test_a_worker_connects_and_runs_the_program_again_with_its_role(tmp_pa
     assert variables["PENSTOCK_NAME"] == "set"
     role = json.loads(variables[VARIABLE])
     assert role["pid"] == process.pid
-    assert (role["service"], role["op"], role["index"]) == (2, "work", 3)
+    assert (role["service"], role["source"]["op"], role["index"]) == (2, "work", 3)
     assert role["engine_id"] == {"index": 1, "engines": 2}
     assert token not in output.decode()
     link = await connected

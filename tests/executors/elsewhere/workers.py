@@ -13,6 +13,7 @@ import numpy as np
 
 from penstock.executors.elsewhere.executor import ElsewhereExecutor
 from penstock.executors.elsewhere.opening import Opening, Program
+from penstock.executors.executor import OpSource
 from penstock.executors.kinds import ExecutorSpec
 from penstock.executors.work import BoundOp, WorkOptions
 from penstock.executors.workers.child import Child
@@ -20,7 +21,10 @@ from penstock.executors.workers.watchdog import Supervision
 from tests.executors.harness import BodyOp
 
 OPENING = Opening(
-    program=Program(arguments=("service.py",), folder="/"), service=0, engine={"index": 0}, op="op"
+    program=Program(arguments=("service.py",), folder="/"),
+    service=0,
+    engine={"index": 0},
+    source=OpSource(op="op", label="op"),
 )
 
 Body = Callable[[Child, BoundOp, Opening], None]

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from penstock.executors.executor import OpSource
 from penstock.executors.probing import VERIFYING
 from penstock.executors.processes.child import ProcessChild
 from penstock.executors.processes.executor import ProcessExecutor
@@ -136,11 +137,11 @@ class Processes:
         """The pids of all processes that were started."""
         return list(self._all)
 
-    async def spawn(self, op: str, index: int) -> Spawned:
+    async def spawn(self, source: OpSource, index: int) -> Spawned:
         ours, theirs = socket.socketpair()
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-m", __name__, op, str(index), str(theirs.fileno())],
+                [sys.executable, "-m", __name__, source.op, str(index), str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 cwd=ROOT,
                 env={**os.environ, "PYTHONPATH": str(ROOT)},

@@ -1,0 +1,186 @@
+"""Versions of a graph in one engine: made ready aside, swapped in, or left out without a trace."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from penstock import Op
+from penstock.api.health import Health
+from penstock.engine.submission import Submission
+from penstock.errors import StartupError
+from penstock.protocols.heads import HTTP_1_1, RequestHead
+from penstock.request import Outcome
+from penstock.service.blueprint import Blueprint, deploy
+from penstock.service.build import LoadedDeployment
+from penstock.service.serving import Serving
+from penstock.tensor import Signature
+from tests.api.recorded_exchange import RecordedExchange
+from tests.service.in_process import blueprint_of, root
+
+GATE = threading.Event()
+
+
+class Work(Op):
+    """Answers with its version. The start of "slow" waits for the gate, as the calls of "held";
+    "broken" cannot start."""
+
+    def __init__(self, version: str) -> None:
+        super().__init__(name="work", input_ops=[root()], concurrency=2)
+        self.version = version
+
+    def init_op(self) -> None:
+        if self.version == "broken":
+            raise ValueError("no such file")
+        if self.version == "slow":
+            GATE.wait(30)
+
+    def process(self, feed_batch: Any, typical_logid: int = 0) -> Any:
+        if self.version == "held":
+            GATE.wait(30)
+        return feed_batch[0]
+
+    def postprocess(self, input_dicts: Any, fetch: Any, data_id: int, log_id: int) -> Any:
+        return {"version": np.array([self.version], object)}, None, ""
+
+
+def made(description: Mapping[str, Any]) -> Blueprint:
+    config = {"op": {"work": {"executor": description.get("executor", "thread")}}}
+    return work(description["version"], config)
+
+
+def work(version: str, config: Mapping[str, Any]) -> Blueprint:
+    signature = Signature(inputs={"x": ("FP32", [1])}, outputs={"version": ("BYTES", [1])})
+    return replace(blueprint_of(Work(version), config, name="a"), signature=signature)
+
+
+@asynccontextmanager
+async def serving(**config: Any) -> AsyncIterator[Serving]:
+    """An engine that serves version 1 of graph ``a``."""
+    GATE.clear()
+    first = work("1", config)
+    health = Health()
+    service = Serving(LoadedDeployment(deploy([first], made)), health)
+    await service.start()
+    await service.warm_up()
+    health.set_ready()
+    try:
+        yield service
+    finally:
+        GATE.set()
+        service.engine.close()
+        await service.versions.close()
+        for graph in service.engine.all_graphs:
+            assert await graph.close(5.0)
+        await service.close()
+
+
+async def version_of_an_answer(service: Serving) -> Any:
+    answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+    graph = service.engine.choose("a")
+    assert graph is not None
+    submission = Submission(graph, {"x": np.ones(1, "f4")}, context=answer)
+    submission.start(lambda submission, outcome: submission.context.set_result(outcome))
+    return ((await answer).value or {})["version"][0]
+
+
+def swap(service: Serving, version: str, **more: Any) -> Any:
+    return service.versions.swap({"name": "a", "version": version, **more})
+
+
+async def test_a_version_is_swapped_in_and_the_old_one_ends() -> None:
+    async with serving() as service:
+        assert await version_of_an_answer(service) == "1"
+        await swap(service, "2")
+        assert await version_of_an_answer(service) == "2"
+        while len(service.engine.graphs) > 1:
+            await asyncio.sleep(0)
+        (report,) = await service.engines.reports()
+        (graph,) = report["graphs"]
+        assert (graph["version"], graph["state"]) == ("2", "serving")
+        assert [(each["name"], each["op"]) for each in graph["ops"]] == [("work@2", "work")]
+
+
+async def test_one_version_at_a_time_is_made_ready_while_the_old_one_answers() -> None:
+    async with serving() as service:
+        slow = asyncio.create_task(swap(service, "slow"))
+        await asyncio.sleep(0)
+        with pytest.raises(StartupError, match="another version is being made ready"):
+            await swap(service, "2")
+        assert await version_of_an_answer(service) == "1"
+        GATE.set()
+        await slow
+        assert await version_of_an_answer(service) == "slow"
+
+
+@pytest.mark.parametrize(
+    ("version", "more", "why"),
+    [
+        ("broken", {}, "init_op failed: ValueError: no such file"),
+        ("1", {}, "version 1 of a is there already"),
+        ("2", {"executor": "process"}, "has ops in processes, and the service started without"),
+        ("2", {"path": object()}, "a version's description is plain data"),
+    ],
+)
+async def test_a_version_that_cannot_be_made_ready_leaves_no_trace(
+    version: str, more: dict[str, Any], why: str
+) -> None:
+    async with serving() as service:
+        with pytest.raises(StartupError, match=why):
+            await swap(service, version, **more)
+        assert [each.key for each in service.engine.all_graphs] == [("a", "1")]
+        await swap(service, "2")
+        assert await version_of_an_answer(service) == "2"
+
+
+async def test_a_version_that_takes_too_long_is_given_up() -> None:
+    async with serving(start_timeout=0.05) as service:
+        with pytest.raises(StartupError, match=r"version slow was not ready within 0.05 s"):
+            await swap(service, "slow")
+        assert await version_of_an_answer(service) == "1"
+
+
+INFER = orjson.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}]})
+
+
+async def test_a_caller_that_names_a_version_gets_that_version_or_a_refusal() -> None:
+    def send(path: str, body: bytes | None = None) -> RecordedExchange:
+        method = "GET" if body is None else "POST"
+        target = f"/v2/models/a{path}".encode()
+        head = RequestHead(
+            method, target, (), version=HTTP_1_1, authority=b"a", content_length=len(body or b"")
+        )
+        exchange = RecordedExchange(head, whole=body or b"")
+        router.begin(exchange)
+        return exchange
+
+    async def answer(exchange: RecordedExchange) -> tuple[int, Any]:
+        while not exchange.replies:
+            await asyncio.sleep(0)
+        return exchange.replies[0][0], orjson.loads(exchange.body)
+
+    async with serving() as service:
+        router = service.router()
+        await swap(service, "held")
+        running = send("/versions/held/infer", INFER)
+        await swap(service, "3")
+        assert (await answer(send("/infer", INFER)))[1]["model_version"] == "3"
+        status, refused = await answer(send("/versions/held/infer", INFER))
+        assert (status, refused["error"]) == (
+            503,
+            "graph a (version held) serves no more requests",
+        )
+        assert (await answer(send("/versions/held/ready")))[1] == {"name": "a", "ready": False}
+        assert (await answer(send("/versions/3/ready")))[1] == {"name": "a", "ready": True}
+        assert (await answer(send("")))[1]["versions"] == ["3"]
+        GATE.set()
+        assert (await answer(running))[1]["model_version"] == "held"
+        assert (await answer(send("/versions/4/infer", INFER)))[0] == 404
