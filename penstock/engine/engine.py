@@ -132,6 +132,7 @@ class Engine:
     ) -> None:
         self.clock = clock
         self.options = options or EngineOptions()
+        self.time_limit = self.options.time_limit
         self.instruments = instruments or Instruments()
         self.capacity = self.options.max_requests
         self.graphs: list[ServedGraph] = []

@@ -13,9 +13,10 @@ import asyncio
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final, Protocol
 
 from penstock.batching.batcher import Batcher, FifoQueue
+from penstock.engine.clock import Clock
 from penstock.engine.promise import Promise
 from penstock.engine.sizing import Sizing
 from penstock.engine.stage import Stage
@@ -24,12 +25,27 @@ from penstock.errors import GraphError
 from penstock.executors.executor import Executor
 from penstock.executors.work import WorkOptions
 from penstock.graph.dag import Plan
+from penstock.instrument import Instruments
 from penstock.ops.ends import Ends
-from penstock.request import Feed
+from penstock.request import Feed, Outcome, Sample
 from penstock.tensor import Signature
 
-if TYPE_CHECKING:
-    from penstock.engine.engine import Engine
+
+class Host(Protocol):
+    """The engine, as its graphs and their submissions see it."""
+
+    clock: Clock
+    instruments: Instruments
+    time_limit: float
+
+    def settle(self, sample: Sample, outcome: Outcome) -> None:
+        """Process an op's outcome of a sample."""
+
+    def submit(self, submission: Any, on_answer: Callable[[Any, Outcome], None]) -> None:
+        """Admit a request; see ``Engine``."""
+
+    def cancel(self, submission: Any) -> None:
+        """Cancel a request; see ``Engine``."""
 
 
 class GraphState(Enum):
@@ -94,7 +110,7 @@ class ServedGraph:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Host,
         plan: Plan,
         name: str | None = None,
         version: str = "1",
@@ -120,7 +136,7 @@ class ServedGraph:
         self.promise = promise
         self._started = started
         self._signature: Signature | None = None
-        self.time_limit = engine.options.time_limit
+        self.time_limit = engine.time_limit
         self.now = engine.clock.now
 
     def __str__(self) -> str:

@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from penstock.engine.deadlines import Due
+from penstock.engine.graph import ServedGraph
 from penstock.errors import RequestError
 from penstock.graph.flight import Flight
 from penstock.request import Feed, Outcome, Sample
-
-if TYPE_CHECKING:
-    from penstock.engine.graph import ServedGraph
 
 _log = logging.getLogger(__name__)
 
