@@ -1,26 +1,17 @@
-"""Builds the router and the door of a service from its configuration."""
+"""Builds the door of a service from its configuration."""
 
 from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import Executor
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from google.protobuf.descriptor_pb2 import FileDescriptorProto
-
-from penstock.api.application import Application, Applications, Route
-from penstock.api.health import Health, HealthApplication
+from penstock.api.application import Route
 from penstock.api.hosts import Hosts
-from penstock.api.oip import OpenInferenceApplication
-from penstock.api.openapi import OpenApiApplication
-from penstock.api.paddle import SERVICE, PaddleApplication
-from penstock.api.pipeline import PipelineProtocol
-from penstock.api.plain import PlainApplication
-from penstock.api.reflection import ReflectionApplication
 from penstock.api.router import Router
 from penstock.config.schema import DoorConfig, ServiceConfig
 from penstock.door.budget import ByteBudget, default_budget
@@ -32,70 +23,12 @@ from penstock.errors import StartupError
 from penstock.executors.processes.executor import ProcessExecutor
 from penstock.protocols.http1 import Http1Limits
 from penstock.protocols.http2 import Http2Limits
-from penstock.protocols.pb import pipeline_service_pb2
 from penstock.service.listening import max_connections
 from penstock.typed.decoded import DECODED
 
 # Open calls per admitted request. Beyond ``max_requests`` the answer is "busy", which old clients
 # understand; beyond ``max_calls`` the call fails, which they do not.
 _CALLS_A_REQUEST = 4
-
-
-def make_router(
-    config: ServiceConfig,
-    engine: Engine,
-    health: Health,
-    pool: Executor | None,
-    writers: Executor,
-    more: Iterable[Application] = (),
-    profile: Callable[[Any], str] | None = None,
-    hosts: Hosts | None = None,
-    title: str = "",
-) -> Router:
-    """The router of all requests.
-
-    Args:
-        config: the keys of the door.
-        engine: runs requests.
-        health: the state for probes.
-        pool: runs user code at the graphs' ends; None if there is none.
-        writers: encodes large replies.
-        more: further applications; one of them may admit callers, see ``Admission``.
-        profile: returns the profile of a call, for callers of the pipeline protocol that request
-            it.
-        hosts: checks Host and Origin; None under another server, which does so.
-        title: the service's name in its description.
-
-    Raises:
-        StartupError: two routes are the same, or two applications admit callers.
-    """
-    protocol = PipelineProtocol(
-        engine, strict_status=config.strict_status, pool=pool, writers=writers, profile=profile
-    )
-    file = FileDescriptorProto()
-    pipeline_service_pb2.DESCRIPTOR.CopyToProto(file)
-    found = Applications(engine)
-    applications: tuple[Application, ...] = (
-        PaddleApplication(protocol, found),
-        PlainApplication(engine, applications=found),
-        OpenInferenceApplication(engine, health, found),
-        HealthApplication(health, [SERVICE]),
-        ReflectionApplication([file], found),
-        *more,
-    )
-    for each in applications:
-        found.add(each)
-    if config.docs:
-        found.add(OpenApiApplication(found.routes, title))
-    return Router(
-        found.declared,
-        max_message_bytes=config.max_message_bytes,
-        threads=writers,
-        not_found=found.not_found,
-        refusal=found.refusal,
-        hosts=hosts,
-        admission=found.admission,
-    )
 
 
 def most_in_flight(config: ServiceConfig) -> int:

@@ -29,6 +29,7 @@ from penstock.engine.engine import Engine
 from penstock.errors import StartupError
 from penstock.service.banner import route_lines
 from penstock.service.build import LoadedDeployment
+from penstock.service.daemon_pool import DaemonPool
 from penstock.service.door import hosts_of, open_door, open_metrics_door
 from penstock.service.listening import (
     METRICS,
@@ -37,11 +38,7 @@ from penstock.service.listening import (
     listen_on_all,
     too_few_descriptors_end_the_start,
 )
-from penstock.service.loop import (
-    DaemonPool,
-    freeze_garbage_collector,
-    shorten_switch_interval,
-)
+from penstock.service.loop import freeze_garbage_collector, shorten_switch_interval
 from penstock.service.serving import Serving
 from penstock.supervisor.client import SupervisorClient
 from penstock.supervisor.messages import (

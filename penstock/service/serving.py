@@ -12,6 +12,8 @@ from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
 from penstock.admin.live_page import (
     LISTS,
     TIMELINE,
@@ -23,10 +25,16 @@ from penstock.admin.status import MetricsPage, Reporter, StatusPage
 from penstock.admin.trace import QUESTION as TRACE
 from penstock.admin.trace import TracePage, next_timelines
 from penstock.api.access import Access
-from penstock.api.application import Application
+from penstock.api.application import Application, Applications
 from penstock.api.examples import Examples
-from penstock.api.health import Health
+from penstock.api.health import Health, HealthApplication
 from penstock.api.hosts import Hosts
+from penstock.api.oip import OpenInferenceApplication
+from penstock.api.openapi import OpenApiApplication
+from penstock.api.paddle import SERVICE, PaddleApplication
+from penstock.api.pipeline import PipelineProtocol
+from penstock.api.plain import PlainApplication
+from penstock.api.reflection import ReflectionApplication
 from penstock.api.router import Router
 from penstock.engine.graph import ServedGraph
 from penstock.errors import StartupError
@@ -36,11 +44,11 @@ from penstock.observe.counters import Counters
 from penstock.observe.recorder import Recorder
 from penstock.observe.request_log import log_request
 from penstock.observe.timeline import Timeline
+from penstock.protocols.pb import pipeline_service_pb2
 from penstock.service.blueprint import Deployment
 from penstock.service.build import LoadedDeployment, LoadedGraph
-from penstock.service.door import make_router
+from penstock.service.daemon_pool import DaemonPool
 from penstock.service.instruments import profile_text
-from penstock.service.loop import DaemonPool
 from penstock.service.versions import Versions
 from penstock.supervisor.client import SupervisorClient
 from penstock.supervisor.queries import REPORT, AllEngines, Answerer
@@ -157,23 +165,53 @@ class Serving:
         """The router of all requests, after ``warm_up``.
 
         Args:
-            hosts: see ``make_router``.
+            hosts: checks Host and Origin; None under another server, which does so.
             tls: whether callers use TLS.
+
+        Raises:
+            StartupError: two routes are the same, or two applications admit callers.
         """
-        config = self.config
-        pages = StatusPage(self.engines), TracePage(self.engines)
-        more: list[Application] = [*pages, self._examples, *self._added]
+        config, engine, health = self.config, self.engine, self._health
+        protocol = PipelineProtocol(
+            engine,
+            strict_status=config.strict_status,
+            pool=self.ends,
+            writers=self.writers,
+            profile=partial(_profile_of, self._recorder, profile_text()),
+        )
+        file = FileDescriptorProto()
+        pipeline_service_pb2.DESCRIPTOR.CopyToProto(file)
+        found = Applications(engine)
+        applications: list[Application] = [
+            PaddleApplication(protocol, found),
+            PlainApplication(engine, applications=found),
+            OpenInferenceApplication(engine, health, found),
+            HealthApplication(health, [SERVICE]),
+            ReflectionApplication([file], found),
+            StatusPage(self.engines),
+            TracePage(self.engines),
+            self._examples,
+            *self._added,
+        ]
         if config.metrics:
-            more.append(self.metrics)
+            applications.append(self.metrics)
         if config.ui.enabled:
             access = Access("the live page", "ui.token", config.ui.token, tls=tls)
-            more.append(LivePage(self.engines, access))
-        profile = partial(_profile_of, self._recorder, profile_text())
-        titles = [each.app for each in self._deployment.graphs]
-        titles += [graph.name for graph in self.engine.graphs]
-        title = next(filter(None, titles), "penstock")
-        return make_router(
-            config, self.engine, self._health, self.ends, self.writers, more, profile, hosts, title
+            applications.append(LivePage(self.engines, access))
+        for each in applications:
+            found.add(each)
+        if config.docs:
+            titles = [each.app for each in self._deployment.graphs]
+            titles += [graph.name for graph in engine.graphs]
+            found.add(OpenApiApplication(found.routes, next(filter(None, titles), "penstock")))
+        return Router(
+            found.declared,
+            max_message_bytes=config.max_message_bytes,
+            threads=self.writers,
+            not_found=found.not_found,
+            refusal=found.refusal,
+            hosts=hosts,
+            admission=found.admission,
         )
 
     def listen(self, listener: Callable[[Any], object], /) -> object:

@@ -21,7 +21,7 @@ from penstock.engine.engine import Engine
 from penstock.engine.graph import GraphState, ServedGraph
 from penstock.errors import StartupError
 from penstock.service.build import LoadedDeployment, LoadedGraph
-from penstock.service.loop import DaemonPool
+from penstock.service.daemon_pool import DaemonPool
 from penstock.supervisor.client import SupervisorClient
 from penstock.supervisor.messages import Abort, Commit, OfChange, Prepare, Retire
 from penstock.supervisor.version_table import Description

@@ -18,7 +18,7 @@ from penstock.ops.op import Op
 from penstock.protocols import paddle, pb, tensors
 from penstock.service.blueprint import Blueprint, deploy, draw_blueprint
 from penstock.service.build import LoadedDeployment
-from penstock.service.loop import DaemonPool
+from penstock.service.daemon_pool import DaemonPool
 
 
 def loaded_config(

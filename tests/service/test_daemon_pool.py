@@ -7,7 +7,7 @@ from concurrent.futures import CancelledError
 
 import pytest
 
-from penstock.service.loop import DaemonPool
+from penstock.service.daemon_pool import DaemonPool
 
 
 def test_a_call_s_future_has_its_result_or_exception() -> None:
@@ -72,7 +72,7 @@ def test_a_shutdown_finishes_or_cancels_queued_calls(cancel: bool) -> None:
 def test_a_call_that_never_returns_does_not_block_the_process_s_exit() -> None:
     code = (
         "import threading\n"
-        "from penstock.service.loop import DaemonPool\n"
+        "from penstock.service.daemon_pool import DaemonPool\n"
         "DaemonPool(1, 'pool').submit(threading.Event().wait)\n"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=20, check=False).returncode == 0
