@@ -12,18 +12,15 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import resource
 import socket
-import threading
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
 from penstock.batching.decision import Batching
 from penstock.config.resolve import OpOptions
@@ -49,6 +46,7 @@ from penstock.service.program import rerun_problem, this_program
 from penstock.supervisor.child_processes import take_over
 from penstock.supervisor.client import report_failure
 from penstock.supervisor.engine_id import EngineId
+from penstock.supervisor.fork_safety import threads_that_prevent_fork
 from penstock.supervisor.process_title import engine_title, name_process, worker_title
 from penstock.supervisor.signals import Stopped, StopSignals, signals_stop_the_start
 from penstock.supervisor.supervisor import Supervisor
@@ -56,14 +54,6 @@ from penstock.supervisor.version_table import Description
 from penstock.typed.decoded import DECODED
 
 _log = logging.getLogger(__name__)
-
-_FORK_SAFE_POOLS: Final = re.compile(r"(lib)?((scipy_)?openblas|onnxruntime|cv2|opencv)")
-"""Libraries, by file name, whose thread pools survive a fork: they start new threads in a child."""
-
-_FORK_UNSAFE_POOLS: Final = re.compile(
-    r"lib(gomp|i?omp|tbb|mkl|torch|tensorflow|paddle)|cygrpc|_pywrap_tensorflow"
-)
-"""Libraries whose thread pools deadlock in a forked child."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,36 +83,6 @@ class Role:
     elsewhere: bool = False
     pid: int = 0
     kept: Mapping[str, int] = field(default_factory=dict)
-
-
-def threads_that_prevent_fork() -> list[str]:
-    """Names of threads that prevent a fork: Python threads, and native thread pools that do not
-    survive it.
-    """
-    python = threading.enumerate()
-    names = [each.name for each in python if each is not threading.main_thread()]
-    try:
-        native = len(os.listdir("/proc/self/task")) - len(python)
-        maps = Path("/proc/self/maps").read_text(errors="replace")
-    except OSError:  # not available on this system
-        return names
-    return names + (fork_unsafe_pools(maps) if native > 0 else [])
-
-
-def fork_unsafe_pools(maps: str) -> list[str]:
-    """Libraries whose thread pools may not survive a fork, in a process with native threads.
-
-    The library of a native thread is unknown. So a fork is prevented by any loaded library whose
-    pool does not survive it; and by unknown threads, if no library is loaded whose pool does.
-
-    Args:
-        maps: ``/proc/self/maps``.
-    """
-    files = {line.rpartition("/")[2] for line in maps.split("\n") if "/" in line}
-    lost = sorted(each for each in files if _FORK_UNSAFE_POOLS.match(each))
-    if not lost and not any(map(_FORK_SAFE_POOLS.match, files)):
-        return ["an unknown library"]
-    return lost
 
 
 def _become(role: Role) -> NoReturn:

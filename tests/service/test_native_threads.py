@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.service.processes import fork_unsafe_pools
+from penstock.supervisor.fork_safety import fork_unsafe_pools
 from tests.service.scripts import post, script
 from tests.services.process import running
 
