@@ -35,7 +35,7 @@ from penstock.protocols.standard_messages import INFERENCE, inference_messages
 
 _PATH: Final = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?(?:/infer)?/?")
 _REQUESTS: Final = 16
-"""Number of different random requests, if they fit into ``_MOST_BYTES``; a guess."""
+"""Number of different random requests, if they fit into ``_MOST_BYTES``."""
 _MOST_BYTES: Final = 64 << 20
 _TIMEOUT: Final = 10.0
 _JSON: Final[Field] = ("content-type", "application/json")

@@ -27,9 +27,9 @@ WAITED_FOR: Final = (TIMEOUT, UNSENT)
 """Failures that count in the latencies."""
 
 _BUSY: Final = 0.9
-"""Share of time in which a client may be busy before it counts as the bottleneck; a guess."""
+"""Share of time in which a client may be busy before it counts as the bottleneck."""
 _LAG: Final = 0.1
-"""Share of the p99 latency that the client's own delay may have; a guess."""
+"""Share of the p99 latency that the client's own delay may have."""
 _KEPT_UP: Final = 0.95
 _SHARES: Final = (50, 90, 95, 99, 99.9, 100)
 

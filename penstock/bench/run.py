@@ -31,7 +31,7 @@ ends the run early."""
 
 _POLL: Final = 0.1
 _HEAD_START: Final = 0.1
-"""Seconds before a step for notifying all processes; a guess."""
+"""Seconds before a step in which all processes are notified."""
 
 
 def run(

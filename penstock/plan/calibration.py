@@ -30,10 +30,10 @@ P95_LIMIT: Final = 0.25
 """Maximum relative errors of predicted throughput and p95."""
 
 _DIFFERENT: Final = 0.05
-"""Factor by which the better of two models must be closer to be chosen; a guess."""
+"""Factor by which the better of two models must be closer to be chosen."""
 
 _VARIED: Final = 1.2
-"""Ratio of mean batch sizes above which a line can be fitted to their costs; a guess."""
+"""Ratio of mean batch sizes above which a line can be fitted to their costs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

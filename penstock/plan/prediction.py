@@ -34,7 +34,7 @@ _SHARE: Final = 0.7
 """The default planned rate, as a share of the throughput."""
 _FEW: Final = 100
 OTHERS: Final = 0.1
-"""Cores used by other programs above which a doubt is reported; a guess."""
+"""Cores used by other programs above which a doubt is reported."""
 _MOST_REQUESTS: Final = 6000
 _SEEDS: Final = (1, 2, 3, 4, 5)
 
