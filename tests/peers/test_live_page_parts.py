@@ -606,6 +606,11 @@ def test_without_access_the_page_asks_for_the_token_or_says_why(
 ) -> None:
     good = service.answers["GET /ui/state"]
     service.answers["GET /ui/state"] = 401, {"message": "no token"}
+    page.open(f"{service.url}/ui")
+    page.until("document.getElementById('refused-text')?.textContent === 'no token.'")
+    page.open("about:blank")
+    page.until("location.href === 'about:blank'")
+    service.asked.clear()
     page.open(f"{service.url}/ui#token=a%20wrong%20one")
     page.until("document.getElementById('refused-text')?.textContent === 'The token is wrong.'")
     assert values(page, "location.hash", "byId('main').hidden", "byId('login').hidden") == [
