@@ -75,7 +75,7 @@ def test_the_answers_are_those_of_a_thread_from_a_process_of_its_own(
         answer(server, "near", do="raise", x="1")[0] == answer(server, "far", do="raise", x="1")[0]
     )
     (loaded,) = server_op(server, "far")["loaded"]
-    assert loaded["model"] is None
+    assert loaded["where"] == f"pid {loaded['pid']}"
 
 
 def server_op(server: ServiceProcess, name: str) -> dict[str, object]:

@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.seams.test_elsewhere import EXECUTOR
 from tests.service.scripts import Answer, BackgroundCall, fetch, until
 from tests.services.process import ROOT, ServiceProcess, running
 
@@ -23,6 +24,7 @@ SCRIPT = """
 import os, sys, time
 from pathlib import Path
 sys.path.insert(0, {root!r})
+import subprocesses
 from penstock import App, run
 from tests.seams.toy_admin import Admin
 
@@ -53,6 +55,7 @@ run(shop("1"), versions=lambda description: shop(description["version"]))
 THREADS: dict[str, Any] = {"config": {}, "options": {}}
 PROCESSES: dict[str, Any] = {"config": {}, "options": {"executor": "process"}}
 ENGINES: dict[str, Any] = {"config": {"build_dag_each_worker": True, "worker_num": 2}}
+ELSEWHERE: dict[str, Any] = {"config": {}, "options": {"executor": "subprocess"}}
 TWO = {**ENGINES, "options": {}}
 TWO_WITH_PROCESSES = {**ENGINES, "options": {"executor": "process"}}
 EACH = pytest.mark.parametrize(
@@ -62,6 +65,7 @@ EACH = pytest.mark.parametrize(
 
 @contextmanager
 def shop(folder: Path, kind: dict[str, Any]) -> Iterator[ServiceProcess]:
+    (folder / "subprocesses.py").write_text(EXECUTOR.text)
     (folder / "service.py").write_text(SCRIPT.format(root=str(ROOT), **kind))
     with running(folder / "service.py", environment={"PENSTOCK_LOG_LEVEL": "info"}) as server:
         yield server
@@ -136,6 +140,13 @@ def test_a_version_whose_examples_fail_changes_nothing(
         until(lambda: versions(server) == ["1"], "the end of the broken version")
         assert swap(server, "2").status == 200
     assert set(answered) == {"1", "2"}
+
+
+def test_workers_elsewhere_open_the_op_of_their_version(tmp_path: Path) -> None:
+    with shop(tmp_path, ELSEWHERE) as server:
+        assert price(server)["version"] == "1"
+        assert swap(server, "2").status == 200
+        assert {price(server)["version"] for _ in range(20)} == {"2"}
 
 
 @pytest.mark.parametrize("kind", [TWO, TWO_WITH_PROCESSES], ids=["threads", "processes"])

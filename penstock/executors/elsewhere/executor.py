@@ -200,6 +200,9 @@ class ElsewhereExecutor(WorkerPool[ElsewhereWorker]):
             cut_off=self._report_lost,
         )
 
+    async def _ready(self, worker: ElsewhereWorker) -> dict[str, Any]:
+        return {**await super()._ready(worker), "where": worker.where}
+
     def _report(self, worker: ElsewhereWorker, how: str, data_ids: list[int]) -> None:
         more = f" and {len(data_ids) - _MOST_IDS} more" if len(data_ids) > _MOST_IDS else ""
         _log.log(

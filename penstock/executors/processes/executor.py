@@ -12,7 +12,7 @@ import logging
 from typing import Final
 
 from penstock.errors import StartupError
-from penstock.executors.executor import Finished, OpSource, Work
+from penstock.executors.executor import OpSource
 from penstock.executors.processes.crash_report import frames_of_the_op, report
 from penstock.executors.processes.slabs import SlabPool
 from penstock.executors.processes.spawner import Spawner
@@ -52,7 +52,7 @@ class ProcessExecutor(WorkerPool[ProcessWorker]):
         super().__init__(name, count, loop, supervision or Supervision())
         self._spawner = spawner
         self._source = source or OpSource(op=name, label=name)
-        self._pool = SlabPool(SLAB_BYTES)
+        self._pool = SlabPool(SLAB_BYTES, self._trim_later)
         self._trimming: asyncio.TimerHandle | None = None
 
     async def close(self, timeout: float) -> bool:
@@ -79,16 +79,15 @@ class ProcessExecutor(WorkerPool[ProcessWorker]):
             done=self._done,
         )
 
-    def _dispatch(self, worker: ProcessWorker, work: Work, finished: Finished) -> None:
-        super()._dispatch(worker, work, finished)
-        if self._trimming is None and len(self._pool):
+    def _trim_later(self) -> None:
+        if self._trimming is None:
             self._trimming = self._loop.call_later(TRIM_EVERY, self._trim)
 
     def _trim(self) -> None:
         self._pool.trim()
         self._trimming = None
         if len(self._pool):
-            self._trimming = self._loop.call_later(TRIM_EVERY, self._trim)
+            self._trim_later()
 
     def _log_hang(self, worker: ProcessWorker) -> str:
         stacks = "\n".join(frames_of_the_op(worker.stacks()))

@@ -117,6 +117,7 @@ class SlabPool:
 
     Args:
         limit_bytes: the most bytes of all slabs together.
+        grown: called when a slab was made.
 
     Attributes:
         reply_bytes: recent size of a batch's large outputs.
@@ -125,10 +126,11 @@ class SlabPool:
     Thread: the loop's; the views may go in any.
     """
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, grown: Callable[[], None] = lambda: None) -> None:
         self.reply_bytes = 0
         self.returned: deque[Slab] = deque()
         self._limit = limit_bytes
+        self._grown = grown
         self._all: set[Slab] = set()
         self._idle: dict[Slab, None] = {}  # idle for longest first
         self._size = 0
@@ -154,6 +156,7 @@ class SlabPool:
                 return None
             self._all.add(slab)
             self._size += size
+            self._grown()
         else:
             del self._idle[slab]
         slab.users = 1
