@@ -172,9 +172,7 @@ class Engine:
             version: as the request names it; None for the default version. A named version may be
                 draining: then the request will be refused.
         """
-        if version is None:
-            return self.names.get(name, self._unnamed if name else self._for_no_name)
-        return self._version(name, version)
+        return self.graph(name, version)
 
     def graph(self, name: str, version: str | None = None) -> ServedGraph | None:
         """The graph of that name, for descriptions of it, or None; the arguments are those of
