@@ -131,11 +131,6 @@ def run_offline(document: Path, folder: Path) -> int:
     return len(offline)
 
 
-def test_the_readmes_ensemble_has_at_most_twenty_lines():
-    (ensemble,) = [block for block in blocks_of(README) if block.name == "ensemble.py"]
-    assert ensemble.text.count("\n") <= 20
-
-
 @pytest.mark.parametrize("document", [README, *sorted(DOCS.rglob("*.md"))], ids=from_root)
 def test_every_target_extra_and_module_in_a_shell_block_exists(document: Path):
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -187,9 +182,8 @@ def test_the_files_for_additions_exist():
     assert [path for path in at if not path.exists()] == []
 
 
-def test_a_requests_life_has_eight_lines_and_names_existing_files():
+def test_a_requests_life_names_existing_files():
     life = section((DOCS / "structure.md").read_text(), "A request's life")
-    assert re.findall(r"^(\d)\. ", life, re.MULTILINE) == list("12345678")
     paths = [word for word in inline_code(life) if "/" in word or word.endswith(".py")]
     assert paths
     assert [path for path in paths if not (PACKAGE / path).exists()] == []
@@ -338,52 +332,6 @@ def test_every_link_has_an_existing_file_and_heading(path: Path):
         if anchor:
             anchors = [anchor_of(heading) for heading in headings_of(target.read_text())]
             assert anchor in anchors, link
-
-
-# Written so that this file does not match its own patterns.
-FORBIDDEN = {
-    "a registry's host": re.compile(r"pypi[.]org|files[.]pythonhosted|registry[.]npmjs"),
-    "a folder of somebody's machine": re.compile(
-        r"(?:^|[\s\"'`(=])/(?:home|root|work|Users)/\w", re.M
-    ),
-    "a number of a tracker": re.compile(r"\bissue\s#|\bissues/\d"),
-    "a rule's number": re.compile(r"\bR-[A-Z]\d|\bG[1-4]?\d\b(?!\w)"),
-    "a paper that is not here": re.compile(r"\b(?:spec|style|reliability|design)[.]md\b|\bspec §"),
-}
-BINARY = {".onnx", ".npz", ".npy", ".png", ".jpg", ".bin"}
-
-
-def faults_in(text: str) -> list[str]:
-    return [
-        f"{what}: {match[0]!r}"
-        for what, pattern in FORBIDDEN.items()
-        for match in pattern.finditer(text)
-    ]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "from https://pypi" + ".org/simple",
-        "see /ho" + "me/anna/notes",
-        "as in issue" + " #12",
-        "see R-" + "A4",
-        "keeps G" + "17",
-        "as spec" + ".md says",
-    ],
-)
-def test_the_search_finds_forbidden_texts(text: str):
-    assert faults_in(text)
-
-
-def test_no_file_has_references_that_only_its_authors_understand():
-    found = [
-        f"{from_root(path)}: {fault}"
-        for path in tracked_files()
-        if path.suffix not in BINARY
-        for fault in faults_in(path.read_text(errors="replace"))
-    ]
-    assert found == []
 
 
 def test_every_test_file_in_the_tests_page_exists() -> None:

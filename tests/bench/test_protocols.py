@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ import pytest
 from penstock.bench import BadTarget, Load, Step, StepResult, run, target_of
 from penstock.bench.run import _ServerStatus
 from tests.bench.server import serving
-from tests.peers.programs import program
+from tests.kit.certificates import make_certificate
 from tests.service.models import scale
 from tests.service.scripts import NAME, script, until
 from tests.services.process import ServiceProcess, running
@@ -119,13 +118,7 @@ def test_every_request_has_an_outcome_when_the_service_is_killed(tmp_path: Path,
 
 @pytest.mark.parametrize("scheme", ["https", "grpcs"])
 def test_tls_trusts_the_given_certificates(tmp_path: Path, scheme: str):
-    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
-    command = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj"
-    name = ["/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
-    files = ["-keyout", str(key), "-out", str(certificate)]
-    subprocess.run(
-        [program("openssl"), *command.split(), *name, *files], check=True, capture_output=True
-    )
+    certificate, key = make_certificate(tmp_path)
     tls = f'"door": {{"tls": {{"certificate": "{certificate}", "key": "{key}"}}}}'
     hooks = "def postprocess(self, feed, fetch, log_id):\n    return {'y': '1'}, None, ''"
     with running(script(tmp_path, hooks, tls), ready=False) as server:

@@ -1,6 +1,5 @@
 import gc
 import queue
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ from penstock.client.channels import Channel
 from penstock.client.endpoints import Endpoint, parse_endpoints
 from penstock.client.tls import Tls
 from penstock.protocols.status import GrpcCode
-from tests.peers.programs import program
+from tests.kit.certificates import make_certificate
 
 from .conftest import TIMEOUT, Service, Stuck
 from .test_client import run_script
@@ -96,20 +95,7 @@ def test_a_proxy_in_the_environment_is_ignored(
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A self-signed certificate for ``localhost`` and its key, made for this run."""
-    openssl = program("openssl")
-    folder = tmp_path_factory.mktemp("tls")
-    cert, key = folder / "cert.pem", folder / "key.pem"
-    arguments = (
-        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost"
-    )
-    name = ["-addext", "subjectAltName=DNS:localhost"]
-    subprocess.run(
-        [openssl, *arguments.split(), *name, "-keyout", key, "-out", cert],
-        check=True,
-        capture_output=True,
-        timeout=TIMEOUT,
-    )
-    return cert, key
+    return make_certificate(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture

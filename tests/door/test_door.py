@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-import subprocess
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -21,8 +20,8 @@ from tests.door.http2_client import Client, connected_http2
 from tests.door.site import QUICK, TIMEOUT, Site
 from tests.door.test_http1_session import check_refusal, chunks, head_of, request
 from tests.kit import baidu_std
+from tests.kit.certificates import make_certificate
 from tests.kit.http1 import Connection, connected
-from tests.peers.programs import program
 from tests.service.scripts import BackgroundCall, until
 
 Opened = Callable[..., Site]
@@ -30,19 +29,7 @@ Opened = Callable[..., Site]
 
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    openssl = program("openssl")
-    folder = tmp_path_factory.mktemp("tls")
-    cert, key = folder / "cert.pem", folder / "key.pem"
-    arguments = (
-        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost"
-    )
-    name = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
-    subprocess.run(
-        [openssl, *arguments.split(), *name, "-keyout", key, "-out", cert],
-        check=True,
-        capture_output=True,
-    )
-    return cert, key
+    return make_certificate(tmp_path_factory.mktemp("tls"), "DNS:localhost,IP:127.0.0.1")
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from tests.kit.certificates import make_certificate
 from tests.peers.front import background
-from tests.peers.programs import run
 from tests.services.process import ROOT, ServiceProcess, free_port, running
 
 SCRIPT = Path(__file__).with_name("server.py")
@@ -50,15 +50,6 @@ class Site:
         return values | {"proto": str(PROTO)}
 
 
-def make_certificate(folder: Path) -> tuple[Path, Path]:
-    """A fresh certificate and its key."""
-    certificate, key = folder / "certificate.pem", folder / "key.pem"
-    command = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -batch"
-    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
-    run("openssl", *command.split(), *names, "-keyout", key, "-out", certificate).good()
-    return certificate, key
-
-
 @contextmanager
 def serving(folder: Path) -> Iterator[Site]:
     """Start the service in a process, and wait until it is ready.
@@ -67,7 +58,7 @@ def serving(folder: Path) -> Iterator[Site]:
         AssertionError: it does not exit with 0, or its log has an unexpected error.
     """
     folder.mkdir(exist_ok=True)
-    certificate, key = make_certificate(folder)
+    certificate, key = make_certificate(folder, "DNS:localhost,IP:127.0.0.1")
     kinds, tls = free_port(), free_port()
     environment = {
         "PEERS_TLS_PORT": str(tls),

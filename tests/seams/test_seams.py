@@ -111,10 +111,3 @@ def test_a_custom_instrument_reports_for_all_engines_and_is_in_every_process(
     ended = {line.split()[-1] for line in lines if line.startswith("ended ")}
     assert len(ended) == 2
     assert ended < others
-
-
-@pytest.mark.parametrize(
-    "file", ["lines.py", "toy_executor.py", "toy_instrument.py", "toy_reporter.py"]
-)
-def test_each_addition_has_less_than_sixty_lines(file: str) -> None:
-    assert len((Path(__file__).parent / file).read_text().splitlines()) < 60

@@ -6,7 +6,6 @@ import http.client
 import socket
 import ssl
 import stat
-import subprocess
 import time
 from pathlib import Path
 
@@ -18,9 +17,9 @@ from penstock.client.errors import CallFailed, NotConnected
 from penstock.observe.status import NoStatus, ask_status
 from tests.attacks.site import service
 from tests.kit import http2
+from tests.kit.certificates import make_certificate
 from tests.kit.http1 import pairs, request
 from tests.kit.pipeline import decode, encode
-from tests.peers.programs import program
 from tests.services.process import ServiceProcess
 
 MESSAGE = encode({"key": ["x"], "value": ["1"]})
@@ -54,18 +53,7 @@ def test_a_unix_socket_is_served_and_removed(tmp_path: Path) -> None:
 
 
 def test_both_ports_serve_tls(tmp_path: Path) -> None:
-    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
-    command = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
-    subprocess.run(
-        [
-            program("openssl"),
-            *command.split(),
-            *("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"),
-            *("-keyout", str(key), "-out", str(certificate)),
-        ],
-        check=True,
-        capture_output=True,
-    )
+    certificate, key = make_certificate(tmp_path)
     tls = {"certificate": str(certificate), "key": str(key)}
     with service({"door": {"tls": tls}}, ready=False) as server:
         context = ssl.create_default_context(cafile=str(certificate))
