@@ -14,7 +14,7 @@ from penstock.bench import BadTarget, Load, Step, StepResult, run, target_of
 from penstock.bench.run import _ServerStatus
 from tests.bench.server import serving
 from tests.kit.certificates import make_certificate
-from tests.service.models import scale
+from tests.kit.onnx_models import scale
 from tests.service.scripts import NAME, script, until
 from tests.services.process import ServiceProcess, running
 

@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 from penstock.ops.ends import RequestOp
 from penstock.ops.op import Op
 from penstock.request import Feed
 from tests.differential.graphs import answers, comparable, loaded_from
-from tests.runtimes.conftest import save, value
+from tests.kit.onnx_models import save
 
 TOLERANCE = 1e-5
 
@@ -21,30 +20,19 @@ def network(file: Path) -> Path:
     """Two layers and a softmax over 16 numbers, the best class, and the text unchanged."""
     rng = np.random.default_rng(3)
 
-    def constant(name: str, *shape: int) -> Any:
-        return numpy_helper.from_array(rng.normal(size=shape).astype(np.float32), name)
+    def constant(*shape: int) -> Any:
+        return rng.normal(size=shape).astype(np.float32)
 
-    nodes = [
-        helper.make_node("Gemm", ["x", "w1", "b1"], ["h"]),
-        helper.make_node("Relu", ["h"], ["r"]),
-        helper.make_node("Gemm", ["r", "w2", "b2"], ["z"]),
-        helper.make_node("Softmax", ["z"], ["p"], axis=1),
-        helper.make_node("ArgMax", ["p"], ["best"], axis=1, keepdims=0),
-        helper.make_node("Identity", ["text"], ["said"]),
-    ]
-    inputs = [value("x", TensorProto.FLOAT, ["n", 16]), value("text", TensorProto.STRING, ["n"])]
-    outputs = [
-        value("p", TensorProto.FLOAT, ["n", 10]),
-        value("best", TensorProto.INT64, ["n"]),
-        value("said", TensorProto.STRING, ["n"]),
-    ]
-    weights = [
-        constant("w1", 16, 64),
-        constant("b1", 64),
-        constant("w2", 64, 10),
-        constant("b2", 10),
-    ]
-    return save(file, nodes, inputs, outputs, weights)
+    return save(
+        file,
+        "(float[n, 16] x, string[n] text) => (float[n, 10] p, int64[n] best, string[n] said)"
+        " { h = Gemm(x, w1, b1) r = Relu(h) z = Gemm(r, w2, b2) p = Softmax<axis = 1>(z)"
+        " best = ArgMax<axis = 1, keepdims = 0>(p) said = Identity(text) }",
+        w1=constant(16, 64),
+        b1=constant(64),
+        w2=constant(64, 10),
+        b2=constant(10),
+    )
 
 
 class RecordingOp(Op):

@@ -23,7 +23,7 @@ import httpx
 import pytest
 
 from penstock.protocols.standard_messages import inference_messages
-from tests.service.models import scale
+from tests.kit.onnx_models import scale
 from tests.services.process import ServiceProcess, free_port, running
 
 pytestmark = pytest.mark.faults

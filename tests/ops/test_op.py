@@ -13,8 +13,8 @@ import pytest
 
 from penstock import LocalServiceHandler, Op, RequestOp
 from penstock.errors import ConfigError, GraphError
+from tests.kit.onnx_models import scale
 from tests.service.in_process import blueprint_of, pairs, root, service_of
-from tests.service.models import scale
 
 PLACES = pytest.mark.parametrize("place", ["constructor", "yaml"])
 X = np.array([[1, 2, 3]], dtype=np.float32)

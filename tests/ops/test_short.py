@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import parser
 
 from penstock import FunctionOp, Model, Op, Service, op
 from penstock.errors import ConfigError, GraphError, HookError, InputMismatch
 from penstock.ops.ends import RequestOp, ResponseOp
+from tests.kit.onnx_models import save, scale
 from tests.service.in_process import blueprint_of, pairs, service_of
-from tests.service.models import scale
 
 
 def response_op_of(last: Op) -> ResponseOp:
@@ -212,8 +210,8 @@ async def test_a_model_takes_its_inputs_by_name_from_further_outputs_of_the_mode
     tmp_path: Path,
 ) -> None:
     first = Model(scale(tmp_path / "first.onnx", 10))
-    head = '<ir_version: 8, opset_import: ["": 17]> g (float[n, 3] twice) => (float[n, 3] z)'
-    onnx.save(parser.parse_model(head + "{ z = Neg(twice) }"), str(tmp_path / "second.onnx"))
+    text = "(float[n, 3] twice) => (float[n, 3] z) { z = Neg(twice) }"
+    save(tmp_path / "second.onnx", text)
     reply = await call(Model(tmp_path / "second.onnx", first), x="[[1, 2, 3]]")
     assert pairs(reply) == {"z": "array([[-20., -40., -60.]], dtype=float32)"}
 

@@ -20,7 +20,7 @@ import pytest
 from paddle_serving_client import Client, HttpClient
 from penstock.errors import ModelError
 from penstock.protocols.standard_messages import general_model_messages
-from tests.service.models import scale
+from tests.kit.onnx_models import scale
 from tests.services.process import ServiceProcess, free_port, running
 
 SERVE = (sys.executable, "-m", "paddle_serving_server.serve", "--model")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from paddle_serving_server import process_info, serve
-from tests.service.models import scale
+from tests.kit.onnx_models import scale
 from tests.services.process import running
 
 SERVE = (sys.executable, "-m", "paddle_serving_server.serve", "--model")

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
-from onnx.numpy_helper import from_array
 
+from tests.kit.onnx_models import save
 from tests.paddle.test_examples import (
     EXAMPLES,
     check_ensemble,
@@ -21,7 +20,6 @@ from tests.paddle.test_examples import (
     over_http,
     serving,
 )
-from tests.runtimes.conftest import save, value
 
 pytestmark = pytest.mark.real
 
@@ -49,13 +47,10 @@ def test_a_web_service_in_processes(tmp_path: Path) -> None:
     weights, bias = np.arange(13, dtype=np.float32)[:, None], np.float32([22.5])
     save(
         folder / "uci_housing_model/model.onnx",
-        [
-            helper.make_node("MatMul", ["x", "weights"], ["product"]),
-            helper.make_node("Add", ["product", "bias"], ["price"]),
-        ],
-        [value("x", TensorProto.FLOAT, ["n", 13])],
-        [value("price", TensorProto.FLOAT, ["n", 1])],
-        [from_array(weights, "weights"), from_array(bias, "bias")],
+        "(float[n, 13] x) => (float[n, 1] price)"
+        " { product = MatMul(x, weights) price = Add(product, bias) }",
+        weights=weights,
+        bias=bias,
     )
     with serving(folder) as server:
         (reply,) = over_http(server, folder)
@@ -77,16 +72,10 @@ def test_an_ensemble_of_two_model_servers(tmp_path: Path) -> None:
         (folder / f"imdb_{name}_client_conf/serving_client_conf.prototxt").write_text(CLIENT)
         save(
             folder / f"imdb_{name}_model/model.onnx",
-            [
-                helper.make_node("Gather", ["worth", "words"], ["worths"]),
-                helper.make_node("MatMul", ["worths", "weights"], ["both"]),
-                helper.make_node("Softmax", ["both"], ["prediction"], axis=1),
-            ],
-            [value("words", TensorProto.INT64, ["n", LENGTH])],
-            [value("prediction", TensorProto.FLOAT, ["n", 2])],
-            [
-                from_array(np.float32([*WORTH.values(), 0]), "worth"),
-                from_array(np.float32(np.c_[-weights, weights]), "weights"),
-            ],
+            f"(int64[n, {LENGTH}] words) => (float[n, 2] prediction)"
+            " { worths = Gather(worth, words) both = MatMul(worths, weights)"
+            " prediction = Softmax<axis = 1>(both) }",
+            worth=np.float32([*WORTH.values(), 0]),
+            weights=np.float32(np.c_[-weights, weights]),
         )
     check_ensemble(folder)

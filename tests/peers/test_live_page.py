@@ -19,9 +19,9 @@ import pytest
 
 from tests.examples.ocr_judge import EXAMPLE as OCR
 from tests.examples.ocr_judge import example
+from tests.kit.onnx_models import scale
 from tests.peers.browser import Page, browsing
 from tests.peers.front import nginx
-from tests.service.models import scale
 from tests.services.process import ROOT, ServiceProcess, direct, free_port, running
 
 pytestmark = pytest.mark.timeout(240)

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+
+from tests.kit.onnx_models import save
 
 Build = Callable[..., Path]
 
@@ -31,18 +31,6 @@ def networks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def save(file: Path, nodes, inputs, outputs, initializers=()) -> Path:
-    graph = helper.make_graph(nodes, "g", inputs, outputs, list(initializers))
-    # Versions that every supported ONNX Runtime can read.
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.save(model, str(file))
-    return file
-
-
-def value(name: str, kind: int, shape) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, kind, shape)
-
-
 @pytest.fixture
 def regression(tmp_path: Path) -> Build:
     """``price = x @ ones(13, 1) + 0.5``, in a separate folder."""
@@ -51,16 +39,10 @@ def regression(tmp_path: Path) -> Build:
         (tmp_path / folder).mkdir(exist_ok=True)
         return save(
             tmp_path / folder / file,
-            [
-                helper.make_node("MatMul", ["x", "w"], ["xw"]),
-                helper.make_node("Add", ["xw", "b"], ["price"]),
-            ],
-            [value("x", TensorProto.FLOAT, ["batch", 13])],
-            [value("price", TensorProto.FLOAT, ["batch", 1])],
-            [
-                numpy_helper.from_array(np.ones((13, 1), np.float32), "w"),
-                numpy_helper.from_array(np.full(1, 0.5, np.float32), "b"),
-            ],
+            "(float[batch, 13] x) => (float[batch, 1] price)"
+            " { xw = MatMul(x, w) price = Add(xw, b) }",
+            w=np.ones((13, 1), np.float32),
+            b=np.full(1, 0.5, np.float32),
         )
 
     return build
@@ -71,22 +53,13 @@ def two_inputs(tmp_path: Path) -> Path:
     """``sum = a + float(ids)``, ``twice = a + a``; a is float32 [n, 2], ids int64 [n, 2]."""
     return save(
         tmp_path / "two.onnx",
-        [
-            helper.make_node("Cast", ["ids"], ["f"], to=TensorProto.FLOAT),
-            helper.make_node("Add", ["a", "f"], ["sum"]),
-            helper.make_node("Add", ["a", "a"], ["twice"]),
-        ],
-        [value("a", TensorProto.FLOAT, ["n", 2]), value("ids", TensorProto.INT64, ["n", 2])],
-        [value("sum", TensorProto.FLOAT, ["n", 2]), value("twice", TensorProto.FLOAT, ["n", 2])],
+        "(float[n, 2] a, int64[n, 2] ids) => (float[n, 2] sum, float[n, 2] twice)"
+        " { f = Cast<to = 1>(ids) sum = Add(a, f) twice = Add(a, a) }",
     )
 
 
 @pytest.fixture
 def texts(tmp_path: Path) -> Path:
     """``same = text``, strings of any batch."""
-    return save(
-        tmp_path / "texts.onnx",
-        [helper.make_node("Identity", ["text"], ["same"])],
-        [value("text", TensorProto.STRING, ["n"])],
-        [value("same", TensorProto.STRING, ["n"])],
-    )
+    text = "(string[n] text) => (string[n] same) { same = Identity(text) }"
+    return save(tmp_path / "texts.onnx", text)

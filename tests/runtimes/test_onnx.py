@@ -5,7 +5,6 @@ from threading import Thread
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
 
 from penstock.errors import InferenceFailed, InputMismatch, ModelError
 from penstock.runtimes import onnx as port
@@ -17,7 +16,7 @@ from penstock.runtimes.onnx import (
     providers_for,
 )
 from penstock.runtimes.runtime import ModelOptions, open_session
-from tests.runtimes.conftest import save, value
+from tests.kit.onnx_models import save
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 
@@ -72,12 +71,7 @@ def test_the_signature_has_dtypes_and_unknown_dimensions(two_inputs) -> None:
 
 
 def test_the_shape_of_an_input_of_unknown_rank_is_none(tmp_path) -> None:
-    file = save(
-        tmp_path / "m.onnx",
-        [helper.make_node("Identity", ["a"], ["b"])],
-        [value("a", TensorProto.FLOAT, None)],
-        [value("b", TensorProto.FLOAT, None)],
-    )
+    file = save(tmp_path / "m.onnx", "(float[] a) => (float[] b) { b = Identity(a) }")
     session = opened(file)
     assert session.inputs[0].shape is None
     assert session.run({"a": np.float32([[1]])}, ["b"])[0].shape == (1, 1)
@@ -92,14 +86,8 @@ def test_string_tensors_are_passed_and_returned(texts) -> None:
 
 def test_weights_beside_the_model_file_are_found(tmp_path) -> None:
     weights = np.arange(4096, dtype=np.float32)
-    graph = helper.make_graph(
-        [helper.make_node("Add", ["x", "w"], ["y"])],
-        "g",
-        [value("x", TensorProto.FLOAT, [4096])],
-        [value("y", TensorProto.FLOAT, [4096])],
-        [onnx.numpy_helper.from_array(weights, "w")],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    text = "(float[4096] x) => (float[4096] y) { y = Add(x, w) }"
+    model = onnx.load(str(save(tmp_path / "model.onnx", text, w=weights)))
     onnx.save(
         model, str(tmp_path / "model.onnx"), save_as_external_data=True, location="weights.bin"
     )
@@ -134,12 +122,8 @@ def test_a_missing_input_refused_by_the_library_raises_input_mismatch(regression
 
 
 def test_an_error_in_the_model_raises_inference_failed(tmp_path, capfd) -> None:
-    file = save(
-        tmp_path / "m.onnx",
-        [helper.make_node("Reshape", ["x", "to"], ["y"])],
-        [value("x", TensorProto.FLOAT, ["n"]), value("to", TensorProto.INT64, [1])],
-        [value("y", TensorProto.FLOAT, ["m"])],
-    )
+    text = "(float[n] x, int64[1] to) => (float[m] y) { y = Reshape(x, to) }"
+    file = save(tmp_path / "m.onnx", text)
     session = opened(file)
     feeds = {"x": np.ones(4, np.float32), "to": np.array([3])}
     with pytest.raises(InferenceFailed, match="Reshape"):
@@ -171,15 +155,8 @@ def test_one_session_serves_many_threads(regression) -> None:
 def test_an_output_that_is_not_a_tensor_is_omitted_with_a_note(tmp_path) -> None:
     file = save(
         tmp_path / "m.onnx",
-        [
-            helper.make_node("SequenceConstruct", ["x"], ["seq"]),
-            helper.make_node("Identity", ["x"], ["y"]),
-        ],
-        [value("x", TensorProto.FLOAT, ["n"])],
-        [
-            helper.make_tensor_sequence_value_info("seq", TensorProto.FLOAT, None),
-            value("y", TensorProto.FLOAT, ["n"]),
-        ],
+        "(float[n] x) => (seq(float[]) seq, float[n] y)"
+        " { seq = SequenceConstruct(x) y = Identity(x) }",
     )
     session = opened(file)
     assert [spec.name for spec in session.outputs] == ["y"]
@@ -187,38 +164,26 @@ def test_an_output_that_is_not_a_tensor_is_omitted_with_a_note(tmp_path) -> None
 
 
 def test_a_model_with_an_input_that_is_not_a_tensor_is_refused(tmp_path) -> None:
-    file = save(
-        tmp_path / "m.onnx",
-        [helper.make_node("SequenceLength", ["seq"], ["n"])],
-        [helper.make_tensor_sequence_value_info("seq", TensorProto.FLOAT, None)],
-        [value("n", TensorProto.INT64, [])],
-    )
+    text = "(seq(float[]) seq) => (int64 n) { n = SequenceLength(seq) }"
+    file = save(tmp_path / "m.onnx", text)
     with pytest.raises(ModelError, match=r"'seq' is seq\(tensor\(float\)\)"):
         opened(file)
 
 
 def test_a_model_with_an_element_type_without_numpy_dtype_is_refused(tmp_path) -> None:
-    file = save(
-        tmp_path / "m.onnx",
-        [helper.make_node("Identity", ["x"], ["y"])],
-        [value("x", TensorProto.FLOAT8E5M2, ["n"])],
-        [value("y", TensorProto.FLOAT8E5M2, ["n"])],
-    )
+    text = "(float8e5m2[n] x) => (float8e5m2[n] y) { y = Identity(x) }"
+    file = save(tmp_path / "m.onnx", text)
     with pytest.raises(ModelError, match="float8e5m2"):
         opened(file)
 
 
 @pytest.mark.parametrize(("taken", "given"), [(1, 16), (16, 1), (16, 16)])
 def test_inputs_and_outputs_of_bfloat16_are_float32(tmp_path, taken: int, given: int) -> None:
+    kinds = {1: "float", 16: "bfloat16"}
     file = save(
         tmp_path / "m.onnx",
-        [
-            helper.make_node("Cast", ["x"], ["wide"], to=TensorProto.FLOAT),
-            helper.make_node("Cast", ["wide"], ["y"], to=given),
-            helper.make_node("Cast", ["n"], ["m"], to=TensorProto.INT64),
-        ],
-        [value("x", taken, ["n", 2]), value("n", TensorProto.INT32, [1])],
-        [value("y", given, ["n", 2]), value("m", TensorProto.INT64, [1])],
+        f"({kinds[taken]}[n, 2] x, int32[1] n) => ({kinds[given]}[n, 2] y, int64[1] m)"
+        f" {{ wide = Cast<to = 1>(x) y = Cast<to = {given}>(wide) m = Cast<to = 7>(n) }}",
     )
     session = opened(file)
     assert [each.bf16 for each in session.inputs] == [taken == 16, False]

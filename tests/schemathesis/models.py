@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock import Model, Service, Signature, op, run
 from penstock.api.general_model import GeneralModelApplication
-from tests.service.models import scale
+from tests.kit.onnx_models import scale
 
 FOLDER = Path(tempfile.mkdtemp())
 

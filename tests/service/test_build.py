@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import parser
 
 from penstock import LocalServiceHandler, Op, RequestOp, ResponseOp
 from penstock.errors import ConfigError, ModelError, StartupError
@@ -16,8 +14,8 @@ from penstock.ops.short import Model
 from penstock.service.blueprint import deploy
 from penstock.service.build import LoadedDeployment, init, load
 from penstock.typed.op import TypedOp
+from tests.kit.onnx_models import save, scale
 from tests.service.in_process import blueprint_of, root, service_of
-from tests.service.models import scale
 from tests.service.scripts import PENSTOCK
 from tests.service.test_run import run_failing
 
@@ -195,9 +193,7 @@ async def test_a_second_worker_whose_class_fails_is_a_startup_error_of_the_class
 
 def fixed_rows_model(file: Path, rows: int) -> Path:
     """A model of ``y = x + x`` for exactly ``rows`` rows."""
-    head = f'<ir_version: 8, opset_import: ["": 17]> g (float[{rows}, 3] x) => (float[{rows}, 3] y)'
-    onnx.save(parser.parse_model(head + "{ y = Add(x, x) }"), str(file))
-    return file
+    return save(file, f"(float[{rows}, 3] x) => (float[{rows}, 3] y) {{ y = Add(x, x) }}")
 
 
 @pytest.mark.parametrize(
@@ -246,9 +242,7 @@ def test_a_model_after_another_finds_its_inputs_among_the_outputs_or_the_start_f
 
 def negative(file: Path, x: str) -> Path:
     """A model of ``z = -x``."""
-    head = '<ir_version: 8, opset_import: ["": 17]> g'
-    onnx.save(parser.parse_model(f"{head} ({x} x) => ({x} z) {{ z = Neg(x) }}"), str(file))
-    return file
+    return save(file, f"({x} x) => ({x} z) {{ z = Neg(x) }}")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import onnxruntime as ort
 import pytest
 
 from penstock.protocols import standard_messages as messages
-from tests.service.models import scale
+from tests.kit.onnx_models import scale
 from tests.services.process import ROOT, ServiceProcess, running
 
 pytestmark = pytest.mark.real

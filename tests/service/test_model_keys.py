@@ -18,8 +18,8 @@ from penstock import Op
 from penstock.errors import ModelError
 from penstock.service.blueprint import deploy
 from penstock.service.model_keys import send_keys
+from tests.kit.onnx_models import scale
 from tests.service.in_process import blueprint_of, root
-from tests.service.models import scale
 from tests.services.process import running
 
 KEY = bytes(range(16))

@@ -13,8 +13,6 @@ from typing import Any
 import grpc
 import httpx
 import numpy as np
-import onnx
-import onnx.parser
 import pytest
 
 from penstock import PipelineClient
@@ -23,7 +21,7 @@ from penstock.errors import StartupError
 from penstock.protocols.standard_messages import GENERAL_MODEL
 from penstock.service.flags import Flags, using
 from penstock.service.serve_flags import parse
-from tests.service.models import plus_one, scale
+from tests.kit.onnx_models import plus_one, save, scale
 from tests.services.process import ServiceProcess, running
 
 SERVE = (sys.executable, "-m", "penstock", "serve", "--model")
@@ -659,10 +657,9 @@ def test_a_body_over_the_limit_is_counted_once_by_every_protocol(tmp_path: Path)
 
 @pytest.mark.real
 def test_models_with_a_fixed_number_of_rows_run_one_request_at_a_time(tmp_path: Path) -> None:
-    head = '<ir_version: 8, opset_import: ["": 17]> g (float[%d, 3] x) => (float[%d, 3] y)'
     for rows in (1, 4):
-        model = onnx.parser.parse_model(head % (rows, rows) + "{ y = Add(x, x) }")
-        onnx.save(model, str(tmp_path / f"m{rows}.onnx"))
+        text = f"(float[{rows}, 3] x) => (float[{rows}, 3] y) {{ y = Add(x, x) }}"
+        save(tmp_path / f"m{rows}.onnx", text)
     files = (tmp_path / "m1.onnx", "--model", str(tmp_path / "m4.onnx"))
     with running(*files, "--runtime_thread_num", "2", command=SERVE, timeout=60) as server:
         with PipelineClient() as client:

@@ -11,8 +11,8 @@ import pytest
 from penstock import LocalServiceHandler, Op
 from penstock.errors import ConfigError
 from penstock.service.models import card_of, open_model
+from tests.kit.onnx_models import scale
 from tests.service.in_process import blueprint_of, root
-from tests.service.models import scale
 from tests.service.scripts import fetch, script
 from tests.services.process import running
 

@@ -11,7 +11,7 @@ import pytest
 
 from penstock import App, Array, Model, op
 from penstock.testing import client
-from tests.service.models import scale
+from tests.kit.onnx_models import scale
 
 DATA = '[[1.5, NaN, "Infinity"], [null, -Infinity, 2]]'
 TWICE = [[3.0, None, "Infinity"], [None, "-Infinity", 4.0]]

@@ -16,7 +16,7 @@ import pytest
 
 from penstock import Op, WebService
 from penstock.errors import StartupError
-from tests.service.models import scale
+from tests.kit.onnx_models import scale
 from tests.services.process import ServiceProcess, running
 
 CHECK = (sys.executable, "-m", "penstock", "check")

@@ -15,7 +15,7 @@ import pytest
 from penstock.protocols import pb
 from tests.faults.test_remote import ROW, SERVE, SERVICE
 from tests.kit.collector import Collector, collecting
-from tests.service.models import scale
+from tests.kit.onnx_models import scale
 from tests.service.scripts import PENSTOCK, fetch, post, script, until
 from tests.services.process import ServiceProcess, direct, free_port, running
 

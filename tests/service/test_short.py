@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock import RequestOp
-from tests.service.models import scale
+from tests.kit.onnx_models import scale
 from tests.service.scripts import PENSTOCK, PYTHON, post
 from tests.services.process import running
 
