@@ -23,19 +23,9 @@ from penstock.protocols.http2 import (
     TrailersReceived,
     encode_block,
 )
-from penstock.protocols.http2.frames import (
-    ACK,
-    CONTINUATION,
-    DATA,
-    END_HEADERS,
-    END_STREAM,
-    HEADERS,
-    PING,
-    RST_STREAM,
-    SETTINGS,
-    WINDOW_UPDATE,
-    frame,
-)
+from tests.kit import frames as f
+from tests.kit.frames import data, frame, settings, window_update
+from tests.kit.frames import reset as rst
 
 GET = [
     (b":method", b"GET"),
@@ -50,28 +40,10 @@ TRAILER_BLOCK = encode_block([(b"grpc-status", b"0")])
 
 
 def headers(stream: int, block: bytes = POST_BLOCK, *, end: bool = False) -> bytes:
-    return frame(HEADERS, END_HEADERS | (END_STREAM if end else 0), stream, block)
+    return f.headers(stream, block, end=end)
 
 
-def data(stream: int, content: bytes, *, end: bool = False) -> bytes:
-    return frame(DATA, END_STREAM if end else 0, stream, content)
-
-
-def window_update(stream: int, increment: int) -> bytes:
-    return frame(WINDOW_UPDATE, 0, stream, increment.to_bytes(4, "big"))
-
-
-def rst(stream: int, code: int = 8) -> bytes:
-    return frame(RST_STREAM, 0, stream, code.to_bytes(4, "big"))
-
-
-def settings(*pairs: tuple[int, int]) -> bytes:
-    payload = b"".join(n.to_bytes(2, "big") + v.to_bytes(4, "big") for n, v in pairs)
-    return frame(SETTINGS, 0, 0, payload)
-
-
-SETTINGS_ACK = frame(SETTINGS, ACK, 0)
-OPENING = PREFACE + settings() + SETTINGS_ACK
+OPENING = PREFACE + settings() + f.settings_ack()
 
 
 def server(limits: Http2Limits | None = None, *, opening: bytes = OPENING) -> Http2Connection:
@@ -84,7 +56,7 @@ def server(limits: Http2Limits | None = None, *, opening: bytes = OPENING) -> Ht
 
 def client(limits: Http2Limits | None = None) -> Http2Connection:
     connection = Http2Connection(Role.CLIENT, limits or Http2Limits())
-    assert connection.receive(settings() + SETTINGS_ACK) == []
+    assert connection.receive(settings() + f.settings_ack()) == []
     connection.take_output()
     return connection
 
@@ -207,4 +179,4 @@ def check(connection: Http2Connection) -> None:
         )
 
 
-__all__ = ["CONTINUATION", "PING", "SETTINGS"]
+__all__ = ["data", "frame", "rst", "settings", "window_update"]
