@@ -159,7 +159,7 @@ def test_a_script_that_is_not_in_a_file_is_an_error_with_the_fix(tmp_path: Path)
 
 def role(pid: int) -> str:
     engine_id = {"index": 1, "engines": 2, "generation": 3}
-    return json.dumps({"service": 0, "engine_id": engine_id, "line": 7, "op": "work", "pid": pid})
+    return json.dumps({"service": 0, "engine_id": engine_id, "line": 7, "source": None, "pid": pid})
 
 
 def test_another_process_s_role_in_the_environment_is_ignored(
