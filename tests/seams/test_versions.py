@@ -21,7 +21,7 @@ from tests.services.process import ROOT, ServiceProcess, running
 pytestmark = pytest.mark.real
 
 SCRIPT = """
-import os, sys, time
+import os, sys, threading, time
 from pathlib import Path
 sys.path.insert(0, {root!r})
 import subprocesses
@@ -49,17 +49,24 @@ def shop(version):
 
     return app
 
+{before}
 run(shop("1"), versions=lambda description: shop(description["version"]))
 """
 
-THREADS: dict[str, Any] = {"config": {}, "options": {}}
-PROCESSES: dict[str, Any] = {"config": {}, "options": {"executor": "process"}}
-ENGINES: dict[str, Any] = {"config": {"build_dag_each_worker": True, "worker_num": 2}}
-ELSEWHERE: dict[str, Any] = {"config": {}, "options": {"executor": "subprocess"}}
+THREADS: dict[str, Any] = {"config": {}, "options": {}, "before": ""}
+PROCESSES: dict[str, Any] = {"config": {}, "options": {"executor": "process"}, "before": ""}
+ELSEWHERE: dict[str, Any] = {"config": {}, "options": {"executor": "subprocess"}, "before": ""}
+ENGINES = {"config": {"build_dag_each_worker": True, "worker_num": 2}, "before": ""}
 TWO = {**ENGINES, "options": {}}
 TWO_WITH_PROCESSES = {**ENGINES, "options": {"executor": "process"}}
+AGAIN = {  # a thread prevents forks: each process runs the script again
+    **PROCESSES,
+    "before": "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()",
+}
 EACH = pytest.mark.parametrize(
-    "kind", [THREADS, PROCESSES, TWO, TWO_WITH_PROCESSES], ids=["threads", "processes", "2", "2p"]
+    "kind",
+    [THREADS, PROCESSES, TWO, TWO_WITH_PROCESSES],
+    ids=["threads", "processes", "two engines", "two engines with processes"],
 )
 
 
@@ -172,3 +179,32 @@ def test_an_engine_that_dies_in_between_is_left_out_and_its_successor_has_the_ve
         assert swapping.result().status == 200
         until(lambda: len(engines()) == 2 and versions(server) == ["slow"], "the new version")
         assert {price(server)["version"] for _ in range(40)} == {"slow"}
+
+
+def test_operators_see_the_version(tmp_path: Path) -> None:
+    with shop(tmp_path, PROCESSES) as server:
+        price(server)
+        before = fetch(f"{server.http_url}/metrics").body.decode()
+        assert swap(server, "2").status == 200
+        until(lambda: versions(server) == ["2"], "the end of version 1 and its workers")
+        trace = BackgroundCall(lambda: fetch(f"{server.http_url}/trace?requests=1&seconds=20"))
+        until(lambda: price(server) and trace.is_over, "a trace")
+        (graph,) = fetch(f"{server.http_url}/status").json["graphs"]
+        titles = {each.name() for each in server.descendants()}
+        after = fetch(f"{server.http_url}/metrics").body.decode()
+    assert [each["name"] for each in graph["ops"]] == ["price@2"]
+    assert {"price@2/0", "price@2/1"} < titles
+    assert b"price@2" in trace.result().body
+    series = 'penstock_op_queue_length{op="price",service="price",version="%s"}'
+    assert [series % each in before for each in "12"] == [True, False]
+    assert [series % each in after for each in "12"] == [False, True]
+
+
+@pytest.mark.timeout(240)
+def test_processes_that_run_the_script_again_open_the_version_that_they_are_started_for(
+    tmp_path: Path,
+) -> None:
+    with shop(tmp_path, AGAIN) as server:
+        assert price(server)["version"] == "1"
+        assert swap(server, "2").status == 200
+        assert {price(server)["version"] for _ in range(4)} == {"2"}

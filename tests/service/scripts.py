@@ -110,6 +110,11 @@ class BackgroundCall:
         except BaseException as error:
             self._result = error
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it has returned."""
+        return not self._thread.is_alive()
+
     def result(self, timeout: float = 30) -> Any:
         """The call's result; raises the call's exception."""
         self._thread.join(timeout)
