@@ -307,8 +307,7 @@ class WorkerPool(ABC, Generic[W]):
         if notify is not None:
             notify(self.op, worker.index, "late" if worker.late else how, now)
         if worker.late or not worker.replacing:
-            data_ids = [] if worker.lost is None else worker.lost.data_ids
-            self._report(worker, f"{how} at its time-out" if worker.late else how, data_ids)
+            self._report(worker, f"{how} at its time-out" if worker.late else how, worker.lost)
         worker.close()
 
     @abstractmethod
@@ -418,7 +417,7 @@ class WorkerPool(ABC, Generic[W]):
             return
         work, finished, lost = left
         for batch in lost[:1]:
-            worker.lost = batch
+            worker.lost = batch.data_ids
             work.add_result(batch, self._lost_outcomes(worker, batch))
         for batch in lost[1:]:  # it cannot have died in these; but they may have run
             work.add_result(batch, broken(batch))

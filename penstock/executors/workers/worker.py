@@ -54,7 +54,7 @@ class Worker(ABC):
         ending: we are ending it.
         replacing: we are ending it to replace it: this does not count as a death.
         late: we are ending it because a call exceeded its timeout.
-        lost: the batch that ended with it.
+        lost: the ids of the requests whose batch ended with it.
     """
 
     has_own_clock = False
@@ -85,7 +85,7 @@ class Worker(ABC):
         self.step = "its process starts"
         self.watch = Watch(hang_limit)
         self.ending = self.replacing = self.late = False
-        self.lost: Batch | None = None
+        self.lost: list[int] = []
         self._done = done
         self._op = op
         self._loop = loop
