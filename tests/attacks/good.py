@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 import grpc
 
-from tests.faults.load import percentile
 from tests.kit.http1 import Connection, pairs, request
 from tests.kit.http2 import METHOD
+from tests.kit.load import percentile
 from tests.kit.pipeline import decode, encode
 
 ROOT = Path(__file__).parents[2]

@@ -25,10 +25,12 @@ from pathlib import Path
 from typing import Any
 
 from penstock.testing.history import Admitted, Replied
-from tests.faults.load import Answer, Clients, Noise, percentile
 from tests.faults.site import Service, Site, site
+from tests.kit.load import Answer, Clients, Noise, percentile
 
 BUSY, CALM = "busy", "calm"
+TURNS = ("grpc", "http")
+"""The kinds of clients, in turn."""
 TIMES = 5
 """Requests sent, as a multiple of the capacity."""
 DEADLINE = 0.5
@@ -124,14 +126,14 @@ async def keep_busy(clients: Clients, capacity: Capacity, seconds: float) -> flo
     began = time.monotonic()
     good = 0
 
-    async def sequential_requests(grpc: bool) -> None:
+    async def sequential_requests(kind: str) -> None:
         nonlocal good
         while time.monotonic() < began + seconds:
             work = f"sleep:{capacity.call}"
-            answer = await clients.send_request(service=BUSY, grpc=grpc, do_work=work)
+            answer = await clients.send_request(service=BUSY, kind=kind, do_work=work)
             good += answer.good
 
-    await asyncio.gather(*(sequential_requests(n % 2 == 0) for n in range(2 * capacity.workers)))
+    await asyncio.gather(*(sequential_requests(TURNS[n % 2]) for n in range(2 * capacity.workers)))
     return good / (time.monotonic() - began)
 
 
@@ -146,9 +148,9 @@ async def send_at_fixed_rate(clients: Clients, capacity: Capacity, into: Overloa
             if len(in_flight) >= AT_ONCE:
                 into.unsent += 1
                 continue
-            grpc = len(sent) % 2 == 0
+            kind = TURNS[len(sent) % 2]
             send_request = clients.send_request(
-                service=BUSY, grpc=grpc, do_work=work, limit=DEADLINE
+                service=BUSY, kind=kind, do_work=work, limit=DEADLINE
             )
             task = asyncio.create_task(send_request)
             sent.append(task)
@@ -158,11 +160,11 @@ async def send_at_fixed_rate(clients: Clients, capacity: Capacity, into: Overloa
     into.answers += await asyncio.gather(*sent)
 
 
-async def send_at_low_rate(clients: Clients, over: asyncio.Event, *, grpc: bool) -> list[Answer]:
+async def send_at_low_rate(clients: Clients, over: asyncio.Event, kind: str) -> list[Answer]:
     """Send one request after the other to the graph that is not overloaded."""
     answers = []
     while not over.is_set():
-        answers.append(await clients.send_request(service=CALM, grpc=grpc, limit=DEADLINE))
+        answers.append(await clients.send_request(service=CALM, kind=kind, limit=DEADLINE))
         await asyncio.sleep(0.02)  # the rate of requests
     return answers
 
@@ -173,9 +175,7 @@ async def overload(
     """Measure the peak, the overload, and the rate afterwards."""
     found = Overload(seconds=seconds, peak=await keep_busy(clients, capacity, peak_seconds))
     over = asyncio.Event()
-    others = [
-        asyncio.create_task(send_at_low_rate(clients, over, grpc=grpc)) for grpc in (True, False)
-    ]
+    others = [asyncio.create_task(send_at_low_rate(clients, over, kind)) for kind in TURNS]
     await send_at_fixed_rate(clients, capacity, found)
     over.set()
     for other in others:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from penstock.testing import history
-from tests.faults.load import SERVICE, Clients
+from tests.kit.load import SERVICE, Clients
 from tests.kit.record import recorded
 from tests.services.process import ServiceProcess, running
 

@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 import psutil
 
-from tests.faults.load import Answer
 from tests.faults.site import Service, Site, site, until
+from tests.kit.load import Answer
 
 DIED = 9000
 CLIENTS = 64
@@ -125,8 +125,8 @@ async def kill_workers(at: Site, seconds: float, seed: int) -> StormResult:
     async def send_requests() -> None:
         while time.monotonic() < began + seconds:
             service = rng.choice(list(BATCHES))
-            grpc = rng.random() < 0.5
-            answer: Answer = await at.clients.send_request(service=service, grpc=grpc, **WORK)
+            kind = rng.choice(("http", "grpc"))
+            answer: Answer = await at.clients.send_request(service=service, kind=kind, **WORK)
             damage.answers[service][answer.err_no] += 1
             if answer.good:
                 damage.times[service].append(time.monotonic())

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.load import Answer
 from tests.faults.site import Site, site, until
+from tests.kit.load import Answer
 from tests.services.process import ROOT
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(120)]

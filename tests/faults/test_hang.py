@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.load import TIMED_OUT, Clients, Noise, percentile
 from tests.faults.site import Site, site, until
+from tests.kit.load import TIMED_OUT, Clients, Noise, percentile
 
 pytestmark = pytest.mark.faults
 

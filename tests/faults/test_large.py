@@ -9,8 +9,8 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.faults.load import Answer
 from tests.faults.site import MIB, Site, memory, site
+from tests.kit.load import Answer
 
 pytestmark = pytest.mark.faults
 

@@ -10,8 +10,8 @@ import pytest
 from penstock.client.messages import encode_request, pack_request
 from penstock.protocols import pb
 from penstock.testing.history import Admitted, Cancelled
-from tests.faults.load import Noise, percentile
 from tests.faults.site import Site, site
+from tests.kit.load import Noise, percentile
 
 pytestmark = [pytest.mark.faults, pytest.mark.alone]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.load import Clients, Noise, percentile
 from tests.faults.overload import BUSY, DEADLINE, LATE, Capacity, keep_busy, latest, overload
 from tests.faults.site import site
+from tests.kit.load import Clients, Noise, percentile
 
 pytestmark = [pytest.mark.faults, pytest.mark.alone]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.load import Answer
 from tests.faults.site import Site, site, until
+from tests.kit.load import Answer
 
 pytestmark = pytest.mark.faults
 

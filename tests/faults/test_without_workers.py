@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.faults.load import TIMED_OUT, Answer
 from tests.faults.site import Site, site, until
+from tests.kit.load import TIMED_OUT, Answer
 
 pytestmark = pytest.mark.faults
 

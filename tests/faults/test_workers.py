@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from penstock.testing import history
-from tests.faults.load import TIMED_OUT
 from tests.faults.site import SCRIPT, Service, Site, site, until, variables
+from tests.kit.load import TIMED_OUT
 from tests.services.process import running
 
 pytestmark = pytest.mark.faults

@@ -33,6 +33,7 @@ from tests.hostile.conftest import LIMITS
 from tests.kit.frames import StreamContent
 from tests.kit.http1 import pairs, request
 from tests.kit.http2 import METHOD, linked
+from tests.kit.load import TIMEOUT, Connection
 from tests.kit.pipeline import decode, encode
 from tests.kit.record import recorded
 from tests.services.process import ServiceProcess, running
@@ -42,7 +43,6 @@ GRAPHS = ("uci", "other")
 TARGETS = {graph: b"/%s/prediction" % graph.encode() for graph in GRAPHS}
 OPS = ("*/batched", "*/plain", "*/joined", "other/batched", "other/plain")
 """The ops' names in the engine: the first graph has no name, and gets requests for any other."""
-TIMEOUT = 20.0
 WARM_UP = 0.5  # of all requests; then memory is measured for the first time
 FROM_HOW_MANY = 50_000  # requests; below that, memory still grows to its normal size
 GROWTH = 1.05
@@ -141,7 +141,7 @@ class Load:
     # HTTP
 
     async def _http_client(self) -> None:
-        stream: HttpStream | None = None
+        stream: Connection | None = None
         while (number := self._take()) is not None:
             kind = self._kind()
             graph = self._begin(number)
@@ -152,7 +152,7 @@ class Load:
                     await self._http_transport(number)
                 else:
                     if stream is None:
-                        stream = await HttpStream.open(self._server.http_port)
+                        stream = await Connection.open(self._server.http_port)
                     await self._http_exchange(number, kind, graph, stream)
             except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
                 self._add_fault(f"request {number} ({kind} over HTTP) ended with {error!r}")
@@ -161,7 +161,7 @@ class Load:
         if stream is not None:
             stream.close()
 
-    async def _http_exchange(self, number: int, kind: str, graph: str, stream: HttpStream) -> None:
+    async def _http_exchange(self, number: int, kind: str, graph: str, stream: Connection) -> None:
         target = TARGETS[graph]
         if kind == "bad value":
             case = self._random.choice(self._bodies)
@@ -177,7 +177,7 @@ class Load:
 
     async def _http_transport(self, number: int) -> None:
         case = self._random.choice(HTTP)
-        stream = await HttpStream.open(self._server.http_port)
+        stream = await Connection.open(self._server.http_port)
         try:
             status, _ = await stream.exchange(case.data)
             if status != case.status:
@@ -187,7 +187,7 @@ class Load:
             stream.close()
 
     async def _http_disconnecting(self, number: int, graph: str) -> None:
-        stream = await HttpStream.open(self._server.http_port)
+        stream = await Connection.open(self._server.http_port)
         data = request(pairs(x=str(number), **self._slow()), target=TARGETS[graph])
         stream.send(data[: self._random.choice((len(data), len(data), len(data) // 2, 10))])
         await asyncio.sleep(self._random.uniform(0, 0.004))  # disconnects at any moment
@@ -281,38 +281,6 @@ class Load:
         else:
             self._add_fault(f"request {number}: err_no {err_no} instead of an answer")
             self.history.failed(number, err_no, now)
-
-
-class HttpStream:
-    """One connection of a minimal HTTP client."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-
-    @classmethod
-    async def open(cls, port: int) -> HttpStream:
-        async with asyncio.timeout(TIMEOUT):
-            return cls(*await asyncio.open_connection("127.0.0.1", port))
-
-    def send(self, data: bytes) -> None:
-        self._writer.write(data)
-
-    async def exchange(self, data: bytes) -> tuple[int, bytes]:
-        """Send a request; the answer's status and body."""
-        self.send(data)
-        async with asyncio.timeout(TIMEOUT):
-            head = await self._reader.readuntil(b"\r\n\r\n")
-            length = re.search(rb"content-length: (\d+)", head)
-            assert length is not None
-            return int(head[9:12]), await self._reader.readexactly(int(length[1]))
-
-    def close(self) -> None:
-        self._writer.close()
-
-    def reset(self) -> None:
-        """Reset the connection."""
-        self._writer.transport.abort()
 
 
 def is_planted(event: dict[str, str]) -> bool:

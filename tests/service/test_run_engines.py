@@ -8,13 +8,15 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.service.engine_load import Load, clients
+from penstock.testing.history import check
+from tests.kit.load import KINDS, Clients
 from tests.service.scripts import ECHO, NAME, BackgroundCall, post, script, until
 from tests.services.process import ServiceProcess, running
 
@@ -32,7 +34,7 @@ def process(self, feed_batch, typical_logid):
         pathlib.Path(feed["began"]).write_text(str(os.getpid()))
         while not pathlib.Path(feed["gate"]).exists():
             time.sleep(0.005)
-    return {"n": feed["n"], "id": feed["id"], "pid": str(os.getpid()), "by": self.name}
+    return {"n": feed["n"], "id": feed["id"], "pid": str(os.getpid()), "service": self.name}
 """
 ENGINES = '"build_dag_each_worker": True, "worker_num": '
 TWO = f'{ENGINES} 2, "op": {{"work": {{"concurrency": 2}}}}'
@@ -229,18 +231,13 @@ def process(self, feed_batch, typical_logid):
 )
 async def test_a_rolling_restart_under_load_loses_no_request(tmp_path: Path, config: str) -> None:
     with running(two_services(tmp_path, config)) as server:
-        load, stop_load = Load(SERVICES), asyncio.Event()
-        async with clients(server) as kinds:
-            sending = asyncio.create_task(load.offer(kinds, 25.0, stop_load))
-            await wait_until(lambda: load.sent > 40)
+        async with loading(server) as clients:
+            await wait_until(lambda: clients.sent > 40)
             for round in (1, 2):
                 await asyncio.to_thread(server.send_signal, signal.SIGHUP)
                 await wait_for_ended_engines(server, round * (2 if "worker_num" in config else 1))
-            await more_requests(load)
-            stop_load.set()
-            await sending
-        assert load.broken == []
-        assert load.verdict() == []
+            await more_requests(clients)
+        assert [each for each in clients.answers if not each.good] == []
         assert await asyncio.to_thread(server.stop) == 0
 
 
@@ -249,25 +246,39 @@ async def test_killing_an_engine_under_load_breaks_only_its_own_connections(
 ) -> None:
     kills = 4
     with running(two_services(tmp_path, TWO)) as server:
-        load, stop_load = Load(SERVICES), asyncio.Event()
-        async with clients(server) as kinds:
-            sending = asyncio.create_task(load.offer(kinds, 25.0, stop_load))
+        async with loading(server) as clients:
             for _ in range(kills):
-                await more_requests(load)
+                await more_requests(clients)
                 os.kill(engines_of(server)[0].pid, signal.SIGKILL)  # the oldest
-            await more_requests(load)
-            stop_load.set()
-            await sending
-        assert load.verdict() == []
-        assert len(load.engines) == 2 + kills
+            await more_requests(clients)
+        assert len({each.value["pid"] for each in clients.answers if each.good}) == 2 + kills
         # Calls accepted by the killed process: at this rate, those of some milliseconds.
-        assert len(load.broken) <= 8 * kills, load.broken
+        broken = [each.text.lower() for each in clients.answers if not each.good]
+        assert len(broken) <= 2 * len(KINDS) * kills, broken
         # The kernel resets connections with unread bytes; but no connection is refused, since the
         # listening socket outlives the engine.
-        refused = ("connection refused", "failed to connect", "connecterror")
-        assert not [each for each in load.broken if any(text in each.lower() for text in refused)]
+        refused = ("connection refused", "failed to connect", "connecterror", "refusederror")
+        assert not [each for each in broken if any(text in each for text in refused)]
         assert server.log().count("killed by SIGKILL") == kills
         assert await asyncio.to_thread(server.stop) == 0
+
+
+@asynccontextmanager
+async def loading(server: ServiceProcess) -> AsyncIterator[Clients]:
+    """Clients that send to both services until the block ends; then each request has ended once,
+    and each answer was its own.
+    """
+    clients, enough = Clients(server), asyncio.Event()
+    sending = asyncio.create_task(clients.offer(SERVICES, 25.0, enough))
+    try:
+        yield clients
+    finally:
+        enough.set()
+        await sending
+        await clients.close()
+    assert check(clients.history.events) == []
+    ids = [each.value["id"] for each in clients.answers if each.good]
+    assert len(set(ids)) == len(ids), "a data id was given twice"
 
 
 async def wait_until(true: Callable[[], object]) -> None:
@@ -278,6 +289,6 @@ async def wait_for_ended_engines(server: ServiceProcess, count: int) -> None:
     await wait_until(lambda: server.log().count("has ended: exit status 0") == count)
 
 
-async def more_requests(load: Load) -> None:
-    already = load.sent
-    await wait_until(lambda: load.sent > already + 60)
+async def more_requests(clients: Clients) -> None:
+    already = clients.sent
+    await wait_until(lambda: clients.sent > already + 60)
