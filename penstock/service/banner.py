@@ -210,7 +210,7 @@ def _workers(options: OpOptions) -> str:
 
 def _describe(given: OpOptions, options: OpOptions) -> str:
     """An op's options, as configured and as its model allows."""
-    parts = [_workers(options)]
+    parts = [_workers(given)]
     if options.batch_size == 1 < given.batch_size:
         parts.append("not batched")
     elif options.batch_size > 1:
