@@ -59,10 +59,10 @@ $(NUMPY1)/.ready: $(RUNTIMES) requirements/numpy1.txt
 demo: $(DEMO) ## recognise text on real pictures over HTTP and gRPC, and show the result
 	$(BIN)/python examples/ocr/demo.py
 
-test: $(READY) ## pure and engine tests (about a minute and a half)
+test: $(READY) ## pure and engine tests (two to four minutes)
 	$(BIN)/python -m pytest $(THREES) -m "not real and not faults and not peers" --ignore tests/examples
 
-test-real: $(READY) ## real services as processes, real models, real clients (two minutes)
+test-real: $(READY) ## real services as processes, real models, real clients (five to eight minutes)
 	$(BIN)/python -m pytest $(THREES) -m "($(REAL)) and not alone and not law" --ignore tests/examples
 	$(BIN)/python -m pytest -m "($(REAL)) and alone" --ignore tests/examples
 
