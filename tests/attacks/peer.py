@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections import Counter
 
+from penstock.protocols.http2.codes import ErrorCode
 from tests.kit import frames as f
+from tests.kit.http1 import connect
 from tests.kit.http2 import METHOD, call
 
-CODES = (
-    "NO_ERROR", "PROTOCOL_ERROR", "INTERNAL_ERROR", "FLOW_CONTROL_ERROR", "SETTINGS_TIMEOUT",
-    "STREAM_CLOSED", "FRAME_SIZE_ERROR", "REFUSED_STREAM", "CANCEL", "COMPRESSION_ERROR",
-    "CONNECT_ERROR", "ENHANCE_YOUR_CALM",
-)  # fmt: skip
 CALM = "GOAWAY ENHANCE_YOUR_CALM"
 SEND_TIME = 1.0
 """Seconds after which a blocked write counts as refused by the server."""
@@ -40,12 +36,7 @@ class Peer:
         announce: tuple[tuple[int, int], ...] = (),
         first: bytes | None = None,
     ) -> None:
-        self.socket = socket.socket()
-        if room is not None:
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)
-        self.socket.settimeout(5.0)
-        self.socket.connect(("127.0.0.1", port))
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket = connect(port, room=room)
         self.received: Counter[str] = Counter()
         self.ended = False
         self.next = 1
@@ -105,7 +96,7 @@ class Peer:
         for one in self._transcript.feed(data):
             if one.kind in (f.GOAWAY, f.RST_STREAM):
                 kind = "GOAWAY" if one.kind == f.GOAWAY else "RST_STREAM"
-                self.received[f"{kind} {CODES[one.code]}"] += 1
+                self.received[f"{kind} {ErrorCode(one.code).name}"] += 1
         for _, head in self._transcript.heads:
             fields = dict(head)
             if b"grpc-status" in fields:

@@ -18,11 +18,9 @@ from penstock.door.exchange import Application
 from penstock.door.listeners import bind, port_of
 from penstock.instrument import Instruments
 from tests.door.applications import EchoApplication
+from tests.kit.http1 import TIMEOUT
 
 T = TypeVar("T")
-
-TIMEOUT = 5.0
-"""Seconds: the limit for any event that a test waits for."""
 
 QUICK = 0.2
 """Seconds: a timeout that a test reaches."""

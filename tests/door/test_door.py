@@ -16,12 +16,13 @@ import pytest
 from penstock.door import door
 from penstock.door.listeners import bind, port_of
 from penstock.instrument import Instrument, Instruments
-from tests.door.http2_client import Client, connected_http2
 from tests.door.site import QUICK, TIMEOUT, Site
 from tests.door.test_http1_session import check_refusal, chunks, head_of, request
 from tests.kit import baidu_std
+from tests.kit import frames as f
 from tests.kit.certificates import make_certificate
 from tests.kit.http1 import Connection, connected
+from tests.kit.http2 import GRPC, client_of, linked
 from tests.service.scripts import BackgroundCall, until
 
 Opened = Callable[..., Site]
@@ -52,7 +53,7 @@ def connected_tls(
 
 def test_one_listener_serves_http1_and_http2(opened: Opened) -> None:
     site = opened()
-    with connected(site.port) as one, connected_http2(site.port) as two:
+    with connected(site.port) as one, linked(site.port) as two:
         assert two.ask("/echo", b"two").body == b"two"
         one.send(request("/echo", b"one"))
         assert one.reply().body == b"one"
@@ -69,7 +70,7 @@ def test_a_door_listens_on_a_unix_socket(opened: Opened, tmp_path: Path) -> None
         assert link.recv(1000).endswith(b"\r\n\r\none")
     with socket.socket(socket.AF_UNIX) as link:
         link.connect(site.unix)
-        assert Client(link).ask("/echo", b"two").body == b"two"
+        assert client_of(link).ask("/echo", b"two").body == b"two"
 
 
 @pytest.mark.parametrize("at_once", [False, True], ids=["waits", "sends at once"])
@@ -91,7 +92,7 @@ def test_the_http_version_is_negotiated_with_tls(
             if not at_once:
                 assert site.until(lambda seen: seen.open == 1)
             if chosen == "h2":
-                assert Client(link).ask("/echo", b"x" * 100_000).body == b"x" * 100_000
+                assert client_of(link).ask("/echo", b"x" * 100_000).body == b"x" * 100_000
             else:
                 link.sendall(request("/echo", b"one"))
                 assert link.recv(1000).endswith(b"\r\n\r\none")
@@ -236,7 +237,7 @@ def test_a_draining_door_closes_each_connection_after_its_next_answer(opened: Op
     with (
         connected(site.port) as busy,
         connected(site.port) as idle,
-        connected_http2(site.port) as streams,
+        linked(site.port) as streams,
     ):
         busy.send(request("/hold"))
         held = streams.open("/hold", end=True)
@@ -257,8 +258,8 @@ def test_a_draining_door_closes_each_connection_after_its_next_answer(opened: Op
             connection.socket.close()
         site.call(site.echo_app.release_held)
         assert busy.reply().header("connection") == "close"
-        assert streams.wait(held).body == b"held"
-        streams.wait_closed()
+        assert streams.answer(held).body == b"held"
+        streams.until_closed()
 
 
 def test_a_draining_door_answers_streams_opened_before_the_goaway_was_read(opened: Opened) -> None:
@@ -266,25 +267,25 @@ def test_a_draining_door_answers_streams_opened_before_the_goaway_was_read(opene
     site.run(site.door.drain_acknowledged())  # there are no connections
     with (
         connected(site.port),
-        connected_http2(site.port) as streams,
-        connected_http2(site.port) as left,
+        linked(site.port) as streams,
+        linked(site.port) as left,
     ):
         for client in (streams, left):
-            client.wait(client.open("/echo", end=True))
+            client.answer(client.open("/echo", end=True))
         site.call(site.door.drain)
         late = streams.open("/echo", end=True)  # the client has not read the GOAWAY
         left.socket.close()
         with pytest.raises(TimeoutError):
             site.run(asyncio.wait_for(site.door.drain_acknowledged(), 0.05))
-        streams.wait(late)
-        assert streams.answers[late].status == 200
+        streams.answer(late)
+        assert streams.content(late).http_status == 200
         site.run(site.door.drain_acknowledged())
 
 
 def test_a_silent_client_does_not_delay_a_drain(opened: Opened) -> None:
     site = opened()
-    with connected_http2(site.port) as silent_client:
-        silent_client.wait(silent_client.open("/echo", end=True))
+    with linked(site.port) as silent_client:
+        silent_client.answer(silent_client.open("/echo", end=True))
         site.call(site.door.drain)
         site.run(site.door.drain_acknowledged())
 
@@ -297,7 +298,7 @@ def test_closing_waits_for_requests_in_flight_and_closes_idle_connections_at_onc
         connected(site.port) as busy,
         connected(site.port) as idle,
         connected(site.port) as silent_client,
-        connected_http2(site.port) as streams,
+        linked(site.port) as streams,
     ):
         busy.send(request("/hold"))
         held = streams.open("/hold", end=True)
@@ -315,8 +316,8 @@ def test_closing_waits_for_requests_in_flight_and_closes_idle_connections_at_onc
         site.call(site.echo_app.release_held)
         assert busy.reply().body == b"held"
         assert busy.is_closed()
-        assert streams.wait(held).body == b"held"
-        streams.wait_closed()
+        assert streams.answer(held).body == b"held"
+        streams.until_closed()
         streams.socket.close()
         busy.socket.close()
         closing.join(TIMEOUT)
@@ -330,14 +331,14 @@ def test_refuse_partial_refuses_incomplete_requests_only(opened: Opened) -> None
         connected(site.port) as half,
         connected(site.port) as whole,
         connected(site.port) as begun,
-        connected_http2(site.port) as streams,
+        linked(site.port) as streams,
     ):
         half.send(request("/echo", b"whole")[:-1])
         whole.send(request("/hold", b"x"))
         begun.send(request("/duplex", b"ab")[:-1])
         part = streams.open("/echo")
-        streams.send(part, b"part", end=False)
-        call = streams.open("/echo", ("content-type", "application/grpc"))
+        streams.upload(part, b"part", end=False)
+        call = streams.open("/echo", GRPC)
         held = streams.open("/hold", end=True)
         patient = streams.open("/patient")
         site.until(lambda seen: seen.calls == 7 and len(site.echo_app.holding) == 2)
@@ -348,46 +349,46 @@ def test_refuse_partial_refuses_incomplete_requests_only(opened: Opened) -> None
         assert (reply.status, reply.header("connection")) == (503, "close")
         assert reply.json()["message"] == "the service is shutting down"
         assert half.is_closed()
-        streams.wait(part)
-        assert streams.answers[part].status == 503
-        streams.wait(call)
-        assert streams.answers[call].headers["grpc-status"] == "14"
+        streams.answer(part)
+        assert streams.content(part).http_status == 503
+        streams.answer(call)
+        assert streams.content(call).headers["grpc-status"] == "14"
         assert site.statistics().calls == 4
         site.call(site.echo_app.release_held)
         assert whole.reply().body == b"held"
-        assert streams.wait(held).body == b"held"
+        assert streams.answer(held).body == b"held"
         begun.send(b"b")
         assert head_of(begun).startswith(b"HTTP/1.1 200 ")
         assert chunks(begun) == b"ab"
-        streams.send(patient, b"any time")
-        assert streams.wait(patient).body == b"any time"
+        streams.upload(patient, b"any time")
+        assert streams.answer(patient).body == b"any time"
         half.socket.close()
         begun.socket.close()
 
 
 def test_closing_does_not_wait_for_incomplete_requests(opened: Opened) -> None:
     site = opened(linger=QUICK)
-    with connected(site.port) as half, connected_http2(site.port) as streams:
+    with connected(site.port) as half, linked(site.port) as streams:
         half.send(request("/echo", b"whole")[:-1])
         part = streams.open("/echo")
         site.until(lambda seen: seen.calls == 2)
         closing = asyncio.run_coroutine_threadsafe(site.door.close(60.0), site.echo_app.loop)
         assert half.reply().status == 503
-        streams.wait(part)
-        assert streams.answers[part].status == 503
+        streams.answer(part)
+        assert streams.content(part).http_status == 503
         closing.result(TIMEOUT)
     assert site.statistics().cut == 0
 
 
 def test_closing_aborts_connections_after_its_timeout(opened: Opened) -> None:
     site = opened()
-    with connected(site.port) as busy, connected_http2(site.port) as streams:
+    with connected(site.port) as busy, linked(site.port) as streams:
         busy.send(request("/hold"))
         streams.open("/hold", end=True)
         site.until(lambda seen: len(site.echo_app.holding) == 2)
         site.run(site.door.close(QUICK))
         assert closed(busy.socket)
-        streams.wait_closed()
+        streams.until_closed()
     seen = site.statistics()
     assert (seen.cut, seen.open, seen.gone) == (2, 0, 2)
     assert site.echo_app.gone.acquire(blocking=False)
@@ -438,7 +439,7 @@ def test_clients_in_the_backlog_are_answered_when_the_door_closes_for_good(
             one.send(request("/echo", b"x"))
         half = stack.enter_context(connected(site.port))
         half.send(request("/echo", b"half")[:-1])
-        streams = stack.enter_context(connected_http2(site.port))
+        streams = stack.enter_context(linked(site.port))
         stream = streams.open("/echo", end=True)
         late = stack.enter_context(connected(site.port))
         all_connected.set()
@@ -451,8 +452,8 @@ def test_clients_in_the_backlog_are_answered_when_the_door_closes_for_good(
         reply = late.reply()
         assert (reply.body, reply.header("connection")) == (b"late", "close")
         assert half.reply().status == 503
-        assert streams.wait(stream).status == 200
-        streams.wait_closed()
+        assert streams.answer(stream).http_status == 200
+        streams.until_closed()
         streams.socket.close()
     closed.result(TIMEOUT)
     assert site.statistics().cut == 0
@@ -513,21 +514,20 @@ def test_closing_a_door_keeps_a_shared_listener_usable_for_others(opened: Opened
 
 def test_over_limit_is_set_beyond_max_calls(opened: Opened) -> None:
     site = opened(max_calls=2)
-    with connected_http2(site.port) as client, connected(site.port) as connection:
+    with linked(site.port) as client, connected(site.port) as connection:
         held = client.open("/hold", end=True)
         waits = client.open("/patient")  # its body has not been sent
         site.until(lambda seen: seen.calls == 2)
-        assert client.ask("/probe").status == 200
-        assert client.ask("/echo").status == 503
+        assert client.ask("/probe").http_status == 200
+        assert client.ask("/echo").http_status == 503
         connection.send(request("/echo"))
         assert connection.reply().status == 503
-        client.h2.reset_stream(waits)
-        client.flush()
+        client.send(f.reset(waits))
         site.until(lambda seen: seen.calls == 1)
         connection.send(request("/echo"))
         assert connection.reply().status == 200
         site.call(site.echo_app.release_held)
-        assert client.wait(held).body == b"held"
+        assert client.answer(held).body == b"held"
         site.until(lambda seen: seen.calls == 0)
 
 
@@ -536,7 +536,7 @@ def test_a_door_that_hands_over_serves_its_connections_but_accepts_none(opened: 
     with (
         connected(site.port) as busy,
         connected(site.port) as idle,
-        connected_http2(site.port) as streams,
+        linked(site.port) as streams,
     ):
         busy.send(request("/hold"))
         idle.send(request("/echo"))
@@ -552,7 +552,7 @@ def test_a_door_that_hands_over_serves_its_connections_but_accepts_none(opened: 
         assert late.body == b"late"
         assert ("connection", "close") in late.headers
         assert idle.is_closed()
-        streams.wait_closed()
+        streams.until_closed()
         streams.socket.close()
         site.call(site.echo_app.release_held)
         assert busy.reply().body == b"held"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
@@ -17,18 +16,18 @@ from penstock.errors import RequestError
 from penstock.protocols import paddle
 from penstock.protocols.http1 import Http1Limits
 from penstock.protocols.http2 import Http2Limits
-from tests.door.http2_client import connected_http2
 from tests.door.site import Site
+from tests.kit import frames as f
 from tests.kit.http1 import connected, request
+from tests.kit.http2 import METHOD, call, linked
 
 Opened = Callable[..., Site]
 
 MOST = 1000
 ROUTE = "/echo/prediction"
-METHOD = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
-GRPC = (("content-type", "application/grpc"), ("te", "trailers"))
+CALL = call(METHOD.encode())
 CALM = 11
-PING, SETTINGS, RESET, CONTINUATION = 6, 4, 3, 9
+BEGUN = f.headers(1, b"", whole=False)
 
 
 class Silent:
@@ -69,15 +68,11 @@ def status_over_http1(site: Site, data: bytes) -> int:
         return connection.reply().status
 
 
-def framed(message: bytes) -> bytes:
-    return struct.pack(">BI", 0, len(message)) + message
-
-
-def code_of_a_call(site: Site, message: bytes) -> int:
-    with connected_http2(site.port) as client:
-        stream = client.open(METHOD, *GRPC)
-        client.send(stream, framed(message))
-        return int(client.wait(stream).headers["grpc-status"])
+def code_of_a_call(site: Site, message: bytes) -> int | None:
+    with linked(site.port) as client:
+        stream = client.open(CALL)
+        client.upload(stream, f.message(message))
+        return client.answer(stream).status
 
 
 def test_heads_over_a_limit_are_counted(opened: Opened) -> None:
@@ -85,9 +80,9 @@ def test_heads_over_a_limit_are_counted(opened: Opened) -> None:
     site = opened(http1=Http1Limits(**small, max_request_line=500), http2=Http2Limits(**small))
     assert status_over_http1(site, request(b"", b"X: " + b"v" * 500, target=b"/echo")) == 431
     assert status_over_http1(site, request(b"", target=b"/" + b"e" * 500)) == 414
-    with connected_http2(site.port) as client:
-        refused = client.open("/echo", ("x", "v" * 500), end=True)
-        assert client.wait(refused).status == 431
+    with linked(site.port) as client:
+        refused = client.open("/echo", (b"x", b"v" * 500), end=True)
+        assert client.answer(refused).http_status == 431
         assert client.ask("/echo", b"good").body == b"good"
     assert site.statistics().heads_too_large == 3
 
@@ -119,9 +114,9 @@ def test_bodies_beyond_the_budget_are_counted(served: Opened) -> None:
 
 def test_requests_beyond_max_calls_are_counted(served: Opened) -> None:
     site = served(max_calls=2)
-    with connected_http2(site.port) as client:
+    with linked(site.port) as client:
         for _ in range(2):
-            client.open(METHOD, *GRPC)
+            client.open(CALL)
         site.until(lambda seen: seen.calls == 2)
         assert status_over_http1(site, request(b"{}", target=ROUTE.encode())) == 503
         assert code_of_a_call(site, b"") == 8
@@ -130,33 +125,32 @@ def test_requests_beyond_max_calls_are_counted(served: Opened) -> None:
 
 def test_streams_beyond_max_streams_are_counted(opened: Opened) -> None:
     site = opened(http2=Http2Limits(max_streams=2))
-    with connected_http2(site.port) as client:
+    with linked(site.port) as client:
         # Sent before the server's settings are read.
         last = [client.open("/hold", end=True) for _ in range(3)][-1]
-        assert client.wait(last).reset == 7
+        assert client.answer(last).reset == 7
         seen = site.statistics()
         assert (seen.streams_beyond, seen.resets) == (1, 0)
-
-
-def frame(kind: int, flags: int = 0, stream: int = 0, payload: bytes = b"") -> bytes:
-    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
 
 
 @pytest.mark.parametrize(
     ("flood", "abuse"),
     [
-        (frame(PING, payload=bytes(8)) * 9, "ping"),
-        (frame(SETTINGS) * 9, "settings"),
-        (frame(1, 0, 1, b"") + frame(CONTINUATION, 0, 1) * 9, "continuation"),
-        (frame(1, 0, 1, b"") + frame(CONTINUATION, 0, 1, bytes(16_384)) * 4, "header"),
+        (f.ping() * 9, "ping"),
+        (f.settings() * 9, "settings"),
+        (f.headers(1, b"", whole=False) + f.continuation(1, whole=False) * 9, "continuation"),
+        (
+            f.headers(1, b"", whole=False) + f.continuation(1, bytes(16_384), whole=False) * 4,
+            "header",
+        ),
     ],
 )
 def test_abuses_are_counted_by_kind(opened: Opened, flood: bytes, abuse: str) -> None:
     limits = Http2Limits(pings=4, settings=4, continuations=4, max_header_bytes=4096)
     site = opened(http2=limits)
-    with connected_http2(site.port) as client:
+    with linked(site.port) as client:
         client.socket.sendall(flood)
-        client.wait_closed()
+        client.until_closed()
         assert client.goaways[-1][1] == CALM
     seen = site.statistics()
     assert (seen.calmed, asdict(seen)["abuses"]) == (1, {abuse: 1})

@@ -14,10 +14,10 @@ from penstock.protocols.heads import RequestHead
 from penstock.protocols.http1 import Http1Connection
 from penstock.protocols.http2 import Http2Connection, Stream
 from penstock.protocols.http2.hpack import FieldDecoder
-from tests.door.http2_client import connected_http2
 from tests.door.site import Site
 from tests.door.test_http1_session import request
 from tests.kit.http1 import connected
+from tests.kit.http2 import linked
 
 Opened = Callable[..., Site]
 OF_CONNECTIONS = (
@@ -46,7 +46,7 @@ def remaining() -> Counter[str]:
 
 
 def over_http2(site: Site, ending: str) -> None:
-    with connected_http2(site.port) as client:
+    with linked(site.port) as client:
         assert client.ask("/echo", b"abc").body == b"abc"
         if ending == "closed":
             client.open("/hold", end=True)
@@ -54,12 +54,12 @@ def over_http2(site: Site, ending: str) -> None:
         stream = client.open("/size", end=False)
         if ending == "broken":
             client.socket.sendall(b"\0\0\1\6\0\0\0\0\0x")  # a PING of one byte
-            client.wait_closed()
+            client.until_closed()
         elif ending == "tiny frames":
             client.socket.sendall(
                 (b"\0\0\1\0\0" + stream.to_bytes(4, "big") + b"x") * 3000 + b"\0\0\1\6\0\0\0\0\0x"
             )
-            client.wait_closed()
+            client.until_closed()
 
 
 def over_http1(site: Site, ending: str) -> None:

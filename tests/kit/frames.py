@@ -226,23 +226,42 @@ class Frame(NamedTuple):
         return dict(struct.iter_unpack(">HI", self.payload))
 
 
+def as_text(fields: Iterable[Field]) -> dict[str, str]:
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in fields}
+
+
 @dataclass
 class StreamContent:
     """The frames received on one stream."""
 
     heads: list[list[Field]] = field(default_factory=list)
-    data: bytearray = field(default_factory=bytearray)
+    body: bytearray = field(default_factory=bytearray)
     order: list[str] = field(default_factory=list)  # kinds of frames; END for END_STREAM
-    code: int | None = None  # of RST_STREAM
+    reset: int | None = None  # the code of RST_STREAM
 
     @property
     def ended(self) -> bool:
-        return self.code is not None or "END" in self.order
+        return self.reset is not None or "END" in self.order
 
     @property
     def fields(self) -> dict[bytes, bytes]:
         """The last head, or trailers."""
         return dict(self.heads[-1]) if self.heads else {}
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The first head."""
+        return as_text(self.heads[0])
+
+    @property
+    def trailers(self) -> dict[str, str]:
+        """The head after the body."""
+        _, fields = self.heads
+        return as_text(fields)
+
+    @property
+    def http_status(self) -> int:
+        return int(self.headers[":status"])
 
     @property
     def status(self) -> int | None:
@@ -257,7 +276,7 @@ class StreamContent:
 
     @property
     def messages(self) -> list[bytes]:
-        found, rest = [], bytes(self.data)
+        found, rest = [], bytes(self.body)
         while rest:
             flag, length = struct.unpack(">BI", rest[:5])
             assert flag == 0, "a compressed message"
@@ -334,9 +353,9 @@ class Transcript:
         content = self.of_stream(one.stream)
         content.order.append({DATA: "DATA", RST_STREAM: "RST_STREAM"}.get(one.kind, "HEADERS"))
         if one.kind == DATA:
-            content.data += one.payload
+            content.body += one.payload
         elif one.kind == RST_STREAM:
-            content.code = one.code
+            content.reset = one.code
         else:
             self._block = (self._block or b"") + one.payload
             self._block_of = one.stream

@@ -34,13 +34,27 @@ class Closed(AssertionError):
     """The server closed before a complete answer."""
 
 
+def connect(port: int, patience: float = TIMEOUT, room: int | None = None) -> socket.socket:
+    """Connect to loopback; ``room`` is the size of the receive buffer."""
+    link = socket.socket()
+    if room is not None:
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)
+    link.settimeout(patience)
+    try:
+        link.connect(("127.0.0.1", port))
+    except OSError:
+        link.close()
+        raise
+    # So that pieces are sent as they are written.
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return link
+
+
 class Connection:
     """One connection; ``connected`` opens it."""
 
     def __init__(self, port: int, patience: float = TIMEOUT) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=patience)
-        # So that pieces are sent as they are written.
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket = connect(port, patience)
         self._deadline = time.monotonic() + patience
         self._data = b""
 

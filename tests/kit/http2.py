@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from tests.kit import frames as f
 from tests.kit.frames import Frame, StreamContent, Transcript, message
-from tests.kit.http1 import TIMEOUT
+from tests.kit.http1 import TIMEOUT, connect
 from tests.kit.pipeline import decode, encode
 
 METHOD = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
@@ -23,51 +24,95 @@ def call(path: bytes = b"/a.B/Echo", *more: f.Field) -> tuple[f.Field, ...]:
 
 
 class Link:
-    """One connection."""
+    """One connection.
+
+    Attributes:
+        acknowledges: whether received data opens the windows again, and pings are answered.
+        closed: the peer has closed it.
+    """
 
     def __init__(self, link: socket.socket, *, serves: bool = False) -> None:
         """``serves``: whether this is the server's end."""
         self.socket = link
         link.settimeout(TIMEOUT)
         self.transcript = Transcript(client=serves)
+        self.acknowledges = False
         self.closed = False
         self._serves = serves
         self._next = 1
+        self._window = 1 << 24
+        self._received: Counter[int] = Counter()  # and not acknowledged, by stream; 0 is all
+        self._written: Counter[int] = Counter()
 
     @property
     def streams(self) -> dict[int, StreamContent]:
         return self.transcript.streams
 
     @property
+    def goaways(self) -> list[tuple[int, int]]:
+        """The last stream and the code of each received GOAWAY."""
+        return [(one.last_stream, one.code) for one in self.sent(f.GOAWAY)]
+
+    @property
     def rejected(self) -> bool:
         """Whether the peer has ended the connection because of an error of this end."""
-        return self.closed or any(
-            one.kind == f.GOAWAY and one.code for one in self.transcript.frames
-        )
+        return self.closed or any(code for _, code in self.goaways)
 
-    def greet(self, *settings: tuple[int, int]) -> None:
-        """This end's half of the handshake, with large flow-control windows."""
+    def greet(self, *settings: tuple[int, int], window: int = 1 << 24) -> None:
+        """This end's half of the handshake, with these flow-control windows."""
+        self._window = window
         preface = b"" if self._serves else f.PREFACE
-        large = (f.INITIAL_WINDOW_SIZE, 1 << 24)
-        self.send(preface, f.settings(large, *settings), f.settings_ack())
-        self.send(f.window_update(0, 1 << 24))
+        self.send(preface, f.settings((f.INITIAL_WINDOW_SIZE, window), *settings))
+        self.send(f.settings_ack())
+        if window > 65_535:
+            self.send(f.window_update(0, window - 65_535))
 
     def send(self, *parts: bytes) -> None:
         self.socket.sendall(b"".join(parts))
 
-    def open(self, fields: Iterable[f.Field] = (), *, end: bool = False) -> int:
-        """Begin a request on the next stream."""
+    def open(self, request: str | Iterable[f.Field] = (), *more: f.Field, end: bool = False) -> int:
+        """Begin a request on the next stream: a POST to a path, or its fields."""
+        if isinstance(request, str):
+            request = f.changed(f.POST, b":path", request.encode())
         stream, self._next = self._next, self._next + 2
-        self.send(f.headers(stream, f.block(fields or call()), end=end))
+        self.send(f.headers(stream, f.block([*(request or call()), *more]), end=end))
         return stream
 
-    def ask(
-        self, stream: int, fields: Iterable[f.Field] = (), body: bytes | None = None
-    ) -> StreamContent:
-        """Send a complete request; returns its answer."""
-        body = message() if body is None else body
-        self.send(f.headers(stream, f.block(fields or call())), f.body(stream, body))
+    def ask(self, path: str, body: bytes = b"") -> StreamContent:
+        """Make a complete request: head, body and end one by one. Returns its answer."""
+        stream = self.open(path)
+        self.upload(stream, body)
         return self.answer(stream)
+
+    def upload(self, stream: int, body: bytes, *, end: bool = True) -> None:
+        """Send a body, or a part of it, within the peer's flow-control windows."""
+        while body:
+            self.until(lambda: self.room(stream) > 0)
+            size = min(self.room(stream), 16_384)
+            self.send_data(stream, body[:size])
+            body = body[size:]
+        if end:
+            self.send_data(stream, end=True)
+
+    def send_data(self, stream: int, data: bytes = b"", *, end: bool = False) -> None:
+        """Send one frame, which counts in ``room``."""
+        self._written.update({0: len(data), stream: len(data)})
+        self.send(f.data(stream, data, end=end))
+
+    def room(self, stream: int) -> int:
+        """Bytes that the peer's flow-control windows admit."""
+        first = 65_535
+        for one in self.sent(f.SETTINGS):
+            first = one.values.get(f.INITIAL_WINDOW_SIZE, first)
+        windows = Counter({0: 65_535, stream: first})
+        for one in self.sent(f.WINDOW_UPDATE):
+            windows[one.stream] += one.increment
+        return min(windows[at] - self._written[at] for at in (0, stream))
+
+    def acknowledge(self, stream: int, count: int) -> None:
+        """Open the windows again after so many bytes."""
+        self._received.subtract({0: count, stream: count})
+        self.send(f.window_update(0, count), f.window_update(stream, count))
 
     def predict(
         self, request: bytes, *more: f.Field, path: bytes = METHOD.encode()
@@ -79,7 +124,12 @@ class Link:
 
     def answer(self, stream: int) -> StreamContent:
         """The frames received on a stream, when it has ended."""
-        self.until(lambda: self.transcript.of_stream(stream).ended)
+        content = self.content(stream)
+        self.until(lambda: content.ended)
+        return content
+
+    def content(self, stream: int) -> StreamContent:
+        """The frames received on a stream so far."""
         return self.transcript.of_stream(stream)
 
     def until(self, condition: Callable[[], bool]) -> None:
@@ -91,8 +141,9 @@ class Link:
 
     def reset(self, stream: int) -> int:
         """The code of a stream's RST_STREAM, when it has arrived."""
-        self.until(lambda: self.transcript.of_stream(stream).code is not None)
-        code = self.transcript.of_stream(stream).code
+        content = self.content(stream)
+        self.until(lambda: content.reset is not None)
+        code = content.reset
         assert code is not None
         return code
 
@@ -121,17 +172,29 @@ class Link:
         except ConnectionResetError:
             data = b""
         self.closed = not data
-        self.transcript.feed(data)
+        for one in self.transcript.feed(data):
+            if one.kind == f.DATA:
+                self._received.update({0: len(one.payload), one.stream: len(one.payload)})
+                assert max(self._received[0], self._received[one.stream]) <= self._window
+                if self.acknowledges and one.payload:
+                    self.acknowledge(one.stream, len(one.payload))
+            elif one.kind == f.PING and self.acknowledges and not one.ack:
+                self.send(f.ping(one.payload, ack=True))
+
+
+def client_of(link: socket.socket, *, window: int = 65_535) -> Link:
+    """A client's end that has sent its preface, and acknowledges."""
+    client = Link(link)
+    client.acknowledges = True
+    client.greet(window=window)
+    return client
 
 
 @contextmanager
-def linked(port: int) -> Iterator[Link]:
-    """A client's end that has sent its preface."""
-    with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT) as connection:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        link = Link(connection)
-        link.greet()
-        yield link
+def linked(port: int, *, window: int = 65_535, room: int | None = None) -> Iterator[Link]:
+    """A connected client; ``room``: the size of its socket's receive buffer."""
+    with connect(port, room=room) as connection:
+        yield client_of(connection, window=window)
 
 
 def check_good(port: int) -> None:

@@ -20,7 +20,7 @@ from penstock.protocols import paddle
 from penstock.protocols.grpc import GrpcError, encode_metadata
 from penstock.protocols.status import GrpcCode
 from tests.door.site import Site
-from tests.kit.http1 import TIMEOUT
+from tests.kit.http1 import connect
 from tests.kit.http2 import Link
 
 MOST = 1 << 16
@@ -131,7 +131,7 @@ class Served:
 
     def connect(self) -> Link:
         """Another connection."""
-        self._links.append(socket.create_connection(("127.0.0.1", self.site.port), TIMEOUT))
+        self._links.append(connect(self.site.port))
         link = Link(self._links[-1])
         link.greet()
         return link

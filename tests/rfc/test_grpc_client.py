@@ -335,10 +335,10 @@ rules(
 def _(peer: ScriptedServer) -> None:
     outgoing = peer.start(b"x" * (1 << 25))  # more than the windows allow
     peer.accept()
-    peer.link.until(lambda: len(peer.link.transcript.of_stream(1).data) > 1 << 23)
+    peer.link.until(lambda: len(peer.link.content(1).body) > 1 << 23)
     peer.link.send(only(1, *HEAD, *status(8)))
     assert outgoing.code() is GrpcCode.RESOURCE_EXHAUSTED
-    assert peer.request().code == f.NO_ERROR
+    assert peer.request().reset == f.NO_ERROR
 
 
 @add("Idempotency and Retries: a refused stream is retried")
