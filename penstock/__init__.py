@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.version import VERSION
 
 if TYPE_CHECKING:
+    from penstock.caller import Caller
     from penstock.client import AsyncPipelineClient, PipelineClient
     from penstock.instrument import Instrument
     from penstock.ops.channel_data import ChannelData, ChannelDataType
@@ -35,6 +36,7 @@ __all__ = [
     "App",
     "Array",
     "AsyncPipelineClient",
+    "Caller",
     "ChannelData",
     "ChannelDataEcode",
     "ChannelDataErrcode",
@@ -63,6 +65,7 @@ __all__ = [
 _ALIASES = dict.fromkeys(("ChannelDataEcode", "ChannelDataErrcode"), "CustomExceptionCode")
 _NAMES_BY_MODULE = {
     "penstock.client": ("AsyncPipelineClient", "PipelineClient"),
+    "penstock.caller": ("Caller",),
     "penstock.instrument": ("Instrument",),
     "penstock.ops.channel_data": ("ChannelData", "ChannelDataType"),
     "penstock.ops.ends": ("RequestOp", "ResponseOp"),

@@ -13,6 +13,9 @@
     │   │   └── UnknownMediaType caller: the route does not support the media type
     │   ├── TooLarge            caller: the message is over the limit
     │   ├── UnknownService      caller: another service's name
+    │   ├── Unauthenticated     caller: no valid key, token or certificate
+    │   ├── PermissionDenied    caller: known, but not allowed to do this
+    │   ├── TooManyRequests     caller: beyond its own limit; others are not affected
     │   ├── PackageError        caller: decodable, but pairs or tensors are invalid
     │   ├── InputMismatch       caller: names, types or shapes do not match the op
     │   │   └── InvalidInput    caller: the types of a typed function do not match
@@ -108,6 +111,12 @@ class RequestError(PenstockError):
 
     code = "request"
 
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    """Fields of the answer: of its head over HTTP, of its trailing metadata over gRPC. Names are in
+    lower case."""
+    retry_after: float | None = None
+    """Seconds after which a retry may succeed; None if the error does not say."""
+
     def with_text(self, text: str) -> Self:
         """A copy of the error with another text."""
         twin = Exception.__new__(type(self))
@@ -152,6 +161,42 @@ class UnknownService(RequestError):
     """The request names another service."""
 
     code = "unknown_service"
+
+
+class Unauthenticated(RequestError):
+    """The caller has not shown who it is. A retry needs another key, token or certificate.
+
+    Args:
+        text: what was missing or wrong; never the secret.
+        challenge: the value of the field ``www-authenticate``.
+    """
+
+    code = "unauthorized"
+
+    def __init__(self, text: str, challenge: str = 'Bearer realm="penstock"') -> None:
+        super().__init__(text)
+        self.headers = ((b"www-authenticate", challenge.encode("latin-1")),)
+
+
+class PermissionDenied(RequestError):
+    """The caller is known, and may not do this."""
+
+    code = "forbidden"
+
+
+class TooManyRequests(RequestError):
+    """The caller is beyond its own limit. Other callers are not affected.
+
+    Args:
+        text: which limit.
+        retry_after: seconds after which a retry may succeed; None if unknown.
+    """
+
+    code = "too_many_requests"
+
+    def __init__(self, text: str, retry_after: float | None = None) -> None:
+        super().__init__(text)
+        self.retry_after = retry_after
 
 
 class PackageError(RequestError):
@@ -205,6 +250,7 @@ class ServiceBusy(RequestError):
     """At capacity. Nothing was started; a later retry may succeed."""
 
     code = "busy"
+    retry_after = 1.0
 
 
 class ServiceClosed(RequestError):

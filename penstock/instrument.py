@@ -49,12 +49,14 @@ class ExchangeInfo(Protocol):
         began: when the head was complete, and for most requests the body as well.
         over: the answer is complete, or was aborted.
         record: the recorder's, between the request's outcome and the end of the answer; else None.
+        caller: who makes the request, as the service's admission of callers says; None without one.
     """
 
     head: Any
     began: float
     over: bool
     record: Any
+    caller: Any
 
 
 class RequestInfo(Protocol):

@@ -18,6 +18,7 @@ PACKAGE = Path(__file__).parent.parent / "penstock"
 FLOORS = {
     "penstock.errors": 0,
     "penstock.tensor": 0,
+    "penstock.caller": 0,
     "penstock.request": 0,
     "penstock.instrument": 0,
     "penstock.version": 0,
@@ -45,6 +46,7 @@ FLOORS = {
 GROUND = [
     "penstock.errors",
     "penstock.tensor",
+    "penstock.caller",
     "penstock.request",
     "penstock.instrument",
     "penstock.version",

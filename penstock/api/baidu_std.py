@@ -47,7 +47,7 @@ class BaiduStdCall(BodyCall):
         self.exchange = exchange
         self.shared = shared
         self.timeout = call.timeout_ms / 1000 if call.timeout_ms > 0 else None
-        self.inbox = self.partial = self.caller = None
+        self.inbox = self.partial = None
         self.started = False
         self.route = method
 

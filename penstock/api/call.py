@@ -54,10 +54,9 @@ class Call(ABC):
         timeout: the caller's timeout in seconds, from its begin; None if it sets none.
         inbox: the received messages of a stream, or pieces of a message.
         started: the head of the answer has been sent.
-        caller: who makes it, as the service's ``Admission`` says; None without one.
     """
 
-    __slots__ = ("caller", "exchange", "inbox", "shared", "started", "timeout")
+    __slots__ = ("exchange", "inbox", "shared", "started", "timeout")
 
     # Created for each request: each kind sets all attributes in its own method.
     exchange: Exchange
@@ -65,8 +64,12 @@ class Call(ABC):
     timeout: float | None
     inbox: Inbox | None
     started: bool
-    caller: Any
     is_grpc: ClassVar[bool]
+
+    @property
+    def caller(self) -> Any:
+        """Who makes it, as the service's ``Admission`` says; None without one."""
+        return self.exchange.caller
 
     @property
     def metadata(self) -> Headers:

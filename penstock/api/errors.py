@@ -22,23 +22,26 @@ from penstock.errors import (
     DeadlineExceeded,
     InvalidInput,
     NumberedError,
+    PermissionDenied,
     RequestError,
     ServiceBusy,
     ServiceClosed,
     TooLarge,
+    Unauthenticated,
     Undecodable,
     UnknownEncoding,
     UnknownService,
 )
 from penstock.ops.failures import without_sentence
 from penstock.protocols.heads import Headers
-from penstock.protocols.status import status_of
+from penstock.protocols.status import reply_fields, status_of
 
 _RETRY: Headers = (JSON, (b"retry-after", b"1"))
 _HEADERS: Headers = (JSON,)
 _WORDS = {
     400: Undecodable.code,
-    403: "forbidden",
+    401: Unauthenticated.code,
+    403: PermissionDenied.code,
     404: UnknownService.code,
     405: "method_not_allowed",
     408: DeadlineExceeded.code,
@@ -87,7 +90,8 @@ def error_reply(error: RequestError, log_id: int | None = None) -> HttpReply:
         text = without_sentence(str(error), names_op=False)
         return error_body(status, error.code, text, number=error.number)
     if _is_for_callers(error):
-        return error_body(status, error.code, without_sentence(str(error)))
+        reply = error_body(status, error.code, without_sentence(str(error)))
+        return reply._replace(headers=(JSON, *reply_fields(error, status)))
     return error_body(status, error.code, _OURS, log_id)
 
 

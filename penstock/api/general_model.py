@@ -28,7 +28,7 @@ from penstock.api.decoding import decode_body
 from penstock.api.descriptions import engine_errors
 from penstock.api.errors import http_status, text_for_caller
 from penstock.api.graph_call import GraphCall
-from penstock.api.grpc import PUSH_BACK, Grpc, GrpcCall
+from penstock.api.grpc import Grpc, GrpcCall
 from penstock.api.http import JSON, Http, HttpCall
 from penstock.api.operation import Answer, Contents
 from penstock.door.exchange import HttpReply
@@ -36,7 +36,6 @@ from penstock.engine.engine import Engine
 from penstock.engine.graph import ServedGraph
 from penstock.errors import (
     RequestError,
-    ServiceBusy,
     Undecodable,
     UnknownMediaType,
     UnknownService,
@@ -46,7 +45,7 @@ from penstock.protocols import general_model_json, general_model_message, media
 from penstock.protocols.general_model import METHODS, SERVICE, GeneralRequest, GeneralResponse
 from penstock.protocols.heads import Headers
 from penstock.protocols.standard_messages import GENERAL_MODEL
-from penstock.protocols.status import err_no_of, status_of
+from penstock.protocols.status import err_no_of, reply_fields, reply_metadata, status_of
 from penstock.protocols.tensors import DecodeBudget
 from penstock.request import Feed
 
@@ -355,9 +354,7 @@ def _fail(
     """
     text, number = text_for_caller(error, log_id), err_no_of(error)
     if isinstance(call, GrpcCall):
-        beside: Headers = ((b"err-no", str(number).encode()),)
-        if isinstance(error, ServiceBusy):
-            beside += PUSH_BACK
+        beside: Headers = ((b"err-no", str(number).encode()), *reply_metadata(error))
         call.fail(status_of(error).grpc, text, beside)
         return
     if isinstance(call, BaiduStdCall):
@@ -367,9 +364,9 @@ def _fail(
         err_no=number, err_msg=text, log_id=0 if request is None else request.log_id
     )
     status_code = http_status(error)
-    more: Headers = ((b"retry-after", b"1"),) if status_code in (429, 503) else ()
     body = form.encode(response)
-    call.reply(status_code, (form.header, *more), body, close=status_code == 413)
+    headers = (form.header, *reply_fields(error, status_code))
+    call.reply(status_code, headers, body, close=status_code == 413)
 
 
 def _refusal(status: int, text: str) -> HttpReply:

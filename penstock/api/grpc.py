@@ -17,17 +17,14 @@ from penstock.api.http import failure
 from penstock.api.inbox import Inbox
 from penstock.api.operation import Described
 from penstock.door.exchange import Exchange, HttpReply, Limit, Receiver
-from penstock.errors import RequestError, ServiceBusy
+from penstock.errors import RequestError
 from penstock.protocols import grpc
 from penstock.protocols.grpc import GrpcError
 from penstock.protocols.heads import Headers
-from penstock.protocols.status import GrpcCode, status_of
+from penstock.protocols.status import GrpcCode, reply_metadata, status_of
 
 _UNCOPIED = 64 << 10
 """Bytes of a message from which on it is not joined with its prefix."""
-
-PUSH_BACK: Headers = ((b"grpc-retry-pushback-ms", b"1000"),)
-"""Sent with a status after which the caller should retry later."""
 
 
 class GrpcCall(Call):
@@ -54,7 +51,7 @@ class GrpcCall(Call):
         self.exchange = exchange
         self.shared = shared
         self.timeout = timeout
-        self.inbox = self.caller = None
+        self.inbox = None
         self.route = method
         self.encoding = encoding
         self.started = self.delivered = False
@@ -127,8 +124,7 @@ class GrpcCall(Call):
             self.exchange.reply(200, (*grpc.HEAD, *grpc.trailers(code, text, metadata)))
 
     def fail_with(self, error: RequestError) -> None:
-        push_back = PUSH_BACK if isinstance(error, ServiceBusy) else ()
-        self.fail(status_of(error).grpc, str(error), push_back)
+        self.fail(status_of(error).grpc, str(error), reply_metadata(error))
 
     async def write(self, message: bytes) -> None:
         """Send a message of a stream; waits until the caller has read enough."""

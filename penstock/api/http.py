@@ -16,10 +16,10 @@ from penstock.api.call import Shared
 from penstock.api.inbox import PlainReader
 from penstock.api.operation import Described
 from penstock.door.exchange import Exchange, HttpReply, Receiver
-from penstock.errors import RequestError, ServiceBusy, TooLarge
+from penstock.errors import RequestError, TooLarge
 from penstock.protocols import paddle_json
 from penstock.protocols.heads import Headers
-from penstock.protocols.status import GRPC_OF_HTTP, GrpcCode, status_of
+from penstock.protocols.status import GRPC_OF_HTTP, GrpcCode, reply_fields, status_of
 
 JSON = (b"content-type", b"application/json")
 TEXT: Final = (b"content-type", b"text/plain; charset=utf-8")
@@ -56,7 +56,7 @@ class HttpCall(BodyCall):
         self.route = route
         self.values = values
         self._encoding = encoding
-        self.inbox = self.partial = self.caller = None
+        self.inbox = self.partial = None
 
     @property
     def label(self) -> str:
@@ -185,9 +185,8 @@ def text_reply(status: int, text: str) -> HttpReply:
 def gateway_failure(error: RequestError) -> HttpReply:
     """An error that fails the call itself, in the format of the original's gateway."""
     status = status_of(error)
-    extra: Headers = ((b"retry-after", b"1"),) if isinstance(error, ServiceBusy) else ()
     body = paddle_json.gateway_error(status.grpc, str(error))
-    return HttpReply(status.http, (JSON, *extra), body, isinstance(error, TooLarge))
+    return HttpReply(status.http, (JSON, *reply_fields(error)), body, isinstance(error, TooLarge))
 
 
 def failure(status: int, text: str) -> HttpReply:

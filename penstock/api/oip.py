@@ -56,7 +56,7 @@ from penstock.protocols import standard_messages as messages
 from penstock.protocols.heads import Headers
 from penstock.protocols.oip import InferRequest
 from penstock.protocols.protobuf import varint
-from penstock.protocols.status import GrpcCode
+from penstock.protocols.status import GrpcCode, reply_fields
 from penstock.request import Feed, Outcome
 from penstock.tensor import TensorSpec
 from penstock.version import VERSION
@@ -70,7 +70,6 @@ GROUP: Final = "Open Inference Protocol"
 
 _JSON_SIZE = b"inference-header-content-length"
 _OCTETS: Headers = ((b"content-type", b"application/octet-stream"),)
-_RETRY: Headers = (JSON, (b"retry-after", b"1"))
 _AT_ONCE: Final = 4 << 10
 """Bytes of a request up to which it is decoded on the loop without an estimate."""
 _MOST_STREAMED: Final = 64
@@ -602,7 +601,7 @@ def _send_json(call: HttpCall, status: int, value: Any) -> None:
 def _error(error: RequestError, log_id: int | None = None) -> HttpReply:
     status = http_status(error)
     body = orjson.dumps({"error": text_for_caller(error, log_id)}, default=str)
-    return HttpReply(status, _RETRY if status in (429, 503) else (JSON,), body, close=status == 413)
+    return HttpReply(status, (JSON, *reply_fields(error, status)), body, close=status == 413)
 
 
 def _failed(call: HttpCall, error: RequestError) -> None:

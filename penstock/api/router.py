@@ -207,7 +207,7 @@ class Router:
             return False
         if self._admission is not None:
             try:
-                call.caller = self._admission.admit(route, exchange)
+                exchange.caller = self._admission.admit(route, exchange)
             except RequestError as error:
                 exchange.count_refusal(Limit.CALLER)
                 route.failed(call, error)  # type: ignore[arg-type]  # both of one protocol

@@ -55,6 +55,7 @@ class DoorExchange(Exchange):
         self.body_deadline = inf if whole is not None else shared.sweeper.now + shared.body_time
         self.deadline = inf
         self.receiver = self.on_gone = self.on_writable = self.state = self.record = None
+        self.caller = None
         self.over = self.started = self.paused = False
 
     def serve(self) -> None:

@@ -125,11 +125,13 @@ class Exchange(Reservation, ABC):
         state: the receiver's state between pieces.
         over: the answer is complete, or the client has disconnected.
         record: the recorder's; see ``ExchangeInfo``.
+        caller: who makes the request, as the service's admission of callers says; None without one.
     """
 
     __slots__ = (
         "began",
         "body_deadline",
+        "caller",
         "deadline",
         "head",
         "on_gone",
@@ -156,6 +158,7 @@ class Exchange(Reservation, ABC):
         self.state: Any = None
         self.over = False
         self.record: Any = None
+        self.caller: Any = None
 
     def count_refusal(self, limit: Limit) -> None:
         """Count a request that the application refuses because of this limit."""

@@ -46,6 +46,7 @@ class _Trace:
         facts = {
             "data_id": timeline.data_id, "log_id": timeline.log_id, "route": timeline.route,
             "status": timeline.status, "error": timeline.error, "trace": timeline.trace,
+            "caller": timeline.caller,
         }  # fmt: skip
         lane = self._lane(timeline.began, timeline.ended)
         name = f"{timeline.graph or 'request'} {timeline.data_id}"

@@ -29,6 +29,7 @@ def summary(timeline: Timeline, now: float) -> Shown:
         "method": timeline.method,
         "log_id": str(timeline.log_id),
         "traceparent": timeline.trace,
+        "caller": timeline.caller,
         "status": timeline.status,
         "error": timeline.error,
         "text": timeline.text,

@@ -337,6 +337,8 @@ def _facts(timeline: Timeline) -> dict[str, Any]:
             facts["http.route"] = timeline.route
         if timeline.status:
             facts["http.response.status_code"] = timeline.status
+    if timeline.caller:
+        facts["enduser.id"] = timeline.caller
     if timeline.error is not None or timeline.status >= 500:
         facts["error.type"] = timeline.error or str(timeline.status)
     if timeline.data_id != NO_ID:

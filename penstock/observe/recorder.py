@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any, Final, TypeAlias
 
+from penstock.caller import name_of
 from penstock.errors import RequestError, text_of
 from penstock.instrument import ExchangeInfo, Instrument, RequestInfo
 from penstock.observe.counters import MANY, Counters
@@ -54,8 +55,8 @@ Listener: TypeAlias = Callable[[Timeline], object]
 
 _Over: TypeAlias = list[Any]
 """The values of a Timeline, except for its engine: graph, route, data id, log id, the request's
-head, whether it is a gRPC call, the four times, status, error code, steps, unfinished samples, and
-text.
+head, whether it is a gRPC call, the four times, status, error code, steps, unfinished samples, text
+and caller.
 
 Steps are nested tuples, the last step first: when its sample was queued, its attempt, the values of
 its BatchTimes, and the steps before.
@@ -158,12 +159,12 @@ class Recorder(Instrument):
         except AttributeError:  # it did not come over a connection
             self._keep([
                 request.graph.label, "", data_id, request.log_id, None, False, admitted, admitted,
-                now, now, 0, code, request.steps, left, text,
+                now, now, 0, code, request.steps, left, text, request.caller,
             ])  # fmt: skip
             return
         over = [
             request.graph.label, call.label, data_id, request.log_id, exchange.head, call.is_grpc,
-            exchange.began, admitted, now, now, 0, code, request.steps, left, text,
+            exchange.began, admitted, now, now, 0, code, request.steps, left, text, exchange.caller,
         ]  # fmt: skip
         if gone or exchange.over:
             self._keep(over)
@@ -190,7 +191,7 @@ class Recorder(Instrument):
             began = exchange.began
             self._notify([
                 "", route, NO_ID, 0, head, False, began, now, now, now, status, None, None, (),
-                "",
+                "", exchange.caller,
             ])  # fmt: skip
 
     def so_far(self, exchange: ExchangeInfo) -> Timeline | None:
@@ -283,7 +284,7 @@ class Recorder(Instrument):
     def _timeline(self, over: _Over) -> Timeline:
         (
             graph, route, data_id, log_id, head, is_grpc, began, admitted, replied, ended, status,
-            code, steps, left, text,
+            code, steps, left, text, caller,
         ) = over  # fmt: skip
         method = trace = state = ""
         if head is not None:
@@ -298,7 +299,7 @@ class Recorder(Instrument):
             found.append(Step(batch[0], queued, attempt, BatchTimes(*batch)))
         return Timeline(
             self._engine, graph, route, data_id, log_id, trace, began, admitted, replied,
-            ended, status, code, method, state, found[::-1], text,
+            ended, status, code, method, state, found[::-1], text, name_of(caller),
         )  # fmt: skip
 
 

@@ -37,6 +37,8 @@ def facts_of(timeline: Timeline) -> dict[str, Any]:
     }
     if timeline.trace:
         facts["traceparent"] = timeline.trace
+    if timeline.caller:
+        facts["caller"] = timeline.caller
     if timeline.data_id == NO_ID:
         return facts
     ops = []
@@ -60,6 +62,8 @@ def facts_of(timeline: Timeline) -> dict[str, Any]:
 def text_of(timeline: Timeline) -> str:
     """The line's text."""
     whole = f"{timeline.route or 'embedded'} {timeline.status} {1000 * timeline.seconds:.3f} ms"
+    if timeline.caller:
+        whole += f" caller={timeline.caller!r}"
     if timeline.data_id == NO_ID:
         return whole
     return (

@@ -141,6 +141,7 @@ class Timeline:
         trace_state: its W3C ``tracestate``; empty for none.
         steps: in the order in which their batches returned.
         text: its error's text; empty without one.
+        caller: the name of who made it; empty without an admission of callers.
     """
 
     engine: int
@@ -159,6 +160,7 @@ class Timeline:
     trace_state: str
     steps: list[Step]
     text: str = ""
+    caller: str = ""
 
     @property
     def seconds(self) -> float:
@@ -172,9 +174,9 @@ class Timeline:
     @classmethod
     def of(cls, plain: Plain) -> Timeline:
         """The timeline from plain values."""
-        *head, steps, text = plain
+        *head, steps, text, caller = plain
         made = [
             Step(op, queued, attempt, None if batch is None else BatchTimes(*batch))
             for op, queued, attempt, batch in steps
         ]
-        return cls(*[*head, made, text])
+        return cls(*[*head, made, text, caller])

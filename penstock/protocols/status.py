@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+from math import ceil
 
 from penstock import errors
 from penstock.errors import RequestError
+from penstock.protocols.heads import Headers
 
 
 class CustomExceptionCode(Enum):
@@ -117,6 +119,15 @@ STATUS: dict[type[RequestError], Status] = {
         brpc=BrpcCode.EREQUEST,
     ),
     errors.UnknownService: Status(_Code.NO_SERVICE, 404, GrpcCode.NOT_FOUND),
+    errors.Unauthenticated: Status(
+        _Code.CLIENT_ERROR, 401, GrpcCode.UNAUTHENTICATED, transport=True
+    ),
+    errors.PermissionDenied: Status(
+        _Code.CLIENT_ERROR, 403, GrpcCode.PERMISSION_DENIED, transport=True
+    ),
+    errors.TooManyRequests: Status(
+        _Code.SERVICE_BUSY, 429, GrpcCode.RESOURCE_EXHAUSTED, transport=True, retryable=True
+    ),
     errors.PackageError: Status(_Code.RPC_PACKAGE_ERROR, 400, GrpcCode.INVALID_ARGUMENT),
     errors.InputMismatch: Status(_Code.INPUT_PARAMS_ERROR, 400, GrpcCode.INVALID_ARGUMENT),
     errors.InvalidInput: Status(_Code.INPUT_PARAMS_ERROR, 422, GrpcCode.INVALID_ARGUMENT),
@@ -196,6 +207,29 @@ def status_of(error: RequestError) -> Status:
         if row is not None:
             return row
     return INTERNAL
+
+
+def reply_fields(error: RequestError, status: int | None = None) -> Headers:
+    """Return the fields that an error adds to the head of its answer over HTTP.
+
+    Args:
+        error: the error.
+        status: of the answer, if 429 and 503 are to have ``retry-after`` whatever the error.
+    """
+    seconds = error.retry_after
+    if seconds is None and status in (429, 503):
+        seconds = 1.0
+    if seconds is None:
+        return error.headers
+    return (*error.headers, (b"retry-after", b"%d" % max(1, ceil(seconds))))
+
+
+def reply_metadata(error: RequestError) -> Headers:
+    """Return the trailing metadata that an error adds to its answer over gRPC."""
+    seconds = error.retry_after
+    if seconds is None:
+        return error.headers
+    return (*error.headers, (b"grpc-retry-pushback-ms", b"%d" % ceil(1000 * seconds)))
 
 
 def brpc_code_of(error: RequestError) -> BrpcCode:

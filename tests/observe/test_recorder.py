@@ -114,7 +114,7 @@ class Graph:
 def test_a_step_has_the_padding_of_its_batch() -> None:
     kept = Recorder()
     request = SimpleNamespace(
-        data_id=1, log_id=0, call=None, admitted_at=1.0, samples=[],
+        data_id=1, log_id=0, call=None, caller=None, admitted_at=1.0, samples=[],
         graph=Graph(), steps=None,
     )  # fmt: skip
     sample = Sample(1, {}, 9.0, flight=request)
@@ -230,7 +230,7 @@ async def test_a_listener_that_raised_is_removed_and_others_are_still_called() -
 def test_requests_refused_at_the_same_time_are_all_kept() -> None:
     kept = Recorder()
     for _ in range(3):
-        exchange = SimpleNamespace(head=object(), began=1.0, over=False, record=None)
+        exchange = SimpleNamespace(head=object(), began=1.0, over=False, record=None, caller=None)
         call = SimpleNamespace(exchange=exchange, label="POST /a", is_grpc=False)
         request = SimpleNamespace(
             data_id=-1,

@@ -6,6 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from io import StringIO
 
 import pytest
@@ -45,6 +46,14 @@ def test_the_line_has_the_outcome_and_the_time_of_each_phase() -> None:
     assert facts["ms"] == 400.0
     assert facts["ops"][0]["transfer_out_ms"] == 86.0
     assert facts["ops"][1] == {"op": "wait", "attempt": 2, "batch": 0, "unfinished_ms": 50.0}
+
+
+def test_the_line_names_the_caller() -> None:
+    timeline = replace(TIMELINE, caller="ann\nINFO b")
+    assert facts_of(timeline)["caller"] == "ann\nINFO b"
+    assert text_of(timeline).startswith(
+        "/g/{method} 504 400.000 ms caller='ann\\nINFO b' g timeout"
+    )
 
 
 @pytest.mark.parametrize("timeline", [TIMELINE, FORGED])
