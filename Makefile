@@ -16,6 +16,10 @@ PAIRS  := -n 2 --dist worksteal
 THREES := -n 3 --dist worksteal
 FAULTS ?= faults
 REAL   ?= real or peers
+# The files with such tests: to import all the others takes half of the time of starting to test. A
+# mark stands in its test's file, as tests/conftest.py checks, or in that of the folder tests/peers.
+MARKED  = $$(grep -rlE --include='test_*.py' 'pytest\.mark\.(real|peers)\b' tests) tests/peers
+ALONE   = $$(grep -rlE --include='test_*.py' 'pytest\.mark\.alone\b' tests)
 
 .PHONY: help setup setup-dev setup-runtimes demo test check fmt test-real test-faults test-runtimes test-paddle test-paddle-sample laws examples fuzz fuzz-api bench plans peers proto lock clean
 
@@ -63,8 +67,8 @@ test: $(READY) ## pure and engine tests (two to four minutes)
 	$(BIN)/python -m pytest $(THREES) -m "not real and not faults and not peers" --ignore tests/examples
 
 test-real: $(READY) ## real services as processes, real models, real clients (five to eight minutes)
-	$(BIN)/python -m pytest $(THREES) -m "($(REAL)) and not alone and not law" --ignore tests/examples
-	$(BIN)/python -m pytest -m "($(REAL)) and alone" --ignore tests/examples
+	$(BIN)/python -m pytest $(THREES) -m "($(REAL)) and not alone and not law" --ignore tests/examples $(MARKED)
+	$(BIN)/python -m pytest -m "($(REAL)) and alone" --ignore tests/examples $(ALONE)
 
 test-faults: $(READY) ## break things on purpose, with real processes (about three minutes)
 	$(BIN)/python -m pytest $(PAIRS) -m "($(FAULTS)) and not alone" tests/faults tests/attacks
