@@ -184,6 +184,7 @@ class _Components:
         self.schemas: dict[str, Any] = {}
         self.responses: dict[str, Any] = {}
         self._names: dict[tuple[str, str], str] = {}
+        self._placed: dict[int, tuple[Mapping[str, Any], dict[str, Any]]] = {}
 
     def content(self, contents: Contents, examples: Sequence[Any]) -> dict[str, Any]:
         """Media types with their schemas, and examples for JSON."""
@@ -208,6 +209,11 @@ class _Components:
 
         Different schemas with the same name get distinct names.
         """
+        # Most answers have one and the same object, the schema of errors. It is kept alive here, as
+        # its id would be reused.
+        known = self._placed.get(id(schema))
+        if known is not None:
+            return known[1]
         defs = dict(schema.get("$defs", {}))
         top = {key: each for key, each in schema.items() if key != "$defs"}
         title = re.sub(r"[^A-Za-z0-9._-]", "_", top.get("title", ""))
@@ -217,6 +223,7 @@ class _Components:
         for name, public in names.items():
             self.schemas[public] = _renamed(defs[name], names)
         placed: dict[str, Any] = _renamed(top, names)
+        self._placed[id(schema)] = schema, placed
         return placed
 
     def _name(self, wanted: str, meaning: Any) -> str:
