@@ -146,6 +146,7 @@ class LivePage:
             failed=failed,
             refusal=refusal,
             always=True,
+            admin=True,
             summary=summary,
             description="For callers on the same machine, or with the token of `ui.token`.",
             group=_GROUP,

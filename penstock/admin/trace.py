@@ -73,6 +73,7 @@ class TracePage:
             failed=failed,
             refusal=refusal,
             always=True,
+            admin=True,
             summary="A trace of the next requests.",
             description="Answers when `requests` of them have ended, or after `seconds`. For"
             " callers on the same machine only.",

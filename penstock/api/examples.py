@@ -120,6 +120,7 @@ class Examples:
             failed=failed,
             refusal=refusal,
             always=True,
+            admin=True,
             summary="Run every route's examples.",
             description=f"Takes {LIMIT:.0f} seconds at most. One check runs at a time.",
             group="Operation",

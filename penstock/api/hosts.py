@@ -56,12 +56,13 @@ class Hosts:
         self._has_refused = False
         self.seen: set[bytes] = set()
 
-    def why_refused(self, head: RequestHead, peer: str) -> str | None:
+    def why_refused(self, head: RequestHead, peer: str, *, trusted: bool = False) -> str | None:
         """Why a request is refused; None if it is accepted.
 
         Args:
             head: of the request.
             peer: the caller's address; empty over a Unix socket, which browsers cannot reach.
+            trusted: whether ``Cors`` allows its Origin.
         """
         authority = head.authority
         if authority not in self.seen:
@@ -76,11 +77,12 @@ class Hosts:
                     self.seen.clear()
                 self.seen.add(authority)
         origin = head.fields.get(b"origin")
-        if origin is None or self._is_own(origin, head):
+        if origin is None or trusted or self._is_own(origin, head):
             return None
         return self._refused(
             f"requests of the website {_shown(origin)} are refused: the service answers its own"
-            f" pages, and those of the names in {KEY}"
+            f" pages, and those of the names in {KEY}; cors.origins allows other websites to call"
+            " its routes"
         )
 
     def _accepts(self, authority: bytes) -> bool:

@@ -40,6 +40,7 @@ class Described:
         answers: all possible answers, by status.
         examples: request bodies as plain values, each with its expected answer or None.
         always: answered even beyond the door's limit of open requests; for probes.
+        admin: for operators of the service: not for pages of other websites.
     """
 
     summary: str = ""
@@ -51,3 +52,4 @@ class Described:
     answers: Mapping[int, Answer] = field(default_factory=dict)
     examples: Sequence[tuple[Any, Any]] = ()
     always: bool = False
+    admin: bool = False

@@ -8,8 +8,8 @@ Two routes that match the same paths with the same method are an error at the st
 
 Requests without a route are answered here: 404, 405 with ``Allow``, 415 for a gRPC method that is
 not called by gRPC, UNIMPLEMENTED for an unknown gRPC method, and ENOSERVICE or ENOMETHOD over
-baidu_std. The form of an error over HTTP is that of the route, of the path's section (``Section``),
-or of the service.
+baidu_std; ``OPTIONS`` gets 204 with ``Allow``. The form of an error over HTTP is that of the route,
+of the path's section (``Section``), or of the service.
 Source: RFC 9110, the gRPC over HTTP/2 protocol, ``docs/compatibility.md`` (the HTTP gateway).
 """
 
@@ -18,11 +18,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from urllib.parse import unquote, unquote_to_bytes
 
 from penstock.api.application import Admission, Route, Section
 from penstock.api.baidu_std import BaiduStd, BaiduStdCall
 from penstock.api.call import Shared
+from penstock.api.cors import Cors, is_preflight
 from penstock.api.grpc import Grpc, GrpcCall
 from penstock.api.hosts import Hosts
 from penstock.api.http import Http, HttpCall, failure, text_reply
@@ -40,9 +42,9 @@ _MOST_REMEMBERED = 1024
 _SECONDS = re.compile(rb"[0-9]{1,9}(\.[0-9]{1,9})?")
 _BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _BAD_SEGMENT = re.compile(r"[/\\\x00-\x1f\x7f]")
-_METHODS = frozenset(
-    ("GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH")
-)
+_OF_PAGES = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
+"""The methods that a page can call."""
+_METHODS = frozenset((*_OF_PAGES, "CONNECT", "OPTIONS", "TRACE"))
 
 
 class Target:
@@ -79,6 +81,7 @@ class Router:
             a status and a text.
         hosts: checks Host and Origin of HTTP requests; None accepts all.
         admission: admits callers; None admits all.
+        cors: which pages of other websites may call; None: no page.
 
     Raises:
         StartupError: two routes are the same.
@@ -94,8 +97,10 @@ class Router:
         refusal: Callable[[int, str], HttpReply] = failure,
         hosts: Hosts | None = None,
         admission: Admission | None = None,
+        cors: Cors | None = None,
     ) -> None:
         self._admission = admission
+        self._cors = cors
         self._sections: list[Section] = []
         self._hosts = hosts
         self._not_found = not_found
@@ -154,11 +159,17 @@ class Router:
             call = self._baidu_std_call(exchange)
         else:
             hosts = self._hosts
+            trusted = False
+            if self._cors is not None:
+                target, trusted = self._share(self._cors, exchange, target)
             if hosts is not None and (head.authority not in hosts.seen or b"origin" in head.fields):
-                why = hosts.why_refused(head, exchange.peer.address)
+                why = hosts.why_refused(head, exchange.peer.address, trusted=trusted)
                 if why is not None:
-                    _send(exchange, self.failure(head, 403, why))
+                    _send(exchange, self._failure(head, 403, why))
                     return None
+            if trusted and is_preflight(head):
+                self._answer_preflight(exchange, target)
+                return None
             try:
                 if target is None:
                     target = self._find(head)
@@ -191,12 +202,43 @@ class Router:
 
     def failure(self, head: RequestHead | None, status: int, text: str) -> HttpReply:
         """The door's own answer, in the format of the request's route; see ``Door``."""
+        reply = self._failure(head, status, text)
+        if self._cors is None or head is None or is_grpc(head):
+            return reply
+        if _is_admin(self._targets.get(head.path)):
+            return reply
+        added = self._cors.fields(head.fields.get(b"origin"))
+        return reply._replace(headers=(*reply.headers, *added))
+
+    def _failure(self, head: RequestHead | None, status: int, text: str) -> HttpReply:
         if head is not None and not is_grpc(head):
             target = self._targets.get(head.path)
             if target is not None and head.method in target.http:
                 return target.http[head.method][0].refusal(status, text)
         refusal = self._refusal if head is None else self._refusal_below(head.path)
         return door_failure(head, status, text, refusal)
+
+    def _share(
+        self, cors: Cors, exchange: Exchange, target: Target | None
+    ) -> tuple[Target | None, bool]:
+        """Let the answer have the fields of CORS, unless the path is for operators. Returns the
+        path's target, and whether the request's Origin may call it.
+        """
+        head = exchange.head
+        if target is None:
+            with suppress(_Refused):  # it is refused again, with these fields
+                target = self._find(head)
+        if _is_admin(target):
+            return target, False
+        origin = head.fields.get(b"origin")
+        exchange.added = cors.fields(origin)
+        return target, cors.allows(origin)
+
+    def _answer_preflight(self, exchange: Exchange, target: Target | None) -> None:
+        """Answer a preflight of an allowed Origin. The page may read the 404 of an unknown path."""
+        assert self._cors is not None
+        methods = sorted(target.http) if target is not None and target.http else _OF_PAGES
+        exchange.reply(204, self._cors.preflight(exchange.head, methods))
 
     def _admit(self, call: HttpCall | GrpcCall | BaiduStdCall) -> bool:
         """Admit a call of any protocol, or refuse it. Its body has not been read."""
@@ -248,14 +290,20 @@ class Router:
         if head.method not in _METHODS and (route is None or head.path not in self._static):
             return self._refusal_below(head.path)(400, "unknown method")
         if route is not None and (route.there is None or route.there(values)):
+            if head.method == "OPTIONS":
+                return _options(target.http)
             return _not_allowed(route.refusal, head.method, sorted(target.http))
         if target.grpc is not None:
             refusal = target.grpc.refusal
+            if head.method == "OPTIONS":
+                return _options(["POST"])
             if head.method != "POST":
                 return _not_allowed(refusal, head.method, ["POST"])
             text = "the content-type of gRPC calls is application/grpc"
             return refusal(415, text)._replace(close=False)
-        if head.path == b"*" and head.method != "OPTIONS":
+        if head.path == b"*":
+            if head.method == "OPTIONS":
+                return HttpReply(204, ())
             return self._refusal(400, "the target * is for OPTIONS")
         section = self._section(head.path)
         not_found = None if section is None else section.not_found
@@ -372,6 +420,16 @@ def is_grpc(head: RequestHead) -> bool:
 
 def _send(exchange: Exchange, reply: HttpReply) -> None:
     exchange.reply(reply.status, reply.headers, reply.body, close=reply.close)
+
+
+def _is_admin(target: Target | None) -> bool:
+    """Whether a path is for operators."""
+    return target is not None and any(route.admin for route, _ in target.http.values())
+
+
+def _options(methods: Iterable[str]) -> HttpReply:
+    """The answer to OPTIONS: the methods of the path."""
+    return HttpReply(204, ((b"allow", ", ".join(sorted([*methods, "OPTIONS"])).encode()),))
 
 
 def _not_allowed(

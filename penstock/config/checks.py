@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from penstock.config.problems import KeyPath, Problem
-from penstock.config.schema import OpConfig, ServiceConfig
+from penstock.config.schema import CorsConfig, OpConfig, ServiceConfig
 from penstock.errors import ConfigError
 
 HARDWARE = {3: "ARM CPU", 4: "Kunlun XPU", 5: "Ascend 310", 6: "Ascend 910"}
@@ -65,6 +65,7 @@ def contradictions(config: ServiceConfig) -> list[Problem]:
         text = "needs door.tls.certificate: without it the service does not use TLS"
         path = ("door", "tls", "key")
         problems.append(Problem(path=path, text=text, involves=(("door", "tls", "certificate"),)))
+    problems += _of_cors(config.cors)
     for name, op in config.op.items():
         local, path = op.local_service_conf, ("op", name, "local_service_conf")
         if local.device_type in NEEDS_CARD and not local.device_ids:
@@ -75,6 +76,27 @@ def contradictions(config: ServiceConfig) -> list[Problem]:
                 Problem(path=(*path, "device_type"), text=text, involves=((*path, "devices"),))
             )
     return problems
+
+
+def _of_cors(cors: CorsConfig) -> Iterator[Problem]:
+    involved = (("cors", "origins"),)
+    for key in sorted(cors.model_fields_set - {"origins"}):
+        if not cors.origins:
+            text = "needs cors.origins: without it no other website may call the service"
+            yield Problem(path=("cors", key), text=text, involves=involved)
+    if not cors.credentials:
+        return
+    for name in ("*", "null"):
+        if name in cors.origins:
+            text = (
+                f"needs origins by name, not {name}: otherwise any website could call the service"
+                " as its visitor"
+            )
+            yield Problem(path=("cors", "credentials"), text=text, involves=involved)
+    if "*" in cors.exposed_headers:
+        text = "* is no list for browsers when cors.credentials is true: name the fields"
+        path = ("cors", "exposed_headers")
+        yield Problem(path=path, text=text, involves=(("cors", "credentials"),))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 from penstock.config.schema import (
     ENVIRONMENT,
+    CorsConfig,
     DagConfig,
     DoorConfig,
     LocalServiceConfig,
@@ -68,6 +69,11 @@ _SECTIONS: tuple[tuple[type[Section], str, str], ...] = (
         TlsConfig,
         "`door.tls`",
         "Both ports and the Unix socket use TLS (1.2 and later) if a certificate is set.",
+    ),
+    (
+        CorsConfig,
+        "`cors`",
+        "Which websites' pages may call the service; see deployment.md. Off without `origins`.",
     ),
     (UiConfig, "`ui`", "The live page; see live-page.md."),
     (DagConfig, "`dag`", "Keys of the whole graph."),

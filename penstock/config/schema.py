@@ -47,6 +47,11 @@ MAX_SECONDS = 31_536_000.0
 
 
 _HOST_NAME = re.compile(r"(?:\*\.)?[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*|(?=.*:.*:)[0-9A-Fa-f:.]+")
+_ORIGIN = re.compile(
+    r"([a-z][a-z0-9+.-]*)://(?:(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\])"
+    r"(?::(\*|[0-9]{1,5}))?"
+)
+_FIELD_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CPUS = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?")
 
 
@@ -154,6 +159,31 @@ def _host_name(value: str) -> str:
     return value
 
 
+def _website(value: str) -> str:
+    origin = value.lower()
+    found = _ORIGIN.fullmatch(origin)
+    if found is None and origin not in ("*", "null"):
+        raise ValueError(
+            "must be an origin, a scheme and a host without a path, such as https://app.example,"
+            " https://*.app.example or http://localhost:*; or null; or * for every website"
+        )
+    # Browsers leave out the default port.
+    default = found and {"http": "80", "https": "443"}.get(found[1])
+    return origin.removesuffix(f":{default}") if found and found[2] == default else origin
+
+
+def _method(value: str) -> str:
+    if not value.isascii() or not value.isalpha() or not value.isupper():
+        raise ValueError("must be a method of HTTP in upper case, such as POST")
+    return value
+
+
+def _field_name(value: str) -> str:
+    if not _FIELD_NAME.fullmatch(value):
+        raise ValueError("must be the name of a header field, such as Authorization; or * for all")
+    return value
+
+
 def _executor(value: str) -> str:
     try:
         return kind_named(value).name
@@ -218,6 +248,15 @@ Importables: TypeAlias = Annotated[
 ]
 HostNames: TypeAlias = Annotated[
     tuple[Annotated[str, AfterValidator(_host_name)], ...], BeforeValidator(_listed)
+]
+Websites: TypeAlias = Annotated[
+    tuple[Annotated[str, AfterValidator(_website)], ...], BeforeValidator(_listed)
+]
+Methods: TypeAlias = Annotated[
+    tuple[Annotated[str, AfterValidator(_method)], ...], BeforeValidator(_listed)
+]
+FieldNames: TypeAlias = Annotated[
+    tuple[Annotated[str, AfterValidator(_field_name)], ...], BeforeValidator(_listed)
 ]
 Names: TypeAlias = Annotated[tuple[Text, ...], BeforeValidator(_listed)]
 EndpointList: TypeAlias = Annotated[
@@ -418,6 +457,48 @@ class DoorConfig(Section):
 
 
 MIB = 1 << 20
+
+
+class CorsConfig(Section):
+    """``cors``: pages of other websites in browsers."""
+
+    origins: Websites = Field(
+        default=(),
+        description="Origins whose pages may call the service over HTTP and read its answers:"
+        " `https://app.example`, `https://*.app.example` for the hosts below it,"
+        " `http://localhost:*` for any port, `null` for files and sandboxed pages, or `*` for every"
+        " website. Pages for operators, such as `/ui` and `/status`, remain closed to them.",
+    )
+    methods: Methods = Field(
+        default=(), description="Methods that pages may call. By default those of each route."
+    )
+    headers: FieldNames = Field(
+        default=("*",),
+        description="Header fields that pages may send; `*` is all, `Authorization` included.",
+    )
+    exposed_headers: FieldNames = Field(
+        default=(
+            "Retry-After",
+            "WWW-Authenticate",
+            "RateLimit",
+            "RateLimit-Policy",
+            "ETag",
+            "Location",
+            "Content-Disposition",
+            "Inference-Header-Content-Length",
+        ),
+        description="Header fields of answers that pages may read, besides those that browsers"
+        " always show, such as `Content-Type`; `*` is all.",
+    )
+    credentials: bool = Field(
+        default=False,
+        description="Whether pages may send cookies and client certificates. Tokens in"
+        " `Authorization`, which a page adds itself, do not need it.",
+    )
+    max_age: Annotated[int, Field(ge=0, le=86_400)] = Field(
+        default=600,
+        description="Seconds for which a browser may remember what a page may send.",
+    )
 
 
 class UiConfig(Section):
@@ -814,6 +895,9 @@ class ServiceConfig(Section):
         " `*` for any. Checked only if the service listens on a loopback address. Websites of these"
         " names may call the service (`Origin`), with any `host`; see"
         " [deployment.md](deployment.md#other-websites).",
+    )
+    cors: CorsConfig = Field(
+        default=CorsConfig(), description="Pages of other websites in browsers."
     )
     service: EntryPoint | None = Field(
         default=None, description="What `penstock run config.yml` runs: `file.py:Class`."

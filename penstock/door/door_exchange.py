@@ -56,6 +56,7 @@ class DoorExchange(Exchange):
         self.deadline = inf
         self.receiver = self.on_gone = self.on_writable = self.state = self.record = None
         self.caller = None
+        self.added = ()
         self.over = self.started = self.paused = False
 
     def serve(self) -> None:

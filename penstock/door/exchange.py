@@ -126,9 +126,11 @@ class Exchange(Reservation, ABC):
         over: the answer is complete, or the client has disconnected.
         record: the recorder's; see ``ExchangeInfo``.
         caller: who makes the request, as the service's admission of callers says; None without one.
+        added: fields that the head of the answer gets besides those that it is given.
     """
 
     __slots__ = (
+        "added",
         "began",
         "body_deadline",
         "caller",
@@ -159,6 +161,7 @@ class Exchange(Reservation, ABC):
         self.over = False
         self.record: Any = None
         self.caller: Any = None
+        self.added: Headers = ()
 
     def count_refusal(self, limit: Limit) -> None:
         """Count a request that the application refuses because of this limit."""

@@ -68,6 +68,8 @@ class Http1Exchange(DoorExchange):
             self.send(body)
             self.finish(trailers)
             return
+        if self.added:
+            headers = (*headers, *self.added)
         session = self._session
         shared = self.shared
         session.core.date = shared.date_line
@@ -100,6 +102,8 @@ class Http1Exchange(DoorExchange):
     def start(self, status: int, headers: Headers) -> None:
         if not self.over:
             session = self._session
+            if self.added:
+                headers = (*headers, *self.added)
             if not self.ended or self.shared.draining:
                 headers = (*headers, (b"connection", b"close"))
             self.started = True

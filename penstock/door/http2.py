@@ -121,6 +121,8 @@ class Http2Exchange(DoorExchange):
         if status >= 400:
             self.count_error(str(status))
         shared = self.shared
+        if self.added:
+            headers = (*headers, *self.added)
         block = head_block(status, headers)
         trailing = None
         if trailers:
@@ -148,6 +150,8 @@ class Http2Exchange(DoorExchange):
         if not self.over:
             self.started = True
             self.status = status
+            if self.added:
+                headers = (*headers, *self.added)
             block = head_block(status, headers) + self.shared.date_block
             self._session.core.send_head(self._stream, block)
             self._session.mark()

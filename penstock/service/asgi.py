@@ -294,7 +294,8 @@ class _AsgiExchange(Exchange):
         if not self.over and not self._started:
             self._started = True
             self.status = status
-            start = {"type": "http.response.start", "status": status, "headers": list(headers)}
+            fields = [*headers, *self.added]
+            start = {"type": "http.response.start", "status": status, "headers": fields}
             self.messages.put_nowait(start)
 
     def send(self, piece: bytes) -> None:

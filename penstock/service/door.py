@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.api.application import Route
+from penstock.api.cors import Cors
 from penstock.api.hosts import Hosts
 from penstock.api.router import Router
 from penstock.config.schema import DoorConfig, ServiceConfig
@@ -44,6 +45,21 @@ def hosts_of(config: ServiceConfig, listeners: Iterable[socket.socket]) -> Hosts
         config.allowed_hosts,
         local=(own, own.partition(".")[0]),
         any_host=not all(is_loopback(each.getsockname()[0]) for each in tcp),
+    )
+
+
+def cors_of(config: ServiceConfig) -> Cors | None:
+    """Which websites' pages may call the service; None if none may."""
+    cors = config.cors
+    if not cors.origins:
+        return None
+    return Cors(
+        cors.origins,
+        methods=cors.methods,
+        headers=cors.headers,
+        exposed_headers=cors.exposed_headers,
+        credentials=cors.credentials,
+        max_age=cors.max_age,
     )
 
 

@@ -48,6 +48,7 @@ from penstock.protocols.pb import pipeline_service_pb2
 from penstock.service.blueprint import Deployment
 from penstock.service.build import LoadedDeployment, LoadedGraph
 from penstock.service.daemon_pool import DaemonPool
+from penstock.service.door import cors_of
 from penstock.service.instruments import profile_text
 from penstock.service.versions import Versions
 from penstock.supervisor.client import SupervisorClient
@@ -212,6 +213,7 @@ class Serving:
             refusal=found.refusal,
             hosts=hosts,
             admission=found.admission,
+            cors=cors_of(config),
         )
 
     def listen(self, listener: Callable[[Any], object], /) -> object:

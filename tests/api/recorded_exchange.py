@@ -42,13 +42,14 @@ class RecordedExchange(Exchange):
     ) -> None:
         if self.ended:
             return
+        headers = (*headers, *self.added)
         self.replies.append((status, headers, body, close))
         self.heads.append(headers)
         self.trailers = trailers
 
     def start(self, status: int, headers: Headers) -> None:
         self.sent.append(("start", b"%d" % status))
-        self.heads.append(headers)
+        self.heads.append((*headers, *self.added))
 
     def send(self, piece: bytes) -> None:
         self.sent.append(("send", piece))

@@ -150,7 +150,7 @@ def test_the_client_may_set_a_timeout(
         ("/readyz", "HEAD", 200),
         ("/readyz", "POST", 405),
         ("/a%2fb/c", "POST", 404),
-        ("*", "OPTIONS", 404),
+        ("*", "OPTIONS", 204),
         ("*", "GET", 400),
     ],
 )

@@ -99,9 +99,13 @@ def test_the_most_literal_route_handles_a_request(method: str, path: str, answer
         ("POST", "/v2/health", 405, b"GET, HEAD"),
         ("GET", "/a.B/C", 405, b"POST"),
         ("POST", "/a.B/C", 415, None),
+        ("OPTIONS", "/x/y", 204, b"OPTIONS, POST"),
+        ("OPTIONS", "/v2/y", 204, b"GET, HEAD, OPTIONS, POST"),
+        ("OPTIONS", "/a.B/C", 204, b"OPTIONS, POST"),
+        ("OPTIONS", "/none", 404, None),
     ],
 )
-def test_the_error_of_a_request_without_a_route(
+def test_the_answer_to_a_request_without_a_route(
     method: str, path: str, status: int, allow: bytes | None
 ) -> None:
     for _ in range(2):

@@ -48,6 +48,19 @@ LOCAL = "op.a.local_service_conf"
             {"worker_num": 1025, "build_dag_each_worker": True},
             "worker_num: with build_dag_each_worker: must be at most 1024, got 1025",
         ),
+        ({"cors": {"max_age": 1}}, "cors.max_age: needs cors.origins"),
+        (
+            {"cors": {"origins": ["*"], "credentials": True}},
+            "cors.credentials: needs origins by name, not *",
+        ),
+        (
+            {"cors": {"origins": ["null"], "credentials": True}},
+            "cors.credentials: needs origins by name, not null",
+        ),
+        (
+            {"cors": {"origins": ["a://b"], "credentials": True, "exposed_headers": ["*"]}},
+            "cors.exposed_headers: * is no list",
+        ),
         ({"door": {"tls": {"key": "k.pem"}}}, "door.tls.key: needs door.tls.certificate"),
     ],
 )

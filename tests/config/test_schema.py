@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from penstock.config.load import load
 from penstock.config.schema import (
     MAX_CPU,
+    CorsConfig,
     DagConfig,
     DoorConfig,
     LocalServiceConfig,
@@ -35,6 +36,7 @@ SERVICE = [
     ("http_port", 0, 0, True, 65536),
     ("host", "::1", "::1", 0, "[::1]"),
     ("allowed_hosts", ["a.example", "*.b", "::1"], ("a.example", "*.b", "::1"), "a", ["a:80"]),
+    ("cors", {}, CorsConfig(), ["*"], NO_RANGE),
     ("service", "ocr.py:OcrService", "ocr.py:OcrService", ["a.py:B"], "OcrService"),
     ("name", "uci", "uci", 7, "a/b"),
     ("worker_num", 4, 4, True, 0),
@@ -71,6 +73,14 @@ SERVICE = [
     ("ui", {}, UiConfig(), True, NO_RANGE),
     ("dag", {}, DagConfig(), 1, NO_RANGE),
     ("op", {}, {}, [], NO_RANGE),
+]
+CORS = [
+    ("origins", ["https://A.b:443"], ("https://a.b",), "https://a.b", ["https://a.b/"]),
+    ("methods", ["POST"], ("POST",), "POST", ["post"]),
+    ("headers", ["X-A", "*"], ("X-A", "*"), "X-A", ["X A"]),
+    ("exposed_headers", [], (), "X-A", [""]),
+    ("credentials", True, True, "yes", NO_RANGE),
+    ("max_age", 0, 0, 1.5, 86_401),
 ]
 UI = [
     ("enabled", False, False, "no", NO_RANGE),
@@ -174,6 +184,7 @@ PLACES: list[tuple[type[Any], tuple[str, ...], list[Any]]] = [
     (ServiceConfig, (), SERVICE),
     (DoorConfig, ("door",), DOOR),
     (TlsConfig, ("door", "tls"), TLS),
+    (CorsConfig, ("cors",), CORS),
     (UiConfig, ("ui",), UI),
     (DagConfig, ("dag",), DAG),
     (TracerConfig, ("dag", "tracer"), TRACER),
@@ -189,6 +200,8 @@ def config_with(place: tuple[str, ...], key: str, value: Any) -> dict[str, Any]:
     inner: dict[str, Any] = {key: value}
     if (*place, key) == ("door", "tls", "key"):
         inner["certificate"] = "server.pem"  # without which a key is refused
+    if place == ("cors",):
+        inner = {"origins": ["https://app.example"], **inner}  # without which others are refused
     for step in reversed(place):
         inner = {step: inner}
     return inner if inner.keys() & {"rpc_port"} else {"rpc_port": 0, **inner}
@@ -343,3 +356,28 @@ def test_cpus_may_be_set_by_a_flag() -> None:
 def test_invalid_cpus_are_refused_with_the_key(value: Any) -> None:
     with pytest.raises(ConfigError, match=r"op\.a\.cpu_affinity: must be .*0-1,3"):
         cpus(value)
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        *("app.example", "https://app.example/", "https://*", "https://a.*.example", "https://"),
+        *("https://user@app.example", "https://app.example:99999999", "https://größe.example"),
+        *("//app.example", "https://*app.example", "https://app.example,https://b.example"),
+    ],
+)
+def test_what_is_no_origin_is_refused(origin: str) -> None:
+    with pytest.raises(ConfigError, match="must be an origin"):
+        load(yml_dict={"rpc_port": 0, "cors": {"origins": [origin]}}, environ={})
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        *("*", "null", "https://app.example:8443", "http://127.0.0.1:3000", "http://[::1]:3000"),
+        *("https://*.app.example:*", "chrome-extension://abcdef", "tauri://localhost"),
+    ],
+)
+def test_origins_of_browsers_and_of_other_programs_with_pages(origin: str) -> None:
+    loaded = load(yml_dict={"rpc_port": 0, "cors": {"origins": [origin]}}, environ={})
+    assert loaded.config.cors.origins == (origin,)
