@@ -13,6 +13,7 @@ from penstock.version import VERSION
 if TYPE_CHECKING:
     from penstock.caller import Caller
     from penstock.client import AsyncPipelineClient, PipelineClient
+    from penstock.errors import HttpError
     from penstock.instrument import Instrument
     from penstock.ops.channel_data import ChannelData, ChannelDataType
     from penstock.ops.ends import RequestOp, ResponseOp
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from penstock.service.server import PipelineServer, Service, WebService, run
     from penstock.tensor import Signature
     from penstock.typed.arrays import Array, Image, Media
+    from penstock.typed.response import File, Response, redirect
     from penstock_paddle.instruments.analyst import Analyst
 
 __version__ = VERSION
@@ -43,7 +45,9 @@ __all__ = [
     "ChannelDataType",
     "CustomException",
     "CustomExceptionCode",
+    "File",
     "FunctionOp",
+    "HttpError",
     "Image",
     "Instrument",
     "LocalServiceHandler",
@@ -54,11 +58,13 @@ __all__ = [
     "PipelineServer",
     "ProductErrCode",
     "RequestOp",
+    "Response",
     "ResponseOp",
     "Service",
     "Signature",
     "WebService",
     "op",
+    "redirect",
     "run",
 ]
 
@@ -66,6 +72,7 @@ _ALIASES = dict.fromkeys(("ChannelDataEcode", "ChannelDataErrcode"), "CustomExce
 _NAMES_BY_MODULE = {
     "penstock.client": ("AsyncPipelineClient", "PipelineClient"),
     "penstock.caller": ("Caller",),
+    "penstock.errors": ("HttpError",),
     "penstock.instrument": ("Instrument",),
     "penstock.ops.channel_data": ("ChannelData", "ChannelDataType"),
     "penstock.ops.ends": ("RequestOp", "ResponseOp"),
@@ -78,6 +85,7 @@ _NAMES_BY_MODULE = {
     "penstock.service.server": ("PipelineServer", "Service", "WebService", "run"),
     "penstock.tensor": ("Signature",),
     "penstock.typed.arrays": ("Array", "Image", "Media"),
+    "penstock.typed.response": ("File", "Response", "redirect"),
     "penstock_paddle.instruments.analyst": ("Analyst",),
 }
 _MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}

@@ -34,6 +34,7 @@
     │   │   └── Unreachable     operator: the server that an op calls did not answer
     │   ├── HookFailed          op author: a hook raised
     │   │   └── WrongCount      op author: a batch of n requests got another number of results
+    │   ├── HttpError           the op itself: an error with its own HTTP status
     │   ├── NumberedError       the op itself: an error with its own number
     │   │   ├── DeclaredError   raised CustomException, or process returned a code
     │   │   └── ProductError    a business error
@@ -49,11 +50,15 @@ and decoders that create them. Their numbers and statuses are in one place,
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from operator import index
 from typing import Any, ClassVar, Final, Self
 
 INT32: Final = range(-(2**31), 2**31)
 """The values of ``err_no`` in messages."""
+
+ERROR_STATUSES: Final = range(400, 600)
+"""The HTTP statuses of errors."""
 
 
 class PenstockError(Exception):
@@ -351,6 +356,41 @@ class WrongCount(HookFailed):
     """
 
     code = "wrong_count"
+
+
+class HttpError(RequestError):
+    """An error with an HTTP status of the op's choice, such as ``HttpError(404, "no such item")``.
+
+    Args:
+        status: 400 to 599. Other protocols have the status of theirs that is nearest.
+        text: for callers.
+        kind: the member ``error`` of the answer, for programs; by default of the status, such as
+            ``not_found``.
+
+    Raises:
+        TypeError: the status is not an integer.
+        ValueError: it is not that of an error.
+    """
+
+    code = "http"
+
+    def __init__(self, status: int, text: str = "", kind: str | None = None) -> None:
+        self.status = index(status)
+        if self.status not in ERROR_STATUSES:
+            raise ValueError(f"the status of an error is 400 to 599, not {status}")
+        self.kind = kind or _name_of(self.status)
+        super().__init__(text or self.kind.replace("_", " "))
+
+    def __reduce__(self) -> tuple[type[Self], tuple[int, str, str]]:
+        return type(self), (self.status, str(self), self.kind)
+
+
+def _name_of(status: int) -> str:
+    """The name of a status, such as ``not_found``."""
+    try:
+        return HTTPStatus(status).name.lower()
+    except ValueError:
+        return f"http_{status}"
 
 
 class NumberedError(RequestError):

@@ -21,6 +21,8 @@ def all_request_errors() -> list[type[errors.RequestError]]:
 def error_of(cls: type[errors.RequestError]) -> errors.RequestError:
     if issubclass(cls, errors.InvalidInput):
         return cls([{"loc": ["body"], "msg": "words", "type": "wrong"}])
+    if issubclass(cls, errors.HttpError):
+        return cls(409, "words")
     return cls(77, "words") if issubclass(cls, errors.NumberedError) else cls("words")
 
 
@@ -101,3 +103,26 @@ def test_a_failure_of_a_model_library_invites_no_retry() -> None:
         row = status_of(cls("gone"))
         assert (row.err_no.value, row.http, row.grpc) == (9000, 503, GrpcCode.UNAVAILABLE)
     assert type(error_for(9000, "words")) is errors.InferenceFailed
+
+
+def test_an_http_error_has_its_status_and_a_near_one_in_other_protocols() -> None:
+    wanted = {
+        400: (5000, GrpcCode.INVALID_ARGUMENT, False),
+        401: (50, GrpcCode.UNAUTHENTICATED, False),
+        404: (50, GrpcCode.NOT_FOUND, False),
+        409: (50, GrpcCode.ABORTED, False),
+        418: (50, GrpcCode.FAILED_PRECONDITION, False),
+        429: (3004, GrpcCode.RESOURCE_EXHAUSTED, True),
+        500: (10000, GrpcCode.INTERNAL, False),
+        503: (10000, GrpcCode.UNAVAILABLE, True),
+        599: (10000, GrpcCode.INTERNAL, False),
+    }
+    for status, (number, grpc, retryable) in wanted.items():
+        error = errors.HttpError(status)
+        row = status_of(error)
+        assert (row.http, err_no_of(error), row.grpc) == (status, number, grpc)
+        assert row.retryable == retryable
+    assert (errors.HttpError(404).kind, str(errors.HttpError(404))) == ("not_found", "not found")
+    for status in (200, 399, 600):
+        with pytest.raises(ValueError, match="400 to 599"):
+            errors.HttpError(status)

@@ -29,11 +29,11 @@ def send_packed(
     """Send the whole answer, compressed if the caller accepts that and it has ``worth`` bytes."""
     accepted = call.exchange.head.fields.get(b"accept-encoding")
     if accepted is None or len(body) < worth:
-        call.exchange.reply(status, headers, body)
+        call.reply(status, headers, body)
         return
     coding = choose(accepted)
     if coding is None:
-        call.exchange.reply(status, (*headers, _VARY), body)
+        call.reply(status, (*headers, _VARY), body)
     elif len(body) < _ASIDE:
         _send(call, status, headers, coding, pack(body, coding))
     else:
@@ -48,8 +48,14 @@ async def _pack_aside(
 
 
 def _send(call: HttpCall, status: int, headers: Headers, coding: bytes, packed: bytes) -> None:
+    if any(name == b"etag" for name, _ in headers):
+        # Of other bytes than the answer without a coding: equal in meaning only.
+        headers = tuple(
+            (name, b"W/" + value if name == b"etag" and value[:1] == b'"' else value)
+            for name, value in headers
+        )
     more = ((b"content-encoding", coding), _VARY)
-    call.exchange.reply(status, (*headers, *more), packed)
+    call.reply(status, (*headers, *more), packed)
 
 
 _VARY: Final = (b"vary", b"accept-encoding")

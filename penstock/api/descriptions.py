@@ -5,6 +5,7 @@ of errors.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from http import HTTPStatus
 from typing import Any, Final
 
 from penstock.api.operation import Answer, Contents
@@ -14,6 +15,8 @@ from penstock.typed.arrays import nested
 from penstock.typed.signature import Schema
 
 BYTES: Final = "application/octet-stream"
+ANY: Final = "*/*"
+"""Of a body whose media type the function chooses."""
 
 _REFS = "#/$defs/{model}"
 
@@ -112,6 +115,19 @@ def engine_errors() -> dict[int, Answer]:
     return {each: _error(each, texts[each], ERROR) for each in sorted(texts)}
 
 
+def error_answer(status: int) -> Answer:
+    """The answer of an error with a status that an op chose, in our format."""
+    return _error(status, phrase(status), ERROR)
+
+
+def phrase(status: int) -> str:
+    """The meaning of a status in words."""
+    try:
+        return f"{HTTPStatus(status).phrase}."
+    except ValueError:
+        return f"The status {status}."
+
+
 def _error(status: int, text: str, form: Mapping[str, Any]) -> Answer:
     headers = _RETRY if status in (429, 503) else {}
     return Answer(text=text, contents={media.JSON: form}, headers=headers)
@@ -144,6 +160,8 @@ def members_of(request: Schema) -> frozenset[str]:
 def typed_answer(response: Schema) -> Contents:
     """The bodies that it gives."""
     schema = response.describe(refs=_REFS)
+    if response.responds and not response.files and response.annotation in (Any, bytes, str):
+        return {ANY: {}, media.JSON: schema, media.MSGPACK: schema}
     return {**{each: {} for each in response.files}, media.JSON: schema, media.MSGPACK: schema}
 
 

@@ -20,6 +20,7 @@ from penstock.api.http import JSON, HttpCall
 from penstock.door.exchange import STOPPING, HttpReply
 from penstock.errors import (
     DeadlineExceeded,
+    HttpError,
     InvalidInput,
     NumberedError,
     PermissionDenied,
@@ -86,6 +87,8 @@ def error_reply(error: RequestError, log_id: int | None = None) -> HttpReply:
     status = http_status(error)
     if isinstance(error, InvalidInput):
         return error_body(status, error.code, str(error), details=error.details)
+    if isinstance(error, HttpError):
+        return error_body(status, error.kind, str(error))
     if isinstance(error, NumberedError):
         text = without_sentence(str(error), names_op=False)
         return error_body(status, error.code, text, number=error.number)
@@ -110,7 +113,7 @@ def text_for_caller(error: RequestError, log_id: int | None) -> str:
 def _is_for_callers(error: RequestError) -> bool:
     """Whether the caller gets the error's text; other texts are only in the log."""
     return http_status(error) < 500 or isinstance(
-        error, (ServiceClosed, ServiceBusy, DeadlineExceeded, TooLarge)
+        error, (HttpError, ServiceClosed, ServiceBusy, DeadlineExceeded, TooLarge)
     )
 
 

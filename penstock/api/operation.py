@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 Contents: TypeAlias = Mapping[str, Mapping[str, Any]]
@@ -24,6 +24,21 @@ class Answer:
     text: str
     contents: Contents = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
+
+    def or_(self, contents: Contents) -> Answer:
+        """The same answer, whose bodies may be these as well."""
+        found = dict(self.contents)
+        for kind, schema in contents.items():
+            first = found.get(kind)
+            found[kind] = schema if first is None else _either(first, schema)
+        return replace(self, contents=found)
+
+
+def _either(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of values of either schema; the definitions of one of them have other names."""
+    defs = {**first.get("$defs", {}), **second.get("$defs", {})}
+    sides = [{key: each[key] for key in each if key != "$defs"} for each in (first, second)]
+    return {"anyOf": sides, **({"$defs": defs} if defs else {})}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

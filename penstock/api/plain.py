@@ -8,7 +8,7 @@ schemas of its requests and answers, which are then checked here.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -20,6 +20,7 @@ from penstock.api.compression import send_packed
 from penstock.api.decoding import decode_body
 from penstock.api.descriptions import (
     engine_errors,
+    error_answer,
     graph_answer,
     graph_request,
     members_of,
@@ -84,6 +85,7 @@ class PlainApplication:
         routes: by default one for any graph by its name.
         applications: those of the service, whose graphs are not served by name; None if there are
             no others.
+        errors: the statuses of the ops' exceptions, for the description.
     """
 
     def __init__(
@@ -91,8 +93,10 @@ class PlainApplication:
         engine: Engine,
         routes: Sequence[PlainRoute] = (ANY,),
         applications: Applications | None = None,
+        errors: Iterable[int] = (),
     ) -> None:
         self._engine = engine
+        self._errors = {each: error_answer(each) for each in errors}
         self.plain_routes = routes
         self._members = {
             each.path: members_of(each.request) for each in routes if each.request is not None
@@ -125,7 +129,11 @@ class PlainApplication:
             summary=route.summary or f"Run {route.graph}.",
             group=route.group,
             request=request,
-            answers={200: Answer(text="The result.", contents=response), **engine_errors()},
+            answers={
+                200: Answer(text="The result.", contents=response),
+                **(self._errors if route.graph is not None else {}),
+                **engine_errors(),
+            },
             examples=route.examples,
             listed=partial(self._listed, route) if graph is None else None,
             there=self._is_served if route.graph is None else None,

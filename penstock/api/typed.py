@@ -3,32 +3,40 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Container, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl
 
 from penstock.api.application import Route, Section, sections_of
 from penstock.api.compression import send_packed
-from penstock.api.descriptions import engine_errors, members_of, typed_answer, typed_request
+from penstock.api.conditional import NO_SNIFFING, send
+from penstock.api.descriptions import (
+    engine_errors,
+    error_answer,
+    members_of,
+    phrase,
+    typed_answer,
+    typed_request,
+)
 from penstock.api.errors import error_reply, failed, refusal
 from penstock.api.graph_call import GraphCall
 from penstock.api.http import Http, HttpCall
 from penstock.api.operation import Answer, Contents
 from penstock.engine.engine import Engine
 from penstock.engine.graph import ServedGraph
-from penstock.errors import InvalidInput, RequestError, UnknownService
+from penstock.errors import HttpError, InvalidInput, RequestError, UnknownService
 from penstock.protocols import media
 from penstock.protocols.heads import Headers
 from penstock.request import Feed
-from penstock.typed.op import ANSWER, BODY, KIND
-from penstock.typed.signature import Signature
+from penstock.typed.op import ANSWER, BODY, HEAD, KIND
+from penstock.typed.response import BODILESS
+from penstock.typed.signature import Schema, Signature
 
 HEADERS: dict[str, Headers] = {
     kind: ((b"content-type", kind.encode()),) for kind in (media.JSON, media.MSGPACK)
 }
-_NO_SNIFFING: Headers = ((b"x-content-type-options", b"nosniff"),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +47,9 @@ class TypedRoute:
         path: such as ``/predict``.
         graph: the name of its graph.
         signature: its request and answer types.
+        status: of its answers.
+        answers: the further statuses that it declares, each with the schema of its value; None
+            without a body, ``HttpError`` for an error in our format.
         summary: a line of text.
         description: more than that, in Markdown.
         examples: request bodies as plain values, each with its expected answer or None; by default
@@ -48,6 +59,8 @@ class TypedRoute:
     path: str
     graph: str
     signature: Signature
+    status: int = 200
+    answers: Mapping[int, Schema | type[HttpError] | None] = field(default_factory=dict)
     summary: str = ""
     description: str = ""
     examples: tuple[tuple[Any, Any], ...] = ()
@@ -60,10 +73,18 @@ class TypedApplication:
         engine: answers requests.
         routes: what to serve.
         title: of the service, for its description.
+        errors: the statuses of the functions' exceptions, for the description.
     """
 
-    def __init__(self, engine: Engine, routes: Iterable[TypedRoute], title: str = "") -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        routes: Iterable[TypedRoute],
+        title: str = "",
+        errors: Iterable[int] = (),
+    ) -> None:
         self._engine = engine
+        self._errors = frozenset(errors)
         self.typed_routes = list(routes)
         self._members = {
             each.graph: members_of(each.signature.request) for each in self.typed_routes
@@ -77,14 +98,16 @@ class TypedApplication:
             graph = self._engine.graph(each.graph)
             kind = None if graph is None else media_of(graph)
             taken = typed_request(each.signature.request, each.signature.files)
-            given = typed_answer(each.signature.response)
-            good = Answer(text="The result.", contents=_only(given, kind, files=False))
+            answers = self._described(each, kind)
             yield Http(
                 "POST",
                 each.path,
                 # Workers with one media type answer in that.
                 partial(
-                    self._answer, each.graph, each.signature.response.files if kind is None else ()
+                    self._answer,
+                    each.graph,
+                    each.signature.response.files if kind is None else (),
+                    each.status,
                 ),
                 failed=failed,
                 refusal=refusal,
@@ -93,12 +116,38 @@ class TypedApplication:
                 group=self.title or "Routes",
                 request=_only(taken, kind),
                 bodiless=each.signature.request.optional,
-                answers={200: good, **engine_errors()},
+                answers=answers,
                 examples=each.examples,
                 graph=each.graph,
             )
 
-    def _answer(self, name: str, files: tuple[str, ...], call: HttpCall, body: bytes) -> None:
+    def _described(self, route: TypedRoute, kind: str | None) -> dict[int, Answer]:
+        """Every answer of a route.
+
+        Args:
+            route: the route.
+            kind: the media type of its workers; None: all.
+        """
+        declared = {**dict.fromkeys(self._errors, HttpError), **route.answers}
+        declared[route.status] = route.signature.response
+        found = engine_errors()
+        for status, schema in declared.items():
+            if schema is HttpError:
+                found.setdefault(status, error_answer(status))
+                continue
+            assert schema is None or isinstance(schema, Schema)
+            contents = {} if schema is None or status in BODILESS else typed_answer(schema)
+            contents = _only(contents, kind, files=False)
+            text = "The result." if status == route.status else phrase(status)
+            other = found.get(status)
+            found[status] = (
+                Answer(text=text, contents=contents) if other is None else other.or_(contents)
+            )
+        return found
+
+    def _answer(
+        self, name: str, files: tuple[str, ...], status: int, call: HttpCall, body: bytes
+    ) -> None:
         graph = self._engine.choose(name)
         if graph is None:
             failed(call, UnknownService(f"{name} is not served now"))
@@ -114,15 +163,18 @@ class TypedApplication:
         accepted = None if accept is None else accept.decode("latin-1")
         answer = media.answer_kind(accepted, kind, files)
         feed = {BODY: body, KIND: kind, ANSWER: answer}
-        _TypedCall(graph, feed, call.timeout, random.getrandbits(63), answer).run(call)
+        one = _TypedCall(graph, feed, call.timeout, random.getrandbits(63), answer)
+        one.status = status
+        one.run(call)
 
 
 class _TypedCall(GraphCall):
-    """See ``GraphCall``; its context is the media type of the answer."""
+    """See ``GraphCall``; its context is the media type of the answer, its status the route's."""
 
-    __slots__ = ()
+    __slots__ = ("status",)
 
     call: HttpCall
+    status: int
 
     def is_large(self, value: Feed) -> bool:
         return False  # the worker has encoded it
@@ -132,12 +184,20 @@ class _TypedCall(GraphCall):
 
     def send(self, reply: Feed) -> None:
         kind = reply.get(KIND, self.context)
+        own = reply.get(HEAD)
+        if own is not None:
+            status, fields = own
+            sent = tuple((name.encode(), value.encode("latin-1")) for name, value in fields)
+            send(self.call, status, sent, reply[BODY], kind, as_it_is=kind not in HEADERS)
+            return
         headers = HEADERS.get(kind)
-        if headers is not None:
-            send_packed(self.call, 200, headers, reply[BODY])
+        if self.status in BODILESS:
+            self.call.reply(self.status, (), b"")
+        elif headers is not None:
+            send_packed(self.call, self.status, headers, reply[BODY])
         else:  # a file, which is compressed already
-            headers = ((b"content-type", kind.encode()), *_NO_SNIFFING)
-            self.call.exchange.reply(200, headers, reply[BODY])
+            headers = ((b"content-type", kind.encode()), NO_SNIFFING)
+            self.call.reply(self.status, headers, reply[BODY])
 
     def fail(self, error: RequestError) -> None:
         self.call.send(error_reply(error, self.log_id))

@@ -53,6 +53,7 @@ from penstock.ops.failures import (
     not_the_callers,
     process_raised,
     timed_out,
+    with_status,
 )
 from penstock.ops.functions import plain_result
 from penstock.ops.hooks import (
@@ -176,7 +177,7 @@ class BoundOp:
         except (CancelledError, GeneratorExit):
             raise
         except HOOK_FAULTS as error:
-            return process_raised(self.name, error, log_id, self.label)
+            return process_raised(self.name, with_status(self.op, error), log_id, self.label)
 
 
 async def _waited_for(closing: Awaitable[Any]) -> None:
@@ -297,7 +298,7 @@ def _call(
             if type(answer) is not dict:
                 answer = read_process(op.op, answer)
     except HOOK_FAULTS as error:
-        answer = process_raised(op.name, error, log_id, op.label)
+        answer = process_raised(op.name, with_status(op.op, error), log_id, op.label)
         if op.after_model and isinstance(answer, InputMismatch):
             answer = not_the_callers(answer)
     assert batch.started is not None

@@ -22,6 +22,7 @@ from penstock.errors import (
     INT32,
     DeclaredError,
     HookFailed,
+    HttpError,
     InferenceFailed,
     InputMismatch,
     InvalidInput,
@@ -49,6 +50,26 @@ are caught (except in a coroutine that awaits)."""
 
 _CALLERS = (NumberedError, InvalidInput, Undecodable, TooLarge)
 """Errors that an op declares, or that a typed function's caller caused: not logged as warnings."""
+
+
+def with_status(op: Op, error: BaseException) -> BaseException:
+    """The exception of a hook, as an HttpError if the op's author gave its class a status.
+
+    Args:
+        op: has the classes.
+        error: the exception, which becomes the cause of an error of 500 or more, for the log.
+    """
+    if not op.error_statuses or isinstance(error, RequestError):
+        return error
+    for kind in type(error).__mro__:
+        given = op.error_statuses.get(kind)
+        if given is not None:
+            status, name = given
+            found = HttpError(status, short_text_of(error), name)
+            found.__cause__ = error if found.status >= 500 else None
+            return found
+    return error
+
 
 _MOST_TEXT = 16 << 10
 """Most characters of an exception's text in an answer."""
@@ -95,6 +116,11 @@ def process_raised(
     try:
         if isinstance(error, NumberedError):
             return error.with_text(failed_to_predict(op, str(error)))
+        if isinstance(error, HttpError):
+            twin = error.with_text(str(error))
+            if error.status >= 500:
+                twin.__cause__ = error.__cause__ or _Reason(f"process: {error}")
+            return twin
         if isinstance(error, RequestError):
             text = str(error)
             return _with_reason(error.with_text(failed_to_predict(op, text)), f"process: {text}")
@@ -293,7 +319,12 @@ def hook_raised_for(
 ) -> list[RequestError]:
     """The errors of all samples of one hook call."""
     label = label or op.name
+    error = with_status(op, error)
     try:
+        if isinstance(error, HttpError):
+            if error.status >= 500:
+                _warn(label, f"{op.hook_name(hook)} raised", samples, error.__cause__ or error)
+            return [error.with_text(str(error))] * len(samples)
         if isinstance(error, RequestError):
             text = str(error)
             if not isinstance(error, _CALLERS):

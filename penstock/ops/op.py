@@ -79,6 +79,10 @@ class Op:
     """Whether ``process`` gets one dict with the joined feeds of the batch; otherwise it gets a
     list of feeds, and returns a dict of lists with an element for each."""
 
+    error_statuses: Mapping[type[BaseException], tuple[int, str | None]] = MappingProxyType({})
+    """Exceptions of the hooks that end a request with an HTTP status, and the error's code for
+    programs (None: that of the status); other exceptions have 500."""
+
     hooks_block: bool = False
     """Whether ``preprocess`` and ``postprocess`` may take long, so that an op whose ``process`` is
     a coroutine runs them in a thread, not on the loop."""

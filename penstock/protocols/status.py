@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+from functools import cache
 from math import ceil
 
 from penstock import errors
@@ -165,9 +166,13 @@ GRPC_OF_HTTP: dict[int, GrpcCode] = {
     404: GrpcCode.NOT_FOUND,
     405: GrpcCode.UNIMPLEMENTED,
     408: GrpcCode.CANCELLED,
+    409: GrpcCode.ABORTED,
+    412: GrpcCode.FAILED_PRECONDITION,
     413: GrpcCode.RESOURCE_EXHAUSTED,
+    422: GrpcCode.INVALID_ARGUMENT,
     429: GrpcCode.RESOURCE_EXHAUSTED,
     500: GrpcCode.INTERNAL,
+    501: GrpcCode.UNIMPLEMENTED,
     503: GrpcCode.UNAVAILABLE,
     504: GrpcCode.DEADLINE_EXCEEDED,
 }
@@ -201,7 +206,9 @@ GRPC_OF_BRPC: dict[int, GrpcCode] = {
 
 
 def status_of(error: RequestError) -> Status:
-    """Return the row of the error's nearest ancestor in the table."""
+    """Return the row of the error's nearest ancestor in the table; an HttpError has its own."""
+    if isinstance(error, errors.HttpError):
+        return _of_http(error.status)
     for cls in type(error).__mro__:
         row = STATUS.get(cls)
         if row is not None:
@@ -230,6 +237,28 @@ def reply_metadata(error: RequestError) -> Headers:
     if seconds is None:
         return error.headers
     return (*error.headers, (b"grpc-retry-pushback-ms", b"%d" % ceil(1000 * seconds)))
+
+
+@cache
+def _of_http(status: int) -> Status:
+    """Return the row of an HTTP status that an op chose."""
+    other = GrpcCode.FAILED_PRECONDITION if status < 500 else GrpcCode.INTERNAL
+    err_no = _Code.PRODUCT_ERROR if status < 500 else _Code.UNKNOW
+    return Status(
+        _ERR_NO_OF_HTTP.get(status, err_no),
+        status,
+        GRPC_OF_HTTP.get(status, other),
+        retryable=status in (429, 503, 504),
+    )
+
+
+_ERR_NO_OF_HTTP = {
+    400: _Code.INPUT_PARAMS_ERROR,
+    408: _Code.TIMEOUT,
+    422: _Code.INPUT_PARAMS_ERROR,
+    429: _Code.SERVICE_BUSY,
+    504: _Code.TIMEOUT,
+}
 
 
 def brpc_code_of(error: RequestError) -> BrpcCode:

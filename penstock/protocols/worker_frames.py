@@ -9,9 +9,10 @@ An answer has the ids of refused requests under ``error_ids``, concatenated with
 value of such an id is the reason. Some workers send ``error_id`` instead, or a list of ids; both
 are accepted.
 
-Two further keys are extensions of ours, which other services ignore: ``failed_ids`` are those of
+Three further keys are extensions of ours, which other services ignore: ``failed_ids`` are those of
 ``error_ids`` that failed because of the worker; ``leaving`` says that the worker exits when it has
-answered its batches.
+answered its batches; ``heads`` is a JSON object of ids to the media type, the status and the header
+fields (pairs) of their answers.
 
 Guarantees: frames do not depend on the boundaries of reads; at most one partial frame is buffered;
 a payload over the limit is refused as soon as its length is known. An answer is not decoded unless
@@ -37,7 +38,8 @@ _LENGTH: Final = Struct(">I")
 _ERRORS: Final = ("error_ids", "error_id")
 _FAILED: Final = "failed_ids"
 _LEAVING: Final = "leaving"
-_KEYS: Final = 4
+_HEADS: Final = "heads"
+_KEYS: Final = 5
 """Most keys of an answer that are no ids."""
 
 # First octets of msgpack values, with the number of octets of their length.
@@ -131,12 +133,14 @@ class Answer(NamedTuple):
         refused: ids of requests that it refused or failed.
         failed: those of them that failed because of the worker.
         leaving: whether the worker accepts no further batch.
+        heads: JSON, see the module; empty if all answers have the usual ones.
     """
 
     bodies: dict[str, bytes]
     refused: frozenset[str] = frozenset()
     failed: frozenset[str] = frozenset()
     leaving: bool = False
+    heads: bytes = b""
 
 
 def answer_frame(answer: Answer) -> list[bytes]:
@@ -152,6 +156,8 @@ def answer_frame(answer: Answer) -> list[bytes]:
         value[_FAILED] = "".join(answer.failed)
     if answer.leaving:
         value[_LEAVING] = b""
+    if answer.heads:
+        value[_HEADS] = answer.heads
     return _frame(value)
 
 
@@ -170,7 +176,11 @@ def read_answer(payload: bytes, most: int) -> Answer:
     leaving = found.pop(_LEAVING, None) is not None
     refused = frozenset[str]().union(*(_ids(found.pop(key, "")) for key in _ERRORS))
     failed = frozenset(_ids(found.pop(_FAILED, "")))
-    return Answer(_bodies(found), refused | failed, failed, leaving)
+    heads = found.pop(_HEADS, b"")
+    if not isinstance(heads, bytes | str):
+        raise FrameError("the heads are no JSON")
+    heads = heads.encode() if isinstance(heads, str) else heads
+    return Answer(_bodies(found), refused | failed, failed, leaving, heads)
 
 
 def _frame(value: Mapping[str, Any]) -> list[bytes]:

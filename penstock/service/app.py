@@ -21,7 +21,14 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.config.schema import OpConfig, ServiceConfig, keys_of
-from penstock.errors import ConfigError, GraphError, HookError
+from penstock.errors import (
+    ERROR_STATUSES,
+    ConfigError,
+    GraphError,
+    HookError,
+    HttpError,
+    RequestError,
+)
 from penstock.service import flags, unserved
 from penstock.service.server import DEFAULT_PORTS, Service, Several, WebService, run
 
@@ -68,6 +75,7 @@ class App(Several):
         self._config = {**DEFAULT_PORTS, **config}
         self._ops: list[tuple[TypedOp, dict[str, Any]]] = []
         self._pages: list[Page] = []
+        self._errors: dict[type[BaseException], tuple[int, str | None]] = {}
         self._graphs: list[tuple[PlainRoute, Op, dict[str, Any]]] = []
 
     def __repr__(self) -> str:
@@ -82,6 +90,8 @@ class App(Several):
         workers: int | None = None,
         executor: str | None = None,
         timeout: float | None = None,
+        status: int = 200,
+        answers: Mapping[int, Any] | None = None,
         examples: Sequence[Any] = (),
         **options: Any,
     ) -> Callable[[_Target], _Target]:
@@ -97,6 +107,10 @@ class App(Several):
             executor: ``thread`` (the default), ``process``, or ``external`` with the path of a
                 ``socket`` for external workers; then the function only declares the types.
             timeout: seconds for one call of the function.
+            status: of its answers, 200 to 299.
+            answers: the further statuses that its answers may have (see ``Response``), each with
+                the type of its value; None: without a body, ``HttpError``: an error that it raises,
+                for the description.
             examples: request bodies as plain values, or tuples of a body and the expected answer.
                 The OpenAPI document shows them; each runs before the service is ready, and in ``GET
                 /health/deep``. By default those of a pydantic model (``json_schema_extra``).
@@ -110,6 +124,7 @@ class App(Several):
         _check_options(f"route({path!r})", options, of_route=True)
         self._check_route(path)
         _check_timeout(path, timeout)
+        declared = _answers(path, status, answers or {})
 
         def add(target: _Target) -> _Target:
             from penstock.api.typed import TypedRoute
@@ -123,6 +138,8 @@ class App(Several):
                 auto_batching_timeout=wait,
                 concurrency=workers,
                 timeout=None if timeout is None else round(timeout * 1000),
+                status=status,
+                answers={at: each for at, each in declared.items() if each is not HttpError},
             )
             self._check_name(op.name)
             more = {**options, **({} if executor is None else {"executor": executor})}
@@ -134,6 +151,8 @@ class App(Several):
                     path=path,
                     graph=op.name,
                     signature=op.signature,
+                    status=status,
+                    answers=declared,
                     summary=summary,
                     description=description.strip(),
                     examples=_examples(path, op.signature.request, examples),
@@ -195,6 +214,29 @@ class App(Several):
         )
         self._graphs.append((route, last, options))
 
+    def error(self, kind: type[BaseException], *, status: int, code: str | None = None) -> None:
+        """Answer exceptions of a class, and of those derived from it, with an HTTP status.
+
+        The caller gets the exception's text. Over gRPC the status is the nearest of its own. Of two
+        classes that fit, the nearer one decides.
+
+        Args:
+            kind: a class of exceptions that functions and ops of this app raise.
+            status: 400 to 599; from 500 on the exception is logged with its traceback.
+            code: the error's code for programs; by default that of the status, such as
+                ``not_found``.
+
+        Raises:
+            GraphError: it is no class of exceptions, or no status of an error.
+        """
+        if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+            raise GraphError(f"app.error takes a class of exceptions, not {kind!r}")
+        if issubclass(kind, RequestError):
+            raise GraphError(f"app.error: {kind.__name__} has a status already")
+        if type(status) is not int or status not in ERROR_STATUSES:
+            raise GraphError(f"app.error: the status of an error is 400 to 599, not {status!r}")
+        self._errors[kind] = status, code
+
     def page(self, path: str, file: str | PathLike[str]) -> None:
         """Answer GET at a path with a file, such as a demo page.
 
@@ -253,15 +295,23 @@ class App(Several):
         from penstock.api.typed import TypedApplication
 
         plain = [route for route, _, _ in self._graphs]
+        errors = [status for status, _ in self._errors.values()]
         applications: list[MakeApplication] = [
-            partial(TypedApplication, routes=self.routes, title=self.name),
-            partial(PlainApplication, routes=plain),
+            partial(
+                TypedApplication,
+                routes=self.routes,
+                title=self.name,
+                errors=errors,
+            ),
+            partial(PlainApplication, routes=plain, errors=errors),
             lambda _: PageApplication(self._pages),
             *self._applications,
         ]
         found: list[WebService] = []
         for path, name, shape, last, options in graphs:
             first = not found
+            for op in _ops_until(last):
+                op.error_statuses = self._errors
             found.append(
                 _Route(
                     self.name,
@@ -338,6 +388,18 @@ class _Route(Service):
         )
 
 
+def _ops_until(last: Op) -> set[Op]:
+    """The ops of a graph, by its last one."""
+    found: set[Op] = set()
+    open_ = [last]
+    while open_:
+        op = open_.pop()
+        if op not in found:
+            found.add(op)
+            open_ += op.get_input_ops()
+    return found
+
+
 def _shape(request: Schema | None, response: Schema | None) -> str:
     """A route's request and answer types in one line."""
     from penstock.typed.outline import outline
@@ -381,6 +443,35 @@ def _check_timeout(path: str, timeout: Any) -> None:
     if not isinstance(timeout, (int, float, NoneType)):
         text = f"timeout is a number of seconds, such as 0.5, not {timeout!r}"
         raise ConfigError([f"route({path!r}): {text}"])
+
+
+def _answers(path: str, status: Any, given: Mapping[int, Any]) -> dict[int, Any]:
+    """The declared answers of a route, with schemas of their values.
+
+    Raises:
+        GraphError: a status is none, or has no such answer.
+        HookError: a type makes no schema.
+    """
+    from penstock.typed.response import BODILESS, STATUSES
+    from penstock.typed.signature import Schema
+
+    if type(status) is not int or status not in range(200, 300):
+        raise GraphError(
+            f"route({path!r}): status is that of the usual answer, 200 to 299, not {status!r}: give"
+            " others as answers={404: ...}"
+        )
+    found: dict[int, Any] = {}
+    for each, kind in given.items():
+        if type(each) is not int or each not in STATUSES or each == status:
+            raise GraphError(f"route({path!r}): answers has statuses other than {status}: {each!r}")
+        if kind is HttpError and each not in ERROR_STATUSES:
+            raise GraphError(f"route({path!r}): {each} is no status of an error")
+        if kind is not None and each in BODILESS:
+            raise GraphError(f"route({path!r}): answers with the status {each} have no body: None")
+        plain = kind is None or kind is HttpError
+        name = f"{path}, answers[{each}]"
+        found[each] = kind if plain else Schema(kind, name, of_answers=True)
+    return found
 
 
 def _examples(

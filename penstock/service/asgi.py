@@ -287,8 +287,9 @@ class _AsgiExchange(Exchange):
         if self.over:
             return
         length = (b"content-length", str(len(body)).encode())
-        self.start(status, headers if status == 204 else (*headers, length))
-        self._put(b"" if self.head.method == "HEAD" else body, more=False)
+        bodiless = status in (204, 304)
+        self.start(status, headers if bodiless else (*headers, length))
+        self._put(b"" if bodiless or self.head.method == "HEAD" else body, more=False)
 
     def start(self, status: int, headers: Headers) -> None:
         if not self.over and not self._started:

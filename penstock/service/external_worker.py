@@ -66,7 +66,7 @@ def bound_op(target: Callable[..., Any], *, batched: bool = False) -> BoundOp:
     Raises:
         StartupError: it cannot be served.
     """
-    op = TypedOp(target, batched=batched or hasattr(target, "batch_inference"))
+    op = TypedOp(target, batched=batched or hasattr(target, "batch_inference"), answers=None)
     if is_coroutine(op.process):
         raise HookError(f"{op.name} is a coroutine: an external worker runs one call at a time")
     init(op)

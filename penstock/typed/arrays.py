@@ -351,6 +351,6 @@ class Media:
         """The media type of an answer."""
         return (self.kind,)
 
-    def file(self, value: bytes, kind: str) -> bytes:
-        """Return the bytes."""
-        return value
+    def file(self, value: bytes | str, kind: str) -> bytes:
+        """Return the bytes; a text in UTF-8."""
+        return value.encode() if isinstance(value, str) else value

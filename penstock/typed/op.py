@@ -10,20 +10,22 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from inspect import isawaitable
-from types import CoroutineType
+from types import CoroutineType, MappingProxyType
 from typing import Any, Final, Self
 
-from penstock.errors import HookError
+from penstock.errors import HookError, HttpError
 from penstock.ops.failures import type_instead
 from penstock.ops.functions import name_of, plain_result, uncallable
 from penstock.ops.hooks import is_coroutine, is_generator, read_results
 from penstock.ops.op import Op
+from penstock.protocols import media
 from penstock.request import Feed
 from penstock.typed import pictures
-from penstock.typed.signature import Signature, response_of
+from penstock.typed.response import BODILESS, Response
+from penstock.typed.signature import Schema, Signature, response_of
 
 BODY: Final = "@body"
 """Key of the request's body in the op's input, and of the answer's body in its output."""
@@ -31,6 +33,9 @@ KIND: Final = "@kind"
 """Key of the media type of the request's body."""
 ANSWER: Final = "@answer"
 """Key of the media type of the answer."""
+HEAD: Final = "@head"
+"""Key of the status of an answer, and its header fields as pairs, in the op's output; without it
+the answer has the usual ones of its route."""
 
 _ITEM = "item"
 _RESULT = "result"
@@ -47,6 +52,10 @@ class TypedOp(Op):
         batched: see Signature.
         name: the op's name; the function's by default.
         inputs: the op before it; None means the request.
+        status: of answers, unless they are a ``Response`` with another one.
+        answers: the further statuses that a ``Response`` may have, each with the schema of its
+            value; None: without a body. Without a mapping every status, with the type of the
+            result: the route is another program's.
         options: any other parameter of ``Op``.
 
     Attributes:
@@ -65,6 +74,8 @@ class TypedOp(Op):
         batched: bool,
         name: str | None = None,
         inputs: Op | Sequence[Op] = (),
+        status: int = 200,
+        answers: Mapping[int, Schema | None] | None = MappingProxyType({}),
         **options: Any,
     ) -> None:
         problem = uncallable(target)
@@ -88,7 +99,14 @@ class TypedOp(Op):
             self._step_of_start = f"{own}{called}.load"
         self._start = self._step_of_start
         super().__init__(name=name or called, input_ops=inputs, **options)
-        self.hooks_block = self.signature.request.has_images or self.signature.response.has_images
+        response = self.signature.response
+        self._answers: dict[int, Schema | None] = {**(answers or {}), status: response}
+        self._any_status = answers is None
+        self._status = status
+        # A File is read by ``postprocess``.
+        self.hooks_block = (
+            self.signature.request.has_images or response.has_images or response.responds
+        )
         if is_coroutine(run):
             self.process = self._process_async  # type: ignore[method-assign, assignment]
 
@@ -195,11 +213,48 @@ class TypedOp(Op):
         if self._after is not None:
             result = plain_result(self._after(result), f"{self._called}.postprocess")
         response = self.signature.response
+        if isinstance(result, Response):
+            return self._respond(result, feed)
         checked = response.check(result)
         if BODY in feed:
             return {BODY: response.write(checked, feed[ANSWER])}
         plain = response.plain(checked)
         return plain if isinstance(plain, dict) else {_RESULT: plain}
+
+    def _respond(self, given: Response[Any], feed: Feed) -> Feed:
+        """Check and encode an answer with a status and header fields of its own."""
+        declared = self.signature.response
+        if not declared.responds and declared.annotation is not Any:
+            raise TypeError("it returned a Response: write -> Response[...] instead of its type")
+        status = self._status if given.status is None else given.status
+        if status not in self._answers and not self._any_status:
+            raise TypeError(
+                f"it returned the status {status}, which the route does not declare: add"
+                f" answers={{{status}: ...}}, with the type of its value, or None for no body"
+            )
+        schema, value = self._answers.get(status, declared), given.content()
+        if self._any_status and value is None and 300 <= status < 400:
+            schema = None
+        if schema is None or status in BODILESS:
+            if value is not None:
+                raise TypeError(
+                    f"an answer with the status {status} has no body: its value is None"
+                )
+            return _without_body(given, status) if BODY in feed else {}
+        checked = schema.check(value)
+        if BODY not in feed:
+            plain = schema.plain(checked)
+            if status >= 400:
+                raise HttpError(status, str(plain))
+            return plain if isinstance(plain, dict) else {_RESULT: plain}
+        if given.media_type is None:
+            kind = feed[ANSWER]
+            if kind not in (media.JSON, media.MSGPACK, *schema.files):
+                kind = media.JSON  # a file's type, of an answer with another status
+            body = schema.write(checked, kind)
+        else:
+            kind, body = _as_file(schema, checked, given.media_type)
+        return {BODY: body, KIND: kind, HEAD: [status, [*map(list, given.headers)]]}
 
     def _call(self, values: list[Any]) -> Any:
         run, steps = self._run, self._steps
@@ -214,6 +269,24 @@ class TypedOp(Op):
                 raise TypeError(f"{self.hook_name('process')} returned a {type_instead(given)}")
             return {_RESULT: [given]}
         return {_RESULT: read_results(self, given, size, "result")}
+
+
+def _without_body(given: Response[Any], status: int) -> Feed:
+    return {BODY: b"", KIND: "", HEAD: [status, [*map(list, given.headers)]]}
+
+
+def _as_file(schema: Schema, value: Any, kind: str) -> tuple[str, bytes]:
+    """A media type, and the body with it, of a value that is sent as it is."""
+    if schema.files:
+        if media.essence(kind) not in schema.files:
+            raise TypeError(f"its media type {kind!r} is none of {', '.join(schema.files)}")
+        return kind, schema.write(value, media.essence(kind))
+    if isinstance(value, str):
+        more = "" if "charset=" in kind.lower() else "; charset=utf-8"
+        return kind + more, value.encode()
+    if not isinstance(value, bytes):
+        raise TypeError(f"with media_type, the value is bytes or a text, not {type_instead(value)}")
+    return kind, value
 
 
 _ONLY_RUN: Final = "returns a coroutine, which only inference and predict may"

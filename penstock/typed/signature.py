@@ -62,6 +62,7 @@ from penstock.typed.foreign import (
     without_schema,
 )
 from penstock.typed.form_fields import Validator, read_fields
+from penstock.typed.response import answer_type
 
 _BASE64 = ConfigDict(ser_json_bytes="base64")  # of bytes in values without a type
 _PLAIN = ConfigDict(**_BASE64, extra="forbid")
@@ -114,6 +115,7 @@ class Schema:
         optional: whether there is a default.
         has_images: whether values may have an ``Image``.
         files: media types of files that an answer may be as a whole, the default first.
+        responds: whether answers may be a ``Response``.
 
     Raises:
         HookError: the type cannot be decoded from a body.
@@ -122,7 +124,7 @@ class Schema:
     __slots__ = (
         "_attempts", "_config", "_core", "_default", "_file", "_first_faults", "_names",
         "_of_answers", "_serializer", "_validator", "_width", "_with_infinities", "annotation",
-        "files", "has_images", "optional",
+        "files", "has_images", "optional", "responds",
     )  # fmt: skip
 
     def __init__(
@@ -137,6 +139,7 @@ class Schema:
         if problem is not None:
             raise HookError(f"{name}: {problem}")
         self.annotation = annotation
+        self.responds = False
         self._of_answers = of_answers
         self._file = file_of(annotation) if of_answers else None
         self.files: tuple[str, ...] = () if self._file is None else self._file.media_types
@@ -506,7 +509,10 @@ def response_of(function: Callable[..., Any], *, batched: bool) -> Schema:
     answer = _hints(function, name).get("return", Any)
     if batched and answer is not Any:
         answer = _element(answer, name, "its result")
-    return Schema(answer, f"{name}'s result", of_answers=True)
+    answer, responds = answer_type(answer)
+    found = Schema(answer, f"{name}'s result", of_answers=True)
+    found.responds = responds
+    return found
 
 
 def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:

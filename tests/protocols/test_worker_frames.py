@@ -91,6 +91,7 @@ def test_refused_ids_are_read_in_each_documented_form(key: str, ids: object) -> 
         ormsgpack.packb({A: {}}),
         ormsgpack.packb({A: b"", "error_ids": "short"}),
         ormsgpack.packb({A: b"", "error_ids": 5}),
+        ormsgpack.packb({A: b"", "heads": []}),
         ormsgpack.packb({A: b"", "error_ids": [1]}),
         ormsgpack.packb({1: b""}, option=ormsgpack.OPT_NON_STR_KEYS),
     ],

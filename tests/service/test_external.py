@@ -15,7 +15,7 @@ import ormsgpack
 import pytest
 from pydantic import BaseModel
 
-from penstock import App, Op
+from penstock import App, HttpError, Op, Response
 from penstock.executors.external.program import WorkerProgram
 from penstock.protocols import media
 from penstock.service.external_worker import bound_op, worker_program
@@ -211,3 +211,31 @@ def test_a_worker_warns_that_batched_may_be_missing(
     program.run()  # closes what it has opened
     lines = [record.getMessage() for record in caplog.records]
     assert any(target in line and "--batched" in line for line in lines) is warned
+
+
+def answer(value: int) -> Response[bytes]:
+    if value < 0:
+        raise HttpError(409, "taken", "no_room")
+    return Response(b"%d" % value, status=201, media_type="text/plain", etag=str(value))
+
+
+@pytest.mark.parametrize("kind", [media.JSON, media.MSGPACK])
+def test_a_worker_gives_statuses_header_fields_and_media_types(tmp_path: Path, kind: str) -> None:
+    app, path = App("tests"), tmp_path / "answer.sock"
+    name = "msgpack" if kind == media.MSGPACK else "json"
+    app.route(
+        "/answer", executor="external", socket=str(path), socket_format=name, answers={201: bytes}
+    )(answer)
+    program = WorkerProgram(bound_op(answer), str(path), kind)
+    thread = threading.Thread(target=program.run)
+    body, headers = WRITE[kind], {"Content-Type": kind}
+    with client(app) as http:
+        thread.start()
+        good = http.post("/answer", content=body({"value": 3}), headers=headers)
+        bad = http.post("/answer", content=body({"value": -3}), headers=headers)
+        program.stop()
+    thread.join(10)
+    assert (good.status_code, good.content, good.headers["etag"]) == (201, b"3", '"3"')
+    assert good.headers["content-type"] == "text/plain"
+    assert bad.status_code == 409
+    assert bad.json() == {"error": "no_room", "message": "taken"}

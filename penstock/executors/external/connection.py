@@ -20,7 +20,13 @@ from typing import Final, Protocol, TypeAlias
 
 from penstock.errors import RequestError
 from penstock.executors.executor import Finished, Work
-from penstock.executors.external.jobs import body_of, no_answer, outcome_of, refusal_of
+from penstock.executors.external.jobs import (
+    body_of,
+    heads_of,
+    no_answer,
+    outcome_of,
+    refusal_of,
+)
 from penstock.ops.failures import broke_protocol, log_fault, worker_died
 from penstock.protocols.worker_frames import (
     Answer,
@@ -318,6 +324,7 @@ def _outcomes_of(op: str, jobs: Mapping[str, Sample], answer: Answer, kind: str)
     """The outcomes of the samples in an answer, and the errors to be logged. Any thread."""
     outcomes: dict[Sample, Outcome] = {}
     faults: list[tuple[Sample, RequestError]] = []
+    heads = heads_of(answer.heads)
     for key, sample in jobs.items():
         body = answer.bodies.get(key)
         if key in answer.refused:
@@ -327,7 +334,7 @@ def _outcomes_of(op: str, jobs: Mapping[str, Sample], answer: Answer, kind: str)
         elif body is None:
             outcomes[sample] = Outcome(None, no_answer(op, sample))
         else:
-            outcomes[sample] = outcome = outcome_of(sample, body, kind)
+            outcomes[sample] = outcome = outcome_of(sample, body, kind, heads.get(key))
             if outcome.error is not None:
                 faults.append((sample, outcome.error))
     return outcomes, faults

@@ -9,10 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+import orjson
+
 from penstock.errors import (
+    ERROR_STATUSES,
     Cancelled,
     DeadlineExceeded,
     HookFailed,
+    HttpError,
     InferenceFailed,
     InputMismatch,
     InvalidInput,
@@ -28,7 +32,8 @@ from penstock.ops.failures import log_fault
 from penstock.ops.product import product_error
 from penstock.protocols import media
 from penstock.request import Outcome, Sample
-from penstock.typed.op import BODY, KIND
+from penstock.typed.op import BODY, HEAD, KIND
+from penstock.typed.response import Response
 
 _MOST_TEXT: Final = 16 << 10  # most bytes of a refusal's text; a guess
 _MOST_DETAILS: Final = 100
@@ -80,9 +85,33 @@ def _may_be(given: str, kind: str) -> bool:
     return media.essence(given) != media.FORM
 
 
-def outcome_of(sample: Sample, body: bytes, kind: str) -> Outcome:
-    """The outcome of a successful answer."""
+def heads_of(heads: bytes) -> dict[str, Any]:
+    """The heads of answers by id; empty if there are none, or they are no JSON object."""
+    try:
+        found = orjson.loads(heads) if heads else {}
+    except ValueError:
+        found = {}
+    return found if isinstance(found, dict) else {}
+
+
+def outcome_of(sample: Sample, body: bytes, kind: str, head: Any = None) -> Outcome:
+    """The outcome of a successful answer.
+
+    Args:
+        sample: the request.
+        body: the answer's body.
+        kind: the media type that the worker writes.
+        head: the answer's own media type, status and header fields; None for the usual ones.
+    """
     (feed,) = sample.inputs.values()
+    if head is not None and BODY in feed:
+        try:
+            own, status, fields = head
+            checked = Response(None, status=status, headers=fields, media_type=own or None)
+        except (ValueError, TypeError) as error:
+            text = f"the head of an external worker's answer cannot be sent: {error}"
+            return Outcome(None, WrongType(text))
+        return Outcome({BODY: body, KIND: own, HEAD: [status, [*map(list, checked.headers)]]})
     if BODY in feed:
         return Outcome({BODY: body, KIND: kind})
     try:
@@ -109,6 +138,12 @@ def refusal_of(op: str, sample: Sample, body: bytes, kind: str, *, failed: bool)
     text = answer if isinstance(answer, str) else body[:_MOST_TEXT].decode(errors="replace")
     if isinstance(answer, Mapping) and isinstance(answer.get("message"), str):
         text = answer["message"]
+        status, code = answer.get("status"), answer.get("error")
+        if type(status) is int and status in ERROR_STATUSES and isinstance(code, str):
+            found = HttpError(status, text[:_MOST_TEXT], code[:_MOST_TEXT])
+            if failed or status >= 500:
+                log_fault(op, "an external worker", sample, found)
+            return found
     if failed:
         error = HookFailed(f"op {op!r}: an external worker failed: {text}")
         log_fault(op, "an external worker", sample, error)
@@ -168,9 +203,11 @@ def refusal_body(error: RequestError, text: str, kind: str) -> bytes:
         body["details"] = error.details
     if isinstance(error, ProductError):
         body["number"] = error.number
+    if isinstance(error, HttpError):
+        body |= {"error": error.kind, "status": error.status}
     return media.encode(body, kind)
 
 
 def is_callers(error: RequestError) -> bool:
     """Whether the request's caller caused the error, and gets the worker's text."""
-    return isinstance(error, (InputMismatch, Undecodable, TooLarge, ProductError))
+    return isinstance(error, (HttpError, InputMismatch, Undecodable, TooLarge, ProductError))

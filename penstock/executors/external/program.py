@@ -14,7 +14,9 @@ import random
 import select
 import socket
 import time
-from typing import Final
+from typing import Any, Final
+
+import orjson
 
 from penstock.errors import NumberedError, RequestError
 from penstock.executors.external.jobs import is_callers, refusal_body
@@ -30,7 +32,7 @@ from penstock.protocols.worker_frames import (
     read_batch,
 )
 from penstock.request import REQUEST_OP_NAME, Batch, CloseReason, Sample
-from penstock.typed.op import ANSWER, BODY, KIND
+from penstock.typed.op import ANSWER, BODY, HEAD, KIND
 
 _log = logging.getLogger(__name__)
 
@@ -153,16 +155,20 @@ class WorkerProgram:
         outcomes = run_batch(self._op, Batch(samples, CloseReason.FULL, time.monotonic()))
         bodies: dict[str, bytes] = {}
         refused, failed = set(), set()
+        heads: dict[str, Any] = {}
         for key, sample, outcome in zip(jobs, samples, outcomes, strict=True):
             if outcome.error is None:
                 assert outcome.value is not None
                 bodies[key] = outcome.value[BODY]
+                if HEAD in outcome.value:
+                    heads[key] = [outcome.value[KIND], *outcome.value[HEAD]]
                 continue
             refused.add(key)
             if not is_callers(outcome.error):
                 failed.add(key)
             bodies[key] = self._refusal(sample, outcome.error)
-        return Answer(bodies, frozenset(refused), frozenset(failed))
+        packed = orjson.dumps(heads) if heads else b""
+        return Answer(bodies, frozenset(refused), frozenset(failed), heads=packed)
 
     def _refusal(self, sample: Sample, error: RequestError) -> bytes:
         text = without_sentence(str(error), names_op=not isinstance(error, NumberedError))

@@ -13,6 +13,7 @@ import orjson
 
 from penstock.errors import (
     DeadlineExceeded,
+    HttpError,
     InternalError,
     InvalidInput,
     NumberedError,
@@ -108,6 +109,9 @@ def _error_out(error: RequestError) -> Plain:
     if isinstance(error, InvalidInput):
         # As JSON, so that the decoded details are plain values.
         return [_code_of(error), orjson.dumps(error.details, default=str).decode(), 0, False]
+    if isinstance(error, HttpError):
+        text = orjson.dumps([str(error), error.kind]).decode()
+        return [_code_of(error), text, error.status, False]
     return [_code_of(error), str(error), number, by_client]
 
 
@@ -128,6 +132,8 @@ def _error_of(code: str, text: str, number: int, by_client: bool) -> RequestErro
     kind = _KINDS[code]
     if issubclass(kind, NumberedError):
         return kind(number, text)
+    if issubclass(kind, HttpError):
+        return kind(number, *orjson.loads(text))
     if issubclass(kind, InvalidInput):
         return kind(orjson.loads(text))
     if issubclass(kind, DeadlineExceeded):

@@ -20,6 +20,7 @@ from penstock.door.listeners import bind_unix
 from penstock.errors import (
     DeadlineExceeded,
     HookFailed,
+    HttpError,
     InferenceFailed,
     InvalidInput,
     NoWorker,
@@ -306,6 +307,8 @@ PYDANTICS = [{"loc": ["x"], "msg": "no", "type": "t", "input": 5, "url": "elsewh
         (b"too long", False, InvalidInput, "too long"),
         (b'{"error": "undecodable", "message": "m"}', False, Undecodable, None),
         (b'{"error": "product", "message": "m", "number": 51}', False, ProductError, None),
+        (b'{"error": "taken", "message": "m", "status": 409}', False, HttpError, "m"),
+        (b'{"error": "taken", "message": "m", "status": 200}', False, InvalidInput, "m"),
         (b'{"error": "x", "details": [1]}', False, InvalidInput, '{"error": "x"'),
         (b"\xff", False, InvalidInput, "�"),
         (b"it broke", True, HookFailed, None),

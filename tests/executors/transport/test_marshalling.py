@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import DeadlineExceeded, HookFailed, ProductError, RequestError
+from penstock.errors import (
+    DeadlineExceeded,
+    HookFailed,
+    HttpError,
+    ProductError,
+    RequestError,
+)
 from penstock.executors.transport.frames import FrameError
 from penstock.executors.transport.marshalling import (
     batches_in,
@@ -33,7 +39,12 @@ def test_samples_are_decoded_in_their_batches_with_the_remaining_time(sizes: lis
 
 @pytest.mark.parametrize(
     "error",
-    [HookFailed("it raised"), DeadlineExceeded("late", by_client=True), ProductError(5000, "ours")],
+    [
+        HookFailed("it raised"),
+        DeadlineExceeded("late", by_client=True),
+        ProductError(5000, "ours"),
+        HttpError(409, "taken", "no_room"),
+    ],
     ids=str,
 )
 def test_outcomes_are_decoded_as_they_were_encoded(error: RequestError) -> None:
@@ -45,6 +56,7 @@ def test_outcomes_are_decoded_as_they_were_encoded(error: RequestError) -> None:
     assert (good.value, good.error, good.jump) == ({"a": 1}, None, True)
     assert type(bad.error) is type(error)
     assert str(bad.error) == str(error)
+    assert vars(bad.error) == vars(error)
     assert (back.ran, back.prepared, back.processed) == (0.5, 0.1, 0.2)
 
 
