@@ -33,16 +33,14 @@ import signal
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from typing import Final, TypeAlias
 
 from penstock.errors import StartupError
 from penstock.executors.executor import OpSource
 from penstock.executors.processes.spawner import Exited
-from penstock.executors.workers.restarts import WITHIN, Restarts
 from penstock.supervisor.child_processes import (
     Child,
     Reaper,
@@ -53,6 +51,8 @@ from penstock.supervisor.child_processes import (
     status_text,
 )
 from penstock.supervisor.engine_id import EngineId
+from penstock.supervisor.engine_process import EngineProcess
+from penstock.supervisor.engine_slot import EngineSlot
 from penstock.supervisor.messages import (
     Answer,
     Ask,
@@ -61,18 +61,12 @@ from penstock.supervisor.messages import (
     Committed,
     Failed,
     Forked,
-    Leave,
     Leaving,
     Message,
-    Ping,
     Prepared,
     Ready,
     Refused,
-    Serve,
     Spawn,
-    Stop,
-    receive,
-    send,
 )
 from penstock.supervisor.queries import Queries
 from penstock.supervisor.signals import StopSignals, on_hangup, restore_hangup, signals_wake_waits
@@ -81,207 +75,13 @@ from penstock.supervisor.version_table import Description, Sends, VersionTable
 _log = logging.getLogger(__name__)
 
 
-class EngineProcess:
-    """A running engine process, and the socket to it.
-
-    Args:
-        control: our end of the socket.
-        epoch: that of the version table when it was started.
-        stop_timeout: seconds for it to end after ``Leave`` or ``Stop``.
-        answer_timeout: seconds for it to answer a ping, while it is ready.
-
-    Attributes:
-        failure: its reason for a failed start, if any.
-        is_ready: it has reported that it is ready.
-        is_leaving: it was sent ``Leave``, because a replacement serves.
-        kill_at: when it will be killed; None if it need not end, or has been killed.
-        is_outdated: it is killed and started again, because it lacks a version.
-        talks: whether its socket is open.
-        look_at: when it is to be pinged, or must have answered.
-    """
-
-    def __init__(
-        self,
-        engine_id: EngineId,
-        child: Child,
-        control: socket.socket,
-        epoch: int = 0,
-        stop_timeout: float = math.inf,
-        answer_timeout: float = math.inf,
-    ) -> None:
-        self.epoch = epoch
-        self.is_outdated = False
-        self.engine_id = engine_id
-        self.child = child
-        self.control = control
-        self.failure: str | None = None
-        self.is_ready = False
-        self.is_leaving = False
-        self.kill_at: float | None = None
-        self.look_at = math.inf
-        self._stop_timeout = stop_timeout
-        self._answer_timeout = answer_timeout
-        self._ping_pending = False
-        self._serves_since: float | None = None
-        self.talks = True
-
-    @property
-    def serves(self) -> bool:
-        """Whether it was sent ``Serve``, and its socket is open."""
-        return self._serves_since is not None and self.talks
-
-    def has_served(self, seconds: float) -> bool:
-        """Whether it was sent ``Serve`` at least ``seconds`` ago."""
-        since = self._serves_since
-        return since is not None and time.monotonic() - since >= seconds
-
-    def look(self, now: float) -> bool:
-        """Ping it, if due; returns False if it has not answered the last ping in time."""
-        if now < self.look_at or self.kill_at is not None or not self.talks:
-            return True
-        if self._ping_pending:
-            return False
-        self._ping_pending = True
-        self.look_at = now + self._answer_timeout
-        self.send(Ping())
-        return True
-
-    def answered(self) -> None:
-        """Reset the ping timer: its loop runs, or the machine was suspended."""
-        self._ping_pending = False
-        self.look_at = time.monotonic() + self._answer_timeout / 2
-
-    def serve(self) -> None:
-        """Make it accept connections."""
-        self._serves_since = time.monotonic()
-        self.send(Serve())
-
-    def leave(self) -> None:
-        """Make it finish its requests and end, since another engine accepts in its place."""
-        self.is_leaving = True
-        self._set_kill_time()
-        self.send(Leave())
-        if not self.talks:
-            self.child.signal(signal.SIGTERM)
-
-    def stop(self, *, hurry: bool) -> None:
-        """Make it end with the service."""
-        self._set_kill_time()
-        if self.is_ready:
-            self.send(Stop(hurry))
-        if not self.is_ready or not self.talks:  # it cannot receive the message
-            self.child.signal(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """Kill it, because it has not ended in time."""
-        self.kill_at = None
-        self.child.kill()
-
-    def _set_kill_time(self) -> None:
-        if self.kill_at is None:
-            self.kill_at = time.monotonic() + self._stop_timeout
-
-    def messages(self) -> Iterator[Message]:
-        """Its messages."""
-        while self.talks:
-            try:
-                received = receive(self.control)
-            except BlockingIOError:
-                return
-            except OSError:
-                received = None
-            if received is None:
-                self.talks = False
-                return
-            if received.message is not None:
-                yield received.message
-
-    def send(self, message: Message, *fds: int) -> None:
-        """Send a message. The caller keeps the descriptors."""
-        if not self.talks:
-            return
-        try:
-            send(self.control, message, fds)
-        except OSError as error:
-            self.talks = False
-            if not isinstance(error, ConnectionError):  # it does not read, but has not closed it
-                _log.error("a message to the engine cannot be sent, and it is killed: %s", error)
-                self.child.kill()
-
-    def close(self) -> None:
-        """Close the socket."""
-        self.talks = False
-        self.control.close()
-
-
-class EngineSlot:
-    """One engine's sockets, processes and restart history.
-
-    Args:
-        engine_id: of its first process.
-        listeners: its own sockets; a Unix socket belongs to every slot.
-
-    Attributes:
-        name: for people.
-        processes: its running processes.
-        start_at: when the next process is started; None if none is due.
-        given_up: it is not restarted any more.
-    """
-
-    def __init__(self, engine_id: EngineId, listeners: Sequence[socket.socket]) -> None:
-        self.listeners = tuple(listeners)
-        self.processes: list[EngineProcess] = []
-        self.start_at: float | None = None
-        self.given_up = False
-        self.name = engine_id.name or "the engine"
-        self._next_id = engine_id
-        self._restarts = Restarts()
-
-    @property
-    def starting(self) -> EngineProcess | None:
-        """The process that is not ready yet."""
-        return next((each for each in self.processes if not each.is_ready), None)
-
-    @property
-    def serving(self) -> EngineProcess | None:
-        """The process that serves, or could."""
-        ready = (each for each in self.processes if each.is_ready and not each.is_leaving)
-        return next(ready, None)
-
-    def next_id(self) -> EngineId:
-        """The id of the next process."""
-        engine_id = self._next_id
-        self._next_id = replace(engine_id, generation=engine_id.generation + 1)
-        return engine_id
-
-    def plan_restart(self, died: EngineProcess | None) -> bool:
-        """Set ``start_at``; returns False if it is not to be restarted.
-
-        Args:
-            died: None if the fork failed.
-        """
-        now = time.monotonic()
-        worked = died is not None and died.has_served(WITHIN)
-        wait = self._restarts.died(now, had_worked=worked)
-        self.start_at = None if wait is None else now + wait
-        return wait is not None
-
-    def give_up(self, others: Collection[EngineSlot]) -> None:
-        """Close its sockets, to which the system would otherwise assign connections."""
-        self.given_up = True
-        shared = {each for other in others for each in other.listeners}
-        for listener in self.listeners:
-            if listener not in shared:
-                listener.close()
-
-
 EngineMain: TypeAlias = Callable[[EngineId, socket.socket], int]
 WorkerMain: TypeAlias = Callable[[EngineId, OpSource, int, socket.socket], int]
 
 _GIVEN_UP: Final = 1
 _LONGEST_WAIT: Final = 3600.0  # the system limits timeouts
-_SUSPENDED: Final = 1.0  # seconds by which a wait is late after a suspension; a guess
-_LAST_WAIT: Final = 5.0  # seconds for killed children; a guess at the cleanup of a driver
+_SUSPENDED: Final = 1.0  # seconds by which a wait is late after a suspension only
+_LAST_WAIT: Final = 5.0  # seconds for killed children, whose end a driver may delay
 
 
 class Supervisor:
@@ -343,7 +143,9 @@ class Supervisor:
 
     @property
     def descriptions(self) -> list[Description]:
-        """The versions that an engine serves which starts now; see ``VersionTable``."""
+        """The versions that an engine which starts now is to serve, besides those of graphs that
+        were never changed.
+        """
         return self._versions.descriptions
 
     def run(self, signals: StopSignals) -> int:
@@ -391,40 +193,20 @@ class Supervisor:
 
     def _step(self) -> None:
         """Wait for the next event, and handle all pending ones."""
-        wake_up = partial(self._woken.recv, 4096)
-        waiting: dict[int, Callable[[], object]] = {self._woken.fileno(): wake_up}
+        handlers = self._handlers()
         poll = select.poll()
-        poll.register(self._woken, select.POLLIN)
-        for slot in self._slots:
-            for engine in slot.processes:
-                if engine.talks:
-                    poll.register(engine.control, select.POLLIN)
-                    waiting[engine.control.fileno()] = partial(self._receive, slot, engine)
-                poll.register(engine.child.pidfd, select.POLLIN)
-                waiting[engine.child.pidfd] = partial(self._engine_died, slot, engine)
-        for worker, engine in self._workers.values():
-            poll.register(worker.pidfd, select.POLLIN)
-            waiting[worker.pidfd] = partial(self._worker_died, worker, engine)
+        for fd in handlers:
+            poll.register(fd, select.POLLIN)
         left = self._time_left()
         began = time.monotonic()
         for fd, _ in poll.poll(left):
-            waiting[fd]()
+            handlers[fd]()
         self._forward_signals()
-        now = time.monotonic()
-        if now > began + left / 1000 + _SUSPENDED:  # the engines may have been suspended, too
+        if time.monotonic() > began + left / 1000 + _SUSPENDED:
             for engine in self._processes():
-                if engine.is_ready:
-                    engine.answered()
-        for engine in self._processes():
-            if not engine.look(now):
-                engine.failure = f"its loop has not answered for {self._answer_timeout:g} s"
-                _log.error("%s (pid %d) is killed: %s", engine.child.name, engine.child.pid,
-                           engine.failure)  # fmt: skip
-                engine.kill()
-                engine.look_at = math.inf
-            if engine.kill_at is not None and time.monotonic() >= engine.kill_at:
-                _log.error("%s does not end, and is killed", engine.child.name)
-                engine.kill()
+                if engine.is_ready:  # it may have been suspended, too
+                    engine.postpone_check()
+        self._kill_late()
         for slot in self._slots:
             if slot.start_at is not None and time.monotonic() >= slot.start_at:
                 self._restart(slot)
@@ -432,11 +214,38 @@ class Supervisor:
         self._replace_next()
         self._reaper.reap({*self._workers, *(each.child.pid for each in self._processes())})
 
+    def _handlers(self) -> dict[int, Callable[[], object]]:
+        """The descriptors that become readable with an event, and what handles it."""
+        handlers: dict[int, Callable[[], object]] = {
+            self._woken.fileno(): partial(self._woken.recv, 4096)
+        }
+        for slot in self._slots:
+            for engine in slot.processes:
+                if engine.is_connected:
+                    handlers[engine.control.fileno()] = partial(self._receive, slot, engine)
+                handlers[engine.child.pidfd] = partial(self._engine_died, slot, engine)
+        for worker, engine in self._workers.values():
+            handlers[worker.pidfd] = partial(self._worker_died, worker, engine)
+        return handlers
+
+    def _kill_late(self) -> None:
+        """Kill engines that do not answer, or do not end, in time."""
+        now = time.monotonic()
+        for engine in self._processes():
+            name, pid = engine.child.name, engine.child.pid
+            if not engine.check(now):
+                engine.failure = f"its loop has not answered for {self._answer_timeout:g} s"
+                _log.error("%s (pid %d) is killed: %s", name, pid, engine.failure)
+                engine.kill()
+            if engine.kill_at is not None and now >= engine.kill_at:
+                _log.error("%s does not end, and is killed", name)
+                engine.kill()
+
     def _time_left(self) -> float:
         """Milliseconds until the next timer."""
         times = [slot.start_at for slot in self._slots]
         times.append(self._queries.due)
-        times += [at for each in self._processes() for at in (each.kill_at, each.look_at)]
+        times += [at for each in self._processes() for at in (each.kill_at, each.check_at)]
         first = min((each for each in times if each is not None), default=math.inf)
         first = min(max(0.0, first - time.monotonic()), self._reaper.poll_interval, _LONGEST_WAIT)
         return first * 1000 + 1
@@ -468,7 +277,8 @@ class Supervisor:
                 ours.setblocking(False)
                 child = fork(
                     slot.name, partial(self._engine_main, engine_id, theirs),
-                    partial(self._leave, ours, *others), stoppable=True, spawns=self._spawns,
+                    partial(self._close_siblings, ours, *others), stoppable=True,
+                    spawns=self._spawns,
                 )  # fmt: skip
                 undo.pop_all()
         except OSError as error:
@@ -528,7 +338,7 @@ class Supervisor:
 
     def _handle(self, slot: EngineSlot, engine: EngineProcess, message: Message) -> None:
         if engine.is_ready:
-            engine.answered()
+            engine.postpone_check()
         match message:
             case Ready(lines):
                 self._engine_ready(slot, engine, lines)
@@ -570,7 +380,7 @@ class Supervisor:
     def _engine_ready(self, slot: EngineSlot, engine: EngineProcess, lines: Sequence[str]) -> None:
         predecessor = slot.serving
         engine.is_ready = True
-        engine.answered()
+        engine.postpone_check()
         if self._stops:
             engine.stop(hurry=self._stops > 1)
         elif engine.epoch != self._versions.epoch:
@@ -651,15 +461,15 @@ class Supervisor:
             with ours, theirs:
                 engine_id, source = engine.engine_id, wanted.source
                 main = partial(self._worker_main, engine_id, source, wanted.index, theirs)
-                leave = partial(self._leave, ours, *listeners)
-                child = fork(f"{source.label}|{wanted.index}", main, leave, stoppable=False,
+                close = partial(self._close_siblings, ours, *listeners)
+                child = fork(f"{source.label}|{wanted.index}", main, close, stoppable=False,
                              spawns=self._spawns)  # fmt: skip
                 self._workers[child.pid] = child, engine
                 engine.send(Forked(wanted.number, child.pid), ours.fileno(), child.pidfd)
         except (OSError, StartupError) as error:
             engine.send(Refused(wanted.number, str(error)))
 
-    def _leave(self, *others: socket.socket) -> None:
+    def _close_siblings(self, *others: socket.socket) -> None:
         """For a child: close the descriptors of the supervisor and the siblings."""
         restore_hangup()
         for each in (self._woken, self._waker, *others):

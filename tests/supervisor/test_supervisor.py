@@ -187,12 +187,12 @@ async def serve(zygote):
     zygote.ready()
     os._exit(3)
 
-import penstock.supervisor.supervisor
+import penstock.supervisor.engine_slot
 class Patient:
     def died(self, now, *, had_worked):
         say("waits")
         return 3600.0
-penstock.supervisor.supervisor.Restarts = Patient
+penstock.supervisor.engine_slot.Restarts = Patient
 """
     with run(tmp_path, script) as service:
         service.expect("waits")

@@ -196,13 +196,13 @@ async def serve(zygote):
         connection, _ = shared[0].accept()
         connection.close()
 
-import penstock.supervisor.supervisor
+import penstock.supervisor.engine_slot
 class Fixed:
     deaths = 0
     def died(self, now, *, had_worked):
         self.deaths += 1
         return 0.0 if self.deaths < 3 else None
-penstock.supervisor.supervisor.Restarts = Fixed
+penstock.supervisor.engine_slot.Restarts = Fixed
 """
     with run(tmp_path, script) as service:
         ports = [service.expect("pid")[1:] for _ in range(2)]
@@ -220,11 +220,11 @@ penstock.supervisor.supervisor.Restarts = Fixed
 
 def test_killed_engines_leave_no_descriptor_in_the_supervisor(tmp_path: Path) -> None:
     script = """
-import penstock.supervisor.supervisor
+import penstock.supervisor.engine_slot
 class Fixed:
     def died(self, now, *, had_worked):
         return 0.0
-penstock.supervisor.supervisor.Restarts = Fixed
+penstock.supervisor.engine_slot.Restarts = Fixed
 """
     with run(tmp_path, OBEDIENT + script) as service:
         engines = all_serve(service)
