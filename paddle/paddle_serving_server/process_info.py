@@ -41,7 +41,7 @@ def recorded(ports: Iterable[int | None], model: str) -> Iterator[None]:
 
     If the file cannot be written, a warning is logged.
     """
-    from penstock.service.processes import spawned_role
+    from penstock.service.role import spawned_role
 
     if flags.only_defines() or flags.current().check_only or spawned_role() is not None:
         yield

@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import sys
-import threading
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -32,23 +29,22 @@ from penstock.executors.probing import VERIFYING
 from penstock.executors.processes.spawner import Spawner
 from penstock.executors.remote import Outgoing, passed_on
 from penstock.executors.work import BoundOp
-from penstock.executors.workers.pool import LOG_AFTER
 from penstock.graph.dag import REQUEST
 from penstock.instrument import Instrument, Instruments
 from penstock.ops.ends import Ends
 from penstock.ops.ensemble import SEPARATOR, Ensemble
-from penstock.ops.functions import plain_result
-from penstock.ops.hooks import bind, overrides
+from penstock.ops.hooks import overrides
 from penstock.ops.op import Op
 from penstock.ops.short import Model as ModelOp
 from penstock.ops.short import sources_of
-from penstock.runtimes.local_service import LocalPredictor
 from penstock.runtimes.model import Model
 from penstock.runtimes.model_input import can_take
 from penstock.service.batches import batch_key_of, batched, batching_of, sized, sizing_of
 from penstock.service.blueprint import Blueprint, Deployment, supervision_of
+from penstock.service.bound_ops import bound_ops, init, prepare
 from penstock.service.listening import key_of
 from penstock.service.models import (
+    OPENING,
     model_report,
     open_model,
     remote_conf,
@@ -56,7 +52,7 @@ from penstock.service.models import (
     signature_of,
 )
 from penstock.service.program import opening_of, rerun_problem
-from penstock.supervisor.child_processes import end_now
+from penstock.service.start_watch import watched
 from penstock.tensor import Signature, TensorSpec, specs_of
 
 _log = logging.getLogger(__name__)
@@ -65,9 +61,6 @@ _HOLDS_GIL: Final = (
     "its model's library keeps Python's global lock while it runs, and everything else in this"
     " process waits; executor: process avoids that"
 )
-
-
-_OPENS: Final = "its model is being opened"
 
 Watched: TypeAlias = Callable[[str, str], AbstractContextManager[None]]
 
@@ -104,9 +97,7 @@ class LoadedDeployment:
 
     @property
     def batching_lines(self) -> list[str]:
-        """A line of text about each op with a model for which batches are configured: how it is
-        batched, and why.
-        """
+        """The lines of all graphs."""
         return [line for graph in self.graphs for line in graph.batching_lines]
 
     @property
@@ -191,13 +182,13 @@ class LoadedGraph:
             if options.executor.opens_here:
                 here.append(op)
                 entry = blueprint.config.op.get(op.name)
-                with watched(label, _OPENS):
+                with watched(label, OPENING):
                     model = open_model(op, options, entry, deployment.engine_id.card())
                 with watched(label, VERIFYING):
                     batching = batching_of(op, options, model)
                 inputs = () if model is None else model.inputs
                 options = batched(sized(op, options, inputs), batching)
-                _prepare(op, options, model)
+                prepare(op, options, model)
                 if batching.warning is not None:
                     notes[f"op {label!r}: {batching.warning}"] = None
             if model is not None:
@@ -227,7 +218,7 @@ class LoadedGraph:
             StartupError: with the original exception as its cause.
         """
         ops = self.blueprint.graph.ops
-        self._workers = [*map(_workers, ops, self.options, self._models)]
+        self._workers = [*map(bound_ops, ops, self.options, self._models)]
 
     def check_started(self, graph: ServedGraph) -> None:
         """The same check as of ``__init__``, with the models that worker processes have opened.
@@ -268,7 +259,9 @@ class LoadedGraph:
 
     @property
     def batching_lines(self) -> list[str]:
-        """See LoadedDeployment."""
+        """A line of text about each op with a model for which batches are configured: how it is
+        batched, and why.
+        """
         return [
             f"op {options.label} is {batching}"
             + (f"; {batching.warning}" if batching.by and batching.warning else "")
@@ -483,97 +476,6 @@ def _loaded_by_workers(executor: Executor) -> dict[str, Any] | None:
     return next((each["model"] for each in executor.loaded if each and each.get("model")), None)
 
 
-def bound_op(
-    blueprint: Blueprint,
-    at: int,
-    index: int,
-    turn: int,
-    step: Callable[[str], None],
-    *,
-    label: str,
-    decides: bool,
-) -> tuple[BoundOp, Batching | None, tuple[str, ...]]:
-    """A worker process's op, with its model open and ``init_op`` finished; how its requests are
-    batched; and notes for the operator.
-
-    Args:
-        blueprint: its graph.
-        at: the op's index.
-        index: the worker's number.
-        turn: see ``EngineId.card``.
-        step: called with a text at the begin of each step.
-        label: the op's label.
-        decides: whether this worker decides how requests are batched; otherwise it will be told.
-
-    Raises:
-        StartupError: with the original exception as its cause.
-    """
-    op, options = blueprint.graph.ops[at], blueprint.options[at]
-    entry = blueprint.config.op.get(op.name)
-    step(_OPENS)
-    model = open_model(op, options, entry, turn, alone=True)
-    options = replace(options, label=label)
-    batching = None
-    notes = () if model is None else model.notes
-    if decides:
-        step(VERIFYING)
-        batching = batching_of(op, options, model)
-        notes = (*notes, *([batching.warning] if batching.warning else []))
-    options = sized(op, options, () if model is None else model.inputs)
-    if batching is not None:
-        options = batched(options, batching)
-    _prepare(op, options, model)
-    op.concurrency_idx = index
-    step(f"its {op.hook_name('init_op')} runs")
-    init(op)
-    return BoundOp(op, model, options, index), batching, notes
-
-
-def _prepare(op: Op, options: OpOptions, model: Model | None) -> None:
-    if model is not None:
-        op.client = LocalPredictor(model)
-    op.fetch_list = None if options.fetch_list is None else list(options.fetch_list)
-    op.shared_outputs = options.shared_outputs  # type: ignore[misc]  # of this op, not of its class
-
-
-def init(op: Op) -> None:
-    """Run its ``init_op``.
-
-    Raises:
-        StartupError: with the original exception as its cause.
-    """
-    with _start_errors(op):
-        plain_result(bind(op, "init_op")(), "init_op")
-
-
-@contextmanager
-def _start_errors(op: Op) -> Iterator[None]:
-    try:
-        yield
-    except StartupError:
-        raise
-    except (Exception, SystemExit) as error:
-        # Not its repr, which for an OSError lacks the file.
-        what = "".join(traceback.format_exception_only(error)).strip()
-        hook = op.hook_name("init_op")
-        raise StartupError(f"op {op.name!r}: {hook} failed: {what}") from error
-
-
-def _workers(op: Op, options: OpOptions, model: Model | None) -> list[BoundOp]:
-    """A copy of the op for each worker in this process."""
-    if not options.executor.opens_here:
-        return []
-    workers = [BoundOp(op, model, options)]
-    for index in range(1, 1 if options.executor.one_worker else options.concurrency):
-        own = None if model is None else model.clone()
-        with _start_errors(op):  # each worker creates an object of a class
-            bound = BoundOp(op, own, options, index)
-        if own is not None:
-            bound.op.client = LocalPredictor(own)
-        workers.append(bound)
-    return workers
-
-
 def load(deployment: Deployment) -> LoadedDeployment:
     """Open and initialise the deployment. A slow model or ``init_op`` is logged; if it exceeds
     ``start_timeout``, the process is ended.
@@ -581,39 +483,4 @@ def load(deployment: Deployment) -> LoadedDeployment:
     Raises:
         StartupError: a model or an ``init_op`` failed.
     """
-    return LoadedDeployment(deployment, partial(_watched, deployment.config.start_timeout or None))
-
-
-@contextmanager
-def _watched(limit: float | None, op: str, doing: str) -> Iterator[None]:
-    """A step of the start, which is logged if it takes long.
-
-    Args:
-        limit: seconds after which the process is ended; None is no limit.
-        op: the op's name.
-        doing: the step, as text.
-    """
-    thread = threading.get_ident()
-
-    def warn() -> None:
-        _log.warning("op %s has not become ready for %.0f s: %s", op, LOG_AFTER, doing)
-
-    def end() -> None:
-        stack = "".join(traceback.format_stack(sys._current_frames()[thread]))
-        text = "op %r was not ready within %g s (start_timeout): %s; the process is ended:\n%s"
-        _log.critical(text, op, limit, doing, stack)
-        logging.shutdown()
-        end_now(1)
-
-    timers = [threading.Timer(LOG_AFTER, warn)]
-    if limit is not None:
-        timers.append(threading.Timer(limit, end))
-    for timer in timers:
-        timer.name, timer.daemon = "start", True
-        timer.start()
-    try:
-        yield
-    finally:
-        for timer in timers:
-            timer.cancel()
-            timer.join()
+    return LoadedDeployment(deployment, partial(watched, deployment.config.start_timeout or None))

@@ -15,7 +15,7 @@ from penstock.errors import HookError, StartupError
 from penstock.executors.external.program import WorkerProgram
 from penstock.executors.work import BoundOp, WorkOptions
 from penstock.ops.hooks import is_coroutine
-from penstock.service.build import init
+from penstock.service.bound_ops import init
 from penstock.typed.decoded import DECODED
 from penstock.typed.op import TypedOp
 

@@ -28,6 +28,9 @@ from penstock.tensor import Signature, TensorSpec, described
 
 _Source: TypeAlias = LocalServiceHandler | ModelOptions
 
+OPENING: Final = "its model is being opened"
+"""A step of a start, in messages."""
+
 _SHOWN: Final = 8  # inputs, or outputs, of a model
 _SHOWN_LENGTH: Final = 64  # of their names
 _CPU: Final = 0  # as device_type

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from typing import NoReturn
 
 from penstock.door.listeners import is_loopback
 from penstock.errors import StartupError
@@ -34,12 +35,11 @@ from penstock.service.listening import (
     listen_on_all,
     raise_descriptor_limit,
 )
-from penstock.service.loop import (
-    run_on_a_loop,
-)
+from penstock.service.loop import run_on_a_loop
 from penstock.service.model_keys import send_keys
 from penstock.service.numpy_compat import restore_numpy
-from penstock.service.processes import Processes, log_options, spawned_role
+from penstock.service.processes import Processes, log_options
+from penstock.service.role import Role, spawned_role
 from penstock.service.serving import import_otel
 from penstock.supervisor.signals import (
     Stopped,
@@ -65,47 +65,71 @@ def run_deployment(deployment: Deployment) -> None:
         StartupError: the service cannot start; nothing is left running.
     """
     now = flags.current()
+    number = len(now.served)
     now.served.append(" and ".join(graph.called for graph in deployment.graphs))
     if deployment.config.otel:
         import_otel()
     restored = restore_numpy() if deployment.legacy else None
     if now.check_only:
-        loaded = load(deployment.in_threads()) if now.opens else None
-        now.reports += check_reports(deployment, None if loaded is None else loaded.options)
-        now.reports += [] if loaded is None else loaded.batching_lines
+        now.reports += _checked(deployment, opens=now.opens)
         return
     if threading.current_thread() is not threading.main_thread():
         raise StartupError("a service must run in the main thread, which takes the signals")
-    number = len(now.served) - 1
     deployment = replace(deployment, service=number)
     role = spawned_role()
-    if role is not None:
-        if role.service == number:
-            deployment = op_servers.found(deployment)
-            if role.source is None:
-                deployment = send_keys(deployment)
-            tls = None if role.source is not None else tls_of(deployment.config)
-            serve = partial(_serve, tls)
-            kept = dict(role.kept)
-            processes = Processes(deployment=deployment, number=number, serve=serve, kept=kept)
-            processes.run_role(role)
-        return  # this process runs a later service of the script
-    options = log_options(deployment.config)
+    if role is None:
+        _run_service(deployment, number, restored)
+    elif role.service == number:  # else this process runs a later service of the script
+        _run_role(deployment, role)
+
+
+def _checked(deployment: Deployment, *, opens: bool) -> list[str]:
+    """The reports of ``penstock check``; with ``opens`` those of the opened models, too."""
+    if not opens:
+        return check_reports(deployment, None)
+    loaded = load(deployment.in_threads())
+    return [*check_reports(deployment, loaded.options), *loaded.batching_lines]
+
+
+def _run_role(deployment: Deployment, role: Role) -> NoReturn:
+    """Run one process of a service, which runs the script again, and exit."""
+    deployment = op_servers.found(deployment)
+    tls = None
+    if role.source is None:  # an engine
+        deployment = send_keys(deployment)
+        tls = tls_of(deployment.config)
+    processes = Processes(
+        deployment=deployment,
+        number=role.service,
+        serve=partial(_serve, tls),
+        kept=dict(role.kept),
+    )
+    processes.run_role(role)
+
+
+def _run_service(deployment: Deployment, number: int, note: str | None) -> None:
+    """Run the service in the process of its script.
+
+    Args:
+        deployment: what is served.
+        number: how many services the script ran before.
+        note: is logged first.
+    """
     process = Process(deployment.config, True, {})
     with (
         instruments_in(process, deployment.instruments),
-        logging_to_stderr(options, at_once=deployment.is_supervised),
+        logging_to_stderr(log_options(deployment.config), at_once=deployment.is_supervised),
     ):
-        if restored is not None:
-            _log.info("%s", restored)
+        if note is not None:
+            _log.info("%s", note)
         for warning in (*deployment.warnings, raise_descriptor_limit(deployment.processes)):
             if warning is not None:
                 _log.warning("%s", warning)
         try:
             with signals_stop_the_start() as signals, ExitStack() as stack:
                 # A supervisor, which starts later, can replace processes; nothing else can.
-                supervised = deployment.is_supervised
-                stack.enter_context(on_hangup((lambda: None) if supervised else cannot_replace))
+                on_hup = (lambda: None) if deployment.is_supervised else cannot_replace
+                stack.enter_context(on_hangup(on_hup))
                 tls = tls_of(deployment.config)
                 deployment = op_servers.start(send_keys(deployment), stack)
                 sockets = bind_worker_sockets(deployment, stack)

@@ -27,7 +27,7 @@ import numpy as np
 
 import penstock.executors.processes.executor
 import penstock.executors.processes.worker
-import penstock.service.processes
+import penstock.service.worker_process
 from penstock import Op, WebService, run
 from tests.kit.record import recorder
 
@@ -220,7 +220,7 @@ def set_limits():
     answer = os.environ.get("FAULTS_ANSWER_BYTES")
     if answer is not None:
         penstock.executors.processes.worker.ANSWER_BYTES = int(answer)
-        penstock.service.processes.ANSWER_BYTES = int(answer)
+        penstock.service.worker_process.ANSWER_BYTES = int(answer)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,8 @@ from penstock import LocalServiceHandler, Op, RequestOp, ResponseOp
 from penstock.errors import ConfigError, ModelError, StartupError
 from penstock.ops.short import Model
 from penstock.service.blueprint import deploy
-from penstock.service.build import LoadedDeployment, init, load
+from penstock.service.bound_ops import init
+from penstock.service.build import LoadedDeployment, load
 from penstock.typed.op import TypedOp
 from tests.kit.onnx_models import save, scale
 from tests.service.in_process import blueprint_of, root, service_of

@@ -14,7 +14,8 @@ import psutil
 import pytest
 
 from penstock.errors import StartupError
-from penstock.service import processes, program
+from penstock.service import program
+from penstock.service.role import spawned_role
 from tests.service.scripts import PENSTOCK, PYTHON, post, script, until
 from tests.services.process import ServiceProcess, running
 
@@ -166,7 +167,7 @@ def test_another_process_s_role_in_the_environment_is_ignored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("_PENSTOCK_ROLE", role(os.getppid()))
-    assert processes.spawned_role() is None
+    assert spawned_role() is None
 
 
 @pytest.mark.parametrize(
@@ -177,7 +178,7 @@ def test_an_invalid_role_in_the_environment_is_refused(
 ) -> None:
     monkeypatch.setenv("_PENSTOCK_ROLE", text)
     with pytest.raises(StartupError, match="is set by the service itself"):
-        processes.spawned_role()
+        spawned_role()
 
 
 def test_a_notebook_cannot_be_run_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from penstock.ops.ends import RequestOp
 from penstock.ops.op import Op
-from penstock.service import build
+from penstock.service import start_watch
 from penstock.service.blueprint import deploy
 from penstock.service.build import load
 from tests.service.in_process import blueprint_of
@@ -48,14 +48,14 @@ def nothing_remains(caplog: pytest.LogCaptureFixture) -> Any:
 def test_a_slow_start_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(build, "LOG_AFTER", 0.2)
+    monkeypatch.setattr(start_watch, "LOG_AFTER", 0.2)
     logged = threading.Event()
 
     class LoggedHandler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             logged.set()
 
-    log = logging.getLogger("penstock.service.build")
+    log = logging.getLogger("penstock.service.start_watch")
     handler = LoggedHandler()
     log.addHandler(handler)
     try:
