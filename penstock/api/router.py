@@ -44,7 +44,6 @@ _BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _BAD_SEGMENT = re.compile(r"[/\\\x00-\x1f\x7f]")
 _OF_PAGES = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
 """The methods that a page can call."""
-_METHODS = frozenset((*_OF_PAGES, "CONNECT", "OPTIONS", "TRACE"))
 
 
 class Target:
@@ -287,8 +286,6 @@ class Router:
     def _not_served(self, head: RequestHead, target: Target) -> HttpReply:
         """There is no route for the path, or for its method."""
         route, values = next(iter(target.http.values()), (None, ()))
-        if head.method not in _METHODS and (route is None or head.path not in self._static):
-            return self._refusal_below(head.path)(400, "unknown method")
         if route is not None and (route.there is None or route.there(values)):
             if head.method == "OPTIONS":
                 return _options(target.http)
@@ -324,8 +321,6 @@ class Router:
         """Match a path that is not cached with the routes."""
         path = head.path
         target = Target()
-        if head.method not in _METHODS:
-            return target
         segments = path.split(b"/")
         if _BAD_ESCAPE.search(path):
             any_values: list[str | None] = [""] * (len(segments) - 1)

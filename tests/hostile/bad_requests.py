@@ -74,7 +74,8 @@ HTTP = [
         )
         for bad in BAD_REQUESTS
     ],
-    Bad(rule="BREW", data=b"BREW / HTTP/1.1\r\nHost: localhost\r\n\r\n", status=400),
+    _line(b"BREW /uci/prediction HTTP/1.1", 405),
+    _line(b"BREW / HTTP/1.1", 404),
     _line(b"GET /uci/prediction HTTP/1.1", 405),
     _line(b"POST /livez HTTP/1.1", 405),
     *[
