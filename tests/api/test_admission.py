@@ -32,11 +32,11 @@ from penstock.tensor import Signature, TensorSpec
 from penstock.testing.clock import ManualClock
 from penstock.testing.executor import FakeExecutor
 from tests.api.recorded_exchange import RecordedExchange, grpc_head
-from tests.door.site import Site
 from tests.graph.test_dag import plan_of
 from tests.kit import baidu_std, http1
 from tests.kit.frames import message
 from tests.kit.http2 import call, linked
+from tests.services.door import Site
 
 SIZE = 1 << 20
 

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.api import body as body_module
 from penstock.api.body import PartialBody
-from tests.api.resident import memory, peak_memory, reset_peak_memory
+from tests.kit.usage import memory, peak_memory, reset_peak_memory
 
 
 @pytest.mark.parametrize("size", [1, 100, 4096, 100_000])

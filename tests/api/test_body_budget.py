@@ -20,7 +20,7 @@ from penstock.door.budget import ByteBudget
 from penstock.protocols.heads import RequestHead
 from penstock.protocols.pb import Request, Tensor
 from tests.api.recorded_exchange import HeldProtocol, RecordedExchange, grpc_head, post
-from tests.api.resident import memory, peak_memory, reset_peak_memory
+from tests.kit.usage import memory, peak_memory, reset_peak_memory
 
 SIZE = 40_000_000
 """The approximate size of a body: blocks of this size have their own memory, which is freed with

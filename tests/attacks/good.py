@@ -89,7 +89,7 @@ def http(port: int) -> Iterator[Callable[[str], bool]]:
     connection.socket.settimeout(TIMEOUT)
 
     def call(nonce: str) -> bool:
-        connection.send(request(pairs(x=nonce), target=b"/attacked/prediction"))
+        connection.send(request(pairs(x=nonce), target=b"/echo/prediction"))
         reply = connection.reply()
         return bool(reply.status == 200 and reply.json()["value"] == [nonce])
 

@@ -11,16 +11,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 from tests.attacks.good import ROOT, Figures, Good, good
 from tests.kit import http2
 from tests.kit.http1 import ask, pairs
-from tests.services.process import ServiceProcess, running
+from tests.kit.usage import memory, peak_memory, reset_peak_memory, resources
+from tests.services.process import ECHO, ServiceProcess, running
 
-SCRIPT = Path(__file__).with_name("service.py")
 KINDS = ("http", "grpc")
 MIB = 1 << 20
 
@@ -95,29 +94,10 @@ class Target:
         self.port = server.http_port
         self._clients = clients
 
-    def memory(self, line: str = "VmRSS") -> int:
-        """Bytes, from the process's ``/proc`` status."""
-        for text in Path(f"/proc/{self.server.pid}/status").read_text().splitlines():
-            if text.startswith(line + ":"):
-                return int(text.split()[1]) * 1024
-        raise AssertionError(f"no {line}")
-
-    def forget_peak(self) -> None:
-        """Reset ``VmHWM``."""
-        Path(f"/proc/{self.server.pid}/clear_refs").write_text("5")
-
-    def resources(self) -> dict[str, int]:
-        """Threads and open descriptors."""
-        process = Path(f"/proc/{self.server.pid}")
-        return {
-            "threads": len(os.listdir(process / "task")),
-            "fds": len(os.listdir(process / "fd")),
-        }
-
     def check_good(self) -> None:
         """Check that a good request is answered over both protocols, each on a new connection."""
         nonce = str(time.monotonic_ns())
-        reply = ask(self.port, pairs(x=nonce), target=b"/attacked/prediction")
+        reply = ask(self.port, pairs(x=nonce), target=b"/echo/prediction")
         assert reply.status == 200, reply
         assert reply.json()["value"] == [nonce]
         http2.check_good(self.server.rpc_port)
@@ -132,15 +112,15 @@ class Target:
     def _pair(self, attack: Attack, seconds: float, outcome: Outcome) -> None:
         alone = self._good_beside(seconds, lambda: None)
         self.check_good()
-        before = self.resources()
-        outcome.base = outcome.base or self.memory()
-        self.forget_peak()
+        before = resources(self.server.pid)
+        outcome.base = outcome.base or memory(self.server.pid)
+        reset_peak_memory(self.server.pid)
         answers: list[Counter[str]] = []
         attacked = self._good_beside(
             seconds, lambda: answers.append(attack.run(self.port, time.monotonic() + seconds))
         )
         outcome.received += answers[0]
-        outcome.grown = max(outcome.grown, self.memory("VmHWM") - outcome.base)
+        outcome.grown = max(outcome.grown, peak_memory(self.server.pid) - outcome.base)
         for kind in KINDS:
             one, other = alone[kind], attacked[kind]
             outcome.pairs[kind].append(Pair(alone=one.p99, attacked=other.p99))
@@ -168,8 +148,8 @@ class Target:
         """The resources above those before; waits some time until there are none."""
         deadline = time.monotonic() + 5.0
         while True:
-            now = self.resources()
-            spare = {"threads": LATE_THREADS, "fds": 0}
+            now = resources(self.server.pid)
+            spare = {"threads": LATE_THREADS, "descriptors": 0, "children": 0}
             more = {kind: now[kind] - before[kind] for kind in now}
             left = {kind: count for kind, count in more.items() if count > spare[kind]}
             if not left or time.monotonic() > deadline:
@@ -191,11 +171,10 @@ def service(
     config: Mapping[str, Any], command: Sequence[str] = (), *, ready: bool = True
 ) -> Iterator[ServiceProcess]:
     """Start the service, without clients."""
-    whole = {"http_port": 0, "rpc_port": 0, "op": {}, **config}
     # The tree of these tests, even where another one is installed.
-    environment = {"ATTACKS_CONFIG": json.dumps(whole), "PYTHONPATH": str(ROOT)}
+    environment = {"ECHO_CONFIG": json.dumps(config), "PYTHONPATH": str(ROOT)}
     before = (*command, sys.executable)
-    with running(SCRIPT, command=before, environment=environment, ready=ready) as server:
+    with running(ECHO, command=before, environment=environment, ready=ready) as server:
         yield server
 
 

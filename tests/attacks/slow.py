@@ -19,7 +19,7 @@ TRICKLE = 0.05
 AFTER = 4.0
 """Seconds after the last byte within which every connection must be answered or closed."""
 
-PATH = "/attacked/prediction"
+PATH = "/echo/prediction"
 
 
 def gather(peers: list[Peer], seconds: float = AFTER) -> Counter[str]:

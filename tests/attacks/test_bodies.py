@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from tests.attacks.site import LATE_THREADS, MIB, Target, target
+from tests.kit.usage import memory, peak_memory, reset_peak_memory, resources
 
 pytestmark = pytest.mark.faults
 
@@ -22,7 +23,7 @@ async def send_body(port: int, *, announced: bool = True) -> str:
     """The kind of the answer, even if it comes before the body's end."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     start = b'{"key":["load"],"value":["'
-    head = b"POST /attacked/prediction HTTP/1.1\r\nHost: localhost\r\n"
+    head = b"POST /echo/prediction HTTP/1.1\r\nHost: localhost\r\n"
     if announced:
         head += b"Content-Length: %d\r\n\r\n" % BODY
     else:
@@ -60,19 +61,20 @@ async def flood(running_target: Target, *, announced: bool) -> Counter[str]:
 @pytest.mark.parametrize("announced", [True, False], ids=["announced", "in one chunk"])
 def test_memory_stays_within_the_budget_for_concurrent_large_bodies(announced: bool) -> None:
     with target({"max_inflight_bytes": BUDGET}) as running_target:
+        pid = running_target.server.pid
         assert (
             asyncio.run(send_body(running_target.port)) == "answered"
         )  # memory used once is part of the base
-        base = running_target.memory()
-        running_target.forget_peak()
-        before = running_target.resources()
+        base = memory(pid)
+        reset_peak_memory(pid)
+        before = resources(pid)
         received = asyncio.run(flood(running_target, announced=announced))
-        grown = running_target.memory("VmHWM") - base
+        grown = peak_memory(pid) - base
         # Chunked bodies have no announced size: all may be refused shortly before their ends.
         assert received["answered"] >= announced, received
         assert received["busy"] >= CLIENTS // 2, received
         assert set(received) == {"answered", "busy"}, received
         assert grown < 1.2 * BUDGET, f"{grown // MIB} MiB, {received}"
         running_target.check_good()
-        assert running_target.resources()["threads"] <= before["threads"] + LATE_THREADS
+        assert resources(pid)["threads"] <= before["threads"] + LATE_THREADS
         print(f"{grown / MIB:.0f} MiB above {base / MIB:.0f}, {received}")

@@ -10,7 +10,7 @@ import pytest
 import uvloop
 
 from penstock.door.door import DoorLimits
-from tests.door.site import Site
+from tests.services.door import Site
 
 
 @pytest.fixture(params=["uvloop", "asyncio"])

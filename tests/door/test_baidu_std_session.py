@@ -10,9 +10,9 @@ import pytest
 
 from penstock.door.baidu_std import BaiduStdSession
 from penstock.protocols.http2 import Http2Limits
-from tests.door.site import QUICK, TIMEOUT, Site
 from tests.kit.baidu_std import Closed, connected, field, frame, request, request_meta
 from tests.kit.http1 import connected as http1
+from tests.services.door import QUICK, TIMEOUT, Site
 
 Opened = Callable[..., Site]
 

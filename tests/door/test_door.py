@@ -16,7 +16,6 @@ import pytest
 from penstock.door import door
 from penstock.door.listeners import bind, port_of
 from penstock.instrument import Instrument, Instruments
-from tests.door.site import QUICK, TIMEOUT, Site
 from tests.door.test_http1_session import check_refusal, chunks, head_of, request
 from tests.kit import baidu_std
 from tests.kit import frames as f
@@ -24,6 +23,7 @@ from tests.kit.certificates import make_certificate
 from tests.kit.http1 import Connection, connected
 from tests.kit.http2 import GRPC, client_of, linked
 from tests.service.scripts import BackgroundCall, until
+from tests.services.door import QUICK, TIMEOUT, Site
 
 Opened = Callable[..., Site]
 

@@ -13,8 +13,8 @@ from email.utils import parsedate_to_datetime
 import pytest
 
 from penstock.door.budget import Reservation
-from tests.door.site import QUICK, TIMEOUT, Site
 from tests.kit.http1 import Connection, Reply, connected
+from tests.services.door import QUICK, TIMEOUT, Site
 
 Opened = Callable[..., Site]
 

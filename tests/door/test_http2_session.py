@@ -13,9 +13,9 @@ import grpc
 import pytest
 
 from penstock.protocols.http2 import Http2Limits
-from tests.door.site import QUICK, TIMEOUT, Site
 from tests.kit import frames as f
 from tests.kit.http2 import Link, linked
+from tests.services.door import QUICK, TIMEOUT, Site
 
 Opened = Callable[..., Site]
 

@@ -16,10 +16,10 @@ from penstock.errors import RequestError
 from penstock.protocols import paddle
 from penstock.protocols.http1 import Http1Limits
 from penstock.protocols.http2 import Http2Limits
-from tests.door.site import Site
 from tests.kit import frames as f
 from tests.kit.http1 import connected, request
 from tests.kit.http2 import METHOD, call, linked
+from tests.services.door import Site
 
 Opened = Callable[..., Site]
 

@@ -14,10 +14,10 @@ from penstock.protocols.heads import RequestHead
 from penstock.protocols.http1 import Http1Connection
 from penstock.protocols.http2 import Http2Connection, Stream
 from penstock.protocols.http2.hpack import FieldDecoder
-from tests.door.site import Site
 from tests.door.test_http1_session import request
 from tests.kit.http1 import connected
 from tests.kit.http2 import linked
+from tests.services.door import Site
 
 Opened = Callable[..., Site]
 OF_CONNECTIONS = (

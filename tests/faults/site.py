@@ -13,11 +13,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import psutil
-
 from penstock.testing import history
 from tests.kit.load import SERVICE, Clients
 from tests.kit.record import recorded
+from tests.kit.usage import resources
 from tests.services.process import ServiceProcess, running
 
 SCRIPT = Path(__file__).parent / "service.py"
@@ -31,14 +30,6 @@ GRAPHS = {
 
 
 MIB = 1 << 20
-
-
-def memory(pid: int, line: str) -> int:
-    """Bytes of memory, from a line of the process's status file."""
-    for text in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if text.startswith(line + ":"):
-            return int(text.split()[1]) * 1024
-    raise AssertionError(f"no {line}")
 
 
 class Call(NamedTuple):
@@ -104,13 +95,8 @@ class Site:
             os.close(pipes[0])
 
     def resources(self) -> dict[str, int]:
-        """Threads and open descriptors."""
-        process = Path(f"/proc/{self.server.pid}")
-        return {
-            "threads": len(os.listdir(process / "task")),
-            "descriptors": len(os.listdir(process / "fd")),
-            "children": len(psutil.Process(self.server.pid).children()),
-        }
+        """Threads, open descriptors and children."""
+        return resources(self.server.pid)
 
     def events(self) -> list[Any]:
         """The engine's events."""

@@ -9,8 +9,9 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.faults.site import MIB, Site, memory, site
+from tests.faults.site import MIB, Site, site
 from tests.kit.load import Answer
+from tests.kit.usage import memory, peak_memory, reset_peak_memory
 
 pytestmark = pytest.mark.faults
 
@@ -49,10 +50,10 @@ async def test_the_engine_makes_one_copy_of_a_large_output(
     async with site(tmp_path, environment=environment, **PROCESSES) as at:
         assert is_complete(await pass_array(at, 1), 1)
         engine = psutil.Process(at.server.pid).children()[0].pid
-        base = memory(engine, "VmRSS")
-        Path(f"/proc/{engine}/clear_refs").write_text("5")  # forget the peak
+        base = memory(engine)
+        reset_peak_memory(engine)
         assert is_complete(await pass_array(at, mebibytes), mebibytes)
-        grown = memory(engine, "VmHWM") - base
+        grown = peak_memory(engine) - base
         assert grown < (2 * mebibytes + 32) * MIB, f"{grown // MIB} MiB"
         at.end()
 

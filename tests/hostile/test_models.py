@@ -42,6 +42,7 @@ from tests.kit import frames as f
 from tests.kit.frames import StreamContent, message
 from tests.kit.http1 import TIMEOUT, Closed, Reply, connected
 from tests.kit.http2 import call, linked
+from tests.kit.usage import peak_memory
 from tests.services.process import ServiceProcess, running
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
@@ -72,22 +73,12 @@ def service(pipe: Path) -> Iterator[ServiceProcess]:
         "PENSTOCK_MAX_INFLIGHT_BYTES": str(BUDGET),
     }
     with running(SCRIPT, environment=environment) as server:
-        before = peak(server)
+        before = peak_memory(server.pid)
         yield server
-        assert peak(server) - before < 4 * BUDGET
+        assert peak_memory(server.pid) - before < 4 * BUDGET
         assert server.stop() == 0
         assert "please report this" not in server.log()
         assert "Traceback" not in server.log()
-
-
-def peak(server: ServiceProcess) -> int:
-    """The process's peak of memory, in bytes."""
-    (line,) = (
-        line
-        for line in Path(f"/proc/{server.pid}/status").read_text().splitlines()
-        if line.startswith("VmHWM:")
-    )
-    return int(line.split()[1]) << 10
 
 
 def check_text(text: str, expected: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -11,10 +12,9 @@ from typing import Any
 
 from tests.kit.certificates import make_certificate
 from tests.peers.front import background
-from tests.services.process import ROOT, ServiceProcess, free_port, running
+from tests.services.process import ECHO, ROOT, ServiceProcess, free_port, running
 
-SCRIPT = Path(__file__).with_name("server.py")
-KINDS = Path(__file__).with_name("kinds.py")
+KINDS = ROOT / "tests/services/grpc_kinds.py"
 PROTO = ROOT / "penstock/protocols/pb/pipeline_service.proto"
 INFERENCE = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
 
@@ -30,7 +30,7 @@ class Site:
         h2c: the same, for HTTP/2 in clear with prior knowledge.
         tls: the HTTP routes and gRPC over TLS, HTTP/2 or HTTP/1.1 as ALPN decides.
         rpc: the pipeline's gRPC in clear.
-        kinds: gRPC of every kind in clear; see ``kinds.py``. In a separate process.
+        kinds: gRPC of every kind in clear, in a process of its own.
         certificate: PEM, for ``localhost`` and 127.0.0.1; self-signed.
         key: PEM.
     """
@@ -61,14 +61,13 @@ def serving(folder: Path) -> Iterator[Site]:
     certificate, key = make_certificate(folder, "DNS:localhost,IP:127.0.0.1")
     kinds, tls = free_port(), free_port()
     environment = {
-        "PEERS_TLS_PORT": str(tls),
-        "PEERS_CERTIFICATE": str(certificate),
-        "PEERS_KEY": str(key),
+        "ECHO_CONFIG": json.dumps({"op": {"echo": {"executor": "inline"}}}),
+        "ECHO_TLS": json.dumps([tls, str(certificate), str(key)]),
         "PENSTOCK_MAX_MESSAGE_BYTES": str(MAX_MESSAGE_BYTES),
         "PENSTOCK_KEEP_ALIVE": "60",
     }
     with ExitStack() as stack:
-        server = stack.enter_context(running(SCRIPT, environment=environment))
+        server = stack.enter_context(running(ECHO, environment=environment))
         command = [sys.executable, str(KINDS), str(kinds)]
         stack.enter_context(background(command, folder / "kinds.log", kinds))
         yield Site(

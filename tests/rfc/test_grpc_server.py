@@ -12,8 +12,8 @@ from tests.kit import frames as f
 from tests.kit.frames import StreamContent, message
 from tests.kit.http1 import TIMEOUT
 from tests.kit.http2 import call
-from tests.rfc.grpc_service import MOST, TEXT, Served, served
 from tests.rfc.sentences import NO_TIME, Sentences, Step
+from tests.services.grpc_methods import MOST, TEXT, Served, served
 
 OK, INVALID_ARGUMENT, DEADLINE_EXCEEDED, NOT_FOUND = 0, 3, 4, 5
 RESOURCE_EXHAUSTED, FAILED_PRECONDITION, ABORTED = 8, 9, 10

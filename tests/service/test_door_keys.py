@@ -25,7 +25,7 @@ from tests.services.process import ServiceProcess
 MESSAGE = encode({"key": ["x"], "value": ["1"]})
 pytestmark = pytest.mark.real
 
-TARGET = b"/attacked/prediction"
+TARGET = b"/echo/prediction"
 
 
 def exchange(link: socket.socket, nonce: str) -> bytes:
@@ -74,7 +74,7 @@ def test_both_ports_serve_tls(tmp_path: Path) -> None:
         assert ask_status(f"https://127.0.0.1:{server.http_port}")["ready"]
         with pytest.raises(NoStatus, match="If the service uses TLS, write https://"):
             ask_status(f"127.0.0.1:{server.http_port}")
-        trusted = {"name": "attacked", "method": "prediction", "log_id": 0, "timeout": 5}
+        trusted = {"name": "echo", "method": "prediction", "log_id": 0, "timeout": 5}
         trusted["ca_file"] = str(certificate)
         for ask, port in ((ask_http, server.http_port), (ask_grpc, server.rpc_port)):
             assert ask(f"https://localhost:{port}", {"x": "12"}, **trusted)["value"] == ["12"]

@@ -27,6 +27,8 @@ from typing import IO
 import psutil
 
 ROOT = Path(__file__).parents[2]
+ECHO = Path(__file__).with_name("echo.py")
+"""The script of the echo service."""
 LOG_TAIL_LINES = 60
 
 # The kernel's ephemeral ports for outgoing connections begin at 32768 (Linux's default), so a port

@@ -92,20 +92,17 @@ class Handlers:
             grpc.encode_metadata(pair for pair in received if pair[0].startswith(prefix))
             for prefix in ("lead-", "trail-")
         )
-        exchange = call.exchange
         if lead:
-            exchange.start(200, (*grpc.HEAD, *lead))
+            call.start(lead)
         if "hold-ms" in fields:
             await self._hold(int(fields["hold-ms"]) / 1000)
         code, text = GrpcCode(int(fields.get("fail", 0))), fields.get("fail-text-bin", b"").decode()
-        if message is not None and code is GrpcCode.OK:
-            if not exchange.started:
-                exchange.start(200, grpc.HEAD)
-            exchange.send(grpc.encode_message(message))
-        if exchange.started:
-            exchange.finish(grpc.trailers(code, text, trail))
+        if code is not GrpcCode.OK:
+            call.fail(code, text, trail)
+        elif message is not None:
+            call.reply(message, trail)
         else:
-            exchange.reply(200, (*grpc.HEAD, *grpc.trailers(code, text, trail)))
+            call.finish(trail)
 
     async def _hold(self, seconds: float) -> None:
         await self._count(b"held")

@@ -1,7 +1,11 @@
-"""The service that external programs call.
+"""An echo service, for clients and attackers that need no more.
 
-It echoes. The answer to ``do=seen`` has the count of each echoed value of ``x`` that begins with
-``count-``, which shows the requests that a proxy in front forwarded.
+``large=N`` is answered with N KiB, ``load`` with its length, and ``do=seen`` with the count of each
+echoed value of ``x`` that begins with ``count-``, which shows the requests that a proxy in front
+forwarded.
+
+Environment: ``ECHO_CONFIG`` is the configuration as JSON. With ``ECHO_TLS``, JSON of a port, a
+certificate and its key, the door has a third listener.
 """
 
 from __future__ import annotations
@@ -18,8 +22,6 @@ from penstock.door.listeners import bind
 from penstock.service import lifecycle
 from penstock.service.door import open_door
 
-CONFIG = {"http_port": 0, "rpc_port": 0, "op": {"echo": {"executor": "inline"}}}
-
 seen: Counter[str] = Counter()
 
 
@@ -32,6 +34,10 @@ class Echo(Op):
 
     def process(self, feed_batch, typical_logid):
         (feed,) = feed_batch
+        if "load" in feed:
+            return {"length": str(len(feed["load"]))}
+        if "large" in feed:
+            return {"x": "x" * (int(feed["large"]) << 10)}
         if feed.get("do") == "seen":
             return {"seen": json.dumps(seen)}
         if str(feed.get("x", "")).startswith("count-"):
@@ -39,28 +45,31 @@ class Echo(Op):
         return feed
 
 
-class Peers(WebService):
+class EchoService(WebService):
     """request -> echo -> response."""
 
     def get_pipeline_response(self, read_op):
-        return Echo(name="echo", input_ops=[read_op])
+        return Echo(name="echo", input_ops=[read_op], concurrency=2)
 
 
 listening: list[asyncio.Task[None]] = []
 
 
 def open_door_with_tls(*arguments: Any) -> Any:
-    """The service's door, with a third listener: the configuration has no keys for TLS yet."""
+    """The service's door, with a third listener: the configuration has TLS for all or for none."""
     door = open_door(*arguments)
+    port, certificate, key = json.loads(os.environ["ECHO_TLS"])
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    tls.load_cert_chain(os.environ["PEERS_CERTIFICATE"], os.environ["PEERS_KEY"])
-    listener = bind("127.0.0.1", int(os.environ["PEERS_TLS_PORT"]), "PEERS_TLS_PORT")
+    tls.load_cert_chain(certificate, key)
+    listener = bind("127.0.0.1", port, "ECHO_TLS")
     listening.append(asyncio.get_running_loop().create_task(door.listen(listener, tls)))
     return door
 
 
 if __name__ == "__main__":
-    lifecycle.open_door = open_door_with_tls
-    service = Peers(name="echo")
-    service.prepare_pipeline_config(yml_dict=CONFIG)
+    if "ECHO_TLS" in os.environ:
+        lifecycle.open_door = open_door_with_tls
+    service = EchoService(name="echo")
+    config = {"http_port": 0, "rpc_port": 0, "op": {}, **json.loads(os.environ["ECHO_CONFIG"])}
+    service.prepare_pipeline_config(yml_dict=config)
     service.run_service()

@@ -19,9 +19,9 @@ from penstock.errors import RequestError
 from penstock.protocols import paddle
 from penstock.protocols.grpc import GrpcError, encode_metadata
 from penstock.protocols.status import GrpcCode
-from tests.door.site import Site
 from tests.kit.http1 import connect
 from tests.kit.http2 import Link
+from tests.services.door import Site
 
 MOST = 1 << 16
 TEXT = "50 % of ä\n\x7f~"
