@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -23,16 +23,15 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
 PICTURES = example().pictures
 NAMES = [*PICTURES.GOOD, PICTURES.SCAN]
 SCRIPT = EXAMPLE / "ocr_service.py"
-COMMANDS = {"script": (sys.executable,), "cli": (sys.executable, "-m", "penstock", "run")}
+PENSTOCK_RUN = (sys.executable, "-m", "penstock", "run")
 
 Reply = tuple[int, str, dict[str, str]]
 Send = Callable[[ServiceProcess, bytes], Reply]
 
 
-@pytest.fixture(scope="module", params=list(COMMANDS))
-def server(request: pytest.FixtureRequest) -> Iterator[ServiceProcess]:
-    command: Sequence[str] = COMMANDS[request.param]
-    with running(SCRIPT, command=command) as started:
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServiceProcess]:
+    with running(SCRIPT) as started:
         yield started
         assert started.stop() == 0
         assert started.leftovers() == []
@@ -70,6 +69,18 @@ def test_the_service_finds_the_same_lines_as_the_reference(
     assert set(values) == {"result", "times"}
     check_same_lines(json.loads(values["result"]), reference_lines(folder / name))
     assert list(json.loads(values["times"])) == ["det", "cls", "rec"]
+
+
+def test_penstock_run_serves_it_too(folder: Path) -> None:
+    with running(SCRIPT, command=PENSTOCK_RUN) as server:
+        test_the_service_finds_the_same_lines_as_the_reference(
+            server, folder, "columns.png", over_http
+        )
+        test_the_service_finds_the_same_lines_as_the_reference(
+            server, folder, PICTURES.SCAN, over_grpc
+        )
+        assert server.stop() == 0
+        assert server.leftovers() == []
 
 
 @PROTOCOLS
