@@ -137,6 +137,12 @@ def run(
     host: Annotated[str | None, typer.Option(help="The address to listen on.")] = None,
     overrides: Set = None,
     lenient: Lenient = False,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict", help="Fail if strangers on other machines may call, instead of warning."
+        ),
+    ] = False,
     log_level: Level = None,
     log_format: Format = None,
     reload: Annotated[
@@ -162,7 +168,7 @@ def run(
     from penstock.supervisor.signals import Stopped, signals_stop_the_start
 
     given = {"http_port": http_port, "rpc_port": rpc_port, "host": host}
-    given |= {"log_level": log_level, "log_format": log_format}
+    given |= {"log_level": log_level, "log_format": log_format, "strict": strict or None}
     with _errors_end_the_command():
         now = _flags(given, overrides, lenient, arguments)
         with flags.using(now), _log_of_imports(now), signals_stop_the_start() as signals:

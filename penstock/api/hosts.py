@@ -3,8 +3,9 @@
 Browsers send requests of a website to any address. A website that resolves its own name to this
 machine (DNS rebinding) can also read the answers; such requests have the website's name in Host. So
 a service that listens on loopback addresses only accepts a Host that is a name of this machine, or
-in ``allowed_hosts``. Other requests of a website have it in Origin, which must be the service
-itself. Clients outside of browsers send no Origin.
+in ``allowed_hosts``; one with names there, on whatever address, only those and addresses. Other
+requests of a website have it in Origin, which must be the service itself, or allowed by ``Cors``.
+Clients outside of browsers send no Origin.
 
 Of a proxy only ``X-Forwarded-Host`` is read, for comparison with Origin: a website cannot send it
 without asking for permission first. It does not replace Host.
@@ -39,20 +40,22 @@ class Hosts:
         allowed: names of the service: ``example.org``, ``*.example.org`` for the names below it,
             ``*`` for all. Websites of these names may call the service; ``*`` does not allow any.
         local: names of this machine besides localhost.
-        any_host: accept every Host, for a service that other machines can reach.
+        public: other machines can reach the service: without ``allowed``, every Host is accepted;
+            with it, addresses are too, which no website can have.
 
     Attributes:
         seen: values of Host that were accepted.
     """
 
     def __init__(
-        self, allowed: Iterable[str] = (), *, local: Iterable[str] = (), any_host: bool = False
+        self, allowed: Iterable[str] = (), *, local: Iterable[str] = (), public: bool = False
     ) -> None:
         names = {each.lower() for each in allowed}
+        self._public = public
         self._below = tuple(each[1:] for each in names if each.startswith("*."))
         self._allowed = frozenset(names)
         self._local = frozenset(each.lower() for each in local)
-        self._any = any_host or "*" in names
+        self._any = "*" in names or (public and not names)
         self._has_refused = False
         self.seen: set[bytes] = set()
 
@@ -68,9 +71,10 @@ class Hosts:
         if authority not in self.seen:
             if peer and not self._accepts(authority):
                 shown = _shown(authority)
+                usual = "by its address" if self._public else "as localhost"
                 return self._refused(
-                    f"the service is not known as {shown}: callers, and proxies, must request it as"
-                    f" localhost, or {KEY} must contain this name"
+                    f"the service is not known as {shown}: callers, and proxies, must request it"
+                    f" {usual}, or {KEY} must contain this name"
                 )
             if peer:
                 if len(self.seen) >= _MOST_SEEN:
@@ -89,7 +93,9 @@ class Hosts:
         if self._any or not authority:
             return True
         name = name_of(authority)
-        return is_local_name(name) or name in self._local or self._is_allowed(name)
+        if is_local_name(name) or name in self._local or self._is_allowed(name):
+            return True
+        return self._public and is_address(name)
 
     def _is_allowed(self, name: str) -> bool:
         return name in self._allowed or name.endswith(self._below)
@@ -122,6 +128,15 @@ def name_of(authority: bytes) -> str:
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.partition(":")[0].removesuffix(".")
+
+
+def is_address(name: str) -> bool:
+    """Whether a host is an IP address."""
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def is_local_name(name: str) -> bool:

@@ -892,9 +892,15 @@ class ServiceConfig(Section):
         default=(),
         description="Names by which callers, and proxies, request the service in HTTP (`Host`),"
         " besides those of this machine: `example.org`, `*.example.org` for the names below it, or"
-        " `*` for any. Checked only if the service listens on a loopback address. Websites of these"
-        " names may call the service (`Origin`), with any `host`; see"
+        " `*` for any. If other machines can reach the service, only these and addresses are"
+        " accepted, or any name without the key. Websites of these names may call the service"
+        " (`Origin`); see"
         " [deployment.md](deployment.md#other-websites).",
+    )
+    strict: bool = Field(
+        default=False,
+        description="Fail the start, instead of warning, if other machines can reach the service"
+        " and callers need not say who they are.",
     )
     cors: CorsConfig = Field(
         default=CorsConfig(), description="Pages of other websites in browsers."

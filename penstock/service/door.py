@@ -37,14 +37,35 @@ def most_in_flight(config: ServiceConfig) -> int:
     return max(1, (config.max_inflight_bytes or default_budget()) // config.engines)
 
 
+def is_public(listeners: Iterable[socket.socket]) -> bool:
+    """Whether other machines can reach one of these bound sockets."""
+    tcp = [each for each in listeners if each.family != socket.AF_UNIX]
+    return not all(is_loopback(each.getsockname()[0]) for each in tcp)
+
+
 def hosts_of(config: ServiceConfig, listeners: Iterable[socket.socket]) -> Hosts:
     """The check of Host and Origin for the service that has these sockets."""
-    tcp = [each for each in listeners if each.family != socket.AF_UNIX]
     own = socket.gethostname()
     return Hosts(
         config.allowed_hosts,
         local=(own, own.partition(".")[0]),
-        any_host=not all(is_loopback(each.getsockname()[0]) for each in tcp),
+        public=is_public(listeners),
+    )
+
+
+def exposure(config: ServiceConfig, *, public: bool, admits: bool) -> str | None:
+    """Why a service is open to strangers; None if it is not.
+
+    Args:
+        config: of the service.
+        public: whether other machines can reach it.
+        admits: whether it decides who may call.
+    """
+    if admits or not public:
+        return None
+    return (
+        f"host {config.host}: EVERY MACHINE that can reach this one may call this service, and no"
+        " caller has to say who it is; set host: 127.0.0.1 if a proxy here authenticates callers"
     )
 
 

@@ -30,7 +30,13 @@ from penstock.errors import StartupError
 from penstock.service.banner import route_lines
 from penstock.service.build import LoadedDeployment
 from penstock.service.daemon_pool import DaemonPool
-from penstock.service.door import hosts_of, open_door, open_metrics_door
+from penstock.service.door import (
+    exposure,
+    hosts_of,
+    is_public,
+    open_door,
+    open_metrics_door,
+)
 from penstock.service.listening import (
     METRICS,
     Listeners,
@@ -145,6 +151,7 @@ class EngineLifecycle:
                 return
             hosts = hosts_of(self._config, self._listeners.values())
             grpc = serving.router(hosts, tls=self._tls is not None)
+            self._check_exposure(serving)
             door = serving.reporter.door = open_door(self._config, engine, grpc)
             scraped = serving.metrics.routes()
             for_scrapers = open_metrics_door(self._config, scraped, serving.writers, hosts)
@@ -166,6 +173,19 @@ class EngineLifecycle:
         finally:
             await serving.close()
             await self._end_workers(engine)
+
+    def _check_exposure(self, serving: Serving) -> None:
+        """Warn of a service that is open to strangers.
+
+        Raises:
+            StartupError: it is, and must not be.
+        """
+        public = is_public(self._listeners.values())
+        why = exposure(self._config, public=public, admits=serving.admits)
+        if why is not None and self._config.strict:
+            raise StartupError(f"strict: {why}")
+        if why is not None and self._loaded.deployment.engine_id.is_first:
+            _log.warning("%s", why)
 
     def _lines(self, engine: Engine) -> list[str]:
         """The start lines about routes, ops and models."""

@@ -153,6 +153,11 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--host", help="The address to listen on; by default this machine only.")
     add(
+        "--strict",
+        action="store_true",
+        help="Fail if strangers on other machines may call, instead of warning.",
+    )
+    add(
         "--thread",
         type=int,
         default=THREADS,
@@ -299,6 +304,7 @@ def parse(
     keys: dict[str, Any] = {"http_port": given.port, "rpc_port": given.grpc_port}
     keys |= {key: getattr(given, key) for key in ("host", "log_level", "log_format")}
     keys["max_message_bytes"] = given.max_body_size
+    keys["strict"] = given.strict or None
     if given.enable_prometheus:
         keys |= {"dag.enable_prometheus": True, "dag.prometheus_port": given.prometheus_port}
     keys = {key: each for key, each in keys.items() if each is not None}

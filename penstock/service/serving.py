@@ -79,6 +79,7 @@ class Serving:
         engines: queries all engines of the service.
         metrics: the page of the metrics.
         versions: changes the versions of the graphs.
+        admits: whether an application decides who may call; set by ``router``.
         ends: threads for user code at the graphs' ends; None if there is none.
         writers: threads for large replies.
     """
@@ -124,6 +125,7 @@ class Serving:
         }
         self.engines = AllEngines(answerers, supervisor)
         self.metrics = MetricsPage(self.engines, of_original=config.dag.enable_prometheus)
+        self.admits = False
         self._added: list[Application] = []
         self._examples: Examples
 
@@ -205,6 +207,7 @@ class Serving:
             titles = [each.app for each in self._deployment.graphs]
             titles += [graph.name for graph in engine.graphs]
             found.add(OpenApiApplication(found.routes, next(filter(None, titles), "penstock")))
+        self.admits = found.admission is not None
         return Router(
             found.declared,
             max_message_bytes=config.max_message_bytes,

@@ -26,8 +26,8 @@ def head(host: str, **fields: str) -> RequestHead:
     )
 
 
-def hosts(*allowed: str, any_host: bool = False) -> Hosts:
-    return Hosts(allowed, local=("Box.lan", "box"), any_host=any_host)
+def hosts(*allowed: str, public: bool = False) -> Hosts:
+    return Hosts(allowed, local=("Box.lan", "box"), public=public)
 
 
 @pytest.mark.parametrize(
@@ -63,12 +63,26 @@ def test_other_hosts_are_refused_with_the_key_s_name(host: str) -> None:
         assert "allowed_hosts" in why
 
 
-@pytest.mark.parametrize("checks", [hosts("*"), hosts(any_host=True)])
+@pytest.mark.parametrize("checks", [hosts("*"), hosts(public=True)])
 def test_every_host_is_accepted_if_so_configured_or_if_other_machines_are_served(
     checks: Hosts,
 ) -> None:
     assert checks.why_refused(head("evil.example"), HERE) is None
     assert checks.why_refused(head("a.example", origin="http://b.example"), HERE) is not None
+
+
+@pytest.mark.parametrize(
+    "host", ["models.example", "a.below.example:8080", "10.1.2.3:8080", "[fd00::8]", "box", ""]
+)
+def test_a_service_for_other_machines_accepts_its_names_and_addresses(host: str) -> None:
+    assert hosts(*ALLOWED, public=True).why_refused(head(host), HERE) is None
+
+
+@pytest.mark.parametrize("host", ["evil.example", "below.example", "10.0.0.8.evil.example"])
+def test_a_service_for_other_machines_refuses_names_that_are_not_its_own(host: str) -> None:
+    why = hosts(*ALLOWED, public=True).why_refused(head(host), HERE)
+    assert why is not None
+    assert "by its address, or allowed_hosts" in why
 
 
 def test_a_host_on_a_unix_socket_is_accepted_there_only() -> None:

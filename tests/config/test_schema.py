@@ -36,6 +36,7 @@ SERVICE = [
     ("http_port", 0, 0, True, 65536),
     ("host", "::1", "::1", 0, "[::1]"),
     ("allowed_hosts", ["a.example", "*.b", "::1"], ("a.example", "*.b", "::1"), "a", ["a:80"]),
+    ("strict", True, True, "yes", NO_RANGE),
     ("cors", {}, CorsConfig(), ["*"], NO_RANGE),
     ("service", "ocr.py:OcrService", "ocr.py:OcrService", ["a.py:B"], "OcrService"),
     ("name", "uci", "uci", 7, "a/b"),

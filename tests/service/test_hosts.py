@@ -12,7 +12,7 @@ import pytest
 
 from penstock.protocols.pb import Request, Response
 from tests.service.scripts import NAME, PENSTOCK, fetch_as, script
-from tests.services.process import ServiceProcess, free_port, running
+from tests.services.process import ServiceFailed, ServiceProcess, free_port, running
 
 pytestmark = pytest.mark.real
 
@@ -100,10 +100,46 @@ def test_a_service_for_other_machines_accepts_every_host_but_no_other_website(
     path = tmp_path / "app.py"
     path.write_text(APP)
     with running(path, command=PENSTOCK, environment={"PENSTOCK_HOST": "0.0.0.0"}) as server:
+        assert server.log().count("EVERY MACHINE") == 1
         url = f"{server.http_url}/count"
         assert fetch_as(url, b"{}", Host="any.example").status == 200
         assert fetch_as(url, b"{}", Host="any.example", Origin="http://any.example").status == 200
         assert fetch_as(url, b"{}", Host="any.example", Origin=f"http://{EVIL}").status == 403
+
+
+def test_a_service_for_other_machines_accepts_only_its_names_if_it_has_some(tmp_path: Path) -> None:
+    path = tmp_path / "app.py"
+    path.write_text(APP)
+    given = {"PENSTOCK_HOST": "0.0.0.0", "PENSTOCK_ALLOWED_HOSTS": "*.models.example"}
+    with running(path, command=PENSTOCK, environment=given) as server:
+        url = f"{server.http_url}/count"
+        for host, status in (
+            ("a.models.example", 200),
+            ("10.1.2.3", 200),
+            ("localhost", 200),
+            (EVIL, 403),
+        ):
+            assert fetch_as(url, b"{}", Host=host).status == status
+
+
+@pytest.mark.parametrize("engines", [1, 2])
+def test_strict_refuses_to_serve_strangers(tmp_path: Path, engines: int) -> None:
+    path = tmp_path / "app.py"
+    path.write_text(APP)
+    given = {"PENSTOCK_HOST": "0.0.0.0", "PENSTOCK_SET": "build_dag_each_worker=true"}
+    given["PENSTOCK_WORKER_NUM"] = str(engines)
+    with (
+        pytest.raises(ServiceFailed, match=r"strict: host 0\.0\.0\.0: EVERY MACHINE"),
+        running(path, command=(*PENSTOCK, "--strict"), environment=given),
+    ):
+        pass
+
+
+def test_strict_serves_this_machine(tmp_path: Path) -> None:
+    path = tmp_path / "app.py"
+    path.write_text(APP)
+    with running(path, command=(*PENSTOCK, "--strict")) as server:
+        assert "EVERY MACHINE" not in server.log()
 
 
 def test_the_port_for_scrapers_is_checked_too(tmp_path: Path) -> None:
