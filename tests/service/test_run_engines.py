@@ -1,23 +1,18 @@
 """Whole services with several engines on the same ports.
 
-Under load each engine has two graphs, and every client calls both."""
+``tests.faults.test_exactly_one_end`` restarts and kills them under load."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 
-from penstock.testing.history import check
-from tests.kit.load import KINDS, Clients
-from tests.service.scripts import ECHO, NAME, BackgroundCall, post, script, until
+from tests.service.scripts import NAME, BackgroundCall, post, script, until
 from tests.services.process import ServiceProcess, running
 
 pytestmark = pytest.mark.real
@@ -38,27 +33,6 @@ def process(self, feed_batch, typical_logid):
 """
 ENGINES = '"build_dag_each_worker": True, "worker_num": '
 TWO = f'{ENGINES} 2, "op": {{"work": {{"concurrency": 2}}}}'
-
-
-OTHER = """
-from penstock import run
-
-class Other(WebService):
-    def get_pipeline_response(self, read_op):
-        return WorkOp("other", input_ops=[WorkOp("before", input_ops=[read_op])])
-
-other = Other("other")
-config = {{"http_port": 0, "rpc_port": 0, {config}}} | {{"op": {{"before": {{"concurrency": 3}}}}}}
-other.prepare_pipeline_config(yml_dict=config)
-run(service, other)
-"""
-SERVICES = (NAME, "other")
-
-
-def two_services(folder: Path, config: str) -> Path:
-    """A script of two services, whose last ops have their services' names."""
-    text = ECHO.replace("service.run_service()\n", OTHER)
-    return script(folder, HOOKS, config, text=text)
 
 
 def service(folder: Path, config: str = TWO, hooks: str = HOOKS, before: str = "") -> Path:
@@ -222,73 +196,3 @@ def process(self, feed_batch, typical_logid):
         until(lambda: "the old one continues" in server.log(), "a failure")
         assert {predict(server)["n"] for _ in range(8)} == {"second"}
         assert server.log().count("penstock serves") == 1
-
-
-@pytest.mark.parametrize(
-    "config",
-    [TWO, f'{ENGINES} 2, "dag": {{"is_thread_op": False}}', '"dag": {"is_thread_op": False}'],
-    ids=["threads", "processes", "one engine"],
-)
-async def test_a_rolling_restart_under_load_loses_no_request(tmp_path: Path, config: str) -> None:
-    with running(two_services(tmp_path, config)) as server:
-        async with loading(server) as clients:
-            await wait_until(lambda: clients.sent > 40)
-            for round in (1, 2):
-                await asyncio.to_thread(server.send_signal, signal.SIGHUP)
-                await wait_for_ended_engines(server, round * (2 if "worker_num" in config else 1))
-            await more_requests(clients)
-        assert [each for each in clients.answers if not each.good] == []
-        assert await asyncio.to_thread(server.stop) == 0
-
-
-async def test_killing_an_engine_under_load_breaks_only_its_own_connections(
-    tmp_path: Path,
-) -> None:
-    kills = 4
-    with running(two_services(tmp_path, TWO)) as server:
-        async with loading(server) as clients:
-            for _ in range(kills):
-                await more_requests(clients)
-                os.kill(engines_of(server)[0].pid, signal.SIGKILL)  # the oldest
-            await more_requests(clients)
-        assert len({each.value["pid"] for each in clients.answers if each.good}) == 2 + kills
-        # Calls accepted by the killed process: at this rate, those of some milliseconds.
-        broken = [each.text.lower() for each in clients.answers if not each.good]
-        assert len(broken) <= 2 * len(KINDS) * kills, broken
-        # The kernel resets connections with unread bytes; but no connection is refused, since the
-        # listening socket outlives the engine.
-        refused = ("connection refused", "failed to connect", "connecterror", "refusederror")
-        assert not [each for each in broken if any(text in each for text in refused)]
-        assert server.log().count("killed by SIGKILL") == kills
-        assert await asyncio.to_thread(server.stop) == 0
-
-
-@asynccontextmanager
-async def loading(server: ServiceProcess) -> AsyncIterator[Clients]:
-    """Clients that send to both services until the block ends; then each request has ended once,
-    and each answer was its own.
-    """
-    clients, enough = Clients(server), asyncio.Event()
-    sending = asyncio.create_task(clients.offer(SERVICES, 25.0, enough))
-    try:
-        yield clients
-    finally:
-        enough.set()
-        await sending
-        await clients.close()
-    assert check(clients.history.events) == []
-    ids = [each.value["id"] for each in clients.answers if each.good]
-    assert len(set(ids)) == len(ids), "a data id was given twice"
-
-
-async def wait_until(true: Callable[[], object]) -> None:
-    await asyncio.to_thread(until, true, "what is waited for", 60)
-
-
-async def wait_for_ended_engines(server: ServiceProcess, count: int) -> None:
-    await wait_until(lambda: server.log().count("has ended: exit status 0") == count)
-
-
-async def more_requests(clients: Clients) -> None:
-    already = clients.sent
-    await wait_until(lambda: clients.sent > already + 60)
