@@ -25,7 +25,15 @@ from penstock.api.errors import http_status
 from penstock.api.http import Http
 from penstock.api.openapi import document
 from penstock.api.operation import Answer
-from penstock.errors import Cancelled, DeadlineExceeded, InvalidInput, NumberedError, RequestError
+from penstock.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    InvalidInput,
+    NumberedError,
+    PermissionDenied,
+    RequestError,
+    Unauthenticated,
+)
 from penstock.ops.short import op
 from penstock.protocols.status import STATUS
 from penstock.tensor import Signature, TensorSpec
@@ -211,8 +219,10 @@ def test_examples_are_in_the_descriptions_of_body_and_reply(description: dict[st
 
 def test_every_error_of_a_request_has_a_described_status() -> None:
     described = engine_errors()
+    # Those of an admission of callers are described where a service has one.
+    of_admission = (Unauthenticated, PermissionDenied)
     for cls in STATUS:
-        if issubclass(cls, Cancelled):
+        if issubclass(cls, (Cancelled, *of_admission)):
             continue
         error: RequestError
         if issubclass(cls, NumberedError):
