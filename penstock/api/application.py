@@ -65,6 +65,21 @@ class Application(Protocol):
 
 
 @runtime_checkable
+class Lifespan(Protocol):
+    """What is to be started and ended with the engine. An application may be it as well."""
+
+    async def start(self) -> None:
+        """Start, before the service is ready.
+
+        Raises:
+            StartupError: it cannot start.
+        """
+
+    async def stop(self) -> None:
+        """End, after the last request; must not raise."""
+
+
+@runtime_checkable
 class Admission(Protocol):
     """Decides which callers a service admits. One of its applications may be it as well."""
 

@@ -231,6 +231,8 @@ class Http(Described):
             not 404; None: always.
         takes: whether a path that matches the pattern, as segments without percent-encoding, is the
             route's; None: always.
+        below: whether it answers every method, for the pattern and all paths below it, before
+            patterns with placeholders.
         graph: the name of the only graph that it runs, if the graph is to be served by this route
             and not by its name.
     """
@@ -245,3 +247,4 @@ class Http(Described):
     there: Callable[[tuple[str, ...]], bool] | None = None
     takes: Callable[[Sequence[bytes]], bool] | None = None
     graph: str | None = None
+    below: bool = False

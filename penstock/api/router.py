@@ -106,6 +106,7 @@ class Router:
         self._refusal = refusal
         self._shared = Shared(max_message_bytes, threads)
         self._static: dict[bytes, Target] = {}
+        self._mounted: list[tuple[list[bytes], Http]] = []
         self._services: dict[str, dict[str, BaiduStd]] = {}
         patterns: dict[tuple[bool, ...], list[_Pattern]] = {}
         seen: set[tuple[str, ...]] = set()
@@ -122,6 +123,9 @@ class Router:
                 methods[route.method] = route
                 # Some clients omit the package; brpc's servers accept that, too.
                 self._services.setdefault(route.service.rpartition(".")[2], methods)
+            elif route.below:
+                key = ("all", route.pattern)
+                self._mounted.append((unquote_to_bytes(route.pattern).split(b"/"), route))
             elif "{" in route.pattern:
                 pattern = _Pattern(route)
                 key = (route.method, *pattern.shape)
@@ -136,6 +140,7 @@ class Router:
         # False, a literal segment, sorts before True, a placeholder.
         self._patterns = [each for places in sorted(patterns) for each in patterns[places]]
         self._targets = dict(self._static)
+        self._mounted.sort(key=lambda each: -len(each[0]))
         self._sections.sort(key=lambda each: -len(each.path))  # the inner ones first
 
     def end_streams(self) -> None:
@@ -335,8 +340,12 @@ class Router:
         ]
         segments[1:] = decoded
         known = self._static.get(b"/".join(segments))
+        mounted = (route for above, route in self._mounted if segments[: len(above)] == above)
+        below = next(mounted, None)
         if known is not None:
             target = known
+        elif below is not None:
+            target.http = dict.fromkeys((*_OF_PAGES, "OPTIONS"), (below, ()))
         else:
             for pattern in self._patterns:
                 taken = pattern.match(segments, values)

@@ -174,6 +174,11 @@ class Exchange(Reservation, ABC):
     def peer(self) -> Peer:
         """The other end of the connection."""
 
+    @property
+    def is_secure(self) -> bool:
+        """Whether the caller uses TLS."""
+        return False
+
     @abstractmethod
     def reply(
         self,

@@ -51,6 +51,10 @@ class Http1Exchange(DoorExchange):
     def peer(self) -> Peer:
         return self._session.peer
 
+    @property
+    def is_secure(self) -> bool:
+        return self._session.secure
+
     def reply(
         self,
         status: int,

@@ -107,6 +107,10 @@ class Http2Exchange(DoorExchange):
     def peer(self) -> Peer:
         return self._session.peer
 
+    @property
+    def is_secure(self) -> bool:
+        return self._session.secure
+
     def reply(
         self,
         status: int,

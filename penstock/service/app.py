@@ -33,9 +33,11 @@ from penstock.service import flags, unserved
 from penstock.service.server import DEFAULT_PORTS, Service, Several, WebService, run
 
 if TYPE_CHECKING:
+    from penstock.api.mount import AsgiApp, MountApplication
     from penstock.api.pages import Page
     from penstock.api.plain import PlainRoute
     from penstock.api.typed import TypedRoute
+    from penstock.engine.engine import Engine
     from penstock.instrument import Instrument
     from penstock.ops.op import Op
     from penstock.service.asgi import AsgiApplication
@@ -75,6 +77,7 @@ class App(Several):
         self._config = {**DEFAULT_PORTS, **config}
         self._ops: list[tuple[TypedOp, dict[str, Any]]] = []
         self._pages: list[Page] = []
+        self._mounts: list[tuple[str, AsgiApp]] = []
         self._errors: dict[type[BaseException], tuple[int, str | None]] = {}
         self._graphs: list[tuple[PlainRoute, Op, dict[str, Any]]] = []
 
@@ -237,6 +240,30 @@ class App(Several):
             raise GraphError(f"app.error: the status of an error is 400 to 599, not {status!r}")
         self._errors[kind] = status, code
 
+    def mount(self, path: str, app: AsgiApp) -> None:
+        """Serve an ASGI application, such as one of FastAPI or Starlette, below a path.
+
+        It gets every request below the path, except those to a route of this app, and its lifespan:
+        it starts before the service is ready and ends after the last request, once in each engine.
+        The path is ``root_path`` of its scope. It runs on the engine's event loop, so it must not
+        block. WebSockets are refused with 501.
+
+        Args:
+            path: such as ``/web``.
+            app: the application.
+
+        Raises:
+            GraphError: the path is no such path, or another application has it.
+        """
+        from penstock.api.mount import problem_of
+
+        problem = problem_of(path, app)
+        if problem is None and path in (each for each, _ in self._mounts):
+            problem = f"two applications are mounted at {path}"
+        if problem is not None:
+            raise GraphError(problem)
+        self._mounts.append((path, app))
+
     def page(self, path: str, file: str | PathLike[str]) -> None:
         """Answer GET at a path with a file, such as a demo page.
 
@@ -305,6 +332,7 @@ class App(Several):
             ),
             partial(PlainApplication, routes=plain, errors=errors),
             lambda _: PageApplication(self._pages),
+            *(partial(_mounted, path, app) for path, app in self._mounts),
             *self._applications,
         ]
         found: list[WebService] = []
@@ -386,6 +414,12 @@ class _Route(Service):
         return replace(
             super().blueprint(other_ops), app=self._app, route=self._path, shape=self._shape
         )
+
+
+def _mounted(path: str, app: AsgiApp, _engine: Engine) -> MountApplication:
+    from penstock.api.mount import MountApplication
+
+    return MountApplication(path, app)
 
 
 def _ops_until(last: Op) -> set[Op]:

@@ -12,9 +12,11 @@ Source: the ASGI specification 3.0 (HTTP, lifespan).
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
+from contextlib import suppress
 from time import monotonic
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -31,6 +33,9 @@ Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
 _T = TypeVar("_T")
+
+_ENDING: Final = 10.0
+"""Seconds for the end of a service with its process; a guess."""
 
 _UNKNOWN: Final = "unknown"
 """The address of a client of which the server does not tell it."""
@@ -49,6 +54,7 @@ class AsgiApplication:
         self._make = make
         self._started: asyncio.Task[InProcessService] | None = None
         self._elsewhere: _Elsewhere | None = None
+        self._end: AsyncGenerator[None] | None = None
 
     def __repr__(self) -> str:
         return f"<AsgiApplication {'started' if self._started else 'not started'}>"
@@ -113,6 +119,8 @@ class AsgiApplication:
     async def _start(self) -> InProcessService:
         service = self._make()
         await service.start()
+        self._end = _at_the_end_of_the_loop(service)
+        await anext(self._end)
         return service
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
@@ -131,6 +139,16 @@ class AsgiApplication:
                 return
 
 
+async def _at_the_end_of_the_loop(service: InProcessService) -> AsyncGenerator[None]:
+    """Stop a service with its loop, if it was not stopped before: a server closes the asynchronous
+    generators of its loop, and the application into which it is mounted may not stop it.
+    """
+    try:
+        yield
+    finally:
+        await service.stop()
+
+
 class _Elsewhere:
     """An application on an event loop in a thread, which ends with the process."""
 
@@ -138,6 +156,15 @@ class _Elsewhere:
         self._application = application
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="penstock-asgi", daemon=True).start()
+        # Before asyncio's threads end, which happens earlier than the functions of atexit.
+        register = getattr(threading, "_register_atexit", atexit.register)
+        register(self._stop)
+
+    def _stop(self) -> None:
+        """Run the hooks ``close``, at the end of the process."""
+        stopped = asyncio.run_coroutine_threadsafe(self._application.stop(), self._loop)
+        with suppress(TimeoutError):
+            stopped.result(_ENDING)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request of the running loop.
@@ -273,6 +300,10 @@ class _AsgiExchange(Exchange):
         # Not the empty address of a Unix socket, which is this machine's: it is not known.
         address, port = self._scope.get("client") or (_UNKNOWN, 0)
         return Peer(address, port or 0, None)
+
+    @property
+    def is_secure(self) -> bool:
+        return self._scope.get("scheme") == "https"
 
     def reply(
         self,

@@ -25,7 +25,7 @@ from penstock.admin.status import MetricsPage, Reporter, StatusPage
 from penstock.admin.trace import QUESTION as TRACE
 from penstock.admin.trace import TracePage, next_timelines
 from penstock.api.access import Access
-from penstock.api.application import Application, Applications
+from penstock.api.application import Application, Applications, Lifespan
 from penstock.api.examples import Examples
 from penstock.api.health import Health, HealthApplication
 from penstock.api.hosts import Hosts
@@ -127,6 +127,7 @@ class Serving:
         self.metrics = MetricsPage(self.engines, of_original=config.dag.enable_prometheus)
         self.admits = False
         self._added: list[Application] = []
+        self._alive: list[Lifespan] = []
         self._examples: Examples
 
         def build(further: LoadedGraph) -> ServedGraph:
@@ -160,6 +161,10 @@ class Serving:
             StartupError: an example fails.
         """
         self._added = [make(self.engine) for make in self._deployment.applications]
+        for each in self._added:
+            if isinstance(each, Lifespan):
+                await each.start()
+                self._alive.append(each)
         self._examples = Examples(self.engine, self._added)
         for graph in self.engine.graphs:
             await self._examples.warm_up(graph)
@@ -239,6 +244,8 @@ class Serving:
     async def close(self) -> None:
         """End the threads and the instruments; the workers end with the graphs."""
         await self.versions.close()
+        while self._alive:
+            await self._alive.pop().stop()
         for each in (self.ends, self.writers):
             if each is not None:
                 each.shutdown(wait=False, cancel_futures=True)
