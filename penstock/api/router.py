@@ -3,8 +3,9 @@
 Applications declare their routes when the service is built: an HTTP method and a path pattern
 (``Http``), a gRPC method (``Grpc``), or a baidu_std method (``BaiduStd``). A path is looked up in a
 dict; paths in another percent-encoding, and matches of patterns, are cached. A literal path takes
-precedence over patterns; of two matching patterns, the one with the earlier literal segment wins.
-Two routes that match the same paths with the same method are an error at the start.
+precedence over patterns; of two matching patterns, the one with the earlier literal segment wins
+(``penstock.api.path_pattern``). Two routes that match the same paths with the same method are an
+error at the start.
 
 Requests without a route are answered here: 404, 405 with ``Allow``, 415 for a gRPC method that is
 not called by gRPC, UNIMPLEMENTED for an unknown gRPC method, and ENOSERVICE or ENOMETHOD over
@@ -16,7 +17,7 @@ Source: RFC 9110, the gRPC over HTTP/2 protocol, ``docs/compatibility.md`` (the 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from urllib.parse import unquote, unquote_to_bytes
@@ -28,6 +29,7 @@ from penstock.api.cors import Cors, is_preflight
 from penstock.api.grpc import Grpc, GrpcCall
 from penstock.api.hosts import Hosts
 from penstock.api.http import Http, HttpCall, failure, text_reply
+from penstock.api.path_pattern import PathPattern, segment_value
 from penstock.door.baidu_std import BaiduStdExchange
 from penstock.door.exchange import Exchange, HttpReply, Limit, Receiver
 from penstock.errors import RequestError, StartupError, Undecodable
@@ -41,7 +43,6 @@ _MOST_REMEMBERED = 1024
 """Most cached paths of patterns."""
 _SECONDS = re.compile(rb"[0-9]{1,9}(\.[0-9]{1,9})?")
 _BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
-_BAD_SEGMENT = re.compile(r"[/\\\x00-\x1f\x7f]")
 _OF_PAGES = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
 """The methods that a page can call."""
 
@@ -108,7 +109,7 @@ class Router:
         self._static: dict[bytes, Target] = {}
         self._mounted: list[tuple[list[bytes], Http]] = []
         self._services: dict[str, dict[str, BaiduStd]] = {}
-        patterns: dict[tuple[bool, ...], list[_Pattern]] = {}
+        self._patterns: list[tuple[PathPattern, Http]] = []
         seen: set[tuple[str, ...]] = set()
         for route in routes:
             if isinstance(route, Section):
@@ -127,9 +128,9 @@ class Router:
                 key = ("all", route.pattern)
                 self._mounted.append((unquote_to_bytes(route.pattern).split(b"/"), route))
             elif "{" in route.pattern:
-                pattern = _Pattern(route)
-                key = (route.method, *pattern.shape)
-                patterns.setdefault(pattern.places, []).append(pattern)
+                pattern = PathPattern(route.pattern)
+                key = (route.method, "/".join(pattern.shape))
+                self._patterns.append((pattern, route))
             else:
                 path = unquote_to_bytes(route.pattern)
                 key = (route.method, path.decode())
@@ -137,8 +138,7 @@ class Router:
             if key in seen:
                 raise StartupError(f"two routes are {' '.join(key)}")
             seen.add(key)
-        # False, a literal segment, sorts before True, a placeholder.
-        self._patterns = [each for places in sorted(patterns) for each in patterns[places]]
+        self._patterns.sort(key=lambda each: each[0].order)
         self._targets = dict(self._static)
         self._mounted.sort(key=lambda each: -len(each[0]))
         self._sections.sort(key=lambda each: -len(each.path))  # the inner ones first
@@ -290,11 +290,16 @@ class Router:
 
     def _not_served(self, head: RequestHead, target: Target) -> HttpReply:
         """There is no route for the path, or for its method."""
-        route, values = next(iter(target.http.values()), (None, ()))
-        if route is not None and (route.there is None or route.there(values)):
+        there = {
+            method: route
+            for method, (route, values) in target.http.items()
+            if route.there is None or route.there(values)
+        }
+        if there:
             if head.method == "OPTIONS":
-                return _options(target.http)
-            return _not_allowed(route.refusal, head.method, sorted(target.http))
+                return _options(there)
+            refusal = next(iter(there.values())).refusal
+            return _not_allowed(refusal, head.method, sorted(there))
         if target.grpc is not None:
             refusal = target.grpc.refusal
             if head.method == "OPTIONS":
@@ -329,11 +334,11 @@ class Router:
         segments = path.split(b"/")
         if _BAD_ESCAPE.search(path):
             any_values: list[str | None] = [""] * (len(segments) - 1)
-            like = (p.route for p in self._patterns if p.match(segments, any_values) is not None)
-            refusal = next((each.refusal for each in like), None) or self._refusal_below(path)
+            like = (route.refusal for route, _ in self._matches(segments, any_values))
+            refusal = next(like, None) or self._refusal_below(path)
             reply = refusal(400, "bad percent escape in the path")
             raise _Refused(reply._replace(close=False))
-        values = [_segment(raw) for raw in segments[1:]]
+        values = [segment_value(raw) for raw in segments[1:]]
         decoded = [
             raw if value is None else value.encode()
             for raw, value in zip(segments[1:], values, strict=True)
@@ -347,45 +352,22 @@ class Router:
         elif below is not None:
             target.http = dict.fromkeys((*_OF_PAGES, "OPTIONS"), (below, ()))
         else:
-            for pattern in self._patterns:
-                taken = pattern.match(segments, values)
-                if taken is not None:
-                    target.add(pattern.route, taken)
+            for route, taken in self._matches(segments, values):
+                target.add(route, taken)
         if target.http:
             if len(self._targets) >= len(self._static) + _MOST_REMEMBERED:
                 self._targets = dict(self._static)
             self._targets[path] = target
         return target
 
-
-class _Pattern:
-    """The pattern of one route, compiled."""
-
-    __slots__ = ("_literals", "_size", "places", "route", "shape")
-
-    def __init__(self, route: Http) -> None:
-        self.route = route
-        segments = route.pattern.split("/")
-        self._size = len(segments)
-        self.places = tuple(segment.startswith("{") for segment in segments)
-        self.shape = tuple("{}" if each.startswith("{") else each for each in segments)
-        self._literals = [
-            (index, segment.encode())
-            for index, segment in enumerate(segments)
-            if not segment.startswith("{")
-        ]
-
-    def match(self, segments: list[bytes], values: list[str | None]) -> tuple[str, ...] | None:
-        """The values of the placeholders; None if the path does not match."""
-        if len(segments) != self._size:
-            return None
-        if any(segments[index] != literal for index, literal in self._literals):
-            return None
-        takes = self.route.takes
-        if takes is not None and not takes(segments):
-            return None
-        taken = [value for value, place in zip(values, self.places[1:], strict=True) if place]
-        return None if None in taken else tuple(taken)  # type: ignore[arg-type]
+    def _matches(
+        self, segments: list[bytes], values: list[str | None]
+    ) -> Iterator[tuple[Http, tuple[str, ...]]]:
+        """The routes whose pattern matches, with the values of their placeholders."""
+        for pattern, route in self._patterns:
+            taken = pattern.match(segments, values)
+            if taken is not None and (route.takes is None or route.takes(segments)):
+                yield route, taken
 
 
 class _Refused(Exception):
@@ -443,15 +425,6 @@ def _not_allowed(
     allow = ", ".join(allowed)
     status, headers, body, _ = refusal(405, f"{method} is not answered here: use {allow}")
     return HttpReply(status, (*headers, (b"allow", allow.encode())), body)
-
-
-def _segment(raw: bytes) -> str | None:
-    """A percent-decoded path segment; None if it is not a plain name."""
-    try:
-        text = unquote_to_bytes(raw).decode()
-    except UnicodeDecodeError:
-        return None
-    return None if text in ("", ".", "..") or _BAD_SEGMENT.search(text) else text
 
 
 def _encoding(head: RequestHead, route: Http) -> bytes | None:
