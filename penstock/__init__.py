@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from penstock.service.server import PipelineServer, Service, WebService, run
     from penstock.tensor import Signature
     from penstock.typed.arrays import Array, Image, Media
+    from penstock.typed.parameters import Cookie, Header, Path, Query
     from penstock.typed.response import File, Response, redirect
     from penstock_paddle.instruments.analyst import Analyst
 
@@ -43,10 +44,12 @@ __all__ = [
     "ChannelDataEcode",
     "ChannelDataErrcode",
     "ChannelDataType",
+    "Cookie",
     "CustomException",
     "CustomExceptionCode",
     "File",
     "FunctionOp",
+    "Header",
     "HttpError",
     "Image",
     "Instrument",
@@ -54,9 +57,11 @@ __all__ = [
     "Media",
     "Model",
     "Op",
+    "Path",
     "PipelineClient",
     "PipelineServer",
     "ProductErrCode",
+    "Query",
     "RequestOp",
     "Response",
     "ResponseOp",
@@ -85,6 +90,7 @@ _NAMES_BY_MODULE = {
     "penstock.service.server": ("PipelineServer", "Service", "WebService", "run"),
     "penstock.tensor": ("Signature",),
     "penstock.typed.arrays": ("Array", "Image", "Media"),
+    "penstock.typed.parameters": ("Cookie", "Header", "Path", "Query"),
     "penstock.typed.response": ("File", "Response", "redirect"),
     "penstock_paddle.instruments.analyst": ("Analyst",),
 }

@@ -199,4 +199,4 @@ class Applications:
 def sections_of(paths: Iterable[str]) -> Iterator[Section]:
     """The sections of routes with several segments, in the service's form of error."""
     firsts = (path.split("/")[1] for path in paths if path.count("/") > 1)
-    return (Section(f"/{first}") for first in dict.fromkeys(firsts))
+    return (Section(f"/{first}") for first in dict.fromkeys(firsts) if "{" not in first)

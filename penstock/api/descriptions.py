@@ -8,10 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
-from penstock.api.operation import Answer, Contents
+from penstock.api.operation import Answer, Contents, Parameter
 from penstock.protocols import media
 from penstock.tensor import Signature, TensorSpec
 from penstock.typed.arrays import nested
+from penstock.typed.parameters import Parameters, top_of
 from penstock.typed.signature import Schema
 
 BYTES: Final = "application/octet-stream"
@@ -37,7 +38,8 @@ ERROR: Final[dict[str, Any]] = {
                 "properties": {
                     "loc": {
                         "type": "array",
-                        "description": "The path to it, from the body on: names and indexes.",
+                        "description": "The path to it, from the body or the query on, for"
+                        " example: names and indexes.",
                         "items": {"type": ["string", "integer"]},
                     },
                     "msg": {"type": "string", "description": "What is wrong with it."},
@@ -109,9 +111,13 @@ def errors(*statuses: int, form: Mapping[str, Any] = ERROR) -> dict[int, Answer]
     return {each: _error(each, _HEAD[each], form) for each in sorted(set(found))}
 
 
-def engine_errors() -> dict[int, Answer]:
-    """The answers of a route that runs a graph, other than 200."""
-    texts = _HEAD | _ENGINE
+def engine_errors(*, body: bool = True) -> dict[int, Answer]:
+    """The answers of a route that runs a graph, other than 200.
+
+    Args:
+        body: whether its requests have bodies.
+    """
+    texts = {status: text for status, text in (_HEAD | _ENGINE).items() if body or status != 413}
     return {each: _error(each, texts[each], ERROR) for each in sorted(texts)}
 
 
@@ -143,18 +149,18 @@ def typed_request(request: Schema, files: Sequence[str]) -> Contents:
     """
     schema = request.describe(refs=_REFS)
     found: dict[str, Any] = {media.JSON: schema, media.MSGPACK: schema}
-    members = _top(schema).get("properties", {})
+    members = top_of(schema).get("properties", {})
     kinds = {name: _file_of(members.get(name, {})).get("contentMediaType", BYTES) for name in files}
     if kinds:
         found[media.FORM] = _as_form(schema, kinds)
-        if set(_top(schema).get("required", ())) <= {files[0]}:
+        if set(top_of(schema).get("required", ())) <= {files[0]}:
             found[kinds[files[0]]] = {}
     return found
 
 
 def members_of(request: Schema) -> frozenset[str]:
     """The names of the members of a body."""
-    return frozenset(_top(request.describe(refs=_REFS)).get("properties", {}))
+    return frozenset(top_of(request.describe(refs=_REFS)).get("properties", {}))
 
 
 def typed_answer(response: Schema) -> Contents:
@@ -165,9 +171,52 @@ def typed_answer(response: Schema) -> Contents:
     return {**{each: {} for each in response.files}, media.JSON: schema, media.MSGPACK: schema}
 
 
+def parameters_of(parameters: Parameters, examples: Sequence[Any]) -> list[Parameter]:
+    """The parameters of a typed route that are outside of the body.
+
+    Args:
+        parameters: of the route's function.
+        examples: dicts of all parameters; the first is shown.
+    """
+    shown = parameters.parts(examples[0])[0] if examples else {}
+    found = []
+    for place in parameters.places.values():
+        schema = place.schema.describe(refs=_REFS)
+        required = top_of(schema).get("required", ())
+        for name, member in place.described.items():
+            example = shown.get(place.name, {}).get(name)
+            more = {key: member[key] for key in ("description", "deprecated") if key in member}
+            if example is not None:
+                more["example"] = example
+            form = _without_null({key: member[key] for key in member if key not in more})
+            if "$defs" in schema:
+                form["$defs"] = schema["$defs"]
+            found.append(
+                Parameter(
+                    name=place.wire[name],
+                    place=place.name,
+                    schema=form,
+                    required=name in required,
+                    more=more,
+                )
+            )
+    return found
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a text, which is never null."""
+    if "anyOf" not in schema:
+        return schema
+    kinds = [each for each in schema["anyOf"] if each.get("type") != "null"]
+    rest = {key: each for key, each in schema.items() if key != "anyOf"}
+    if rest.get("default", ...) is None:
+        del rest["default"]
+    return {**kinds[0], **rest} if len(kinds) == 1 else {**rest, "anyOf": kinds}
+
+
 def own_examples(schema: Mapping[str, Any]) -> list[Any]:
     """The examples that a request's own schema has."""
-    found = _top(schema)
+    found = top_of(schema)
     if "examples" in found:
         return list(found["examples"])
     return [found["example"]] if "example" in found else []
@@ -197,14 +246,6 @@ def _tensors(specs: Iterable[TensorSpec]) -> dict[str, Any]:
     return {"type": "object", "required": list(found), "properties": found}
 
 
-def _top(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The schema of a body: a definition, if it refers to itself or may be null."""
-    kinds = [each for each in schema.get("anyOf", ()) if each.get("type") != "null"]
-    found: Mapping[str, Any] = kinds[0] if len(kinds) == 1 else schema
-    name = found.get("$ref", "").rpartition("/")[2]
-    return schema["$defs"][name] if name else found
-
-
 def _file_of(member: Mapping[str, Any]) -> Mapping[str, Any]:
     """The schema of a file, or of one in a list, behind ``None``."""
     inner = [*member.get("anyOf", ()), member.get("items")]
@@ -220,7 +261,7 @@ def _is_list(member: Mapping[str, Any]) -> bool:
 
 def _as_form(schema: Mapping[str, Any], files: Mapping[str, str]) -> dict[str, Any]:
     """The members as fields of a form, some of which are files."""
-    top = _top(schema)
+    top = top_of(schema)
     properties = dict(top.get("properties", {}))
     for name, kind in files.items():
         member = properties.get(name, {})

@@ -27,7 +27,7 @@ from penstock.engine.submission import Submission
 from penstock.errors import DeadlineExceeded, RequestError, ServiceBusy, StartupError
 from penstock.protocols import media
 from penstock.protocols.heads import Headers
-from penstock.request import Outcome
+from penstock.request import Feed, Outcome
 from penstock.typed.op import ANSWER, BODY, KIND
 
 LIMIT: Final = 10.0
@@ -190,7 +190,10 @@ class Examples:
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         route = example.route
         kind = media_of(graph) or media.JSON
-        body = media.encode(example.request, kind)
+        request, outside = example.request, Feed()
+        if isinstance(route, TypedRoute) and route.signature.parameters is not None:
+            outside, request = route.signature.parameters.feed(request)
+        body = media.encode(request, kind)
         log_id = random.getrandbits(63) if log_id is None else log_id
         submission: Submission
         if isinstance(route, PlainRoute):
@@ -199,7 +202,7 @@ class Examples:
             submission.route = route
             submission.kind = kind
         else:
-            feed = {BODY: body, KIND: kind, ANSWER: kind}
+            feed = {BODY: body, KIND: kind, ANSWER: kind, **outside}
             submission = Submission(graph, feed, timeout, log_id, future)
         submission.pinned = True
         if beside:

@@ -24,6 +24,7 @@ from penstock.api.grpc import Grpc
 from penstock.api.html import page
 from penstock.api.http import Http, HttpCall
 from penstock.api.operation import Answer, Contents
+from penstock.api.path_pattern import PathPattern
 from penstock.protocols.heads import Headers
 from penstock.protocols.media import JSON
 
@@ -104,9 +105,9 @@ def document(routes: Sequence[Http], title: str) -> dict[str, Any]:
     listed = _listed(routes)
     paths: dict[str, dict[str, Any]] = {}
     for route in listed:
-        paths.setdefault(quote(route.pattern, safe=_UNQUOTED), {})[route.method.lower()] = (
-            _operation(route, parts)
-        )
+        template = quote(PathPattern(route.pattern).template, safe=_UNQUOTED)
+        # Of two with other converters, OpenAPI can have one.
+        paths.setdefault(template, {}).setdefault(route.method.lower(), _operation(route, parts))
     groups = dict.fromkeys(route.group for route in listed if route.group)
     return {
         "openapi": "3.1.0",
@@ -132,20 +133,33 @@ def _listed(routes: Sequence[Http]) -> list[Http]:
 
 
 def _operation(route: Http, parts: _Components) -> dict[str, Any]:
+    pattern = PathPattern(route.pattern)
     found: dict[str, Any] = {
-        "operationId": "_".join(re.findall(r"[^\W_]+", f"{route.method} {route.pattern}")),
+        "operationId": "_".join(re.findall(r"[^\W_]+", f"{route.method} {pattern.template}")),
         "summary": route.summary,
     }
     if route.group:
         found["tags"] = [route.group]
     if route.description:
         found["description"] = route.description
+    described = {(each.place, each.name): each for each in route.parameters}
     parameters: list[dict[str, Any]] = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-        for name in re.findall(r"{([^}]*)}", route.pattern)
+        for name in pattern.names
+        if ("path", name) not in described
     ]
     parameters += [
         {"name": name, "in": "query", "schema": schema} for name, schema in route.query.items()
+    ]
+    parameters += [
+        {
+            "name": each.name,
+            "in": each.place,
+            **({"required": True} if each.required else {}),
+            **each.more,
+            "schema": parts.place(each.schema),
+        }
+        for each in route.parameters
     ]
     if parameters:
         found["parameters"] = parameters

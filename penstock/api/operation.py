@@ -12,6 +12,25 @@ The schema of plain bytes is empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """The OpenAPI description of a parameter.
+
+    Attributes:
+        name: as callers send it.
+        place: ``path``, ``query``, ``header`` or ``cookie``.
+        schema: its JSON Schema, whose references point into its own ``$defs``.
+        required: whether it must be sent.
+        more: further members, such as ``description`` and ``example``.
+    """
+
+    name: str
+    place: str
+    schema: Mapping[str, Any]
+    required: bool
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """The OpenAPI description of the answers with one status.
 
@@ -50,6 +69,8 @@ class Described:
         description: more than that, in Markdown.
         group: its group in the list.
         query: the JSON Schema of each query parameter; all are optional.
+        parameters: those with more than that. Placeholders of the path that are not listed are
+            texts.
         request: request bodies.
         bodiless: whether the body may be empty.
         answers: all possible answers, by status.
@@ -62,6 +83,7 @@ class Described:
     description: str = ""
     group: str = ""
     query: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    parameters: Sequence[Parameter] = ()
     request: Contents = field(default_factory=dict)
     bodiless: bool = False
     answers: Mapping[int, Answer] = field(default_factory=dict)

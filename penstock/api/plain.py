@@ -163,7 +163,9 @@ class PlainApplication:
             call.send(missing or error_reply(UnknownService(f"there is no service {name!r}")))
             return
         if call.exchange.head.query:
-            problem = in_query(call.exchange.head.query, self._members.get(route.path, ()))
+            members = self._members.get(route.path, ())
+            own = route.graph is not None
+            problem = in_query(call.exchange.head.query, members, others=own)
             if problem is not None:
                 failed(call, problem)
                 return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ from penstock.api.descriptions import (
     engine_errors,
     error_answer,
     members_of,
+    parameters_of,
     phrase,
     typed_answer,
     typed_request,
@@ -23,7 +24,7 @@ from penstock.api.descriptions import (
 from penstock.api.errors import error_reply, failed, refusal
 from penstock.api.graph_call import GraphCall
 from penstock.api.http import Http, HttpCall
-from penstock.api.operation import Answer, Contents
+from penstock.api.operation import Answer, Contents, Parameter
 from penstock.engine.engine import Engine
 from penstock.engine.graph import ServedGraph
 from penstock.errors import HttpError, InvalidInput, RequestError, UnknownService
@@ -31,6 +32,7 @@ from penstock.protocols import media
 from penstock.protocols.heads import Headers
 from penstock.request import Feed
 from penstock.typed.op import ANSWER, BODY, HEAD, KIND
+from penstock.typed.parameters import FIELDS, PATH, QUERY
 from penstock.typed.response import BODILESS
 from penstock.typed.signature import Schema, Signature
 
@@ -44,16 +46,18 @@ class TypedRoute:
     """One function behind one path.
 
     Attributes:
-        path: such as ``/predict``.
+        path: such as ``/predict``, or ``/items/{id:int}``.
         graph: the name of its graph.
         signature: its request and answer types.
         status: of its answers.
         answers: the further statuses that it declares, each with the schema of its value; None
             without a body, ``HttpError`` for an error in our format.
+        method: the HTTP method.
         summary: a line of text.
         description: more than that, in Markdown.
         examples: request bodies as plain values, each with its expected answer or None; by default
-            those of the request's schema.
+            those of the request's schema. If the function has parameters outside of the body, they
+            are dicts of these and the body's members.
     """
 
     path: str
@@ -61,6 +65,7 @@ class TypedRoute:
     signature: Signature
     status: int = 200
     answers: Mapping[int, Schema | type[HttpError] | None] = field(default_factory=dict)
+    method: str = "POST"
     summary: str = ""
     description: str = ""
     examples: tuple[tuple[Any, Any], ...] = ()
@@ -89,37 +94,48 @@ class TypedApplication:
         self._members = {
             each.graph: members_of(each.signature.request) for each in self.typed_routes
         }
+        self._parameters = {each.graph: each.signature.parameters for each in self.typed_routes}
         self.title = title
 
     def routes(self) -> Iterator[Route | Section]:
         """What to serve."""
         yield from sections_of(each.path for each in self.typed_routes)
-        for each in self.typed_routes:
-            graph = self._engine.graph(each.graph)
-            kind = None if graph is None else media_of(graph)
-            taken = typed_request(each.signature.request, each.signature.files)
-            answers = self._described(each, kind)
-            yield Http(
-                "POST",
-                each.path,
-                # Workers with one media type answer in that.
-                partial(
-                    self._answer,
-                    each.graph,
-                    each.signature.response.files if kind is None else (),
-                    each.status,
-                ),
-                failed=failed,
-                refusal=refusal,
-                summary=each.summary or each.graph,
-                description=each.description,
-                group=self.title or "Routes",
-                request=_only(taken, kind),
-                bodiless=each.signature.request.optional,
-                answers=answers,
-                examples=each.examples,
-                graph=each.graph,
-            )
+        yield from map(self._route, self.typed_routes)
+
+    def _route(self, route: TypedRoute) -> Http:
+        graph = self._engine.graph(route.graph)
+        kind = None if graph is None else media_of(graph)
+        signature = route.signature
+        taken: Contents = {}
+        if signature.has_body:
+            taken = _only(typed_request(signature.request, signature.files), kind)
+        parameters, examples = signature.parameters, route.examples
+        shown: Sequence[Parameter] = ()
+        if parameters is not None:
+            shown = parameters_of(parameters, [request for request, _ in examples])
+            examples = tuple((parameters.parts(given)[1], wanted) for given, wanted in examples)
+        return Http(
+            route.method,
+            route.path,
+            # Workers with one media type answer in that.
+            partial(
+                self._answer,
+                route.graph,
+                signature.response.files if kind is None else (),
+                route.status,
+            ),
+            failed=failed,
+            refusal=refusal,
+            summary=route.summary or route.graph,
+            description=route.description,
+            group=self.title or "Routes",
+            parameters=shown,
+            request=taken,
+            bodiless=signature.request.optional,
+            answers=self._described(route, kind),
+            examples=examples,
+            graph=route.graph,
+        )
 
     def _described(self, route: TypedRoute, kind: str | None) -> dict[int, Answer]:
         """Every answer of a route.
@@ -130,7 +146,7 @@ class TypedApplication:
         """
         declared = {**dict.fromkeys(self._errors, HttpError), **route.answers}
         declared[route.status] = route.signature.response
-        found = engine_errors()
+        found = engine_errors(body=route.method != "GET")
         for status, schema in declared.items():
             if schema is HttpError:
                 found.setdefault(status, error_answer(status))
@@ -152,17 +168,24 @@ class TypedApplication:
         if graph is None:
             failed(call, UnknownService(f"{name} is not served now"))
             return
-        if call.exchange.head.query:
-            problem = in_query(call.exchange.head.query, self._members[name])
+        head = call.exchange.head
+        parameters = self._parameters[name]
+        if head.query and (parameters is None or "query" not in parameters.places):
+            problem = in_query(head.query, self._members[name], others=True)
             if problem is not None:
                 failed(call, problem)
                 return
-        fields = call.exchange.head.fields
+        fields = head.fields
         kind = fields.get(b"content-type", b"").decode("latin-1")
         accept = fields.get(b"accept")
         accepted = None if accept is None else accept.decode("latin-1")
         answer = media.answer_kind(accepted, kind, files)
-        feed = {BODY: body, KIND: kind, ANSWER: answer}
+        feed: Feed = {BODY: body, KIND: kind, ANSWER: answer}
+        if parameters is not None:
+            feed[PATH] = list(call.values)
+            feed[QUERY] = head.query
+            wanted = parameters.fields
+            feed[FIELDS] = [[*field] for field in head.headers if field[0] in wanted]
         one = _TypedCall(graph, feed, call.timeout, random.getrandbits(63), answer)
         one.status = status
         one.run(call)
@@ -203,22 +226,22 @@ class _TypedCall(GraphCall):
         self.call.send(error_reply(error, self.log_id))
 
 
-def in_query(query: bytes, members: Container[str]) -> InvalidInput | None:
-    """The error of a request with members of its body in the query, as FastAPI has them.
-
-    They would be ignored otherwise. Names that the body does not have are left to caches and
-    proxies.
+def in_query(query: bytes, members: Container[str], *, others: bool = False) -> InvalidInput | None:
+    """The error of a request with parameters in the query, of which the route has none.
 
     Args:
         query: the raw query.
-        members: of the route's body.
+        members: of the route's body: in the query, where FastAPI has them, they would be ignored.
+        others: refuse any other name as well; else they are left to caches and proxies.
     """
     names = [name for name, _ in parse_qsl(query.decode("latin-1"), keep_blank_values=True)]
     text = "parameters are members of the body: it was sent in the query"
     details = [
         {"loc": ["query", name], "msg": text, "type": "in_query"}
-        for name in dict.fromkeys(names)
         if name in members
+        else {"loc": ["query", name], "msg": "the route has no such parameter", "type": "unknown"}
+        for name in dict.fromkeys(names)
+        if others or name in members
     ]
     return InvalidInput(details) if details else None
 

@@ -18,7 +18,7 @@ from functools import cached_property, partial
 from os import PathLike
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock.config.schema import OpConfig, ServiceConfig, keys_of
 from penstock.errors import (
@@ -43,7 +43,10 @@ if TYPE_CHECKING:
     from penstock.service.asgi import AsgiApplication
     from penstock.service.blueprint import Blueprint, MakeApplication
     from penstock.typed.op import TypedOp
-    from penstock.typed.signature import Schema
+    from penstock.typed.signature import Schema, Signature
+
+METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
+"""The methods of routes."""
 
 _Target = TypeVar("_Target", bound=Callable[..., Any])
 
@@ -88,6 +91,7 @@ class App(Several):
         self,
         path: str,
         *,
+        method: str = "POST",
         batch: int | None = None,
         wait: float | None = None,
         workers: int | None = None,
@@ -101,7 +105,13 @@ class App(Several):
         """Serve a function, or a class, at a path.
 
         Args:
-            path: such as ``/predict``; answered for POST.
+            path: such as ``/predict``, or ``/items/{id:int}`` with a parameter ``id``. A
+                placeholder is one segment; with ``:int``, ``:float`` or ``:uuid`` only one of that
+                form, with ``:path`` the rest of the path. Literal segments have precedence.
+            method: the HTTP method, such as ``GET``, which is answered for HEAD as well; see
+                ``get``, ``post``, ``put``, ``patch`` and ``delete``. Parameters of GET and DELETE
+                are those of the query; of other methods members of the body, but for those with
+                ``Query()``, ``Header()`` or ``Cookie()``.
             batch: the most requests joined into one call; the function then takes and returns
                 lists with an element for each of them. None: one request in each call.
             wait: milliseconds that a request waits for its batch to fill; by default 0: the
@@ -114,9 +124,10 @@ class App(Several):
             answers: the further statuses that its answers may have (see ``Response``), each with
                 the type of its value; None: without a body, ``HttpError``: an error that it raises,
                 for the description.
-            examples: request bodies as plain values, or tuples of a body and the expected answer.
-                The OpenAPI document shows them; each runs before the service is ready, and in ``GET
-                /health/deep``. By default those of a pydantic model (``json_schema_extra``).
+            examples: request bodies as plain values, or tuples of a body and the expected answer;
+                dicts of all parameters if some are outside of the body. The OpenAPI document shows
+                them; each runs before the service is ready, and in ``GET /health/deep``. By default
+                those of a pydantic model (``json_schema_extra``).
             options: further keys of an op's configuration, such as ``memory_limit_mib``.
 
         Raises:
@@ -125,7 +136,7 @@ class App(Several):
             ConfigError: an option is unknown, or ``timeout`` is no number.
         """
         _check_options(f"route({path!r})", options, of_route=True)
-        self._check_route(path)
+        placeholders = self._check_route(path, method)
         _check_timeout(path, timeout)
         declared = _answers(path, status, answers or {})
 
@@ -137,6 +148,8 @@ class App(Several):
             op = TypedOp(
                 target,
                 batched=batch is not None,
+                method=method,
+                placeholders=placeholders,
                 batch_size=batch,
                 auto_batching_timeout=wait,
                 concurrency=workers,
@@ -146,6 +159,7 @@ class App(Several):
             )
             self._check_name(op.name)
             more = {**options, **({} if executor is None else {"executor": executor})}
+            _check_external(path, op, more)
             self._ops.append((op, more))
             text = inspect.cleandoc(doc_of(target))
             summary, _, description = text.partition("\n")
@@ -156,14 +170,39 @@ class App(Several):
                     signature=op.signature,
                     status=status,
                     answers=declared,
+                    method=method,
                     summary=summary,
                     description=description.strip(),
-                    examples=_examples(path, op.signature.request, examples),
+                    examples=_examples(
+                        path,
+                        None if op.signature.parameters else op.signature.request,
+                        examples,
+                    ),
                 )
             )
             return target
 
         return add
+
+    def get(self, path: str, **options: Any) -> Callable[[_Target], _Target]:
+        """``route`` for GET, and HEAD: the parameters are those of the query and the path."""
+        return self.route(path, method="GET", **options)
+
+    def post(self, path: str, **options: Any) -> Callable[[_Target], _Target]:
+        """``route`` for POST."""
+        return self.route(path, method="POST", **options)
+
+    def put(self, path: str, **options: Any) -> Callable[[_Target], _Target]:
+        """``route`` for PUT."""
+        return self.route(path, method="PUT", **options)
+
+    def patch(self, path: str, **options: Any) -> Callable[[_Target], _Target]:
+        """``route`` for PATCH."""
+        return self.route(path, method="PATCH", **options)
+
+    def delete(self, path: str, **options: Any) -> Callable[[_Target], _Target]:
+        """``route`` for DELETE: the parameters are those of the query and the path."""
+        return self.route(path, method="DELETE", **options)
 
     def graph(
         self,
@@ -198,8 +237,9 @@ class App(Several):
         from penstock.typed.files import file_members
         from penstock.typed.signature import Schema
 
+        if self._check_route(path):
+            raise GraphError(f"the path of a graph has no placeholders, as {path} has")
         name = name or path.rpartition("/")[2]
-        self._check_route(path)
         self._check_name(name)
         request_schema = None if request is None else Schema(request, f"{path}, request")
         if request_schema is not None:
@@ -276,16 +316,38 @@ class App(Several):
         folder = Path(inspect.stack()[1].filename).parent
         self._pages.append(Page(path, folder / file))
 
-    def _check_route(self, path: Any) -> None:
+    def _check_route(self, path: Any, method: str = "POST") -> tuple[str, ...]:
+        """Check a route's path and method; returns the names of its placeholders."""
+        from penstock.api.path_pattern import PathPattern
+
         if not isinstance(path, str):  # a function under @app.route without brackets
             raise GraphError(f"@app.route needs a path, such as '/predict', got {path!r}")
-        if not path.startswith("/") or "{" in path or "?" in path:
+        if method not in METHODS:
+            raise GraphError(f"the method of {path} is one of {', '.join(METHODS)}, not {method!r}")
+        try:
+            pattern = PathPattern(path)
+        except ValueError as error:
+            raise GraphError(f"the path {path!r}: {error}") from error
+        if not path.startswith("/") or "?" in path:
             raise GraphError(f"a route's path is such as '/predict', not {path!r}")
-        if path in [
-            *(each.path for each in self.routes),
-            *(graph[0].path for graph in self._graphs),
-        ]:
-            raise GraphError(f"two routes of {self.name} are {path}: give each a path of its own")
+        for name in pattern.names:
+            if not name.isidentifier():
+                raise GraphError(f"the path {path!r}: {name!r} is no name of a parameter")
+        if path.startswith("/{") and method == "POST":
+            raise GraphError(
+                f"POST {path} would take the calls of other protocols: begin it with a literal"
+                f" segment, such as /items{path}"
+            )
+        others = [(each.path, each.method) for each in self.routes]
+        for other, its in [*others, *((graph[0].path, "POST") for graph in self._graphs)]:
+            found = PathPattern(other)
+            if found.shape == pattern.shape and its == method:
+                raise GraphError(
+                    f"two routes of {self.name} are {method} {path}: give each a path of its own"
+                )
+            if found.shape == pattern.shape and found.names != pattern.names:
+                raise GraphError(f"{other} and {path} are one path: name its placeholders alike")
+        return pattern.names
 
     def _check_name(self, name: str) -> None:
         if name in [
@@ -301,18 +363,19 @@ class App(Several):
         Raises:
             GraphError: there is no route.
         """
-        graphs: list[tuple[str, str, str, Op, dict[str, Any]]] = [
+        graphs: list[tuple[str, str, str, str, Op, dict[str, Any]]] = [
             (
+                route.method,
                 route.path,
                 route.graph,
-                _shape(route.signature.request, route.signature.response),
+                _shape(route.signature, route.signature.response),
                 op,
                 {"op": {op.name: options}} if options else {},
             )
             for route, (op, options) in zip(self.routes, self._ops, strict=True)
         ]
         graphs += [
-            (each.path, each.graph or "", _shape(each.request, each.response), last, more)
+            ("POST", each.path, each.graph or "", _shape(each.request, each.response), last, more)
             for each, last, more in self._graphs
         ]
         if not graphs:
@@ -336,13 +399,14 @@ class App(Several):
             *self._applications,
         ]
         found: list[WebService] = []
-        for path, name, shape, last, options in graphs:
+        for method, path, name, shape, last, options in graphs:
             first = not found
             for op in _ops_until(last):
                 op.error_statuses = self._errors
             found.append(
                 _Route(
                     self.name,
+                    method,
                     path,
                     shape,
                     name,
@@ -399,9 +463,12 @@ class App(Several):
 class _Route(Service):
     """The graph behind one route of an app."""
 
-    def __init__(self, app: str, path: str, shape: str, name: str, last: Op, **more: Any) -> None:
+    def __init__(
+        self, app: str, method: str, path: str, shape: str, name: str, last: Op, **more: Any
+    ) -> None:
         super().__init__(name, last, **more)
         self._app = app
+        self._method = method
         self._path = path
         self._shape = shape
 
@@ -412,7 +479,11 @@ class _Route(Service):
     def blueprint(self, other_ops: Container[str] = ()) -> Blueprint:
         """See PipelineServer."""
         return replace(
-            super().blueprint(other_ops), app=self._app, route=self._path, shape=self._shape
+            super().blueprint(other_ops),
+            app=self._app,
+            method=self._method,
+            route=self._path,
+            shape=self._shape,
         )
 
 
@@ -434,7 +505,7 @@ def _ops_until(last: Op) -> set[Op]:
     return found
 
 
-def _shape(request: Schema | None, response: Schema | None) -> str:
+def _shape(request: Schema | Signature | None, response: Schema | None) -> str:
     """A route's request and answer types in one line."""
     from penstock.typed.outline import outline
 
@@ -471,6 +542,16 @@ def _check_options(where: str, given: Iterable[str], *, of_route: bool = False) 
         problems.append(f"{where}: {option} is not a known option{hint}")
     if problems:
         raise ConfigError(problems)
+
+
+def _check_external(path: str, op: TypedOp, options: Mapping[str, Any]) -> None:
+    if options.get("executor") == "external" and (
+        op.signature.parameters is not None or not op.signature.has_body
+    ):
+        raise HookError(
+            f"{path}: external workers get the body of a request only: all parameters are its"
+            f" members"
+        )
 
 
 def _check_timeout(path: str, timeout: Any) -> None:

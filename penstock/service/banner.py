@@ -82,6 +82,7 @@ def route_lines(deployment: Deployment, decided: Decided, models: Sequence[str])
     """
     graphs, lines = deployment.graphs, list[str]()
     width = max(len(each.route or "") for each in graphs)
+    verb = max(len(each.method) for each in graphs)
     for graph, options in zip(graphs, decided, strict=True):
         if graph.route is None:
             path = f"/{graph.name or '{name}'}"
@@ -91,9 +92,9 @@ def route_lines(deployment: Deployment, decided: Decided, models: Sequence[str])
             lines += _ops(graph, options)
         elif len(options) == 1:
             described = _describe(graph.options[0], options[0])
-            lines.append(f"  POST  {graph.route:<{width}}  {described}")
+            lines.append(f"  {graph.method:<{verb}}  {graph.route:<{width}}  {described}")
         else:
-            lines.append(f"  POST  {graph.route}")
+            lines.append(f"  {graph.method:<{verb}}  {graph.route}")
             lines += _ops(graph, options)
     lines += [f"  model {each}" for each in models[:_MOST_MODELS]]
     if len(models) > _MOST_MODELS:
@@ -139,12 +140,15 @@ def check_report(
 def _app_report(name: str, graphs: Sequence[_Graph], *, opened: bool) -> str:
     lines = [f"{name}: the configuration and the routes are good"]
     width = max(len(graph.route or "") for graph, _ in graphs)
+    verb = max(len(graph.method) for graph, _ in graphs)
     for graph, options in graphs:
-        lines.append(f"  POST  {graph.route:<{width}}  {graph.shape}")
+        lines.append(f"  {graph.method:<{verb}}  {graph.route:<{width}}  {graph.shape}")
         if len(options) > 1:
             lines += _ops(graph, options)
         else:
-            lines.append(f"        {'':<{width}}  {_describe(graph.options[0], options[0])}")
+            lines.append(
+                f"  {'':<{verb}}  {'':<{width}}  {_describe(graph.options[0], options[0])}"
+            )
     return "\n".join([*lines, *_notes([graph for graph, _ in graphs], opened=opened)])
 
 

@@ -59,7 +59,7 @@ class Blueprint:
             object whose ``routes`` the door serves.
         signature: its declared inputs and outputs; None: those of its models.
         app: the name of its app; None for a separate service.
-        route: the path of its route in the app.
+        method, route: the HTTP method and the path of its route in the app.
         shape: the route's request and answer types in one line.
         legacy: whether it was written for the original, see ``Servable.legacy``.
         one_port: see ``Servable.one_port``.
@@ -76,6 +76,7 @@ class Blueprint:
     applications: tuple[MakeApplication, ...] = ()
     signature: Signature | None = None
     app: str | None = None
+    method: str = "POST"
     route: str | None = None
     shape: str = ""
     legacy: bool = False

@@ -16,6 +16,8 @@ from penstock.typed.annotations import unnamed
 _FRAMEWORKS: Final = ("fastapi", "starlette")
 _OF_BODIES: Final = ("Body", "File", "Form")
 """FastAPI's default markers that pydantic accepts, and that have no other meaning here."""
+_OURS: Final = ("Cookie", "Header", "Path", "Query")
+"""Its markers that have the same meaning here."""
 _INSTEAD: Final = (
     'a pydantic model, bytes, Annotated[np.ndarray, Array("float32", (None, 3))] for an array, or'
     " Annotated[np.ndarray, Image()] for a picture"
@@ -40,30 +42,32 @@ def foreign_default(default: Any) -> str | None:
     home = _framework(kind)
     if home is None or kind.__name__ in _OF_BODIES:
         return None
-    return f"{kind.__name__} is {home}'s: here all parameters are members of the body"
+    if kind.__name__ in _OURS:
+        return f"{kind.__name__} is {home}'s: write from penstock import {kind.__name__}"
+    return f"{kind.__name__} is {home}'s: here parameters come from the request"
 
 
 def foreign_marker(annotation: Any) -> str | None:
     """Return the problem of a marker of a web framework in an ``Annotated``; else None."""
-    return next(filter(None, map(foreign_default, _metadata(annotation))), None)
+    return next(filter(None, map(foreign_default, metadata_of(annotation))), None)
 
 
 def embedded(annotation: Any, default: Any) -> bool:
     """Whether FastAPI's ``Body(embed=True)`` makes a parameter a member of the body."""
-    markers = [default, *_metadata(annotation)]
+    markers = [default, *metadata_of(annotation)]
     return any(_framework(type(each)) and getattr(each, "embed", None) for each in markers)
 
 
-def _metadata(annotation: Any) -> Iterator[Any]:
+def metadata_of(annotation: Any) -> Iterator[Any]:
     """Yield what a type, or a type in it, is annotated with."""
     annotation = unnamed(annotation)
     if get_origin(annotation) is Annotated:
         annotation, *more = get_args(annotation)
         yield from more
-        yield from _metadata(annotation)
+        yield from metadata_of(annotation)
     elif get_origin(annotation) is not Literal:
         for each in get_args(annotation):
-            yield from _metadata(each)
+            yield from metadata_of(each)
 
 
 def without_schema(annotation: Any) -> str | None:

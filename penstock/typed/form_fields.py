@@ -49,8 +49,9 @@ def read_fields(
     value: dict[str, Any],
     repeated: set[str],
     attempts: Attempts | None = None,
+    place: str = "body",
 ) -> Any:
-    """Validate the fields of a form, or of a body that is a file.
+    """Validate the fields of a form, of a body that is a file, or parameters that are texts.
 
     A field of a list that was sent once becomes a list, and texts and files in place of objects are
     parsed as JSON, as are numbers where a text is not allowed. Pydantic's errors say where.
@@ -60,6 +61,7 @@ def read_fields(
         value: by the fields' names; it is changed.
         repeated: the fields that were sent several times.
         attempts: bounds the work of unions.
+        place: where the fields are, for errors.
 
     Raises:
         ValidationError: the value is invalid.
@@ -72,9 +74,9 @@ def read_fields(
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False)
     if _make_lists(value, found):
-        return read_fields(validator, value, repeated, attempts)
+        return read_fields(validator, value, repeated, attempts, place)
     _parse_numbers(value, found)
-    if _parse_texts(value, found, repeated) and attempts is not None:
+    if _parse_texts(value, found, repeated, place) and attempts is not None:
         attempts.check(value)
     return validator.validate_python(value)
 
@@ -105,7 +107,9 @@ def _parse_numbers(value: dict[str, Any], found: list[ErrorDetails]) -> None:
                 given[:] = [number if item is text else item for item in given]
 
 
-def _parse_texts(value: dict[str, Any], found: list[ErrorDetails], repeated: set[str]) -> bool:
+def _parse_texts(
+    value: dict[str, Any], found: list[ErrorDetails], repeated: set[str], place: str
+) -> bool:
     """Parse texts in place of objects; returns whether there are such texts."""
     size = 0
     for each in found:
@@ -113,7 +117,7 @@ def _parse_texts(value: dict[str, Any], found: list[ErrorDetails], repeated: set
         name = str(each["loc"][0]) if each["loc"] else ""
         if name in repeated and faulty is given:
             text = f"the field was sent {len(given)} times, but has one value"
-            raise InvalidInput([{"loc": ["body", name], "msg": text, "type": "sent_twice"}])
+            raise InvalidInput([{"loc": [place, name], "msg": text, "type": "sent_twice"}])
         if each["type"] not in _OBJECTS or type(faulty) not in _TEXTS:
             continue
         in_list = isinstance(given, list) and any(item is faulty for item in given)

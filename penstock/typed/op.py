@@ -56,6 +56,7 @@ class TypedOp(Op):
         answers: the further statuses that a ``Response`` may have, each with the schema of its
             value; None: without a body. Without a mapping every status, with the type of the
             result: the route is another program's.
+        method, placeholders: see Signature.
         options: any other parameter of ``Op``.
 
     Attributes:
@@ -76,6 +77,8 @@ class TypedOp(Op):
         inputs: Op | Sequence[Op] = (),
         status: int = 200,
         answers: Mapping[int, Schema | None] | None = MappingProxyType({}),
+        method: str = "POST",
+        placeholders: Sequence[str] = (),
         **options: Any,
     ) -> None:
         problem = uncallable(target)
@@ -87,7 +90,7 @@ class TypedOp(Op):
         self._function = run = target if self._steps is None else self._steps.run
         if is_generator(run):
             raise HookError(f"{called} is a generator: write return instead of yield")
-        self.signature = _signature(target, self._steps, batched)
+        self.signature = _signature(target, self._steps, batched, method, placeholders)
         self._run: Callable[..., Any] | None = None
         self._before: Callable[..., Any] | None = None
         self._after: Callable[[Any], Any] | None = None
@@ -186,10 +189,7 @@ class TypedOp(Op):
         (feed,) = input_dicts.values()
         signature = self.signature
         body = feed.get(BODY)
-        if body is None:
-            value = signature.request.accept(feed)
-        else:
-            value = signature.request.read(body, feed[KIND], signature.raw)
+        value = signature.accept(feed) if body is None else signature.read(feed, body, feed[KIND])
         if self._before is not None:
             value = self._before(**signature.arguments(value))
             plain_result(value, f"{self._called}.preprocess")
@@ -355,10 +355,12 @@ def _takes_object(target: type, name: str) -> int:
     return int(hasattr(type(found), "__get__") and not isinstance(found, functools.partial))
 
 
-def _signature(target: Any, steps: _Steps | None, batched: bool) -> Signature:
+def _signature(
+    target: Any, steps: _Steps | None, batched: bool, method: str, placeholders: Sequence[str]
+) -> Signature:
     """Return the schemas of one request and answer; for a class, of its first and last step."""
     if steps is None:
-        return Signature(target, batched=batched)
+        return Signature(target, batched=batched, method=method, placeholders=placeholders)
     last = response_of(steps.after or steps.run, batched=batched and not steps.after)
     found = Signature(
         steps.before or steps.run,
@@ -366,6 +368,8 @@ def _signature(target: Any, steps: _Steps | None, batched: bool) -> Signature:
         skip=steps.skip,
         response=last,
         name=target.__name__,
+        method=method,
+        placeholders=placeholders,
     )
     found.batched = batched
     return found

@@ -7,6 +7,9 @@ object:
     def predict(flower: Flower) -> Species            {"petal_length": 4.7, ...}
     def add(x: float, y: float = 1.0) -> float        {"x": 1.5, "y": 2}
 
+A route may take parameters from its path, query, header fields and cookies instead: see
+``penstock.typed.parameters``.
+
 With ``batch``, the parameters are lists with an element for each request, and so is the result:
 
     def predict(flowers: list[Flower]) -> list[Species]
@@ -42,6 +45,7 @@ from pydantic_core import (
 from penstock.errors import HookError, InvalidInput, Undecodable
 from penstock.ops.functions import called_by, given_by, name_of
 from penstock.protocols import json_numbers, media
+from penstock.request import Feed
 from penstock.typed.annotations import (
     element_of,
     field_of,
@@ -53,15 +57,17 @@ from penstock.typed.arrays import AS_FILES, IMAGE
 from penstock.typed.attempts import Attempts
 from penstock.typed.base64_bytes import DescribeBase64, with_base64
 from penstock.typed.core_schemas import eager, failing_fast, named_as_sent
-from penstock.typed.files import alias_of, file_members, file_of
+from penstock.typed.files import alias_of, file_members, file_of, takes_file
 from penstock.typed.foreign import (
     embedded,
     foreign_class,
     foreign_default,
     foreign_marker,
+    metadata_of,
     without_schema,
 )
 from penstock.typed.form_fields import Validator, read_fields
+from penstock.typed.parameters import Parameters, Place, Source, source_of, top_of
 from penstock.typed.response import answer_type
 
 _BASE64 = ConfigDict(ser_json_bytes="base64")  # of bytes in values without a type
@@ -70,6 +76,9 @@ _PLAIN = ConfigDict(**_BASE64, extra="forbid")
 _TAKES_NAMES = "by_name" in inspect.signature(TypeAdapter.validate_python).parameters
 _ANY_NAME: Final[dict[str, Any]] = {"by_alias": True, "by_name": True} if _TAKES_NAMES else {}
 """Options of a validator that accepts members under names and aliases; since pydantic 2.11."""
+
+BODILESS_METHODS: Final = frozenset(("GET", "DELETE"))
+"""The methods whose requests have no body."""
 
 _LARGE = 256 << 10
 """Bytes of a body, times the members of an object, above which only the first fault of a list or
@@ -271,8 +280,30 @@ class Schema:
         """
         return self._validator.validate_python(value, **self._names)
 
-    def accept(self, value: Any) -> Any:
+    def read_texts(self, value: dict[str, Any], repeated: set[str], place: str) -> Any:
+        """Validate parameters that are texts, as the fields of a form.
+
+        Args:
+            value: by their names; it is changed.
+            repeated: the parameters that were sent several times, which are lists.
+            place: where they are.
+
+        Raises:
+            InvalidInput: a value is invalid; the text names the places.
+        """
+        if not value and self.optional:
+            return self._default.get_default(call_default_factory=True, validated_data={})
+        try:
+            return read_fields(self._validator, value, repeated, self._attempts, place)
+        except ValidationError as error:
+            raise invalid(error, place) from None
+
+    def accept(self, value: Any, place: str = "body") -> Any:
         """Validate a plain value that a caller sent in another protocol.
+
+        Args:
+            value: a dict or another plain value.
+            place: what the value is, for errors.
 
         Raises:
             InvalidInput: the value is invalid; the text names the places.
@@ -282,7 +313,7 @@ class Schema:
         try:
             return self._validator.validate_python(value)
         except ValidationError as error:
-            raise invalid(error, "body") from None
+            raise invalid(error, place) from None
 
     def write(self, value: Any, kind: str) -> bytes:
         """Encode a validated value as a body; members have their aliases, as ``describe`` says.
@@ -375,15 +406,20 @@ class Signature:
         skip: number of leading parameters that are not the caller's, such as ``self``.
         response: the schema of answers; by default that of the function's result.
         name: its name in messages; the function's by default.
+        method: the HTTP method. Parameters of ``BODILESS_METHODS`` methods are those of the query.
+        placeholders: of the route's path.
 
     Attributes:
-        request, response: the schemas of one request.
+        request, response: the schemas of one request's body and its answer.
+        has_body: whether a parameter is of the body.
+        parameters: those outside of the body; None if there are none.
         files: parameters, or members, whose values may be the bytes of files.
         raw: the member whose value is a body that is not JSON, msgpack or a form; None if such
             bodies are refused.
 
     Raises:
-        HookError: a parameter has no type, or is not a list although the function is batched.
+        HookError: a parameter has no type, or is not a list although the function is batched; or it
+            cannot be sent where it comes from.
     """
 
     def __init__(
@@ -394,6 +430,8 @@ class Signature:
         skip: int = 0,
         response: Schema | None = None,
         name: str | None = None,
+        method: str = "POST",
+        placeholders: Sequence[str] = (),
     ) -> None:
         self.name = name_of(function) if name is None else name
         self.batched = batched
@@ -403,36 +441,58 @@ class Signature:
             each for each in _parameters(function, self.name)[skip:] if each.name not in given
         ]
         self._check_object(function, parameters, hints)
-        taken = {each.name: self._type_of(each, hints) for each in parameters}
-        if not taken:
-            raise HookError(f"{self.name} has no parameter: add one for the body")
-        defaults = {each.name: each.default for each in parameters}
-        if batched:
-            taken = {name: _element(kind, self.name, name) for name, kind in taken.items()}
-            defaults = {
-                name: _of_one(self.name, name, taken[name], defaults[name]) for name in taken
-            }
-        self.names = list(taken)
-        kinds = list(taken.values())
+        taken: dict[str, Any] = {}
+        defaults: dict[str, Any] = {}
+        places: dict[str, list[str]] = {}
+        for each in parameters:
+            place, kind, default = self._placed(each, hints, method, placeholders)
+            taken[each.name], defaults[each.name] = kind, default
+            places.setdefault(place, []).append(each.name)
+        missing = [each for each in placeholders if each not in places.get("path", ())]
+        if missing:
+            raise HookError(f"{self.name} has no parameter {missing[0]}, which is in the path")
+        if not taken and (batched or method not in BODILESS_METHODS):
+            where = "the body" if method not in BODILESS_METHODS else "the query"
+            raise HookError(f"{self.name} has no parameter: add one for {where}")
+        in_body = places.pop("body", [])
+        self.parameters = None
+        if places:
+            order = placeholders
+            self.parameters = Parameters(
+                self._place(place, {name: taken[name] for name in names}, defaults, order)
+                for place, names in places.items()
+            )
+        self.has_body = bool(in_body)
+        self.names = in_body
+        kinds = [taken[name] for name in in_body]
         self.whole = len(kinds) == 1 and bool(models_of(kinds[0]))
-        self._by_position = self.whole and parameters[0].kind is not inspect.Parameter.KEYWORD_ONLY
+        kind_of = {each.name: each.kind for each in parameters}
+        self._by_position = (
+            self.whole and not places and kind_of[in_body[0]] is not inspect.Parameter.KEYWORD_ONLY
+        )
         self._members = {name: _member_name(name, self.names) for name in self.names}
-        if self.whole and embedded(kinds[0], parameters[0].default):
+        if self.whole and embedded(kinds[0], defaults[in_body[0]]):
             raise HookError(
                 f"{self.name}: Body(embed=True) is FastAPI's: here a single model is the body"
                 " itself: make it a member of a model, or add a parameter"
             )
         if self.whole:
-            self.request = Schema(kinds[0], self.name, default=defaults[self.names[0]])
+            self.request = Schema(kinds[0], self.name, default=defaults[in_body[0]])
         else:
-            members = _members(self.name, taken, defaults, self._members)
-            self.request = Schema(members, self.name)
+            body = {name: taken[name] for name in in_body}
+            members = _members(self.name, body, defaults, self._members)
+            self.request = Schema(
+                members,
+                self.name,
+                default=inspect.Parameter.empty if in_body else members(),
+            )
         self.response = response or response_of(function, batched=batched)
         self.files = file_members(self.request.annotation)
         self.raw = next(iter(self.files), None)
 
     def __repr__(self) -> str:
-        return f"<Signature {self.name}({', '.join(self.names)})>"
+        outside = [] if self.parameters is None else self.parameters.names
+        return f"<Signature {self.name}({', '.join([*outside, *self.names])})>"
 
     def _check_object(
         self,
@@ -447,6 +507,66 @@ class Signature:
                 f"{kind}.{method} is a method without its object: give the class, or the method of"
                 f" an object, as in app.route(...)({kind.rpartition('.')[2]}().{method})"
             )
+
+    def _placed(
+        self,
+        parameter: inspect.Parameter,
+        hints: Mapping[str, Any],
+        method: str,
+        placeholders: Sequence[str],
+    ) -> tuple[str, Any, Any]:
+        """The place of a parameter, its type and its default, for one request."""
+        name = parameter.name
+        where = f"{self.name}: the parameter {name}"
+        source, kind, default = source_of(self._type_of(parameter, hints), parameter.default)
+        if self.batched:
+            kind = _element(kind, self.name, name)
+        if source is None:
+            source, kind, _ = source_of(kind, None)
+        if any(isinstance(each, Source) for each in metadata_of(kind)):
+            raise HookError(f"{where} has a source inside of its type: put it around the type")
+        place = "query" if method in BODILESS_METHODS else "body"
+        if source is not None:
+            place = source.place
+            kind = Annotated[kind, source.field]
+        if (name in placeholders) != (place == "path"):
+            if source is not None:
+                raise HookError(
+                    f"{where} is in the path: it cannot come from elsewhere"
+                    if name in placeholders
+                    else f"{where} is in no placeholder of the path: write {{{name}}} there"
+                )
+            place = "path"
+        if self.batched:
+            default = _of_one(self.name, name, kind, default)
+        if place != "body":
+            if takes_file(kind):
+                raise HookError(
+                    f"{where} may be a file, which is sent in the body, not the {place}"
+                )
+            field = field_of(kind, default)
+            if place == "path" and (not field.is_required() or alias_of(field)):
+                raise HookError(f"{where} is in the path: it has no default and no alias")
+            if place == "header" and "_" in name and not alias_of(field) and not models_of(kind):
+                kind = Annotated[kind, Field(alias=name.replace("_", "-"))]
+        return place, kind, default
+
+    def _place(
+        self,
+        place: str,
+        taken: Mapping[str, Any],
+        defaults: Mapping[str, Any],
+        order: Sequence[str],
+    ) -> Place:
+        """The parameters of one place."""
+        names = list(taken)
+        members = {name: _member_name(name, names) for name in names}
+        called = f"{self.name}_{place}"
+        if place != "path" and len(names) == 1 and models_of(taken[names[0]]):
+            schema = Schema(taken[names[0]], called, default=defaults[names[0]])
+            return Place(place, self.name, schema, whole=names[0], members={})
+        schema = Schema(_members(called, taken, defaults, members), called)
+        return Place(place, self.name, schema, whole=None, members=members, order=order)
 
     def _type_of(self, parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Any:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
@@ -476,8 +596,61 @@ class Signature:
             raise HookError(f"{self.name}: {problem}")
         return kind
 
+    def read(self, feed: Feed, body: bytes, kind: str) -> Any:
+        """Decode and validate a request that came over HTTP.
+
+        Args:
+            feed: has what ``parameters`` need.
+            body: the decompressed body.
+            kind: its media type.
+
+        Raises:
+            InvalidInput: a value is invalid; the text names the places.
+            Undecodable: the body does not match its media type, or the type is unknown; or the
+                query is malformed.
+        """
+        if self.parameters is None and self.has_body:
+            return self.request.read(body, kind, self.raw)
+        if not self.has_body and not body:
+            kind = media.JSON  # of nothing
+        if self.parameters is None:
+            return self.request.read(body, kind)
+        return self.parameters.read(feed, lambda: self.request.read(body, kind, self.raw))
+
+    def accept(self, value: Feed) -> Any:
+        """Validate a dict of all parameters, and members of the body, of another protocol.
+
+        Raises:
+            InvalidInput: a value is invalid; the text names the places.
+        """
+        if self.parameters is None:
+            return self.request.accept(value)
+        return self.parameters.accept(value, self.request.accept)
+
+    def describe(self, *, refs: str) -> dict[str, Any]:
+        """Return the JSON Schema of all parameters, as an object; see ``Schema.describe``."""
+        body = self.request.describe(refs=refs)
+        if self.parameters is None:
+            return body
+        properties: dict[str, Any] = {}
+        required: list[str] = []
+        for schema in [
+            *(each.schema.describe(refs=refs) for each in self.parameters.places.values()),
+            body,
+        ]:
+            top = top_of(schema)
+            properties |= top.get("properties", {})
+            required += top.get("required", ())
+        return {"type": "object", "properties": properties, "required": required}
+
     def arguments(self, value: Any) -> dict[str, Any]:
-        """Return the arguments of one call, from a value of ``request``."""
+        """Return the arguments of one call, from what ``read`` returned."""
+        if self.parameters is not None:
+            found, body = value
+            return {**found, **self._of_body(body)}
+        return self._of_body(value)
+
+    def _of_body(self, value: Any) -> dict[str, Any]:
         if self.whole:
             return {self.names[0]: value}
         return {name: getattr(value, member) for name, member in self._members.items()}
@@ -493,6 +666,10 @@ class Signature:
             return function(value) if self._by_position else function(**self.arguments(value))
         if self._by_position:
             return function(list(values))
+        if self.parameters is not None:
+            calls = [self.arguments(each) for each in values]
+            names = (*self.parameters.names, *self.names)
+            return function(**{name: [each[name] for each in calls] for name in names})
         if self.whole:
             return function(**{self.names[0]: list(values)})
         members = self._members.items()

@@ -16,7 +16,7 @@ SERVICE = '''
 from typing import Annotated
 import numpy as np
 from pydantic import BaseModel, Field
-from penstock import App
+from penstock import App, Cookie, Header, Query
 from penstock.typed.arrays import Array
 
 app = App("garden")
@@ -36,6 +36,17 @@ def count(flowers: list[Flower]) -> list[dict[str, int]]:
 @app.route("/size")
 def size(data: bytes, times: int = 1) -> int:
     return len(data) * times
+
+@app.get("/beds/{bed:int}/{rest:path}", examples=[{"bed": 3, "rest": "a b/c", "tag": ["x", "y"]}])
+def bed(
+    bed: int,
+    rest: str,
+    tag: list[str],
+    limit: Annotated[int, Query(ge=1, description="at most")] = 10,
+    x_token: Annotated[str, Header()] = "",
+    session: Annotated[str, Cookie()] = "",
+) -> list[str]:
+    return [str(bed), rest, *tag, str(limit), x_token]
 
 app.run()
 '''
@@ -92,6 +103,25 @@ def test_the_page_shows_an_example_and_its_answer(page: Page) -> None:
     page.evaluate(f"{route}.querySelector('select').dispatchEvent(new Event('change'))")
     send(page, "count")
     assert answer(page, "count") == ("200 OK", {"lily": 6})
+    assert page.console_errors == []
+
+
+def test_the_page_sends_parameters_of_the_path_the_query_and_header_fields(page: Page) -> None:
+    route = "document.getElementById('GET_beds_bed_rest')"
+    page.evaluate(f"{route}.open = true")
+    page.until(f"{route}.querySelector('form') !== null")
+    text = page.evaluate(f"{route}.textContent")
+    for shown in ("integer; ≥ 1, default 10; at most; in the query", "by commas", "a cookie,"):
+        assert shown in text
+    codes = page.evaluate(f"[...{route}.querySelectorAll('pre')].map((each) => each.textContent)")
+    (command,) = [each for each in codes if each.startswith("curl")]
+    assert command.endswith("/beds/3/a%20b%2Fc?tag=x&tag=y'")
+    for number, value in ((3, "7"), (4, "secret")):
+        page.evaluate(f"{route}.querySelectorAll('input')[{number}].value = '{value}'")
+    page.evaluate(f"{route}.querySelector('button.send').click()")
+    page.until(f"{route}.querySelector('.status')?.textContent")
+    body = json.loads(page.evaluate(f"{route}.querySelector('.answer').textContent"))
+    assert body == ["3", "a b/c", "x", "y", "7", "secret"]
     assert page.console_errors == []
 
 
