@@ -81,7 +81,7 @@ def http(request: pytest.FixtureRequest) -> Iterator[httpx.Client]:
         ("GET", "/items/5?limit=3", {"content": b"ignored"}, [5, 3, []]),
         ("GET", "/items/latest", {}, "latest"),
         ("GET", "/items/a%20b", {}, "a b"),
-        ("GET", "/items/caf%C3%A9", {}, "café"),
+        ("GET", "/items/gr%C3%BC%C3%9Fe", {}, "grüße"),
         ("DELETE", "/items/5", {}, -5),
         ("DELETE", "/items/5", {"json": {}}, -5),
         ("PUT", "/items/5?dry=on", {"json": {"name": "n"}}, [5, "n", 1.0, True]),
