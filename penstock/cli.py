@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -21,6 +21,7 @@ from penstock.observe.logs import (
     LogFormat,
     LogLevel,
     LogOptions,
+    log_line,
     logging_of_imports,
     logging_to_stderr,
 )
@@ -70,7 +71,8 @@ Format = Annotated[
     LogFormat | None,
     typer.Option(
         "--log-format",
-        help="Log text lines, or one JSON object for each event.",
+        help="Log text lines, or one JSON object for each event, the start lines included."
+        "  [default: text on a terminal, else json]",
     ),
 ]
 
@@ -158,28 +160,30 @@ def run(
     if reload:
         from penstock.service.reload import run_and_reload
 
-        with _errors_end_the_command():
+        log = _log_options({"log_format": log_format})
+        with _errors_end_the_command(log):
             before = sys.argv[1:]
             own = before[: before.index("--")] if "--" in before else before
             rest = before[len(own) :]
-            run_and_reload(file, [*(each for each in own if each != "--reload"), *rest])
+            run_and_reload(file, [*(each for each in own if each != "--reload"), *rest], log)
         return
     from penstock.service.script import run_file
     from penstock.supervisor.signals import Stopped, signals_stop_the_start
 
     given = {"http_port": http_port, "rpc_port": rpc_port, "host": host}
     given |= {"log_level": log_level, "log_format": log_format, "strict": strict or None}
-    with _errors_end_the_command():
+    with _errors_end_the_command(_log_options(given)):
         now = _flags(given, overrides, lenient, arguments)
-        with flags.using(now), _log_of_imports(now), signals_stop_the_start() as signals:
+    with _errors_end_the_command(now):
+        with flags.using(now), logging_of_imports(now.log), signals_stop_the_start() as signals:
             try:
-                with _script_errors_without_our_frames():
+                with _script_errors_without_our_frames(now):
                     run_file(file)
                 signals.raise_if_stopped()
             except Stopped:
                 signals.end()
                 if not now.served:  # else the service has logged its end
-                    typer.echo("stopped before the start was over", err=True)
+                    _say(now.log, "stopped before the start was over")
             # Only the exit remains; a later signal would only change its status.
             signals.end()
 
@@ -193,14 +197,16 @@ def serve(context: typer.Context) -> None:
     from penstock.service.serve_flags import parse
     from penstock.supervisor.signals import Stopped, signals_stop_the_start
 
-    with _errors_end_the_command(), signals_stop_the_start() as signals:
+    now = flags.Flags(log=_log_options({}))
+    with _errors_end_the_command(now), signals_stop_the_start() as signals:
         try:
-            server, keys = parse(context.args, defaults=context.obj)
-            with flags.using(flags.Flags(overrides=keys)):
+            server, now.overrides = parse(context.args, defaults=context.obj)
+            now.log = _log_options(now.overrides)
+            with flags.using(now):
                 server.run()
         except Stopped:
             signals.end()
-            typer.echo("stopped before the start was over", err=True)
+            _say(now.log, "stopped before the start was over")
             return
         signals.end()
 
@@ -233,12 +239,12 @@ def worker(
     from penstock.service.external_worker import worker_program
     from penstock.supervisor.signals import Stopped, signals_stop_the_start
 
-    options = LogOptions(level=log_level or "info", format=log_format or "text")
+    options = LogOptions(level=log_level or "info", format=log_format)
     kind = media.MSGPACK if msgpack else media.JSON
     with (
-        _errors_end_the_command(),
+        _errors_end_the_command(options),
         logging_to_stderr(options, at_once=True),
-        _script_errors_without_our_frames(),
+        _script_errors_without_our_frames(options),
         signals_stop_the_start() as signals,
     ):
         try:
@@ -272,7 +278,7 @@ def check(
         now = _flags(given, overrides, lenient, arguments)
         now.check_only = True
         now.opens = opens
-        with flags.using(now), _log_of_imports(now), _script_errors_without_our_frames():
+        with flags.using(now), logging_of_imports(now.log), _script_errors_without_our_frames():
             run_file(file)
         for report in now.reports:
             typer.echo(report)
@@ -572,41 +578,59 @@ def _flags(
 
     values = dict(parse_override(text) for text in overrides or ())
     values.update({key: value for key, value in given.items() if value is not None})
-    return flags.Flags(overrides=values, lenient=lenient, arguments=arguments or ())
+    return flags.Flags(
+        overrides=values, lenient=lenient, arguments=arguments or (), log=_log_options(values)
+    )
 
 
-@contextmanager
-def _log_of_imports(now: flags.Flags) -> Iterator[None]:
-    """Until the script's configuration has been read, flags and environment configure the log."""
+def _log_options(given: Mapping[str, Any]) -> LogOptions:
+    """Until a service's configuration has been read, flags and environment configure the log."""
     from penstock.config.load import from_environment
 
     values = {key: value for key, (_, value) in from_environment(os.environ).items()}
-    values.update(now.overrides)
+    values.update({key: value for key, value in given.items() if value is not None})
 
     def chosen(key: str, known: Sequence[str]) -> Any:
         text = str(values.get(key, "")).lower()
-        return text if text in known else known[0]
+        return text if text in known else None
 
-    level = chosen("log_level", ("info", *get_args(LogLevel)))
-    with logging_of_imports(LogOptions(level=level, format=chosen("log_format", ("text", "json")))):
-        yield
+    return LogOptions(
+        level=chosen("log_level", get_args(LogLevel)) or "info",
+        format=chosen("log_format", get_args(LogFormat)),
+    )
+
+
+def _say(options: LogOptions | None, text: str, **more: Any) -> None:
+    """Write a message to standard error: as a line of the log, for a command that serves."""
+    line = text if options is None else log_line(options, text, **more)
+    typer.echo(line.removesuffix("\n"), err=True)
 
 
 @contextmanager
-def _errors_end_the_command() -> Iterator[None]:
-    """Turn our own errors into one message and exit status 1."""
+def _errors_end_the_command(log: flags.Flags | LogOptions | None = None) -> Iterator[None]:
+    """Turn our own errors into one message and exit status 1.
+
+    Args:
+        log: of a command that serves, whose messages are lines of the log.
+    """
     try:
         yield
     except PenstockError as error:
         listed = isinstance(error, ConfigError | HookError)  # one problem a line
         problems = str(error).splitlines() if listed else [str(error)]
         for problem in problems:
-            typer.echo(f"error: {problem}", err=True)
+            _say(_of(log), f"error: {problem}", level="error", error=error)
         raise typer.Exit(1) from error
 
 
+def _of(log: flags.Flags | LogOptions | None) -> LogOptions | None:
+    return log.log if isinstance(log, flags.Flags) else log
+
+
 @contextmanager
-def _script_errors_without_our_frames() -> Iterator[None]:
+def _script_errors_without_our_frames(
+    log: flags.Flags | LogOptions | None = None,
+) -> Iterator[None]:
     """Print exceptions of user code with their traceback, without our frames."""
     from penstock.service.script import users_traceback
 
@@ -618,7 +642,7 @@ def _script_errors_without_our_frames() -> Iterator[None]:
         text = users_traceback(error)
         if text is None:
             raise
-        typer.echo(text, err=True, nl=False)
+        _say(_of(log), text, level="error", error=error)
         raise typer.Exit(1) from error
 
 

@@ -1,5 +1,6 @@
-"""For every test: SIGINT and SIGQUIT end programs, however the test run was started, and processes
-start without a search for plugins of pydantic. Marks must stand in the files of their tests.
+"""For every test: SIGINT and SIGQUIT end programs, however the test run was started, processes
+start without a search for plugins of pydantic, and the log of a service is text, though no test is a
+terminal. Marks must stand in the files of their tests.
 """
 
 import os
@@ -10,6 +11,7 @@ import pytest
 # The search reads the metadata of all installed packages, of which a development environment has
 # many, in every process that the tests start. None of them is such a plugin.
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+os.environ.setdefault("PENSTOCK_LOG_FORMAT", "text")
 
 # A shell starts a background job with these two signals ignored, which child processes inherit. The
 # tests' services must receive them.

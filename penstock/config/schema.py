@@ -984,10 +984,12 @@ class ServiceConfig(Section):
         description="Lowest level that is logged to standard error, unless the script configures"
         " logging itself.",
     )
-    log_format: LogFormat = Field(
-        default="text",
+    log_format: LogFormat | None = Field(
+        default=None,
         description="`text` for people, with tracebacks on several lines; `json` for programs,"
-        " with one object on one line for each event.",
+        " with one object on one line for each event, the start lines included. By default `text`"
+        " if standard error is a terminal, or the script imports Paddle Serving's names, and else"
+        " `json`.",
     )
     log_dir: Text | None = Field(
         default=None,

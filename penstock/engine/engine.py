@@ -45,6 +45,7 @@ from penstock.errors import (
 )
 from penstock.graph.flight import Put
 from penstock.instrument import Instrument, Instruments
+from penstock.ops.failures import origin_of
 from penstock.request import REQUEST_OP_NAME, Feed, Outcome, Sample
 
 _log = logging.getLogger(__name__)
@@ -397,7 +398,7 @@ class Engine:
                 if self._try_again(submission, sample):
                     return
             elif isinstance(error, DeadlineExceeded) and submission.deadline <= self.clock.now():
-                _log_late(submission, f"op {submission.graph.stages[sample.op].name}: {error}")
+                _log_late(submission, submission.graph.stages[sample.op].name, str(error))
         if sample.piece is not None:
             whole = self._collect(sample, outcome)
             if whole is None:
@@ -645,7 +646,7 @@ class Engine:
             names = [submission.graph.stages[sample.op].name for sample in samples]
             ops = ", ".join(dict.fromkeys(names))
             ran = "ran" if any(not sample.waiting for sample in samples) else "waited"
-            _log_late(submission, f"op {ops}: {late} while it {ran}")
+            _log_late(submission, ops, f"{late} while it {ran}")
             self._reply(submission, Outcome(None, late))
         self._set_alarm()
 
@@ -660,14 +661,16 @@ def _as_promised(promise: Promise, submission: Submission, outcome: Outcome) -> 
         return Outcome(promise.kept(outcome.value or {}, submission.sizes))
     except WrongType as error:
         ids = submission.data_id, submission.log_id
-        _log.warning("%s (data_id=%s log_id=%s)", error, *ids)
+        members = origin_of(submission.call)
+        _log.warning("%s (data_id=%s log_id=%s)", error, *ids, extra=members)
         return Outcome(None, error)
 
 
-def _log_late(submission: Submission, how: str) -> None:
+def _log_late(submission: Submission, op: str, how: str) -> None:
     """Log that a request's deadline has passed, unless its caller set it."""
     if not submission.deadline_by_client:
-        _log.warning("%s (data_id=%s log_id=%s)", how, submission.data_id, submission.log_id)
+        ids, members = (submission.data_id, submission.log_id), origin_of(submission.call)
+        _log.warning("op %s: %s (data_id=%s log_id=%s)", op, how, *ids, extra=members)
 
 
 def log_dropped(instrument: Instrument, error: Exception) -> None:

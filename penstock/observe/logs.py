@@ -1,4 +1,6 @@
-"""Log lines on standard error: text for people, or one JSON object per event.
+"""Log lines on standard error: text for people, or one JSON object per event, for programs.
+
+Times are UTC. An object has members for what identifies the request: see ``JsonLines``.
 
 Nothing here runs on import, and a program that configures logging itself keeps its configuration.
 Text from clients cannot forge a line: control characters are escaped, and further lines of an
@@ -15,8 +17,9 @@ import select
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from queue import SimpleQueue
@@ -25,8 +28,8 @@ from typing import Any, Final, Literal, TextIO, TypeAlias
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error", "critical"]
 LogFormat: TypeAlias = Literal["text", "json"]
 
-Request: TypeAlias = Callable[[], dict[str, Any]]
-"""Makes the member ``request`` of an event, which only JSON lines have."""
+Facts: TypeAlias = Callable[[], dict[str, Any]]
+"""Makes the further members of an event, which only JSON lines have."""
 
 MOST_LINES: Final = 10_000
 """Most queued events; a guess at a burst of errors."""
@@ -42,18 +45,44 @@ line. The first line after a pause is written at once."""
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 _INDENT: Final = "    "
 
+# The placeholders of our own texts whose values are also members of JSON lines, and all others.
+_PLACEHOLDER: Final = re.compile(
+    r"(?:(?:^|\b)(?P<op>op) |(?P<id>data_id|log_id)=)?%(?!%)[^a-z]*[a-z]"
+)
+
+_OWN_MEMBERS: Final = ("time", "level", "logger", "message", "process")
+_ATTRIBUTES: Final = frozenset([*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"])
+"""Those of every record; others are a caller's ``extra``."""
+
+_ORIGINAL: Final = "paddle_serving_server"
+"""The package of Paddle Serving's names, which services written for it import."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOptions:
-    """Level and format of the log."""
+    """Level and format of the log; format None is the one of ``default_format``."""
 
     level: LogLevel = "info"
-    format: LogFormat = "text"
+    format: LogFormat | None = None
 
     @property
     def number(self) -> int:
         """The level as a number of the standard library."""
         return logging.getLevelNamesMapping()[self.level.upper()]
+
+    @property
+    def is_json(self) -> bool:
+        """Whether lines are JSON."""
+        return (self.format or default_format()) == "json"
+
+
+def default_format() -> LogFormat:
+    """JSON if standard error is no terminal: then a program reads it.
+
+    Text for services written for Paddle Serving, whose operators read its lines.
+    """
+    terminal = sys.stderr is not None and sys.stderr.isatty()
+    return "text" if terminal or _ORIGINAL in sys.modules else "json"
 
 
 class TextLines(logging.Formatter):
@@ -66,12 +95,17 @@ class TextLines(logging.Formatter):
 
     def __init__(self, writer: str | None = None, form: str | None = None) -> None:
         self._tag = "" if writer is None else f"{writer} "
+        self._ours = form is None
         super().__init__(form or f"%(levelname)s %(asctime)s {self._tag}[%(name)s] %(message)s")
 
-    def info(self, logger: str, text: str, request: Request) -> str:
+    def info(self, logger: str, text: str, facts: Facts) -> str:
         """The line that ``format`` makes, by our form, of a record of level INFO."""
         level = logging.getLevelName(logging.INFO)
         return f"{level} {_clock(time.time())} {self._tag}[{logger}] {_escaped(text)}"
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        """The event's time; with a form of the caller's the local time, as ``logging`` has it."""
+        return _clock(record.created) if self._ours else super().formatTime(record, datefmt)
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         """The event's first line."""
@@ -87,7 +121,12 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """An object for each event, on one line, in ASCII. ``writer`` as in TextLines."""
+    """An object for each event, on one line, in ASCII. ``writer`` as in TextLines.
+
+    Members: ``time``, ``level``, ``logger``, ``message``, ``process`` (the writer); ``op``,
+    ``data_id`` and ``log_id`` of our own messages that have them; what the caller passed as
+    ``extra``; of an exception ``exception_type``, and ``exception``, its traceback.
+    """
 
     def __init__(self, writer: str | None = None) -> None:
         super().__init__()
@@ -99,43 +138,63 @@ class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The event as one line."""
         event = self._event(record.created, record.levelname, record.name, record.getMessage())
-        request = getattr(record, "request", None)
-        if request is not None:
-            event["request"] = request
-        if record.exc_info:
+        if record.name.startswith("penstock"):
+            event |= _members_of(record.msg, record.args)
+        extra = {key: each for key, each in vars(record).items() if key not in _ATTRIBUTES}
+        event |= {key: each for key, each in extra.items() if key not in _OWN_MEMBERS}
+        if record.exc_info and record.exc_info[0] is not None:
+            event["exception_type"] = type_name(record.exc_info[0])
             event["exception"] = self.formatException(record.exc_info)
         if record.stack_info:
             event["stack"] = record.stack_info
         return self._line(event)
 
-    def info(self, logger: str, text: str, request: Request) -> str:
+    def info(self, logger: str, text: str, facts: Facts) -> str:
         """The line that ``format`` makes of a record of level INFO."""
         event = self._event(time.time(), logging.getLevelName(logging.INFO), logger, text)
-        event["request"] = request()
-        return self._line(event)
+        return self._line(event | facts())
 
     def _event(self, created: float, level: str, logger: str, message: str) -> dict[str, Any]:
-        when = _clock(created).replace(" ", "T").replace(",", ".")
-        event = {"time": when, "level": level, "logger": logger, "message": message}
+        event = {"time": _clock(created), "level": level, "logger": logger, "message": message}
         return event if self._writer is None else {**event, "process": self._writer}
 
     def _line(self, event: dict[str, Any]) -> str:
         try:
             line = self._dumps(event)
-        except TypeError:  # an integer of more than 64 bits
-            return json.dumps(event)
+        except TypeError:  # an integer of more than 64 bits, or a value of an ``extra``
+            return json.dumps(event, default=str, skipkeys=True)
         return line.decode() if line.isascii() else json.dumps(event)
+
+
+def type_name(kind: type[BaseException]) -> str:
+    """The name of an exception's class, as tracebacks show it."""
+    module = kind.__module__
+    return kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}"
+
+
+def _members_of(text: object, values: object) -> dict[str, Any]:
+    """The op and the ids in the arguments of one of our messages."""
+    if not isinstance(values, tuple):
+        return {}
+    return {name: values[at] for name, at in _named_places(str(text)) if at < len(values)}
+
+
+@lru_cache(256)
+def _named_places(text: str) -> tuple[tuple[str, int], ...]:
+    """Which arguments of a message are members, by their position."""
+    found = [each["op"] or each["id"] for each in _PLACEHOLDER.finditer(text.replace("%%", ""))]
+    return tuple((name, at) for at, name in enumerate(found) if name)
 
 
 @lru_cache(1)
 def _second(whole: int) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(whole))
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole))
 
 
 def _clock(now: float) -> str:
-    """The local time with milliseconds, as ``logging`` shows it."""
+    """The time by RFC 3339, in UTC, with milliseconds."""
     whole = int(now)
-    return f"{_second(whole)},{int((now - whole) * 1000):03d}"
+    return f"{_second(whole)}.{int((now - whole) * 1000):03d}+00:00"
 
 
 def _escaped(text: str) -> str:
@@ -149,7 +208,33 @@ def _indented(text: str) -> str:
 
 
 def _formatter(options: LogOptions, writer: str | None) -> logging.Formatter:
-    return JsonLines(writer) if options.format == "json" else TextLines(writer)
+    return JsonLines(writer) if options.is_json else TextLines(writer)
+
+
+def log_line(
+    options: LogOptions,
+    text: str,
+    level: LogLevel = "info",
+    error: BaseException | None = None,
+) -> str:
+    """A message of the command as one line of the log; as text it stays as it is.
+
+    Args:
+        options: the log's.
+        text: the message.
+        level: its level.
+        error: the exception that it shows.
+    """
+    if not options.is_json:
+        return text
+    name = level.upper()
+    record = logging.makeLogRecord({
+        "name": "penstock", "levelno": logging.getLevelNamesMapping()[name], "levelname": name,
+        "msg": text,
+    })  # fmt: skip
+    if error is not None:
+        record.exception_type = type_name(type(error))
+    return JsonLines().format(record)
 
 
 class BackgroundHandler(logging.Handler):
@@ -235,7 +320,7 @@ class BackgroundHandler(logging.Handler):
         self._reported += dropped
 
 
-def info_without_record(logger: logging.Logger, text: str, request: Request) -> bool:
+def info_without_record(logger: logging.Logger, text: str, facts: Facts) -> bool:
     """Log an event of level INFO, which is enabled, without a LogRecord: that takes most of the
     time.
 
@@ -255,7 +340,7 @@ def info_without_record(logger: logging.Logger, text: str, request: Request) -> 
     form = handler.formatter
     if not isinstance(form, (TextLines, JsonLines)):
         return False
-    handler.put(form.info(logger.name, text, request))
+    handler.put(form.info(logger.name, text, facts))
     return True
 
 
@@ -346,11 +431,42 @@ def logging_to_stderr(
     root.handlers[:] = [handler, *stay]
     root.setLevel(options.number)
     try:
-        yield
+        with _other_lines_logged() if options.is_json else nullcontext():
+            yield
     finally:
         root.handlers[:] = [each for each in before if not isinstance(each, DirectHandler)]
         handler.close()
         root.setLevel(level)
+
+
+@contextmanager
+def _other_lines_logged() -> Iterator[None]:
+    """Log what the interpreter would print: warnings, and exceptions that end a thread."""
+    shown, hook = warnings.showwarning, threading.excepthook
+
+    def log_warning(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        where = f"{filename}:{lineno}"
+        logging.getLogger("py.warnings").warning("%s: %s: %s", where, category.__name__, message)
+
+    def log_exception(args: threading.ExceptHookArgs) -> None:
+        if args.exc_type is SystemExit:
+            return
+        name = None if args.thread is None else args.thread.name
+        error = args.exc_value or args.exc_type()
+        logging.getLogger("threading").error("thread %s ended", name, exc_info=error)
+
+    warnings.showwarning, threading.excepthook = log_warning, log_exception
+    try:
+        yield
+    finally:
+        warnings.showwarning, threading.excepthook = shown, hook
 
 
 def _may_go(handler: logging.Handler) -> bool:

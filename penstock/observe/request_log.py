@@ -1,7 +1,8 @@
 """The request log: one line for each request, when its answer has been sent.
 
 A line has route, status and ids, and the milliseconds of each phase; the phases add up to the
-whole, unless ops ran at the same time. With JSON lines the member ``request`` has the same.
+whole, unless ops ran at the same time. With JSON lines the member ``request`` has the same, and
+``members_of`` the ids by which all lines about a request can be found.
 
 This runs on the loop for each request, so it is written to take little time.
 """
@@ -15,6 +16,7 @@ from typing import Any, Final
 from penstock.observe.logs import info_without_record
 from penstock.observe.recorder import NO_ID
 from penstock.observe.timeline import Step, Timeline
+from penstock.protocols.trace_context import trace_id_of
 
 _log: Final = logging.getLogger(__name__)
 
@@ -23,9 +25,22 @@ def log_request(timeline: Timeline) -> None:
     """Write the line of one request."""
     if not _log.isEnabledFor(logging.INFO):
         return
-    text, facts = text_of(timeline), partial(facts_of, timeline)
-    if not info_without_record(_log, text, facts):  # the script configured logging, or log files
-        _log.info("%s", text, extra={"request": facts()})
+    text, members = text_of(timeline), partial(members_of, timeline)
+    if not info_without_record(_log, text, members):  # the script configured logging, or log files
+        _log.info("%s", text, extra=members())
+
+
+def members_of(timeline: Timeline) -> dict[str, Any]:
+    """The members of a JSON line: the ids that the request has, and its facts."""
+    members: dict[str, Any] = {}
+    if timeline.data_id != NO_ID:
+        members = {"data_id": timeline.data_id, "log_id": timeline.log_id}
+    trace = trace_id_of(timeline.trace)
+    if trace:
+        members["trace"] = trace
+    if timeline.caller:
+        members["caller"] = timeline.caller
+    return members | {"request": facts_of(timeline)}
 
 
 def facts_of(timeline: Timeline) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from enum import Enum
 from types import CoroutineType
 from typing import Any
 
+from penstock.caller import name_of
 from penstock.errors import (
     INT32,
     DeclaredError,
@@ -39,6 +40,7 @@ from penstock.errors import (
 )
 from penstock.ops.op import Op
 from penstock.ops.product import CustomException, declared_error
+from penstock.protocols.trace_context import TRACEPARENT, trace_id_of
 from penstock.request import Batch, Sample
 
 _log = logging.getLogger(__name__)
@@ -188,15 +190,38 @@ def _warn(op: str, what: str, samples: Sequence[Sample], error: BaseException | 
     more = f" and {len(samples) - _SHOWN} more" if len(samples) > _SHOWN else ""
     # All of them: a caller of a typed function knows its request by this id only.
     log_ids = dict.fromkeys(sample.log_id for sample in samples)
-    _log.warning(
-        "op %s: %s (data_ids=%s%s log_id=%s)",
-        op,
-        what,
-        ids,
-        more,
-        " ".join(map(str, log_ids)),
-        exc_info=error,
-    )
+    listed = f"{ids}{more} log_id={' '.join(map(str, log_ids))}"
+    members = _ids_of(samples)
+    _log.warning("op %s: %s (data_ids=%s)", op, what, listed, exc_info=error, extra=members)
+
+
+def _ids_of(samples: Sequence[Sample]) -> dict[str, Any]:
+    """What identifies the requests, as members of a JSON line: lists if there are several."""
+    if len(samples) == 1:
+        (sample,) = samples
+        ids = {"data_id": sample.data_id, "log_id": sample.log_id}
+        return ids | origin_of(getattr(sample.flight, "call", None))
+    found = {
+        "data_ids": [sample.data_id for sample in samples],
+        "log_ids": [sample.log_id for sample in samples],
+    }
+    origins = [origin_of(getattr(sample.flight, "call", None)) for sample in samples]
+    names = dict.fromkeys(name for each in origins for name in each)
+    return found | {f"{name}s": [each.get(name) for each in origins] for name in names}
+
+
+def origin_of(call: Any) -> dict[str, str]:
+    """Trace id and caller of a call from the door, as members of a JSON line; those it has.
+
+    Args:
+        call: the call; None for a request without one, or in another process.
+    """
+    head = getattr(getattr(call, "exchange", None), "head", None)
+    if head is None:
+        return {}
+    trace = trace_id_of(head.fields.get(TRACEPARENT, b"").decode("latin-1"))
+    found = {"trace": trace, "caller": name_of(getattr(call, "caller", None))}
+    return {name: each for name, each in found.items() if each}
 
 
 def process_gave_code(op: str, text: str, number: int) -> RequestError:

@@ -27,6 +27,11 @@ def parse(traceparent: str) -> tuple[int, int, int] | None:
     return (trace, span, flags) if trace and span else None
 
 
+def trace_id_of(traceparent: str) -> str:
+    """Return the trace id of a context as it is written; empty if the context is invalid."""
+    return "" if parse(traceparent) is None else traceparent[3:35]
+
+
 def state_of(head: RequestHead) -> bytes:
     """Join all ``tracestate`` fields."""
     if TRACESTATE not in head.fields:

@@ -11,6 +11,7 @@ from typing import TypeAlias
 from penstock.config.resolve import OpOptions
 from penstock.door.listeners import is_loopback
 from penstock.graph.dag import Plan
+from penstock.observe.logs import LogOptions, log_line
 from penstock.ops.op import Op
 from penstock.service.blueprint import Blueprint, Deployment
 from penstock.typed.op import TypedOp
@@ -20,12 +21,13 @@ _MOST_MODELS = 100
 _log = logging.getLogger(__name__)
 
 
-def announce(text: str) -> None:
+def announce(lines: Sequence[str], options: LogOptions) -> None:
     """Write the start lines to standard output; a service whose output is closed runs on."""
     if sys.stdout is None:
         return
     try:
-        sys.stdout.write(text + "\n")
+        text = [log_line(options, line) for line in lines]
+        sys.stdout.write("\n".join(text) + "\n")
         sys.stdout.flush()
     except (OSError, ValueError) as error:
         _log.warning("the start lines could not be written: %s", error)

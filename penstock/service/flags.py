@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from penstock.observe.logs import LogOptions
+
 STARTED_IN: Final = os.getcwd()
 """The folder in which the program was started: this module is imported with the first class that a
 service needs."""
@@ -31,6 +33,8 @@ class Flags:
         arguments: the script's arguments in ``sys.argv``.
         importing: the script is run for its definitions only: nothing is configured or served.
         served: names of the services that the script has run (or checked).
+        log: the options of the log, from the flags and the environment; once a service's
+            configuration has been read, those of it.
         reports: reports of ``check_only``, one for each service or app.
     """
 
@@ -42,6 +46,7 @@ class Flags:
     importing: bool = False
     served: list[str] = field(default_factory=list)
     reports: list[str] = field(default_factory=list)
+    log: LogOptions = field(default_factory=LogOptions)
 
 
 _current = Flags()

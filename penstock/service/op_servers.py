@@ -25,6 +25,7 @@ from penstock.client.endpoints import Endpoint
 from penstock.config.resolve import OpOptions
 from penstock.config.schema import ServiceConfig
 from penstock.errors import StartupError
+from penstock.observe.logs import default_format
 from penstock.runtimes.runtime import ModelOptions
 from penstock.service.blueprint import Deployment
 from penstock.supervisor.child_processes import Child, ends_within, fork, status_text
@@ -138,7 +139,7 @@ def _config(model: ModelOptions, card: str, port: int, service: ServiceConfig) -
             "max_deadline": service.max_deadline,
             "start_timeout": service.start_timeout,
             "log_level": service.log_level,
-            "log_format": service.log_format,
+            "log_format": service.log_format or default_format(),
         },
     }
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from penstock.errors import StartupError
+from penstock.observe.logs import LogOptions
 from penstock.service.banner import announce
 
 _SUFFIXES = (".py", ".yml", ".yaml", ".toml", ".json", ".html", ".onnx")
@@ -20,7 +21,7 @@ _STOP = 10  # seconds for a service to end before it is killed; a guess
 _DEBOUNCE = 300  # milliseconds in which changes are merged: editors write a file in several steps
 
 
-def run_and_reload(file: Path, arguments: Sequence[str]) -> None:
+def run_and_reload(file: Path, arguments: Sequence[str], log: LogOptions) -> None:
     """Run ``penstock`` with these arguments until Ctrl-C, and restart it after each change in the
     folder.
 
@@ -47,7 +48,7 @@ def run_and_reload(file: Path, arguments: Sequence[str]) -> None:
 
     def changed(changes: set[tuple[Change, str]]) -> None:
         names = sorted({os.path.relpath(path, folder) for _, path in changes})
-        announce(f"changed: {', '.join(names)}; starting again")
+        announce([f"changed: {', '.join(names)}; starting again"], log)
 
     run_process(
         folder,

@@ -67,6 +67,7 @@ def run_deployment(deployment: Deployment) -> None:
     now = flags.current()
     number = len(now.served)
     now.served.append(" and ".join(graph.called for graph in deployment.graphs))
+    now.log = log_options(deployment.config)
     if deployment.config.otel:
         import_otel()
     restored = restore_numpy() if deployment.legacy else None
@@ -188,7 +189,8 @@ def _supervise(
 
 def _announce(deployment: Deployment, listeners: Listeners, lines: Sequence[str]) -> None:
     config = deployment.config
-    announce("\n".join([*address_lines(deployment, addresses(config, listeners)), *lines]))
+    first = address_lines(deployment, addresses(config, listeners))
+    announce([*first, *lines], log_options(config))
     if not is_loopback(config.host):
         _log.warning(
             "every machine that can reach %s can send requests; there is no authentication",

@@ -12,7 +12,7 @@ from io import StringIO
 import pytest
 
 from penstock.observe.logs import AdditionalHandler, BackgroundHandler, JsonLines, TextLines
-from penstock.observe.request_log import facts_of, log_request, text_of
+from penstock.observe.request_log import facts_of, log_request, members_of, text_of
 from penstock.observe.timeline import BatchTimes, Step, Timeline
 from tests.observe.test_logs import bare
 
@@ -56,16 +56,26 @@ def test_the_line_names_the_caller() -> None:
     )
 
 
+def test_the_ids_of_a_request_are_members_of_its_event() -> None:
+    traced = replace(TIMELINE, trace=f"00-{'4b' * 16}-{'0a' * 8}-01")
+    ids = {"data_id": 7, "log_id": 3}
+    assert members_of(TIMELINE) == {**ids, "request": facts_of(TIMELINE)}
+    assert members_of(traced) == {**ids, "trace": "4b" * 16, "request": facts_of(traced)}
+    assert members_of(replace(TIMELINE, caller="ann"))["caller"] == "ann"
+    assert [*members_of(FORGED)] == ["request"]
+
+
 @pytest.mark.parametrize("timeline", [TIMELINE, FORGED])
 @pytest.mark.parametrize("form", [TextLines(), TextLines("engine 1"), JsonLines("engine 1")])
 def test_the_line_without_a_record_is_the_same_as_with_one(
     form: TextLines | JsonLines, timeline: Timeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time, "time", lambda: 1_795_644_000.0625)
-    text, facts = text_of(timeline), facts_of(timeline)
+    text, members = text_of(timeline), members_of(timeline)
     record = logging.LogRecord(NAME, logging.INFO, "file", 1, "%s", (text,), None)
-    record.request = facts
-    line = form.info(NAME, text, lambda: facts)
+    record.created = time.time()  # Python 3.13 reads another clock
+    vars(record).update(members)
+    line = form.info(NAME, text, lambda: members)
     assert line == form.format(record)
     assert len(line.splitlines()) == 1
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import Op
+from penstock.observe.logs import LogOptions
 from penstock.service.banner import (
     Addresses,
     address_lines,
@@ -102,7 +103,7 @@ def test_an_unwritable_standard_output_is_a_warning(
     output = {"none": None, "pipe": Pipe(), "closed": done, "ascii": ascii_only}[closed]
     monkeypatch.setattr(sys, "stdout", output)
     with caplog.at_level(logging.WARNING):
-        announce("grüß dich")
+        announce(["grüß dich"], LogOptions(format="text"))
     assert len(caplog.records) == (0 if closed == "none" else 1)
 
 

@@ -21,6 +21,7 @@ from tests.service.scripts import (
     PYTHON,
     BackgroundCall,
     fetch,
+    fetch_as,
     post,
     script,
     until,
@@ -305,6 +306,46 @@ def test_data_of_clients_is_not_logged_and_each_event_is_one_line(tmp_path: Path
     assert all(re.match(r"(INFO|WARNING) \d{4}-", line) for line in events), lines
 
 
+FAILING = """
+def preprocess(self, input_dicts):
+    (feed,) = input_dicts.values()
+    return feed["missing"]
+"""
+
+
+def test_every_line_is_json_without_a_terminal_and_names_the_op_and_the_request(
+    tmp_path: Path,
+) -> None:
+    trace = "4b" * 16
+    path, by_default = script(tmp_path, FAILING), ("env", "-u", "PENSTOCK_LOG_FORMAT", *PYTHON)
+    logged = {"PENSTOCK_LOG_REQUESTS": "true"}
+    with running(path, command=by_default, environment=logged) as server:
+        body = b'{"key": ["a"], "value": ["1"], "logid": 9}'
+        context = f"00-{trace}-{'0a' * 8}-01"
+        fetch_as(f"{server.http_url}/work/prediction", body, traceparent=context)
+        assert server.stop() == 0
+        *lines, last = server.log().splitlines()
+    assert last == "after the service"  # of the script
+    events = [json.loads(line) for line in lines]
+    failed = next(each for each in events if each.get("exception_type"))
+    (request,) = [each for each in events if each.get("request", {}).get("graph") == "work"]
+    assert (failed["op"], failed["exception_type"]) == ("work", "KeyError")
+    for each in (failed, request):
+        assert (each["data_id"], each["log_id"], each["trace"]) == (request["data_id"], 9, trace)
+    assert events[0]["message"].startswith("penstock serves work")
+
+
+def test_a_failed_start_is_one_json_line_for_each_problem(tmp_path: Path) -> None:
+    path = tmp_path / "service.py"
+    for text, kind in [("raise KeyError('x')", "KeyError"), ("x = 1", "StartupError")]:
+        path.write_text(text)
+        with running(path, command=(*PENSTOCK, "--log-format", "json"), ready=False) as server:
+            assert server.wait_exit() == 1
+            (event,) = [json.loads(line) for line in server.log().splitlines()]
+        assert event["level"] == "ERROR"
+        assert event["exception_type"].endswith(kind)
+
+
 def test_log_level_and_format_come_from_flags_or_environment(tmp_path: Path) -> None:
     before = "import logging\nlogging.getLogger('mine').debug('imported')"
     path = script(tmp_path, before=before)
@@ -315,6 +356,7 @@ def test_log_level_and_format_come_from_flags_or_environment(tmp_path: Path) -> 
     events = [json.loads(line) for line in lines]
     assert ("debug", "imported") in [(e["level"].lower(), e["message"]) for e in events]
     assert any(e["message"].startswith("stopped: ") for e in events)
+    assert any(e["message"].startswith("penstock serves work") for e in events)
     quiet = {"PENSTOCK_LOG_LEVEL": "error"}
     with running(path, environment=quiet) as server:
         assert server.stop() == 0

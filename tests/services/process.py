@@ -238,7 +238,7 @@ def _listed_descendants(pid: int) -> set[psutil.Process]:
 
 
 def _clean_environment() -> dict[str, str]:
-    """The tests' environment without settings of penstock and proxies.
+    """The tests' environment without settings of penstock and proxies, and with a log as text.
 
     This checkout comes first on the path, so that a second checkout tests itself and not the
     installed one.
@@ -249,7 +249,11 @@ def _clean_environment() -> dict[str, str]:
         if not name.startswith("PENSTOCK_") and not name.lower().endswith("_proxy")
     }
     path = [str(ROOT), *filter(None, [kept.get("PYTHONPATH")])]
-    return kept | {"PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join(path)}
+    return kept | {
+        "PENSTOCK_LOG_FORMAT": "text",
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONPATH": os.pathsep.join(path),
+    }
 
 
 @contextmanager
