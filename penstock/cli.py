@@ -25,6 +25,7 @@ from penstock.observe.logs import (
     logging_of_imports,
     logging_to_stderr,
 )
+from penstock.runtimes.cpus import bound_native_pools
 from penstock.service import flags
 from penstock.version import VERSION
 
@@ -170,6 +171,7 @@ def run(
     from penstock.service.script import run_file
     from penstock.supervisor.signals import Stopped, signals_stop_the_start
 
+    bound_native_pools(os.environ)  # before the script imports them
     given = {"http_port": http_port, "rpc_port": rpc_port, "host": host}
     given |= {"log_level": log_level, "log_format": log_format, "strict": strict or None}
     with _errors_end_the_command(_log_options(given)):
@@ -197,6 +199,7 @@ def serve(context: typer.Context) -> None:
     from penstock.service.serve_flags import parse
     from penstock.supervisor.signals import Stopped, signals_stop_the_start
 
+    bound_native_pools(os.environ)
     now = flags.Flags(log=_log_options({}))
     with _errors_end_the_command(now), signals_stop_the_start() as signals:
         try:
@@ -239,6 +242,7 @@ def worker(
     from penstock.service.external_worker import worker_program
     from penstock.supervisor.signals import Stopped, signals_stop_the_start
 
+    bound_native_pools(os.environ)
     options = LogOptions(level=log_level or "info", format=log_format)
     kind = media.MSGPACK if msgpack else media.JSON
     with (

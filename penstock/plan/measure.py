@@ -14,6 +14,7 @@ from typing import Any, Final
 from penstock.bench import Load, Step, StepResult, Target, run
 from penstock.observe.status import NoStatus, ask_status, ask_trace
 from penstock.plan import recording
+from penstock.runtimes.cpus import usable_cpus
 
 _WARM_UP: Final = 0.5
 _MOST_TRACED: Final = 2_000
@@ -137,7 +138,7 @@ class _Usage:
 
 
 def _cores() -> int:
-    return len(os.sched_getaffinity(0))
+    return usable_cpus()
 
 
 def _busy() -> float:

@@ -5,7 +5,6 @@ Names and parameters are those of existing user code. Source: ``docs/compatibili
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any, Final
 
 from penstock.errors import ModelError, WrongType
 from penstock.request import Feed
+from penstock.runtimes.cpus import usable_cpus
 from penstock.runtimes.model import CONF_FILES, Model
 from penstock.runtimes.runtime import ModelOptions, OptionProblem, model_problems
 
@@ -23,7 +23,7 @@ _THREADS: Final = 2
 
 def default_threads() -> int:
     """Return the default number of threads of a model: 2, or 1 on a single CPU."""
-    return min(_THREADS, len(os.sched_getaffinity(0)))
+    return min(_THREADS, usable_cpus())
 
 
 class LocalPredictor:

@@ -30,6 +30,7 @@ from penstock.ops.ends import RequestOp, ResponseOp, problem_of_messages
 from penstock.ops.hooks import bind, is_coroutine, overrides
 from penstock.ops.op import Op
 from penstock.ops.short import FunctionOp, Model
+from penstock.runtimes.cpus import usable_cpus
 from penstock.service.affinity import available, cpu_problems
 from penstock.service.config_warnings import HOOKS, config_warnings, unknown_ops_of_flags
 from penstock.service.graph import Graph, graph_of
@@ -337,7 +338,7 @@ def draw_blueprint(
         if op.config_keys:
             op.config = loaded.own.get(op.name, op.config_keys)
         try:
-            resolved = _resolved(op, config, usual, len(cpus))
+            resolved = _resolved(op, config, usual, usable_cpus())
         except ConfigError as error:
             problems.extend(error.problems)
             continue

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
 import sys
 from collections.abc import Coroutine
 from typing import Any, Final
 
 import uvloop
 
+from penstock.runtimes.cpus import usable_cpus
 from penstock.service.daemon_pool import DaemonPool
 
 _log = logging.getLogger(__name__)
@@ -43,16 +43,14 @@ _CANCEL_TIMEOUT: Final = 1.0
 """Seconds for cancelled tasks to end, and then for calls in threads; a guess, the same as for an
 executor's calls."""
 
-_THREADS: Final = min(32, (os.cpu_count() or 1) + 4)
-"""Threads of ``asyncio.to_thread``; the default number."""
-
 
 def run_on_a_loop(main: Coroutine[Any, Any, None]) -> None:
     """Run the coroutine; then cancel remaining tasks, and abandon those that do not end."""
     loop = uvloop.new_event_loop()
     try:
         asyncio.set_event_loop(loop)
-        pool = DaemonPool(_THREADS, "asyncio")
+        # The standard library's number, for the CPUs of this process instead of the machine's.
+        pool = DaemonPool(min(32, usable_cpus() + 4), "asyncio")
         loop.set_default_executor(pool)
         service = loop.create_task(main)
         try:

@@ -7,7 +7,6 @@ which several models read the request, or one model's outputs, and run in parall
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,6 +19,7 @@ from penstock.errors import StartupError
 from penstock.ops.ensemble import Ensemble
 from penstock.ops.op import Op
 from penstock.ops.short import Model
+from penstock.runtimes.cpus import usable_cpus
 from penstock.runtimes.runtime import HOLD_GIL, runtime_of
 from penstock.service.blueprint import MakeApplication
 from penstock.service.server import Service, Several, WebService, run
@@ -174,8 +174,7 @@ def places(path: str, workers: int) -> dict[str, Any]:
     each CPU, as each has its own copy of the library and the model.
     """
     if runtime_of(Path(path)) in HOLD_GIL:
-        cpus = len(os.sched_getaffinity(0))
-        return {"executor": "process", "concurrency": min(workers, cpus)}
+        return {"executor": "process", "concurrency": min(workers, usable_cpus())}
     return {"concurrency": workers}
 
 
