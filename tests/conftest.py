@@ -1,6 +1,6 @@
 """For every test: SIGINT and SIGQUIT end programs, however the test run was started, processes
-start without a search for plugins of pydantic, and the log of a service is text, though no test is a
-terminal. Marks must stand in the files of their tests.
+start without a search for plugins of pydantic, and the log of a service is text, though no test is
+a terminal. Marks must stand in the files of their tests.
 """
 
 import os
