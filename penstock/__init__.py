@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.version import VERSION
 
 if TYPE_CHECKING:
+    from penstock.api.middleware import Middleware
     from penstock.caller import Caller
     from penstock.client import AsyncPipelineClient, PipelineClient
     from penstock.errors import HttpError
@@ -55,6 +56,7 @@ __all__ = [
     "Instrument",
     "LocalServiceHandler",
     "Media",
+    "Middleware",
     "Model",
     "Op",
     "Path",
@@ -75,6 +77,7 @@ __all__ = [
 
 _ALIASES = dict.fromkeys(("ChannelDataEcode", "ChannelDataErrcode"), "CustomExceptionCode")
 _NAMES_BY_MODULE = {
+    "penstock.api.middleware": ("Middleware",),
     "penstock.client": ("AsyncPipelineClient", "PipelineClient"),
     "penstock.caller": ("Caller",),
     "penstock.errors": ("HttpError",),

@@ -143,4 +143,9 @@ def no_route(routes: Sequence[str], path: str) -> HttpReply:
 
 def failed(call: HttpCall, error: RequestError) -> None:
     """Answer an error before a handler is called; see ``Http.failed``."""
-    call.send(error_reply(error))
+    fail(call, error)
+
+
+def fail(call: HttpCall, error: RequestError, log_id: int | None = None) -> None:
+    """Answer an error; see ``error_reply``."""
+    call.send(call.note(error) or error_reply(error, log_id))

@@ -220,7 +220,9 @@ class Examples:
         answer = submission.encoded(value) if isinstance(submission, PlainCall) else value[BODY]
         if example.wanted is None:
             return
-        found = media.decode(answer, kind)
+        kind = value.get(KIND) or kind
+        structured = media.is_json(kind) or media.is_msgpack(kind)
+        found = media.decode(answer, kind) if structured else answer.decode(errors="replace")
         if not same(found, example.wanted):
             raise WrongAnswer(
                 f"{_brief(example.wanted)} is expected, the answer is {_brief(found)}"
@@ -290,6 +292,7 @@ class Examples:
 
 
 def _routes(application: Any) -> Sequence[TypedRoute | PlainRoute]:
+    application = getattr(application, "inner", application)  # of WithMiddleware
     if isinstance(application, TypedApplication):
         return application.typed_routes
     return application.plain_routes if isinstance(application, PlainApplication) else ()

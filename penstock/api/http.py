@@ -96,6 +96,10 @@ class HttpCall(BodyCall):
         status, headers, body, close = reply
         self.exchange.reply(status, headers, body, close=close)
 
+    def note(self, error: RequestError) -> HttpReply | None:
+        """Note the error with which the call ends; returns the answer instead of the usual one."""
+        return None
+
     def fail(self, code: GrpcCode, text: str, metadata: Headers = ()) -> None:
         if self.started:
             self.exchange.abort()

@@ -27,7 +27,7 @@ from penstock.api.descriptions import (
     typed_answer,
     typed_request,
 )
-from penstock.api.errors import error_reply, failed, refusal
+from penstock.api.errors import error_reply, fail, failed, refusal
 from penstock.api.graph_call import GraphCall
 from penstock.api.http import Http, HttpCall
 from penstock.api.operation import Answer
@@ -229,7 +229,7 @@ class PlainCall(GraphCall):
         send_packed(self.call, 200, HEADERS[self.kind], reply)
 
     def fail(self, error: RequestError) -> None:
-        self.call.send(error_reply(error, self.log_id))
+        fail(self.call, error, self.log_id)
 
 
 def decode(body: bytes, kind: str, graph: ServedGraph, route: PlainRoute = ANY) -> Feed:

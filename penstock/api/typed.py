@@ -21,7 +21,7 @@ from penstock.api.descriptions import (
     typed_answer,
     typed_request,
 )
-from penstock.api.errors import error_reply, failed, refusal
+from penstock.api.errors import fail, failed, refusal
 from penstock.api.graph_call import GraphCall
 from penstock.api.http import Http, HttpCall
 from penstock.api.operation import Answer, Contents, Parameter
@@ -223,7 +223,7 @@ class _TypedCall(GraphCall):
             self.call.reply(self.status, headers, reply[BODY])
 
     def fail(self, error: RequestError) -> None:
-        self.call.send(error_reply(error, self.log_id))
+        fail(self.call, error, self.log_id)
 
 
 def in_query(query: bytes, members: Container[str], *, others: bool = False) -> InvalidInput | None:

@@ -33,6 +33,8 @@ from penstock.service import flags, unserved
 from penstock.service.server import DEFAULT_PORTS, Service, Several, WebService, run
 
 if TYPE_CHECKING:
+    from penstock.api.application import Application
+    from penstock.api.middleware import Middleware
     from penstock.api.mount import AsgiApp, MountApplication
     from penstock.api.pages import Page
     from penstock.api.plain import PlainRoute
@@ -81,6 +83,7 @@ class App(Several):
         self._ops: list[tuple[TypedOp, dict[str, Any]]] = []
         self._pages: list[Page] = []
         self._mounts: list[tuple[str, AsgiApp]] = []
+        self._middleware: list[Middleware] = []
         self._errors: dict[type[BaseException], tuple[int, str | None]] = {}
         self._graphs: list[tuple[PlainRoute, Op, dict[str, Any]]] = []
 
@@ -280,6 +283,24 @@ class App(Several):
             raise GraphError(f"app.error: the status of an error is 400 to 599, not {status!r}")
         self._errors[kind] = status, code
 
+    def middleware(self, middleware: Middleware) -> None:
+        """Call code of one's own before and after every request over HTTP to a route of this app.
+
+        Args:
+            middleware: see ``Middleware``; the one that is added first is the outermost.
+
+        Raises:
+            GraphError: it is no object of a class derived from ``Middleware``.
+        """
+        from penstock.api.middleware import Middleware
+
+        if not isinstance(middleware, Middleware):
+            raise GraphError(
+                "app.middleware takes an object of a class derived from penstock.Middleware, not"
+                f" {middleware!r}; middleware for ASGI goes around an application that is mounted"
+            )
+        self._middleware.append(middleware)
+
     def mount(self, path: str, app: AsgiApp) -> None:
         """Serve an ASGI application, such as one of FastAPI or Starlette, below a path.
 
@@ -386,7 +407,7 @@ class App(Several):
 
         plain = [route for route, _, _ in self._graphs]
         errors = [status for status, _ in self._errors.values()]
-        applications: list[MakeApplication] = [
+        routed: list[MakeApplication] = [
             partial(
                 TypedApplication,
                 routes=self.routes,
@@ -394,6 +415,11 @@ class App(Several):
                 errors=errors,
             ),
             partial(PlainApplication, routes=plain, errors=errors),
+        ]
+        if self._middleware:
+            routed = [partial(_with_middleware, each, self._middleware) for each in routed]
+        applications: list[MakeApplication] = [
+            *routed,
             lambda _: PageApplication(self._pages),
             *(partial(_mounted, path, app) for path, app in self._mounts),
             *self._applications,
@@ -485,6 +511,14 @@ class _Route(Service):
             route=self._path,
             shape=self._shape,
         )
+
+
+def _with_middleware(
+    make: MakeApplication, chain: Sequence[Middleware], engine: Engine
+) -> Application:
+    from penstock.api.middleware import WithMiddleware
+
+    return WithMiddleware(make(engine), chain)
 
 
 def _mounted(path: str, app: AsgiApp, _engine: Engine) -> MountApplication:
