@@ -133,6 +133,12 @@ class Applications:
                 raise StartupError("two applications admit callers: only one may")
             self.admission = application
 
+    def take(self, wanted: Callable[[Route | Section], bool]) -> list[Route | Section]:
+        """Remove what is declared for another port, and return it."""
+        taken = [each for each in self.declared if wanted(each)]
+        self.declared = [each for each in self.declared if not wanted(each)]
+        return taken
+
     @property
     def routes(self) -> Iterator[Route]:
         """Of all."""

@@ -51,6 +51,15 @@ def contradictions(config: ServiceConfig) -> list[Problem]:
             text = f"is {metrics}, and {key} is the same: leave it out, as {key} has /metrics, too"
             at = ("dag", "prometheus_port")
             problems.append(Problem(path=at, text=text, involves=((key,),)))
+    if config.admin_host is not None and config.admin_port is None:
+        text = "needs admin_port: without it the service has no port for operators"
+        problems.append(Problem(path=("admin_host",), text=text, involves=(("admin_port",),)))
+    others = {"http_port": config.http_port, "rpc_port": config.rpc_port}
+    for key, port in {**others, "dag.prometheus_port": metrics}.items():
+        if config.admin_port and config.admin_port == port:
+            text = f"is {port}, and {key} is the same: choose another port for operators"
+            other = (tuple(key.split(".")),)
+            problems.append(Problem(path=("admin_port",), text=text, involves=other))
     if config.engines > MOST_ENGINES:
         text = (
             f"with build_dag_each_worker: must be at most {MOST_ENGINES}, got {config.worker_num}"

@@ -871,7 +871,7 @@ Entries: TypeAlias = Annotated[
 class ServiceConfig(Section):
     """The top-level keys: the service itself."""
 
-    never_blank = frozenset({"rpc_port", "http_port", "grpc_gateway_port"})
+    never_blank = frozenset({"rpc_port", "http_port", "grpc_gateway_port", "admin_port"})
 
     rpc_port: Port | None = Field(
         default=None,
@@ -882,6 +882,16 @@ class ServiceConfig(Section):
     http_port: Port | None = Field(
         default=None,
         description="HTTP port; 0 is any free port. Without the key there is no HTTP port.",
+    )
+    admin_port: Port | None = Field(
+        default=None,
+        description="A further port for operators, to which `/ui`, `/status`, `/trace`, `/metrics`"
+        " and `/health/deep` move; 0 is any free port. Probes are answered on all ports. By default"
+        " these pages are on the HTTP port.",
+    )
+    admin_host: Host | None = Field(
+        default=None,
+        description="Address of `admin_port`, such as 127.0.0.1; by default that of `host`.",
     )
     host: Host = Field(
         default="127.0.0.1",
@@ -1054,8 +1064,7 @@ class ServiceConfig(Section):
     )
     metrics: bool = Field(
         default=True,
-        description="Serve Prometheus metrics at `/metrics` of the HTTP port, to every client; see"
-        " metrics.md.",
+        description="Serve Prometheus metrics at `/metrics`, to every client; see metrics.md.",
     )
     instruments: Importables = Field(
         default=(),

@@ -36,13 +36,15 @@ def announce(lines: Sequence[str], options: LogOptions) -> None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addresses:
     """The addresses of a service. ``http_port`` None: gRPC port only; ``rpc_port`` may be the same.
-    ``metrics_port`` serves only metrics.
+    ``metrics_port`` serves only metrics, ``admin_port`` of ``admin_host`` only operators.
     """
 
     host: str
     rpc_port: int
     http_port: int | None = None
     metrics_port: int | None = None
+    admin_port: int | None = None
+    admin_host: str = ""
     unix_socket: str | None = None
     tls: bool = False
 
@@ -58,20 +60,29 @@ def address_lines(deployment: Deployment, at: Addresses) -> list[str]:
     names = dict.fromkeys(each.app or each.name or "every name" for each in graphs)
     lines = [f"penstock serves {_listed([*names])} to {who}"]
     scheme, over = ("https", " over TLS") if at.tls else ("http", "")
-    host = f"[{at.host}]" if ":" in at.host else at.host  # an IPv6 address
+    host = _in_url(at.host)
+    ui = deployment.config.ui.enabled
     if at.http_port is not None:
-        pages = {"/docs": deployment.config.docs, "/ui": deployment.config.ui.enabled}
+        pages = {"/docs": deployment.config.docs, "/ui": ui and at.admin_port is None}
         shown = [*(page for page, served in pages.items() if served), "/livez", "/readyz"]
         lines.append(f"  http  {scheme}://{host}:{at.http_port}   GET {' '.join(shown)}")
     lines.append(f"  grpc  {host}:{at.rpc_port}{over}   PipelineService, health, reflection")
     if at.metrics_port is not None:
         lines.append(f"  http  {scheme}://{host}:{at.metrics_port}   GET /metrics alone")
+    if at.admin_port is not None:
+        shown = ["/ui"] * ui + ["/status", "/trace"] + ["/metrics"] * deployment.config.metrics
+        url = f"{scheme}://{_in_url(at.admin_host)}:{at.admin_port}"
+        lines.append(f"  admin {url}   GET {' '.join(shown)}")
     if at.unix_socket is not None:
         lines.append(f"  unix  {at.unix_socket}   both protocols")
     engines = deployment.config.engines
     if engines > 1:
         lines.append(f"  with  {engines} engines, each with all of these ops")
     return lines
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host  # an IPv6 address
 
 
 def route_lines(deployment: Deployment, decided: Decided, models: Sequence[str]) -> list[str]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Iterable
-from concurrent.futures import Executor
 from dataclasses import fields
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from penstock.api.application import Route
+from penstock.admin.admin_port import AdminPort
 from penstock.api.cors import Cors
 from penstock.api.hosts import Hosts
 from penstock.api.router import Router
@@ -99,17 +99,18 @@ def open_door(config: ServiceConfig, engine: Engine, router: Router) -> Door:
     return Door(router, limits, budget_of(config), router.failure, engine.instruments)
 
 
-def open_metrics_door(
-    config: ServiceConfig,
-    routes: Iterable[Route],
-    threads: Executor,
-    hosts: Hosts,
-) -> Door:
-    """A door that serves only metrics; it does not listen yet."""
-    router = Router(
-        routes, max_message_bytes=config.max_message_bytes, threads=threads, hosts=hosts
-    )
+def open_door_beside(config: ServiceConfig, router: Router) -> Door:
+    """A further door, for scrapers or operators; it does not listen yet."""
     return Door(router, limits_of(config), ByteBudget(most_in_flight(config)), router.failure)
+
+
+def admin_port_of(listener: socket.socket | None, *, tls: bool) -> AdminPort | None:
+    """The port for operators, from its bound socket."""
+    if listener is None:
+        return None
+    host, port = listener.getsockname()[:2]
+    is_own = not (is_loopback(host) or ip_address(host).is_unspecified)
+    return AdminPort(port=port, host=host if is_own else None, tls=tls)
 
 
 def limits_of(config: ServiceConfig, processes: int = 0) -> DoorLimits:

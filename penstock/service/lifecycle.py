@@ -18,11 +18,12 @@ import logging
 import math
 import socket
 import ssl
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from penstock.api.health import Health
+from penstock.api.hosts import Hosts
 from penstock.api.router import Router
 from penstock.door.door import Door
 from penstock.engine.engine import Engine
@@ -31,13 +32,15 @@ from penstock.service.banner import route_lines
 from penstock.service.build import LoadedDeployment
 from penstock.service.daemon_pool import DaemonPool
 from penstock.service.door import (
+    admin_port_of,
     exposure,
     hosts_of,
     is_public,
     open_door,
-    open_metrics_door,
+    open_door_beside,
 )
 from penstock.service.listening import (
+    ADMIN,
     METRICS,
     Listeners,
     door_sockets,
@@ -150,15 +153,16 @@ class EngineLifecycle:
             if not await self._unless_stopped(serving.warm_up()):
                 return
             hosts = hosts_of(self._config, self._listeners.values())
-            grpc = serving.router(hosts, tls=self._tls is not None)
+            tls = self._tls is not None
+            admin = admin_port_of(self._listeners.get(ADMIN), tls=tls)
+            grpc = serving.router(hosts, tls=tls, admin=admin)
             self._check_exposure(serving)
             door = serving.reporter.door = open_door(self._config, engine, grpc)
-            scraped = serving.metrics.routes()
-            for_scrapers = open_metrics_door(self._config, scraped, serving.writers, hosts)
+            beside = self._doors_beside(serving, hosts)
             try:
                 freeze_garbage_collector()
                 shorten_switch_interval()
-                await self._open(door, for_scrapers, self._lines(engine))
+                await self._open(door, beside, self._lines(engine))
                 await _first(self._stop.wait(), self._leave.wait())
                 allowed = self._config.drain_timeout
                 if not self._stop.is_set():
@@ -166,7 +170,8 @@ class EngineLifecycle:
                 await self._shut_down(engine, door, grpc, serving.ends, allowed)
             finally:
                 await door.close(0.0)
-                await for_scrapers.close(0.0)
+                for each in beside.values():
+                    await each.close(0.0)
                 # A last report, so that this engine's counts remain in the service's sums.
                 with suppress(StartupError):  # the supervisor is gone, with all sums
                     serving.engines.send_report()
@@ -187,6 +192,22 @@ class EngineLifecycle:
         if why is not None and self._loaded.deployment.engine_id.is_first:
             _log.warning("%s", why)
 
+    def _doors_beside(self, serving: Serving, hosts: Hosts) -> dict[str, Door]:
+        """The doors of scrapers and operators, by the keys of their ports."""
+        found = {}
+        if METRICS in self._listeners:
+            most = self._config.max_message_bytes
+            router = Router(
+                serving.metrics.routes(),
+                max_message_bytes=most,
+                threads=serving.writers,
+                hosts=hosts,
+            )
+            found[METRICS] = open_door_beside(self._config, router)
+        if serving.admin is not None:
+            found[ADMIN] = open_door_beside(self._config, serving.admin)
+        return found
+
     def _lines(self, engine: Engine) -> list[str]:
         """The start lines about routes, ops and models."""
         loaded = self._loaded
@@ -205,7 +226,7 @@ class EngineLifecycle:
         await work
         return True
 
-    async def _open(self, door: Door, for_scrapers: Door, lines: Sequence[str]) -> None:
+    async def _open(self, door: Door, beside: Mapping[str, Door], lines: Sequence[str]) -> None:
         """Accept connections; with a supervisor, when all engines are ready."""
         if self._supervisor is not None:
             self._can_be_replaced = True
@@ -217,8 +238,8 @@ class EngineLifecycle:
             return  # stopped before it was ready
         for listener in door_sockets(self._listeners):
             await door.listen(listener, self._tls)
-        if METRICS in self._listeners:
-            await for_scrapers.listen(self._listeners[METRICS], self._tls)
+        for key, each in beside.items():
+            await each.listen(self._listeners[key], self._tls)
         if self._stop.is_set():
             return
         self._health.set_ready()

@@ -89,6 +89,8 @@ _PORTS: Final = ("rpc_port", "http_port")
 _UNIX: Final = "door.unix_socket"
 METRICS: Final = "dag.prometheus_port"
 """The key of the port that serves only metrics."""
+ADMIN: Final = "admin_port"
+"""The key of the port for operators."""
 _ANSWER: Final = 1.0  # seconds in which a running service accepts a connection
 
 
@@ -110,7 +112,8 @@ def bind_all(config: ServiceConfig, stack: ExitStack, *, one_port: bool = False)
     found: list[dict[str, socket.socket]] = [{} for _ in range(engines)]
 
     def share(key: str, port: int) -> None:
-        for own, listener in zip(found, bind_shared(config.host, port, key, engines), strict=True):
+        shared = bind_shared(_host_of(config, key), port, key, engines)
+        for own, listener in zip(found, shared, strict=True):
             stack.callback(listener.close)
             own[key] = listener
 
@@ -120,6 +123,8 @@ def bind_all(config: ServiceConfig, stack: ExitStack, *, one_port: bool = False)
         share("http_port", chosen.http)
     if config.dag.prometheus_port is not None and config.dag.enable_prometheus:
         share(METRICS, config.dag.prometheus_port)
+    if config.admin_port is not None:
+        share(ADMIN, config.admin_port)
     path = config.door.unix_socket
     if path is not None:
         take_over(Path(path), _UNIX, stack)
@@ -129,6 +134,11 @@ def bind_all(config: ServiceConfig, stack: ExitStack, *, one_port: bool = False)
         for own in found:
             own[_UNIX] = listener
     return list(found)
+
+
+def _host_of(config: ServiceConfig, key: str) -> str:
+    """The address of a port."""
+    return (config.admin_host if key == ADMIN else None) or config.host
 
 
 def take_over(path: Path, key: str, stack: ExitStack) -> None:
@@ -162,7 +172,7 @@ def take_over(path: Path, key: str, stack: ExitStack) -> None:
 
 
 def door_sockets(listeners: Listeners) -> list[socket.socket]:
-    """The sockets for clients, without those for workers and scrapers."""
+    """The sockets for clients, without those for workers, scrapers and operators."""
     return [listeners[key] for key in (*_PORTS, _UNIX) if key in listeners]
 
 
@@ -172,10 +182,10 @@ def listen_on_all(config: ServiceConfig, engines: Sequence[Listeners]) -> None:
     Raises:
         StartupError: another process listens on the address.
     """
-    for key in (*_PORTS, METRICS):
+    for key in (*_PORTS, METRICS, ADMIN):
         if len(engines) > 1 and key in engines[0]:
             # SO_REUSEPORT would admit another service of this user that started at the same time.
-            bind(config.host, port_of(engines[0][key]), key).close()
+            bind(_host_of(config, key), port_of(engines[0][key]), key).close()
     for own in engines:
         for key, listener in own.items():
             try:
@@ -188,6 +198,7 @@ def listen_on_all(config: ServiceConfig, engines: Sequence[Listeners]) -> None:
 def addresses(config: ServiceConfig, listeners: Listeners) -> Addresses:
     """The addresses, for the start lines."""
     http, metrics = listeners.get("http_port"), listeners.get(METRICS)
+    admin = listeners.get(ADMIN)
     rpc = listeners.get("rpc_port", http)
     assert rpc is not None
     return Addresses(
@@ -195,6 +206,8 @@ def addresses(config: ServiceConfig, listeners: Listeners) -> Addresses:
         rpc_port=port_of(rpc),
         http_port=None if http is None else port_of(http),
         metrics_port=None if metrics is None else port_of(metrics),
+        admin_port=None if admin is None else port_of(admin),
+        admin_host=_host_of(config, ADMIN),
         unix_socket=config.door.unix_socket,
         tls=config.door.tls.certificate is not None,
     )

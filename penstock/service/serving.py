@@ -14,6 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
+from penstock.admin.admin_port import (
+    AdminPort,
+    is_of_operators,
+    not_found_there,
+    of_operators,
+)
 from penstock.admin.live_page import (
     LISTS,
     TIMELINE,
@@ -26,9 +32,11 @@ from penstock.admin.trace import QUESTION as TRACE
 from penstock.admin.trace import TracePage, next_timelines
 from penstock.api.access import Access
 from penstock.api.application import Application, Applications, Lifespan
+from penstock.api.errors import refusal
 from penstock.api.examples import Examples
 from penstock.api.health import Health, HealthApplication
 from penstock.api.hosts import Hosts
+from penstock.api.http import Http
 from penstock.api.oip import OpenInferenceApplication
 from penstock.api.openapi import OpenApiApplication
 from penstock.api.paddle import SERVICE, PaddleApplication
@@ -80,6 +88,7 @@ class Serving:
         metrics: the page of the metrics.
         versions: changes the versions of the graphs.
         admits: whether an application decides who may call; set by ``router``.
+        admin: routes the requests of operators; set by ``router`` if they have a port.
         ends: threads for user code at the graphs' ends; None if there is none.
         writers: threads for large replies.
     """
@@ -126,6 +135,7 @@ class Serving:
         self.engines = AllEngines(answerers, supervisor)
         self.metrics = MetricsPage(self.engines, of_original=config.dag.enable_prometheus)
         self.admits = False
+        self.admin: Router | None = None
         self._added: list[Application] = []
         self._alive: list[Lifespan] = []
         self._examples: Examples
@@ -169,12 +179,15 @@ class Serving:
         for graph in self.engine.graphs:
             await self._examples.warm_up(graph)
 
-    def router(self, hosts: Hosts | None = None, *, tls: bool = False) -> Router:
+    def router(
+        self, hosts: Hosts | None = None, *, tls: bool = False, admin: AdminPort | None = None
+    ) -> Router:
         """The router of all requests, after ``warm_up``.
 
         Args:
             hosts: checks Host and Origin; None under another server, which does so.
             tls: whether callers use TLS.
+            admin: the port for operators, whose routes move there; None if there is none.
 
         Raises:
             StartupError: two routes are the same, or two applications admit callers.
@@ -208,13 +221,28 @@ class Serving:
             applications.append(LivePage(self.engines, access))
         for each in applications:
             found.add(each)
+        moved = found.take(is_of_operators) if admin is not None else []
         if config.docs:
             titles = [each.app for each in self._deployment.graphs]
             titles += [graph.name for graph in engine.graphs]
             found.add(OpenApiApplication(found.routes, next(filter(None, titles), "penstock")))
         self.admits = found.admission is not None
+        declared = found.declared
+        if admin is not None:
+            there = of_operators([*moved, *declared])
+            self.admin = Router(
+                there,
+                max_message_bytes=config.max_message_bytes,
+                threads=self.writers,
+                not_found=partial(not_found_there, there),
+                refusal=refusal,
+                hosts=hosts,
+                admission=found.admission,
+            )
+            pages = [each for each in moved if isinstance(each, Http)]
+            declared = [*declared, *admin.redirected(pages, found.not_found)]
         return Router(
-            found.declared,
+            declared,
             max_message_bytes=config.max_message_bytes,
             threads=self.writers,
             not_found=found.not_found,

@@ -34,6 +34,8 @@ HUGE = 10**400
 SERVICE = [
     ("rpc_port", 18080, 18080, "18080", 80),
     ("http_port", 0, 0, True, 65536),
+    ("admin_port", 9000, 9000, "9000", 80),
+    ("admin_host", "::1", "::1", 0, "[::1]"),
     ("host", "::1", "::1", 0, "[::1]"),
     ("allowed_hosts", ["a.example", "*.b", "::1"], ("a.example", "*.b", "::1"), "a", ["a:80"]),
     ("strict", True, True, "yes", NO_RANGE),
@@ -201,6 +203,8 @@ def config_with(place: tuple[str, ...], key: str, value: Any) -> dict[str, Any]:
     inner: dict[str, Any] = {key: value}
     if (*place, key) == ("door", "tls", "key"):
         inner["certificate"] = "server.pem"  # without which a key is refused
+    if key == "admin_host":
+        inner["admin_port"] = 0  # without which it is refused
     if place == ("cors",):
         inner = {"origins": ["https://app.example"], **inner}  # without which others are refused
     for step in reversed(place):
