@@ -192,4 +192,4 @@ def test_a_checkout_can_be_installed_as_in_the_readme(tmp_path: Path):
     )
     assert Path(shown.stdout.strip()).is_relative_to(site)
     files = {path.relative_to(site / "penstock").as_posix() for path in site.rglob("penstock/**/*")}
-    assert {"py.typed", "api/docs.html", "protocols/pb/pipeline_service.proto"} <= files
+    assert {"py.typed", "api/docs/page.html", "protocols/pb/pipeline_service.proto"} <= files

@@ -55,7 +55,7 @@ class OpenApiApplication:
     def __init__(self, routes: Iterable[Http | Grpc | BaiduStd], title: str) -> None:
         described = [each for each in routes if isinstance(each, Http)]
         self._document = to_json(document([*described, *self.routes()], title), inf_nan_mode="null")
-        self._page, self._page_headers = page("docs.html")
+        self._page, self._page_headers = page("docs/page.html")
 
     def routes(self) -> Iterator[Http]:
         """What to serve."""

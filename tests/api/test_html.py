@@ -11,7 +11,7 @@ import pytest
 from penstock.api.html import page
 
 
-@pytest.mark.parametrize("file", ["docs.html", "ui/page.html"])
+@pytest.mark.parametrize("file", ["docs/page.html", "ui/page.html"])
 def test_a_page_is_one_text_and_its_policy_names_each_script_and_style(file: str) -> None:
     text, fields = page(file)
     html = text.decode()
