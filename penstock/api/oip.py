@@ -120,15 +120,18 @@ class OpenInferenceApplication:
             yield self._facts(f"{path}/stats", self._stats, "The statistics of {}.", STATISTICS)
             yield self._of_model("POST", f"{path}/infer", self._infer, "Run {}.", RESPONSE, REQUEST)
         service = f"/{messages.INFERENCE}/"
-        for name, answer in (
-            ("ServerLive", self._grpc_live),
-            ("ServerReady", self._grpc_ready),
-            ("ModelReady", self._grpc_model_ready),
-            ("ServerMetadata", self._grpc_server),
-            ("ModelMetadata", self._grpc_model),
-            ("ModelStatistics", self._grpc_statistics),
-            ("ModelConfig", self._grpc_config),
-        ):
+        facts: dict[str, Callable[[Any], dict[str, Any]]] = {
+            "ServerLive": lambda _: {"live": self._health.live()[0]},
+            "ServerReady": lambda _: {"ready": self._health.ready()[0]},
+            "ServerMetadata": lambda _: _server_metadata(),
+            "ModelReady": self._is_ready,
+            "ModelMetadata": lambda request: self._model(self._named(request)),
+            "ModelConfig": lambda request: {"config": self._config(self._named(request))},
+            "ModelStatistics": lambda request: (
+                self._stats(self._named(request)) if request.name else self._stats_of_all()
+            ),
+        }
+        for name, answer in facts.items():
             request, response = messages.inference_messages(name)
             handler = partial(_simple, request, response, answer)
             yield Grpc(f"{service}{name}", handler, always=name.startswith("Server"))
@@ -336,32 +339,15 @@ class OpenInferenceApplication:
 
     # Over gRPC.
 
-    def _grpc_live(self, _request: Any) -> dict[str, Any]:
-        return {"live": self._health.live()[0]}
+    def _named(self, request: Any) -> ServedGraph:
+        return self._graph(request.name, request.version)
 
-    def _grpc_ready(self, _request: Any) -> dict[str, Any]:
-        return {"ready": self._health.ready()[0]}
-
-    def _grpc_server(self, _request: Any) -> dict[str, Any]:
-        return _server_metadata()
-
-    def _grpc_model_ready(self, request: Any) -> dict[str, Any]:
+    def _is_ready(self, request: Any) -> dict[str, Any]:
         try:
-            graph = self._graph(request.name, request.version)
+            graph = self._named(request)
         except UnknownService:  # as Triton: its clients wait until a model is ready
             return {"ready": False}
         return {"ready": self._health.ready(graph)[0]}
-
-    def _grpc_model(self, request: Any) -> dict[str, Any]:
-        return self._model(self._graph(request.name, request.version))
-
-    def _grpc_config(self, request: Any) -> dict[str, Any]:
-        return {"config": self._config(self._graph(request.name, request.version))}
-
-    def _grpc_statistics(self, request: Any) -> dict[str, Any]:
-        if request.name:
-            return self._stats(self._graph(request.name, request.version))
-        return self._stats_of_all()
 
     def _grpc_infer(self, call: GrpcCall, message: bytes) -> None:
         decode_body(
@@ -487,7 +473,7 @@ def _decoded(graph: ServedGraph, version: str = "", *, body: bytes, header: int 
 
 
 class _Infer(GraphCall):
-    """See ``GraphCall``.
+    """A request in progress.
 
     Attributes:
         request: the decoded request.
