@@ -14,7 +14,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from tests.hostile.holding import held
+from tests.hostile.holding import START, held
 from tests.kit import http2
 from tests.kit.http1 import Reply, ask, pairs
 from tests.services.process import ServiceProcess, running
@@ -74,7 +74,7 @@ def listens(port: int) -> bool:
 
 def test_health_and_readiness_follow_start_and_stop(tmp_path: Path) -> None:
     with slow_service(tmp_path) as (server, pipe):
-        with held(pipe):  # the op is starting and not ready
+        with held(pipe, START):  # the op is starting and not ready
             assert not listens(server.http_port)
             assert not listens(server.rpc_port)
         server.wait_ready()
@@ -113,7 +113,7 @@ def test_health_and_readiness_follow_start_and_stop(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     with slow_service(tmp_path_factory.mktemp("health")) as (server, pipe):
-        with held(pipe):
+        with held(pipe, START):
             pass
         server.wait_ready()
         yield server
