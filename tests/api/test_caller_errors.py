@@ -24,7 +24,7 @@ from penstock.errors import (
 )
 from tests.api.recorded_exchange import RecordedExchange, grpc_head, post
 from tests.api.test_admission import SIZE, Doorkeeper, by_baidu_std, tell
-from tests.door.site import Site
+from tests.services.door import Site
 
 FORMS: dict[str, Callable[[HttpCall, RequestError], None]] = {
     "typed": errors.failed,
