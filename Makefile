@@ -6,6 +6,7 @@ BIN    := $(VENV)/bin
 DEMO   := $(VENV)/.ready-to-run
 READY  := $(VENV)/.ready
 RUNTIMES := $(VENV)/.ready-runtimes
+SITE   := $(VENV)/.ready-site
 INSTALL := $(BIN)/python -m pip install --quiet --no-deps --require-hashes -r
 NUMPY1 := $(VENV)/numpy1
 PEERS  := nghttp2-client nghttp2-server curl chromium nginx-light haproxy faketime wrk openssl
@@ -21,7 +22,7 @@ REAL   ?= real or peers
 MARKED  = $$(grep -rlE --include='test_*.py' 'pytest\.mark\.(real|peers)\b' tests) tests/peers
 ALONE   = $$(grep -rlE --include='test_*.py' 'pytest\.mark\.alone\b' tests)
 
-.PHONY: help setup setup-dev setup-runtimes demo test check fmt test-real test-faults test-runtimes test-paddle test-paddle-sample laws examples fuzz fuzz-api bench plans peers proto lock clean
+.PHONY: help setup setup-dev setup-runtimes demo docs test check fmt test-real test-faults test-runtimes test-paddle test-paddle-sample laws examples fuzz fuzz-api bench plans peers proto lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -60,6 +61,10 @@ $(NUMPY1)/.ready: $(RUNTIMES) requirements/numpy1.txt
 		> "$$($(NUMPY1)/bin/python -c '$(PURELIB)')/first.pth"
 	@touch $@
 
+$(SITE): $(READY) requirements/docs.txt
+	$(INSTALL) requirements/docs.txt
+	@touch $@
+
 demo: $(DEMO) ## recognise text on real pictures over HTTP and gRPC, and show the result
 	$(BIN)/python examples/ocr/demo.py
 
@@ -94,6 +99,16 @@ check: $(READY) ## format, lint, types, floors, spelling, documents (about a min
 	$(BIN)/mypy
 	$(BIN)/codespell
 	$(BIN)/python -m pytest tests/test_floors.py tests/test_docs.py
+
+# Copied with their paths, so that their links hold. The generator wants a file's name as a title.
+PAGES := README.md CHANGELOG.md CONTRIBUTING.md LICENSE 'docs/*' '*/README.md' 'deploy/*' '*.proto'
+docs: $(SITE) ## build the site of the documents, build/site/html (a minute)
+	rm -rf build/site
+	mkdir -p build/site/pages
+	git ls-files -z --cached --others --exclude-standard $(PAGES) | xargs -0 cp --parents -t build/site/pages
+	find build/site/pages -name '*.md' -exec sed -Ei 's/^```([a-z]+) ([^ ]+)$$/```\1 title="\2"/' {} +
+	$(BIN)/zensical build --strict
+	$(BIN)/python -m pytest tests/test_site.py
 
 SECONDS ?= 60
 FUZZED ?= tests/schemathesis/service.py tests/schemathesis/models.py $(wildcard $(addprefix examples/*/,app.py *_server.py *_service.py))
@@ -144,6 +159,7 @@ LOCK := $(BIN)/uv pip compile --quiet pyproject.toml --python-version 3.11 --no-
 
 lock: $(READY) ## pin the newest versions of everything
 	$(LOCK) --extra dev -o requirements/dev.txt
+	$(LOCK) --extra docs -c requirements/dev.txt -o requirements/docs.txt
 	$(LOCK) --extra demo -c requirements/dev.txt -o requirements/demo.txt
 	echo numpy==1.26.4 | $(BIN)/uv pip compile --quiet - --python-version 3.11 --no-header --no-annotate \
 		--generate-hashes -o requirements/numpy1.txt
