@@ -12,11 +12,11 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import typer
 
-from penstock.errors import ConfigError, HookError, PenstockError
+from penstock.errors import ConfigError, HookError, PenstockError, Undecodable
 from penstock.observe.logs import (
     LogFormat,
     LogLevel,
@@ -36,6 +36,12 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Serve graphs of machine-learning models over gRPC and HTTP.",
 )
+
+
+def _examples(*lines: str) -> str:
+    """The end of a help text: lines that are not wrapped."""
+    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
+
 
 File = Annotated[
     Path, typer.Argument(metavar="FILE", help="A Python script, or a configuration file (.yml).")
@@ -81,9 +87,33 @@ Format = Annotated[
 Pairs = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="KEY=VALUE",
-        help="A request of the pipeline protocol; KEY=@FILE sends a file as base64.",
+        metavar="ITEM",
+        help="name=value or name:=JSON: a member of the JSON body; name=@FILE: a file as base64;"
+        " name==value: a query parameter. Only name=value for a path /NAME/METHOD is a request of"
+        " the pipeline protocol.",
     ),
+]
+Form = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--form",
+        "-F",
+        metavar="NAME=VALUE|NAME=@FILE",
+        help="A field, or a file, of a multipart form. May be repeated.",
+    ),
+]
+Method = Annotated[
+    str | None,
+    typer.Option(
+        "--request",
+        "-X",
+        metavar="METHOD",
+        help="The HTTP method.  [default: POST with a body, else GET]",
+    ),
+]
+AsJson = Annotated[
+    bool,
+    typer.Option("--json", "-j", help="name=value is a member of the JSON body for every path."),
 ]
 Data = Annotated[
     str | None,
@@ -131,7 +161,13 @@ def options(
     """Options before the command."""
 
 
-@app.command()
+@app.command(
+    epilog=_examples(
+        "penstock run service.py",
+        "penstock run service.py --http-port 8080 -o op.det.concurrency=4",
+        "penstock run service.py -- --model weights.onnx  # the script's own",
+    )
+)
 def run(
     file: File,
     arguments: Arguments = None,
@@ -214,7 +250,7 @@ def serve(context: typer.Context) -> None:
         signals.end()
 
 
-@app.command()
+@app.command(epilog=_examples("penstock worker model:predict --socket /run/predict.sock"))
 def worker(
     target: Annotated[
         str, typer.Argument(metavar="MODULE:NAME", help="A typed function or class.")
@@ -261,7 +297,7 @@ def worker(
         signals.end()
 
 
-@app.command()
+@app.command(epilog=_examples("penstock check service.py", "penstock check --open service.py"))
 def check(
     file: File,
     arguments: Arguments = None,
@@ -288,18 +324,32 @@ def check(
             typer.echo(report)
 
 
-@app.command()
+@app.command(
+    epilog=_examples(
+        "penstock client 127.0.0.1:8080 x=1,2,3                   # a pipeline",
+        "penstock client 127.0.0.1:8080/add a:=1 b:=2 unit=m      # JSON members",
+        "penstock client 127.0.0.1:8080/classify -F image=@x.png  # a form",
+        "penstock client 127.0.0.1:8080/items/3 all==true         # GET, a query",
+        "penstock client 127.0.0.1:8080/draw x:=1 -o picture.png  # bytes",
+    )
+)
 def client(
     target: Annotated[
         str,
         typer.Argument(
-            metavar="HOST:PORT", help="Address of the service; https://HOST:PORT with TLS."
+            metavar="HOST:PORT[/PATH]",
+            help="Address of the service, or of a route; https://HOST:PORT with TLS.",
         ),
     ],
     pairs: Annotated[
-        list[str],
-        typer.Argument(metavar="KEY=VALUE", help="The request; KEY=@FILE sends a file as base64."),
-    ],
+        list[str] | None,
+        typer.Argument(
+            metavar="ITEM",
+            help="KEY=VALUE, KEY=@FILE: the request of a pipeline, where a file is sent as base64."
+            " With a PATH: name=value or name:=JSON, a member of the JSON body; name=@FILE, a file"
+            " as base64; name==value, a query parameter.",
+        ),
+    ] = None,
     name: Annotated[
         str,
         typer.Option(
@@ -310,6 +360,16 @@ def client(
     grpc: Annotated[bool, typer.Option("--grpc/--http", help="The protocol of the call.")] = False,
     log_id: Annotated[int, typer.Option(help="A trace id, which appears in logs.")] = 0,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for the reply.")] = 60.0,
+    form: Form = None,
+    request: Method = None,
+    header: Header = None,
+    data: Annotated[
+        str | None,
+        typer.Option("--data", "-d", metavar="JSON|FILE", help="The body as JSON, or a file."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the answer's body to a file.")
+    ] = None,
     ca_file: CaFile = None,
 ) -> None:
     """Send one request and print the reply as JSON.
@@ -319,6 +379,14 @@ def client(
     from penstock.client.calls import ask_grpc, ask_http, feed_of, lacks_name
 
     with _errors_end_the_command():
+        if "/" in target.removeprefix("https://").removeprefix("http://"):
+            given = _Route(pairs or [], form or [], data, request, header or [], output)
+            if not _call_route(target, given, grpc=grpc, timeout=timeout, ca_file=ca_file):
+                raise typer.Exit(1)
+            return
+        if form or request or header or data or output or not pairs:
+            text = "write HOST:PORT KEY=VALUE for a pipeline, or HOST:PORT/PATH for a route"
+            raise Undecodable(text)
         ask = ask_grpc if grpc else ask_http
         reply = ask(
             target,
@@ -336,7 +404,69 @@ def client(
         raise typer.Exit(1)
 
 
-@app.command()
+class _Route(NamedTuple):
+    """A request to a route, as given."""
+
+    items: list[str]
+    form: list[str]
+    data: str | None
+    method: str | None
+    headers: list[str]
+    output: Path | None
+
+
+def _call_route(
+    target: str, given: _Route, *, grpc: bool, timeout: float, ca_file: Path | None
+) -> bool:
+    """Call a route and print its answer; returns whether it is no error."""
+    from urllib.parse import urlencode
+
+    from penstock.client import http_request
+    from penstock.client.calls import ask_route
+
+    if grpc or sum(map(bool, (given.form, given.data is not None))) > 1:
+        raise Undecodable("a route is called over HTTP, with items, --data or a form")
+    items = http_request.read_items(given.items)
+    if items.members is not None and (given.form or given.data is not None):
+        raise Undecodable("give either items, --data or a form")
+    body = None
+    if given.form:
+        body = http_request.form(given.form)
+    elif given.data is not None:
+        body = http_request.json_text(given.data)
+    elif items.members is not None:
+        body = http_request.Encoded(json.dumps(items.members).encode(), "application/json")
+    url = target if "://" in target else f"http://{target}"
+    if items.query:
+        url += f"{'&' if '?' in url else '?'}{urlencode(items.query)}"
+    answer = ask_route(
+        url,
+        body,
+        method=None if given.method is None else given.method.upper(),
+        headers=[http_request.header(text) for text in given.headers],
+        timeout=timeout,
+        ca_file=None if ca_file is None else str(ca_file),
+    )
+    good = answer.status < 400
+    if not good:
+        typer.echo(f"error: HTTP {answer.status}", err=True)
+    if given.output is not None and good:
+        given.output.write_bytes(answer.body)
+        typer.echo(f"{given.output}: {len(answer.body)} bytes of {answer.media}", err=True)
+    elif answer.media == "application/json" and sys.stdout.isatty():
+        typer.echo(json.dumps(json.loads(answer.body), ensure_ascii=False, indent=2))
+    elif answer.media == "application/json" or answer.media.startswith("text/"):
+        typer.echo(answer.body.decode(errors="replace"))
+    elif sys.stdout.isatty():
+        typer.echo(f"{len(answer.body)} bytes of {answer.media}: -o FILE writes them", err=True)
+    else:
+        typer.echo(answer.body, nl=False)
+    return good
+
+
+@app.command(
+    epilog=_examples("penstock status 127.0.0.1:8080", "penstock status --json | jq .requests")
+)
 def status(
     address: Annotated[
         str,
@@ -357,7 +487,7 @@ def status(
     typer.echo(json.dumps(report, indent=2) if as_json else shown(report))
 
 
-@app.command()
+@app.command(epilog=_examples("penstock trace 127.0.0.1:8080 --requests 50 -o trace.json"))
 def trace(
     address: Annotated[
         str,
@@ -388,13 +518,23 @@ def trace(
     typer.echo(f"{output}: {found['otherData']['requests']} requests")
 
 
-@app.command()
+@app.command(
+    epilog=_examples(
+        "penstock bench http://127.0.0.1:8080/add a:=1 b:=2",
+        "penstock bench http://127.0.0.1:8080/classify -F image=@x.png -c 1,8",
+        "penstock bench http://127.0.0.1:8080/v2/models/resnet --rate 50,100",
+        "penstock bench grpc://127.0.0.1:9090/uci/prediction x=1,2 -o r.csv",
+    )
+)
 def bench(
     target: Annotated[
         str, typer.Argument(metavar="URL", help="The target: http://HOST:PORT/PATH, or grpc://.")
     ],
     pairs: Pairs = None,
     data: Data = None,
+    form: Form = None,
+    as_json: AsJson = False,
+    request: Method = None,
     concurrency: Annotated[
         str | None,
         typer.Option(
@@ -454,6 +594,9 @@ def bench(
             target,
             data=data,
             pairs=pairs or (),
+            fields=form or (),
+            as_json=as_json,
+            method=request,
             shapes=shape or (),
             binary=binary,
             headers=header or (),
@@ -475,7 +618,13 @@ def bench(
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(
+    epilog=_examples(
+        "penstock plan http://127.0.0.1:8080/add a:=1 --qps 200",
+        "penstock plan 127.0.0.1:8080                      # under its own load",
+        "penstock plan trace.json --set det.concurrency=3  # recorded costs",
+    )
+)
 def plan(
     source: Annotated[
         str,

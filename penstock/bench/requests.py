@@ -12,9 +12,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, urlencode, urlsplit
 
 import orjson
 from google.protobuf.json_format import ParseDict, ParseError
@@ -24,6 +25,7 @@ from penstock.bench.target import BadTarget, Body, Field, Target
 from penstock.client.call import METHOD
 from penstock.client.calls import feed_of
 from penstock.client.endpoints import own_address
+from penstock.client.http_request import form, header, read_items
 from penstock.protocols import pb
 
 _JSON: Final[Field] = ("content-type", "application/json")
@@ -47,6 +49,9 @@ def target_of(
     *,
     data: str | None = None,
     pairs: Sequence[str] = (),
+    fields: Sequence[str] = (),
+    as_json: bool = False,
+    method: str | None = None,
     shapes: Sequence[str] = (),
     binary: bool = False,
     headers: Sequence[str] = (),
@@ -57,7 +62,11 @@ def target_of(
     Args:
         url: see the module.
         data: JSON, or the path of a JSON file; the elements of a list are sent in turn.
-        pairs: a request of the pipeline protocol as ``KEY=VALUE`` texts.
+        pairs: items of a request, see ``client/http_request.py``. If all are ``KEY=VALUE``, they
+            are a request of the pipeline protocol for a path ``/NAME/METHOD``, and over gRPC.
+        fields: fields and files of a multipart form.
+        as_json: items are members of a JSON object for every path.
+        method: the HTTP method; by default POST with a body, else GET.
         shapes: shapes of random inputs, such as ``INPUT:1,3,224,224``.
         binary: send a model's inputs as raw bytes also over HTTP; over gRPC they always are.
         headers: HTTP header fields, ``name: value`` each.
@@ -79,14 +88,18 @@ def target_of(
     model = inference.model_of(parts.path)
     if model is None and (binary or shapes):
         raise BadTarget("shapes and raw bytes are for models: the path is /v2/models/NAME")
-    values = requests_of(data, pairs)
+    if scheme.grpc and (fields or method or as_json):
+        raise BadTarget("forms, methods and JSON members are for HTTP")
+    if (data is not None) + bool(pairs) + bool(fields) > 1:
+        raise BadTarget("give either data, items or a form")
+    values, query = requests_of(data, pairs, members=as_json or not is_pipeline(parts.path, scheme))
     place = Target(
         url=url,
         host=parts.hostname,
         port=port or (443 if scheme.tls else 80),
         tls=scheme.tls,
         ca_file=ca_file,
-        headers=tuple(_header(text) for text in headers),
+        headers=tuple(header(text) for text in headers),
     )
     if model is not None:
         return inference.target_of(place, model, values, shapes, grpc=scheme.grpc, binary=binary)
@@ -94,22 +107,40 @@ def target_of(
     if scheme.grpc:
         return place.with_requests("pipeline", METHOD, _messages(path, values))
     bodies = [Body(orjson.dumps(value), (_JSON,)) for value in values]
-    return place.with_requests(None, f"{path}?{parts.query}" if parts.query else path, bodies)
+    if fields:
+        content, media = form(fields)
+        bodies = [Body(content, (("content-type", media),))]
+    parameters = "&".join(filter(None, (parts.query, urlencode(query))))
+    found = place.with_requests(None, f"{path}?{parameters}" if parameters else path, bodies)
+    return found if method is None else replace(found, method=method.upper())
 
 
-def requests_of(data: str | None, pairs: Sequence[str]) -> list[Any]:
-    """Return the values of the requests; empty if none are given.
+def is_pipeline(path: str, scheme: _Scheme) -> bool:
+    """Whether items are a request of the pipeline protocol, unless they say otherwise."""
+    return scheme.grpc or len(path.strip("/").split("/")) == 2
+
+
+def requests_of(
+    data: str | None, pairs: Sequence[str], *, members: bool = False
+) -> tuple[list[Any], list[tuple[str, str]]]:
+    """Return the values of the requests, none if none are given, and the query.
+
+    Args:
+        data: JSON, or the path of a JSON file.
+        pairs: items.
+        members: whether items are members of a JSON object even if all are ``KEY=VALUE``.
 
     Raises:
-        BadTarget: the data is not JSON, or both arguments are given.
+        BadTarget: the data is not JSON.
     """
     if pairs:
-        if data is not None:
-            raise BadTarget("give either data or pairs")
-        feed = feed_of([*pairs])
-        return [{"key": [*feed], "value": [*feed.values()]}]
+        items = read_items(pairs)
+        if items.is_plain and not members:
+            feed = feed_of([*pairs])
+            return [{"key": [*feed], "value": [*feed.values()]}], []
+        return ([] if items.members is None else [items.members]), items.query
     if data is None:
-        return []
+        return [], []
     try:
         text = data if data.lstrip()[:1] in ("{", "[") else Path(data).read_bytes()
         value = orjson.loads(text)
@@ -119,7 +150,7 @@ def requests_of(data: str | None, pairs: Sequence[str]) -> list[Any]:
         raise BadTarget(f"the data is no JSON: {error}") from error
     if value == []:
         raise BadTarget("the list of requests is empty")
-    return value if isinstance(value, list) else [value]
+    return (value if isinstance(value, list) else [value]), []
 
 
 def _messages(path: str, values: Sequence[Any]) -> list[Body]:
@@ -137,10 +168,3 @@ def _messages(path: str, values: Sequence[Any]) -> list[Body]:
         message.ClearField("logid")  # each call adds its own
         found.append(Body(message.SerializeToString()))
     return found
-
-
-def _header(text: str) -> Field:
-    name, colon, value = text.partition(":")
-    if not colon or not name.strip() or not text.isprintable():
-        raise BadTarget(f"{text!r} is no header: write 'name: value'")
-    return name.strip().lower(), value.strip()

@@ -1,4 +1,4 @@
-"""One call for ``penstock client``: sends ``key=value`` pairs, returns a dict for JSON."""
+"""One call for ``penstock client``: of the pipeline protocol, or to any HTTP route."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import json
 import ssl
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from google.protobuf.json_format import MessageToDict
@@ -17,6 +18,7 @@ from google.protobuf.json_format import MessageToDict
 from penstock.client.client import PipelineClient
 from penstock.client.endpoints import parse_endpoints
 from penstock.client.errors import CallFailed, NotConnected
+from penstock.client.http_request import Encoded
 from penstock.client.tls import Tls
 from penstock.errors import Undecodable
 from penstock.protocols.status import CustomExceptionCode, GrpcCode
@@ -110,6 +112,63 @@ def ask_http(
         path = f"{quote(only, safe='')}/{quote(method, safe='')}"
         reply = _ask(opener, target, path, timeout, data)
     return reply
+
+
+class RouteAnswer(NamedTuple):
+    """The answer of a route."""
+
+    status: int
+    media: str
+    body: bytes
+
+
+def ask_route(
+    url: str,
+    body: Encoded | None,
+    *,
+    method: str | None = None,
+    headers: Sequence[tuple[str, str]] = (),
+    timeout: float,
+    ca_file: str | None = None,
+) -> RouteAnswer:
+    """Send a request to any route, such as one of a typed function.
+
+    Args:
+        url: an http or https URL.
+        body: the body; None for none.
+        method: by default POST with a body, else GET.
+        headers: further header fields.
+        timeout: seconds for the answer.
+        ca_file: as for ``ask_grpc``.
+
+    Raises:
+        CallFailed: there was no answer, or it is too large.
+        NotConnected: the URL is invalid.
+    """
+    fields = {"Accept": "*/*"} if body is None else {"Accept": "*/*", "Content-Type": body.media}
+    try:
+        request = urllib.request.Request(  # noqa: S310 - the caller's own URL, as checked below
+            url, None if body is None else body.content, fields, method=method
+        )
+        if request.type not in ("http", "https") or not request.host:
+            raise ValueError("write http://HOST:PORT/PATH")
+        for name, value in headers:
+            request.add_header(name, value)
+    except ValueError as error:
+        raise NotConnected(f"{url}: {error}") from error
+    try:
+        with _opener(ca_file).open(request, timeout=timeout) as reply:
+            data, status = reply.read(MAX_REPLY_BYTES + 1), reply.status
+            media = reply.headers.get_content_type()
+    except urllib.error.HTTPError as error:
+        with error:
+            return RouteAnswer(error.code, error.headers.get_content_type(), error.read())
+    except (OSError, HTTPException, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise CallFailed(GrpcCode.UNAVAILABLE, f"{url}: {reason}") from error
+    if len(data) > MAX_REPLY_BYTES:
+        raise CallFailed(GrpcCode.RESOURCE_EXHAUSTED, f"{url}: the reply is too large")
+    return RouteAnswer(status, media, data)
 
 
 def _opener(ca_file: str | None) -> urllib.request.OpenerDirector:

@@ -126,7 +126,12 @@ def parser() -> argparse.ArgumentParser:
     )
     add = made.add_argument
     switch = made.add_switch
-    add("command", nargs="?", default="start", help="start (optional).")
+    add(
+        "models",
+        nargs="*",
+        metavar="[NAME=]PATH",
+        help="A model's folder or file, like --model PATH. The word start before it has no effect.",
+    )
     add(
         "--model",
         nargs="+",
@@ -287,7 +292,8 @@ def parse(
     Raises:
         StartupError: a flag is invalid or unsupported.
     """
-    given = parser().parse_args([*arguments])
+    given = parser().parse_intermixed_args([*arguments])
+    _take_models(given)
     own = dict(defaults or {})
     gives_way = own.get("missing_device") == "cpu"
     hardware = [*_problems_of_hardware(given)]
@@ -340,7 +346,7 @@ def parse(
 def _problems_of_flags(given: argparse.Namespace) -> Iterator[str]:
     """Problems of flags, independent of the models."""
     if given.command != "start":
-        instead = _REPLACEMENTS.get(given.command, "give --model PATH")
+        instead = _REPLACEMENTS[given.command]
         yield f"{given.command}: penstock serve has no such command: {instead}"
     for flag, (what, off) in _UNSUPPORTED.items():
         if getattr(given, flag) != off:
@@ -436,6 +442,14 @@ def _rows(text: str) -> str | dict[str, Any]:
         return text
     axes = (each.partition("=") for each in text.split(","))
     return {name: int(axis) if axis.isdecimal() else axis for name, _, axis in axes}
+
+
+def _take_models(given: argparse.Namespace) -> None:
+    """Take the arguments without a flag: the original's command, or models."""
+    first, *others = given.models or ["start"]
+    given.command = first if first in ("start", *_REPLACEMENTS) else "start"
+    models = others if first == given.command else [first, *others]
+    given.model = [*([each] for each in models), *given.model]
 
 
 def _named(listed: Sequence[str]) -> tuple[str, tuple[str, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,22 @@ def test_an_http_request_is_a_post_of_the_data_or_a_get():
     assert target_of("http://127.0.0.1:1").method == "GET"
 
 
+def test_items_become_json_members_a_form_or_a_request_of_the_pipeline(tmp_path: Path):
+    def sent(url: str, **given: Any) -> tuple[str, str, Any]:
+        found = target_of(f"http://h:1{url}", **given)
+        return found.method, found.path, json.loads(found.bodies[0].content)
+
+    assert sent("/add", pairs=["a=1"]) == ("POST", "/add", {"a": "1"})
+    assert sent("/v1/add", pairs=["a:=1", "q==2"]) == ("POST", "/v1/add?q=2", {"a": 1})
+    assert sent("/v1/add", pairs=["a=1"], as_json=True, method="put")[0] == "PUT"
+    assert sent("/uci/prediction", pairs=["a=1"])[2] == {"key": ["a"], "value": ["1"]}
+    assert target_of("http://h:1/a?b=c", pairs=["q==x y"]).path == "/a?b=c&q=x+y"
+    (tmp_path / "x.png").write_bytes(b"picture")
+    found = target_of("http://h:1/p", fields=[f"image=@{tmp_path / 'x.png'}"])
+    assert found.method == "POST"
+    assert dict(found.bodies[0].fields)["content-type"].startswith("multipart/form-data; boundary=")
+
+
 def test_json_data_becomes_a_grpc_request_of_the_pipeline():
     data = '{"key": ["x"], "value": ["1"], "logid": 7, "tensors": [{"name": "t", "shape": [2]}]}'
     requested = target_of("grpc://127.0.0.1:1/ocr/prediction", data=data)
@@ -47,6 +64,9 @@ def test_json_data_becomes_a_grpc_request_of_the_pipeline():
         ("grpc://127.0.0.1:1/", {"data": '{"x": 1}'}, "no request of the pipeline protocol"),
         ("grpc://127.0.0.1:1/", {"data": "[1]"}, "no request of the pipeline protocol"),
         ("grpc://127.0.0.1:1/", {"data": "{}", "headers": ["a: b"]}, "headers are for HTTP"),
+        ("grpc://127.0.0.1:1/", {"fields": ["a=b"]}, "for HTTP"),
+        ("http://127.0.0.1:1/x", {"data": "{}", "fields": ["a=b"]}, "either data, items or a form"),
+        ("http://127.0.0.1:1/x", {"data": "{}", "pairs": ["a=b"]}, "either data, items or a form"),
         ("http://127.0.0.1:1/x", {"shapes": ["x:1"]}, "for models"),
         ("http://127.0.0.1:1/x", {"binary": True}, "for models"),
         ("grpc://127.0.0.1:1/v2/models/m", {"data": "{}"}, "no request of the Open Inference"),

@@ -348,6 +348,76 @@ def test_run_of_a_configuration_serves_the_service_it_names(tmp_path: Path) -> N
 
 # client
 
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC"
+"""A red pixel."""
+
+ROUTES = """
+from typing import Annotated
+import numpy as np
+from penstock import App, Image
+
+app = App("routes")
+
+@app.route("/add")
+def add(a: int, b: int = 1, unit: str = "m") -> dict[str, str]:
+    return {"sum": f"{a + b} {unit}"}
+
+@app.route("/size")
+def size(image: Annotated[np.ndarray, Image()]) -> list[int]:
+    return list(image.shape)
+"""
+
+
+@pytest.fixture(scope="module")
+def routes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    path = tmp_path_factory.mktemp("routes") / "routes.py"
+    path.write_text(ROUTES)
+    with running(path, command=PENSTOCK) as process:
+        yield process
+
+
+@pytest.mark.real
+def test_client_calls_typed_routes_with_json_members_forms_and_methods(
+    routes: ServiceProcess, tmp_path: Path
+) -> None:
+    picture = tmp_path / "x.png"
+    picture.write_bytes(base64.b64decode(PNG))
+    place = f"127.0.0.1:{routes.http_port}"
+    for arguments, answer in [
+        (["/add", "a:=2", "unit=km"], {"sum": "3 km"}),
+        (["/add", "-d", '{"a": 5}', "-H", "accept: application/json"], {"sum": "6 m"}),
+        (["/size", "-F", f"image=@{picture}"], [1, 1, 3]),
+        (["/livez"], None),
+    ]:
+        done = penstock("client", place + arguments[0], *arguments[1:])
+        assert (done.exit_code, done.stderr) == (0, ""), done.stderr
+        if answer is not None:
+            assert json.loads(done.stdout) == answer
+    done = penstock("client", f"http://{place}/openapi.json", "-o", str(tmp_path / "o"))
+    assert done.exit_code == 0
+    assert json.loads((tmp_path / "o").read_bytes())["openapi"]
+
+
+@pytest.mark.real
+def test_client_exits_with_1_if_a_route_answers_with_an_error(routes: ServiceProcess) -> None:
+    place = f"127.0.0.1:{routes.http_port}/add"
+    for arguments, status in [(["a=x"], 422), (["-X", "delete"], 405)]:
+        done = penstock("client", place, *arguments)
+        assert (done.exit_code, done.stderr) == (1, f"error: HTTP {status}\n")
+        assert json.loads(done.stdout)["message"]
+
+
+@pytest.mark.real
+def test_bench_loads_typed_routes_with_json_members_and_forms(
+    routes: ServiceProcess, tmp_path: Path
+) -> None:
+    picture = tmp_path / "x.png"
+    picture.write_bytes(base64.b64decode(PNG))
+    short = ("-c", "1", "--duration", "100ms", "--warm-up", "0", "--max-errors", "0")
+    for arguments in (["/add", "a:=2"], ["/size", "-F", f"image=@{picture}"], ["/livez"]):
+        done = penstock("bench", routes.http_url + arguments[0], *arguments[1:], *short)
+        assert done.exit_code == 0, done.output
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
@@ -459,7 +529,7 @@ def test_client_reports_an_unreachable_server_in_one_line(way: str) -> None:
     ("arguments", "message"),
     [
         (["localhost", "a=1"], "an endpoint must be host:port, got 'localhost'"),
-        (["http://h:1/", "a=1"], "an endpoint must be host:port"),
+        (["http://h:1", "a=1"], "an endpoint must be host:port"),
         (["h:1", "a"], "'a' is no pair: write key=value, or key=@file"),
         (["h:1", "=1"], "'=1' is no pair"),
         (["h:1", "a=@gone.jpg"], "gone.jpg cannot be read: No such file or directory"),

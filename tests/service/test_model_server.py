@@ -148,6 +148,7 @@ MODEL = ["--model", "."]
     [
         ([], "You must specify your serving model: --model PATH"),
         (["--model", "nowhere"], "--model nowhere: no such file or folder"),
+        (["nowhere"], "--model nowhere: no such file or folder"),
         (["--prot", "1"], "unrecognized arguments: --prot"),
         (["--use", "1"], "ambiguous option: --use could match --use_calib, --use_mkl"),
         (["--port", "x"], "argument --port: invalid int value: 'x'"),
@@ -196,6 +197,25 @@ def test_invalid_flags_are_refused_with_one_sentence(arguments: list[str], text:
         parse(arguments)
     assert str(raised.value).startswith(text)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (["a.onnx"], ["a"]),
+        (["start", "a.onnx"], ["a"]),
+        (["--port", "9", "first=a.onnx", "--thread", "2", "b.onnx"], ["first", "b"]),
+        (["a.onnx", "--model", "b.onnx"], ["a", "b"]),
+    ],
+)
+def test_models_need_no_flag(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], names: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.onnx", "b.onnx"):
+        scale(tmp_path / name, 2.0)
+    server, _ = parse(arguments)
+    assert [each.name for each in server.workflows] == names
 
 
 def test_an_unknown_command_is_the_only_problem() -> None:
