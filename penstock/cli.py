@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 
@@ -465,7 +465,11 @@ def _call_route(
 
 
 @app.command(
-    epilog=_examples("penstock status 127.0.0.1:8080", "penstock status --json | jq .requests")
+    epilog=_examples(
+        "penstock status 127.0.0.1:8080",
+        "penstock status --watch --interval 5",
+        "penstock status --json | jq .requests",
+    )
 )
 def status(
     address: Annotated[
@@ -476,15 +480,53 @@ def status(
         ),
     ] = "127.0.0.1:8080",
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the whole status as JSON.")
+        bool,
+        typer.Option("--json", help="Print the whole status as JSON, with --watch a line each."),
     ] = False,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch",
+            "-w",
+            help="Show what happens between two reports, with a line for each op and the"
+            " bottleneck, until Ctrl-C.",
+        ),
+    ] = False,
+    interval: Annotated[
+        float, typer.Option(min=0.1, help="Seconds between two reports, with --watch.")
+    ] = 2.0,
 ) -> None:
     """Print the status of a running service, summed over its engines."""
     from penstock.observe.status import ask_status, shown
 
     with _errors_end_the_command():
         report = ask_status(address)
-    typer.echo(json.dumps(report, indent=2) if as_json else shown(report))
+    if watch:
+        with suppress(KeyboardInterrupt):
+            _watch(address, report, interval, as_json=as_json)
+    else:
+        typer.echo(json.dumps(report, indent=2) if as_json else shown(report))
+
+
+def _watch(address: str, before: dict[str, Any], interval: float, *, as_json: bool) -> None:
+    """Print a table, or a report, at each interval. A service that is away may come back."""
+    import time
+
+    from penstock.observe.status import NoStatus, ask_status
+    from penstock.observe.watch import table
+
+    at = time.monotonic()
+    while True:
+        time.sleep(interval)
+        try:
+            now = ask_status(address)
+        except NoStatus as error:
+            typer.echo(f"error: {error}", err=True)
+            continue
+        elapsed, at = time.monotonic() - at, time.monotonic()
+        clear = "\x1b[H\x1b[J" if sys.stdout.isatty() else ""
+        typer.echo(json.dumps(now) if as_json else f"{clear}{table(before, now, elapsed)}\n")
+        before = now
 
 
 @app.command(epilog=_examples("penstock trace 127.0.0.1:8080 --requests 50 -o trace.json"))

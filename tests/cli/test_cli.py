@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -405,6 +406,21 @@ def test_client_exits_with_1_if_a_route_answers_with_an_error(routes: ServicePro
         done = penstock("client", place, *arguments)
         assert (done.exit_code, done.stderr) == (1, f"error: HTTP {status}\n")
         assert json.loads(done.stdout)["message"]
+
+
+@pytest.mark.real
+def test_status_is_watched_until_a_signal(routes: ServiceProcess) -> None:
+    command = [sys.executable, "-u", "-m", "penstock", "status", f"127.0.0.1:{routes.http_port}"]
+    for more, seen in [((), "no bottleneck"), (("--json",), '"engines"')]:
+        with subprocess.Popen(
+            [*command, "--watch", "--interval", "0.1", *more], stdout=subprocess.PIPE, text=True
+        ) as watching:
+            assert watching.stdout is not None
+            for line in watching.stdout:
+                if seen in line:
+                    break
+            watching.send_signal(signal.SIGINT)
+            assert watching.wait(30) == 0
 
 
 @pytest.mark.real

@@ -1,0 +1,133 @@
+"""What a service does between two of its status reports: a table with a line for each op. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import Any, Final, TypeAlias
+
+from penstock.observe.counters import SECONDS
+
+Report: TypeAlias = Mapping[str, Any]
+
+_BUSY: Final = 0.8
+"""The share of time from which workers, or a loop, count as busy: queues grow fast beyond it."""
+
+_HEAD: Final = (
+    "op", "load", "workers", "waiting", "req/s", "batch", "ms a batch", "wait p50", "wait p99",
+)  # fmt: skip
+_FAILURES: Final = ("errors", "timeouts", "deaths")
+
+
+def table(before: Report, now: Report, seconds: float) -> str:
+    """The lines for the time between two reports of a service.
+
+    Args:
+        before: the earlier report.
+        now: the later one.
+        seconds: between them.
+    """
+    old = {op["name"]: op for op in _ops(before)}
+    ops = [(op, old.get(op["name"], {})) for op in _ops(now)]
+    answered = now["requests"]["answered"] - before["requests"]["answered"]
+    refused = now["requests"]["refused"] - before["requests"]["refused"]
+    failed = answered - (now["answers"].get("ok", 0) - before["answers"].get("ok", 0))
+    half, most = quantiles(before["seconds"], now["seconds"])
+    head = (
+        f"{'ready' if now['ready'] else 'not ready: ' + now['why']}"
+        f"   {answered / seconds:.1f} answers/s   p50 {half}   p99 {most}"
+        f"   failed {failed}   refused {refused}   inside {now['requests']['inside']}"
+    )
+    rows = [_HEAD, *(_row(op, former, seconds) for op, former in ops)]
+    return "\n".join([head, "", *aligned(rows), "", bottleneck(before, now, seconds)])
+
+
+def bottleneck(before: Report, now: Report, seconds: float) -> str:
+    """What limits the throughput, as one line."""
+    old = {op["name"]: op for op in _ops(before)}
+    loads = {op["name"]: _load(op, old.get(op["name"], {}), seconds) for op in _ops(now)}
+    loop = now["process"]["loop"] - before["process"]["loop"]
+    loop /= seconds * max(1, now["engines"])
+    if loop >= _BUSY and loop > max(loads.values(), default=0.0):
+        return f"bottleneck: the engine's event loop, busy {loop:.0%}: more engines (worker_num)"
+    if not loads:
+        return "no bottleneck"
+    name = max(loads, key=loads.__getitem__)
+    (op,) = [each for each in _ops(now) if each["name"] == name]
+    if loads[name] < _BUSY:
+        return f"no bottleneck; the busiest op is {name}, {loads[name]:.0%}"
+    return (
+        f"bottleneck: {name}, its workers are busy {loads[name]:.0%}, {op['waiting']} requests wait"
+    )
+
+
+def quantiles(before: Report, now: Report) -> tuple[str, str]:
+    """The median and the 99th percentile of durations, in ms, from two histograms; interpolated
+    within their buckets, and ``-`` without durations.
+    """
+    names = [*(f"<= {bound:g}" for bound in SECONDS), f"> {SECONDS[-1]:g}"]
+    old, new = before.get("classes", {}), now["classes"]
+    counts = [new.get(name, 0) - old.get(name, 0) for name in names]
+    if sum(counts) <= 0:
+        return "-", "-"
+    return _quantile(counts, 0.5), _quantile(counts, 0.99)
+
+
+def _quantile(counts: Sequence[int], share: float) -> str:
+    wanted = share * sum(counts)
+    ends = [*accumulate(counts)]
+    bucket = next(i for i, end in enumerate(ends) if end >= wanted and counts[i])
+    if bucket == len(SECONDS):
+        return f"> {1000 * SECONDS[-1]:g} ms"
+    low = SECONDS[bucket - 1] if bucket else 0.0
+    within = (wanted - (ends[bucket] - counts[bucket])) / counts[bucket]
+    return f"{1000 * (low + within * (SECONDS[bucket] - low)):.1f} ms"
+
+
+def _ops(report: Report) -> list[Report]:
+    return [op for graph in report["graphs"] for op in graph["ops"]]
+
+
+def _busy(op: Report) -> float:
+    return float(sum(op["seconds"].values())) if op else 0.0
+
+
+def _load(op: Report, former: Report, seconds: float) -> float:
+    """The share of time in which its workers ran batches; those that ended in between count."""
+    return float((_busy(op) - _busy(former)) / (seconds * max(1, op["workers"])))
+
+
+def _row(op: Report, former: Report, seconds: float) -> tuple[str, ...]:
+    batches = op["batches"] - former.get("batches", 0)
+    samples = op["samples"] - former.get("samples", 0)
+    half, most = quantiles(former.get("queue", {}), op["queue"])
+    failures = [
+        f"{name} {op[name] - former.get(name, 0)}"
+        for name in _FAILURES
+        if op.get(name, 0) > former.get(name, 0)
+    ]
+    return (
+        op["name"],
+        f"{_load(op, former, seconds):.0%}",
+        f"{op['workers'] - op['idle']}/{op['workers']}",
+        str(op["waiting"]),
+        f"{samples / seconds:.1f}",
+        f"{samples / batches:.1f}" if batches else "-",
+        f"{1000 * (_busy(op) - _busy(former)) / batches:.2f}" if batches else "-",
+        half,
+        most,
+        *failures,
+    )
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as lines, with the first column left and the others right aligned."""
+    columns = max(map(len, rows))
+    widths = [max((len(row[i]) for row in rows if i < len(row)), default=0) for i in range(columns)]
+    return [
+        "  ".join(
+            cell.rjust(width) if at else cell.ljust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=False))
+        ).rstrip()
+        for row in rows
+    ]
