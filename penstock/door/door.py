@@ -19,10 +19,12 @@ import dataclasses
 import socket
 import ssl
 from contextlib import suppress
+from functools import partial
 from time import monotonic
 from typing import Final
 
 from penstock.door.budget import ByteBudget
+from penstock.door.certificates import Certificates, prepared
 from penstock.door.detection import ProtocolDetection
 from penstock.door.exchange import Application, Failure, plain_failure
 from penstock.door.limits import DoorLimits, DoorStatistics
@@ -67,13 +69,15 @@ class Door:
         self._shared = DoorState(application, limits, budget, failure, instruments)
         self._listeners: list[tuple[asyncio.AbstractServer | TlsListener, socket.socket]] = []
 
-    async def listen(self, listener: socket.socket, tls: ssl.SSLContext | None = None) -> None:
+    async def listen(
+        self, listener: socket.socket, tls: ssl.SSLContext | Certificates | None = None
+    ) -> None:
         """Listen on a bound socket, TCP or Unix; returns when connections are accepted.
 
         Args:
             listener: closed by ``close``. Sockets that it accepts inherit its options.
-            tls: has the server's certificate. Changed to offer HTTP/2 and HTTP/1.1 by ALPN, and at
-                least TLS 1.2.
+            tls: has the server's certificate. A context is changed to offer HTTP/2 and HTTP/1.1 by
+                ALPN, and at least TLS 1.2.
 
         Raises:
             OSError: another socket listens on the address.
@@ -85,7 +89,8 @@ class Door:
             for option in _KEEPALIVE:
                 listener.setsockopt(*option)
         if tls is not None:
-            self._listeners.append((TlsListener(shared, quota, listener, tls), listener))
+            current = tls.current if isinstance(tls, Certificates) else partial(prepared, tls)
+            self._listeners.append((TlsListener(shared, quota, listener, current), listener))
             return
         loop = asyncio.get_running_loop()
         is_unix = listener.family == socket.AF_UNIX

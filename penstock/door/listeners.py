@@ -14,12 +14,12 @@ import select
 import socket
 import ssl
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
-from penstock.door.detection import PROTOCOLS, ProtocolDetection
+from penstock.door.detection import ProtocolDetection
 from penstock.door.state import DoorState, ListenerQuota
 from penstock.errors import StartupError
 
@@ -167,7 +167,7 @@ class TlsListener:
         shared: the door's state.
         quota: the listener's quota.
         listener: a bound socket; it listens from now on.
-        tls: changed to offer HTTP/2 and HTTP/1.1, and at least TLS 1.2.
+        tls: gives the context of each new connection.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class TlsListener:
         shared: DoorState,
         quota: ListenerQuota,
         listener: socket.socket,
-        tls: ssl.SSLContext,
+        tls: Callable[[], ssl.SSLContext],
     ) -> None:
         self._shared = shared
         self._quota = quota
@@ -184,8 +184,6 @@ class TlsListener:
         self._loop = asyncio.get_running_loop()
         self._retry: asyncio.TimerHandle | None = None
         self._handshakes: set[asyncio.Task[None]] = set()
-        tls.set_alpn_protocols(PROTOCOLS)
-        tls.minimum_version = max(tls.minimum_version, ssl.TLSVersion.TLSv1_2)
         listener.setblocking(False)
         listener.listen(shared.limits.backlog)
         self._loop.add_reader(listener.fileno(), self._accept)
@@ -239,7 +237,7 @@ class TlsListener:
             await self._loop.connect_accepted_socket(
                 lambda: ProtocolDetection(shared, self._quota, counted=True),
                 link,
-                ssl=self._tls,
+                ssl=self._tls(),
                 ssl_handshake_timeout=shared.limits.tls_timeout,
                 ssl_shutdown_timeout=shared.limits.linger,
             )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import ssl
 from collections.abc import Iterable
 from dataclasses import fields
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from penstock.api.hosts import Hosts
 from penstock.api.router import Router
 from penstock.config.schema import DoorConfig, ServiceConfig
 from penstock.door.budget import ByteBudget, default_budget
+from penstock.door.certificates import Certificates
 from penstock.door.door import Door
 from penstock.door.limits import DoorLimits
 from penstock.door.listeners import is_loopback
@@ -141,16 +144,22 @@ def _with_margin(seconds: float) -> float:
     return seconds - min(1.0, seconds / 10)
 
 
-def tls_of(config: ServiceConfig) -> ssl.SSLContext | None:
-    """The server's TLS context from the configuration; the door sets versions and protocols.
+def tls_of(config: ServiceConfig) -> Certificates | None:
+    """The server's certificates from the configuration; None without TLS.
 
     Raises:
         StartupError: the files cannot be used.
     """
-    certificate = config.door.tls.certificate
-    if certificate is None:
+    tls = config.door.tls
+    if tls.certificate is None:
         return None
-    key = config.door.tls.key or certificate
+    # Absolute: they are read again, and a script may leave the folder.
+    certificate = os.path.abspath(tls.certificate)
+    key = os.path.abspath(tls.key or tls.certificate)
+    return Certificates([certificate, key], partial(_tls_context, certificate, key))
+
+
+def _tls_context(certificate: str, key: str) -> ssl.SSLContext:
     for path in (certificate, key):  # OpenSSL's errors do not name the file
         try:
             Path(path).read_bytes()

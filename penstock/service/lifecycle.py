@@ -17,7 +17,6 @@ import asyncio
 import logging
 import math
 import socket
-import ssl
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -25,6 +24,7 @@ from typing import Any
 from penstock.api.health import Health
 from penstock.api.hosts import Hosts
 from penstock.api.router import Router
+from penstock.door.certificates import Certificates
 from penstock.door.door import Door
 from penstock.engine.engine import Engine
 from penstock.errors import StartupError
@@ -102,7 +102,7 @@ class EngineLifecycle:
         self,
         loaded: LoadedDeployment,
         listeners: Listeners,
-        tls: ssl.SSLContext | None,
+        tls: Certificates | None,
         opened: Callable[[Sequence[str]], None],
         control: socket.socket | None = None,
     ) -> None:

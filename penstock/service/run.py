@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import math
 import socket
-import ssl
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -17,6 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NoReturn
 
+from penstock.door.certificates import Certificates
 from penstock.door.listeners import is_loopback
 from penstock.errors import StartupError
 from penstock.observe.logs import logging_to_stderr
@@ -153,7 +153,7 @@ def _run_service(deployment: Deployment, number: int, note: str | None) -> None:
 
 
 def _serve(
-    tls: ssl.SSLContext | None,
+    tls: Certificates | None,
     deployment: Deployment,
     listeners: Listeners,
     signals: StopSignals,
