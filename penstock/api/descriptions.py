@@ -183,7 +183,7 @@ def parameters_of(parameters: Parameters, examples: Sequence[Any]) -> list[Param
     for place in parameters.places.values():
         schema = place.schema.describe(refs=_REFS)
         required = top_of(schema).get("required", ())
-        for name, member in place.described.items():
+        for name, member in top_of(schema).get("properties", {}).items():
             example = shown.get(place.name, {}).get(name)
             more = {key: member[key] for key in ("description", "deprecated") if key in member}
             if example is not None:

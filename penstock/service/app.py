@@ -11,7 +11,7 @@ app.run()
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import cached_property, partial
@@ -44,12 +44,14 @@ if TYPE_CHECKING:
     from penstock.ops.op import Op
     from penstock.service.asgi import AsgiApplication
     from penstock.service.blueprint import Blueprint, MakeApplication
+    from penstock.typed.lifespan import Lifespan
     from penstock.typed.op import TypedOp
     from penstock.typed.signature import Schema, Signature
 
 METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
 """The methods of routes."""
 
+_Value = TypeVar("_Value")
 _Target = TypeVar("_Target", bound=Callable[..., Any])
 
 
@@ -82,6 +84,7 @@ class App(Several):
         self._config = {**DEFAULT_PORTS, **config}
         self._ops: list[tuple[TypedOp, dict[str, Any]]] = []
         self._pages: list[Page] = []
+        self._lifespans: list[Lifespan] = []
         self._mounts: list[tuple[str, AsgiApp]] = []
         self._middleware: list[Middleware] = []
         self._errors: dict[type[BaseException], tuple[int, str | None]] = {}
@@ -153,6 +156,7 @@ class App(Several):
                 batched=batch is not None,
                 method=method,
                 placeholders=placeholders,
+                lifespans=self._lifespans,
                 batch_size=batch,
                 auto_batching_timeout=wait,
                 concurrency=workers,
@@ -206,6 +210,27 @@ class App(Several):
     def delete(self, path: str, **options: Any) -> Callable[[_Target], _Target]:
         """``route`` for DELETE: the parameters are those of the query and the path."""
         return self.route(path, method="DELETE", **options)
+
+    def lifespan(self, function: Callable[[], Iterator[_Value]]) -> Callable[[], Iterator[_Value]]:
+        """Run code before the routes below it serve, and after: a generator that yields once.
+
+        It runs in each process that runs one of them: the engine's process, and each worker
+        process. A function, or the ``__init__`` of a class, with a parameter of the yielded type
+        gets the value; callers do not see that parameter.
+
+        Args:
+            function: annotated with ``-> Iterator[Pool]``, with the type of the value, if any.
+
+        Raises:
+            HookError: it is no such function, or another one has a value of this type.
+        """
+        from penstock.typed.lifespan import Lifespan
+
+        found = Lifespan(function)
+        if found.type is not None and found.type in [each.type for each in self._lifespans]:
+            raise HookError(f"two lifespans of {self.name} have values of the type {found.type}")
+        self._lifespans = [*self._lifespans, found]
+        return function
 
     def graph(
         self,

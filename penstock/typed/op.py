@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from inspect import isawaitable
 from types import CoroutineType, MappingProxyType
 from typing import Any, Final, Self
@@ -24,6 +25,7 @@ from penstock.ops.op import Op
 from penstock.protocols import media
 from penstock.request import Feed
 from penstock.typed import pictures
+from penstock.typed.lifespan import Lifespan, values_for
 from penstock.typed.response import BODILESS, Response
 from penstock.typed.signature import Schema, Signature, response_of
 
@@ -57,6 +59,8 @@ class TypedOp(Op):
             value; None: without a body. Without a mapping every status, with the type of the
             result: the route is another program's.
         method, placeholders: see Signature.
+        lifespans: run in each process that runs the op; parameters of the function, or of the
+            class's ``__init__``, that have the type of a value get it.
         options: any other parameter of ``Op``.
 
     Attributes:
@@ -79,6 +83,7 @@ class TypedOp(Op):
         answers: Mapping[int, Schema | None] | None = MappingProxyType({}),
         method: str = "POST",
         placeholders: Sequence[str] = (),
+        lifespans: Sequence[Lifespan] = (),
         **options: Any,
     ) -> None:
         problem = uncallable(target)
@@ -90,7 +95,13 @@ class TypedOp(Op):
         self._function = run = target if self._steps is None else self._steps.run
         if is_generator(run):
             raise HookError(f"{called} is a generator: write return instead of yield")
-        self.signature = _signature(target, self._steps, batched, method, placeholders)
+        self._lifespans = tuple(lifespans)
+        self._given: dict[str, Lifespan] = {}
+        if self._steps is None:
+            self._given = values_for(target, lifespans)
+        elif _has_init(target):
+            self._given = values_for(target.__init__, lifespans, 1)
+        self.signature = _signature(target, self._steps, batched, method, placeholders, self._given)
         self._run: Callable[..., Any] | None = None
         self._before: Callable[..., Any] | None = None
         self._after: Callable[[Any], Any] | None = None
@@ -130,7 +141,10 @@ class TypedOp(Op):
         steps, called = self._steps, self._called
         before, after = "the check of the request", "the check of the result"
         if steps is None:
-            return {"process": called, "preprocess": before, "postprocess": after}.get(hook, hook)
+            named = {"process": called, "preprocess": before, "postprocess": after}
+            if self._lifespans:
+                named["init_op"] = self._step_of_start
+            return named.get(hook, hook)
         if steps.before is not None:
             before = f"{called}.preprocess"
         if steps.after is not None:
@@ -160,18 +174,57 @@ class TypedOp(Op):
 
     @property
     def closes(self) -> bool:
-        return self._close is not None
+        return self._close is not None or bool(self._lifespans)
 
     def close(self) -> Any:
-        """See Op: calls that of the class's object."""
-        return None if self._close is None else self._close()
+        """See Op: calls that of the class's object, and then leaves the lifespans."""
+        try:
+            closing = None if self._close is None else self._close()
+        except BaseException:
+            self._leave()
+            raise
+        if isawaitable(closing) and self._lifespans:
+            return self._leave_after(closing)
+        self._leave()
+        return closing
+
+    async def _leave_after(self, closing: Awaitable[Any]) -> None:
+        try:
+            await closing
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        with ExitStack() as all_of_them:
+            for each in self._lifespans:
+                all_of_them.callback(each.leave)
+
+    def _enter(self) -> dict[str, Any]:
+        """Enter the lifespans; return the arguments with their values."""
+        values: dict[Lifespan, Any] = {}
+        with ExitStack() as entered:
+            for each in self._lifespans:
+                self._step_of_start = each.name
+                values[each] = each.enter()
+                entered.callback(each.leave)
+            entered.pop_all()
+        self._step_of_start = self._start
+        return {name: values[each] for name, each in self._given.items()}
 
     def _make(self) -> None:
+        given = self._enter()
+        try:
+            self._make_with(given)
+        except BaseException:
+            self._leave()
+            raise
+
+    def _make_with(self, given: dict[str, Any]) -> None:
         if self._steps is None:
-            self._run = self._target
+            self._run = functools.partial(self._target, **given) if given else self._target
             return
         self._step_of_start = f"{self._called}.__init__"
-        made = self._target()
+        made = self._target(**given)
         load = getattr(made, "load", None)
         if load is not None:
             self._step_of_start = f"{self._called}.load"
@@ -356,10 +409,17 @@ def _takes_object(target: type, name: str) -> int:
 
 
 def _signature(
-    target: Any, steps: _Steps | None, batched: bool, method: str, placeholders: Sequence[str]
+    target: Any,
+    steps: _Steps | None,
+    batched: bool,
+    method: str,
+    placeholders: Sequence[str],
+    given: Iterable[str] = (),
 ) -> Signature:
     """Return the schemas of one request and answer; for a class, of its first and last step."""
     if steps is None:
+        if given:
+            target = functools.partial(target, **dict.fromkeys(given))
         return Signature(target, batched=batched, method=method, placeholders=placeholders)
     last = response_of(steps.after or steps.run, batched=batched and not steps.after)
     found = Signature(

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from penstock import App, op
+from penstock import App, Cookie, Header, Query, op
 from penstock.typed.arrays import Array, Image
 
 app = App("everything")
@@ -17,6 +17,7 @@ app = App("everything")
 
 Rows = Annotated[np.ndarray, Array("float32", (None, 3))]
 Sums = Annotated[np.ndarray, Array("float64", (None,))]
+Small = Annotated[int, Field(ge=-(10**9), le=10**9)]
 
 
 class Color(enum.Enum):
@@ -80,6 +81,33 @@ def picture(image: Annotated[np.ndarray, Image(max_pixels=1_000_000)], top: int 
 @app.route("/file", batch=4)
 def file(data: list[bytes], times: list[int]) -> list[int]:
     return [len(each) * some for each, some in zip(data, times, strict=True)]
+
+
+@app.get("/items/{id:int}", batch=4)
+def items(
+    id: list[Small],
+    color: list[Color],
+    limit: list[Annotated[int, Query(ge=1, le=10)]] = [3],  # noqa: B006
+    planted: list[datetime | None] = [None],  # noqa: B006
+    x_token: list[Annotated[str, Header()]] = ["none"],  # noqa: B006
+) -> list[list[Any]]:
+    return [[*each] for each in zip(id, color, limit, planted, x_token, strict=True)]
+
+
+@app.put("/items/{name}")
+def item(
+    name: str,
+    flower: Flower,
+    tags: Annotated[list[float], Query(max_length=3)] = [],  # noqa: B006
+    session: Annotated[Small, Cookie()] = 0,
+    numbers: Annotated[list[Small], Header(alias="X-Numbers")] = [],  # noqa: B006
+) -> list[Any]:
+    return [name, flower.petals, tags, session, numbers]
+
+
+@app.delete("/files/{path:path}")
+def remove(path: str, on: bool = False) -> list[Any]:
+    return [path, on]
 
 
 @op()

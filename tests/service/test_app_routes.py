@@ -5,6 +5,7 @@ services: in this process, under another server, and as a process of its own.
 from __future__ import annotations
 
 import asyncio
+import enum
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -196,6 +197,24 @@ def test_the_description_has_the_parameters(http: httpx.Client) -> None:
     assert [each["name"] for each in put["parameters"]] == ["id", "dry"]
     places = [(each["in"], each["name"]) for each in paths["/caller"]["get"]["parameters"]]
     assert places == [("header", "user-agent"), ("header", "X-Token"), ("cookie", "session")]
+
+
+class Color(enum.Enum):
+    RED = "red"
+
+
+def test_the_description_of_a_parameter_refers_to_its_own_schemas() -> None:
+    service = App("colors")
+
+    @service.get("/colors")
+    def colors(color: Color) -> int:
+        return 1
+
+    with client(service) as http:
+        found = http.get("/openapi.json").json()
+    (parameter,) = found["paths"]["/colors"]["get"]["parameters"]
+    assert parameter["schema"] == {"$ref": "#/components/schemas/Color"}
+    assert found["components"]["schemas"]["Color"]["enum"] == ["red"]
 
 
 class Body(BaseModel):
