@@ -25,6 +25,8 @@ from penstock.engine.engine import Engine
 from penstock.engine.graph import GraphState, ServedGraph
 from penstock.engine.submission import Submission
 from penstock.errors import DeadlineExceeded, RequestError, ServiceBusy, StartupError
+from penstock.executors.executor import Executor
+from penstock.executors.local import CoroutineExecutor
 from penstock.protocols import media
 from penstock.protocols.heads import Headers
 from penstock.request import Feed, Outcome
@@ -133,7 +135,7 @@ class Examples:
 
     async def warm_up(self, graph: ServedGraph) -> None:
         """Run each example of a graph, which may be aside, as many times at once as an op of it has
-        workers (the maximum).
+        workers (the maximum; coroutines, which share a loop, count as one).
 
         Skips graphs with external workers while none is connected. Takes no room of callers'
         requests.
@@ -144,7 +146,7 @@ class Examples:
         for example in self._examples:
             if example.route.graph not in (None, graph.name):
                 continue
-            workers = [stage.executor.workers for stage in graph.stages]
+            workers = [_parallel(stage.executor) for stage in graph.stages]
             runs = [
                 asyncio.ensure_future(self._run(example, graph, graph.time_limit, beside=True))
                 for _ in range(max(workers) if all(workers) else 0)
@@ -289,6 +291,10 @@ class Examples:
             found |= {"state": "failed", "error": "wrong_answer", "message": str(error)}
         found["seconds"] = round(now() - begun, 6)
         return found
+
+
+def _parallel(executor: Executor) -> int:
+    return min(1, executor.workers) if isinstance(executor, CoroutineExecutor) else executor.workers
 
 
 def _routes(application: Any) -> Sequence[TypedRoute | PlainRoute]:

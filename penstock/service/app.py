@@ -48,6 +48,10 @@ if TYPE_CHECKING:
     from penstock.typed.op import TypedOp
     from penstock.typed.signature import Schema, Signature
 
+COROUTINES: Final = 64
+"""The most calls in flight of an ``async def`` function that is not batched; a guess. Each takes
+some kilobytes; a server that it calls may allow fewer."""
+
 METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
 """The methods of routes."""
 
@@ -122,7 +126,8 @@ class App(Several):
                 lists with an element for each of them. None: one request in each call.
             wait: milliseconds that a request waits for its batch to fill; by default 0: the
                 requests that arrived while the worker was busy are the next batch.
-            workers: number of threads or processes that run it.
+            workers: number of threads or processes that run it; of an ``async def`` function, the
+                most calls in flight, by default ``COROUTINES``. Of any other one by default 1.
             executor: ``thread`` (the default), ``process``, or ``external`` with the path of a
                 ``socket`` for external workers; then the function only declares the types.
             timeout: seconds for one call of the function.
@@ -166,6 +171,8 @@ class App(Several):
             )
             self._check_name(op.name)
             more = {**options, **({} if executor is None else {"executor": executor})}
+            if workers is None and batch is None and op.waits and executor != "external":
+                more.setdefault("concurrency", COROUTINES)
             _check_external(path, op, more)
             self._ops.append((op, more))
             text = inspect.cleandoc(doc_of(target))

@@ -158,6 +158,13 @@ class TypedOp(Op):
         return self._function if hook == "process" else super().hook_function(hook)
 
     @property
+    def waits(self) -> bool:
+        """Whether it is an ``async def`` function, whose calls share the event loop. Each worker of
+        a class has an object of its own.
+        """
+        return self._steps is None and is_coroutine(self._function)
+
+    @property
     def loads(self) -> bool:
         return self._steps is not None and (
             hasattr(self._target, "load") or _has_init(self._target)

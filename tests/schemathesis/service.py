@@ -94,7 +94,7 @@ def items(
     return [[*each] for each in zip(id, color, limit, planted, x_token, strict=True)]
 
 
-@app.put("/items/{name}")
+@app.put("/named/{name}")
 def item(
     name: str,
     flower: Flower,

@@ -8,6 +8,8 @@ import asyncio
 import enum
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,12 +28,14 @@ from tests.services.process import running
 SCRIPT = Path(__file__).parent / "items.py"
 
 
-def mounted() -> httpx.Client:
+@contextmanager
+def mounted() -> Iterator[httpx.Client]:
     """Calls the app inside of another one, on a loop in a thread."""
-    api = FastAPI()
-    api.mount("/below", app.for_tests())
+    api, below = FastAPI(), app.for_tests()
+    api.mount("/below", below)
     loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, daemon=True).start()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
     inner = httpx.ASGITransport(api)
 
     class Transport(httpx.BaseTransport):
@@ -46,7 +50,15 @@ def mounted() -> httpx.Client:
 
             return asyncio.run_coroutine_threadsafe(ask(), loop).result(20)
 
-    return httpx.Client(transport=Transport(), base_url="http://service/below")
+    asyncio.run_coroutine_threadsafe(below.start(), loop).result(20)
+    try:
+        with httpx.Client(transport=Transport(), base_url="http://service/below") as http:
+            yield http
+    finally:
+        asyncio.run_coroutine_threadsafe(below.stop(), loop).result(20)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
 
 
 @pytest.fixture(
@@ -286,4 +298,42 @@ def test_external_workers_get_bodies_only(tmp_path: Path) -> None:
 
 
 def with_query_lists(x: list[int], y: list[Annotated[int, Query()]]) -> list[int]:
+    return x
+
+
+def test_an_async_function_has_many_calls_in_flight_by_default() -> None:
+    service = App("waits")
+    waiting: list[asyncio.Future[None]] = []
+
+    @service.get("/all")
+    async def all_of(count: int) -> int:
+        waiting.append(asyncio.get_running_loop().create_future())
+        if len(waiting) == count:
+            for each in waiting:
+                each.set_result(None)
+        await waiting[-1] if len(waiting) < count else None
+        return len(waiting)
+
+    with client(service) as http, ThreadPoolExecutor(20) as threads:
+        replies = list(threads.map(lambda _: http.get("/all?count=20", timeout=30), range(20)))
+    assert [each.json() for each in replies] == [20] * 20
+
+
+@pytest.mark.parametrize(
+    ("options", "workers"),
+    [({}, 64), ({"workers": 3}, 3), ({"concurrency": 5}, 5), ({"batch": 8}, 1)],
+)
+def test_the_workers_of_an_async_function(options: dict[str, Any], workers: int) -> None:
+    service = App("waits")
+    service.route("/x", **options)(waits_batched if "batch" in options else waits)
+    (found,) = service.services
+    found.prepare_beside({})
+    assert found.blueprint().options[0].concurrency == workers
+
+
+async def waits(x: int) -> int:
+    return x
+
+
+async def waits_batched(x: list[int]) -> list[int]:
     return x
