@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote
 
@@ -58,7 +59,8 @@ from penstock.protocols.oip import InferRequest
 from penstock.protocols.protobuf import varint
 from penstock.protocols.status import GrpcCode, reply_fields
 from penstock.request import Feed, Outcome
-from penstock.tensor import TensorSpec
+from penstock.tensor import Signature, TensorSpec
+from penstock.typed.tensors import TypedTensors
 from penstock.version import VERSION
 
 _Decoded: TypeAlias = tuple[ServedGraph, InferRequest, bool]
@@ -84,6 +86,7 @@ class OpenInferenceApplication:
         health: the readiness of the service.
         applications: those of the service, whose graphs are not models here; None if there are no
             others.
+        typed: the tensors of typed functions by the names of their graphs, or why they have none.
     """
 
     def __init__(
@@ -91,10 +94,12 @@ class OpenInferenceApplication:
         engine: Engine,
         health: Health,
         applications: Applications | None = None,
+        typed: Mapping[str, TypedTensors | str] = MappingProxyType({}),
     ) -> None:
         self._engine = engine
         self._health = health
         self._applications = applications
+        self._typed = typed
         self._statistics = ModelStatistics(engine)
         self._counts = False
 
@@ -157,7 +162,18 @@ class OpenInferenceApplication:
         return graph.name is not None and (others is None or graph.name not in others.graphs)
 
     def _is_model(self, graph: ServedGraph) -> bool:
+        if graph.name in self._typed:
+            return self._signature(graph) is not None
         return self._has_name(graph) and graph.signature is not None
+
+    def _tensors(self, graph: ServedGraph) -> TypedTensors | None:
+        """Those of a typed function; None for other graphs."""
+        found = self._typed.get(graph.name or "")
+        return found if isinstance(found, TypedTensors) else None
+
+    def _signature(self, graph: ServedGraph) -> Signature | None:
+        tensors = self._tensors(graph)
+        return graph.signature if tensors is None else tensors.signature
 
     def _graph(
         self, name: str, version: str | None = None, *, for_request: bool = False
@@ -166,6 +182,9 @@ class OpenInferenceApplication:
         graph = find(name, version or None) if name else None
         if graph is None or not self._is_model(graph):
             what = f"model {name[:64]!r}" + (f", version {version[:64]!r}" if version else "")
+            why = None if graph is None else self._typed.get(graph.name or "")
+            if isinstance(why, str):
+                raise UnknownService(f"{what} is a typed function, and {why}: call its route")
             if graph is not None and self._has_name(graph):
                 raise UnknownService(f"{what} does not declare its inputs: see Signature")
             raise UnknownService(f"there is no {what}")
@@ -240,8 +259,8 @@ class OpenInferenceApplication:
         def listed() -> Iterator[Http]:
             if "{version}" not in path:
                 for name, graph in self._engine.names.items():
-                    if not self._is_model(graph):
-                        continue
+                    if not self._is_model(graph) or name in self._typed:
+                        continue  # typed functions have a route of their own
                     place = path.replace("{model}", quote(name))
                     signature = graph.signature
                     if request is None or signature is None:
@@ -266,7 +285,7 @@ class OpenInferenceApplication:
         _send_json(call, 200, _server_metadata())
 
     def _model(self, graph: ServedGraph) -> dict[str, Any]:
-        signature = graph.signature
+        signature = self._signature(graph)
         same = [each for each in self._models() if each.name == graph.name]
         versions = [each.version for each in same if each.state is GraphState.SERVING]
         return {
@@ -279,7 +298,7 @@ class OpenInferenceApplication:
 
     def _config(self, graph: ServedGraph) -> dict[str, Any]:
         # Without a batch axis of its own: the shapes have all dimensions, as in the metadata.
-        signature = graph.signature
+        signature = self._signature(graph)
         inputs, outputs = ((), ()) if signature is None else (signature.inputs, signature.outputs)
         return {
             "name": graph.name,
@@ -316,7 +335,9 @@ class OpenInferenceApplication:
         decode_body(
             call,
             len(body),
-            partial(_decoded, graph, *call.values[1:], body=body, header=header),
+            partial(
+                _decoded, graph, self._signature(graph), *call.values[1:], body=body, header=header
+            ),
             partial(self._submit, call, _HttpInfer),
             _failed,
             aside=len(body) > LARGE or json_bytes > _AT_ONCE,
@@ -331,7 +352,10 @@ class OpenInferenceApplication:
         graph, request, raw = decoded
         if not self._counts:
             self._count()
-        one = kind(graph, request.feed, timeout, random.getrandbits(63))
+        typed = self._tensors(graph) if self._typed else None
+        feed = request.feed if typed is None else typed.members(request.feed)
+        one = kind(graph, feed, timeout, random.getrandbits(63))
+        one.typed = typed
         one.pinned = bool(request.version)
         one.request = request
         one.raw = raw
@@ -362,7 +386,7 @@ class OpenInferenceApplication:
     def _grpc_decoded(self, message: bytes) -> _Decoded:
         request, raw = oip_message.decode(message)
         graph = self._graph(request.model, request.version, for_request=True)
-        oip.fit(request, graph.signature)
+        oip.fit(request, self._signature(graph))
         return graph, request, raw
 
     async def _grpc_stream(self, call: GrpcCall) -> None:
@@ -465,10 +489,17 @@ def _stream_error(request_id: str, error: RequestError, log_id: int | None) -> b
     return encoded
 
 
-def _decoded(graph: ServedGraph, version: str = "", *, body: bytes, header: int | None) -> _Decoded:
+def _decoded(
+    graph: ServedGraph,
+    signature: Signature | None,
+    version: str = "",
+    *,
+    body: bytes,
+    header: int | None,
+) -> _Decoded:
     request = oip_json.decode(body, header)
     request.version = version
-    oip.fit(request, graph.signature)
+    oip.fit(request, signature)
     return graph, request, False
 
 
@@ -478,9 +509,12 @@ class _Infer(GraphCall):
     Attributes:
         request: the decoded request.
         raw: whether it has raw bytes over gRPC.
+        typed: the tensors of a typed function; None for other graphs.
     """
 
-    __slots__ = ("raw", "request")
+    __slots__ = ("raw", "request", "typed")
+
+    typed: TypedTensors | None
 
     request: InferRequest
     raw: bool
@@ -491,6 +525,8 @@ class _Infer(GraphCall):
         Raises:
             RequestError: a requested one is missing, or has the wrong type.
         """
+        if self.typed is not None:
+            return oip.answered(self.request, self.typed.signature, self.typed.outputs(value))
         return oip.answered(self.request, self.graph.signature, value)
 
 

@@ -61,6 +61,7 @@ from penstock.service.instruments import profile_text
 from penstock.service.versions import Versions
 from penstock.supervisor.client import SupervisorClient
 from penstock.supervisor.queries import REPORT, AllEngines, Answerer
+from penstock.typed.tensors import TypedTensors, tensors_of
 
 if TYPE_CHECKING:
     from penstock.observe.otel import SpanWriter
@@ -206,7 +207,7 @@ class Serving:
         applications: list[Application] = [
             PaddleApplication(protocol, found),
             PlainApplication(engine, applications=found),
-            OpenInferenceApplication(engine, health, found),
+            OpenInferenceApplication(engine, health, found, self._typed()),
             HealthApplication(health, [SERVICE]),
             ReflectionApplication([file], found),
             StatusPage(self.engines),
@@ -251,6 +252,14 @@ class Serving:
             admission=found.admission,
             cors=cors_of(config),
         )
+
+    def _typed(self) -> dict[str, TypedTensors | str]:
+        """The tensors of the typed functions, by the names of their graphs."""
+        return {
+            route.graph: tensors_of(route.signature)
+            for each in self._added
+            for route in getattr(getattr(each, "inner", each), "typed_routes", ())
+        }
 
     def listen(self, listener: Callable[[Any], object], /) -> object:
         """See ``ServiceInfo``."""

@@ -40,11 +40,11 @@ def file_members(kind: Any) -> tuple[str, ...]:
     if len(models) != 1:
         return ()
     return tuple(
-        name for name, each in _members(models[0]) if name is not None and takes_file(each)
+        name for name, each in members_of_model(models[0]) if name is not None and takes_file(each)
     )
 
 
-def _members(model: Any) -> list[tuple[str | None, Any]]:
+def members_of_model(model: Any) -> list[tuple[str | None, Any]]:
     """The members of a model with their types."""
     model = get_origin(model) or model
     if issubclass(model, BaseModel):
