@@ -13,6 +13,7 @@ from penstock.api.application import Route, Section, sections_of
 from penstock.api.compression import send_packed
 from penstock.api.conditional import NO_SNIFFING, send
 from penstock.api.descriptions import (
+    ANY,
     engine_errors,
     error_answer,
     members_of,
@@ -145,7 +146,7 @@ class TypedApplication:
             kind: the media type of its workers; None: all.
         """
         declared = {**dict.fromkeys(self._errors, HttpError), **route.answers}
-        declared[route.status] = route.signature.response
+        response = declared[route.status] = route.signature.response
         found = engine_errors(body=route.method != "GET")
         for status, schema in declared.items():
             if schema is HttpError:
@@ -156,6 +157,11 @@ class TypedApplication:
             contents = _only(contents, kind, files=False)
             text = "The result." if status == route.status else phrase(status)
             other = found.get(status)
+            if response.responds and status == 200 and route.method == "GET":
+                found[304] = Answer(text="Not changed, as the request's fields ask.")
+                if ANY in contents:  # it may be a File
+                    found[206] = Answer(text="The requested part.", contents={ANY: {}})
+                    found[416] = Answer(text="There is no such part.")
             found[status] = (
                 Answer(text=text, contents=contents) if other is None else other.or_(contents)
             )

@@ -74,6 +74,10 @@ def http() -> Iterator[httpx.Client]:
     def nested(item: Nested) -> int:
         return 1
 
+    @app.get("/found")
+    def found(x: int) -> int:
+        return x
+
     @app.route("/anything")
     def anything(x: int):  # type: ignore[no-untyped-def]  # without a type
         return x
@@ -160,6 +164,7 @@ def test_bytes_are_sent_as_they_are(http: httpx.Client) -> None:
         ("sums", [tensor("x", "FP32", [1, 2]), *sums_of()[1:]], 400, "has the shape"),
         ("sums", sums_of(times=-1), 409, "no"),
         ("nested", [tensor("flower", "BYTES", ["{}"])], 404, "'flower' (Flower) has no tensor"),
+        ("found", [tensor("x", "INT64", [1])], 404, "has parameters outside of the body"),
         ("anything", [tensor("x", "INT64", [1])], 404, "'result' (Any) has no tensor"),
         (
             "species",

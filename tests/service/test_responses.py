@@ -126,6 +126,14 @@ def make_app() -> App:
             raise Taken("taken by another")
         return [1 for _ in names]
 
+    @app.get("/labels")
+    def labels(version: str = "1", many: int = 1) -> Response[list[str]]:
+        return Response(["rose"] * many, etag=version, headers={"cache-control": "no-cache"})
+
+    @app.get("/download")
+    def download(path: str) -> File:
+        return File(path)
+
     app.graph("/graph", taken)
     return app
 
@@ -191,6 +199,50 @@ def test_texts_and_files_are_sent_as_they_are(http: httpx.Client, tmp_path: Path
     wanted = "attachment; filename=\"__.csv\"; filename*=UTF-8''%C3%A4%22.csv"
     assert answer.headers["content-disposition"] == wanted
     assert http.post("/file", json={"path": str(tmp_path / "none")}).status_code == 500
+
+
+def test_an_unchanged_answer_is_304_without_a_body(http: httpx.Client) -> None:
+    first = http.get("/labels")
+    assert (first.json(), first.headers["etag"]) == (["rose"], '"1"')
+    asked = {"If-None-Match": '"0", "1"'}
+    same = http.get("/labels", headers=asked)
+    assert (same.status_code, same.content) == (304, b"")
+    assert (same.headers["etag"], same.headers["cache-control"]) == ('"1"', "no-cache")
+    assert http.get("/labels?version=2", headers=asked).json() == ["rose"]
+    head = http.head("/labels", headers=asked)
+    assert (head.status_code, head.content) == (304, b"")
+    # A compressed answer has other bytes, and so a weak tag, which is found as well.
+    packed = http.get("/labels?many=2000", headers={"Accept-Encoding": "gzip"})
+    assert packed.headers["content-encoding"] == "gzip"
+    assert packed.headers["etag"] == 'W/"1"'
+    asked = {"If-None-Match": packed.headers["etag"]}
+    assert http.get("/labels?many=2000", headers=asked).status_code == 304
+    answers = http.get("/openapi.json").json()["paths"]["/labels"]["get"]["responses"]
+    assert "content" not in answers["304"]
+
+
+def test_a_file_is_sent_in_parts_and_only_if_it_changed(http: httpx.Client, tmp_path: Path) -> None:
+    path = tmp_path / "numbers.txt"
+    path.write_bytes(b"0123456789")
+    whole = http.get("/download", params={"path": str(path)})
+    assert (whole.content, whole.headers["accept-ranges"]) == (b"0123456789", "bytes")
+
+    def again(**fields: str) -> httpx.Response:
+        headers = {name.replace("_", "-"): value for name, value in fields.items()}
+        return http.get("/download", params={"path": str(path)}, headers=headers)
+
+    part = again(range="bytes=2-4")
+    assert (part.status_code, part.content) == (206, b"234")
+    assert part.headers["content-range"] == "bytes 2-4/10"
+    assert part.headers["content-type"] == "text/plain"
+    beyond = again(range="bytes=10-")
+    assert (beyond.status_code, beyond.content) == (416, b"")
+    assert beyond.headers["content-range"] == "bytes */10"
+    assert again(range="bytes=2-4", if_range='"other"').content == b"0123456789"
+    assert again(if_modified_since=whole.headers["last-modified"]).status_code == 304
+    assert again(if_none_match=whole.headers["etag"], range="bytes=2-4").status_code == 304
+    answers = http.get("/openapi.json").json()["paths"]["/download"]["get"]["responses"]
+    assert {"200", "206", "304", "416"} <= {*answers}
 
 
 @pytest.mark.parametrize("value", ["a\r\nset-cookie: b=1", "a\nb", "\0", "ä€", " blank"])
