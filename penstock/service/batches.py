@@ -31,7 +31,7 @@ from penstock.ops.short import inputs_from
 from penstock.request import Feed
 from penstock.runtimes.model import Model
 from penstock.service.blueprint import is_measured
-from penstock.service.models import signature_of
+from penstock.service.signatures import signature_of
 from penstock.tensor import TensorSpec
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from penstock.batching.batcher import Batcher, BatchPolicy, FifoQueue, batcher_for
 from penstock.batching.decision import Batching
@@ -21,39 +21,26 @@ from penstock.engine.graph import ServedGraph
 from penstock.engine.promise import Promise
 from penstock.engine.sizing import Sizing
 from penstock.engine.stage import Stage
-from penstock.errors import ModelError, StartupError
+from penstock.errors import StartupError
 from penstock.executors.elsewhere.opening import Opening
-from penstock.executors.executor import Executor, OpSource
+from penstock.executors.executor import OpSource
 from penstock.executors.kinds import ExecutorSpec
 from penstock.executors.probing import VERIFYING
 from penstock.executors.processes.spawner import Spawner
 from penstock.executors.remote import Outgoing, passed_on
 from penstock.executors.work import BoundOp
-from penstock.graph.dag import REQUEST
 from penstock.instrument import Instrument, Instruments
 from penstock.ops.ends import Ends
-from penstock.ops.ensemble import SEPARATOR, Ensemble
-from penstock.ops.hooks import overrides
 from penstock.ops.op import Op
-from penstock.ops.short import Model as ModelOp
-from penstock.ops.short import sources_of
 from penstock.runtimes.model import Model
-from penstock.runtimes.model_input import can_take
 from penstock.service.batches import batch_key_of, batched, batching_of, sized, sizing_of
 from penstock.service.blueprint import Blueprint, Deployment, supervision_of
 from penstock.service.bound_ops import bound_ops, init, prepare
 from penstock.service.listening import key_of
-from penstock.service.models import (
-    OPENING,
-    model_report,
-    open_model,
-    remote_conf,
-    shown,
-    signature_of,
-)
+from penstock.service.models import OPENING, open_model, remote_conf
 from penstock.service.program import opening_of, rerun_problem
+from penstock.service.signatures import Signatures
 from penstock.service.start_watch import watched
-from penstock.tensor import Signature, TensorSpec, specs_of
 
 _log = logging.getLogger(__name__)
 
@@ -112,12 +99,12 @@ class LoadedDeployment:
             ModelError: a model cannot run on the outputs of the one before it.
         """
         for loaded, graph in self._served(engine):
-            loaded.check_started(graph)
+            loaded.signatures.check_started(graph)
 
     def model_lines(self, engine: Engine) -> list[str]:
         """Lines of text about the models of a started engine."""
         served = self._served(engine)
-        models = [each for loaded, graph in served for each in loaded.models(graph)]
+        models = [each for loaded, graph in served for each in loaded.signatures.lines(graph)]
         width = max((len(name) for name, _ in models), default=0)
         return [f"{name:<{width}}  {text}" for name, text in models]
 
@@ -200,7 +187,8 @@ class LoadedGraph:
             self.options.append(options)
             self._batching.append(batching)
         self.notes = tuple(notes)
-        self._check_edges([*map(_signature, self._models)])
+        self.signatures = Signatures(blueprint, self._models)
+        self.signatures.check()
         for op in (graph.request_op, *here, graph.response_op):
             what, label = op.hook_name("init_op"), deployment.op_name(blueprint, op.name)
             try:
@@ -219,43 +207,6 @@ class LoadedGraph:
         """
         ops = self.blueprint.graph.ops
         self._workers = [*map(bound_ops, ops, self.options, self._models)]
-
-    def check_started(self, graph: ServedGraph) -> None:
-        """The same check as of ``__init__``, with the models that worker processes have opened.
-
-        Raises:
-            ModelError: a model cannot run on the outputs of the one before it.
-        """
-        found = [*map(_signature, self._models)]
-        for index, stage in enumerate(graph.stages):
-            loaded = _loaded_by_workers(stage.executor)
-            if loaded is not None:
-                outputs = {each.alias: each for each in specs_of(loaded["outputs"])}
-                names = self.options[index].fetch_list or (*outputs,)
-                if outputs.keys() >= {*names}:  # else by their names inside the model
-                    found[index] = Signature(
-                        inputs=specs_of(loaded["inputs"]), outputs=[outputs[name] for name in names]
-                    )
-        self._check_edges(found)
-
-    def _check_edges(self, models: Sequence[Signature | None]) -> None:
-        """Check that each model after another can run on the other's outputs.
-
-        Args:
-            models: the signature of each op's model; None for those that are unknown.
-
-        Raises:
-            ModelError: it cannot, so that every request would fail.
-        """
-        ops, inputs = self.blueprint.graph.ops, self.blueprint.graph.plan.inputs
-        for op, model, indexes in zip(ops, models, inputs, strict=True):
-            for index in indexes:
-                if index == REQUEST:
-                    continue
-                source, before = ops[index], models[index]
-                if model is None or before is None or not type(op) is type(source) is ModelOp:
-                    continue
-                _check_edge(op.name, model.inputs, source.name, before.outputs)
 
     @property
     def batching_lines(self) -> list[str]:
@@ -290,7 +241,7 @@ class LoadedGraph:
             blueprint.name,
             blueprint.version,
             self.ends,
-            lambda: self._signature(graph),
+            lambda: self.signatures.of_graph(graph),
             self._promise(),
             lambda: self._started(graph),
             deployment.label_of(blueprint),
@@ -362,8 +313,7 @@ class LoadedGraph:
     ) -> None:
         """Batch an op's requests as decided."""
         op = self.blueprint.graph.ops[index]
-        found = self._model_of(index, stage.executor)
-        inputs = () if found is None else found.inputs
+        inputs = self.signatures.inputs(index, stage.executor)
         fixed = fixed_rows(inputs, options.rows) is not None
         sizing = sizing_of(op, options, [each.alias for each in inputs], fixed=fixed)
         key = None if sizing else batch_key_of(op, options)
@@ -379,8 +329,7 @@ class LoadedGraph:
             if (plain := report.get("batching")) is not None:
                 padding = None if options.joining is None else options.joining.padding
                 batching = Batching.of_plain(plain, padding)
-                found = self._model_of(index, stage.executor)
-                inputs = () if found is None else found.inputs
+                inputs = self.signatures.inputs(index, stage.executor)
                 options = batched(sized(op, options, inputs), batching)
             elif options.executor.needs_socket or not op.joins_feeds:
                 batching = batching_of(op, options, None)
@@ -388,92 +337,6 @@ class LoadedGraph:
                 batching = Batching(by="requests", why="its workers do not report how")
             self.options[index] = options
             self._set_batching(stage, index, options, batching)
-
-    def models(self, graph: ServedGraph) -> Iterator[tuple[str, str]]:
-        """Each op with a model, and a text with the model's runtime, inputs and outputs."""
-        version = self.blueprint.version
-        for op, model, stage in zip(
-            self.blueprint.graph.ops, self._models, graph.stages, strict=True
-        ):
-            report = model_report(model) if model else _loaded_by_workers(stage.executor)
-            if report:
-                takes, gives = (shown(specs_of(report[side])) for side in ("inputs", "outputs"))
-                yield op.name, f"version {version}, {report['runtime']}: {takes} -> {gives}"
-
-    def _signature(self, graph: ServedGraph) -> Signature | None:
-        """The declared signature; else the inputs of the models that read the request, and the
-        outputs of the last op's model.
-        """
-        if self.blueprint.signature is not None:
-            return self.blueprint.signature
-        plan = self.blueprint.graph.plan
-        inputs: dict[str, TensorSpec] = {}
-        for index in plan.entry:
-            found = self._signature_of(index, graph.stages[index].executor)
-            if found is None:
-                return None
-            inputs |= {each.alias: each for each in found.inputs}
-        return Signature(inputs=tuple(inputs.values()), outputs=self._outputs_of(graph, plan.last))
-
-    def _outputs_of(self, graph: ServedGraph, index: int) -> tuple[TensorSpec, ...]:
-        if isinstance(self.blueprint.graph.ops[index], Ensemble):
-            plan = graph.plan
-            return tuple(
-                replace(each, alias=f"{plan.names[engine]}{SEPARATOR}{each.alias}")
-                for engine in plan.inputs[index]
-                for each in self._outputs_of(graph, engine)
-            )
-        found = self._signature_of(index, graph.stages[index].executor)
-        return () if found is None else found.outputs
-
-    def _signature_of(self, index: int, executor: Executor) -> Signature | None:
-        """The signature of an op's model, if the op passes its input unchanged; a worker process
-        reports it.
-        """
-        op = self.blueprint.graph.ops[index]
-        base = ModelOp if isinstance(op, ModelOp) else Op
-        if any(overrides(op, hook, base) for hook in ("preprocess", "process", "postprocess")):
-            return None
-        return self._model_of(index, executor)
-
-    def _model_of(self, index: int, executor: Executor) -> Signature | None:
-        """The signature of an op's model."""
-        model = self._models[index]
-        if model is not None:
-            return signature_of(model)
-        loaded = _loaded_by_workers(executor)
-        if loaded is None:
-            return None
-        return Signature(inputs=specs_of(loaded["inputs"]), outputs=specs_of(loaded["outputs"]))
-
-
-def _signature(model: Model | None) -> Signature | None:
-    return None if model is None else Signature(inputs=model.inputs, outputs=model.fetched)
-
-
-def _check_edge(
-    op: str, inputs: Sequence[TensorSpec], source: str, outputs: Sequence[TensorSpec]
-) -> None:
-    names = [each.alias for each in inputs]
-    given = {each.alias: each for each in outputs}
-    sources = sources_of(names, given)
-    if sources is None:
-        raise ModelError(
-            f"op {op!r}: its model takes {names}, and op {source!r} before it gives {[*given]}:"
-            f" choose its outputs with fetch_list, or put a function between them"
-        )
-    for wanted in inputs:
-        output = given[sources[wanted.alias]]
-        if not can_take(wanted, output):
-            raise ModelError(
-                f"op {op!r}: its model's input {shown([wanted])} can never take the output"
-                f" {shown([output])} of op {source!r} before it: put a function between them, or"
-                f" another model"
-            )
-
-
-def _loaded_by_workers(executor: Executor) -> dict[str, Any] | None:
-    return next((each["model"] for each in executor.loaded if each and each.get("model")), None)
 
 
 def load(deployment: Deployment) -> LoadedDeployment:

@@ -19,20 +19,16 @@ from penstock.errors import ModelError, PenstockError
 from penstock.ops.op import Op
 from penstock.runtimes.local_service import LocalServiceHandler
 from penstock.runtimes.model import Model, read_client_conf
-from penstock.runtimes.model_input import described_tensor
 from penstock.runtimes.options import settled
 from penstock.runtimes.prototxt import ModelConf
 from penstock.runtimes.runtime import ModelOptions, OptionProblem, model_problems
 from penstock.service.affinity import ONLY, show_only
-from penstock.tensor import Signature, TensorSpec, described
 
 _Source: TypeAlias = LocalServiceHandler | ModelOptions
 
 OPENING: Final = "its model is being opened"
 """A step of a start, in messages."""
 
-_SHOWN: Final = 8  # inputs, or outputs, of a model
-_SHOWN_LENGTH: Final = 64  # of their names
 _CPU: Final = 0  # as device_type
 _OF_OP: Final = frozenset({"encryption_key"})  # all other keys are of its local_service_conf
 
@@ -139,28 +135,6 @@ def card_of(op: Op, options: OpOptions, entry: OpConfig | None, turn: int) -> st
     """The id of the GPU that ``open_model`` uses for this turn; None for the CPU."""
     cards = _cards(_source(op, options, entry), entry)
     return cards[turn % len(cards)] if cards else None
-
-
-def signature_of(model: Model) -> Signature:
-    """The model's inputs, and its fetched outputs."""
-    fetched = {*model.fetch_names}
-    outputs = tuple(each for each in model.outputs if fetched & {each.alias, each.name})
-    return Signature(inputs=model.inputs, outputs=outputs)
-
-
-def model_report(model: Model) -> dict[str, Any]:
-    """A model's runtime and signature, as plain values."""
-    return {"runtime": model.runtime, **described(signature_of(model))}
-
-
-def shown(specs: Sequence[TensorSpec]) -> str:
-    """Inputs or outputs as text."""
-    listed = [
-        f"{each.alias[:_SHOWN_LENGTH]} {described_tensor(each.dtype, each.shape)}"
-        for each in specs[:_SHOWN]
-    ]
-    more = len(specs) - len(listed)
-    return ", ".join(listed) + (f" and {more} more" if more else "") or "nothing"
 
 
 def _source(op: Op, options: OpOptions, entry: OpConfig | None) -> _Source | None:

@@ -172,7 +172,7 @@ class Versions:
         self._engine.set_aside(graph)
         try:
             await graph.start()
-            loaded.check_started(graph)
+            loaded.signatures.check_started(graph)
             await self._warm_up(graph)
         except BaseException:
             # In a task of its own: this one may have been cancelled.

@@ -26,7 +26,8 @@ from penstock.service.batches import batched, batching_of, sized
 from penstock.service.blueprint import Blueprint, Deployment
 from penstock.service.bound_ops import init, prepare
 from penstock.service.door import most_in_flight
-from penstock.service.models import OPENING, card_of, model_report, open_model
+from penstock.service.models import OPENING, card_of, open_model
+from penstock.service.signatures import model_report
 from penstock.typed.decoded import DECODED
 
 _log = logging.getLogger(__name__)
