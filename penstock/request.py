@@ -54,6 +54,7 @@ class Sample:
         arrived: monotonic seconds when the sample was offered; unset before.
         rows: its rows in a batch, 1 or more.
         key: samples with different keys never share a batch (None is a key like any other).
+        level: its priority level; 0 is the highest.
         shapes: the shapes of its arrays, for an op that pads them; else unset.
         elements: the number of elements of these arrays.
         attempt: 1 for the first dispatch.
@@ -75,6 +76,7 @@ class Sample:
         "gone",
         "inputs",
         "key",
+        "level",
         "log_id",
         "op",
         "piece",
@@ -107,6 +109,7 @@ class Sample:
         self.deadline = deadline
         self.rows = rows
         self.key = key
+        self.level = 0
         self.attempt = attempt
         self.piece: Any = None
         self.spare: dict[str, Feed] | None = None

@@ -6,7 +6,10 @@ Guarantees:
     - every offered sample leaves exactly once: in a Batch, by ``cancel``, or dropped because its
       deadline has passed (the engine, which watches deadlines, answers it);
     - a batch holds at most ``max_rows`` rows (a single sample larger than that runs alone; with
-      ``overrun`` the last one may go beyond), one key only, in order of arrival;
+      ``overrun`` the last one may go beyond), one key only, in order of arrival; with several
+      priority levels in the order of ``Lanes``;
+    - with a window and several levels, a sample waits at most for its window behind full batches
+      of other keys that have lower ones;
     - with ``join`` a sample joins if its sizes fit the batch's; one that does not keeps its place,
       and starts another batch;
     - with a slot idle (that is: whenever ``poll`` is called) no sample waits past its arrival plus
@@ -24,11 +27,13 @@ TensorFlow Serving's ``batch_scheduler.h`` (the shape of the contract), ``docs/c
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from heapq import heappop, heappush
-from typing import Any
+from typing import Any, TypeAlias
 
+from penstock.batching.lanes import Lanes
 from penstock.errors import ServiceBusy
 from penstock.request import Batch, CloseReason, Sample
 
@@ -46,6 +51,8 @@ class BatchPolicy:
         overrun: whether a sample joins a batch that it makes longer than ``max_rows``.
         join: computes the sizes of a batch after a sample joins it; None if the sample may not.
             Without it, samples of one key always join.
+        levels: the number of priority levels; samples have a ``level`` below it.
+        ageing: seconds by which each level goes behind the one above it; see ``Lanes``.
     """
 
     max_rows: int = 1
@@ -53,6 +60,16 @@ class BatchPolicy:
     capacity: int | None = None
     overrun: bool = False
     join: Callable[[Any, Any], Any] | None = None
+    levels: int = 1
+    ageing: float = 0.0
+
+
+_Line: TypeAlias = deque[Sample] | Lanes
+
+
+def _lines_of(policy: BatchPolicy) -> Callable[[Iterable[Sample]], _Line]:
+    """What makes the lines of waiting samples."""
+    return deque if policy.levels == 1 else partial(Lanes, policy.levels, policy.ageing)
 
 
 _MOST_SKIPPED = 128
@@ -70,7 +87,8 @@ class FifoQueue:
     def __init__(self, policy: BatchPolicy) -> None:
         self.policy = policy
         self.capacity = policy.capacity
-        self._samples: deque[Sample] = deque()
+        self._line = _lines_of(policy)
+        self._samples = self._line(())
         self._cancelled = 0  # removed when they reach the front
 
     def __len__(self) -> int:
@@ -94,8 +112,18 @@ class FifoQueue:
         sample.waiting = False
         self._cancelled += 1
         if self._cancelled > len(self) + 64:
-            self._samples = deque(s for s in self._samples if s.waiting)
+            self._samples = self._line(s for s in self._samples if s.waiting)
             self._cancelled = 0
+
+    def newest_below(self, level: int) -> Sample | None:
+        """As ``Batcher.newest_below``."""
+        samples = self._samples
+        if not isinstance(samples, Lanes):
+            return None
+        before = len(samples)
+        found = samples.newest_below(level)
+        self._cancelled -= before - len(samples)
+        return found
 
     def poll(self, now: float, *, draining: bool = False) -> Batch | float | None:
         """As ``Batcher.poll``; never returns a time, since no sample waits for others."""
@@ -130,7 +158,7 @@ def batcher_for(policy: BatchPolicy) -> Batcher | FifoQueue:
 
 
 class _Group:
-    """Waiting samples of one key, oldest first.
+    """Waiting samples of one key, in the order of the line.
 
     Attributes:
         samples: cancelled ones are removed when they reach the front.
@@ -143,8 +171,8 @@ class _Group:
 
     __slots__ = ("deadlines", "ready", "rows", "samples", "urgent", "waiting")
 
-    def __init__(self) -> None:
-        self.samples: deque[Sample] = deque()
+    def __init__(self, samples: _Line) -> None:
+        self.samples = samples
         self.waiting = 0
         self.rows = 0
         self.urgent = 0
@@ -158,7 +186,8 @@ class Batcher:
     def __init__(self, policy: BatchPolicy) -> None:
         self.policy = policy
         self._groups: dict[Any, _Group] = {}
-        self._order: deque[Sample] = deque()  # all keys, by arrival; some may have left
+        self._line = _lines_of(policy)
+        self._order = self._line(())  # all keys, by arrival; some may have left
         self._ready: deque[Any] = deque()  # keys of groups that are full or urgent
         self._waiting = 0
         self._offered = 0  # makes the entries of a heap unique
@@ -190,7 +219,7 @@ class Batcher:
         key = sample.key
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = _Group()
+            group = self._groups[key] = _Group(self._line(()))
         group.samples.append(sample)
         group.waiting += 1
         group.rows += sample.rows
@@ -209,6 +238,11 @@ class Batcher:
         self._leaves(sample, group)
         self._refile(sample.key, group)
 
+    def newest_below(self, level: int) -> Sample | None:
+        """The newest waiting sample of the lowest priority level, if that is below ``level``."""
+        order = self._order
+        return order.newest_below(level) if isinstance(order, Lanes) else None
+
     def poll(self, now: float, *, draining: bool = False) -> Batch | float | None:
         """The next batch for an idle slot.
 
@@ -221,7 +255,7 @@ class Batcher:
             the queue is empty.
         """
         window = self.policy.window
-        while (head := self._head()) is not None:
+        while (head := self._head(now)) is not None:
             if head.deadline <= now:
                 self.cancel(head)  # otherwise its window would be used for the next sample
                 continue
@@ -307,8 +341,11 @@ class Batcher:
         window = self.policy.window
         return window is not None and sample.deadline <= sample.arrived + window
 
-    def _head(self) -> Sample | None:
+    def _head(self, now: float) -> Sample | None:
         order = self._order
+        if self.policy.levels > 1:
+            assert isinstance(order, Lanes)
+            return order.head(now, self.policy.window)
         while order:
             if order[0].waiting:
                 return order[0]
@@ -376,9 +413,9 @@ class Batcher:
         # Samples that have left are dropped at the front, or all at once when they outnumber those
         # that wait, so that memory stays in proportion to the queue's length.
         if len(self._order) > 2 * self._waiting + 64:
-            self._order = deque(s for s in self._order if s.waiting)
+            self._order = self._line(s for s in self._order if s.waiting)
             for other in self._groups.values():
-                other.samples = deque(s for s in other.samples if s.waiting)
+                other.samples = self._line(s for s in other.samples if s.waiting)
 
     def _mark_ready(self, key: Any, group: _Group) -> None:
         if not group.ready and (group.urgent or group.rows >= self.policy.max_rows):

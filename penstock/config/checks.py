@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from penstock.config.problems import KeyPath, Problem
-from penstock.config.schema import CorsConfig, OpConfig, ServiceConfig
+from penstock.config.schema import CorsConfig, OpConfig, PriorityConfig, ServiceConfig
 from penstock.errors import ConfigError
 
 HARDWARE = {3: "ARM CPU", 4: "Kunlun XPU", 5: "Ascend 310", 6: "Ascend 910"}
@@ -75,6 +75,7 @@ def contradictions(config: ServiceConfig) -> list[Problem]:
         path = ("door", "tls", "key")
         problems.append(Problem(path=path, text=text, involves=(("door", "tls", "certificate"),)))
     problems += _of_cors(config.cors)
+    problems += _of_priority(config.priority)
     for name, op in config.op.items():
         local, path = op.local_service_conf, ("op", name, "local_service_conf")
         if local.device_type in NEEDS_CARD and not local.device_ids:
@@ -106,6 +107,21 @@ def _of_cors(cors: CorsConfig) -> Iterator[Problem]:
         text = "* is no list for browsers when cors.credentials is true: name the fields"
         path = ("cors", "exposed_headers")
         yield Problem(path=path, text=text, involves=(("cors", "credentials"),))
+
+
+def _of_priority(priority: PriorityConfig) -> Iterator[Problem]:
+    levels, involved = priority.levels, (("priority", "levels"),)
+    given: list[tuple[KeyPath, int | None]] = [(("priority", "default"), priority.default)]
+    for key in ("callers", "scopes", "routes"):
+        listed: dict[str, int] = getattr(priority, key)
+        given += [(("priority", key, name), each) for name, each in listed.items()]
+    for path, value in given:
+        if value is not None and value > levels:
+            text = f"is {value}, and priority.levels has only {levels}"
+            yield Problem(path=path, text=text, involves=involved)
+    if levels == 1 and priority.header:
+        text = "needs priority.levels: there is only one"
+        yield Problem(path=("priority", "header"), text=text, involves=involved)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -501,6 +501,45 @@ class CorsConfig(Section):
     )
 
 
+Level: TypeAlias = Annotated[int, Field(ge=1, le=16)]
+
+
+class PriorityConfig(Section):
+    """``priority``: which requests go first."""
+
+    levels: Level = Field(
+        default=1, description="The number of priorities: 1 is the highest, this one the lowest."
+    )
+    default: Level | None = Field(
+        default=None,
+        description="Priority of requests for which no key below has one. By default the lowest.",
+    )
+    ageing: Seconds = Field(
+        default=5.0,
+        description="Seconds by which each priority goes behind the one above it: a request is"
+        " overtaken only by those of higher priorities that arrive less than this time after it,"
+        " for each step between them.",
+    )
+    callers: dict[str, Level] = Field(
+        default={}, description="Priorities by the name of the caller; see security.md."
+    )
+    scopes: dict[str, Level] = Field(
+        default={},
+        description="Priorities by a scope of the caller; the highest of all its scopes counts.",
+    )
+    routes: dict[str, Level] = Field(
+        default={},
+        description="Priorities by a route's path as in `/docs`, by a gRPC method, or by the name"
+        " of a graph. Those of callers take precedence.",
+    )
+    header: bool = Field(
+        default=False,
+        description="Whether a request may name its priority in the header field"
+        " `Penstock-Priority`, or in the metadata of that name over gRPC. A caller that is listed"
+        " gets no higher one than its own.",
+    )
+
+
 class UiConfig(Section):
     """``ui``: the live page."""
 
@@ -1045,6 +1084,9 @@ class ServiceConfig(Section):
     )
     door: DoorConfig = Field(
         default=DoorConfig(), description="Connections of both ports: limits, TLS, Unix socket."
+    )
+    priority: PriorityConfig = Field(
+        default=PriorityConfig(), description="Which requests go first; see limits.md."
     )
     docs: bool = Field(
         default=True,

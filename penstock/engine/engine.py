@@ -8,7 +8,9 @@ Guarantees:
     - an admitted request is answered exactly once, or cancelled by its caller; admitted = answered
       + cancelled when the engine is at rest;
     - nothing is dispatched past its deadline, and the answer comes within one tick after it;
-    - capacity is bounded: a request beyond it is refused at once, before anything has started;
+    - capacity is bounded: a request beyond it is refused at once, before anything has started,
+      unless it takes the place of a waiting one of a lower priority: of the newest of the lowest
+      level, which is answered as busy;
     - late, double and unknown results are dropped and recorded, never raised;
     - a draining graph finishes its admitted requests, and refuses new ones;
     - a request that names a version runs in that version or is refused; one that names none runs in
@@ -65,6 +67,8 @@ class EngineOptions:
         max_running: the most of them inside the graphs (``worker_num``); the others wait. None
             means no separate limit.
         time_limit: deadline of a request in seconds, unless its caller sets an earlier one.
+        levels: the number of priority levels.
+        ageing: seconds by which each level goes behind the one above it, as in ``Lanes``.
         first_id, id_step: first data id, and the step between ids, so that they are unique among
             several engines.
     """
@@ -72,6 +76,8 @@ class EngineOptions:
     max_requests: int = 1024
     max_running: int | None = None
     time_limit: float = 60.0
+    levels: int = 1
+    ageing: float = 0.0
     first_id: int = 0
     id_step: int = 1
 
@@ -123,6 +129,8 @@ class Engine:
         removed: names and versions of removed graphs.
         capacity: the most requests admitted at once; see ``add_room``.
         versions: changes the versions of its graphs; None if they cannot change.
+        level_of: the priority level of a request, 0 for the highest; raises RequestError if the
+            request names none that it may have. None: all have the highest.
     """
 
     def __init__(
@@ -140,10 +148,14 @@ class Engine:
         self.aside: list[ServedGraph] = []
         self.removed: set[tuple[str | None, str]] = set()
         self.versions: Versions | None = None
+        self.level_of: Callable[[Submission], int] | None = None
         self.names: dict[str, ServedGraph] = {}
         self._unnamed: ServedGraph | None = None
         self._for_no_name: ServedGraph | None = None
         self._waiting: dict[Submission, None] = {}  # in order of arrival
+        levels = self.options.levels
+        # The same by priority level, if there are several.
+        self._lanes: list[dict[Submission, None]] = [{} for _ in range(levels * (levels > 1))]
         self._starting = False
         self._next_id = self.options.first_id
         self._deadlines: Deadlines[Submission] = Deadlines(self._set_alarm)
@@ -313,6 +325,8 @@ class Engine:
         now = self.clock.now()
         options = self.options
         graph = submission.graph
+        if self.level_of is not None:
+            self._set_level(self.level_of, submission, now)
         if (
             self._draining
             or self._open >= self.capacity
@@ -320,6 +334,8 @@ class Engine:
             or graph.guarded
         ):
             self._refuse(submission, now)
+            if submission.over:  # the end of a request of a lower level has ended this one as well
+                return
             graph = submission.graph
         data_id = submission.data_id = self._next_id
         next_id = data_id + options.id_step
@@ -337,6 +353,8 @@ class Engine:
         most = options.max_running
         if most is not None and (self._waiting or self._open > most):
             self._waiting[submission] = None
+            if self._lanes:
+                self._lanes[submission.level][submission] = None
         else:
             self._start(submission, now)
 
@@ -446,12 +464,62 @@ class Engine:
 
     def _refuse(self, submission: Submission, now: float) -> None:
         """Raise the reason of a refusal, if any."""
+        if self._lanes:
+            self._make_room(submission, now)
         refusal = self._refusal(submission, now)
         if refusal is not None:
-            self._refused += 1
-            if self.instruments.refused is not None:
-                self.instruments.refused(submission, refusal, now)
+            self._count_refusal(submission, refusal, now)
             raise refusal
+
+    def _count_refusal(self, submission: Submission, refusal: RequestError, now: float) -> None:
+        self._refused += 1
+        if self.instruments.refused is not None:
+            self.instruments.refused(submission, refusal, now)
+
+    def _set_level(
+        self, level_of: Callable[[Submission], int], submission: Submission, now: float
+    ) -> None:
+        try:
+            submission.level = level_of(submission)
+        except RequestError as refusal:
+            self._count_refusal(submission, refusal, now)
+            raise
+
+    def _make_room(self, submission: Submission, now: float) -> None:
+        """End requests of lower levels whose places a new one needs."""
+        graph = self._taker(submission)
+        if self._draining or submission.deadline <= now or graph is None:
+            return
+        level = submission.level
+        for stage in graph.bounded:
+            while stage.batcher.full:
+                if not self._shed(level, [stage]):
+                    return
+        while self._open >= self.capacity and self._shed(level, self.stages, self._lanes):
+            pass
+
+    def _shed(
+        self, level: int, stages: Sequence[Stage], lanes: Sequence[dict[Submission, None]] = ()
+    ) -> bool:
+        """End the newest waiting request of the lowest level, if that is below ``level``.
+
+        Args:
+            level: of the request that needs a place.
+            stages: where requests wait.
+            lanes: requests outside of the graphs.
+
+        Returns:
+            whether one has ended; its callback may have submitted or cancelled others.
+        """
+        samples = [stage.batcher.newest_below(level) for stage in stages]
+        found: list[Submission] = [each.flight for each in samples if each is not None]
+        found += [next(reversed(lane)) for lane in lanes[level + 1 :] if lane]
+        if not found:
+            return False
+        last = max(found, key=lambda each: (each.level, each.admitted_at))
+        text = "a request of a higher priority took its place; try again later"
+        self._reply(last, Outcome(None, ServiceBusy(text)))
+        return True
 
     def _refusal(self, submission: Submission, now: float) -> RequestError | None:
         if self._draining:
@@ -460,18 +528,26 @@ class Engine:
             return ServiceBusy("the service is at capacity; try again later")
         if submission.deadline <= now:
             return self._too_late(submission.deadline_by_client)
-        graph = submission.graph
-        if graph.state not in _TAKES:
-            successor = None if submission.pinned else self._default_of(graph.name)
-            # Its inputs were checked against the signature.
-            if successor is None or successor.signature != graph.signature:
-                return ServiceClosed(f"graph {graph} serves no more requests")
-            graph = submission.graph = successor
-            submission.plan = graph.plan
+        graph = self._taker(submission)
+        if graph is None:
+            return ServiceClosed(f"graph {submission.graph} serves no more requests")
+        submission.graph = graph
+        submission.plan = graph.plan
         for stage in graph.bounded:
             if stage.batcher.full:
                 return ServiceBusy(f"op {stage.name!r} is at capacity; try again later")
         return None
+
+    def _taker(self, submission: Submission) -> ServedGraph | None:
+        """The graph that takes a request: its own, or the default version, if it may run there."""
+        graph = submission.graph
+        if graph.state in _TAKES:
+            return graph
+        successor = None if submission.pinned else self._default_of(graph.name)
+        # Its inputs were checked against the signature.
+        if successor is None or successor.signature != graph.signature:
+            return None
+        return successor
 
     def _start(self, submission: Submission, now: float) -> None:
         # The ops own it now; it is freed when they drop it.
@@ -503,6 +579,10 @@ class Engine:
     ) -> None:
         """Offer a sample with these inputs to an op. A full queue is an op's outcome."""
         stage = submission.graph.stages[op]
+        if self._lanes and stage.batcher.full:
+            self._shed(submission.level, [stage])
+            if submission.over:  # by the callback of the other one
+                return
         sample = Sample(
             submission.data_id,
             inputs,
@@ -513,6 +593,7 @@ class Engine:
             attempt,
         )
         sample.piece = piece
+        sample.level = submission.level
         if stage.sizing is not None and stage.sizing.measure(sample) and piece is None:
             pieces = stage.sizing.split(inputs)
             if pieces is not None:
@@ -530,7 +611,7 @@ class Engine:
     def _offer_pieces(self, submission: Submission, op: int, pieces: Pieces, now: float) -> None:
         """Offer a sample in pieces, until one is refused."""
         for index, inputs in enumerate(pieces.inputs):
-            if pieces.ended:
+            if pieces.ended or submission.over:
                 return
             self._offer(submission, op, inputs, now, piece=(pieces, index))
 
@@ -585,6 +666,8 @@ class Engine:
     def _forget(self, submission: Submission) -> None:
         self._forget_samples(submission)
         self._waiting.pop(submission, None)
+        if self._lanes:
+            self._lanes[submission.level].pop(submission, None)
 
     def _go_on(self) -> None:
         """After an answer was delivered: start a waiting request, or report that the engine is at
@@ -620,16 +703,23 @@ class Engine:
         samples.clear()
 
     def _start_waiting(self) -> None:
-        """Start the requests that have waited longest, up to the limit."""
+        """Start the first requests, in order of arrival and ageing, up to the limit."""
         most = self.options.max_running
         self._starting = True
         try:
             while self._waiting and (most is None or self._running < most):
-                submission = next(iter(self._waiting))
+                submission = self._first_waiting() if self._lanes else next(iter(self._waiting))
                 del self._waiting[submission]
+                if self._lanes:
+                    del self._lanes[submission.level][submission]
                 self._start(submission, self.clock.now())
         finally:
             self._starting = False
+
+    def _first_waiting(self) -> Submission:
+        ageing = self.options.ageing
+        heads = [next(iter(lane)) for lane in self._lanes if lane]
+        return min(heads, key=lambda each: each.admitted_at + each.level * ageing)
 
     def _set_alarm(self) -> None:
         due = self._deadlines.next_due()

@@ -48,6 +48,7 @@ class Submission(Flight):
         call: the call from the door; None if it did not come over a connection.
         endings: called when the request ends; None if nobody waits for that. See ``at_end``.
         data_id: its id in this engine; NO_ID before the admission, and after a refusal.
+        level: its priority level; 0 is the highest. Set when it is submitted.
         over: answered, refused or cancelled.
         pinned: whether its caller named the graph's version: it runs in that version or is
             refused. Else another default version may run it.
@@ -69,6 +70,7 @@ class Submission(Flight):
         "endings",
         "feed",
         "graph",
+        "level",
         "log_id",
         "on_answer",
         "over",
@@ -102,6 +104,7 @@ class Submission(Flight):
         self.log_id = log_id
         self.context = context
         self.data_id = NO_ID
+        self.level = 0
         if timeout is not None and timeout <= graph.time_limit:
             self.deadline = graph.now() + timeout
             self.deadline_by_client = True

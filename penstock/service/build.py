@@ -138,6 +138,8 @@ class LoadedDeployment:
                 max_requests=config.max_requests,
                 max_running=config.most_running,
                 time_limit=min(config.deadline, config.max_deadline),
+                levels=config.priority.levels,
+                ageing=config.priority.ageing,
                 first_id=engine_id.first_id,
                 id_step=engine_id.engines,
             ),
@@ -305,6 +307,8 @@ class LoadedGraph:
             capacity=self.blueprint.config.dag.channel_size,
             overrun=options.overrun,
             join=None if sizing is None else sizing.joins,
+            levels=self.blueprint.config.priority.levels,
+            ageing=self.blueprint.config.priority.ageing,
         )
         return batcher_for(policy)
 

@@ -42,8 +42,10 @@ from penstock.api.openapi import OpenApiApplication
 from penstock.api.paddle import SERVICE, PaddleApplication
 from penstock.api.pipeline import PipelineProtocol
 from penstock.api.plain import PlainApplication
+from penstock.api.priorities import Priorities
 from penstock.api.reflection import ReflectionApplication
 from penstock.api.router import Router
+from penstock.config.schema import PriorityConfig
 from penstock.engine.graph import ServedGraph
 from penstock.errors import StartupError
 from penstock.executors.remote import passed_on
@@ -118,6 +120,8 @@ class Serving:
         outgoing = passed_on if spans is None else spans.outgoing
         loop = asyncio.get_running_loop()
         self.engine = loaded.engine(loop, supervisor, [counters, recorder], sockets, outgoing)
+        if config.priority.levels > 1:
+            self.engine.level_of = _priorities_of(config.priority).level_of
         models = deployment.models
         self.reporter = Reporter(self.engine, health, counters, models)
         self.reporter.traces = None if spans is None else spans.counts
@@ -297,6 +301,17 @@ class Serving:
                 await instrument.engine_ended()
         except Exception as error:  # noqa: BLE001 - other people's code
             self.engine.instruments.drop(instrument, error)
+
+
+def _priorities_of(config: PriorityConfig) -> Priorities:
+    return Priorities(
+        levels=config.levels,
+        default=config.default or config.levels,
+        callers=config.callers,
+        scopes=config.scopes,
+        routes=config.routes,
+        header=config.header,
+    )
 
 
 def import_otel() -> ModuleType:

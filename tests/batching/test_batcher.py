@@ -168,6 +168,37 @@ def test_a_batch_skips_a_bounded_number_of_samples() -> None:
     batcher.check_invariants()
 
 
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_higher_level_goes_first_and_a_lower_one_is_overtaken_only_while_it_is_young(
+    rows: int,
+) -> None:
+    queue = batcher_for(BatchPolicy(max_rows=rows, levels=2, ageing=1.0))
+    low = sample(0)
+    low.level = 1
+    queue.offer(low, 0.0)
+    left: list[int] = []
+    offered: dict[int, float] = {}
+    for step in range(1, 30):  # more high ones than can run
+        now = step / 10
+        for _ in range(2 * rows):
+            offered[len(offered) + 1] = now
+            queue.offer(sample(len(offered)), now)
+        left += poll_batch(queue, now).data_ids
+        queue.check_invariants()
+    before = sum(arrived <= 1.0 for arrived in offered.values())
+    assert left[: before + 1] == [*range(1, before + 1), 0], "for one second, and no longer"
+
+
+def test_a_batch_of_a_few_high_samples_is_filled_with_lower_ones() -> None:
+    queue = Batcher(BatchPolicy(max_rows=4, window=1.0, levels=3, ageing=10.0))
+    for data_id, level in enumerate((2, 1, 0, 1, 2)):
+        one = sample(data_id)
+        one.level = level
+        queue.offer(one, 0.0)
+    batch = poll_batch(queue, 0.0)
+    assert (batch.data_ids, batch.reason) == ([2, 1, 3, 0], CloseReason.FULL)
+
+
 @settings(max_examples=150, stateful_step_count=60, deadline=None)
 class AnyInterleaving(RuleBasedStateMachine):
     """Offers, polls, cancellations and passing time, in any order, keep every guarantee of the
@@ -189,6 +220,8 @@ class AnyInterleaving(RuleBasedStateMachine):
         make=st.sampled_from([Batcher, batcher_for]),
         join=st.none() | st.just(Padding(max_elements=0).join),
         overrun=st.booleans(),
+        levels=st.sampled_from([1, 1, 3]),
+        ageing=st.sampled_from([0.0, 0.5, 3.0]),
     )
     def start(
         self,
@@ -198,10 +231,13 @@ class AnyInterleaving(RuleBasedStateMachine):
         make: Any,
         join: Any,
         overrun: bool,
+        levels: int,
+        ageing: float,
     ) -> None:
         self.policy = BatchPolicy(
-            max_rows=rows, window=window, capacity=capacity, join=join, overrun=overrun
-        )
+            max_rows=rows, window=window, capacity=capacity, join=join, overrun=overrun,
+            levels=levels, ageing=ageing,
+        )  # fmt: skip
         self.batcher = make(self.policy)
 
     @precondition(lambda self: self.batcher is not None)
@@ -210,9 +246,11 @@ class AnyInterleaving(RuleBasedStateMachine):
         key=st.sampled_from(["a", "b", None]),
         life=st.sampled_from([0.1, 0.7, 3.0, FAR]),
         size=st.integers(1, 9),
+        level=st.integers(0, 2),
     )
-    def offer(self, rows: int, key: str | None, life: float, size: int) -> None:
+    def offer(self, rows: int, key: str | None, life: float, size: int, level: int) -> None:
         one = sample(self.next_id, rows=rows, key=key, deadline=self.now + life)
+        one.level = min(level, self.policy.levels - 1)
         one.shapes = ((size,),)
         self.next_id += 1
         try:
@@ -262,6 +300,16 @@ class AnyInterleaving(RuleBasedStateMachine):
         else:
             assert wait is None
 
+    @precondition(lambda self: self.batcher is not None)
+    @rule(level=st.integers(0, 2))
+    def newest_below(self, level: int) -> None:
+        found = self.batcher.newest_below(level)
+        lower = [s for s in self.inside.values() if s.waiting and s.level > level]
+        assert found is max(lower, key=lambda each: (each.level, each.data_id), default=None)
+
+    def rank(self, one: Sample) -> tuple[float, int, int]:
+        return one.arrived + one.level * self.policy.ageing, one.level, one.data_id
+
     def check_no_batch(self, answer: float | None, draining: bool, waiting: list[Sample]) -> None:
         if answer is None:
             assert not [s for s in waiting if s.deadline > self.now]
@@ -281,8 +329,8 @@ class AnyInterleaving(RuleBasedStateMachine):
             before < self.policy.max_rows if self.policy.overrun else before == 0
         )
         assert len({s.key for s in batch.samples}) == 1
-        ids = batch.data_ids
-        assert ids == sorted(ids), "arrival order within a key"
+        assert batch.samples == sorted(batch.samples, key=self.rank), "the order within a key"
+        first, last = self.rank(batch.samples[0]), self.rank(batch.samples[-1])
         for one in batch.samples:
             assert one.deadline > self.now, "nothing expired is dispatched"
             assert one.data_id not in self.left, "every sample leaves exactly once"
@@ -290,13 +338,13 @@ class AnyInterleaving(RuleBasedStateMachine):
             self.left.add(one.data_id)
         if self.policy.window is not None and not draining:
             due = [s for s in still if self.now >= s.arrived + self.policy.window]
-            due = [s for s in due if s.deadline > self.now and s.data_id < min(ids)]
-            assert due == [], "whoever is due goes before anybody who came later"
+            due = [s for s in due if s.deadline > self.now and self.rank(s) < first]
+            assert due == [], "whoever is due goes before anybody who ranks lower"
         alike = [s for s in still if s.key == batch.samples[0].key and s not in batch.samples]
         alike = [s for s in alike if s.deadline > self.now]
-        assert all(s.data_id > ids[0] for s in alike), "nobody of the same key is overtaken"
-        self.check_sizes(batch, [s for s in alike if s.data_id < ids[-1]])
-        if batch.reason is CloseReason.WINDOW:
+        assert all(self.rank(s) > first for s in alike), "nobody of the same key is overtaken"
+        self.check_sizes(batch, [s for s in alike if self.rank(s) < last])
+        if batch.reason is CloseReason.WINDOW and self.policy.levels == 1:
             assert self.now >= batch.samples[0].arrived + self.policy.window
         if batch.reason is CloseReason.DRAIN:
             assert draining
@@ -306,7 +354,7 @@ class AnyInterleaving(RuleBasedStateMachine):
             assert skipped == []
             return
         sizes = batch.samples[0].shapes
-        for one in sorted([*batch.samples, *skipped], key=lambda each: each.data_id)[1:]:
+        for one in sorted([*batch.samples, *skipped], key=self.rank)[1:]:
             joined = self.policy.join(sizes, one.shapes)
             assert (joined is None) == (one in skipped), "only those that do not fit are passed by"
             sizes = joined or sizes

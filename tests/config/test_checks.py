@@ -51,6 +51,11 @@ LOCAL = "op.a.local_service_conf"
         ({"admin_host": "::1"}, "admin_host: needs admin_port"),
         ({"admin_port": 9000, "rpc_port": 9000}, "admin_port: is 9000, and rpc_port is the same"),
         ({"cors": {"max_age": 1}}, "cors.max_age: needs cors.origins"),
+        ({"priority": {"header": True}}, "priority.header: needs priority.levels"),
+        (
+            {"priority": {"levels": 2, "callers": {"ann": 3}}},
+            "priority.callers.ann: is 3, and priority.levels has only 2",
+        ),
         (
             {"cors": {"origins": ["*"], "credentials": True}},
             "cors.credentials: needs origins by name, not *",

@@ -18,6 +18,7 @@ from penstock.config.schema import (
     LocalServiceConfig,
     OpConfig,
     PadConfig,
+    PriorityConfig,
     ServiceConfig,
     TlsConfig,
     TracerConfig,
@@ -40,6 +41,7 @@ SERVICE = [
     ("allowed_hosts", ["a.example", "*.b", "::1"], ("a.example", "*.b", "::1"), "a", ["a:80"]),
     ("strict", True, True, "yes", NO_RANGE),
     ("cors", {}, CorsConfig(), ["*"], NO_RANGE),
+    ("priority", {}, PriorityConfig(), 2, NO_RANGE),
     ("service", "ocr.py:OcrService", "ocr.py:OcrService", ["a.py:B"], "OcrService"),
     ("name", "uci", "uci", 7, "a/b"),
     ("worker_num", 4, 4, True, 0),
@@ -76,6 +78,15 @@ SERVICE = [
     ("ui", {}, UiConfig(), True, NO_RANGE),
     ("dag", {}, DagConfig(), 1, NO_RANGE),
     ("op", {}, {}, [], NO_RANGE),
+]
+PRIORITY = [
+    ("levels", 4, 4, True, 17),
+    ("default", 2, 2, "2", 0),
+    ("ageing", 2.0, 2.0, "2", 0.0),
+    ("callers", {"ann": 2}, {"ann": 2}, [2], NO_RANGE),
+    ("scopes", {"bulk": 2}, {"bulk": 2}, ["bulk"], NO_RANGE),
+    ("routes", {"/slow": 2}, {"/slow": 2}, 7, NO_RANGE),
+    ("header", True, True, "yes", NO_RANGE),
 ]
 CORS = [
     ("origins", ["https://A.b:443"], ("https://a.b",), "https://a.b", ["https://a.b/"]),
@@ -188,6 +199,7 @@ PLACES: list[tuple[type[Any], tuple[str, ...], list[Any]]] = [
     (DoorConfig, ("door",), DOOR),
     (TlsConfig, ("door", "tls"), TLS),
     (CorsConfig, ("cors",), CORS),
+    (PriorityConfig, ("priority",), PRIORITY),
     (UiConfig, ("ui",), UI),
     (DagConfig, ("dag",), DAG),
     (TracerConfig, ("dag", "tracer"), TRACER),
@@ -207,6 +219,8 @@ def config_with(place: tuple[str, ...], key: str, value: Any) -> dict[str, Any]:
         inner["admin_port"] = 0  # without which it is refused
     if place == ("cors",):
         inner = {"origins": ["https://app.example"], **inner}  # without which others are refused
+    if place == ("priority",):
+        inner = {"levels": 4, **inner}
     for step in reversed(place):
         inner = {step: inner}
     return inner if inner.keys() & {"rpc_port"} else {"rpc_port": 0, **inner}

@@ -99,6 +99,8 @@ class RandomGraph:
             max_rows=random.choice((1, 1, 2, 4, 8)),
             window=random.choice((None, None, 0.002, 0.02, 0.1)),
             capacity=random.choice((None, None, 1, 2, 4, 8)),
+            levels=self.world.engine.options.levels,
+            ageing=self.world.engine.options.ageing,
         )
         executor = self.workers[op]
         options = WorkOptions(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.batching.batcher import Batcher, FifoQueue
+from penstock.batching.lanes import Lanes
 from penstock.engine.deadlines import Deadlines
 from penstock.engine.engine import Engine
 from penstock.engine.graph import ServedGraph
@@ -478,6 +479,40 @@ def _(patch: pytest.MonkeyPatch) -> None:
         real(self, process)
 
     patch.setattr(ProcessWorkers, "handle_death", handle_death)
+
+
+@bug("priorities have no ageing", "overtakes")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = Lanes.__init__
+
+    def init(self: Lanes, levels: int, ageing: float, *samples: Any) -> None:
+        real(self, levels, 1e6, *samples)
+
+    patch.setattr(Lanes, "__init__", init)
+
+
+@bug("a request of a high priority waits behind lower ones", "overtakes")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = Lanes.__init__
+
+    def init(self: Lanes, levels: int, ageing: float, *samples: Any) -> None:
+        real(self, levels, 0.0, *samples)
+
+    patch.setattr(Lanes, "__init__", init)
+
+
+@bug("the oldest of the lowest priority is shed", "shed before others")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def oldest_below(self: Lanes, level: int) -> Any:
+        lower = [each for each in self if each.waiting and each.level > level]
+        return min(lower, key=lambda each: (-each.level, each.arrived), default=None)
+
+    patch.setattr(Lanes, "newest_below", oldest_below)
+
+
+@bug("nothing is shed for a request of a higher priority", "of a lower one waits")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Engine, "_shed", lambda *_: False)
 
 
 @pytest.mark.parametrize("name", BUGS)

@@ -8,6 +8,7 @@ rightly survives a reply that raises."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from random import Random
 
@@ -15,10 +16,10 @@ from penstock.engine.engine import Engine, EngineOptions
 from penstock.engine.graph import GraphState, ServedGraph
 from penstock.engine.stage import Stage
 from penstock.engine.submission import Submission
-from penstock.errors import DeadlineExceeded, KillsWorkers, RequestError, WorkerDied
+from penstock.errors import DeadlineExceeded, KillsWorkers, RequestError, ServiceBusy, WorkerDied
 from penstock.executors.executor import Finished, Result, Work
-from penstock.instrument import Instruments
-from penstock.request import Outcome
+from penstock.instrument import Instrument, Instruments, RequestInfo
+from penstock.request import Batch, Outcome, Sample
 from penstock.testing.clock import ManualClock
 from penstock.testing.history import ClientHistory, Recorder
 from tests.simulation.graphs import RandomGraph
@@ -47,6 +48,40 @@ class Client:
     def is_in(self, graph: ServedGraph) -> bool:
         """Whether the request is in that graph."""
         return self.submission is not None and self.submission.graph is graph
+
+
+class Priorities(Instrument):
+    """Checks the order of requests of several priority levels, and who is shed."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def batch_closed(self, op: str, batch: Batch, now: float) -> None:
+        """No waiting sample is overtaken, but by one of a higher level while it is young."""
+        ageing = self._world.engine.options.ageing
+        for stage, left in self._world.waiting():
+            if stage.name != op or left.deadline <= now:
+                continue
+            for taken in batch.samples:
+                head_start = (left.level - taken.level) * ageing
+                if taken.arrived > left.arrived + head_start + NEARLY:
+                    self._world.problems.append(f"{op}: {taken} overtakes {left}")
+
+    def replied(self, request: RequestInfo, error: RequestError | None, now: float) -> None:
+        """A request that makes room for another one is the newest of the lowest level."""
+        if error is None or "took its place" not in str(error):
+            return
+        assert isinstance(request, Submission)
+        mine = [sample for sample in request.samples if sample.waiting]
+        if request.level == 0 or (request.samples and not mine):
+            self._world.problems.append(f"{request.data_id} of level {request.level} is shed")
+        if mine and not any(self._is_last(sample) for sample in mine):
+            self._world.problems.append(f"{mine} are shed before others")
+
+    def _is_last(self, shed: Sample) -> bool:
+        stage = shed.flight.graph.stages[shed.op]
+        there = [(s.level, s.arrived) for where, s in self._world.waiting() if where is stage]
+        return (shed.level, shed.arrived) == max(there)
 
 
 class World:
@@ -89,10 +124,14 @@ class World:
         options = EngineOptions(
             max_requests=random.choice((1, 4, 16, 1024)),
             max_running=random.choice((None, None, 1, 2, 5)),
+            levels=random.choice((1, 1, 2, 3)),
+            ageing=random.choice((0.0, 0.01, 0.5, 100.0)),
             first_id=random.randint(0, 2),
             id_step=random.randint(1, 3),
         )
-        return Engine(self.clock, options, Instruments([self.recorder]))
+        engine = Engine(self.clock, options, Instruments([self.recorder, Priorities(self)]))
+        engine.level_of = lambda _: random.randrange(options.levels)
+        return engine
 
     # Operators.
 
@@ -173,11 +212,32 @@ class World:
             self.engine.submit(submission, lambda _, outcome: self.reply(client, outcome))
         except RequestError as refusal:
             self.refused += 1
+            if isinstance(refusal, ServiceBusy) and not self.mischief:
+                self._check_no_lower(submission, str(refusal))
             self.history.refused(client.number, refusal.code, now)
             return refusal.code
         client.submission = submission
         self.open[submission.data_id] = client
         return submission.data_id
+
+    def _check_no_lower(self, submission: Submission, refusal: str) -> None:
+        """Checks that no request of a lower priority waits in whose place this one could be."""
+        graph, level = submission.graph, submission.level
+        full = [stage for stage in graph.bounded if stage.batcher.full]
+        late = submission.deadline <= self.clock.now()
+        if late or graph.state is not GraphState.SERVING or len(full) > 1:
+            return  # it would be refused in any case
+        for stage, sample in self.waiting():
+            if sample.level > level and stage in (full or [stage]):
+                self.problems.append(f"level {level}: {refusal}, and {sample} of a lower one waits")
+
+    def waiting(self) -> Iterator[tuple[Stage, Sample]]:
+        """The samples in queues."""
+        for client in self.open.values():
+            assert client.submission is not None
+            for sample in client.submission.samples:
+                if sample.waiting:
+                    yield client.submission.graph.stages[sample.op], sample
 
     def _draw_nonce(self, graph: RandomGraph) -> int:
         """The nonce of a request: new, perhaps poison, or that of an earlier request."""

@@ -1,0 +1,91 @@
+"""The priority of a request: by its caller, its route or graph, and its own header field.
+
+The first of these that is listed counts: the caller's name, the caller's scopes (the highest of
+them), the route, the graph; else the default. ``Penstock-Priority``, over gRPC in the metadata, may
+replace it if the service allows that; a caller that is listed gets no higher one than its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from penstock.api.baidu_std import BaiduStd
+from penstock.api.grpc import Grpc
+from penstock.api.http import Http
+from penstock.caller import Caller, name_of
+from penstock.engine.submission import Submission
+from penstock.errors import Undecodable
+
+_FIELD: Final = b"penstock-priority"
+
+
+class Priorities:
+    """See the module. Priorities are 1, the highest, to ``levels``; levels of the engine are one
+    less.
+
+    Args:
+        levels: the lowest priority.
+        default: of requests without an entry.
+        callers: by the caller's name.
+        scopes: by a scope of the caller.
+        routes: by a route's path, a gRPC method's path, or a graph's name.
+        header: whether a request may name its priority.
+    """
+
+    def __init__(
+        self,
+        *,
+        levels: int,
+        default: int,
+        callers: Mapping[str, int],
+        scopes: Mapping[str, int],
+        routes: Mapping[str, int],
+        header: bool,
+    ) -> None:
+        self._levels = levels
+        self._default = default
+        self._callers = callers
+        self._scopes = scopes
+        self._routes = routes
+        self._header = header
+
+    def level_of(self, submission: Submission) -> int:
+        """The level of a request, 0 for the highest. The service's own requests, such as those of
+        a warm-up, have it.
+
+        Raises:
+            Undecodable: the header field is no priority.
+        """
+        call = submission.call
+        if call is None:
+            return 0
+        own = self._of_caller(submission.caller)
+        priority = own or self._of_route(call, submission.graph.name) or self._default
+        if self._header:
+            named = call.exchange.head.fields.get(_FIELD)
+            if named is not None:
+                priority = max(self._parsed(named), own or 1)
+        return priority - 1
+
+    def _of_caller(self, caller: Any) -> int | None:
+        found = self._callers.get(name_of(caller))
+        if found is None and self._scopes and isinstance(caller, Caller):
+            listed = [self._scopes[each] for each in caller.scopes if each in self._scopes]
+            found = min(listed, default=None)
+        return found
+
+    def _of_route(self, call: Any, graph: str | None) -> int | None:
+        found = self._routes.get(path_of(call.route)) if self._routes else None
+        return self._routes.get(graph or "") if found is None else found
+
+    def _parsed(self, value: bytes) -> int:
+        if not value.isdigit() or len(value) > 4 or not 1 <= int(value) <= self._levels:
+            text = f"penstock-priority is a number from 1, the highest, to {self._levels}"
+            raise Undecodable(text)
+        return int(value)
+
+
+def path_of(route: Http | Grpc | BaiduStd) -> str:
+    """The path of a route, as the page of routes shows it."""
+    return route.pattern if isinstance(route, Http) else route.path

@@ -1,0 +1,77 @@
+"""Which priority a request has."""
+
+from typing import Any
+
+import pytest
+
+from penstock.api.call import Shared
+from penstock.api.http import Http, HttpCall
+from penstock.api.priorities import Priorities
+from penstock.caller import Caller
+from penstock.engine.submission import Submission
+from penstock.errors import Undecodable
+from penstock.protocols.heads import RequestHead
+from tests.api.recorded_exchange import RecordedExchange, post
+from tests.engine.test_engine import make_harness
+
+RULES: dict[str, Any] = {
+    "levels": 4,
+    "default": 3,
+    "callers": {"nightly": 4, "boss": 1},
+    "scopes": {"interactive": 2, "bulk": 4},
+    "routes": {"/fast": 1, "/{name}/slow": 4},
+    "header": True,
+}
+
+
+def level_of(
+    pattern: str = "/other", caller: Any = None, named: bytes | None = None, **rules: Any
+) -> int:
+    head: RequestHead = post("/x", *([] if named is None else [(b"penstock-priority", named)]))
+    exchange = RecordedExchange(head)
+    exchange.caller = caller
+    submission = Submission(make_harness().engine.graphs[0], {})
+    submission.call = HttpCall(exchange, Shared(1), Http("POST", pattern))
+    return Priorities(**RULES | rules).level_of(submission)
+
+
+def keyed(name: str, *scopes: str) -> Caller:
+    return Caller(name=name, how="key", scopes=frozenset(scopes))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "caller", "named", "priority"),
+    [
+        ("/other", None, None, 3),
+        ("/fast", None, None, 1),
+        ("/{name}/slow", None, None, 4),
+        ("/fast", keyed("nightly"), None, 4),
+        ("/fast", "nightly", None, 4),
+        ("/other", keyed("ann", "bulk", "interactive", "unlisted"), None, 2),
+        ("/other", keyed("boss", "bulk"), None, 1),
+        ("/other", keyed("ann"), None, 3),
+        ("/other", None, b"1", 1),
+        ("/fast", None, b"4", 4),
+        ("/fast", keyed("nightly"), b"1", 4),
+        ("/other", keyed("boss"), b"2", 2),
+    ],
+)
+def test_the_caller_counts_before_the_route_and_may_lower_its_own(
+    pattern: str, caller: Any, named: bytes | None, priority: int
+) -> None:
+    assert level_of(pattern, caller, named) == priority - 1
+
+
+@pytest.mark.parametrize("named", [b"0", b"5", b"high", b"", b"-1", b"1.0", b"00001", b"\xb2"])
+def test_another_value_of_the_field_is_refused(named: bytes) -> None:
+    with pytest.raises(Undecodable, match="from 1, the highest, to 4"):
+        level_of(named=named)
+
+
+def test_the_field_counts_only_where_the_service_allows_it() -> None:
+    assert level_of(named=b"nonsense", header=False) == 2
+
+
+def test_the_service_s_own_requests_have_the_highest() -> None:
+    submission = Submission(make_harness().engine.graphs[0], {})
+    assert Priorities(**RULES).level_of(submission) == 0
