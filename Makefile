@@ -107,7 +107,8 @@ docs: $(SITE) ## build the site of the documents, build/site/html (a minute)
 	mkdir -p build/site/pages
 	git ls-files -z --cached --others --exclude-standard $(PAGES) | xargs -0 cp --parents -t build/site/pages
 	find build/site/pages -name '*.md' -exec sed -Ei 's/^```([a-z]+) ([^ ]+)$$/```\1 title="\2"/' {} +
-	$(BIN)/zensical build --strict
+	$(BIN)/zensical build --strict >build/site/log 2>&1 || { cat build/site/log; exit 1; }
+	! grep '^griffe:' build/site/log  # of docstrings; they are no warnings of the generator's own
 	$(BIN)/python -m pytest tests/test_site.py
 
 SECONDS ?= 60

@@ -55,15 +55,17 @@ class Signature:
     """The inputs and outputs of a model or a service.
 
     Args:
-        inputs, outputs: by name, a datatype and a shape: ``{"x": ("FP32", [-1, 13])}``. Datatypes
+        inputs: by name, a datatype and a shape: ``{"x": ("FP32", [-1, 13])}``. Datatypes
             are numpy's, or those of the Open Inference Protocol: ``BOOL``, ``UINT8`` to ``UINT64``,
             ``INT8`` to ``INT64``, ``FP16``, ``BF16`` (float32 here), ``FP32``, ``FP64``, ``BYTES``
             (texts; ``bytes`` for bytes). A dimension varies where it is -1, None or a name; those
             of one name are equal: ``{"x": ("FP32", ["n", 13])}``. A shape of None is any. Specs are
             taken as they are.
+        outputs: the same.
 
     Attributes:
-        input_specs, output_specs: the same by alias.
+        input_specs: the inputs by alias.
+        output_specs: the outputs by alias.
 
     Raises:
         ValueError: a datatype or a shape is none.

@@ -11,11 +11,15 @@ from collections import Counter
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from urllib.parse import unquote
 
 import pytest
 
+import penstock
+import penstock.client
+import penstock.testing
 from tests.documents import ROOT, links_of, tracked_files
 
 PROJECT = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]
@@ -46,6 +50,18 @@ def test_links_are_to_files(page: str) -> None:
     folder = (ROOT / page).parent
     paths = [link.partition("#")[0] for link in links_of((ROOT / page).read_text())]
     assert [path for path in paths if path and (folder / path).is_dir()] == []
+
+
+@pytest.mark.parametrize("module", [penstock, penstock.client, penstock.testing])
+def test_every_public_name_has_one_entry_in_the_reference(module: ModuleType) -> None:
+    entries = re.findall(
+        r"^::: (\S+)$",
+        "\n".join(page.read_text() for page in (ROOT / "docs/reference").glob("*.md")),
+        re.MULTILINE,
+    )
+    assert all(entry.startswith("penstock.") for entry in entries)
+    found = Counter(each.rpartition(".")[2] for each in entries)
+    assert {name: found[name] for name in module.__all__} == dict.fromkeys(module.__all__, 1)
 
 
 class Read(HTMLParser):

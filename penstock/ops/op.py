@@ -30,7 +30,9 @@ class Op:
         name: unique in the graph; its key in the configuration, and in the inputs of its
             successors.
         input_ops: predecessors; a single op needs no list.
-        server_endpoints, client_config, client_type: a remote model server.
+        server_endpoints: addresses of a remote model server.
+        client_config: its ``serving_client_conf.prototxt``, or the folder of it.
+        client_type: its protocol: ``brpc``, ``grpc`` or ``pipeline_grpc``.
         fetch_list: names of the outputs to fetch; None means all.
         concurrency: number of workers.
         timeout: milliseconds for one ``process`` call; None or <= 0 means no limit.

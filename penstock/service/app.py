@@ -64,7 +64,8 @@ class App(Several):
 
     Args:
         name: of the service.
-        instruments, applications: as for WebService.
+        instruments: hear of what happens to requests.
+        applications: further protocols, as for WebService.
         config: top-level configuration keys, such as ``http_port=8000``.
 
     Raises:

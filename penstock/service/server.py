@@ -217,8 +217,7 @@ class _Servable:
 
 
 class PipelineServer(_Servable):
-    """Runs the graph that ends in a ResponseOp. Arguments: name, instruments, applications and
-    signature.
+    """Runs the graph that ends in a ResponseOp. Its arguments are those of WebService.
 
     Threads: ``run_server`` must be called in the main thread, and blocks it.
     """
@@ -255,8 +254,15 @@ class PipelineServer(_Servable):
 
 
 class WebService(_Servable):
-    """Runs the graph that ``get_pipeline_response`` builds. Arguments: name, instruments and
-    applications.
+    """Runs the graph that ``get_pipeline_response`` builds.
+
+    Args:
+        name: the service's name, and first part of its URL.
+        instruments: listeners to events, in every engine process.
+        applications: further protocols; each is called with the engine, and returns an object whose
+            ``routes`` are served.
+        signature: the graph's inputs and outputs, for protocols that need them; by default those of
+            the models that read the request and make the answer.
     """
 
     _prepared_by = ("prepare_pipeline_config", "prepare_pipeline_config")
@@ -413,7 +419,9 @@ class Service(WebService):
     Args:
         name: name of the service, and first part of the URL.
         last: the op whose output dict is the reply. Ops without inputs get the request.
-        instruments, applications, signature: as WebService has them.
+        instruments: as for WebService.
+        applications: as for WebService.
+        signature: as for WebService.
         config: top-level configuration keys, such as ``http_port=8000``; those of a configuration
             file override them.
 

@@ -181,7 +181,8 @@ class File(Response[bytes]):
         path: of the file.
         media_type: by default that of the name's ending.
         name: the name under which a browser saves it, instead of showing it.
-        status, headers: see ``Response``.
+        status: see ``Response``.
+        headers: see ``Response``.
 
     Raises:
         OSError: there is no such file.
