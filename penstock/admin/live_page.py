@@ -89,10 +89,12 @@ class LivePage:
     Args:
         engines: queries the engines of the service.
         access: its access control.
+        sends: whether the service's routes are on the page's port.
     """
 
-    def __init__(self, engines: AllEngines, access: Access) -> None:
+    def __init__(self, engines: AllEngines, access: Access, *, sends: bool = True) -> None:
         self._engines = engines
+        self._sends = sends
         self._access = access
         self._page, self._headers = page("ui/page.html")
         self._making: asyncio.Task[Any] | None = None
@@ -102,7 +104,8 @@ class LivePage:
         text = "A page that shows the running service."
         yield self._route("/ui", self._give_page, text, html=True)
         text = (
-            "The state for the page: `at`, a monotonic time in seconds; `status`, as in `/status`."
+            "The state for the page: `at`, a monotonic time in seconds; `sends`, whether the routes"
+            " are on its port; `status`, as in `/status`."
         )
         yield self._route("/ui/state", self._give_state, text)
         text = "Lists of slow, failed and recent requests."
@@ -180,7 +183,8 @@ class LivePage:
         except (TimeoutError, StartupError):
             call.send(error_body(503, "busy", "the sum over all engines is not available now"))
             return
-        await self._send(call, {"at": time.monotonic(), "status": total(reports)})
+        state = {"at": time.monotonic(), "sends": self._sends, "status": total(reports)}
+        await self._send(call, state)
 
     async def _lists(self, call: HttpCall) -> None:
         await self._send(call, merged(await self._engines.ask(LISTS)))

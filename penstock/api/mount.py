@@ -42,6 +42,9 @@ _ENDING: Final = 5.0
 _log = logging.getLogger(__name__)
 
 
+_CORS: Final = b"access-control-"
+
+
 class MountApplication:
     """Serves an ASGI application below a path. Belongs to the engine's loop.
 
@@ -174,6 +177,10 @@ class _Answer:
             if self._head is not None:
                 raise RuntimeError("a second http.response.start")
             self._head = message["status"], _fields(message.get("headers", ()))
+            if any(name.startswith(_CORS) for name, _ in self._head[1]):
+                # The application has its own CORS: browsers refuse a field that is there twice.
+                added = (each for each in call.exchange.added if not each[0].startswith(_CORS))
+                call.exchange.added = tuple(added)
         elif kind == "http.response.body":
             if self._head is None:
                 raise RuntimeError("http.response.body before http.response.start")

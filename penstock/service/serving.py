@@ -223,7 +223,7 @@ class Serving:
             applications.append(self.metrics)
         if config.ui.enabled:
             access = Access("the live page", "ui.token", config.ui.token, tls=tls)
-            applications.append(LivePage(self.engines, access))
+            applications.append(LivePage(self.engines, access, sends=admin is None))
         for each in applications:
             found.add(each)
         moved = found.take(is_of_operators) if admin is not None else []

@@ -266,3 +266,28 @@ def test_under_run_it_ends_with_the_service(tmp_path: Path) -> None:
         assert server.stop() == 0
         lines = server.log().splitlines()
         assert lines.count("starts") == lines.count("ends") == 1
+
+
+def test_an_application_with_cors_of_its_own_adds_its_fields_alone() -> None:
+    async def own(_: Request) -> Response:
+        return PlainTextResponse("x", headers={"access-control-allow-origin": "*"})
+
+    async def none(_: Request) -> Response:
+        return PlainTextResponse("x")
+
+    origin = "https://app.example"
+    app = App("both", cors={"origins": [origin]})
+    app.mount("/web", Starlette(routes=[Route("/own", own), Route("/none", none)]))
+
+    @app.route("/double")
+    def double(x: int) -> int:
+        return 2 * x
+
+    with client(app) as http:
+        for path, allowed in (("/web/own", "*"), ("/web/none", origin)):
+            answer = http.get(path, headers={"origin": origin})
+            assert answer.headers.get_list("access-control-allow-origin") == [allowed]
+            assert answer.headers["vary"] == "origin"
+        asked = {"origin": origin, "access-control-request-method": "DELETE"}
+        answer = http.options("/web/none", headers=asked)
+        assert "DELETE" in answer.headers["access-control-allow-methods"]

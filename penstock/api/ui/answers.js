@@ -5,12 +5,12 @@
 const WINDOW = 5;             // seconds over which rates and means are taken
 const KEPT = 90;              // stored answers: a minute and a half, or three of a large graph
 
-const past = [];              // the oldest first: at, status, ops by key
+const past = [];              // the oldest first: at, sends, status, ops by key
 
 function remember(answer) {
   const ops = new Map();
   for (const graph of answer.status.graphs) for (const op of graph.ops) ops.set(keyOf(graph, op), op);
-  const now = { at: answer.at, status: answer.status, ops };
+  const now = { at: answer.at, sends: answer.sends, status: answer.status, ops };
   const last = past[past.length - 1];
   // The counters of a restarted service begin at 0.
   if (last && (now.at < last.at || now.status.requests.admitted < last.status.requests.admitted)) past.length = 0;

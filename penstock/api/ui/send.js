@@ -8,6 +8,10 @@ const routes = [];            // path, and a body to begin with
 /** The routes that take JSON, of the service's description, or else those of the graphs; and the page's title. */
 async function findRoutes() {
   const { graphs } = past[0].status;
+  if (past[0].sends === false) {  // the page is on the port for operators, which does not have the routes
+    byId('sending').hidden = true;
+    return say(byId('title'), graphs.find((graph) => graph.name)?.name || 'Service');
+  }
   const plain = graphs.filter((graph) => graph.name).map((graph) => `/${encodeURIComponent(graph.name)}`);
   const answer = await fetch(`${BASE}openapi.json`).catch(() => null);
   if (answer?.ok) {
