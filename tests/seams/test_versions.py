@@ -141,11 +141,13 @@ def test_a_version_whose_examples_fail_changes_nothing(
     tmp_path: Path, kind: dict[str, Any]
 ) -> None:
     with shop(tmp_path, kind) as server, load(server) as answered:
+        until(lambda: "1" in answered, "an answer of version 1")
         refused = swap(server, "broken")
         assert refused.status == 409
         assert b"route /price: example 1 fails" in refused.body
         until(lambda: versions(server) == ["1"], "the end of the broken version")
         assert swap(server, "2").status == 200
+        until(lambda: "2" in answered, "an answer of version 2")
     assert set(answered) == {"1", "2"}
 
 

@@ -121,7 +121,8 @@ os.chdir("/")
     path = script(tmp_path, REPORTING, TWO, before=before + THREAD)
     with running(Path(path.name), cwd=tmp_path) as server:
         server.send_signal(signal.SIGTERM)
-        until(lambda: "after request  2 processes" in server.log(), "the second service")
+        # As long as ``wait_ready``: the script starts once more in each process.
+        until(lambda: "after request  2 processes" in server.log(), "the second service", 60)
         server.wait_ready()
         assert call(server, a="1")["a"] == "1"
         assert server.stop() == 0
