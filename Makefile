@@ -101,7 +101,7 @@ check: $(READY) ## format, lint, types, floors, spelling, documents (about a min
 	$(BIN)/python -m pytest tests/test_floors.py tests/test_docs.py
 
 # Copied with their paths, so that their links hold. The generator wants a file's name as a title.
-PAGES := README.md CHANGELOG.md CONTRIBUTING.md LICENSE 'docs/*' '*/README.md' 'deploy/*' '*.proto'
+PAGES := README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md LICENSE 'docs/*' '*/README.md' 'deploy/*' '*.proto'
 docs: $(SITE) ## build the site of the documents, build/site/html (a minute)
 	rm -rf build/site
 	mkdir -p build/site/pages

@@ -6,10 +6,14 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.metadata import Metadata
+
+from penstock.version import VERSION
 
 ROOT = Path(__file__).parents[1]
 IGNORED = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__", "node_modules")
@@ -39,10 +43,38 @@ print("served")
 """
 
 
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+
+
 def output_of(*command: str | Path, cwd: Path) -> str:
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def metadata_of(wheel: Path) -> Metadata:
+    """The metadata of a wheel, as an index checks them.
+
+    Raises:
+        ExceptionGroup: they are invalid.
+    """
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [each for each in archive.namelist() if each.endswith(".dist-info/METADATA")]
+        found = Metadata.from_email(archive.read(name), validate=True)
+    assert found.description_content_type == "text/markdown"
+    assert found.description
+    return found
+
+
+@pytest.mark.parametrize("name", ["pyproject.toml", "paddle/pyproject.toml"])
+def test_both_distributions_have_one_version_and_name_each_python(name: str) -> None:
+    project = tomllib.loads((ROOT / name).read_text())["project"]
+    assert project["version"] == VERSION
+    pinned = [each for each in project["dependencies"] if each.startswith("penstock")]
+    assert all(each.endswith(f"=={VERSION}") for each in pinned)
+    versions = [each.rpartition(" ")[2] for each in project["classifiers"] if ":: 3." in each]
+    assert tuple(versions) == PYTHONS
+    assert f"## [{VERSION}]" in (ROOT / "CHANGELOG.md").read_text()
 
 
 @pytest.mark.real
@@ -59,6 +91,8 @@ def test_the_source_distribution_installs_and_serves(tmp_path: Path) -> None:
     offline = ("--no-index", "--no-deps")
     output_of(*pip, "wheel", *offline, "--no-build-isolation", "-w", built, sdist, cwd=tmp_path)
     (wheel,) = built.glob("*.whl")
+    described = metadata_of(wheel)
+    assert (described.name, str(described.version)) == ("penstock-serving", VERSION)
     packed = set(zipfile.ZipFile(wheel).namelist())
     for each in (checkout / "penstock").rglob("*"):
         # gRPC's own messages are in the package in compiled form: standard.binpb.
