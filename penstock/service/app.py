@@ -434,6 +434,8 @@ class App(Several):
         ]
         if not graphs:
             raise GraphError(f"the app {self.name!r} has no routes: put @app.route(...) above one")
+        if flags.current().check_only:
+            self._check_requests()
         from penstock.api.pages import PageApplication
         from penstock.api.plain import PlainApplication
         from penstock.api.typed import TypedApplication
@@ -477,6 +479,36 @@ class App(Several):
                 )
             )
         return found
+
+    def _check_requests(self) -> None:
+        """Find what the start would: a missing package, and examples that are no valid requests.
+
+        Raises:
+            HookError: a line for each problem.
+        """
+        from penstock.protocols import media
+        from penstock.typed.op import BODY, KIND
+
+        problems = []
+        for route in self.routes:
+            signature = route.signature
+            try:
+                signature.request.check_packages(route.path)
+                signature.response.check_packages(route.path)
+            except HookError as error:
+                problems.append(str(error))
+                continue
+            for number, (request, _) in enumerate(route.examples, 1):
+                outside: dict[str, Any] = {}
+                if signature.parameters is not None:
+                    outside, request = signature.parameters.feed(request)
+                body = media.encode(request, media.JSON)
+                try:
+                    signature.read({BODY: body, KIND: media.JSON, **outside}, body, media.JSON)
+                except RequestError as error:
+                    problems.append(f"route {route.path}: example {number} fails: {error}")
+        if problems:
+            raise HookError("\n".join(problems))
 
     @cached_property
     def asgi(self) -> AsgiApplication:

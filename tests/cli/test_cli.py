@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from penstock.cli import app
+from penstock.typed import signature
 from penstock.version import VERSION
 from tests.service.scripts import PENSTOCK, post, script, until
 from tests.services.process import ServiceProcess, free_port, running
@@ -163,6 +164,46 @@ def test_check_open_makes_the_objects_and_names_one_that_fails() -> None:
     done = penstock("check", "app.py", "--open")
     assert done.exit_code == 0
     assert done.stdout == f"made\n{REPORT}  opened Guess.__init__ and Guess.load\n"
+
+
+EXAMPLES = """
+from typing import Annotated
+import numpy as np
+from penstock import App, Image
+
+app = App("examples")
+
+@app.route("/add", examples=[{"a": 1}, {"a": "x"}, ({"a": 2, "b": 1}, None)])
+def add(a: int) -> int:
+    return a
+
+@app.get("/items/{id}", examples=[{"id": 1}, {"id": 2, "size": "x"}])
+def item(id: int, size: int = 0) -> int:
+    return id + size
+
+@app.route("/size")
+def size(image: Annotated[np.ndarray, Image()]) -> list[int]:
+    return list(image.shape)
+"""
+
+
+@pytest.mark.usefixtures("folder")
+def test_check_finds_examples_that_fail_and_a_missing_package_as_run_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Path("app.py").write_text(EXAMPLES)
+    monkeypatch.setattr(signature, "find_spec", lambda name: None)
+    done = penstock("check", "app.py")
+    assert (done.exit_code, done.stdout) == (1, "")
+    lines = done.stderr.splitlines()
+    starts = [
+        "error: route /add: example 2 fails: a: ",
+        "error: route /add: example 3 fails: b: ",
+        "error: route /items/{id}: example 2 fails: ",
+        "error: /size: an Image needs the package Pillow",
+    ]
+    assert len(lines) == len(starts)
+    assert all(line.startswith(start) for line, start in zip(lines, starts, strict=True)), lines
 
 
 @pytest.mark.usefixtures("folder")
