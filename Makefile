@@ -22,7 +22,7 @@ REAL   ?= real or peers
 MARKED  = $$(grep -rlE --include='test_*.py' 'pytest\.mark\.(real|peers)\b' tests) tests/peers
 ALONE   = $$(grep -rlE --include='test_*.py' 'pytest\.mark\.alone\b' tests)
 
-.PHONY: help setup setup-dev setup-runtimes demo docs test check fmt test-real test-faults test-runtimes test-paddle test-paddle-sample laws examples fuzz fuzz-api bench plans peers proto lock clean
+.PHONY: help setup setup-dev setup-runtimes demo docs test test-pythons check fmt test-real test-faults test-runtimes test-paddle test-paddle-sample laws examples fuzz fuzz-api bench plans peers proto lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -70,6 +70,24 @@ demo: $(DEMO) ## recognise text on real pictures over HTTP and gRPC, and show th
 
 test: $(READY) ## pure and engine tests (two to four minutes)
 	$(BIN)/python -m pytest $(THREES) -m "not real and not faults and not peers" --ignore tests/examples
+
+# The interpreters of PATH and of pyenv. What the tests import, at the newest versions that the
+# interpreter has: the lock file is for 3.11.
+PYTHONS ?= 3.12 3.13 3.14
+IMPORTED := pytest pytest-asyncio pytest-timeout pytest-xdist hypothesis schemathesis 'httpx[http2]' h11 httptools \
+	uvicorn h2 fastapi grpcio grpcio-health-checking grpcio-reflection psutil onnx onnxruntime pillow msgpack \
+	opencv-python-headless requests packaging
+test-pythons: $(READY) ## the tests of `make test` with each of Python 3.12 to 3.14 that is found (minutes each)
+	for version in $(PYTHONS); do \
+		python=$$(ls -d ~/.pyenv/versions/$$version.*/bin/python 2>/dev/null | tail -1); \
+		python=$${python:-$$(command -v python$$version)}; \
+		if [ -z "$$python" ]; then echo "Python $$version is not installed: not tried"; continue; fi; \
+		echo "Python $$version: $$python"; \
+		$$python -m venv $(VENV)/python$$version && \
+		$(VENV)/python$$version/bin/python -m pip install --quiet $(IMPORTED) --editable '.[otel,reload,snappy]' --editable paddle && \
+		$(VENV)/python$$version/bin/python -m pytest $(PAIRS) -m "not real and not faults and not peers" \
+			--ignore tests/examples --ignore tests/paddle || exit 1; \
+	done
 
 test-real: $(READY) ## real services as processes, real models, real clients (five to eight minutes)
 	$(BIN)/python -m pytest $(THREES) -m "($(REAL)) and not alone and not law" --ignore tests/examples $(MARKED)
