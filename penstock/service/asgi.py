@@ -115,6 +115,9 @@ class AsgiApplication:
         started, self._started = self._started, None
         if started is not None and not started.cancelled() and started.exception() is None:
             await started.result().stop()
+            if self._end is not None:
+                end, self._end = self._end, None
+                await end.aclose()
 
     async def _start(self) -> InProcessService:
         service = self._make()

@@ -197,12 +197,15 @@ def test_an_application_without_a_lifespan_is_served() -> None:
         assert http.get("/plain").status_code == 204
 
 
-def test_an_application_that_cannot_start_ends_the_start() -> None:
+def test_an_application_that_cannot_start_ends_the_start_and_the_others(tmp_path: Path) -> None:
     app = App("both")
     app.route("/double")(double)
+    app.mount("/first", web(tmp_path))
+    events.clear()
     app.mount("/web", cannot)
     with pytest.raises((StartupError, RuntimeError), match="no database"), client(app):
         raise AssertionError("it started")
+    assert events == ["start", "end"]
 
 
 @pytest.mark.parametrize("path", ["/", "web", "/web/", "/{x}", "/a//b", "/a?b", 5])
