@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from penstock import App, Cookie, Header, Query, op
+from penstock import App, Cookie, File, Header, HttpError, Query, Response, op, redirect
 from penstock.typed.arrays import Array, Image
 
 app = App("everything")
@@ -108,6 +108,47 @@ def item(
 @app.delete("/files/{path:path}")
 def remove(path: str, on: bool = False) -> list[Any]:
     return [path, on]
+
+
+class Taken(Exception):
+    pass
+
+
+app.error(Taken, status=409)
+
+
+@app.route("/orders", status=201, answers={303: None, 404: Flower, 402: HttpError})
+def orders(count: int, item: Literal["rose", "gift", "none", "taken", "free"]) -> Response[Species]:
+    if item == "gift":
+        return redirect("/docs", status=303)  # type: ignore[return-value]
+    if item == "none":
+        flower = Flower(petals=1, color=Color.RED)
+        return Response(flower, status=404)  # type: ignore[return-value]
+    if item == "taken":
+        raise Taken("by another")
+    if item == "free":
+        raise HttpError(402, "pay first")
+    return Response(Species(name="setosa", scores={}), headers={"location": "/orders/1"})
+
+
+@app.route("/nothing", status=204)
+def nothing(x: int) -> None:
+    return None
+
+
+@app.get("/labels")
+def labels(version: Literal["1", "2"] = "1") -> Response[list[str]]:
+    return Response(["rose"], etag=version)
+
+
+@app.route("/table")
+def table(rows: Annotated[int, Field(ge=0, le=10)]) -> Response[str]:
+    return Response("1,2\n" * rows, media_type="text/csv")
+
+
+@app.get("/source")
+def source() -> File:
+    return File(__file__)
 
 
 @op()

@@ -55,10 +55,22 @@ for path in ("/app/double", "/app/later"):
 
 
 STOPPED = """
-from penstock.testing import client
-with client(app) as http:
-    for path in ("/double", "/later"):
-        assert http.post(path, json={"x": 2}).json() == 4
+import threading
+loop = asyncio.new_event_loop()  # never closed
+threading.Thread(target=loop.run_forever, daemon=True).start()
+
+async def calls():
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://service") as http:
+        for path in ("/double", "/later"):
+            assert (await http.post(path, json={"x": 2})).json() == 4
+    await app.asgi.stop()
+
+async def starts():
+    await app.asgi.start()
+
+asyncio.run_coroutine_threadsafe(starts(), loop).result()
+asyncio.run_coroutine_threadsafe(calls(), loop).result()
 """
 
 
