@@ -412,6 +412,7 @@ class Signature:
     Attributes:
         request, response: the schemas of one request's body and its answer.
         has_body: whether a parameter is of the body.
+        only_body: whether all of them are: then ``request`` reads a request.
         parameters: those outside of the body; None if there are none.
         files: parameters, or members, whose values may be the bytes of files.
         raw: the member whose value is a body that is not JSON, msgpack or a form; None if such
@@ -463,6 +464,7 @@ class Signature:
                 for place, names in places.items()
             )
         self.has_body = bool(in_body)
+        self.only_body = self.has_body and self.parameters is None
         self.names = in_body
         kinds = [taken[name] for name in in_body]
         self.whole = len(kinds) == 1 and bool(models_of(kinds[0]))
@@ -609,12 +611,10 @@ class Signature:
             Undecodable: the body does not match its media type, or the type is unknown; or the
                 query is malformed.
         """
-        if self.parameters is None and self.has_body:
-            return self.request.read(body, kind, self.raw)
         if not self.has_body and not body:
             kind = media.JSON  # of nothing
         if self.parameters is None:
-            return self.request.read(body, kind)
+            return self.request.read(body, kind, self.raw)
         return self.parameters.read(feed, lambda: self.request.read(body, kind, self.raw))
 
     def accept(self, value: Feed) -> Any:
@@ -645,15 +645,13 @@ class Signature:
 
     def arguments(self, value: Any) -> dict[str, Any]:
         """Return the arguments of one call, from what ``read`` returned."""
-        if self.parameters is not None:
-            found, body = value
-            return {**found, **self._of_body(body)}
-        return self._of_body(value)
-
-    def _of_body(self, value: Any) -> dict[str, Any]:
+        outside = self.parameters is not None
+        body = value[1] if outside else value
         if self.whole:
-            return {self.names[0]: value}
-        return {name: getattr(value, member) for name, member in self._members.items()}
+            found = {self.names[0]: body}
+        else:
+            found = {name: getattr(body, member) for name, member in self._members.items()}
+        return {**value[0], **found} if outside else found
 
     def call(self, function: Callable[..., Any], values: Sequence[Any]) -> Any:
         """Call the function for these requests; exactly one if it is not batched.
