@@ -6,12 +6,17 @@ import runpy
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
 import penstock
+import penstock.client
+import penstock.testing
 from penstock.config.describe import json_schema
 from penstock.config.load import parse_override
 from penstock.config.schema import ServiceConfig, keys_of
@@ -37,6 +42,7 @@ README = ROOT / "README.md"
 DOCS = ROOT / "docs"
 PACKAGE = ROOT / "penstock"
 MARKDOWN = [path for path in tracked_files() if path.suffix == ".md"]
+NAVIGATION = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"]
 MODULES = [path for path in sorted(PACKAGE.rglob("*.py")) if not path.name.endswith("_pb2.py")]
 
 
@@ -332,6 +338,45 @@ def test_every_link_has_an_existing_file_and_heading(path: Path):
         if anchor:
             anchors = [anchor_of(heading) for heading in headings_of(target.read_text())]
             assert anchor in anchors, link
+
+
+# The site, which `make docs` builds
+
+
+def pages_of(entry: Any) -> Iterator[str]:
+    """The pages of an entry of the navigation, in order."""
+    if isinstance(entry, str):
+        yield entry
+    else:
+        for each in entry.values() if isinstance(entry, dict) else entry:
+            yield from pages_of(each)
+
+
+def test_every_document_has_one_place_in_the_navigation() -> None:
+    assert Counter(pages_of(NAVIGATION)) == Counter(map(from_root, MARKDOWN))
+
+
+def test_what_newcomers_learn_comes_before_references() -> None:
+    parts = [name for entry in NAVIGATION for name in entry]
+    assert parts == ["Start", "Learn", "Operate", "Reference", "Migrate", "Develop"]
+
+
+@pytest.mark.parametrize("page", MARKDOWN, ids=from_root)
+def test_links_are_to_files(page: Path) -> None:
+    paths = [link.partition("#")[0] for link in links_of(page.read_text())]
+    assert [path for path in paths if path and (page.parent / path).is_dir()] == []
+
+
+@pytest.mark.parametrize("module", [penstock, penstock.client, penstock.testing])
+def test_every_public_name_has_one_entry_in_the_reference(module: ModuleType) -> None:
+    entries = re.findall(
+        r"^::: (\S+)$",
+        "\n".join(page.read_text() for page in (DOCS / "reference").glob("*.md")),
+        re.MULTILINE,
+    )
+    assert all(entry.startswith("penstock.") for entry in entries)
+    found = Counter(each.rpartition(".")[2] for each in entries)
+    assert {name: found[name] for name in module.__all__} == dict.fromkeys(module.__all__, 1)
 
 
 def test_every_test_file_in_the_tests_page_exists() -> None:

@@ -1,67 +1,23 @@
-"""The site of the documents: every page has one place in it, and it loads nothing from elsewhere.
+"""The built site of the documents loads nothing from elsewhere, and its links hold.
 
-`make docs` builds it with links checked, and then runs the tests of what was built.
+`make docs` builds it with links checked, and then runs these tests; without it they are skipped.
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
-from collections import Counter
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 from urllib.parse import unquote
 
 import pytest
 
-import penstock
-import penstock.client
-import penstock.testing
-from tests.documents import ROOT, links_of, tracked_files
+from tests.documents import ROOT, tracked_files
 
 PROJECT = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]
 BUILT = ROOT / PROJECT["site_dir"]
 PAGES = {path.relative_to(ROOT).as_posix() for path in tracked_files() if path.suffix == ".md"}
-
-
-def pages_of(entry: Any) -> Iterator[str]:
-    """The pages of an entry of the navigation, in order."""
-    if isinstance(entry, str):
-        yield entry
-    else:
-        for each in entry.values() if isinstance(entry, dict) else entry:
-            yield from pages_of(each)
-
-
-def test_every_document_has_one_place_in_the_navigation() -> None:
-    assert Counter(pages_of(PROJECT["nav"])) == Counter(PAGES)
-
-
-def test_what_newcomers_learn_comes_before_references() -> None:
-    parts = [name for entry in PROJECT["nav"] for name in entry]
-    assert parts == ["Start", "Learn", "Operate", "Reference", "Migrate", "Develop"]
-
-
-@pytest.mark.parametrize("page", sorted(PAGES))
-def test_links_are_to_files(page: str) -> None:
-    folder = (ROOT / page).parent
-    paths = [link.partition("#")[0] for link in links_of((ROOT / page).read_text())]
-    assert [path for path in paths if path and (folder / path).is_dir()] == []
-
-
-@pytest.mark.parametrize("module", [penstock, penstock.client, penstock.testing])
-def test_every_public_name_has_one_entry_in_the_reference(module: ModuleType) -> None:
-    entries = re.findall(
-        r"^::: (\S+)$",
-        "\n".join(page.read_text() for page in (ROOT / "docs/reference").glob("*.md")),
-        re.MULTILINE,
-    )
-    assert all(entry.startswith("penstock.") for entry in entries)
-    found = Counter(each.rpartition(".")[2] for each in entries)
-    assert {name: found[name] for name in module.__all__} == dict.fromkeys(module.__all__, 1)
 
 
 class Read(HTMLParser):
