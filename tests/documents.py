@@ -20,6 +20,8 @@ RUNNABLE = (
     ROOT / "docs/model-server.md",
     ROOT / "docs/bench.md",
     ROOT / "docs/planning.md",
+    ROOT / "docs/recipes.md",
+    *sorted((ROOT / "docs/from").glob("*.md")),
 )
 """The documents whose examples are run."""
 
