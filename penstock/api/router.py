@@ -30,6 +30,7 @@ from penstock.api.grpc import Grpc, GrpcCall
 from penstock.api.hosts import Hosts
 from penstock.api.http import Http, HttpCall, failure, text_reply
 from penstock.api.path_pattern import PathPattern, segment_value
+from penstock.api.quotas import Quotas
 from penstock.door.baidu_std import BaiduStdExchange
 from penstock.door.exchange import Exchange, HttpReply, Limit, Receiver
 from penstock.errors import RequestError, StartupError, Undecodable
@@ -82,6 +83,7 @@ class Router:
         hosts: checks Host and Origin of HTTP requests; None accepts all.
         admission: admits callers; None admits all.
         cors: which pages of other websites may call; None: no page.
+        quotas: limits of each caller; None: there are none.
 
     Raises:
         StartupError: two routes are the same.
@@ -98,8 +100,11 @@ class Router:
         hosts: Hosts | None = None,
         admission: Admission | None = None,
         cors: Cors | None = None,
+        quotas: Quotas | None = None,
     ) -> None:
         self._admission = admission
+        self._quotas = quotas
+        self._asks = admission is not None or quotas is not None
         self._cors = cors
         self._sections: list[Section] = []
         self._hosts = hosts
@@ -198,9 +203,7 @@ class Router:
             except _Refused as refused:
                 _send(exchange, refused.reply)
                 return None
-        if call is None or (
-            (exchange.over_limit or self._admission is not None) and not self._admit(call)
-        ):
+        if call is None or ((exchange.over_limit or self._asks) and not self._admit(call)):
             return None
         return call.begin()
 
@@ -251,9 +254,12 @@ class Router:
             exchange.count_refusal(Limit.CALLS)
             call.refuse_beyond_limit()
             return False
-        if self._admission is not None:
+        if self._asks:
             try:
-                exchange.caller = self._admission.admit(route, exchange)
+                if self._admission is not None:
+                    exchange.caller = self._admission.admit(route, exchange)
+                if self._quotas is not None:
+                    self._quotas.admit(route, exchange)
             except RequestError as error:
                 exchange.count_refusal(Limit.CALLER)
                 route.failed(call, error)  # type: ignore[arg-type]  # both of one protocol

@@ -76,6 +76,13 @@ def contradictions(config: ServiceConfig) -> list[Problem]:
         problems.append(Problem(path=path, text=text, involves=(("door", "tls", "certificate"),)))
     problems += _of_cors(config.cors)
     problems += _of_priority(config.priority)
+    for name, quota in config.quotas.items():
+        if quota.rate is None and quota.concurrency is None:
+            text = "needs rate or concurrency: it limits nothing"
+            problems.append(Problem(path=("quotas", name), text=text))
+        elif quota.burst is not None and quota.rate is None:
+            path = ("quotas", name, "burst")
+            problems.append(Problem(path=path, text="needs rate: burst is a part of it"))
     for name, op in config.op.items():
         local, path = op.local_service_conf, ("op", name, "local_service_conf")
         if local.device_type in NEEDS_CARD and not local.device_ids:

@@ -540,6 +540,42 @@ class PriorityConfig(Section):
     )
 
 
+def _quota_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name):
+        raise ValueError("must be a name of letters, digits, dots, dashes and underscores")
+    return name
+
+
+class QuotaConfig(Section):
+    """``quotas.<name>``: what each caller may do."""
+
+    rate: Annotated[float, Field(gt=0, le=1e6)] | None = Field(
+        default=None,
+        description="Requests a second of each caller; further ones get HTTP 429 with"
+        " `Retry-After`, and gRPC RESOURCE_EXHAUSTED.",
+    )
+    burst: Count | None = Field(
+        default=None,
+        description="Requests that a caller may send at once after a pause. By default those of a"
+        " second, and at least one.",
+    )
+    concurrency: Count | None = Field(
+        default=None, description="Open requests of each caller; further ones get the same answers."
+    )
+    callers: Names = Field(
+        default=(), description="Names of the callers to which it applies. By default all."
+    )
+    scopes: Names = Field(
+        default=(),
+        description="Scopes of the callers to which it applies, besides `callers`. By default all.",
+    )
+    routes: Names = Field(
+        default=(),
+        description="Paths of the routes as in `/docs`, and of gRPC methods, to which it applies."
+        " By default all but probes and pages for operators.",
+    )
+
+
 class UiConfig(Section):
     """``ui``: the live page."""
 
@@ -1087,6 +1123,9 @@ class ServiceConfig(Section):
     )
     priority: PriorityConfig = Field(
         default=PriorityConfig(), description="Which requests go first; see limits.md."
+    )
+    quotas: dict[Annotated[str, AfterValidator(_quota_name)], QuotaConfig] = Field(
+        default={}, description="Name of a quota: what each caller may do; see limits.md."
     )
     docs: bool = Field(
         default=True,

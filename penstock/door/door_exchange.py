@@ -55,7 +55,7 @@ class DoorExchange(Exchange):
         self.body_deadline = inf if whole is not None else shared.sweeper.now + shared.body_time
         self.deadline = inf
         self.receiver = self.on_gone = self.on_writable = self.state = self.record = None
-        self.caller = None
+        self.caller = self.on_over = None
         self.added = ()
         self.over = self.started = self.paused = False
 
@@ -149,6 +149,9 @@ class DoorExchange(Exchange):
         self.receiver = self.on_gone = self.on_writable = self.state = None
         if self.taken:
             self.release()
+        if self.on_over is not None:
+            guarded(self.on_over)
+            self.on_over = None
         notify = shared.instruments.exchange_ended
         if notify is not None:
             notify(self, self.status, monotonic())

@@ -117,6 +117,7 @@ class Exchange(Reservation, ABC):
         over_limit: more requests are open than the door allows: refuse all but probes.
         on_gone: set by the application; called once when the client disconnects, or is cut off by a
             limit, before the answer is complete. Later output is dropped without an error.
+        on_over: called once when the answer is complete or the client has disconnected.
         body_deadline: monotonic time at which the rest of the body is late; arriving bytes extend
             it. Infinity for callers that may be silent between messages.
         deadline: set by an application when it begins, if the caller has given a timeout: at this
@@ -137,6 +138,7 @@ class Exchange(Reservation, ABC):
         "deadline",
         "head",
         "on_gone",
+        "on_over",
         "on_writable",
         "over",
         "over_limit",
@@ -156,6 +158,7 @@ class Exchange(Reservation, ABC):
         self.body_deadline = inf
         self.deadline = inf
         self.on_gone: Callable[[], object] | None = None
+        self.on_over: Callable[[], object] | None = None
         self.on_writable: Callable[[], object] | None = None
         self.state: Any = None
         self.over = False

@@ -291,6 +291,9 @@ class _AsgiExchange(Exchange):
             self.messages.put_nowait(None)
         if self.taken:
             self.release()
+        on_over, self.on_over = self.on_over, None
+        if on_over is not None:
+            on_over()
 
     def sent(self, message: Message) -> None:
         """The server has accepted a message."""

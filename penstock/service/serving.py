@@ -43,9 +43,10 @@ from penstock.api.paddle import SERVICE, PaddleApplication
 from penstock.api.pipeline import PipelineProtocol
 from penstock.api.plain import PlainApplication
 from penstock.api.priorities import Priorities
+from penstock.api.quotas import Quota, Quotas
 from penstock.api.reflection import ReflectionApplication
 from penstock.api.router import Router
-from penstock.config.schema import PriorityConfig
+from penstock.config.schema import PriorityConfig, QuotaConfig
 from penstock.engine.graph import ServedGraph
 from penstock.errors import StartupError
 from penstock.executors.remote import passed_on
@@ -255,6 +256,7 @@ class Serving:
             hosts=hosts,
             admission=found.admission,
             cors=cors_of(config),
+            quotas=_quotas_of(config.quotas),
         )
 
     def _typed(self) -> dict[str, TypedTensors | str]:
@@ -301,6 +303,22 @@ class Serving:
                 await instrument.engine_ended()
         except Exception as error:  # noqa: BLE001 - other people's code
             self.engine.instruments.drop(instrument, error)
+
+
+def _quotas_of(configs: Mapping[str, QuotaConfig]) -> Quotas | None:
+    quotas = [
+        Quota(
+            name=name,
+            rate=each.rate,
+            burst=each.burst,
+            concurrency=each.concurrency,
+            callers=frozenset(each.callers),
+            scopes=frozenset(each.scopes),
+            routes=frozenset(each.routes),
+        )
+        for name, each in configs.items()
+    ]
+    return Quotas(quotas) if quotas else None
 
 
 def _priorities_of(config: PriorityConfig) -> Priorities:

@@ -51,6 +51,8 @@ LOCAL = "op.a.local_service_conf"
         ({"admin_host": "::1"}, "admin_host: needs admin_port"),
         ({"admin_port": 9000, "rpc_port": 9000}, "admin_port: is 9000, and rpc_port is the same"),
         ({"cors": {"max_age": 1}}, "cors.max_age: needs cors.origins"),
+        ({"quotas": {"free": {}}}, "quotas.free: needs rate or concurrency"),
+        ({"quotas": {"free": {"burst": 1, "concurrency": 1}}}, "quotas.free.burst: needs rate"),
         ({"priority": {"header": True}}, "priority.header: needs priority.levels"),
         (
             {"priority": {"levels": 2, "callers": {"ann": 3}}},

@@ -42,6 +42,7 @@ SERVICE = [
     ("strict", True, True, "yes", NO_RANGE),
     ("cors", {}, CorsConfig(), ["*"], NO_RANGE),
     ("priority", {}, PriorityConfig(), 2, NO_RANGE),
+    ("quotas", {}, {}, [], NO_RANGE),
     ("service", "ocr.py:OcrService", "ocr.py:OcrService", ["a.py:B"], "OcrService"),
     ("name", "uci", "uci", 7, "a/b"),
     ("worker_num", 4, 4, True, 0),
