@@ -491,12 +491,16 @@ class Engine:
         if self._draining or submission.deadline <= now or graph is None:
             return
         level = submission.level
-        for stage in graph.bounded:
-            while stage.batcher.full:
-                if not self._shed(level, [stage]):
-                    return
-        while self._open >= self.capacity and self._shed(level, self.stages, self._lanes):
-            pass
+        while True:  # what has waited outside may take a place in a queue meanwhile
+            full = next((stage for stage in graph.bounded if stage.batcher.full), None)
+            if full is not None:
+                found = self._shed(level, [full])
+            elif self._open >= self.capacity:
+                found = self._shed(level, self.stages, self._lanes)
+            else:
+                return
+            if not found:
+                return
 
     def _shed(
         self, level: int, stages: Sequence[Stage], lanes: Sequence[dict[Submission, None]] = ()
