@@ -758,6 +758,35 @@ def plan(
 
 
 @app.command()
+def key(
+    name: Annotated[str, typer.Argument(help="The caller's name, for logs and traces.")],
+    scope: Annotated[
+        list[str] | None, typer.Option(help="What the key is for, such as admin. Repeatable.")
+    ] = None,
+    to: Annotated[
+        Path | None, typer.Option(help="Append the line to this file, instead of printing it.")
+    ] = None,
+) -> None:
+    """Make an API key: print it once, and its line for the file of security.keys."""
+    from penstock.security.keys import line_of, new_key
+
+    made = new_key()
+    try:
+        line = line_of(name, made, scope or ())
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    if to is None:
+        typer.echo(f"key   {made}\nline  {line}")
+        return
+    # Only its owner may read it; the digests are not secret, the callers' names may be.
+    with os.fdopen(os.open(to, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "a+") as file:
+        file.seek(max(0, file.tell() - 1))
+        ended = file.read() in ("", "\n")
+        file.write(("" if ended else "\n") + line + "\n")
+    typer.echo(made)
+
+
+@app.command()
 def version() -> None:
     """Print the version."""
     typer.echo(f"penstock {VERSION}")

@@ -150,6 +150,7 @@ class LivePage:
             refusal=refusal,
             always=True,
             admin=True,
+            open=html or self._access.has_token,
             summary=summary,
             description="For callers on the same machine, or with the token of `ui.token`.",
             group=_GROUP,

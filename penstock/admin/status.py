@@ -153,10 +153,16 @@ def _shown(loaded: Report) -> Report:
 
 
 class StatusPage:
-    """``GET /status``. An application; see ``penstock.service.blueprint``."""
+    """``GET /status``. An application; see ``penstock.service.blueprint``.
 
-    def __init__(self, engines: AllEngines) -> None:
+    Args:
+        engines: those of the service.
+        admitted: whether only operators reach it; else callers must be on this machine.
+    """
+
+    def __init__(self, engines: AllEngines, *, admitted: bool = False) -> None:
         self._engines = engines
+        self._admitted = admitted
 
     def routes(self) -> Iterator[Http]:
         """Its routes."""
@@ -180,7 +186,7 @@ class StatusPage:
         )
 
     def _answer(self, call: HttpCall, body: bytes) -> None:
-        if is_local(call, "the status"):
+        if self._admitted or is_local(call, "the status"):
             call.aside(self._give(call))
 
     async def _give(self, call: HttpCall) -> None:

@@ -71,10 +71,20 @@ class Access:
         key: the configuration key of the token.
         token: the token; None allows callers on this machine.
         tls: whether the port uses TLS.
+        admitted: whether only operators reach it, if it has no token.
     """
 
-    def __init__(self, what: str, key: str, token: str | None, *, tls: bool = False) -> None:
+    def __init__(
+        self,
+        what: str,
+        key: str,
+        token: str | None,
+        *,
+        tls: bool = False,
+        admitted: bool = False,
+    ) -> None:
         self._what = what
+        self._admitted = admitted
         self._key = key
         self._token = None if token is None else token.encode()
         # The cookie is not the token; its name differs between the services of one host.
@@ -96,7 +106,7 @@ class Access:
             head: of its request.
         """
         if self._token is None:
-            return self._not_local(peer, head)
+            return None if self._admitted else self._not_local(peer, head)
         if self._has_bearer(head) or self._has_cookie(head):
             return None
         return Denial(401, "unauthorized", f"{self._what} needs the token that {self._key} sets")

@@ -152,6 +152,8 @@ class BaiduStd:
     """
 
     always: ClassVar[bool] = False
+    admin: ClassVar[bool] = False
+    open: ClassVar[bool] = False
     service: str
     method: str
     whole: Callable[[BaiduStdCall, bytes], None]

@@ -95,8 +95,8 @@ class HealthApplication:
         return [
             _probe("/livez", self._live, "Whether the process is alive."),
             _probe("/readyz", self._ready, "Whether requests are accepted."),
-            Grpc(f"/{messages.HEALTH}/Check", self._check, always=True),
-            Grpc(f"/{messages.HEALTH}/Watch", stream=self._watch, always=True),
+            Grpc(f"/{messages.HEALTH}/Check", self._check, always=True, open=True),
+            Grpc(f"/{messages.HEALTH}/Watch", stream=self._watch, always=True, open=True),
         ]
 
     def _live(self, call: HttpCall, _body: bytes) -> None:
@@ -151,6 +151,7 @@ def _probe(path: str, handler: Whole, summary: str) -> Http:
         failed=failed,
         refusal=refusal,
         always=True,
+        open=True,
         summary=summary,
         group="Operation",
         answers={**errors(415), 200: Answer(text="Yes.", contents=text), 503: no},

@@ -110,10 +110,10 @@ class OpenInferenceApplication:
         for path in ("/v2", "/v2/"):
             yield self._get(path, self._server, "The metadata of this server.", SERVER)
         yield self._get(
-            "/v2/health/live", self._live, "Whether the process is alive.", TRUTH, always=True
+            "/v2/health/live", self._live, "Whether the process is alive.", TRUTH, probe=True
         )
         yield self._get(
-            "/v2/health/ready", self._ready, "Whether requests are accepted.", TRUTH, always=True
+            "/v2/health/ready", self._ready, "Whether requests are accepted.", TRUTH, probe=True
         )
         yield self._get(
             "/v2/models/stats", self._all_stats, "The statistics of every model.", STATISTICS
@@ -198,7 +198,7 @@ class OpenInferenceApplication:
         return True
 
     def _get(
-        self, path: str, handler: Whole, summary: str, schema: Contents, *, always: bool = False
+        self, path: str, handler: Whole, summary: str, schema: Contents, *, probe: bool = False
     ) -> Http:
         """A route of the whole server; described if there may be a model."""
         route = Http(
@@ -210,7 +210,8 @@ class OpenInferenceApplication:
             summary=summary,
             group=GROUP,
             answers=answers(schema),
-            always=always,
+            always=probe,
+            open=probe,
         )
 
         def listed() -> list[Http]:

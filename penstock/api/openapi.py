@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -50,11 +51,20 @@ class OpenApiApplication:
     Args:
         routes: of all other applications.
         title: the service's name.
+        schemes: how callers say who they are; empty if the service does not ask.
+        open_paths: patterns of routes whose callers need not.
     """
 
-    def __init__(self, routes: Iterable[Http | Grpc | BaiduStd], title: str) -> None:
+    def __init__(
+        self,
+        routes: Iterable[Http | Grpc | BaiduStd],
+        title: str,
+        schemes: Mapping[str, Any] | None = None,
+        open_paths: Collection[str] = (),
+    ) -> None:
         described = [each for each in routes if isinstance(each, Http)]
-        self._document = to_json(document([*described, *self.routes()], title), inf_nan_mode="null")
+        made = document([*described, *self.routes()], title, schemes or {}, open_paths)
+        self._document = to_json(made, inf_nan_mode="null")
         self._page, self._page_headers = page("docs/page.html")
 
     def routes(self) -> Iterator[Http]:
@@ -78,6 +88,7 @@ class OpenApiApplication:
             self._give_page,
             failed=failed,
             refusal=refusal,
+            open=True,
             summary="A page for people, on which routes can be tried.",
             group=_OPERATION,
             answers={
@@ -99,23 +110,49 @@ _DOCUMENT_HEADERS: Final[Headers] = (
 )
 
 
-def document(routes: Sequence[Http], title: str) -> dict[str, Any]:
-    """The OpenAPI document of routes."""
+BEARER: Final = {"bearer": {"type": "http", "scheme": "bearer"}}
+API_KEY: Final = {"key": {"type": "apiKey", "in": "header", "name": "X-API-Key"}}
+CERTIFICATE: Final = {"certificate": {"type": "mutualTLS"}}
+REFUSALS: Final = {
+    "401": {"description": "No valid key, token or certificate."},
+    "403": {"description": "The caller has not the scope that this needs."},
+    "429": {"description": "Too many failed attempts, or the service is at capacity."},
+}
+"""Answers that are possible where a service asks who calls."""
+
+
+def document(
+    routes: Sequence[Http],
+    title: str,
+    schemes: Mapping[str, Any] = MappingProxyType({}),
+    open_paths: Collection[str] = (),
+) -> dict[str, Any]:
+    """The OpenAPI document of routes; see ``OpenApiApplication``."""
     parts = _Components()
     listed = _listed(routes)
     paths: dict[str, dict[str, Any]] = {}
     for route in listed:
+        found = _operation(route, parts)
+        if schemes and (route.open or route.pattern in open_paths):
+            found["security"] = []
+        elif schemes:
+            found["responses"] = dict(sorted({**REFUSALS, **found["responses"]}.items()))
         template = quote(PathPattern(route.pattern).template, safe=_UNQUOTED)
         # Of two with other converters, OpenAPI can have one.
-        paths.setdefault(template, {}).setdefault(route.method.lower(), _operation(route, parts))
+        paths.setdefault(template, {}).setdefault(route.method.lower(), found)
     groups = dict.fromkeys(route.group for route in listed if route.group)
+    components = {"schemas": parts.schemas, "responses": parts.responses}
+    if schemes:
+        components["securitySchemes"] = dict(schemes)
+    asked: dict[str, Any] = {"security": [{name: []} for name in schemes]} if schemes else {}
     return {
         "openapi": "3.1.0",
         "info": {"title": title, "version": "1", "description": _DESCRIPTION},
         "servers": [{"url": "."}],  # relative to the document, for mounted services
         "tags": [{"name": each} for each in groups],
         "paths": paths,
-        "components": {"schemas": parts.schemas, "responses": parts.responses},
+        **asked,
+        "components": components,
     }
 
 

@@ -77,6 +77,7 @@ class Described:
         examples: request bodies as plain values, each with its expected answer or None.
         always: answered even beyond the door's limit of open requests; for probes.
         admin: for operators of the service: not for pages of other websites.
+        open: also for unknown callers, in a service that asks who calls.
     """
 
     summary: str = ""
@@ -90,3 +91,4 @@ class Described:
     examples: Sequence[tuple[Any, Any]] = ()
     always: bool = False
     admin: bool = False
+    open: bool = False

@@ -37,7 +37,15 @@ from penstock.errors import RequestError, StartupError, Undecodable
 from penstock.protocols import grpc
 from penstock.protocols.grpc import GrpcError, parse_timeout
 from penstock.protocols.heads import HTTP_2, RequestHead
-from penstock.protocols.status import GRPC_OF_HTTP, BrpcCode, GrpcCode
+from penstock.protocols.status import (
+    GRPC_OF_HTTP,
+    BrpcCode,
+    GrpcCode,
+    brpc_code_of,
+    reply_fields,
+    reply_metadata,
+    status_of,
+)
 
 _GRPC = b"application/grpc"
 _MOST_REMEMBERED = 1024
@@ -84,6 +92,8 @@ class Router:
         admission: admits callers; None admits all.
         cors: which pages of other websites may call; None: no page.
         quotas: limits of each caller; None: there are none.
+        authenticate: raises RequestError for an unknown caller of a request without a route, who is
+            not told which routes exist; None answers all.
 
     Raises:
         StartupError: two routes are the same.
@@ -101,11 +111,13 @@ class Router:
         admission: Admission | None = None,
         cors: Cors | None = None,
         quotas: Quotas | None = None,
+        authenticate: Callable[[Exchange], object] | None = None,
     ) -> None:
         self._admission = admission
         self._quotas = quotas
         self._asks = admission is not None or quotas is not None
         self._cors = cors
+        self._authenticate = authenticate
         self._sections: list[Section] = []
         self._hosts = hosts
         self._not_found = not_found
@@ -185,6 +197,8 @@ class Router:
                 route, values = target.http[head.method]
             except KeyError:
                 assert target is not None
+                if self._is_unknown(exchange):
+                    return None
                 _send(exchange, self._not_served(head, target))
                 return None
             except _Refused as refused:
@@ -198,14 +212,41 @@ class Router:
                     exchange, self._shared, route, values, _client_timeout(head.fields), encoding
                 )
             except RequestError as error:
+                if not route.open and self._is_unknown(exchange):
+                    return None
                 route.failed(HttpCall(exchange, self._shared, route, values), error)
                 return None
             except _Refused as refused:
-                _send(exchange, refused.reply)
+                if route.open or not self._is_unknown(exchange):
+                    _send(exchange, refused.reply)
                 return None
         if call is None or ((exchange.over_limit or self._asks) and not self._admit(call)):
             return None
         return call.begin()
+
+    def _is_unknown(self, exchange: Exchange) -> bool:
+        """Whether a request without a route is of an unknown caller; refuses it."""
+        if self._authenticate is None:
+            return False
+        try:
+            self._authenticate(exchange)
+        except RequestError as error:
+            exchange.count_refusal(Limit.CALLER)
+            if isinstance(exchange, BaiduStdExchange):
+                exchange.fail_call(brpc_code_of(error), str(error))
+            elif is_grpc(exchange.head):
+                status = status_of(error).grpc
+                exchange.count_error(status.name)
+                trailers = grpc.trailers(status, str(error), reply_metadata(error))
+                exchange.reply(200, (*grpc.HEAD, *trailers))
+            else:
+                status_code = status_of(error).http
+                made = self._refusal_below(exchange.head.path)(status_code, str(error))
+                fields = [each for each in made.headers if each[0] != b"retry-after"]
+                headers = (*fields, *reply_fields(error, status_code))
+                _send(exchange, made._replace(headers=headers, close=False))
+            return True
+        return False
 
     def failure(self, head: RequestHead | None, status: int, text: str) -> HttpReply:
         """The door's own answer, in the format of the request's route; see ``Door``."""
@@ -271,6 +312,8 @@ class Router:
     ) -> GrpcCall | None:
         try:
             timeout, encoding = grpc.check_request(head)
+            if method is None and self._is_unknown(exchange):
+                return None
             if method is None:
                 raise GrpcError(GrpcCode.UNIMPLEMENTED, "no such method")
         except GrpcError as refusal:
@@ -284,6 +327,8 @@ class Router:
         called = exchange.meta.call
         assert called is not None, "the door begins no exchange without it"
         methods = self._services.get(called.service)
+        if (methods is None or called.method not in methods) and self._is_unknown(exchange):
+            return None
         if methods is None:
             exchange.fail_call(BrpcCode.ENOSERVICE, f"there is no service {called.service[:200]!r}")
             return None

@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
+from urllib.parse import urlsplit
 
 from penstock.config.problems import KeyPath, Problem
-from penstock.config.schema import CorsConfig, OpConfig, PriorityConfig, ServiceConfig
+from penstock.config.schema import (
+    CorsConfig,
+    OpConfig,
+    PriorityConfig,
+    SecurityConfig,
+    ServiceConfig,
+)
 from penstock.errors import ConfigError
 
 HARDWARE = {3: "ARM CPU", 4: "Kunlun XPU", 5: "Ascend 310", 6: "Ascend 910"}
@@ -39,12 +46,38 @@ MOST_ENGINES = 1024
 NEEDS_CARD = {1: "GPU", 2: "GPU with TensorRT"}
 
 
+def _security(config: ServiceConfig) -> Iterator[Problem]:
+    security, at = config.security, ("security",)
+    if not security.enabled and security != SecurityConfig():
+        text = "admits everybody: set keys, keys_env, jwt or certificates"
+        yield Problem(path=at, text=text)
+    if security.jwt is not None and not is_safe_place(security.jwt.keys):
+        text = "must be a file, https, or http on this machine: keys could be replaced on the way"
+        yield Problem(path=(*at, "jwt", "keys"), text=text)
+    if security.certificates and config.door.tls.client_ca is None:
+        text = "needs door.tls.client_ca, the authorities of client certificates"
+        yield Problem(path=(*at, "certificates"), text=text)
+    if config.door.tls.client_ca is not None and config.door.tls.certificate is None:
+        text = "needs door.tls.certificate: without it the ports use no TLS"
+        yield Problem(path=("door", "tls", "client_ca"), text=text)
+
+
+def is_safe_place(place: str) -> bool:
+    """Whether keys may be read there: a file, ``https``, or ``http`` on this machine."""
+    if "://" not in place:
+        return True
+    parts = urlsplit(place)
+    local = parts.hostname in ("localhost", "127.0.0.1", "::1")
+    return parts.scheme == "https" or (parts.scheme == "http" and local)
+
+
 def contradictions(config: ServiceConfig) -> list[Problem]:
     """All contradictions, each with its keys in ``path`` and ``involves``."""
     problems = []
     if config.rpc_port is None and config.http_port is None:
         text = "set rpc_port or http_port: the service has no port"
         problems.append(Problem(path=(), text=text, involves=(("rpc_port",), ("http_port",))))
+    problems += _security(config)
     metrics = config.dag.prometheus_port if config.dag.enable_prometheus else None
     for key in ("http_port", "rpc_port"):
         if metrics and metrics == getattr(config, key):

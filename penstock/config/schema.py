@@ -33,6 +33,7 @@ from penstock.client.endpoints import parse_endpoints
 from penstock.errors import ConfigError
 from penstock.executors.kinds import kind_named
 from penstock.executors.probing import PROBE_SECONDS
+from penstock.security.tokens import Algorithm
 
 MAX_INT32 = (1 << 31) - 1
 """Upper bound of counts and milliseconds: what the original's 32-bit fields could hold."""
@@ -374,7 +375,7 @@ class DagConfig(Section):
 class TlsConfig(Section):
     """``door.tls``: certificates. Both ports use TLS if it is set."""
 
-    never_blank = frozenset({"certificate", "key"})
+    never_blank = frozenset({"certificate", "key", "client_ca"})
 
     certificate: Text | None = Field(
         default=None,
@@ -384,6 +385,74 @@ class TlsConfig(Section):
         default=None,
         description="PEM file of the private key; by default the certificate's file contains both.",
     )
+    client_ca: Text | None = Field(
+        default=None,
+        description="PEM file of the authorities of client certificates. A client may send one;"
+        " an invalid one ends the handshake. `security.certificates` says who they are.",
+    )
+
+
+class JwtConfig(Section):
+    """``security.jwt``: JSON Web Tokens of one issuer."""
+
+    issuer: Text = Field(description="The claim `iss` of its tokens.")
+    audience: Names = Field(
+        min_length=1, description="The claim `aud` must contain one of these: names of the service."
+    )
+    keys: Text = Field(
+        description="The issuer's public keys, a JSON Web Key Set: a URL (`https`; `http` only on"
+        " this machine), or a file. Read again every `refresh` seconds, and when a token names an"
+        " unknown key, at most every 30 seconds.",
+    )
+    algorithms: tuple[Algorithm, ...] = Field(
+        default=("RS256", "ES256"),
+        min_length=1,
+        strict=False,
+        description="Algorithms of signatures that are accepted; only those with a public key.",
+    )
+    leeway: Pause = Field(default=30.0, description="Seconds by which clocks may differ.")
+    refresh: Seconds = Field(default=300.0, description="Seconds after which keys are read again.")
+    name: Text = Field(default="sub", description="The claim with the caller's name.")
+
+
+class SecurityConfig(Section):
+    """``security``: who may call."""
+
+    keys: Text | None = Field(
+        default=None,
+        description="File of API keys: their names, digests and scopes, as `penstock key` prints"
+        " them. Read again when it changes.",
+    )
+    keys_env: Text | None = Field(
+        default=None, description="Name of an environment variable with the same lines."
+    )
+    jwt: JwtConfig | None = Field(default=None, description="JSON Web Tokens.")
+    certificates: dict[str, Names] = Field(
+        default={},
+        description="Client certificates (`door.tls.client_ca`): scopes by a name in the"
+        " certificate; `*` for all other certificates of that authority.",
+    )
+    scopes: dict[str, Text] = Field(
+        default={},
+        description="The scope that a route, gRPC method or graph needs, by its path as the route"
+        " has it, or its name.",
+    )
+    admin_scope: Text = Field(
+        default="admin",
+        description="The scope that status, metrics, live page, traces and detailed health need.",
+    )
+    open: Names = Field(
+        default=(),
+        description="Paths of routes that need no key, as the routes have them. Probes need none.",
+    )
+    failures_per_minute: Count = Field(
+        default=60, description="Failed attempts of one address; further ones get 429."
+    )
+
+    @property
+    def enabled(self) -> bool:
+        """Whether callers must say who they are."""
+        return bool(self.keys or self.keys_env or self.jwt or self.certificates)
 
 
 class DoorConfig(Section):
@@ -1126,6 +1195,9 @@ class ServiceConfig(Section):
     )
     quotas: dict[Annotated[str, AfterValidator(_quota_name)], QuotaConfig] = Field(
         default={}, description="Name of a quota: what each caller may do; see limits.md."
+    )
+    security: SecurityConfig = Field(
+        default=SecurityConfig(), description="Who may call; see security.md."
     )
     docs: bool = Field(
         default=True,

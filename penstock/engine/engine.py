@@ -131,6 +131,8 @@ class Engine:
         versions: changes the versions of its graphs; None if they cannot change.
         level_of: the priority level of a request, 0 for the highest; raises RequestError if the
             request names none that it may have. None: all have the highest.
+        permit: raises PermissionDenied for a request whose caller may not use its graph; None
+            permits all.
     """
 
     def __init__(
@@ -149,6 +151,7 @@ class Engine:
         self.removed: set[tuple[str | None, str]] = set()
         self.versions: Versions | None = None
         self.level_of: Callable[[Submission], int] | None = None
+        self.permit: Callable[[Submission], None] | None = None
         self.names: dict[str, ServedGraph] = {}
         self._unnamed: ServedGraph | None = None
         self._for_no_name: ServedGraph | None = None
@@ -332,6 +335,7 @@ class Engine:
             or self._open >= self.capacity
             or submission.deadline <= now
             or graph.guarded
+            or self.permit is not None
         ):
             self._refuse(submission, now)
             if submission.over:  # the end of a request of a lower level has ended this one as well
@@ -464,6 +468,12 @@ class Engine:
 
     def _refuse(self, submission: Submission, now: float) -> None:
         """Raise the reason of a refusal, if any."""
+        if self.permit is not None:  # before others make room for it
+            try:
+                self.permit(submission)
+            except RequestError as error:
+                self._count_refusal(submission, error, now)
+                raise
         if self._lanes:
             self._make_room(submission, now)
         refusal = self._refusal(submission, now)

@@ -156,10 +156,12 @@ def tls_of(config: ServiceConfig) -> Certificates | None:
     # Absolute: they are read again, and a script may leave the folder.
     certificate = os.path.abspath(tls.certificate)
     key = os.path.abspath(tls.key or tls.certificate)
-    return Certificates([certificate, key], partial(_tls_context, certificate, key))
+    clients = tls.client_ca and os.path.abspath(tls.client_ca)
+    files = [certificate, key, *([clients] if clients else [])]
+    return Certificates(files, partial(_tls_context, certificate, key, clients))
 
 
-def _tls_context(certificate: str, key: str) -> ssl.SSLContext:
+def _tls_context(certificate: str, key: str, clients: str | None) -> ssl.SSLContext:
     for path in (certificate, key):  # OpenSSL's errors do not name the file
         try:
             Path(path).read_bytes()
@@ -177,4 +179,11 @@ def _tls_context(certificate: str, key: str) -> ssl.SSLContext:
         if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
             why = f"the private key in {key} does not belong to the certificate in {certificate}"
         raise StartupError(f"door.tls: {why} ({error})") from error
+    if clients is not None:
+        try:
+            context.load_verify_locations(clients)
+        except (OSError, ssl.SSLError) as error:
+            text = f"door.tls: {clients} is no PEM file of certificates ({error})"
+            raise StartupError(text) from error
+        context.verify_mode = ssl.CERT_OPTIONAL
     return context

@@ -58,6 +58,7 @@ from penstock.observe.timeline import Timeline
 from penstock.protocols.pb import pipeline_service_pb2
 from penstock.service.blueprint import Deployment
 from penstock.service.build import LoadedDeployment, LoadedGraph
+from penstock.service.credentials import Credentials, admission_of, schemes_of
 from penstock.service.daemon_pool import DaemonPool
 from penstock.service.door import cors_of
 from penstock.service.instruments import profile_text
@@ -115,6 +116,8 @@ class Serving:
         self._recorder = recorder = Recorder(deployment.engine_id.index, counters)
         if config.log_requests:
             recorder.listen(log_request)
+        security = config.security
+        self._credentials = Credentials(security) if security.enabled else None
         self._spans = spans = _span_writer(deployment)
         if spans is not None:
             recorder.listen(spans)
@@ -181,6 +184,8 @@ class Serving:
             if isinstance(each, Lifespan):
                 await each.start()
                 self._alive.append(each)
+        if self._credentials is not None:
+            self._credentials.start()
         self._examples = Examples(self.engine, self._added)
         for graph in self.engine.graphs:
             await self._examples.warm_up(graph)
@@ -199,6 +204,7 @@ class Serving:
             StartupError: two routes are the same, or two applications admit callers.
         """
         config, engine, health = self.config, self.engine, self._health
+        security = config.security
         protocol = PipelineProtocol(
             engine,
             strict_status=config.strict_status,
@@ -215,15 +221,22 @@ class Serving:
             OpenInferenceApplication(engine, health, found, self._typed()),
             HealthApplication(health, [SERVICE]),
             ReflectionApplication([file], found),
-            StatusPage(self.engines),
-            TracePage(self.engines),
+            StatusPage(self.engines, admitted=security.enabled),
+            TracePage(self.engines, admitted=security.enabled),
             self._examples,
             *self._added,
         ]
+        if self._credentials is not None:
+            admission = admission_of(config.security, self._credentials)
+            engine.permit = admission.permit if config.security.scopes else None
+            applications.append(admission)
         if config.metrics:
             applications.append(self.metrics)
         if config.ui.enabled:
-            access = Access("the live page", "ui.token", config.ui.token, tls=tls)
+            access = Access(
+                "the live page", "ui.token", config.ui.token, tls=tls,
+                admitted=security.enabled,
+            )  # fmt: skip
             applications.append(LivePage(self.engines, access, sends=admin is None))
         for each in applications:
             found.add(each)
@@ -231,7 +244,9 @@ class Serving:
         if config.docs:
             titles = [each.app for each in self._deployment.graphs]
             titles += [graph.name for graph in engine.graphs]
-            found.add(OpenApiApplication(found.routes, next(filter(None, titles), "penstock")))
+            schemes = schemes_of(security)
+            title = next(filter(None, titles), "penstock")
+            found.add(OpenApiApplication(found.routes, title, schemes, security.open))
         self.admits = found.admission is not None
         declared = found.declared
         if admin is not None:
@@ -244,6 +259,7 @@ class Serving:
                 refusal=refusal,
                 hosts=hosts,
                 admission=found.admission,
+                authenticate=found.authenticate,
             )
             pages = [each for each in moved if isinstance(each, Http)]
             declared = [*declared, *admin.redirected(pages, found.not_found)]
@@ -257,6 +273,7 @@ class Serving:
             admission=found.admission,
             cors=cors_of(config),
             quotas=_quotas_of(config.quotas),
+            authenticate=found.authenticate,
         )
 
     def _typed(self) -> dict[str, TypedTensors | str]:
@@ -286,6 +303,8 @@ class Serving:
 
     async def close(self) -> None:
         """End the threads and the instruments; the workers end with the graphs."""
+        if self._credentials is not None:
+            self._credentials.close()
         await self.versions.close()
         while self._alive:
             await self._alive.pop().stop()

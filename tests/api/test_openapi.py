@@ -23,7 +23,7 @@ from penstock.api.descriptions import (
 )
 from penstock.api.errors import http_status
 from penstock.api.http import Http
-from penstock.api.openapi import document
+from penstock.api.openapi import API_KEY, BEARER, document
 from penstock.api.operation import Answer
 from penstock.errors import (
     Cancelled,
@@ -336,3 +336,18 @@ def test_defaults_and_limits_are_those_of_bodies() -> None:
     assert (members["key"]["default"], members["key"]["maximum"]) == (2**64, 2**70)
     assert {name: member["default"] for name, member in members.items()} == sent
     assert schemas["PlainRequest"]["properties"]["data"]["default"] == "YWJj"
+
+
+def test_a_service_that_asks_who_calls_says_how() -> None:
+    routes = [
+        Http("GET", "/a", admin=True),
+        Http("GET", "/b"),
+        Http("GET", "/c", open=True),
+    ]
+    made = document(routes, "t", {**BEARER, **API_KEY}, ["/b"])
+    assert made["components"]["securitySchemes"] == {**BEARER, **API_KEY}
+    assert made["security"] == [{"bearer": []}, {"key": []}]
+    operations = {path: item["get"] for path, item in made["paths"].items()}
+    assert {path for path, each in operations.items() if each.get("security") == []} == {"/b", "/c"}
+    assert {"401", "403", "429"} <= operations["/a"]["responses"].keys()
+    assert "security" not in document(routes, "t")

@@ -58,6 +58,15 @@ LOCAL = "op.a.local_service_conf"
             {"priority": {"levels": 2, "callers": {"ann": 3}}},
             "priority.callers.ann: is 3, and priority.levels has only 2",
         ),
+        ({"security": {"open": ["/a"]}}, "security: admits everybody: set keys"),
+        (
+            {"security": {"certificates": {"a": []}}},
+            "security.certificates: needs door.tls.client_ca",
+        ),
+        (
+            {"security": {"jwt": {"issuer": "i", "audience": ["a"], "keys": "http://a.test/k"}}},
+            "security.jwt.keys: must be a file, https, or http on this machine",
+        ),
         (
             {"cors": {"origins": ["*"], "credentials": True}},
             "cors.credentials: needs origins by name, not *",

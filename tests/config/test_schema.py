@@ -19,6 +19,7 @@ from penstock.config.schema import (
     OpConfig,
     PadConfig,
     PriorityConfig,
+    SecurityConfig,
     ServiceConfig,
     TlsConfig,
     TracerConfig,
@@ -43,6 +44,7 @@ SERVICE = [
     ("cors", {}, CorsConfig(), ["*"], NO_RANGE),
     ("priority", {}, PriorityConfig(), 2, NO_RANGE),
     ("quotas", {}, {}, [], NO_RANGE),
+    ("security", {}, SecurityConfig(), ["a"], NO_RANGE),
     ("service", "ocr.py:OcrService", "ocr.py:OcrService", ["a.py:B"], "OcrService"),
     ("name", "uci", "uci", 7, "a/b"),
     ("worker_num", 4, 4, True, 0),
@@ -122,6 +124,7 @@ DOOR = [
 TLS = [
     ("certificate", "server.pem", "server.pem", 1, ""),
     ("key", "server.key", "server.key", [], ""),
+    ("client_ca", "clients.pem", "clients.pem", 1, ""),
 ]
 DAG = [
     ("retry", 2, 2, "2", 0),
@@ -214,7 +217,7 @@ IDS = [".".join((*row[1], row[2])) for row in ROWS]
 
 def config_with(place: tuple[str, ...], key: str, value: Any) -> dict[str, Any]:
     inner: dict[str, Any] = {key: value}
-    if (*place, key) == ("door", "tls", "key"):
+    if place == ("door", "tls") and key in ("key", "client_ca"):
         inner["certificate"] = "server.pem"  # without which a key is refused
     if key == "admin_host":
         inner["admin_port"] = 0  # without which it is refused

@@ -4,13 +4,21 @@
 async function begin() {
   const main = document.getElementById('routes');
   try {
-    const answer = await fetch(`${BASE}openapi.json`);
+    const answer = await fetch(`${BASE}openapi.json`, { headers: who() });
+    if (answer.status === 401) {
+      document.getElementById('access').hidden = false;
+      document.getElementById('access-said').textContent = key ? 'It is not valid.' : '';
+      main.replaceChildren(make('p', { class: 'soft' }, 'This service asks for a key or token.'));
+      main.setAttribute('aria-busy', 'false');
+      return;
+    }
     if (!answer.ok) throw new Error(`status ${answer.status}`);
     described = await answer.json();
   } catch (error) {
     main.replaceChildren(make('p', { class: 'bad' }, `openapi.json cannot be read: ${error.message}`));
     return;
   }
+  document.getElementById('access').hidden = !described.security;
   const { title, description } = described.info;
   document.title = title;
   document.getElementById('title').textContent = title;

@@ -36,7 +36,7 @@ function trial(path, verb, operation, number) {
           if (each.place === 'header' && each.value) headers[each.name] = each.value;
         }
         const begun = performance.now();
-        const answer = await fetch(url, { method: verb.toUpperCase(), body: data, headers, cache: 'no-store' });
+        const answer = await fetch(url, { method: verb.toUpperCase(), body: data, headers: { ...headers, ...who() }, cache: 'no-store' });
         const bytes = await answer.arrayBuffer();
         await show(out, answer, bytes, performance.now() - begun);
       } catch (error) {

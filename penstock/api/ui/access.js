@@ -3,7 +3,7 @@
 
 const BASE = location.pathname.replace(/ui$/, '');
 
-let token = null;             // until the cookie of an answer replaces it
+let token = null;             // in memory only; a reload has the cookie of an answer, if there was one
 
 function ask(path) {
   const headers = token === null ? {} : { Authorization: `Bearer ${token}` };
@@ -31,7 +31,6 @@ async function refuse(answer) {
 
 /** Show the page again. */
 function admit() {
-  token = null;  // from now on the cookie says it
   byId('main').hidden = false;
   byId('refused').hidden = true;
 }

@@ -1,0 +1,236 @@
+"""Admits callers of every protocol by a key, a token or a certificate, from a request's head.
+
+A caller shows a key or a token in ``Authorization: Bearer`` or ``X-API-Key``, over gRPC in the
+metadata of these names, or has a client certificate. What was verified once is remembered, by its
+digest, until it expires or the known keys change.
+
+The decisions are in ``penstock.security``; here are the clocks, the memory and the log.
+Source: RFC 6750, RFC 9110 (section 11).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
+from typing import Final, Protocol
+
+from penstock.api.application import Route, Section
+from penstock.api.http import Http
+from penstock.caller import Caller
+from penstock.door.exchange import Exchange
+from penstock.engine.submission import Submission
+from penstock.errors import (
+    PermissionDenied,
+    RequestError,
+    ServiceClosed,
+    TooManyRequests,
+    Unauthenticated,
+)
+from penstock.security.attempts import Attempts
+from penstock.security.certificates import caller_of
+from penstock.security.keys import Keys
+from penstock.security.tokens import SigningKeys, TokenRules, UnknownKey, invalid, verified
+
+_log: Final = logging.getLogger(__name__)
+
+_BEARER: Final = b"bearer "
+_MOST_REMEMBERED: Final = 4096
+_LOG_PAUSE: Final = 1.0  # seconds between two lines about refused callers
+_NOTHING: Final = "send a key or a token, as Authorization: Bearer, or X-API-Key"
+
+
+class Known(Protocol):
+    """What callers' secrets are compared with; changes at any time."""
+
+    changes: int
+
+    @property
+    def keys(self) -> Sequence[Keys]:
+        """The API keys."""
+
+    @property
+    def signing(self) -> SigningKeys | None:
+        """The issuer's keys; None as long as they are unknown."""
+
+    def refresh(self, now: float) -> bool:
+        """Get newer keys of the issuer soon; False if that was done a short time ago."""
+
+
+class CallerAdmission:
+    """See the module; an ``Application`` and its ``Admission``. Belongs to the door's loop.
+
+    Args:
+        known: what secrets are compared with.
+        rules: of tokens; None if there are none.
+        certificates: scopes by the name in a client's certificate.
+        scopes: the scope that a path, gRPC method or graph needs.
+        admin: the scope of operators.
+        open_paths: paths of routes that need no key.
+        failures_per_minute: of one address.
+        clock: seconds since 1970.
+        monotonic: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        known: Known,
+        *,
+        rules: TokenRules | None = None,
+        certificates: Mapping[str, frozenset[str]] | None = None,
+        scopes: Mapping[str, str] | None = None,
+        admin: str = "admin",
+        open_paths: Sequence[str] = (),
+        failures_per_minute: int = 60,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._known = known
+        self._rules = rules
+        self._certificates = certificates or {}
+        self._scopes = scopes or {}
+        self._admin = admin
+        self._open = frozenset(open_paths)
+        self._attempts = Attempts(failures_per_minute)
+        self._clock = clock
+        self._monotonic = monotonic
+        self._remembered: dict[bytes, tuple[Caller, float]] = {}
+        self._changes = known.changes
+        self._log_at = 0.0
+        self._unlogged = 0
+
+    def routes(self) -> Sequence[Route | Section]:
+        """It has none."""
+        return ()
+
+    def admit(self, route: Route, exchange: Exchange) -> Caller | None:
+        """See ``Admission``; None for a caller that is unknown, of a route that is open.
+
+        Raises:
+            Unauthenticated: no valid key, token or certificate.
+            PermissionDenied: the caller has not the scope of the route.
+            TooManyRequests: too many failed attempts from its address.
+            ServiceClosed: the issuer's keys are not known yet.
+        """
+        path = route.pattern if isinstance(route, Http) else route.path
+        if route.open or path in self._open:
+            return None
+        caller = self.authenticate(exchange)
+        if route.admin and self._admin not in caller.scopes:
+            raise self._denied(caller, path, self._admin)
+        needed = self._scopes.get(path)
+        if needed is not None and needed not in caller.scopes:
+            raise self._denied(caller, path, needed)
+        return caller
+
+    def authenticate(self, exchange: Exchange) -> Caller:
+        """The caller of a request with or without a route.
+
+        Raises:
+            Unauthenticated, TooManyRequests, ServiceClosed: see ``admit``.
+        """
+        fields = exchange.head.fields
+        shown = fields.get(b"x-api-key")
+        if shown is None:
+            shown = fields.get(b"authorization")
+            if shown is not None:
+                if shown[:7].lower() != _BEARER:
+                    shown = None
+                else:
+                    shown = shown[7:].strip()
+        if self._changes != self._known.changes:
+            self._changes = self._known.changes
+            self._remembered.clear()
+        if shown:
+            digest = sha256(shown).digest()
+            found = self._remembered.get(digest)
+            if found is not None and self._clock() < found[1]:
+                return found[0]
+        else:
+            digest = b""
+        return self._first(exchange, shown, digest)
+
+    def permit(self, submission: Submission) -> None:
+        """Check a request's graph, which some protocols name in the body.
+
+        Raises:
+            PermissionDenied: the caller has not the scope of the graph.
+        """
+        name = submission.graph.name
+        needed = None if name is None else self._scopes.get(name)
+        caller = submission.caller
+        if needed is None or submission.call is None or not isinstance(caller, Caller):
+            return
+        if needed not in caller.scopes:
+            raise self._denied(caller, str(name), needed)
+
+    def _first(self, exchange: Exchange, shown: bytes | None, digest: bytes) -> Caller:
+        """The caller of something that is not remembered."""
+        peer = exchange.peer
+        if not shown:
+            certificate = peer.certificate
+            caller = certificate and caller_of(certificate, self._certificates)
+            if caller:
+                return caller
+            raise self._failed(Unauthenticated(_NOTHING), exchange)
+        until = float("inf")
+        for keys in self._known.keys:
+            caller = keys.find(shown)
+            if caller is not None:
+                break
+        else:
+            try:
+                caller, until = self._by_token(shown, peer.address)
+            except Unauthenticated as error:
+                raise self._failed(error, exchange) from error.__cause__
+        if len(self._remembered) >= _MOST_REMEMBERED:
+            self._remembered.clear()
+        self._remembered[digest] = (caller, until)
+        return caller
+
+    def _by_token(self, token: bytes, address: str) -> tuple[Caller, float]:
+        rules, now = self._rules, self._monotonic()
+        if rules is None or token.count(b".") != 2:
+            raise invalid("the key is not known")
+        signing = self._known.signing
+        if signing is None:
+            raise _unknown_yet()
+        if self._attempts.wait(address, now):  # signatures take time
+            raise invalid("too many failed attempts")
+        try:
+            return verified(token, signing, rules, self._clock())
+        except UnknownKey:
+            if self._known.refresh(now):
+                raise _unknown_yet() from None
+            raise
+
+    def _failed(self, error: Unauthenticated, exchange: Exchange) -> RequestError:
+        """Count and log a failed attempt; what the caller gets."""
+        address, now = exchange.peer.address, self._monotonic()
+        wait = self._attempts.wait(address, now)
+        self._attempts.failed(address, now)
+        self._log_refusal(f"a caller at {address or 'a Unix socket'} was refused: {error}", now)
+        if wait:
+            return TooManyRequests("too many failed attempts; try again later", wait)
+        return error
+
+    def _denied(self, caller: Caller, what: str, scope: str) -> PermissionDenied:
+        text = f"{caller.name!r} was refused: {what} needs the scope {scope}"
+        self._log_refusal(text, self._monotonic())
+        return PermissionDenied(f"this needs the scope {scope}")
+
+    def _log_refusal(self, text: str, now: float) -> None:
+        """Log a refusal; not more than one in a while."""
+        if now < self._log_at:
+            self._unlogged += 1
+            return
+        more = f" ({self._unlogged} more since the last line)" if self._unlogged else ""
+        self._log_at, self._unlogged = now + _LOG_PAUSE, 0
+        _log.warning("%s%s", text, more)
+
+
+def _unknown_yet() -> ServiceClosed:
+    error = ServiceClosed("the issuer's keys are being fetched; try again")
+    error.retry_after = 1.0
+    return error

@@ -1,0 +1,214 @@
+"""JSON Web Tokens: their signatures and claims.
+
+A token is accepted if its algorithm is in the list of the service, one of the issuer's keys has
+made its signature, and its claims say that it is from this issuer, for this service, and valid now.
+The list has only algorithms with a public key: ``none`` and those with a shared secret never pass,
+so a public key cannot be taken for a secret.
+
+PyJWT, an optional package, checks signatures; claims are checked here, with the time as an
+argument.
+Source: RFC 7515, RFC 7517, RFC 7519, RFC 8725, RFC 9068.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NoReturn, TypeAlias
+
+from penstock.caller import Caller
+from penstock.errors import StartupError, Unauthenticated
+
+Algorithm: TypeAlias = Literal[
+    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"
+]
+
+_INVALID: Final = 'Bearer realm="penstock", error="invalid_token"'
+_MOST_KEYS: Final = 100
+_LONGEST_NAME: Final = 200
+
+
+class UnknownKey(Unauthenticated):
+    """The token names a key that is not in the issuer's set; a newer set may have it."""
+
+
+def invalid(text: str) -> Unauthenticated:
+    """The refusal of a token or key that was shown; RFC 6750, section 3.1."""
+    return Unauthenticated(text, _INVALID)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRules:
+    """What a token must say.
+
+    Attributes:
+        issuer: the value of ``iss``.
+        audiences: ``aud`` must have one of them.
+        algorithms: allowed ones.
+        leeway: seconds by which clocks may differ.
+        name: the claim with the caller's name.
+    """
+
+    issuer: str
+    audiences: tuple[str, ...]
+    algorithms: tuple[Algorithm, ...] = ("RS256", "ES256")
+    leeway: float = 30.0
+    name: str = "sub"
+
+
+class SigningKeys:
+    """An issuer's keys.
+
+    Args:
+        text: a JSON Web Key Set.
+
+    Raises:
+        ValueError: it is none.
+        StartupError: PyJWT is not installed.
+    """
+
+    def __init__(self, text: bytes) -> None:
+        jwk, self._jws = _imported()
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ValueError("it is no JSON Web Key Set") from error
+        keys = value.get("keys") if isinstance(value, dict) else None
+        if not isinstance(keys, list) or len(keys) > _MOST_KEYS:
+            raise ValueError("it is no JSON Web Key Set")
+        self._keys: dict[str | None, tuple[str | None, Any]] = {}
+        for each in keys:
+            if not isinstance(each, dict) or each.get("use", "sig") != "sig":
+                continue
+            if each.get("kty") not in ("RSA", "EC", "OKP"):
+                continue  # a shared secret, or a kind of a later time
+            public = {name: each[name] for name in each if name not in _PRIVATE}
+            try:
+                made = jwk(public).key
+            except Exception as error:
+                raise ValueError(f"a key of the set cannot be read ({type(error).__name__})") from (
+                    error
+                )
+            kid, algorithm = each.get("kid"), each.get("alg")
+            self._keys[kid if isinstance(kid, str) else None] = (algorithm, made)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def payload(self, token: bytes, algorithms: tuple[str, ...]) -> bytes:
+        """The payload of a token with a valid signature.
+
+        Raises:
+            Unauthenticated: it has none.
+        """
+        try:
+            head = self._jws.get_unverified_header(token)
+        except Exception as error:
+            raise invalid("the token is no JSON Web Token") from error
+        algorithm, kid = head.get("alg"), head.get("kid")
+        if algorithm not in algorithms:
+            raise invalid("the token's algorithm is not allowed")
+        if "crit" in head:
+            raise invalid("the token has critical extensions, which are not supported")
+        if kid is None and len(self._keys) == 1:
+            (found,) = self._keys.values()
+        elif isinstance(kid, str) and kid in self._keys:
+            found = self._keys[kid]
+        else:
+            raise UnknownKey("the token is not signed with a known key", _INVALID)
+        if found[0] not in (None, algorithm):
+            raise invalid("the token's algorithm is not that of its key")
+        try:
+            payload: bytes = self._jws.decode(token, key=found[1], algorithms=[algorithm])
+        except Exception as error:
+            raise invalid("the token's signature is invalid") from error
+        return payload
+
+
+_PRIVATE: Final = frozenset(("d", "p", "q", "dp", "dq", "qi", "oth", "k"))
+
+
+def verified(
+    token: bytes, keys: SigningKeys, rules: TokenRules, now: float
+) -> tuple[Caller, float]:
+    """The caller of a token, and the time until which it is valid.
+
+    Args:
+        token: as sent.
+        keys: the issuer's.
+        rules: what it must say.
+        now: seconds since 1970.
+
+    Raises:
+        Unauthenticated: it is not valid. The text has nothing of it.
+    """
+    try:
+        claims = json.loads(keys.payload(token, rules.algorithms))
+    except ValueError as error:
+        raise invalid("the token's claims are no JSON") from error
+    if not isinstance(claims, dict):
+        raise invalid("the token's claims are no JSON object")
+    return caller_of(claims, rules, now)
+
+
+def caller_of(claims: Mapping[str, Any], rules: TokenRules, now: float) -> tuple[Caller, float]:
+    """The caller that claims name, and the time until which they are valid; see ``verified``."""
+    if claims.get("iss") != rules.issuer:
+        _refuse("is from another issuer")
+    audience = claims.get("aud")
+    audiences = audience if isinstance(audience, list) else [audience]
+    if not any(each in rules.audiences for each in audiences if isinstance(each, str)):
+        _refuse("is for another service")
+    expires = _time(claims, "exp")
+    if expires is None:
+        _refuse("does not expire")
+    until = expires + rules.leeway
+    if now >= until:
+        _refuse("has expired")
+    for claim in ("nbf", "iat"):
+        since = _time(claims, claim)
+        if since is not None and now < since - rules.leeway:
+            _refuse("is not valid yet")
+    name = claims.get(rules.name)
+    if not isinstance(name, str) or not name or len(name) > _LONGEST_NAME:
+        _refuse(f"has no name in {rules.name}")
+    return Caller(name=name, how="jwt", scopes=_scopes(claims), claims=claims), until
+
+
+def _scopes(claims: Mapping[str, Any]) -> frozenset[str]:
+    found: set[str] = set()
+    for claim in ("scope", "scp"):
+        value = claims.get(claim)
+        if isinstance(value, str):
+            found.update(value.split())
+        elif isinstance(value, list):
+            found.update(each for each in value if isinstance(each, str))
+    return frozenset(found)
+
+
+def _time(claims: Mapping[str, Any], claim: str) -> float | None:
+    value = claims.get(claim)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        _refuse(f"has no time in {claim}")
+    return float(value)
+
+
+def _refuse(why: str) -> NoReturn:
+    raise invalid(f"the token {why}")
+
+
+def _imported() -> tuple[Any, Any]:
+    """The class of keys, and the functions for signatures."""
+    try:
+        import jwt
+        from jwt.algorithms import has_crypto
+    except ModuleNotFoundError:
+        has_crypto = False
+    if not has_crypto:
+        text = "security.jwt needs a further package: pip install 'penstock-serving[jwt]'"
+        raise StartupError(text)
+    return jwt.PyJWK, jwt.PyJWS()

@@ -1,0 +1,249 @@
+"""Reads what the admission of callers compares with: files of keys, and an issuer's key set.
+
+A thread does so, at the start and again when a file changed or a time has passed: neither a file
+system nor an issuer's server can stop the event loop. What cannot be read leaves the last good
+value in place, with one line in the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import urllib.request
+from collections.abc import Callable
+from http.client import HTTPException
+from pathlib import Path
+from threading import Event, Thread
+from time import monotonic
+from typing import Any, Final, Generic, TypeVar
+
+from penstock.api.admission import CallerAdmission
+from penstock.api.openapi import API_KEY, BEARER, CERTIFICATE
+from penstock.config.schema import SecurityConfig
+from penstock.errors import StartupError
+from penstock.security.keys import Keys
+from penstock.security.tokens import SigningKeys, TokenRules
+
+_log: Final = logging.getLogger(__name__)
+
+_POLL: Final = 1.0  # seconds between looks at files
+_PAUSE: Final = 30.0  # seconds between reads that tokens with unknown keys cause
+_RETRY: Final = 5.0  # seconds after a failed read
+_TIMEOUT: Final = 5.0
+_MOST_BYTES: Final = 1 << 20
+
+_T = TypeVar("_T")
+
+
+class _Source(Generic[_T]):
+    """One value that is read from a file or a URL."""
+
+    def __init__(self, what: str, place: str, make: Callable[[bytes], _T], every: float) -> None:
+        self.what = what
+        self.place = place
+        self.value: _T | None = None
+        self._make = make
+        self._every = every
+        self._is_url = "://" in place
+        self._seen: Any = None
+        self._due = 0.0
+        self._failed = ""
+
+    def due(self, now: float) -> bool:
+        """Whether it is to be read now."""
+        if self._is_url:
+            return now >= self._due
+        return self._stamp() != self._seen or bool(self._failed and now >= self._due)
+
+    def ask(self) -> None:
+        """Let it be due."""
+        self._due = 0.0
+
+    def read(self, now: float) -> bool:
+        """Read it; whether there is a new value.
+
+        Raises:
+            StartupError: it cannot be read, or not be understood.
+        """
+        self._seen = None if self._is_url else self._stamp()
+        self._due = now + _RETRY
+        try:
+            text = fetched(self.place) if self._is_url else Path(self.place).read_bytes()
+        except (OSError, HTTPException) as error:
+            why = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
+            raise StartupError(f"{self.what}: {self.place} cannot be read: {why}") from error
+        try:
+            self.value = self._make(text)
+        except ValueError as error:
+            raise StartupError(f"{self.what}: {self.place}: {error}") from error
+        self._due = now + self._every
+        self._failed = ""
+        return True
+
+    def read_again(self, now: float) -> bool:
+        """The same; failures are logged, once for each text."""
+        try:
+            return self.read(now)
+        except StartupError as error:
+            if str(error) != self._failed:
+                _log.error("%s; %s", error, "the last one stays" if self.value else "none is known")
+            self._failed = str(error)
+            return False
+
+    def _stamp(self) -> Any:
+        try:
+            found = os.stat(self.place)
+        except OSError:
+            return "none"
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+class Credentials:
+    """See the module.
+
+    Args:
+        config: of the service.
+
+    Attributes:
+        changes: counts new values: what was derived from former ones is void then.
+
+    Raises:
+        StartupError: keys cannot be read. An issuer that cannot be reached is tried again.
+    """
+
+    def __init__(self, config: SecurityConfig) -> None:
+        self.changes = 0
+        self._sources: list[_Source[Any]] = []
+        self._fixed: list[Keys] = []
+        self._files: list[_Source[Keys]] = []
+        self._signing: _Source[SigningKeys] | None = None
+        now = monotonic()
+        if config.keys_env is not None:
+            text = os.environ.get(config.keys_env)
+            if text is None:
+                raise StartupError(f"security.keys_env: {config.keys_env} is not set")
+            try:
+                self._fixed.append(Keys(text))
+            except ValueError as error:
+                where = f"security.keys_env: {config.keys_env}"
+                raise StartupError(f"{where}: {error}") from error
+        if config.keys is not None:
+            file = _Source("security.keys", config.keys, _keys_of, _POLL)
+            file.read(now)
+            self._files.append(file)
+        if config.jwt is not None:
+            SigningKeys(b'{"keys":[]}')  # whether the package is installed
+            place = config.jwt.keys
+            self._signing = _Source("security.jwt", place, SigningKeys, config.jwt.refresh)
+            if "://" not in place:
+                self._signing.read(now)
+        self._sources = [*self._files, *([self._signing] if self._signing else [])]
+        self._wake = Event()
+        self._closing = False
+        self._asked = -_PAUSE
+        self._thread: Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread = Thread(target=self._run, name="credentials", daemon=True)
+        self._thread.start()
+
+    @property
+    def keys(self) -> list[Keys]:
+        """The API keys."""
+        return [*self._fixed, *(each.value for each in self._files if each.value is not None)]
+
+    @property
+    def signing(self) -> SigningKeys | None:
+        """The issuer's keys; None as long as they are unknown."""
+        return None if self._signing is None else self._signing.value
+
+    def refresh(self, now: float) -> bool:
+        """Read the issuer's keys again soon; False if that was done a short time ago.
+
+        Args:
+            now: monotonic seconds.
+        """
+        if now - self._asked < _PAUSE:
+            return False
+        self._asked = now
+        if self._signing is not None:
+            self._signing.ask()
+            self._wake.set()
+        return True
+
+    def close(self) -> None:
+        """End the thread. A read that hangs does not hold the process."""
+        self._closing = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(_POLL)
+
+    def _run(self) -> None:
+        while not self._closing:
+            self._wake.clear()
+            now = monotonic()
+            for each in self._sources:
+                try:
+                    if each.due(now) and each.read_again(now):
+                        self.changes += 1
+                except Exception:  # noqa: BLE001 - later values are read after any failure
+                    _log.exception("%s cannot be read", each.what)
+            self._wake.wait(_POLL)
+
+
+def _keys_of(text: bytes) -> Keys:
+    return Keys(text.decode())
+
+
+def admission_of(config: SecurityConfig, known: Credentials) -> CallerAdmission:
+    """The admission of callers of a service."""
+    jwt = config.jwt
+    rules = None
+    if jwt is not None:
+        rules = TokenRules(
+            issuer=jwt.issuer,
+            audiences=jwt.audience,
+            algorithms=jwt.algorithms,
+            leeway=jwt.leeway,
+            name=jwt.name,
+        )
+    return CallerAdmission(
+        known,
+        rules=rules,
+        certificates={name: frozenset(scopes) for name, scopes in config.certificates.items()},
+        scopes=config.scopes,
+        admin=config.admin_scope,
+        open_paths=config.open,
+        failures_per_minute=config.failures_per_minute,
+    )
+
+
+def schemes_of(config: SecurityConfig) -> dict[str, Any]:
+    """The security schemes for OpenAPI; empty if everybody is admitted."""
+    found: dict[str, Any] = {}
+    if config.keys or config.keys_env or config.jwt:
+        found |= {**BEARER, **API_KEY}
+    if config.certificates:
+        found |= CERTIFICATE
+    return found
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """An issuer's keys come from the configured place, or not at all."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def fetched(url: str) -> bytes:
+    """The body of a URL.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with urllib.request.build_opener(_NoRedirects).open(url, timeout=_TIMEOUT) as answer:
+        body: bytes = answer.read(_MOST_BYTES + 1)
+    if len(body) > _MOST_BYTES:
+        raise OSError(f"it has over {_MOST_BYTES} bytes")
+    return body

@@ -1,0 +1,125 @@
+"""The admission of callers: what it remembers, limits and logs."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from penstock.api.admission import CallerAdmission
+from penstock.api.grpc import Grpc
+from penstock.api.http import Http
+from penstock.caller import Caller
+from penstock.door.exchange import Peer
+from penstock.errors import PermissionDenied, TooManyRequests, Unauthenticated
+from penstock.security.keys import Keys, line_of, new_key
+from tests.api.recorded_exchange import RecordedExchange, grpc_head, post
+
+KEY = new_key()
+
+
+class Known:
+    """Keys that a test changes."""
+
+    signing = None
+
+    def __init__(self, *scopes: str) -> None:
+        self.changes = 0
+        self.keys = [Keys(line_of("ann", KEY, scopes))]
+
+    def refresh(self, now: float) -> bool:
+        return False
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def route(path: str = "/a", **more: bool) -> Http:
+    return Http("POST", path, **more)
+
+
+def sent(key: str | None = KEY, address: str = "10.0.0.1") -> RecordedExchange:
+    fields = () if key is None else ((b"x-api-key", key.encode()),)
+    exchange = RecordedExchange(post("/a", *fields))
+    exchange.peer = Peer(address, 1, None)
+    return exchange
+
+
+def test_a_caller_is_remembered_until_the_keys_change() -> None:
+    known = Known()
+    admission = CallerAdmission(known)
+    assert admission.admit(route(), sent()) == Caller(name="ann", how="key")
+    known.keys = []
+    assert admission.admit(route(), sent()) is not None
+    known.changes += 1
+    with pytest.raises(Unauthenticated):
+        admission.admit(route(), sent())
+
+
+def test_a_bounded_number_of_callers_is_remembered() -> None:
+    keys = [new_key() for _ in range(4100)]
+    known = Known()
+    known.keys = [Keys("\n".join(line_of("ann", key, ()) for key in keys))]
+    admission = CallerAdmission(known)
+    for key in keys:
+        assert admission.admit(route(), sent(key)) is not None
+    assert len(admission._remembered) <= 4096
+
+
+def test_failures_of_an_address_are_limited_and_valid_keys_are_not() -> None:
+    clock = Clock()
+    admission = CallerAdmission(Known(), failures_per_minute=2, monotonic=clock)
+    for _ in range(2):
+        with pytest.raises(Unauthenticated):
+            admission.admit(route(), sent("wrong"))
+    with pytest.raises(TooManyRequests) as caught:
+        admission.admit(route(), sent("wrong"))
+    assert caught.value.retry_after == pytest.approx(30.0)
+    assert admission.admit(route(), sent()) is not None
+    with pytest.raises(Unauthenticated):
+        admission.admit(route(), sent("wrong", "10.0.0.2"))
+    clock.now = 61.0
+    with pytest.raises(Unauthenticated):
+        admission.admit(route(), sent("wrong"))
+
+
+def test_refusals_are_logged_without_the_key_and_not_all_of_them(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = Clock()
+    admission = CallerAdmission(Known(), monotonic=clock)
+    with caplog.at_level(logging.WARNING):
+        for clock.now in (0.0, 0.1, 0.2, 1.5):
+            with pytest.raises(Unauthenticated):
+                admission.admit(route(), sent("secret"))
+    assert [each.message for each in caplog.records] == [
+        "a caller at 10.0.0.1 was refused: the key is not known",
+        "a caller at 10.0.0.1 was refused: the key is not known (2 more since the last line)",
+    ]
+
+
+def test_routes_of_operators_and_with_scopes_need_them() -> None:
+    scopes = {"/b": "b.use", "/x.Y/Z": "z.use"}
+    plain = CallerAdmission(Known("c"), scopes=scopes)
+    strong = CallerAdmission(Known("admin", "b.use", "z.use"), scopes=scopes)
+    method = Grpc("/x.Y/Z")
+    call = RecordedExchange(grpc_head("/x.Y/Z", (b"authorization", b"Bearer " + KEY.encode())))
+    for wanted in (route(admin=True), route("/b")):
+        with pytest.raises(PermissionDenied):
+            plain.admit(wanted, sent())
+        assert strong.admit(wanted, sent()) is not None
+    with pytest.raises(PermissionDenied):
+        plain.admit(method, call)
+    assert strong.admit(method, call) is not None
+
+
+def test_open_routes_ask_nobody() -> None:
+    admission = CallerAdmission(Known(), open_paths=["/a"])
+    assert admission.admit(route(), sent(None)) is None
+    assert admission.admit(route("/b", open=True), sent("wrong")) is None
+    with pytest.raises(Unauthenticated):
+        admission.admit(route("/c"), sent(None))
