@@ -181,27 +181,25 @@ class CallerAdmission:
                 break
         else:
             try:
-                caller, until = self._by_token(shown, peer.address)
+                caller, until = self._by_token(shown)
             except Unauthenticated as error:
                 raise self._failed(error, exchange) from error.__cause__
         if len(self._remembered) >= _MOST_REMEMBERED:
-            self._remembered.clear()
+            del self._remembered[next(iter(self._remembered))]  # the oldest
         self._remembered[digest] = (caller, until)
         return caller
 
-    def _by_token(self, token: bytes, address: str) -> tuple[Caller, float]:
-        rules, now = self._rules, self._monotonic()
+    def _by_token(self, token: bytes) -> tuple[Caller, float]:
+        rules = self._rules
         if rules is None or token.count(b".") != 2:
             raise invalid("the key is not known")
         signing = self._known.signing
         if signing is None:
             raise _unknown_yet()
-        if self._attempts.wait(address, now):  # signatures take time
-            raise invalid("too many failed attempts")
         try:
             return verified(token, signing, rules, self._clock())
         except UnknownKey:
-            if self._known.refresh(now):
+            if self._known.refresh(self._monotonic()):
                 raise _unknown_yet() from None
             raise
 

@@ -13,9 +13,10 @@ Source: RFC 7515, RFC 7517, RFC 7519, RFC 8725, RFC 9068.
 from __future__ import annotations
 
 import json
-import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from sys import float_info
 from typing import Any, Final, Literal, NoReturn, TypeAlias
 
 from penstock.caller import Caller
@@ -26,6 +27,10 @@ Algorithm: TypeAlias = Literal[
 ]
 
 _INVALID: Final = 'Bearer realm="penstock", error="invalid_token"'
+_COMPACT: Final = re.compile(rb"[\w-]+\.[\w-]+\.[\w-]*").fullmatch
+"""Three parts of base64url. PyJWT skips other characters, so one token could be sent in many forms,
+each with a signature to check and a place in the memory of callers.
+"""
 _MOST_KEYS: Final = 100
 _LONGEST_NAME: Final = 200
 
@@ -97,21 +102,31 @@ class SigningKeys:
     def __len__(self) -> int:
         return len(self._keys)
 
-    def payload(self, token: bytes, algorithms: tuple[str, ...]) -> bytes:
-        """The payload of a token with a valid signature.
+    def parts(self, token: bytes) -> tuple[dict[str, Any], bytes]:
+        """The head and the payload of a token; its signature is not checked.
 
         Raises:
-            Unauthenticated: it has none.
+            Unauthenticated: it is no token.
         """
         try:
-            head = self._jws.get_unverified_header(token)
+            if not _COMPACT(token):
+                raise ValueError("it is not three parts of base64url")
+            found = self._jws.decode_complete(token, options={"verify_signature": False})
         except Exception as error:
             raise invalid("the token is no JSON Web Token") from error
-        algorithm, kid = head.get("alg"), head.get("kid")
-        if algorithm not in algorithms:
-            raise invalid("the token's algorithm is not allowed")
-        if "crit" in head:
-            raise invalid("the token has critical extensions, which are not supported")
+        return found["header"], found["payload"]
+
+    def check(self, token: bytes, head: Mapping[str, Any]) -> None:
+        """Check a token's signature.
+
+        Args:
+            token: as sent.
+            head: its head, of an allowed algorithm.
+
+        Raises:
+            Unauthenticated: none of these keys has made it.
+        """
+        algorithm, kid = head["alg"], head.get("kid")
         if kid is None and len(self._keys) == 1:
             (found,) = self._keys.values()
         elif isinstance(kid, str) and kid in self._keys:
@@ -121,10 +136,9 @@ class SigningKeys:
         if found[0] not in (None, algorithm):
             raise invalid("the token's algorithm is not that of its key")
         try:
-            payload: bytes = self._jws.decode(token, key=found[1], algorithms=[algorithm])
+            self._jws.decode(token, key=found[1], algorithms=[algorithm])
         except Exception as error:
             raise invalid("the token's signature is invalid") from error
-        return payload
 
 
 _PRIVATE: Final = frozenset(("d", "p", "q", "dp", "dq", "qi", "oth", "k"))
@@ -135,6 +149,9 @@ def verified(
 ) -> tuple[Caller, float]:
     """The caller of a token, and the time until which it is valid.
 
+    The signature is checked last, because that takes the longest: somebody who makes up tokens must
+    know the issuer and the service before it costs more than reading them.
+
     Args:
         token: as sent.
         keys: the issuer's.
@@ -144,13 +161,20 @@ def verified(
     Raises:
         Unauthenticated: it is not valid. The text has nothing of it.
     """
+    head, payload = keys.parts(token)
+    if head.get("alg") not in rules.algorithms:
+        raise invalid("the token's algorithm is not allowed")
+    if "crit" in head:
+        raise invalid("the token has critical extensions, which are not supported")
     try:
-        claims = json.loads(keys.payload(token, rules.algorithms))
-    except ValueError as error:
+        claims = json.loads(payload)
+    except (ValueError, RecursionError) as error:
         raise invalid("the token's claims are no JSON") from error
     if not isinstance(claims, dict):
         raise invalid("the token's claims are no JSON object")
-    return caller_of(claims, rules, now)
+    found = caller_of(claims, rules, now)
+    keys.check(token, head)
+    return found
 
 
 def caller_of(claims: Mapping[str, Any], rules: TokenRules, now: float) -> tuple[Caller, float]:
@@ -192,7 +216,11 @@ def _time(claims: Mapping[str, Any], claim: str) -> float | None:
     value = claims.get(claim)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not abs(value) <= float_info.max  # NaN, infinity, an integer of hundreds of digits
+    ):
         _refuse(f"has no time in {claim}")
     return float(value)
 

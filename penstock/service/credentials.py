@@ -42,6 +42,7 @@ class _Source(Generic[_T]):
         self.what = what
         self.place = place
         self.value: _T | None = None
+        self._text: bytes | None = None  # of the value
         self._make = make
         self._every = every
         self._is_url = "://" in place
@@ -72,13 +73,16 @@ class _Source(Generic[_T]):
         except (OSError, HTTPException) as error:
             why = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
             raise StartupError(f"{self.what}: {self.place} cannot be read: {why}") from error
-        try:
-            self.value = self._make(text)
-        except ValueError as error:
-            raise StartupError(f"{self.what}: {self.place}: {error}") from error
+        is_new = text != self._text
+        if is_new:
+            try:
+                self.value = self._make(text)
+            except ValueError as error:
+                raise StartupError(f"{self.what}: {self.place}: {error}") from error
+            self._text = text
         self._due = now + self._every
         self._failed = ""
-        return True
+        return is_new
 
     def read_again(self, now: float) -> bool:
         """The same; failures are logged, once for each text."""

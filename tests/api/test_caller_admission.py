@@ -13,6 +13,7 @@ from penstock.caller import Caller
 from penstock.door.exchange import Peer
 from penstock.errors import PermissionDenied, TooManyRequests, Unauthenticated
 from penstock.security.keys import Keys, line_of, new_key
+from penstock.security.tokens import SigningKeys, TokenRules
 from tests.api.recorded_exchange import RecordedExchange, grpc_head, post
 
 KEY = new_key()
@@ -21,9 +22,8 @@ KEY = new_key()
 class Known:
     """Keys that a test changes."""
 
-    signing = None
-
     def __init__(self, *scopes: str) -> None:
+        self.signing: SigningKeys | None = None
         self.changes = 0
         self.keys = [Keys(line_of("ann", KEY, scopes))]
 
@@ -68,6 +68,11 @@ def test_a_bounded_number_of_callers_is_remembered() -> None:
     for key in keys:
         assert admission.admit(route(), sent(key)) is not None
     assert len(admission._remembered) <= 4096
+    known.keys = []
+    for key in keys[4:]:
+        assert admission.admit(route(), sent(key)) is not None
+    with pytest.raises(Unauthenticated):
+        admission.admit(route(), sent(keys[0]))
 
 
 def test_failures_of_an_address_are_limited_and_valid_keys_are_not() -> None:
@@ -85,6 +90,23 @@ def test_failures_of_an_address_are_limited_and_valid_keys_are_not() -> None:
     clock.now = 61.0
     with pytest.raises(Unauthenticated):
         admission.admit(route(), sent("wrong"))
+
+
+def test_a_new_token_is_admitted_from_an_address_with_failures() -> None:
+    pytest.importorskip("cryptography")
+    from tests.kit.issuer import AUDIENCE, ISSUER, Issuer
+
+    issuer, known = Issuer(), Known()
+    issuer.add("one")
+    known.signing = SigningKeys(issuer.key_set())
+    rules = TokenRules(issuer=ISSUER, audiences=(AUDIENCE,))
+    admission = CallerAdmission(known, rules=rules, failures_per_minute=1, monotonic=Clock())
+    for refusal in (Unauthenticated, TooManyRequests):
+        with pytest.raises(refusal):
+            admission.admit(route(), sent(None))
+    assert admission.admit(route(), sent(issuer.token("one"))) is not None
+    with pytest.raises(TooManyRequests):
+        admission.admit(route(), sent(issuer.forged("one")))
 
 
 def test_refusals_are_logged_without_the_key_and_not_all_of_them(

@@ -1,6 +1,7 @@
 """Claims of tokens, without signatures; ``test_protocols.py`` has those."""
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -39,6 +40,8 @@ def test_good_claims_name_a_caller(change: dict[str, Any], now: float) -> None:
         ({"exp": "1000"}, 950.0, "no time in exp"),
         ({"exp": True}, 0.0, "no time in exp"),
         ({"exp": float("inf")}, 950.0, "no time in exp"),
+        ({"exp": 10**400}, 950.0, "no time in exp"),
+        ({"iat": -(10**400)}, 950.0, "no time in iat"),
         ({"nbf": "x"}, 950.0, "no time in nbf"),
         ({"iss": "j"}, 950.0, "another issuer"),
         ({"iss": None}, 950.0, "another issuer"),
@@ -102,3 +105,22 @@ class TestKeySets:
         for token in (deep.encode(), b"..", b"\xff.\xff.\xff", b"e30.e30.", b"W10.W10.W10"):
             with pytest.raises(Unauthenticated):
                 verified(token, keys, RULES, 950.0)
+
+    def test_a_token_of_another_form_of_the_same_bytes_is_refused(self) -> None:
+        from tests.kit.issuer import AUDIENCE, ISSUER, Issuer
+
+        issuer = Issuer()
+        issuer.add("one")
+        keys, token = SigningKeys(issuer.key_set()), issuer.token("one").encode()
+        rules = TokenRules(issuer=ISSUER, audiences=(AUDIENCE,))
+        assert verified(token, keys, rules, time.time())[0].name == "ann"
+        for changed in (token + b"!", token + b"=", token[:-4] + b"\n" + token[-4:]):
+            with pytest.raises(Unauthenticated, match="no JSON Web Token"):
+                verified(changed, keys, rules, time.time())
+
+    def test_a_token_for_another_service_asks_for_no_new_key(self) -> None:
+        from tests.kit.issuer import raw_token
+
+        token = raw_token({"alg": "ES256", "kid": "new"}, {**GOOD, "aud": "c"}).encode()
+        with pytest.raises(Unauthenticated, match="another service"):
+            verified(token, SigningKeys(b'{"keys": []}'), RULES, 950.0)
