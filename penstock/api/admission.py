@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Final, Protocol
 
 from penstock.api.application import Route, Section
-from penstock.api.http import Http
+from penstock.api.call import exchange_of
+from penstock.api.priorities import path_of
 from penstock.caller import Caller
 from penstock.door.exchange import Exchange
 from penstock.engine.submission import Submission
@@ -90,6 +91,7 @@ class CallerAdmission:
         self._rules = rules
         self._certificates = certificates or {}
         self._scopes = scopes or {}
+        self._of_graphs = {name: {scope} for name, scope in self._scopes.items()}
         self._admin = admin
         self._open = frozenset(open_paths)
         self._attempts = Attempts(failures_per_minute)
@@ -104,6 +106,17 @@ class CallerAdmission:
         """It has none."""
         return ()
 
+    def set_paths(self, paths: Mapping[str, Iterable[str]]) -> None:
+        """Let the scopes of routes hold for their graphs, which other protocols serve as well.
+
+        Args:
+            paths: of the graphs' own routes, by the graphs' names.
+        """
+        for name, own in paths.items():
+            scopes = {self._scopes[each] for each in own if each in self._scopes}
+            if scopes:
+                self._of_graphs.setdefault(name, set()).update(scopes)
+
     def admit(self, route: Route, exchange: Exchange) -> Caller | None:
         """See ``Admission``; None for a caller that is unknown, of a route that is open.
 
@@ -113,7 +126,7 @@ class CallerAdmission:
             TooManyRequests: too many failed attempts from its address.
             ServiceClosed: the issuer's keys are not known yet.
         """
-        path = route.pattern if isinstance(route, Http) else route.path
+        path = path_of(route)
         if route.open or path in self._open:
             return None
         caller = self.authenticate(exchange)
@@ -155,15 +168,19 @@ class CallerAdmission:
         """Check a request's graph, which some protocols name in the body.
 
         Raises:
-            PermissionDenied: the caller has not the scope of the graph.
+            PermissionDenied: the caller has not the scope of the graph, or of its route.
+            Unauthenticated, TooManyRequests, ServiceClosed: it called an open route; see ``admit``.
         """
-        name = submission.graph.name
-        needed = None if name is None else self._scopes.get(name)
-        caller = submission.caller
-        if needed is None or submission.call is None or not isinstance(caller, Caller):
+        name, call = submission.graph.name, submission.call
+        needed = self._of_graphs.get(name or "")
+        if needed is None or call is None:
             return
-        if needed not in caller.scopes:
-            raise self._denied(caller, str(name), needed)
+        caller = submission.caller
+        if not isinstance(caller, Caller):  # of an open route
+            caller = self.authenticate(exchange_of(call))
+        for scope in needed:
+            if scope not in caller.scopes:
+                raise self._denied(caller, str(name), scope)
 
     def _first(self, exchange: Exchange, shown: bytes | None, digest: bytes) -> Caller:
         """The caller of something that is not remembered."""

@@ -11,7 +11,7 @@ section are no calls of the pipeline protocol.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
@@ -154,6 +154,15 @@ class Applications:
         return frozenset(
             each.graph for each in self.routes if isinstance(each, Http) and each.graph is not None
         )
+
+    @cached_property
+    def paths(self) -> Mapping[str, frozenset[str]]:
+        """The paths of each graph's own routes, by its name."""
+        https = [each for each in self.routes if isinstance(each, Http)]
+        return {
+            name: frozenset(each.pattern for each in https if each.graph == name)
+            for name in self.graphs
+        }
 
     def is_taken(self, segment: bytes) -> bool:
         """Whether paths with this first segment are in a section of an application."""

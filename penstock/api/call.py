@@ -172,9 +172,25 @@ class Call(ABC):
 class OfStream:
     """What stands for the call of a request that is one message of a stream: the stream's other
     requests have the same call, and its exchange is not theirs.
+
+    Attributes:
+        caller: who has sent the message.
+        stream: the call of the stream.
     """
 
     caller: Any
+    stream: Any
+
+    @property
+    def route(self) -> Any:
+        """That of the stream."""
+        return self.stream.route
+
+
+def exchange_of(call: Any) -> Exchange:
+    """The exchange over which a request came, which may be that of a stream."""
+    exchange: Exchange = (call.stream if isinstance(call, OfStream) else call).exchange
+    return exchange
 
 
 class _Waiters(list[asyncio.Future[None]]):

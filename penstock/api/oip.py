@@ -423,7 +423,7 @@ class OpenInferenceApplication:
             return
         one.infer = infer = self._infer_call(_GrpcInfer, found, call.timeout)
         infer.reply_within(one.held, call.shared.threads)
-        infer.call = OfStream(call.caller)
+        infer.call = OfStream(call.caller, call)
         infer.start(one.answered)
 
     async def _write_in_order(

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from penstock.api.baidu_std import BaiduStd
+from penstock.api.call import exchange_of
 from penstock.api.grpc import Grpc
 from penstock.api.http import Http
 from penstock.caller import Caller, name_of
@@ -63,7 +64,7 @@ class Priorities:
         own = self._of_caller(submission.caller)
         priority = own or self._of_route(call, submission.graph.name) or self._default
         if self._header:
-            named = call.exchange.head.fields.get(_FIELD)
+            named = exchange_of(call).head.fields.get(_FIELD)
             if named is not None:
                 priority = max(self._parsed(named), own or 1)
         return priority - 1

@@ -226,6 +226,7 @@ class Serving:
             self._examples,
             *self._added,
         ]
+        admission = None
         if self._credentials is not None:
             admission = admission_of(config.security, self._credentials)
             engine.permit = admission.permit if config.security.scopes else None
@@ -240,6 +241,8 @@ class Serving:
             applications.append(LivePage(self.engines, access, sends=admin is None))
         for each in applications:
             found.add(each)
+        if admission is not None:
+            admission.set_paths(found.paths)
         moved = found.take(is_of_operators) if admin is not None else []
         if config.docs:
             titles = [each.app for each in self._deployment.graphs]

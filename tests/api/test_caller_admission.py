@@ -7,14 +7,17 @@ import logging
 import pytest
 
 from penstock.api.admission import CallerAdmission
+from penstock.api.call import Shared
 from penstock.api.grpc import Grpc
-from penstock.api.http import Http
+from penstock.api.http import Http, HttpCall
 from penstock.caller import Caller
 from penstock.door.exchange import Peer
+from penstock.engine.submission import Submission
 from penstock.errors import PermissionDenied, TooManyRequests, Unauthenticated
 from penstock.security.keys import Keys, line_of, new_key
 from penstock.security.tokens import SigningKeys, TokenRules
 from tests.api.recorded_exchange import RecordedExchange, grpc_head, post
+from tests.engine.test_engine import make_harness
 
 KEY = new_key()
 
@@ -145,3 +148,38 @@ def test_open_routes_ask_nobody() -> None:
     assert admission.admit(route("/b", open=True), sent("wrong")) is None
     with pytest.raises(Unauthenticated):
         admission.admit(route("/c"), sent(None))
+
+
+def to_graph(name: str, path: str, caller: Caller | None, key: str | None = KEY) -> Submission:
+    graph = make_harness().engine.graphs[0]
+    graph.name = name
+    submission = Submission(graph, {})
+    exchange = sent(key)
+    exchange.caller = caller
+    submission.call = HttpCall(exchange, Shared(1), route(path))
+    return submission
+
+
+def test_the_scope_of_a_route_holds_for_its_graph_by_every_route() -> None:
+    for scopes in ({"/double": "math"}, {"double": "math"}):
+        admission = CallerAdmission(Known(), scopes=scopes)
+        admission.set_paths({"double": ["/double"], "other": ["/other"]})
+        infer = "/v2/models/{model}/infer"
+        with pytest.raises(PermissionDenied, match="math"):
+            admission.permit(to_graph("double", infer, Caller(name="ann", how="key")))
+        may = Caller(name="ann", how="key", scopes=frozenset({"math"}))
+        admission.permit(to_graph("double", infer, may))
+        admission.permit(to_graph("other", infer, Caller(name="ann", how="key")))
+
+
+def test_an_open_route_does_not_open_a_graph_with_a_scope() -> None:
+    scopes = {"double": "math"}
+    admission = CallerAdmission(Known(), scopes=scopes, open_paths=["/double"])
+    with pytest.raises(Unauthenticated):
+        admission.permit(to_graph("double", "/double", None, None))
+    with pytest.raises(PermissionDenied):
+        admission.permit(to_graph("double", "/double", None))
+    CallerAdmission(Known("math"), scopes=scopes).permit(to_graph("double", "/double", None))
+    own = Submission(make_harness().engine.graphs[0], {})
+    own.graph.name = "double"
+    admission.permit(own)

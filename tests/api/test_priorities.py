@@ -4,14 +4,15 @@ from typing import Any
 
 import pytest
 
-from penstock.api.call import Shared
+from penstock.api.call import OfStream, Shared
+from penstock.api.grpc import Grpc, GrpcCall
 from penstock.api.http import Http, HttpCall
 from penstock.api.priorities import Priorities
 from penstock.caller import Caller
 from penstock.engine.submission import Submission
 from penstock.errors import Undecodable
 from penstock.protocols.heads import RequestHead
-from tests.api.recorded_exchange import RecordedExchange, post
+from tests.api.recorded_exchange import RecordedExchange, grpc_head, post
 from tests.engine.test_engine import make_harness
 
 RULES: dict[str, Any] = {
@@ -75,3 +76,13 @@ def test_the_field_counts_only_where_the_service_allows_it() -> None:
 def test_the_service_s_own_requests_have_the_highest() -> None:
     submission = Submission(make_harness().engine.graphs[0], {})
     assert Priorities(**RULES).level_of(submission) == 0
+
+
+def test_messages_of_a_stream_have_the_route_and_the_field_of_the_stream() -> None:
+    for fields, priority in (((), 1), (((b"penstock-priority", b"2"),), 2)):
+        exchange = RecordedExchange(grpc_head("/x.Y/Stream", *fields))
+        submission = Submission(make_harness().engine.graphs[0], {})
+        stream = GrpcCall(exchange, Shared(1), Grpc("/x.Y/Stream"))
+        submission.call = OfStream(None, stream)
+        rules = RULES | {"routes": {"/x.Y/Stream": 1}}
+        assert Priorities(**rules).level_of(submission) == priority - 1

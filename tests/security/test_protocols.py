@@ -39,6 +39,10 @@ app = App("typed", security={security!r}, log_requests=True)
 def double(x: int) -> int:
     return 2 * x
 
+@app.route("/half")
+def half(x: float) -> float:
+    return x / 2
+
 @op()
 def echo(request):
     return request
@@ -65,6 +69,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         issuer.add("two", "RS256")
         jwt = {"issuer": ISSUER, "audience": [AUDIENCE], "keys": issuer.url}
         security = {"keys": str(keys), "jwt": jwt, "failures_per_minute": 100_000}
+        security["scopes"] = {"/half": "half.use"}
         script = folder / "service.py"
         script.write_text(SCRIPT.format(security=security))
         with running(script) as server:
@@ -185,7 +190,7 @@ def by_grpc(server: ServiceProcess, path: str, body: bytes, fields: Fields) -> i
         stream = link.open(call(path.encode(), *more))
         link.upload(stream, message(body))
         answer = link.answer(stream)
-    return {"0": 200, "16": 401}.get(answer.fields[b"grpc-status"].decode(), 500)
+    return {"0": 200, "7": 403, "16": 401}.get(answer.fields[b"grpc-status"].decode(), 500)
 
 
 def by_grpc_pipeline(server: ServiceProcess, fields: Fields) -> int:
@@ -227,6 +232,27 @@ def test_the_log_names_callers_and_why_others_were_refused(site: Site) -> None:
     assert by_typed(site.server, {}) == 401
     for text in ("caller='cleo'", "caller='bob'", "was refused"):
         until(lambda text=text: text in site.server.log(), text)
+
+
+def by_grpc_infer(server: ServiceProcess, method: str, fields: Fields) -> int:
+    request, _ = messages.inference_messages("ModelInfer")
+    wanted = request(model_name="half")
+    one = wanted.inputs.add(name="x", datatype="FP64", shape=[1])
+    one.contents.fp64_contents.append(3.0)
+    path = f"/{messages.INFERENCE}/{method}"
+    return by_grpc(server, path, wanted.SerializeToString(), fields)
+
+
+def test_the_scope_of_a_route_holds_for_its_function_by_every_protocol(site: Site) -> None:
+    body = b'{"inputs":[{"name":"x","datatype":"FP64","shape":[1],"data":[3.0]}]}'
+    path = "/v2/models/half/infer"
+    may, others = bearer(site.issuer.token("one", scope="half.use")), {"x-api-key": KEY}
+    assert by_http(site.server, "POST", "/half", others, b'{"x":3.0}').status == 403
+    assert by_http(site.server, "POST", path, others, body).status == 403
+    assert by_grpc_infer(site.server, "ModelInfer", others) == 403
+    assert by_http(site.server, "POST", "/half", may, b'{"x":3.0}').status == 200
+    assert by_http(site.server, "POST", path, may, body).status == 200
+    assert by_grpc_infer(site.server, "ModelInfer", may) == 200
 
 
 def test_baidu_std_is_refused(site: Site) -> None:
