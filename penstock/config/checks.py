@@ -12,7 +12,6 @@ from penstock.config.schema import (
     CorsConfig,
     OpConfig,
     PriorityConfig,
-    SecurityConfig,
     ServiceConfig,
 )
 from penstock.errors import ConfigError
@@ -48,9 +47,10 @@ NEEDS_CARD = {1: "GPU", 2: "GPU with TensorRT"}
 
 def _security(config: ServiceConfig) -> Iterator[Problem]:
     security, at = config.security, ("security",)
-    if not security.enabled and security != SecurityConfig():
+    if "security" in config.model_fields_set and not security.enabled:
         text = "admits everybody: set keys, keys_env, jwt or certificates"
-        yield Problem(path=at, text=text)
+        ways = ("keys", "keys_env", "jwt", "certificates")
+        yield Problem(path=at, text=text, involves=tuple((*at, each) for each in ways))
     if security.jwt is not None and not is_safe_place(security.jwt.keys):
         text = "must be a file, https, or http on this machine: keys could be replaced on the way"
         yield Problem(path=(*at, "jwt", "keys"), text=text)

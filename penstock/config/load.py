@@ -223,17 +223,25 @@ def _with(data: Mapping[str, Any], path: tuple[str, ...], value: Any) -> dict[st
 def _check(data: Mapping[str, Any]) -> tuple[ServiceConfig, list[Problem], list[Problem]]:
     """The checked values, the problems, and the unknown keys."""
     found: list[Problem] = []
-    try:
-        config = ServiceConfig.model_validate(data)
-    except ValidationError as error:
-        # Refused values are removed, so that the checks between keys see the rest.
-        found = explain(error)
-        for each in error.errors(include_url=False):
-            loc = each["loc"]
-            data = _without(data, loc[:-2] if loc[-1] == AT_KEY else loc)
-        config = ServiceConfig.model_validate(data)
+    wrong: set[tuple[str | int, ...]] = set()
+    while True:
+        try:
+            config = ServiceConfig.model_validate(data)
+            break
+        except ValidationError as error:
+            # Refused values are removed, so that the checks between keys see the rest; so are
+            # sections that lack a key then.
+            found = found or explain(error)
+            for each in error.errors(include_url=False):
+                loc = each["loc"]
+                if each["type"] == "missing":
+                    loc = loc[:-1]
+                elif loc[-1] == AT_KEY:
+                    loc = loc[:-2]
+                wrong.add(loc)
+                data = _without(data, loc)
     problems = [each for each in found if not each.unknown]
-    wrong = {problem.path for problem in problems}
+    wrong |= {problem.path for problem in problems}
     for problem in [*unavailable(config), *contradictions(config)]:
         if not any(path in wrong for path in (problem.path, *problem.involves)):
             problems.append(problem)

@@ -110,6 +110,8 @@ def _problem(path: KeyPath, kind: str, value: object, context: Mapping[str, Any]
         if kind == "value_error":
             text = f"the name {value!a} {context['error']}"
         return Problem(path=path[:-2], text=text)
+    if kind == "missing":
+        return Problem(path=path, text="must be set")
     if value is BLANK:
         return Problem(path=path, text="is left blank: give it a value or leave the key out")
     return Problem(path=path, text=_sentence(kind, value, context, secret=_is_secret(path)))

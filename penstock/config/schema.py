@@ -416,7 +416,9 @@ class JwtConfig(Section):
 
 
 class SecurityConfig(Section):
-    """``security``: who may call."""
+    """``security``: who may call. A key that would admit more callers if it were blank may not."""
+
+    never_blank = frozenset({"keys", "keys_env", "jwt", "certificates", "scopes"})
 
     keys: Text | None = Field(
         default=None,
@@ -1015,7 +1017,9 @@ Entries: TypeAlias = Annotated[
 class ServiceConfig(Section):
     """The top-level keys: the service itself."""
 
-    never_blank = frozenset({"rpc_port", "http_port", "grpc_gateway_port", "admin_port"})
+    never_blank = frozenset(
+        {"rpc_port", "http_port", "grpc_gateway_port", "admin_port", "security"}
+    )
 
     rpc_port: Port | None = Field(
         default=None,

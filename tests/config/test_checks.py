@@ -59,6 +59,21 @@ LOCAL = "op.a.local_service_conf"
             "priority.callers.ann: is 3, and priority.levels has only 2",
         ),
         ({"security": {"open": ["/a"]}}, "security: admits everybody: set keys"),
+        ({"security": {}}, "security: admits everybody: set keys"),
+        ({"security": None}, "security: is left blank"),
+        ({"security": {"certificates": {}}}, "security: admits everybody: set keys"),
+        *(
+            ({"security": {key: None}}, f"security.{key}: is left blank")
+            for key in ("keys", "keys_env", "jwt", "certificates", "scopes")
+        ),
+        (
+            {"security": {"jwt": {"audience": ["a"], "keys": "k"}}},
+            "security.jwt.issuer: must be set",
+        ),
+        (
+            {"security": {"jwt": {"issuer": 1, "audience": ["a"], "keys": "k"}}},
+            "security.jwt.issuer: must be text",
+        ),
         (
             {"security": {"certificates": {"a": []}}},
             "security.certificates: needs door.tls.client_ca",

@@ -44,7 +44,7 @@ SERVICE = [
     ("cors", {}, CorsConfig(), ["*"], NO_RANGE),
     ("priority", {}, PriorityConfig(), 2, NO_RANGE),
     ("quotas", {}, {}, [], NO_RANGE),
-    ("security", {}, SecurityConfig(), ["a"], NO_RANGE),
+    ("security", {"keys": "k.txt"}, SecurityConfig(keys="k.txt"), ["a"], NO_RANGE),
     ("service", "ocr.py:OcrService", "ocr.py:OcrService", ["a.py:B"], "OcrService"),
     ("name", "uci", "uci", 7, "a/b"),
     ("worker_num", 4, 4, True, 0),
