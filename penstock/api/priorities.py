@@ -1,13 +1,15 @@
 """The priority of a request: by its caller, its route or graph, and its own header field.
 
 The first of these that is listed counts: the caller's name, the caller's scopes (the highest of
-them), the route, the graph; else the default. ``Penstock-Priority``, over gRPC in the metadata, may
-replace it if the service allows that; a caller that is listed gets no higher one than its own.
+them), the route, the graph, the graph's own route; else the default. ``Penstock-Priority``, over
+gRPC in the metadata, may replace it if the service allows that; where callers are listed, it can
+only lower it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from penstock.api.baidu_std import BaiduStd
@@ -32,6 +34,8 @@ class Priorities:
         scopes: by a scope of the caller.
         routes: by a route's path, a gRPC method's path, or a graph's name.
         header: whether a request may name its priority.
+        paths: of the graphs' own routes, by the graphs' names: a graph by another route has the
+            lowest priority of these.
     """
 
     def __init__(
@@ -43,12 +47,18 @@ class Priorities:
         scopes: Mapping[str, int],
         routes: Mapping[str, int],
         header: bool,
+        paths: Mapping[str, Iterable[str]] = MappingProxyType({}),
     ) -> None:
         self._levels = levels
         self._default = default
         self._callers = callers
         self._scopes = scopes
         self._routes = routes
+        of_paths = {
+            name: [routes[each] for each in own if each in routes] for name, own in paths.items()
+        }
+        self._graphs = {name: max(found) for name, found in of_paths.items() if found}
+        self._graphs.update(routes)
         self._header = header
 
     def level_of(self, submission: Submission) -> int:
@@ -66,7 +76,8 @@ class Priorities:
         if self._header:
             named = exchange_of(call).head.fields.get(_FIELD)
             if named is not None:
-                priority = max(self._parsed(named), own or 1)
+                listed = self._callers or self._scopes
+                priority = max(self._parsed(named), priority if listed else 1)
         return priority - 1
 
     def _of_caller(self, caller: Any) -> int | None:
@@ -78,7 +89,7 @@ class Priorities:
 
     def _of_route(self, call: Any, graph: str | None) -> int | None:
         found = self._routes.get(path_of(call.route)) if self._routes else None
-        return self._routes.get(graph or "") if found is None else found
+        return self._graphs.get(graph or "") if found is None else found
 
     def _parsed(self, value: bytes) -> int:
         if not value.isdigit() or len(value) > 4 or not 1 <= int(value) <= self._levels:

@@ -600,14 +600,14 @@ class PriorityConfig(Section):
     )
     routes: dict[str, Level] = Field(
         default={},
-        description="Priorities by a route's path as in `/docs`, by a gRPC method, or by the name"
-        " of a graph. Those of callers take precedence.",
+        description="Priorities by a route's path as the route has it, by a gRPC method, or by the"
+        " name of a graph. Those of callers take precedence.",
     )
     header: bool = Field(
         default=False,
         description="Whether a request may name its priority in the header field"
-        " `Penstock-Priority`, or in the metadata of that name over gRPC. A caller that is listed"
-        " gets no higher one than its own.",
+        " `Penstock-Priority`, or in the metadata of that name over gRPC. If callers or scopes"
+        " are listed, it can only lower the priority.",
     )
 
 

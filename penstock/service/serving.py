@@ -124,8 +124,6 @@ class Serving:
         outgoing = passed_on if spans is None else spans.outgoing
         loop = asyncio.get_running_loop()
         self.engine = loaded.engine(loop, supervisor, [counters, recorder], sockets, outgoing)
-        if config.priority.levels > 1:
-            self.engine.level_of = _priorities_of(config.priority).level_of
         models = deployment.models
         self.reporter = Reporter(self.engine, health, counters, models)
         self.reporter.traces = None if spans is None else spans.counts
@@ -243,6 +241,8 @@ class Serving:
             found.add(each)
         if admission is not None:
             admission.set_paths(found.paths)
+        if config.priority.levels > 1:
+            engine.level_of = _priorities_of(config.priority, found.paths).level_of
         moved = found.take(is_of_operators) if admin is not None else []
         if config.docs:
             titles = [each.app for each in self._deployment.graphs]
@@ -343,7 +343,7 @@ def _quotas_of(configs: Mapping[str, QuotaConfig]) -> Quotas | None:
     return Quotas(quotas) if quotas else None
 
 
-def _priorities_of(config: PriorityConfig) -> Priorities:
+def _priorities_of(config: PriorityConfig, paths: Mapping[str, frozenset[str]]) -> Priorities:
     return Priorities(
         levels=config.levels,
         default=config.default or config.levels,
@@ -351,6 +351,7 @@ def _priorities_of(config: PriorityConfig) -> Priorities:
         scopes=config.scopes,
         routes=config.routes,
         header=config.header,
+        paths=paths,
     )
 
 

@@ -51,7 +51,10 @@ def keyed(name: str, *scopes: str) -> Caller:
         ("/other", keyed("ann", "bulk", "interactive", "unlisted"), None, 2),
         ("/other", keyed("boss", "bulk"), None, 1),
         ("/other", keyed("ann"), None, 3),
-        ("/other", None, b"1", 1),
+        ("/other", None, b"1", 3),
+        ("/other", keyed("ann"), b"1", 3),
+        ("/other", keyed("ann"), b"4", 4),
+        ("/fast", None, b"1", 1),
         ("/fast", None, b"4", 4),
         ("/fast", keyed("nightly"), b"1", 4),
         ("/other", keyed("boss"), b"2", 2),
@@ -86,3 +89,18 @@ def test_messages_of_a_stream_have_the_route_and_the_field_of_the_stream() -> No
         submission.call = OfStream(None, stream)
         rules = RULES | {"routes": {"/x.Y/Stream": 1}}
         assert Priorities(**rules).level_of(submission) == priority - 1
+
+
+def test_without_listed_callers_a_request_may_raise_its_priority() -> None:
+    rules: dict[str, Any] = {"callers": {}, "scopes": {}}
+    assert level_of("/{name}/slow", named=b"1", **rules) == 0
+
+
+def test_a_graph_has_the_priority_of_its_own_route_by_every_route() -> None:
+    rules: dict[str, Any] = {"routes": {"/a": 1, "/b": 2}, "paths": {"g": ["/a", "/b", "/c"]}}
+    graph = make_harness().engine.graphs[0]
+    graph.name = "g"
+    submission = Submission(graph, {})
+    for pattern, priority in (("/a", 1), ("/b", 2), ("/v2/models/{model}/infer", 2)):
+        submission.call = HttpCall(RecordedExchange(post("/x")), Shared(1), Http("POST", pattern))
+        assert Priorities(**RULES | rules).level_of(submission) == priority - 1
