@@ -64,8 +64,9 @@ LOCAL = "op.a.local_service_conf"
         ({"security": {"certificates": {}}}, "security: admits everybody: set keys"),
         *(
             ({"security": {key: None}}, f"security.{key}: is left blank")
-            for key in ("keys", "keys_env", "jwt", "certificates", "scopes")
+            for key in ("keys", "keys_env", "jwt", "certificates")
         ),
+        ({"security": {"keys": "k", "scopes": None}}, "security.scopes: is left blank"),
         (
             {"security": {"jwt": {"audience": ["a"], "keys": "k"}}},
             "security.jwt.issuer: must be set",
