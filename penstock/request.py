@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Any, TypeAlias
 
+from penstock.caller import Caller
 from penstock.errors import RequestError
 
 Feed: TypeAlias = dict[str, Any]
@@ -52,6 +53,7 @@ class Sample:
         inputs: predecessor name -> its output dict; this op owns the inner dicts.
         deadline: monotonic seconds.
         arrived: monotonic seconds when the sample was offered; unset before.
+        caller: who makes the request, for an op that asks for it; else unset.
         rows: its rows in a batch, 1 or more.
         key: samples with different keys never share a batch (None is a key like any other).
         level: its priority level; 0 is the highest.
@@ -69,6 +71,7 @@ class Sample:
     __slots__ = (
         "arrived",
         "attempt",
+        "caller",
         "data_id",
         "deadline",
         "elements",
@@ -87,6 +90,7 @@ class Sample:
     )
 
     arrived: float
+    caller: Caller | None
     elements: int
     shapes: Sequence[tuple[int, ...]]
 

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+from penstock.caller import Caller
 from penstock.engine.clock import Clock
 from penstock.engine.deadlines import Deadlines
 from penstock.engine.graph import GraphState, GraphStatistics, ServedGraph
@@ -43,16 +44,21 @@ from penstock.errors import (
     RequestError,
     ServiceBusy,
     ServiceClosed,
+    Unauthenticated,
     WrongType,
 )
 from penstock.graph.flight import Put
 from penstock.instrument import Instrument, Instruments
+from penstock.ops.callers import AsksCaller
 from penstock.ops.failures import origin_of
 from penstock.request import REQUEST_OP_NAME, Feed, Outcome, Sample
 
 _log = logging.getLogger(__name__)
 
 IDS_WRAP = 10**18
+
+_OWN = Caller(name="penstock", how="key")
+"""Who makes the service's own requests: examples."""
 
 _TAKES = frozenset((GraphState.SERVING, GraphState.ASIDE))
 """The states in which a graph runs the requests that are submitted to it."""
@@ -618,6 +624,8 @@ class Engine:
             sample.spare = {name: dict(feed) for name, feed in inputs.items()}
         submission.samples.append(sample)
         try:
+            if stage.asks_caller is not None:
+                sample.caller = _caller_for(submission, stage.asks_caller)
             stage.offer(sample, now)
         except RequestError as busy:
             self.settle(sample, Outcome(None, busy))
@@ -784,3 +792,19 @@ def log_dropped(instrument: Instrument, error: Exception) -> None:
 
 def _serves(graph: ServedGraph) -> bool:
     return graph.state is GraphState.SERVING
+
+
+def _caller_for(submission: Submission, asks: AsksCaller) -> Caller | None:
+    """Who makes a request, for an op that asks.
+
+    Raises:
+        Unauthenticated: the op needs it, and the request's route is open.
+    """
+    caller = submission.caller
+    if isinstance(caller, Caller):
+        return caller
+    if asks == "optional":
+        return None
+    if submission.call is None:
+        return _OWN
+    raise Unauthenticated("this needs to know who calls")

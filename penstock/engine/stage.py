@@ -35,6 +35,7 @@ from penstock.engine.timer import Timer
 from penstock.executors.executor import Executor, Result, Work
 from penstock.executors.work import WorkOptions
 from penstock.instrument import Instruments
+from penstock.ops.callers import AsksCaller
 from penstock.ops.failures import kills_workers, log_culprits, timed_out
 from penstock.request import Batch, Feed, Outcome, Sample
 
@@ -63,6 +64,7 @@ class Stage:
 
     Attributes:
         batching: how its requests are batched; None: as its arguments say.
+        asks_caller: whether its op asks who makes a request, see ``ops.hooks.asks_caller``.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class Stage:
         self._key_of = key_of
         self.sizing = sizing
         self.batching: Batching | None = None
+        self.asks_caller: AsksCaller | None = None
         self._busy = 0
         self._hand_over = HandOver()
         self._out: dict[Work, float] = {}  # with the time of the hand-over

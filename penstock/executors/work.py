@@ -57,6 +57,7 @@ from penstock.ops.failures import (
 )
 from penstock.ops.functions import plain_result
 from penstock.ops.hooks import (
+    HookWithCaller,
     is_coroutine,
     own_hook,
     read_postprocess,
@@ -467,7 +468,10 @@ def _preprocess(op: BoundOp, sample: Sample, now: float) -> tuple[Any, Any, Requ
         (data,) = inputs.values()
     else:
         try:
-            given = (hook or op.op.preprocess)(inputs, sample.data_id, sample.log_id)
+            if type(hook) is HookWithCaller:
+                given = hook(inputs, sample.data_id, sample.log_id, caller=sample.caller)
+            else:
+                given = (hook or op.op.preprocess)(inputs, sample.data_id, sample.log_id)
             if type(given) is dict and op.runs:
                 return given, None, None  # as most do
             data, skip, error = read_preprocess(op.op, given)
@@ -493,9 +497,12 @@ def _postprocess(op: BoundOp, sample: Sample, result: Any) -> Outcome:
     if hook is None:
         return Outcome(result if isinstance(result, dict) else {})
     try:
-        value, error = read_postprocess(
-            op.op, hook(sample.inputs, result, sample.data_id, sample.log_id)
-        )
+        arguments = sample.inputs, result, sample.data_id, sample.log_id
+        if type(hook) is HookWithCaller:
+            given = hook(*arguments, caller=sample.caller)
+        else:
+            given = hook(*arguments)
+        value, error = read_postprocess(op.op, given)
     except HOOK_FAULTS as fault:
         return Outcome(
             None, hook_raised(op.op, "postprocess", sample, fault, result, label=op.label)

@@ -21,7 +21,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from penstock.caller import Caller
 from penstock.errors import HookError, HookFailed, RequestError, WrongCount, WrongType
+from penstock.ops.callers import AsksCaller, CallerParameter, caller_parameter, must_be_last
 from penstock.ops.failures import process_gave, process_gave_code, type_instead
 from penstock.ops.functions import called_by
 from penstock.ops.op import Op
@@ -40,6 +42,41 @@ _HOOKS: dict[str, tuple[str, range]] = {
     "check_jumping": ("(self, input_data)", range(1, 2)),
 }
 """The newest signature of each hook, and how many arguments it may take besides ``self``."""
+
+
+_WITH_CALLER = ("preprocess", "postprocess")
+"""The hooks that may ask who calls: those of one request."""
+
+
+class HookWithCaller:
+    """A hook that asks who calls; called with ``caller`` beside the newest generation's arguments.
+
+    Args:
+        hook: takes these arguments, and the caller by its name.
+        parameter: the one that gets the caller.
+    """
+
+    __slots__ = ("_hook", "_name")
+
+    def __init__(self, hook: Hook, parameter: CallerParameter) -> None:
+        self._hook = hook
+        self._name = parameter.name
+
+    def __call__(self, *args: Any, caller: Caller | None) -> Any:
+        return self._hook(*args, **{self._name: caller})
+
+
+def asks_caller(op: Op) -> AsksCaller | None:
+    """Whether the op, or one of its hooks, asks who makes a request."""
+    found = [] if op.caller_parameter is None else [op.caller_parameter]
+    for hook in _WITH_CALLER:
+        if overrides(op, hook, Op):
+            parameter = caller_parameter(getattr(op, hook))
+            if parameter is not None:
+                found.append(parameter)
+    if not found:
+        return None
+    return "required" if any(each.required for each in found) else "optional"
 
 
 def is_coroutine(function: Hook) -> bool:
@@ -83,12 +120,27 @@ def bind(op: Op, hook: str) -> Hook:
             f"op {op.name!r}: {hook} is a generator, which no hook may be: "
             f"write def {hook}{_HOOKS[hook][0]} with return instead of yield"
         )
-    count = _count(function, op, hook)
-    if count == _HOOKS[hook][1][-1]:
-        return function  # type: ignore[no-any-return]
+    caller = caller_parameter(function)
+    if caller is not None:
+        if hook not in _WITH_CALLER:
+            raise HookError(
+                f"op {op.name!r}: {hook} cannot ask for the Caller: take it in preprocess or"
+                " postprocess, which run for one request"
+            )
+        must_be_last(function, caller)
+    count = _count(function, op, hook, caller)
+    called: Hook = function
     if hook == "postprocess" and count == 3:  # without the data_id, which is newer
-        return lambda *args: function(*args[:2], args[3])
-    return lambda *args: function(*args[:count])
+
+        def called(*args: Any, **caller: Any) -> Any:
+            return function(*args[:2], args[3], **caller)
+
+    elif count != _HOOKS[hook][1][-1]:
+
+        def called(*args: Any, **caller: Any) -> Any:
+            return function(*args[:count], **caller)
+
+    return called if caller is None else HookWithCaller(called, caller)
 
 
 def is_generator(function: Hook) -> bool:
@@ -97,13 +149,13 @@ def is_generator(function: Hook) -> bool:
     return inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called)
 
 
-def _count(function: Hook, op: Op, hook: str) -> int:
+def _count(function: Hook, op: Op, hook: str, caller: CallerParameter | None) -> int:
     """The number of arguments for a bound hook: the most that a generation passes.
 
     A decorator's own signature decides; if it takes any number of arguments, that of the wrapped
     function does.
     """
-    low, high = _positional(function, op, hook, follow_wrapped=False)
+    low, high = _positional(function, op, hook, caller, follow_wrapped=False)
     fitting = [count for count in _HOOKS[hook][1] if low <= count <= high]
     if not fitting:
         *others, most = map(str, _HOOKS[hook][1])
@@ -112,11 +164,18 @@ def _count(function: Hook, op: Op, hook: str) -> int:
             f"op {op.name!r}: {hook} takes {_range(low, high)} after self, "
             f"but is called with {counts}: write def {hook}{_HOOKS[hook][0]}"
         )
-    low, high = _positional(function, op, hook, follow_wrapped=True)
+    low, high = _positional(function, op, hook, caller, follow_wrapped=True)
     return max([count for count in fitting if low <= count <= high] or fitting)
 
 
-def _positional(function: Hook, op: Op, hook: str, *, follow_wrapped: bool) -> tuple[int, float]:
+def _positional(
+    function: Hook,
+    op: Op,
+    hook: str,
+    caller: CallerParameter | None,
+    *,
+    follow_wrapped: bool,
+) -> tuple[int, float]:
     """The minimum and maximum number of positional arguments of a bound hook."""
     try:
         signature = inspect.signature(function, follow_wrapped=follow_wrapped)
@@ -126,6 +185,8 @@ def _positional(function: Hook, op: Op, hook: str, *, follow_wrapped: bool) -> t
         ) from error
     low, high = 0, 0.0
     for parameter in signature.parameters.values():
+        if caller is not None and parameter.name == caller.name:
+            continue
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
             high += 1
             low += parameter.default is parameter.empty

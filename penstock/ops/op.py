@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Self
 from penstock.batching.decision import Verify
 from penstock.batching.rows import Declared
 from penstock.errors import GraphError, NotProvided
+from penstock.ops.callers import CallerParameter
 from penstock.ops.channel_data import ChannelData
 from penstock.request import Feed
 
@@ -84,6 +85,9 @@ class Op:
     error_statuses: Mapping[type[BaseException], tuple[int, str | None]] = MappingProxyType({})
     """Exceptions of the hooks that end a request with an HTTP status, and the error's code for
     programs (None: that of the status); other exceptions have 500."""
+
+    caller_parameter: CallerParameter | None = None
+    """The parameter of the user's function that gets who calls, if the op is made of a function."""
 
     hooks_block: bool = False
     """Whether ``preprocess`` and ``postprocess`` may take long, so that an op whose ``process`` is

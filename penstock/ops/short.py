@@ -22,7 +22,9 @@ import numpy as np
 
 from penstock.batching.decision import Verify
 from penstock.batching.rows import Declared
+from penstock.caller import Caller
 from penstock.errors import GraphError, HookError, InputMismatch, NotProvided, RequestError
+from penstock.ops.callers import caller_parameter, must_be_last
 from penstock.ops.failures import type_instead
 from penstock.ops.functions import name_of, uncallable
 from penstock.ops.hooks import is_coroutine, is_generator, read_results
@@ -152,6 +154,7 @@ def _has_texts(value: Any) -> bool:
 
 
 _RESULTS = "results"
+_CALLER = "@caller"
 
 
 def _lists(feed_batch: list[Feed]) -> list[list[Any]]:
@@ -165,7 +168,7 @@ class FunctionOp(Op):
     The function is the op's ``process``: it runs in the op's worker, a coroutine function on the
     service's loop, within the op's ``timeout``. With ``batch`` it is called for several requests at
     once: each of its inputs is a list with a dict for each of them, and so is its result. Without,
-    ``batch_size`` can only be 1.
+    ``batch_size`` can only be 1. A parameter that is annotated ``Caller`` gets who calls.
 
     Raises:
         HookError: the function does not take one argument for each input, or is a generator.
@@ -185,6 +188,8 @@ class FunctionOp(Op):
             options["batch_size"] = batch
         super().__init__(input_ops=inputs, **options)
         self._check_function()
+        if self.caller_parameter is not None:
+            self.preprocess = self._with_caller  # type: ignore[method-assign]
         if self.batched:
             self.process = self._process_batch  # type: ignore[method-assign]
         if is_coroutine(function):
@@ -198,9 +203,13 @@ class FunctionOp(Op):
                 f"op {self.name!r}: the function is a generator, but must return a dict: "
                 f"write return instead of yield"
             )
+        self.caller_parameter = caller = caller_parameter(self.function, batched=self.batched)
+        if caller is not None:
+            must_be_last(self.function, caller)
         names = [source.name for source in self.get_input_ops()]
+        given_by_name = {} if caller is None else {caller.name: None}
         try:
-            inspect.signature(self.function).bind(*names or ["the request"])
+            inspect.signature(self.function).bind(*names or ["the request"], **given_by_name)
         except ValueError:
             return  # a C function without a signature
         except TypeError as error:
@@ -230,6 +239,16 @@ class FunctionOp(Op):
             raise NotProvided(f"op {self.name!r} got the dict of {got} only, not of all its inputs")
         return input_dicts
 
+    def _with_caller(
+        self,
+        input_dicts: dict[str, Feed],
+        data_id: int = 0,
+        log_id: int = 0,
+        *,
+        caller: Caller | None = None,
+    ) -> Any:
+        return {**FunctionOp.preprocess(self, input_dicts), _CALLER: caller}
+
     def postprocess(
         self, input_data: dict[str, Feed], fetch_data: Any, data_id: int = 0, log_id: int = 0
     ) -> Any:
@@ -243,20 +262,32 @@ class FunctionOp(Op):
         return value
 
     def _process_batch(self, feed_batch: list[Feed], typical_logid: int = 0) -> Any:
-        return self._results(self.function(*_lists(feed_batch)), len(feed_batch))
+        return self._results(self._call_batch(feed_batch), len(feed_batch))
 
     async def _await_batch(self, feed_batch: list[Feed], typical_logid: int = 0) -> Any:
-        return self._results(await self.function(*_lists(feed_batch)), len(feed_batch))
+        return self._results(await self._call_batch(feed_batch), len(feed_batch))
 
     def _results(self, results: Any, size: int) -> Feed:
         return {_RESULTS: read_results(self, results, size, "dict")}
 
+    def _call_batch(self, feed_batch: list[Feed]) -> Any:
+        if self.caller_parameter is None:
+            return self.function(*_lists(feed_batch))
+        *inputs, callers = _lists(feed_batch)
+        return self.function(*inputs, **{self.caller_parameter.name: callers})
+
+    def _call(self, feed: Feed) -> Any:
+        if self.caller_parameter is None:
+            return self.function(*feed.values())
+        *inputs, caller = feed.values()
+        return self.function(*inputs, **{self.caller_parameter.name: caller})
+
     def process(self, feed_batch: list[Feed], typical_logid: int = 0) -> Any:
         """The function's result, or the product error that it declares."""
-        return self._read(self.function(*feed_batch[0].values()))
+        return self._read(self._call(feed_batch[0]))
 
     async def _await_function(self, feed_batch: list[Feed], typical_logid: int = 0) -> Any:
-        return self._read(await self.function(*feed_batch[0].values()))
+        return self._read(await self._call(feed_batch[0]))
 
     def _read(self, result: Any) -> Feed | RequestError:
         if isinstance(result, dict):

@@ -27,7 +27,7 @@ from penstock.executors.kinds import COROUTINE, PROCESS, REMOTE, THREAD, Executo
 from penstock.executors.workers.watchdog import Supervision
 from penstock.instrument import Instrument
 from penstock.ops.ends import RequestOp, ResponseOp, problem_of_messages
-from penstock.ops.hooks import bind, is_coroutine, overrides
+from penstock.ops.hooks import asks_caller, bind, is_coroutine, overrides
 from penstock.ops.op import Op
 from penstock.ops.short import FunctionOp, Model
 from penstock.runtimes.cpus import usable_cpus
@@ -347,6 +347,7 @@ def draw_blueprint(
         options.append(resolved)
         problems.extend(cpu_problems(resolved, cpus))
         problems.extend(_function_problems(op, resolved))
+        problems.extend(_caller_problems(op, resolved))
         problems.extend(_joining_problems(op, resolved))
         problems.extend(loaded.place(each) for each in process_only_problems(resolved))
         problems.extend(loaded.place(each) for each in problems_of_socket(resolved, config))
@@ -465,6 +466,12 @@ def _check_hooks(graph: Graph) -> None:
                     problems.append(str(error))
     if problems:
         raise HookError("\n".join(problems))
+
+
+def _caller_problems(op: Op, options: OpOptions) -> list[str]:
+    if options.executor.name != "external" or asks_caller(op) is None:
+        return []
+    return [f"op {op.name!r}: external workers do not get the Caller: remove that parameter"]
 
 
 def _function_problems(op: Op, options: OpOptions) -> list[str]:

@@ -31,6 +31,7 @@ from penstock.executors.remote import Outgoing, passed_on
 from penstock.executors.work import BoundOp
 from penstock.instrument import Instrument, Instruments
 from penstock.ops.ends import Ends
+from penstock.ops.hooks import asks_caller
 from penstock.ops.op import Op
 from penstock.runtimes.model import Model
 from penstock.service.batches import batch_key_of, batched, batching_of, sized, sizing_of
@@ -271,6 +272,7 @@ class LoadedGraph:
                 executor=options.executor.make(spec),
                 options=options,
             )
+            graph.stages[index].asks_caller = asks_caller(op)
             if batching is not None:
                 self._set_batching(graph.stages[index], index, options, batching)
         return graph

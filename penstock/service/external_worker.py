@@ -67,6 +67,8 @@ def bound_op(target: Callable[..., Any], *, batched: bool = False) -> BoundOp:
         StartupError: it cannot be served.
     """
     op = TypedOp(target, batched=batched or hasattr(target, "batch_inference"), answers=None)
+    if op.caller_parameter is not None:
+        raise HookError(f"{op.name}: an external worker does not get the Caller")
     if is_coroutine(op.process):
         raise HookError(f"{op.name} is a coroutine: an external worker runs one call at a time")
     init(op)

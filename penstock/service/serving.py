@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
@@ -48,7 +48,8 @@ from penstock.api.reflection import ReflectionApplication
 from penstock.api.router import Router
 from penstock.config.schema import PriorityConfig, QuotaConfig
 from penstock.engine.graph import ServedGraph
-from penstock.errors import StartupError
+from penstock.engine.stage import Stage
+from penstock.errors import HookError, StartupError
 from penstock.executors.remote import passed_on
 from penstock.instrument import Instrument
 from penstock.observe.counters import Counters
@@ -199,7 +200,8 @@ class Serving:
             admin: the port for operators, whose routes move there; None if there is none.
 
         Raises:
-            StartupError: two routes are the same, or two applications admit callers.
+            StartupError: two routes are the same, two applications admit callers, or none does and
+                an op needs to know them.
         """
         config, engine, health = self.config, self.engine, self._health
         security = config.security
@@ -251,6 +253,8 @@ class Serving:
             title = next(filter(None, titles), "penstock")
             found.add(OpenApiApplication(found.routes, title, schemes, security.open))
         self.admits = found.admission is not None
+        if not self.admits:
+            _check_callers(engine.stages)
         declared = found.declared
         if admin is not None:
             there = of_operators([*moved, *declared])
@@ -390,3 +394,13 @@ def _profile_of(recorder: Recorder, text_of: Callable[[Timeline], str], call: An
 def _query_of(instrument: int) -> str:
     """The name of the query that an instrument of the deployment answers."""
     return f"instrument {instrument}"
+
+
+def _check_callers(stages: Sequence[Stage]) -> None:
+    """Check that no op needs to know the callers of a service that admits everybody."""
+    for stage in stages:
+        if stage.asks_caller == "required":
+            raise HookError(
+                f"op {stage.name!r} needs to know who calls, and the service admits everybody: set"
+                " `security`, or write Caller | None for that parameter"
+            )

@@ -17,7 +17,9 @@ from inspect import isawaitable
 from types import CoroutineType, MappingProxyType
 from typing import Any, Final, Self
 
+from penstock.caller import Caller
 from penstock.errors import HookError, HttpError
+from penstock.ops.callers import caller_parameter
 from penstock.ops.failures import type_instead
 from penstock.ops.functions import name_of, plain_result, uncallable
 from penstock.ops.hooks import is_coroutine, is_generator, read_results
@@ -39,6 +41,7 @@ HEAD: Final = "@head"
 """Key of the status of an answer, and its header fields as pairs, in the op's output; without it
 the answer has the usual ones of its route."""
 
+_CALLER = "caller"
 _ITEM = "item"
 _RESULT = "result"
 
@@ -121,6 +124,9 @@ class TypedOp(Op):
         self.hooks_block = (
             self.signature.request.has_images or response.has_images or response.responds
         )
+        self.caller_parameter = self.signature.caller
+        if self.caller_parameter is not None:
+            self.preprocess = self._with_caller  # type: ignore[method-assign]
         if is_coroutine(run):
             self.process = self._process_async  # type: ignore[method-assign, assignment]
 
@@ -246,28 +252,44 @@ class TypedOp(Op):
 
     def preprocess(self, input_dicts: dict[str, Feed], data_id: int = 0, log_id: int = 0) -> Feed:
         """Decode and check one request."""
+        value = self._read(input_dicts)
+        if self._before is not None:
+            value = self._before(**self.signature.arguments(value))
+            plain_result(value, f"{self._called}.preprocess")
+        return {_ITEM: value}
+
+    def _with_caller(
+        self,
+        input_dicts: dict[str, Feed],
+        data_id: int = 0,
+        log_id: int = 0,
+        *,
+        caller: Caller | None = None,
+    ) -> Feed:
+        value = self._read(input_dicts)
+        if self._before is None:
+            return {_ITEM: value, _CALLER: caller}
+        assert self.signature.caller is not None
+        given = {self.signature.caller.name: caller}
+        value = self._before(**self.signature.arguments(value), **given)
+        return {_ITEM: plain_result(value, f"{self._called}.preprocess")}
+
+    def _read(self, input_dicts: dict[str, Feed]) -> Any:
         (feed,) = input_dicts.values()
         signature = self.signature
         body = feed.get(BODY)
         if body is None:
-            value = signature.accept(feed)
-        elif signature.only_body:  # of nearly every route: directly, for its speed
-            value = signature.request.read(body, feed[KIND], signature.raw)
-        else:
-            value = signature.read(feed, body, feed[KIND])
-        if self._before is not None:
-            value = self._before(**signature.arguments(value))
-            plain_result(value, f"{self._called}.preprocess")
-        return {_ITEM: value}
+            return signature.accept(feed)
+        if signature.only_body:  # of nearly every route: directly, for its speed
+            return signature.request.read(body, feed[KIND], signature.raw)
+        return signature.read(feed, body, feed[KIND])
 
     def process(self, feed_batch: list[Feed], typical_logid: int = 0) -> Feed:
         """Call the function for a batch."""
-        values = [feed[_ITEM] for feed in feed_batch]
-        return self._results(self._call(values), len(values))
+        return self._results(self._call(feed_batch), len(feed_batch))
 
     async def _process_async(self, feed_batch: list[Feed], typical_logid: int = 0) -> Feed:
-        values = [feed[_ITEM] for feed in feed_batch]
-        return self._results(await self._call(values), len(values))
+        return self._results(await self._call(feed_batch), len(feed_batch))
 
     def postprocess(
         self, input_data: dict[str, Feed], fetch_data: Any, data_id: int = 0, log_id: int = 0
@@ -321,11 +343,14 @@ class TypedOp(Op):
             kind, body = _as_file(schema, checked, given.media_type)
         return {BODY: body, KIND: kind, HEAD: [status, [*map(list, given.headers)]]}
 
-    def _call(self, values: list[Any]) -> Any:
+    def _call(self, feeds: list[Feed]) -> Any:
         run, steps = self._run, self._steps
         assert run is not None, "init_op has run"
+        values = [feed[_ITEM] for feed in feeds]
         if steps is None or not steps.has_before:
-            return self.signature.call(run, values)
+            if self.caller_parameter is None:
+                return self.signature.call(run, values)
+            return self.signature.call(run, values, [feed[_CALLER] for feed in feeds])
         return run(values) if self.signature.batched else run(*values)
 
     def _results(self, given: Any, size: int) -> Feed:
@@ -402,6 +427,14 @@ class _Steps:
                 )
             if step is not None and each != name and is_coroutine(step):
                 raise HookError(f"{target.__name__}.{each} {_ONLY_RUN}: write def {each}")
+        later = [name] if hasattr(target, "preprocess") else []
+        for each in [*later, "postprocess"]:
+            step = getattr(target, each, None)
+            if step is not None and caller_parameter(step, batched=batched and each == name):
+                first = "preprocess" if later else name
+                raise HookError(
+                    f"{target.__name__}.{each} cannot ask for the Caller: take it in {first}"
+                )
         self.name = name
         self.run = getattr(target, name)
         self.before = getattr(target, "preprocess", None)

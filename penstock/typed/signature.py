@@ -10,6 +10,8 @@ object:
 A route may take parameters from its path, query, header fields and cookies instead: see
 ``penstock.typed.parameters``.
 
+A parameter that is annotated ``Caller`` gets who calls, and is not sent by it.
+
 With ``batch``, the parameters are lists with an element for each request, and so is the result:
 
     def predict(flowers: list[Flower]) -> list[Species]
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from typing import Annotated, Any, Final, get_type_hints
 
@@ -43,6 +46,7 @@ from pydantic_core import (
 )
 
 from penstock.errors import HookError, InvalidInput, Undecodable
+from penstock.ops.callers import caller_parameter
 from penstock.ops.functions import called_by, given_by, name_of
 from penstock.protocols import json_numbers, media
 from penstock.request import Feed
@@ -414,6 +418,7 @@ class Signature:
         has_body: whether a parameter is of the body.
         only_body: whether all of them are: then ``request`` reads a request.
         parameters: those outside of the body; None if there are none.
+        caller: the parameter that gets who calls; None if there is none.
         files: parameters, or members, whose values may be the bytes of files.
         raw: the member whose value is a body that is not JSON, msgpack or a form; None if such
             bodies are refused.
@@ -438,6 +443,9 @@ class Signature:
         self.batched = batched
         hints = _hints(function, self.name)
         given = given_by(function)
+        self.caller = caller_parameter(function, batched=batched)
+        if self.caller is not None:
+            given.add(self.caller.name)
         parameters = [
             each for each in _parameters(function, self.name)[skip:] if each.name not in given
         ]
@@ -470,7 +478,10 @@ class Signature:
         self.whole = len(kinds) == 1 and bool(models_of(kinds[0]))
         kind_of = {each.name: each.kind for each in parameters}
         self._by_position = (
-            self.whole and not places and kind_of[in_body[0]] is not inspect.Parameter.KEYWORD_ONLY
+            self.whole
+            and not places
+            and self.caller is None
+            and kind_of[in_body[0]] is not inspect.Parameter.KEYWORD_ONLY
         )
         self._members = {name: _member_name(name, self.names) for name in self.names}
         if self.whole and embedded(kinds[0], defaults[in_body[0]]):
@@ -653,12 +664,22 @@ class Signature:
             found = {name: getattr(body, member) for name, member in self._members.items()}
         return {**value[0], **found} if outside else found
 
-    def call(self, function: Callable[..., Any], values: Sequence[Any]) -> Any:
+    def call(
+        self, function: Callable[..., Any], values: Sequence[Any], callers: Sequence[Any] = ()
+    ) -> Any:
         """Call the function for these requests; exactly one if it is not batched.
+
+        Args:
+            function: takes the arguments.
+            values: as returned by ``read``.
+            callers: who made the requests, if the function asks.
 
         Returns:
             The function's result: a list if it is batched; or a coroutine.
         """
+        if self.caller is not None:
+            caller = list(callers) if self.batched else callers[0]
+            function = partial(function, **{self.caller.name: caller})
         if not self.batched:
             (value,) = values
             return function(value) if self._by_position else function(**self.arguments(value))

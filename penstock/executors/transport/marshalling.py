@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 
 import orjson
 
+from penstock.caller import Caller
 from penstock.errors import (
     DeadlineExceeded,
     HttpError,
@@ -33,7 +34,10 @@ def batches_out(batches: Sequence[Sequence[Sample]], now: float) -> Plain:
     samples = list(chain.from_iterable(batches))
     sizes = None if len(samples) == len(batches) else list(map(len, batches))
     numbers = [(each.data_id, each.log_id, each.deadline - now) for each in samples]
-    return [sizes, [*chain.from_iterable(numbers)], [each.inputs for each in samples]]
+    value: Plain = [sizes, [*chain.from_iterable(numbers)], [each.inputs for each in samples]]
+    if hasattr(samples[0], "caller"):  # as of all: their op asks for it
+        value.append([_caller_out(each.caller) for each in samples])
+    return value
 
 
 def batches_in(value: Plain, now: float) -> Iterator[list[Sample]]:
@@ -41,15 +45,33 @@ def batches_in(value: Plain, now: float) -> Iterator[list[Sample]]:
 
     Earlier batches are not kept in memory.
     """
-    sizes, numbers, inputs = value
+    sizes, numbers, inputs, *more = value
     inputs.reverse()
+    callers = map(_caller_in, more[0]) if more else None
     each = iter(numbers)
     samples = zip(each, each, each, strict=True)
     for size in [1] * len(inputs) if sizes is None else sizes:
-        yield [
+        batch = [
             Sample(data_id, inputs.pop(), now + left, log_id)
             for data_id, log_id, left in islice(samples, size)
         ]
+        if callers is not None:
+            for sample in batch:
+                sample.caller = next(callers)
+        yield batch
+
+
+def _caller_out(caller: Caller | None) -> Plain | None:
+    if caller is None:
+        return None
+    return [caller.name, caller.how, [*caller.scopes], dict(caller.claims)]
+
+
+def _caller_in(value: Plain | None) -> Caller | None:
+    if value is None:
+        return None
+    name, how, scopes, claims = value
+    return Caller(name=name, how=how, scopes=frozenset(scopes), claims=claims)
 
 
 def outcomes_out(batch: Batch, outcomes: Sequence[Outcome]) -> Plain:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from penstock.caller import Caller
 from penstock.errors import (
     DeadlineExceeded,
     HookFailed,
@@ -35,6 +36,20 @@ def test_samples_are_decoded_in_their_batches_with_the_remaining_time(sizes: lis
     for here, gone in zip(samples, [each for batch in decoded for each in batch], strict=True):
         assert (gone.data_id, gone.log_id, gone.inputs) == (here.data_id, here.log_id, here.inputs)
         assert gone.deadline == here.deadline - 85.0
+
+
+def test_callers_are_sent_only_if_the_op_asks() -> None:
+    ann = Caller(name="ann", how="jwt", scopes=frozenset("ab"), claims={"team": ["x"]})
+    quiet = [Sample(1, {}, 100.0), Sample(2, {}, 100.0)]
+    assert len(batches_out([quiet], 0.0)) == 3
+    asking = [Sample(n, {}, 100.0) for n in range(3)]
+    for sample, caller in zip(asking, (ann, None, ann), strict=True):
+        sample.caller = caller
+    first, second = batches_in(batches_out([asking[:1], asking[1:]], 0.0), 0.0)
+    found = [each.caller for each in (*first, *second)]
+    assert found == [ann, None, ann]
+    assert found[0] is not None
+    assert found[0].claims == ann.claims
 
 
 @pytest.mark.parametrize(
