@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 APP = """
-import asyncio, sys
+import asyncio, os, sys
 import httpx
 from fastapi import FastAPI
 from penstock import App
@@ -22,7 +22,7 @@ class Double:
         return 2 * x
 
     def close(self) -> None:
-        print("closed", flush=True)
+        os.write(1, b"closed\\n")  # at once: two threads write
 
 @app.route("/later")
 class Later:
@@ -30,7 +30,7 @@ class Later:
         return 2 * x
 
     async def close(self) -> None:
-        print("closed later", flush=True)
+        os.write(1, b"closed later\\n")
 
 api = FastAPI()
 api.mount("/app", app.asgi)
