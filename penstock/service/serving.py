@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from difflib import get_close_matches
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
@@ -31,7 +32,7 @@ from penstock.admin.status import MetricsPage, Reporter, StatusPage
 from penstock.admin.trace import QUESTION as TRACE
 from penstock.admin.trace import TracePage, next_timelines
 from penstock.api.access import Access
-from penstock.api.application import Application, Applications, Lifespan
+from penstock.api.application import Application, Applications, Lifespan, Section
 from penstock.api.errors import refusal
 from penstock.api.examples import Examples
 from penstock.api.health import Health, HealthApplication
@@ -42,11 +43,11 @@ from penstock.api.openapi import OpenApiApplication
 from penstock.api.paddle import SERVICE, PaddleApplication
 from penstock.api.pipeline import PipelineProtocol
 from penstock.api.plain import PlainApplication
-from penstock.api.priorities import Priorities
+from penstock.api.priorities import Priorities, path_of
 from penstock.api.quotas import Quota, Quotas
 from penstock.api.reflection import ReflectionApplication
 from penstock.api.router import Router
-from penstock.config.schema import PriorityConfig, QuotaConfig
+from penstock.config.schema import PriorityConfig, QuotaConfig, ServiceConfig
 from penstock.engine.graph import ServedGraph
 from penstock.engine.stage import Stage
 from penstock.errors import HookError, StartupError
@@ -252,6 +253,10 @@ class Serving:
             schemes = schemes_of(security)
             title = next(filter(None, titles), "penstock")
             found.add(OpenApiApplication(found.routes, title, schemes, security.open))
+        served = [each for each in (*moved, *found.declared) if not isinstance(each, Section)]
+        if config.dag.enable_prometheus:
+            served += self.metrics.routes()
+        _check_listed(config, {*map(path_of, served)}, engine.names)
         self.admits = found.admission is not None
         if not self.admits:
             _check_callers(engine.stages)
@@ -329,6 +334,33 @@ class Serving:
                 await instrument.engine_ended()
         except Exception as error:  # noqa: BLE001 - other people's code
             self.engine.instruments.drop(instrument, error)
+
+
+def _check_listed(config: ServiceConfig, paths: Set[str], graphs: Collection[str]) -> None:
+    """Check the routes that the configuration names: a rule for another one would have no effect.
+
+    Args:
+        config: of the service.
+        paths: of its routes and methods.
+        graphs: names of its graphs.
+
+    Raises:
+        StartupError: one of them is not served.
+    """
+    listed: list[tuple[str, Collection[str]]] = [
+        ("security.scopes", config.security.scopes),
+        ("priority.routes", config.priority.routes),
+        *((f"quotas.{name}.routes", each.routes) for name, each in config.quotas.items()),
+    ]
+    known = {*paths, *graphs}
+    for key, names in (*listed, ("security.open", config.security.open)):
+        served = paths if key == "security.open" else known
+        for name in names:
+            if name not in served:
+                what = "route or gRPC method" if served is paths else "route, gRPC method or graph"
+                near = get_close_matches(name, sorted(served), n=1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                raise StartupError(f"{key}: there is no {what} {name}{hint}")
 
 
 def _quotas_of(configs: Mapping[str, QuotaConfig]) -> Quotas | None:

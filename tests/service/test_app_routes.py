@@ -20,6 +20,7 @@ from pydantic import BaseModel
 
 from penstock import App, Query
 from penstock.errors import GraphError, HookError, StartupError
+from penstock.security.keys import line_of, new_key
 from penstock.testing import client
 from tests.service.items import app
 from tests.service.scripts import PENSTOCK
@@ -337,3 +338,48 @@ async def waits(x: int) -> int:
 
 async def waits_batched(x: list[int]) -> list[int]:
     return x
+
+
+@pytest.mark.parametrize(
+    ("config", "what"),
+    [
+        ({"security": {"scopes": {"/typo": "a"}}}, "security.scopes: .* /typo"),
+        ({"security": {"scopes": {"/b/{x}": "a"}}}, r"did you mean /b/\{x:int\}\?"),
+        ({"security": {"scopes": {"/pkg.Service/Method": "a"}}}, "security.scopes"),
+        ({"security": {"open": ["/b/1"]}}, "security.open: .* /b/1"),
+        ({"security": {"open": ["b"]}}, "security.open"),
+        ({"priority": {"levels": 2, "routes": {"c": 1}}}, "priority.routes: .* c"),
+        ({"quotas": {"few": {"rate": 1, "routes": ["/c"]}}}, "quotas.few.routes: .* /c"),
+    ],
+)
+def test_rules_for_a_route_that_is_not_served_end_the_start(
+    config: dict[str, Any], what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(StartupError, match=what), client(listing(config, monkeypatch)):
+        pass
+
+
+def test_rules_for_routes_methods_and_graphs_that_are_served_are_accepted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    method = "/inference.GRPCInferenceService/ModelInfer"
+    scopes = {"/b/{x:int}": "a", "b": "a", method: "a", "/metrics": "a", "/ui": "a", "/docs": "a"}
+    config = {
+        "security": {"scopes": scopes, "open": ["/openapi.json"]},
+        "priority": {"levels": 2, "routes": {"b": 1, "/b/{x:int}": 1, "/v2/models/stats": 1}},
+        "quotas": {"few": {"rate": 1, "routes": ["/b/{x:int}", method]}},
+    }
+    with client(listing(config, monkeypatch)):
+        pass
+
+
+def listing(config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> App:
+    monkeypatch.setenv("KEYS", line_of("ann", new_key(), ()))
+    security = {"keys_env": "KEYS", **config.get("security", {})}
+    app = App("listed", **{**config, "security": security})
+
+    @app.route("/b/{x:int}")
+    def b(x: int) -> int:
+        return x
+
+    return app
