@@ -67,10 +67,13 @@ class SigningKeys:
     """An issuer's keys.
 
     Args:
-        text: a JSON Web Key Set.
+        text: a JSON Web Key Set. Keys of an unknown kind are left out (RFC 7517, section 5).
+
+    Attributes:
+        left_out: the names (``kid``) of keys for signatures that could not be read, and why.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is none, or no key of it can be read.
         StartupError: PyJWT is not installed.
     """
 
@@ -83,24 +86,27 @@ class SigningKeys:
         keys = value.get("keys") if isinstance(value, dict) else None
         if not isinstance(keys, list) or len(keys) > _MOST_KEYS:
             raise ValueError("it is no JSON Web Key Set")
-        self._keys: dict[str | None, tuple[str | None, Any]] = {}
+        self.left_out: list[str] = []
+        self._keys: dict[str | None, list[tuple[str | None, Any]]] = {}
         for each in keys:
             if not isinstance(each, dict) or each.get("use", "sig") != "sig":
                 continue
             if each.get("kty") not in ("RSA", "EC", "OKP"):
                 continue  # a shared secret, or a kind of a later time
             public = {name: each[name] for name in each if name not in _PRIVATE}
+            kid, algorithm = each.get("kid"), each.get("alg")
             try:
                 made = jwk(public).key
-            except Exception as error:
-                raise ValueError(f"a key of the set cannot be read ({type(error).__name__})") from (
-                    error
-                )
-            kid, algorithm = each.get("kid"), each.get("alg")
-            self._keys[kid if isinstance(kid, str) else None] = (algorithm, made)
+            except Exception as error:  # noqa: BLE001 - the package raises errors of many kinds
+                self.left_out.append(f"{str(kid)[:100]!a} ({type(error).__name__})")
+                continue
+            name = kid if isinstance(kid, str) else None
+            self._keys.setdefault(name, []).append((algorithm, made))
+        if self.left_out and not self._keys:
+            raise ValueError(f"no key of the set can be read: {', '.join(self.left_out)}")
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return sum(map(len, self._keys.values()))
 
     def parts(self, token: bytes) -> tuple[dict[str, Any], bytes]:
         """The head and the payload of a token; its signature is not checked.
@@ -129,16 +135,22 @@ class SigningKeys:
         algorithm, kid = head["alg"], head.get("kid")
         if kid is None and len(self._keys) == 1:
             (found,) = self._keys.values()
-        elif isinstance(kid, str) and kid in self._keys:
+        elif (kid is None or isinstance(kid, str)) and kid in self._keys:
             found = self._keys[kid]
         else:
             raise UnknownKey("the token is not signed with a known key", _INVALID)
-        if found[0] not in (None, algorithm):
+        fitting = [key for expected, key in found if expected in (None, algorithm)]
+        if not fitting:
             raise invalid("the token's algorithm is not that of its key")
-        try:
-            self._jws.decode(token, key=found[1], algorithms=[algorithm])
-        except Exception as error:
-            raise invalid("the token's signature is invalid") from error
+        failure: Exception | None = None
+        for key in fitting:
+            try:
+                self._jws.decode(token, key=key, algorithms=[algorithm])
+            except Exception as error:  # noqa: BLE001 - of several keys without names one is right
+                failure = error
+            else:
+                return
+        raise invalid("the token's signature is invalid") from failure
 
 
 _PRIVATE: Final = frozenset(("d", "p", "q", "dp", "dq", "qi", "oth", "k"))

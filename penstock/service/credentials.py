@@ -138,7 +138,7 @@ class Credentials:
         if config.jwt is not None:
             SigningKeys(b'{"keys":[]}')  # whether the package is installed
             place = config.jwt.keys
-            self._signing = _Source("security.jwt", place, SigningKeys, config.jwt.refresh)
+            self._signing = _Source("security.jwt", place, _signing_of, config.jwt.refresh)
             if "://" not in place:
                 self._signing.read(now)
         self._sources = [*self._files, *([self._signing] if self._signing else [])]
@@ -198,6 +198,13 @@ class Credentials:
 
 def _keys_of(text: bytes) -> Keys:
     return Keys(text.decode())
+
+
+def _signing_of(text: bytes) -> SigningKeys:
+    made = SigningKeys(text)
+    if made.left_out:
+        _log.warning("security.jwt: keys that cannot be read: %s", ", ".join(made.left_out))
+    return made
 
 
 def admission_of(config: SecurityConfig, known: Credentials) -> CallerAdmission:

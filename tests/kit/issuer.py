@@ -59,12 +59,18 @@ class Issuer:
     def token(self, kid: str, *, head: dict[str, Any] | None = None, **claims: Any) -> str:
         """A token; ``claims`` replace the usual ones, and None removes one."""
         algorithm, key = self._keys[kid]
-        return jwt.encode(usual(**claims), key, algorithm, headers={"kid": kid, **(head or {})})
+        return jwt.encode(usual(**claims), key, algorithm, headers=_headers(kid, head))
 
-    def forged(self, kid: str, **claims: Any) -> str:
+    def forged(self, kid: str, *, head: dict[str, Any] | None = None, **claims: Any) -> str:
         """A token with this key's name, signed with another one."""
         algorithm = self._keys[kid][0]
-        return jwt.encode(usual(**claims), private_key(algorithm), algorithm, headers={"kid": kid})
+        key = private_key(algorithm)
+        return jwt.encode(usual(**claims), key, algorithm, headers=_headers(kid, head))
+
+
+def _headers(kid: str, more: dict[str, Any] | None) -> dict[str, Any]:
+    found = {"kid": kid, **(more or {})}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def private_key(algorithm: str) -> Any:

@@ -124,3 +124,36 @@ class TestKeySets:
         token = raw_token({"alg": "ES256", "kid": "new"}, {**GOOD, "aud": "c"}).encode()
         with pytest.raises(Unauthenticated, match="another service"):
             verified(token, SigningKeys(b'{"keys": []}'), RULES, 950.0)
+
+    def test_keys_of_an_unknown_kind_are_left_out(self) -> None:
+        from tests.kit.issuer import AUDIENCE, ISSUER, Issuer
+
+        issuer = Issuer()
+        issuer.add("one")
+        good = json.loads(issuer.key_set())["keys"]
+        others = [
+            {"kty": "OKP", "crv": "X25519", "x": "AAAA", "kid": "x"},
+            {**good[0], "kid": "y", "alg": "RSA-OAEP"},
+        ]
+        keys = SigningKeys(json.dumps({"keys": others + good}).encode())
+        assert (len(keys), [each[:3] for each in keys.left_out]) == (1, ["'x'", "'y'"])
+        rules = TokenRules(issuer=ISSUER, audiences=(AUDIENCE,))
+        assert verified(issuer.token("one").encode(), keys, rules, time.time())[0].name == "ann"
+
+    def test_each_of_several_keys_without_a_name_is_tried(self) -> None:
+        from tests.kit.issuer import AUDIENCE, ISSUER, Issuer
+
+        issuer, rules = Issuer(), TokenRules(issuer=ISSUER, audiences=(AUDIENCE,))
+        for kid in ("one", "two"):
+            issuer.add(kid)
+        nameless = json.loads(issuer.key_set())["keys"]
+        for each in nameless:
+            del each["kid"]
+        keys = SigningKeys(json.dumps({"keys": nameless}).encode())
+        assert len(keys) == 2
+        for kid in ("one", "two"):
+            token = issuer.token(kid, head={"kid": None}).encode()
+            assert verified(token, keys, rules, time.time())[0].name == "ann"
+        forged = issuer.forged("one", head={"kid": None}).encode()
+        with pytest.raises(Unauthenticated, match="signature"):
+            verified(forged, keys, rules, time.time())
