@@ -10,6 +10,12 @@ NAMED = {
     "subjectAltName": (("DNS", "a.test"), ("URI", "spiffe://b")),
     "subject": ((("commonName", "c"),),),
 }
+
+
+def only(kind: str, value: Any) -> dict[str, Any]:
+    return {"subjectAltName": ((kind, value),), "subject": ((("commonName", "c"),),)}
+
+
 OLD = {"subject": ((("organizationName", "o"),), (("commonName", "c"),))}
 SCOPES = frozenset(("admin",))
 
@@ -18,7 +24,16 @@ SCOPES = frozenset(("admin",))
     ("certificate", "known", "name"),
     [
         (NAMED, "a.test", "a.test"),
-        (NAMED, "spiffe://b", "spiffe://b"),
+        (NAMED, "URI:spiffe://b", "URI:spiffe://b"),
+        (NAMED, "spiffe://b", None),
+        (only("email", "a.test"), "a.test", None),
+        (only("email", "a@b.test"), "email:a@b.test", "email:a@b.test"),
+        (only("DNS", "URI:spiffe://b"), "URI:spiffe://b", None),
+        (only("IP Address", "10.0.0.1"), "*", "IP:10.0.0.1"),
+        (only("DirName", ((("commonName", "c"),),)), "*", None),
+        (only("othername", "<unsupported>"), "*", None),
+        (only("DNS", "a\nb"), "*", None),
+        ({"subject": ((("commonName", "email:a@b.test"),),)}, "email:a@b.test", None),
         (NAMED, "c", None),
         (NAMED, "*", "a.test"),
         (OLD, "c", "c"),
