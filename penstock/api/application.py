@@ -114,15 +114,12 @@ class Applications:
     Attributes:
         declared: the routes and sections of all, in the order of the applications.
         admission: admits callers; None admits all.
-        authenticate: its method for requests without a route, which raises RequestError for unknown
-            callers; None if it has none.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.declared: list[Route | Section] = []
         self.admission: Admission | None = None
-        self.authenticate: Callable[[Exchange], object] | None = None
 
     def add(self, application: Application) -> None:
         """Add what an application declares.
@@ -135,7 +132,6 @@ class Applications:
             if self.admission is not None:
                 raise StartupError("two applications admit callers: only one may")
             self.admission = application
-            self.authenticate = getattr(application, "authenticate", None)
 
     def take(self, wanted: Callable[[Route | Section], bool]) -> list[Route | Section]:
         """Remove what is declared for another port, and return it."""

@@ -139,7 +139,9 @@ class OpenInferenceApplication:
         for name, answer in facts.items():
             request, response = messages.inference_messages(name)
             handler = partial(_simple, request, response, answer)
-            yield Grpc(f"{service}{name}", handler, always=name.startswith("Server"))
+            probe = name in ("ServerLive", "ServerReady")
+            always = name.startswith("Server")
+            yield Grpc(f"{service}{name}", handler, always=always, open=probe)
         yield Grpc(f"{service}ModelInfer", self._grpc_infer)
         yield Grpc(f"{service}ModelStreamInfer", stream=self._grpc_stream)
 

@@ -186,7 +186,7 @@ class EngineLifecycle:
             StartupError: it is, and must not be.
         """
         public = is_public(self._listeners.values())
-        why = exposure(self._config, public=public, admits=serving.admits)
+        why = exposure(self._config, public=public, admits=serving.admission is not None)
         if why is not None and self._config.strict:
             raise StartupError(f"strict: {why}")
         if why is not None and self._loaded.deployment.engine_id.is_first:
@@ -202,6 +202,8 @@ class EngineLifecycle:
                 max_message_bytes=most,
                 threads=serving.writers,
                 hosts=hosts,
+                admission=serving.admission,
+                authenticate=serving.authenticate,
             )
             found[METRICS] = open_door_beside(self._config, router)
         if serving.admin is not None:

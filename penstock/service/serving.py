@@ -32,7 +32,7 @@ from penstock.admin.status import MetricsPage, Reporter, StatusPage
 from penstock.admin.trace import QUESTION as TRACE
 from penstock.admin.trace import TracePage, next_timelines
 from penstock.api.access import Access
-from penstock.api.application import Application, Applications, Lifespan, Section
+from penstock.api.application import Admission, Application, Applications, Lifespan, Section
 from penstock.api.errors import refusal
 from penstock.api.examples import Examples
 from penstock.api.health import Health, HealthApplication
@@ -48,6 +48,7 @@ from penstock.api.quotas import Quota, Quotas
 from penstock.api.reflection import ReflectionApplication
 from penstock.api.router import Router
 from penstock.config.schema import PriorityConfig, QuotaConfig, ServiceConfig
+from penstock.door.exchange import Exchange
 from penstock.engine.graph import ServedGraph
 from penstock.engine.stage import Stage
 from penstock.errors import HookError, StartupError
@@ -94,7 +95,8 @@ class Serving:
         engines: queries all engines of the service.
         metrics: the page of the metrics.
         versions: changes the versions of the graphs.
-        admits: whether an application decides who may call; set by ``router``.
+        admission: decides who may call; None: everybody. Set by ``router``.
+        authenticate: the same for requests without a route; see ``Router``. Set by ``router``.
         admin: routes the requests of operators; set by ``router`` if they have a port.
         ends: threads for user code at the graphs' ends; None if there is none.
         writers: threads for large replies.
@@ -143,7 +145,8 @@ class Serving:
         }
         self.engines = AllEngines(answerers, supervisor)
         self.metrics = MetricsPage(self.engines, of_original=config.dag.enable_prometheus)
-        self.admits = False
+        self.admission: Admission | None = None
+        self.authenticate: Callable[[Exchange], object] | None = None
         self.admin: Router | None = None
         self._added: list[Application] = []
         self._alive: list[Lifespan] = []
@@ -244,6 +247,7 @@ class Serving:
             found.add(each)
         if admission is not None:
             admission.set_paths(found.paths)
+            self.authenticate = admission.authenticate
         if config.priority.levels > 1:
             engine.level_of = _priorities_of(config.priority, found.paths).level_of
         moved = found.take(is_of_operators) if admin is not None else []
@@ -257,8 +261,8 @@ class Serving:
         if config.dag.enable_prometheus:
             served += self.metrics.routes()
         _check_listed(config, {*map(path_of, served)}, engine.names)
-        self.admits = found.admission is not None
-        if not self.admits:
+        self.admission = found.admission
+        if self.admission is None:
             _check_callers(engine.stages)
         declared = found.declared
         if admin is not None:
@@ -271,7 +275,7 @@ class Serving:
                 refusal=refusal,
                 hosts=hosts,
                 admission=found.admission,
-                authenticate=found.authenticate,
+                authenticate=self.authenticate,
             )
             pages = [each for each in moved if isinstance(each, Http)]
             declared = [*declared, *admin.redirected(pages, found.not_found)]
@@ -285,7 +289,7 @@ class Serving:
             admission=found.admission,
             cors=cors_of(config),
             quotas=_quotas_of(config.quotas),
-            authenticate=found.authenticate,
+            authenticate=self.authenticate,
         )
 
     def _typed(self) -> dict[str, TypedTensors | str]:

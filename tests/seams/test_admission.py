@@ -41,6 +41,10 @@ class Keys:
             raise NoKey("send a key")
         return "ann"
 
+    def authenticate(self, user: str, password: str) -> bool:
+        """Of the user's own: the service does not know it."""
+        raise NotImplementedError
+
 
 class Teller(Instrument):
     def admitted(self, request: RequestInfo, now: float) -> None:
@@ -57,3 +61,6 @@ def test_a_caller_without_a_key_is_refused_before_its_body_is_sent(tmp_path: Pat
                 client.send(head, key, b"\r\n", b'{"x":1}' if key else b"")
                 assert client.reply().json() == answer
         assert "told ann" in server.log()
+        with connected(server.http_port) as client:
+            client.send(b"GET /unknown HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert client.reply().status == 404

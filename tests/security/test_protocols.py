@@ -26,14 +26,15 @@ from tests.kit.frames import message
 from tests.kit.http2 import call, linked
 from tests.kit.issuer import AUDIENCE, ISSUER, Issuer, issuing, raw_token, usual
 from tests.service.scripts import until
-from tests.services.process import ServiceProcess, running
+from tests.services.process import ServiceProcess, free_port, running
 
 pytestmark = pytest.mark.real
 
 SCRIPT = """
 from penstock import App, Service, op, run
 
-app = App("typed", security={security!r}, log_requests=True)
+dag = {{"enable_prometheus": True, "prometheus_port": {metrics}}}
+app = App("typed", security={security!r}, dag=dag, log_requests=True)
 
 @app.route("/double")
 def double(x: int) -> int:
@@ -57,6 +58,7 @@ class Site:
     issuer: Issuer
     server: ServiceProcess
     keys: Path
+    metrics: int
 
 
 @pytest.fixture(scope="module")
@@ -71,11 +73,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         security = {"keys": str(keys), "jwt": jwt, "failures_per_minute": 100_000}
         security["scopes"] = {"/half": "half.use"}
         script = folder / "service.py"
-        script.write_text(SCRIPT.format(security=security))
+        metrics = free_port()
+        script.write_text(SCRIPT.format(security=security, metrics=metrics))
         with running(script) as server:
             assert issuer.fetched.wait(30)
             until_answered(server, issuer)
-            yield Site(issuer, server, keys)
+            yield Site(issuer, server, keys, metrics)
             log = server.log()
     secrets = [KEY, OLD_KEY, OTHER_KEY, *SHOWN]
     assert [each for each in secrets if each and each in log] == []
@@ -271,6 +274,11 @@ def test_probes_are_open(site: Site, path: str) -> None:
     assert by_http(site.server, "GET", path, {"x-api-key": OTHER_KEY}, b"").status == 200
 
 
+@pytest.mark.parametrize(("method", "status"), [("Live", 200), ("Ready", 200), ("Metadata", 401)])
+def test_probes_over_grpc_are_open(site: Site, method: str, status: int) -> None:
+    assert by_grpc(site.server, f"/{messages.INFERENCE}/Server{method}", b"", {}) == status
+
+
 @pytest.mark.parametrize(
     "path",
     ["/status", "/metrics", "/ui/state", "/ui/requests", "/health/deep", "/trace?seconds=0.1"],
@@ -281,6 +289,16 @@ def test_pages_of_operators_need_their_scope(site: Site, path: str) -> None:
     assert by_http(site.server, "GET", path, {"x-api-key": OLD_KEY}, b"").status == 200
     token = site.issuer.token("one", scope="read admin")
     assert by_http(site.server, "GET", path, bearer(token), b"").status == 200
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/unknown"])
+def test_the_port_for_scrapers_needs_their_scope(site: Site, path: str) -> None:
+    for key, status in (("", 401), (KEY, 403), (OLD_KEY, 200)):
+        head = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {key}\r\n\r\n"
+        with http1.connected(site.metrics) as connection:
+            connection.send(head.encode())
+            wanted = status if path == "/metrics" or not key else 404
+            assert connection.reply().status == wanted
 
 
 @pytest.mark.parametrize(
