@@ -231,7 +231,7 @@ class Router:
         try:
             self._authenticate(exchange)
         except RequestError as error:
-            exchange.count_refusal(Limit.CALLER)
+            exchange.count_refusal(Limit.CALLER, error.code)
             if isinstance(exchange, BaiduStdExchange):
                 exchange.fail_call(brpc_code_of(error), str(error))
             elif is_grpc(exchange.head):
@@ -296,13 +296,15 @@ class Router:
             call.refuse_beyond_limit()
             return False
         if self._asks:
+            by_quota = False
             try:
                 if self._admission is not None:
                     exchange.caller = self._admission.admit(route, exchange)
                 if self._quotas is not None:
+                    by_quota = True
                     self._quotas.admit(route, exchange)
             except RequestError as error:
-                exchange.count_refusal(Limit.CALLER)
+                exchange.count_refusal(Limit.CALLER, "quota" if by_quota else error.code)
                 route.failed(call, error)  # type: ignore[arg-type]  # both of one protocol
                 return False
         return True

@@ -107,6 +107,7 @@ class Door:
         return dataclasses.replace(
             shared.counters,
             abuses=shared.counters.abuses.copy(),
+            caller_refusals=shared.counters.caller_refusals.copy(),
             error_answers=shared.counters.error_answers.copy(),
             open=len(shared.connections) + shared.handshakes,
             calls=shared.calls,

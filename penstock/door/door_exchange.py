@@ -82,7 +82,7 @@ class DoorExchange(Exchange):
             except Exception:  # noqa: BLE001 - only this request fails
                 self.fail()
 
-    def count_refusal(self, limit: Limit) -> None:
+    def count_refusal(self, limit: Limit, reason: str = "") -> None:
         counters = self.shared.counters
         if limit is Limit.BODY:
             counters.bodies_too_large += 1
@@ -92,6 +92,8 @@ class DoorExchange(Exchange):
             counters.calls_refused += 1
         else:
             counters.callers_refused += 1
+            refusals = counters.caller_refusals
+            refusals[reason] = refusals.get(reason, 0) + 1
 
     def count_error(self, code: str) -> None:
         answers = self.shared.counters.error_answers

@@ -166,8 +166,10 @@ class Exchange(Reservation, ABC):
         self.caller: Any = None
         self.added: Headers = ()
 
-    def count_refusal(self, limit: Limit) -> None:
-        """Count a request that the application refuses because of this limit."""
+    def count_refusal(self, limit: Limit, reason: str = "") -> None:
+        """Count a request that the application refuses because of this limit; that of a caller with
+        a reason, one of a few.
+        """
 
     def count_error(self, code: str) -> None:
         """Count an answer with this error code. HTTP statuses are counted without this call."""

@@ -80,6 +80,7 @@ class DoorStatistics:
         bodies_refused: requests refused because too many bytes were in flight.
         calls_refused: requests refused because too many were open.
         callers_refused: requests refused because of who made them.
+        caller_refusals: the same by reason, the error's code or ``quota``.
         calmed: connections of HTTP/2 closed because the peer abused the protocol.
         abuses: the same by kind of abuse; for HTTP/1.1, bodies in too many chunks, also in
             ``malformed``.
@@ -112,6 +113,7 @@ class DoorStatistics:
     bodies_refused: int = 0
     calls_refused: int = 0
     callers_refused: int = 0
+    caller_refusals: dict[str, int] = field(default_factory=dict)
     calmed: int = 0
     abuses: dict[str, int] = field(default_factory=dict)
     resets: int = 0

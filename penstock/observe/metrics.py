@@ -103,6 +103,14 @@ _OF_SERVICE: Final = (
         "Connections, requests and answers ended because of a limit or a protocol error.",
     ),
     Family(
+        "penstock_caller_refusals",
+        "counter",
+        ("reason",),
+        "Requests refused before their bodies were read, because of who made them. Reason: quota,"
+        " or the code of the error, such as unauthorized, forbidden, too_many_requests (failed"
+        " attempts).",
+    ),
+    Family(
         "penstock_traces",
         "counter",
         ("outcome",),
@@ -304,6 +312,8 @@ class Families:
             add("penstock_door_requests", door["requests"])
             for code, count in door["error_answers"].items():
                 add("penstock_door_errors", count, code)
+            for reason, count in door["caller_refusals"].items():
+                add("penstock_caller_refusals", count, reason)
             for key, reason in DOOR.items():
                 add("penstock_door_refusals", door[key], reason)
         self._add_process(report["process"], "engine", "", "", "")

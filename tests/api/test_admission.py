@@ -139,6 +139,7 @@ def test_a_caller_is_refused_before_its_body_is_sent_and_the_call_of_another_nam
     assert by(door.site.port, b"abc") == (good, "3 for ann")
     assert door.doorkeeper.asked == [path] * 3
     assert door.site.statistics().callers_refused == 2
+    assert sum(door.site.statistics().caller_refusals.values()) == 2
 
 
 @pytest.mark.parametrize(("by", "good", "code", "text", "busy", "path"), PROTOCOLS, ids=NAMES)

@@ -159,3 +159,5 @@ def test_every_protocol_counts_and_is_refused_before_the_body_is_sent(site: Site
     assert "over the quota 'one'" in text
     assert by_grpc(site.port, None)[0] == GrpcCode.RESOURCE_EXHAUSTED
     assert by_baidu_std(site.port, None)[0] == BrpcCode.ELIMIT
+    seen = site.statistics()
+    assert (seen.callers_refused, seen.caller_refusals) == (3, {"quota": 3})

@@ -34,7 +34,8 @@ def report(**more: Any) -> dict[str, Any]:
         "ready": True,
         "requests": {"waiting": 2},
         **counters.of_requests(),
-        "door": dict.fromkeys((*DOOR, "requests"), 0) | {"error_answers": {"404": 5}},
+        "door": dict.fromkeys((*DOOR, "requests"), 0)
+        | {"error_answers": {"404": 5}, "caller_refusals": {"quota": 3}},
         "process": {"memory": 8192, "cpu": 2.5},
         "graphs": [
             {
@@ -118,6 +119,7 @@ def test_values_are_those_of_the_report() -> None:
     expected = {
         ("penstock_ready", ()): 1,
         ("penstock_door_errors_total", ("404",)): 5,
+        ("penstock_caller_refusals_total", ("quota",)): 3,
         ("penstock_requests_total", ("ok", *request)): 7,
         ("penstock_requests_total", ("op_timeout", "error", *request)): 2,
         ("penstock_requests_total", ("busy", "refused", *request)): 1,
@@ -160,7 +162,7 @@ def test_a_graph_without_a_name_is_exported_as_a_star_and_a_door_is_optional() -
 def test_every_counted_limit_of_the_door_is_exported() -> None:
     counters = DoorStatistics()
     left = {"open", "calls", "unsent", "accepted", "requests", "idle", "abuses", "gone"}
-    left |= {"cut", "error_answers"}
+    left |= {"cut", "error_answers", "caller_refusals"}
     assert set(DOOR) == {each for each in counters.__slots__ if each not in left}  # type: ignore[attr-defined]
 
 
