@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -44,7 +45,7 @@ def whole(who: Caller, item: Item) -> str:
 async def later(x: int, caller: Caller) -> str:
     return plain(x, caller)
 
-@app.route("/batch", batch=4, executor="process")
+@app.route("/batch", batch=4, wait=50, executor="process")
 def batch(x: list[int], callers: list[Caller]) -> list[str]:
     return [plain(*each) for each in zip(x, callers, strict=True)]
 
@@ -114,6 +115,13 @@ def post(server: ServiceProcess, path: str, body: Any, key: str | None = ANN) ->
 def test_a_typed_function_gets_who_calls(server: ServiceProcess, path: str) -> None:
     assert post(server, path, {"x": 1}).json() == "ann ['a', 'b'] key 1"
     assert post(server, path, {"x": 2}, BOB).json() == "bob [] key 2"
+
+
+def test_each_request_of_a_batch_has_its_own_caller(server: ServiceProcess) -> None:
+    who = [ANN, BOB] * 4
+    with ThreadPoolExecutor(len(who)) as threads:
+        found = list(threads.map(lambda key: post(server, "/batch", {"x": 1}, key).json(), who))
+    assert found == ["ann ['a', 'b'] key 1", "bob [] key 1"] * 4
 
 
 def test_the_caller_is_not_a_member_of_the_body(server: ServiceProcess) -> None:

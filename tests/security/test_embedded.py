@@ -72,6 +72,37 @@ def test_a_mounted_application_may_need_a_scope(keys: Path) -> None:
         assert http.get("/web/hello", headers=fields(ANN)).status_code == 403
 
 
+def test_a_caller_of_our_own_makes_examples(keys: Path) -> None:
+    app = App("examples", security={"keys": str(keys)})
+    seen: list[Caller | None] = []
+
+    @app.route("/needs", examples=[({"x": 1}, "penstock []")])
+    def needs(x: int, caller: Caller) -> str:
+        return f"{caller.name} {sorted(caller.scopes)}"
+
+    @app.route("/may", examples=[{"x": 1}])
+    def may(x: int, caller: Caller | None) -> int:
+        seen.append(caller)
+        return x
+
+    with client(app) as http:
+        assert http.post("/needs", json={"x": 1}, headers=fields(ANN)).json() == "ann []"
+        assert seen == [None]
+
+
+def test_a_model_of_the_inference_protocol_gets_who_calls(keys: Path) -> None:
+    tensor = {"name": "x", "datatype": "INT64", "shape": [1], "data": [3]}
+    with client(make_app(keys)) as http:
+        inputs = http.get("/v2/models/whose", headers=fields(ANN)).json()["inputs"]
+        assert [each["name"] for each in inputs] == ["x"]
+        path = "/v2/models/whose/infer"
+        answer = http.post(path, json={"inputs": [tensor]}, headers=fields(ANN)).json()
+        assert answer["outputs"][0]["data"] == ["3 of ann"]
+        forged = {**tensor, "name": "caller"}
+        body = {"inputs": [tensor, forged]}
+        assert http.post(path, json=body, headers=fields(ANN)).status_code == 400
+
+
 @pytest.mark.real
 def test_an_app_under_uvicorn_needs_a_key(tmp_path: Path, keys: Path) -> None:
     (tmp_path / "flowers.py").write_text(
