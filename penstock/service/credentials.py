@@ -1,8 +1,8 @@
 """Reads what the admission of callers compares with: files of keys, and an issuer's key set.
 
-A thread does so, at the start and again when a file changed or a time has passed: neither a file
-system nor an issuer's server can stop the event loop. What cannot be read leaves the last good
-value in place, with one line in the log.
+A thread for each does so, at the start and again when a file changed or a time has passed: neither
+a file system nor an issuer's server can stop the event loop, or keep a revoked key valid. What
+cannot be read leaves the last good value in place, with one line in the log.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import urllib.request
 from collections.abc import Callable
 from http.client import HTTPException
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from time import monotonic
 from typing import Any, Final, Generic, TypeVar
+from urllib.parse import urlsplit
 
 from penstock.api.admission import CallerAdmission
 from penstock.api.openapi import API_KEY, BEARER, CERTIFICATE
@@ -29,7 +30,7 @@ _log: Final = logging.getLogger(__name__)
 _POLL: Final = 1.0  # seconds between looks at files
 _PAUSE: Final = 30.0  # seconds between reads that tokens with unknown keys cause
 _RETRY: Final = 5.0  # seconds after a failed read
-_TIMEOUT: Final = 5.0
+_TIMEOUT: Final = 5.0  # seconds for a connection, for each part of an answer, and for a whole body
 _MOST_BYTES: Final = 1 << 20
 
 _T = TypeVar("_T")
@@ -40,25 +41,34 @@ class _Source(Generic[_T]):
 
     def __init__(self, what: str, place: str, make: Callable[[bytes], _T], every: float) -> None:
         self.what = what
-        self.place = place
+        self.wake = Event()
+        self._is_url = "://" in place
+        # Absolute: the service may change its directory before it is read again.
+        self.place = place if self._is_url else os.path.abspath(place)
         self.value: _T | None = None
         self._text: bytes | None = None  # of the value
         self._make = make
         self._every = every
-        self._is_url = "://" in place
-        self._seen: Any = None
+        self._seen: Any = None  # the stamp of what was read last
+        self._looked: Any = None  # the stamp at the last look
         self._due = 0.0
         self._failed = ""
 
     def due(self, now: float) -> bool:
-        """Whether it is to be read now."""
+        """Whether it is to be read now: a file only if it has not changed since the last look,
+        because somebody may be writing it.
+        """
         if self._is_url:
             return now >= self._due
-        return self._stamp() != self._seen or bool(self._failed and now >= self._due)
+        stamp, before = self._stamp(), self._looked
+        self._looked = stamp
+        changed = stamp != self._seen or bool(self._failed and now >= self._due)
+        return changed and stamp == before
 
     def ask(self) -> None:
         """Let it be due."""
         self._due = 0.0
+        self.wake.set()
 
     def read(self, now: float) -> bool:
         """Read it; whether there is a new value.
@@ -142,15 +152,17 @@ class Credentials:
             if "://" not in place:
                 self._signing.read(now)
         self._sources = [*self._files, *([self._signing] if self._signing else [])]
-        self._wake = Event()
         self._closing = False
         self._asked = -_PAUSE
-        self._thread: Thread | None = None
+        self._counting = Lock()
+        self._threads: list[Thread] = []
 
     def start(self) -> None:
-        """Start the thread."""
-        self._thread = Thread(target=self._run, name="credentials", daemon=True)
-        self._thread.start()
+        """Start the threads."""
+        for each in self._sources:
+            thread = Thread(target=self._run, args=(each,), name=each.what, daemon=True)
+            self._threads.append(thread)
+            thread.start()
 
     @property
     def keys(self) -> list[Keys]:
@@ -173,30 +185,34 @@ class Credentials:
         self._asked = now
         if self._signing is not None:
             self._signing.ask()
-            self._wake.set()
         return True
 
     def close(self) -> None:
-        """End the thread. A read that hangs does not hold the process."""
+        """End the threads. A read that hangs does not hold the process."""
         self._closing = True
-        self._wake.set()
-        if self._thread is not None:
-            self._thread.join(_POLL)
+        for each in self._sources:
+            each.wake.set()
+        until = monotonic() + _POLL
+        for thread in self._threads:
+            thread.join(max(0.0, until - monotonic()))
 
-    def _run(self) -> None:
+    def _run(self, source: _Source[Any]) -> None:
         while not self._closing:
-            self._wake.clear()
+            source.wake.clear()
             now = monotonic()
-            for each in self._sources:
-                try:
-                    if each.due(now) and each.read_again(now):
+            try:
+                if source.due(now) and source.read_again(now):
+                    with self._counting:
                         self.changes += 1
-                except Exception:  # noqa: BLE001 - later values are read after any failure
-                    _log.exception("%s cannot be read", each.what)
-            self._wake.wait(_POLL)
+            except Exception:  # noqa: BLE001 - later values are read after any failure
+                _log.exception("%s cannot be read", source.what)
+            source.wake.wait(_POLL)
 
 
 def _keys_of(text: bytes) -> Keys:
+    if text and not text.endswith(b"\n"):
+        # The rest may not be written yet, and the beginning of a scope may be another scope.
+        raise ValueError("the last line has no newline at its end")
     return Keys(text.decode())
 
 
@@ -253,8 +269,16 @@ def fetched(url: str) -> bytes:
     Raises:
         OSError: it cannot be read.
     """
-    with urllib.request.build_opener(_NoRedirects).open(url, timeout=_TIMEOUT) as answer:
-        body: bytes = answer.read(_MOST_BYTES + 1)
-    if len(body) > _MOST_BYTES:
-        raise OSError(f"it has over {_MOST_BYTES} bytes")
+    handlers: list[Any] = [_NoRedirects]
+    if urlsplit(url).scheme == "http":  # which is on this machine: no proxy can reach it
+        handlers.append(urllib.request.ProxyHandler({}))
+    body = b""
+    with urllib.request.build_opener(*handlers).open(url, timeout=_TIMEOUT) as answer:
+        until = monotonic() + _TIMEOUT
+        while piece := answer.read1(_MOST_BYTES):
+            body += piece
+            if len(body) > _MOST_BYTES:
+                raise OSError(f"it has over {_MOST_BYTES} bytes")
+            if monotonic() > until:
+                raise OSError("it takes too long")
     return body

@@ -93,7 +93,8 @@ run(app, Service("graph", Third("third", input_ops=[second])))
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     folder = tmp_path_factory.mktemp("callers")
     keys = folder / "keys.txt"
-    keys.write_text("\n".join([line_of("ann", ANN, ["a", "b"]), line_of("bob", BOB, ())]))
+    lines = [line_of("ann", ANN, ["a", "b"]), line_of("bob", BOB, ())]
+    keys.write_text("".join(f"{line}\n" for line in lines))
     script = folder / "service.py"
     security = {"keys": str(keys), "open": ["/open", "/needs"]}
     script.write_text(SCRIPT.format(security=security))

@@ -65,7 +65,8 @@ class Site:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("site")
     keys = folder / "keys.txt"
-    keys.write_text("\n".join([line_of("bob", KEY, ()), line_of("bob", OLD_KEY, ["admin"])]))
+    lines = [line_of("bob", KEY, ()), line_of("bob", OLD_KEY, ["admin"])]
+    keys.write_text("".join(f"{line}\n" for line in lines))
     with issuing() as issuer:
         issuer.add("one")
         issuer.add("two", "RS256")
@@ -341,7 +342,7 @@ def test_keys_of_the_file_are_replaced_without_a_restart(site: Site) -> None:
     before, added = site.keys.read_text(), new_key()
     SHOWN.append(added)
     assert by_typed(site.server, {"x-api-key": added}) == 401
-    site.keys.write_text(before + "\n" + line_of("eve", added, ()))
+    site.keys.write_text(before + line_of("eve", added, ()) + "\n")
     assert status_after(site, {"x-api-key": added}, 200) == 200
     assert by_typed(site.server, {"x-api-key": KEY}) == 200
     site.keys.write_text(before)
@@ -350,7 +351,7 @@ def test_keys_of_the_file_are_replaced_without_a_restart(site: Site) -> None:
 
 def test_a_broken_file_of_keys_leaves_the_last_good_one(site: Site) -> None:
     before = site.keys.read_text()
-    site.keys.write_text(before + "\n" + OTHER_KEY)
+    site.keys.write_text(before + OTHER_KEY + "\n")
     deadline = time.monotonic() + 20
     while "the last one stays" not in site.server.log() and time.monotonic() < deadline:
         pass
