@@ -114,12 +114,15 @@ class Applications:
     Attributes:
         declared: the routes and sections of all, in the order of the applications.
         admission: admits callers; None admits all.
+        readmit: admits the caller of a further message of a stream, whose key may be void by now;
+            None admits all.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.declared: list[Route | Section] = []
         self.admission: Admission | None = None
+        self.readmit: Callable[[Route, Exchange], object] | None = None
 
     def add(self, application: Application) -> None:
         """Add what an application declares.

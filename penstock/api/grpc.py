@@ -247,6 +247,7 @@ class Grpc(Described):
         failed: answers what goes wrong before the handler is called (a refused caller, too many
             bytes in flight).
         refusal: makes the answer to requests for its path that are no gRPC calls; see ``Http``.
+        of_messages: whether each message of its stream is a request of its own.
     """
 
     path: str
@@ -254,3 +255,4 @@ class Grpc(Described):
     stream: StreamHandler | None = None
     failed: Callable[[GrpcCall, RequestError], None] = GrpcCall.fail_with
     refusal: Callable[[int, str], HttpReply] = failure
+    of_messages: bool = False

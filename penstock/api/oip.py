@@ -143,7 +143,7 @@ class OpenInferenceApplication:
             always = name.startswith("Server")
             yield Grpc(f"{service}{name}", handler, always=always, open=probe)
         yield Grpc(f"{service}ModelInfer", self._grpc_infer)
-        yield Grpc(f"{service}ModelStreamInfer", stream=self._grpc_stream)
+        yield Grpc(f"{service}ModelStreamInfer", stream=self._grpc_stream, of_messages=True)
 
     def _count(self) -> None:
         """Start to count: services without this protocol do not pay for it."""
@@ -393,12 +393,24 @@ class OpenInferenceApplication:
         return graph, request, raw
 
     async def _grpc_stream(self, call: GrpcCall) -> None:
-        """Run the requests concurrently; send their answers in the requests' order."""
+        """Run the requests concurrently; send their answers in the requests' order.
+
+        Raises:
+            RequestError: the caller is not admitted any more; the requests before are answered.
+        """
+        readmit = None if self._applications is None else self._applications.readmit
         waiting: asyncio.Queue[_Streamed | None] = asyncio.Queue(_MOST_STREAMED)
         in_flight: set[_Streamed] = set()
         writer = asyncio.create_task(self._write_in_order(call, waiting, in_flight))
         try:
             while (message := await call.read()) is not None:
+                if readmit is not None:
+                    try:
+                        call.exchange.caller = readmit(call.route, call.exchange)
+                    except RequestError:
+                        await waiting.put(None)
+                        await writer
+                        raise
                 one = _Streamed(call.exchange.another())
                 in_flight.add(one)
                 await waiting.put(one)

@@ -11,20 +11,24 @@ Source: RFC 6585 (429), draft-ietf-httpapi-ratelimit-headers-10 (``RateLimit``,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import IPv6Address
 from math import ceil
 from time import monotonic
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 from penstock.api.application import Route
 from penstock.api.buckets import Buckets
+from penstock.api.call import OfStream, exchange_of
+from penstock.api.grpc import Grpc
 from penstock.api.http import Http
 from penstock.api.priorities import path_of
 from penstock.caller import Caller, name_of
 from penstock.door.exchange import Exchange
+from penstock.engine.submission import Submission
 from penstock.errors import TooManyRequests
 from penstock.protocols.heads import Headers
 
@@ -42,7 +46,8 @@ class Quota:
         concurrency: open requests; None is no limit.
         callers: names of the callers to which it applies; empty for all.
         scopes: the same by a scope of the caller.
-        routes: paths of routes and gRPC methods to which it applies; empty for all.
+        routes: paths of routes and gRPC methods, and names of graphs, to which it applies; empty
+            for all. That of a graph's own route applies to the graph by every route.
     """
 
     name: str
@@ -53,9 +58,9 @@ class Quota:
     scopes: frozenset[str] = frozenset()
     routes: frozenset[str] = frozenset()
 
-    def applies(self, caller: str, scopes: frozenset[str], path: str) -> bool:
-        """Whether a request of this caller to this route counts."""
-        if self.routes and path not in self.routes:
+    def applies(self, caller: str, scopes: frozenset[str], routes: Collection[str]) -> bool:
+        """Whether a request of this caller to one of these routes, methods and graphs counts."""
+        if self.routes and self.routes.isdisjoint(routes):
             return False
         listed = caller in self.callers or not self.scopes.isdisjoint(scopes)
         return listed or not (self.callers or self.scopes)
@@ -109,30 +114,79 @@ class Quotas:
 
     Args:
         quotas: their names are ASCII without quotes and backslashes.
+        paths: of the graphs' own routes, by the graphs' names.
         clock: monotonic seconds.
     """
 
-    def __init__(self, quotas: Sequence[Quota], clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self,
+        quotas: Sequence[Quota],
+        paths: Mapping[str, frozenset[str]] = MappingProxyType({}),
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
         self._counted = [_Counted(each) for each in quotas]
+        self._of_routes = [each for each in self._counted if each.quota.routes]
+        self._graphs = {name: own | {name} for name, own in paths.items()}
         self._clock = clock
 
     def admit(self, route: Route, exchange: Exchange) -> None:
         """Count a request whose caller is known, until its exchange is over.
 
-        Probes, and pages for operators, do not count.
+        Probes, and pages for operators, do not count; nor do streams whose messages are requests.
 
         Raises:
             TooManyRequests: a quota of its caller is used up.
         """
         if route.always or (isinstance(route, Http) and route.admin):
             return
-        caller = exchange.caller
+        if isinstance(route, Grpc) and route.of_messages:
+            return
+        fields, over = self._count(self._counted, (path_of(route),), exchange.caller, exchange)
+        exchange.added = (*exchange.added, *fields)
+        if over is not None:
+            exchange.on_over = over
+
+    def permit(self, submission: Submission) -> None:
+        """Count a request for the quotas of its graph, until its end; one that is a message of a
+        stream for all quotas.
+
+        Raises:
+            TooManyRequests: a quota of its caller is used up.
+        """
+        call = submission.call
+        if call is None:
+            return
+        counted, graph = self._of_routes, submission.graph.name or ""
+        routes = self._graphs.get(graph) or frozenset((graph,))
+        path = path_of(call.route)
+        of_stream = isinstance(call, OfStream)
+        if of_stream:
+            counted, routes = self._counted, routes | {path}
+        elif counted:
+            counted = [each for each in counted if path not in each.quota.routes]
+        if counted:
+            exchange = exchange_of(call)
+            fields, over = self._count(counted, routes, submission.caller, exchange)
+            if not of_stream:  # whose answers have one head
+                exchange.added = (*exchange.added, *fields)
+            if over is not None:
+                submission.at_end(over)
+
+    def _count(
+        self,
+        among: Sequence[_Counted],
+        routes: Collection[str],
+        caller: Any,
+        exchange: Exchange,
+    ) -> tuple[Headers, Callable[[], None] | None]:
+        """Count a request for those of the quotas that apply to it; returns the fields of its
+        answer, and what ends it.
+        """
         name = name_of(caller)
         scopes = caller.scopes if isinstance(caller, Caller) else frozenset[str]()
-        path = path_of(route)
-        counted = [each for each in self._counted if each.quota.applies(name, scopes, path)]
+        counted = [each for each in among if each.quota.applies(name, scopes, routes)]
         if not counted:
-            return
+            return (), None
         key = f"caller {name}" if name else _network_of(exchange.peer.address)
         now = self._clock()
         for each in counted:
@@ -143,9 +197,7 @@ class Quotas:
             fields += each.take(key, now)
             if each.quota.concurrency is not None:
                 ends.append(each)
-        exchange.added = (*exchange.added, *_as_lists(fields))
-        if ends:
-            exchange.on_over = partial(_end, ends, key)
+        return _as_lists(fields), partial(_end, ends, key) if ends else None
 
 
 def _end(counted: Sequence[_Counted], key: str) -> None:

@@ -642,7 +642,8 @@ class QuotaConfig(Section):
     )
     routes: Names = Field(
         default=(),
-        description="Paths of the routes as in `/docs`, and of gRPC methods, to which it applies."
+        description="Paths of routes as the routes have them, gRPC methods, and names of graphs, to"
+        " which it applies; a graph's own path stands for the graph by every protocol."
         " By default all but probes and pages for operators.",
     )
 

@@ -51,6 +51,7 @@ from penstock.config.schema import PriorityConfig, QuotaConfig, ServiceConfig
 from penstock.door.exchange import Exchange
 from penstock.engine.graph import ServedGraph
 from penstock.engine.stage import Stage
+from penstock.engine.submission import Submission
 from penstock.errors import HookError, StartupError
 from penstock.executors.remote import passed_on
 from penstock.instrument import Instrument
@@ -233,7 +234,6 @@ class Serving:
         admission = None
         if self._credentials is not None:
             admission = admission_of(config.security, self._credentials)
-            engine.permit = admission.permit if config.security.scopes else None
             applications.append(admission)
         if config.metrics:
             applications.append(self.metrics)
@@ -248,6 +248,13 @@ class Serving:
         if admission is not None:
             admission.set_paths(found.paths)
             self.authenticate = admission.authenticate
+            found.readmit = admission.admit
+        quotas = _quotas_of(config.quotas, found.paths)
+        permits = [] if quotas is None else [quotas.permit]
+        if admission is not None and security.scopes:
+            permits.insert(0, admission.permit)
+        if permits:
+            engine.permit = partial(_permit, permits)
         if config.priority.levels > 1:
             engine.level_of = _priorities_of(config.priority, found.paths).level_of
         moved = found.take(is_of_operators) if admin is not None else []
@@ -288,7 +295,7 @@ class Serving:
             hosts=hosts,
             admission=found.admission,
             cors=cors_of(config),
-            quotas=_quotas_of(config.quotas),
+            quotas=quotas,
             authenticate=self.authenticate,
         )
 
@@ -367,7 +374,15 @@ def _check_listed(config: ServiceConfig, paths: Set[str], graphs: Collection[str
                 raise StartupError(f"{key}: there is no {what} {name}{hint}")
 
 
-def _quotas_of(configs: Mapping[str, QuotaConfig]) -> Quotas | None:
+def _permit(permits: Sequence[Callable[[Submission], None]], submission: Submission) -> None:
+    """Let each of them check a request; see ``Engine.permit``."""
+    for each in permits:
+        each(submission)
+
+
+def _quotas_of(
+    configs: Mapping[str, QuotaConfig], paths: Mapping[str, frozenset[str]]
+) -> Quotas | None:
     quotas = [
         Quota(
             name=name,
@@ -380,7 +395,7 @@ def _quotas_of(configs: Mapping[str, QuotaConfig]) -> Quotas | None:
         )
         for name, each in configs.items()
     ]
-    return Quotas(quotas) if quotas else None
+    return Quotas(quotas, paths) if quotas else None
 
 
 def _priorities_of(config: PriorityConfig, paths: Mapping[str, frozenset[str]]) -> Priorities:

@@ -34,7 +34,8 @@ SCRIPT = """
 from penstock import App, Service, op, run
 
 dag = {{"enable_prometheus": True, "prometheus_port": {metrics}}}
-app = App("typed", security={security!r}, dag=dag, log_requests=True)
+quotas = {{"two": {{"rate": 0.001, "burst": 2, "callers": ["fay"], "routes": ["half"]}}}}
+app = App("typed", security={security!r}, dag=dag, quotas=quotas, log_requests=True)
 
 @app.route("/double")
 def double(x: int) -> int:
@@ -238,13 +239,17 @@ def test_the_log_names_callers_and_why_others_were_refused(site: Site) -> None:
         until(lambda text=text: text in site.server.log(), text)
 
 
-def by_grpc_infer(server: ServiceProcess, method: str, fields: Fields) -> int:
+def half_of_3() -> bytes:
+    """A request by gRPC."""
     request, _ = messages.inference_messages("ModelInfer")
     wanted = request(model_name="half")
     one = wanted.inputs.add(name="x", datatype="FP64", shape=[1])
     one.contents.fp64_contents.append(3.0)
-    path = f"/{messages.INFERENCE}/{method}"
-    return by_grpc(server, path, wanted.SerializeToString(), fields)
+    return bytes(wanted.SerializeToString())
+
+
+def by_grpc_infer(server: ServiceProcess, method: str, fields: Fields) -> int:
+    return by_grpc(server, f"/{messages.INFERENCE}/{method}", half_of_3(), fields)
 
 
 def test_the_scope_of_a_route_holds_for_its_function_by_every_protocol(site: Site) -> None:
@@ -347,6 +352,33 @@ def test_keys_of_the_file_are_replaced_without_a_restart(site: Site) -> None:
     assert by_typed(site.server, {"x-api-key": KEY}) == 200
     site.keys.write_text(before)
     assert status_after(site, {"x-api-key": added}, 401) == 401
+
+
+def test_a_stream_counts_each_message_and_ends_with_its_key(site: Site) -> None:
+    before, key = site.keys.read_text(), new_key()
+    SHOWN.append(key)
+    site.keys.write_text(before + "\n" + line_of("fay", key, ["half.use"]))
+    assert status_after(site, {"x-api-key": key}, 200) == 200
+    path = f"/{messages.INFERENCE}/ModelStreamInfer".encode()
+    with linked(site.server.rpc_port) as link:
+        stream = link.open(call(path, (b"x-api-key", key.encode())))
+        content = link.content(stream)
+
+        def ask() -> None:
+            size = len(content.body)
+            link.upload(stream, message(half_of_3()), end=False)
+            link.until(lambda: len(content.body) > size or content.ended)
+
+        for _ in range(2):
+            ask()
+        assert b"over the quota" not in content.body
+        ask()
+        assert b"over the quota 'two'" in content.body
+        site.keys.write_text(before)
+        deadline = time.monotonic() + 20
+        while not content.ended and time.monotonic() < deadline:
+            ask()
+        assert content.fields[b"grpc-status"] == b"16"
 
 
 def test_a_broken_file_of_keys_leaves_the_last_good_one(site: Site) -> None:
