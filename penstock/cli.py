@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 
@@ -134,6 +135,30 @@ Header = Annotated[
     ),
 ]
 CaFile = Annotated[Path | None, typer.Option(help="Certificates to trust, for https.")]
+
+
+def _token(given: str | None) -> str | None:
+    if given is not None:
+        from penstock.client.token import bearer
+
+        try:
+            bearer(given)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from error
+    return given
+
+
+Token = Annotated[
+    str | None,
+    typer.Option(
+        "--token",
+        metavar="TOKEN",
+        envvar="PENSTOCK_TOKEN",
+        callback=_token,
+        help="A key or token, sent as Authorization: Bearer. Prefer the variable: other users of"
+        " this machine can see command lines.",
+    ),
+]
 Shape = Annotated[
     list[str] | None,
     typer.Option(metavar="INPUT:1,3,...", help="Shape of a model's random input; repeatable."),
@@ -371,6 +396,7 @@ def client(
         Path | None, typer.Option("--output", "-o", help="Write the answer's body to a file.")
     ] = None,
     ca_file: CaFile = None,
+    token: Token = None,
 ) -> None:
     """Send one request and print the reply as JSON.
 
@@ -380,7 +406,7 @@ def client(
 
     with _errors_end_the_command():
         if "/" in target.removeprefix("https://").removeprefix("http://"):
-            given = _Route(pairs or [], form or [], data, request, header or [], output)
+            given = _Route(pairs or [], form or [], data, request, header or [], output, token)
             if not _call_route(target, given, grpc=grpc, timeout=timeout, ca_file=ca_file):
                 raise typer.Exit(1)
             return
@@ -395,7 +421,8 @@ def client(
             method=method,
             log_id=log_id,
             timeout=timeout,
-            ca_file=None if ca_file is None else str(ca_file),
+            ca_file=_text(ca_file),
+            token=token,
         )
     typer.echo(json.dumps(reply, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
     if lacks_name(reply, name):
@@ -413,6 +440,7 @@ class _Route(NamedTuple):
     method: str | None
     headers: list[str]
     output: Path | None
+    token: str | None
 
 
 def _call_route(
@@ -423,6 +451,7 @@ def _call_route(
 
     from penstock.client import http_request
     from penstock.client.calls import ask_route
+    from penstock.client.token import hint
 
     if grpc or sum(map(bool, (given.form, given.data is not None))) > 1:
         raise Undecodable("a route is called over HTTP, with items, --data or a form")
@@ -445,11 +474,12 @@ def _call_route(
         method=None if given.method is None else given.method.upper(),
         headers=[http_request.header(text) for text in given.headers],
         timeout=timeout,
-        ca_file=None if ca_file is None else str(ca_file),
+        ca_file=_text(ca_file),
+        token=given.token,
     )
     good = answer.status < 400
     if not good:
-        typer.echo(f"error: HTTP {answer.status}", err=True)
+        typer.echo(f"error: HTTP {answer.status}{hint(answer.status, given.token)}", err=True)
     if given.output is not None and good:
         given.output.write_bytes(answer.body)
         typer.echo(f"{given.output}: {len(answer.body)} bytes of {answer.media}", err=True)
@@ -495,31 +525,36 @@ def status(
     interval: Annotated[
         float, typer.Option(min=0.1, help="Seconds between two reports, with --watch.")
     ] = 2.0,
+    ca_file: CaFile = None,
+    token: Token = None,
 ) -> None:
     """Print the status of a running service, summed over its engines."""
     from penstock.observe.status import ask_status, shown
 
+    ask = partial(ask_status, address, ca_file=_text(ca_file), token=token)
     with _errors_end_the_command():
-        report = ask_status(address)
+        report = ask()
     if watch:
         with suppress(KeyboardInterrupt):
-            _watch(address, report, interval, as_json=as_json)
+            _watch(ask, report, interval, as_json=as_json)
     else:
         typer.echo(json.dumps(report, indent=2) if as_json else shown(report))
 
 
-def _watch(address: str, before: dict[str, Any], interval: float, *, as_json: bool) -> None:
+def _watch(
+    ask: Callable[[], dict[str, Any]], before: dict[str, Any], interval: float, *, as_json: bool
+) -> None:
     """Print a table, or a report, at each interval. A service that is away may come back."""
     import time
 
-    from penstock.observe.status import NoStatus, ask_status
+    from penstock.observe.status import NoStatus
     from penstock.observe.watch import table
 
     at = time.monotonic()
     while True:
         time.sleep(interval)
         try:
-            now = ask_status(address)
+            now = ask()
         except NoStatus as error:
             typer.echo(f"error: {error}", err=True)
             continue
@@ -547,6 +582,8 @@ def trace(
     output: Annotated[Path, typer.Option("-o", "--output", help="The file to write.")] = Path(
         "trace.json"
     ),
+    ca_file: CaFile = None,
+    token: Token = None,
 ) -> None:
     """Record timelines of the next requests of a running service.
 
@@ -555,7 +592,7 @@ def trace(
     from penstock.plan.measure import watched, write_recording
 
     with _errors_end_the_command():
-        found = watched(address, requests, seconds)
+        found = watched(address, requests, seconds, _text(ca_file), token)
         write_recording(found, output)
     typer.echo(f"{output}: {found['otherData']['requests']} requests")
 
@@ -605,6 +642,7 @@ def bench(
     processes: Annotated[int, typer.Option(min=1, help="Client processes.")] = 1,
     header: Header = None,
     ca_file: CaFile = None,
+    token: Token = None,
     shape: Shape = None,
     binary: Binary = False,
     output: Annotated[
@@ -642,7 +680,8 @@ def bench(
             shapes=shape or (),
             binary=binary,
             headers=header or (),
-            ca_file=None if ca_file is None else str(ca_file),
+            ca_file=_text(ca_file),
+            token=token,
         )
         load = command.load_of(
             concurrency,
@@ -711,6 +750,7 @@ def plan(
     ] = "",
     header: Header = None,
     ca_file: CaFile = None,
+    token: Token = None,
     shape: Shape = None,
     binary: Binary = False,
     output: Annotated[
@@ -733,7 +773,8 @@ def plan(
                 shapes=shape or (),
                 binary=binary,
                 headers=header or (),
-                ca_file=None if ca_file is None else str(ca_file),
+                ca_file=_text(ca_file),
+                token=token,
             )
         elif costs is None and Path(source).is_file():
             costs = Path(source)
@@ -746,6 +787,8 @@ def plan(
                 file=costs,
                 seconds=load.duration,
                 levels=tuple(each.concurrency for each in load.steps) if concurrency else (),
+                ca_file=_text(ca_file),
+                token=token,
             ),
             rate=qps,
             settings=settings or (),
@@ -784,6 +827,10 @@ def key(
         ended = file.read() in ("", "\n")
         file.write(("" if ended else "\n") + line + "\n")
     typer.echo(made)
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
 
 
 @app.command()

@@ -17,6 +17,7 @@ from penstock.client.endpoints import parse_endpoints
 from penstock.client.errors import CallFailed
 from penstock.client.messages import MAX_MESSAGE_BYTES
 from penstock.client.model_client import METHOD, Calls, over_grpc
+from penstock.client.token import NoRedirects, Token, bearer, with_token
 from penstock.errors import InputMismatch, RequestError, WrongType
 from penstock.protocols import general_model_json, general_model_message
 from penstock.protocols.general_model import Output
@@ -34,15 +35,30 @@ _MOST_SAID: Final = 4096
 
 
 class HttpClient(ConfiguredClient):
-    """Calls one model server. Thread-safe; a forked child may use the parent's client."""
+    """Calls one model server. Thread-safe; a forked child may use the parent's client.
+
+    Args:
+        ip, port: the server.
+        service_name: the path of the URL.
+        token: a key or token for a server with ``security``, or a function that returns the current
+            one; sent over HTTP and gRPC.
+
+    Raises:
+        ValueError: a header field cannot hold the token.
+    """
 
     def __init__(
         self,
         ip: str = "127.0.0.1",
         port: str = "9393",
         service_name: str = "/GeneralModelService/inference",
+        *,
+        token: Token | None = None,
     ) -> None:
         super().__init__()
+        if isinstance(token, str):
+            bearer(token)
+        self._token = token
         self._scheme = "http"
         self._endpoint = f"{ip}:{port}"
         self._service_name = service_name
@@ -163,10 +179,13 @@ class HttpClient(ConfiguredClient):
             body = gzip.compress(body)
             headers["Content-Encoding"] = "gzip"
         try:
-            answer = self._post(body, headers | self._headers)
+            answer = self._post(
+                body, headers | dict(with_token([*self._headers.items()], self._token))
+            )
             return _message(answer) if self._as_proto else json.loads(answer)
         except urllib.error.HTTPError as error:
-            text = error.read(_MOST_SAID).decode(errors="replace")
+            with error:
+                text = error.read(_MOST_SAID).decode(errors="replace")
             _log.error("http post error: HTTP %s: %s", error.code, text)
         except (OSError, HTTPException) as error:
             _log.error("http post error: %s: %s", self._endpoint, getattr(error, "reason", error))
@@ -188,7 +207,7 @@ class HttpClient(ConfiguredClient):
         )
         calls = self._calls
         if calls is None or not calls.is_ours():
-            calls = self._calls = over_grpc(parse_endpoints([self._endpoint]))
+            calls = self._calls = over_grpc(parse_endpoints([self._endpoint]), self._token)
         deadline = time.monotonic() + self._timeout
         try:
             return _message(calls.call(request, deadline=deadline, method=METHOD))
@@ -208,7 +227,7 @@ class HttpClient(ConfiguredClient):
 
     def _post(self, body: bytes, headers: dict[str, str]) -> bytes:
         url = f"{self._scheme}://{self._endpoint}{self._service_name}"
-        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}), NoRedirects())
         for left in range(self._retries, -1, -1):
             request = urllib.request.Request(url, body, headers)  # noqa: S310 (connect checks it)
             try:

@@ -27,11 +27,13 @@ from penstock.client.channels import AsyncChannel
 from penstock.client.endpoints import Endpoint
 from penstock.client.errors import CallFailed
 from penstock.client.tls import Tls
+from penstock.client.token import NoRedirects, hint
 from penstock.errors import RequestError
 from penstock.protocols import oip, oip_json, oip_message
 from penstock.protocols.oip import OutTensor
 from penstock.protocols.protobuf import varint
 from penstock.protocols.standard_messages import INFERENCE, inference_messages
+from penstock.protocols.status import GrpcCode
 
 _PATH: Final = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?(?:/infer)?/?")
 _REQUESTS: Final = 16
@@ -214,7 +216,7 @@ def _message(model: Model, tensors: Sequence[OutTensor]) -> bytes:
 def _get(place: Target, model: Model) -> dict[str, Any]:
     """Request the model's metadata over HTTP."""
     url = f"{place.status_url}{model.path}"
-    handlers: list[Any] = [urllib.request.ProxyHandler({})]
+    handlers: list[Any] = [urllib.request.ProxyHandler({}), NoRedirects()]
     if place.ca_file is not None:
         context = ssl.create_default_context(cafile=place.ca_file)
         handlers.append(urllib.request.HTTPSHandler(context=context))
@@ -224,7 +226,9 @@ def _get(place: Target, model: Model) -> dict[str, Any]:
         with opener.open(url, timeout=_TIMEOUT) as answer:
             found: dict[str, Any] = json.load(answer)
     except urllib.error.HTTPError as error:
-        raise BadTarget(f"{url} has no metadata of the model: HTTP {error.code}") from error
+        error.close()
+        why = f"HTTP {error.code}{hint(error.code, place.token)}"
+        raise BadTarget(f"{url} has no metadata of the model: {why}") from error
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise BadTarget(f"{url} has no metadata of the model: {error}") from error
     return found
@@ -235,12 +239,14 @@ async def _metadata(place: Target, model: Model) -> dict[str, Any]:
     request, response = inference_messages("ModelMetadata")
     message = request(name=model.name, version=model.version).SerializeToString()
     endpoint = Endpoint(host=place.host, port=place.port)
-    channel = AsyncChannel([endpoint], Tls(ca_file=place.ca_file) if place.tls else None)
+    tls = Tls(ca_file=place.ca_file) if place.tls else None
+    channel = AsyncChannel([endpoint], tls, token=place.token)
     deadline = time.monotonic() + _TIMEOUT
     try:
         reply = await channel.call(message, deadline=deadline, method=f"/{INFERENCE}/ModelMetadata")
     except CallFailed as error:
-        raise BadTarget(f"{place.url} has no metadata of the model: {error}") from error
+        more = hint(401 if error.status is GrpcCode.UNAUTHENTICATED else 0, place.token)
+        raise BadTarget(f"{place.url} has no metadata of the model: {error}{more}") from error
     finally:
         await channel.close()
     found = response.FromString(reply)

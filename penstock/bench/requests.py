@@ -26,6 +26,7 @@ from penstock.client.call import METHOD
 from penstock.client.calls import feed_of
 from penstock.client.endpoints import own_address
 from penstock.client.http_request import form, header, read_items
+from penstock.client.token import with_token
 from penstock.protocols import pb
 
 _JSON: Final[Field] = ("content-type", "application/json")
@@ -56,6 +57,7 @@ def target_of(
     binary: bool = False,
     headers: Sequence[str] = (),
     ca_file: str | None = None,
+    token: str | None = None,
 ) -> Target:
     """Make a target. For random inputs, the model's metadata is requested.
 
@@ -71,6 +73,7 @@ def target_of(
         binary: send a model's inputs as raw bytes also over HTTP; over gRPC they always are.
         headers: HTTP header fields, ``name: value`` each.
         ca_file: trusted certificates instead of the system's authorities.
+        token: a key or token for the service; over HTTP ``headers`` take precedence.
 
     Raises:
         BadTarget: an argument is invalid, or the model's metadata cannot be requested.
@@ -99,7 +102,8 @@ def target_of(
         port=port or (443 if scheme.tls else 80),
         tls=scheme.tls,
         ca_file=ca_file,
-        headers=tuple(header(text) for text in headers),
+        headers=with_token([header(text) for text in headers], None if scheme.grpc else token),
+        token=token,
     )
     if model is not None:
         return inference.target_of(place, model, values, shapes, grpc=scheme.grpc, binary=binary)

@@ -23,7 +23,7 @@ from penstock.bench.http import HttpSender
 from penstock.bench.results import Measured, OpTimes, StepResult, ops_between, result_of
 from penstock.bench.schedule import Load, Step
 from penstock.bench.target import BadTarget, Target
-from penstock.observe.status import NoStatus, ask_status
+from penstock.observe.status import NoStatus
 
 Tick = Callable[[int, float], bool]
 """Called about ten times a second with the step's index and its elapsed seconds; returning true
@@ -179,7 +179,7 @@ class _ServerStatus:
     """
 
     def __init__(self, target: Target, load: Load, first: float, end: float) -> None:
-        self._ask_status = partial(ask_status, target.status_url, ca_file=target.ca_file)
+        self._ask_status = target.status
         self._shared = None if target.calls is None else load.connections * load.processes
         self._times = (first, end)
         self._over = threading.Event()

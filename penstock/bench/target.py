@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple, TypeAlias
 
+from penstock.client.token import Token
 from penstock.errors import PenstockError
+from penstock.observe.status import ask_status
 
 Field: TypeAlias = tuple[str, str]
 Calls: TypeAlias = Literal["pipeline", "inference"]
@@ -35,6 +37,7 @@ class Target:
         method: the HTTP method.
         path: path with query; for gRPC the method's path.
         headers: header fields of every request.
+        token: a key or token for the service, in ``headers`` as well for HTTP.
         bodies: the bodies, sent in turn.
     """
 
@@ -46,7 +49,8 @@ class Target:
     calls: Calls | None = None
     method: str = "POST"
     path: str = "/"
-    headers: tuple[Field, ...] = ()
+    headers: tuple[Field, ...] = field(default=(), repr=False)
+    token: Token | None = field(default=None, repr=False)
     bodies: tuple[Body, ...] = (Body(b""),)
 
     @property
@@ -59,6 +63,14 @@ class Target:
     def status_url(self) -> str:
         """The server's address for requests of its status."""
         return f"{'https' if self.tls else 'http'}://{self.authority}"
+
+    def status(self) -> dict[str, Any]:
+        """Request the server's status.
+
+        Raises:
+            NoStatus: there is none.
+        """
+        return ask_status(self.status_url, ca_file=self.ca_file, token=self.token)
 
     def with_requests(self, calls: Calls | None, path: str, bodies: Sequence[Body]) -> Target:
         """Return a target of the same service with other requests; without a body by GET."""

@@ -20,6 +20,7 @@ from penstock.client.endpoints import parse_endpoints
 from penstock.client.errors import CallFailed, NotConnected
 from penstock.client.http_request import Encoded
 from penstock.client.tls import Tls
+from penstock.client.token import NoRedirects, Token, hint, with_token
 from penstock.errors import Undecodable
 from penstock.protocols.status import CustomExceptionCode, GrpcCode
 
@@ -61,10 +62,12 @@ def ask_grpc(
     log_id: int,
     timeout: float,
     ca_file: str | None = None,
+    token: Token | None = None,
 ) -> dict[str, Any]:
     """Make a call over gRPC, to ``host:port``, or with TLS to ``https://host:port``.
 
-    ``ca_file`` has certificates to trust instead of the system's authorities.
+    ``ca_file`` has certificates to trust instead of the system's authorities; ``token`` is a key or
+    token for a service with ``security``.
 
     Raises:
         CallFailed: there was no reply.
@@ -73,12 +76,17 @@ def ask_grpc(
     tls = Tls(ca_file=ca_file) if target.startswith(_TLS) else None
     endpoint = target.removeprefix(_TLS)
     _check(endpoint)
-    with PipelineClient(tls=tls) as client:
+    with PipelineClient(tls=tls, token=token) as client:
         try:
             client.connect([endpoint])
         except OSError as error:
             raise NotConnected(f"{ca_file}: {error}") from error
-        reply = client.predict(feed, log_id=log_id, timeout=timeout, name=name, method=method)
+        try:
+            reply = client.predict(feed, log_id=log_id, timeout=timeout, name=name, method=method)
+        except CallFailed as error:
+            if error.status is not GrpcCode.UNAUTHENTICATED:
+                raise
+            raise CallFailed(error.status, f"{error.args[1]}{hint(401, token)}") from error
     answer = MessageToDict(
         reply, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )
@@ -94,23 +102,25 @@ def ask_http(
     log_id: int,
     timeout: float,
     ca_file: str | None = None,
+    token: Token | None = None,
 ) -> dict[str, Any]:
     """Make a call over HTTP, whose URL needs the service's name.
 
     Without ``name`` it is ``-``, which a service without a name accepts. If a service refuses it,
     its name is requested, and the call repeated if there is exactly one.
 
-    ``target``, ``ca_file`` and errors as in ``ask_grpc``; CallFailed also if the reply is no JSON.
+    ``target``, ``ca_file``, ``token`` and errors as in ``ask_grpc``; CallFailed also if the reply
+    is no JSON.
     """
     _check(target.removeprefix(_TLS))
     opener = _opener(ca_file)
     body = {"key": list(feed), "value": list(feed.values()), "logid": log_id}
     data = json.dumps(body).encode()
     path = f"{quote(name or '-', safe='')}/{quote(method, safe='')}"
-    reply = _ask(opener, target, path, timeout, data)
-    if lacks_name(reply, name) and (only := _only_name(opener, target, timeout)):
+    reply = _ask(opener, target, path, timeout, data, token)
+    if lacks_name(reply, name) and (only := _only_name(opener, target, timeout, token)):
         path = f"{quote(only, safe='')}/{quote(method, safe='')}"
-        reply = _ask(opener, target, path, timeout, data)
+        reply = _ask(opener, target, path, timeout, data, token)
     return reply
 
 
@@ -130,6 +140,7 @@ def ask_route(
     headers: Sequence[tuple[str, str]] = (),
     timeout: float,
     ca_file: str | None = None,
+    token: Token | None = None,
 ) -> RouteAnswer:
     """Send a request to any route, such as one of a typed function.
 
@@ -140,6 +151,7 @@ def ask_route(
         headers: further header fields.
         timeout: seconds for the answer.
         ca_file: as for ``ask_grpc``.
+        token: as for ``ask_grpc``; not sent if ``headers`` have a key or token.
 
     Raises:
         CallFailed: there was no answer, or it is too large.
@@ -152,7 +164,7 @@ def ask_route(
         )
         if request.type not in ("http", "https") or not request.host:
             raise ValueError("write http://HOST:PORT/PATH")
-        for name, value in headers:
+        for name, value in with_token(headers, token):
             request.add_header(name, value)
     except ValueError as error:
         raise NotConnected(f"{url}: {error}") from error
@@ -180,14 +192,19 @@ def _opener(ca_file: str | None) -> urllib.request.OpenerDirector:
     return urllib.request.build_opener(
         urllib.request.ProxyHandler({}),
         urllib.request.HTTPSHandler(context=context),
-        _NoRedirects(),
+        NoRedirects(),
     )
 
 
-def _only_name(opener: urllib.request.OpenerDirector, target: str, timeout: float) -> str | None:
+def _only_name(
+    opener: urllib.request.OpenerDirector, target: str, timeout: float, token: Token | None
+) -> str | None:
     """Return the name of the only service; ``/status`` answers callers on the same machine only."""
     try:
-        names = {graph["name"] for graph in _ask(opener, target, "status", timeout)["graphs"]}
+        names = {
+            graph["name"]
+            for graph in _ask(opener, target, "status", timeout, None, token)["graphs"]
+        }
     except (CallFailed, KeyError, TypeError):
         return None
     return str(names.pop()) if len(names) == 1 else None
@@ -198,19 +215,22 @@ def _ask(
     target: str,
     path: str,
     timeout: float,
-    body: bytes | None = None,
+    body: bytes | None,
+    token: Token | None,
 ) -> dict[str, Any]:
     """Send a request; return the JSON object of its response. Errors as in ``ask_http``."""
     place = target if target.startswith(_TLS) else f"http://{target}"
     request = urllib.request.Request(  # noqa: S310 - it begins with http:// or https://
-        f"{place}/{path}", body, {"Content-Type": "application/json"}
+        f"{place}/{path}", body, dict(with_token([("Content-Type", "application/json")], token))
     )
     try:
         with opener.open(request, timeout=timeout) as reply:
             data = reply.read(MAX_REPLY_BYTES + 1)
     except urllib.error.HTTPError as error:
-        text = error.read(4096).decode(errors="replace").strip()
-        raise CallFailed(GrpcCode.UNKNOWN, f"HTTP {error.code}: {text}") from error
+        with error:
+            text = error.read(4096).decode(errors="replace").strip()
+        text = f"HTTP {error.code}: {text}{hint(error.code, token)}"
+        raise CallFailed(GrpcCode.UNKNOWN, text) from error
     except (OSError, HTTPException) as error:
         reason = getattr(error, "reason", error)
         raise CallFailed(GrpcCode.UNAVAILABLE, f"{target}: {reason}") from error
@@ -228,13 +248,6 @@ def _ask(
 def lacks_name(reply: dict[str, Any], name: str) -> bool:
     """Whether a service refused a call because it had no name."""
     return not name and reply.get("err_no") == CustomExceptionCode.NO_SERVICE.value
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Makes redirects errors."""
-
-    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
-        return None
 
 
 def _check(target: str) -> None:

@@ -30,6 +30,7 @@ from penstock.client.endpoints import Endpoint, own_address
 from penstock.client.errors import CallFailed
 from penstock.client.grpc import GRPC
 from penstock.client.tls import Security, Tls, read_files
+from penstock.client.token import Token, metadata
 from penstock.protocols.status import GrpcCode
 
 _CLOSE_TIMEOUT = 5.0
@@ -179,18 +180,24 @@ class _Channel:
     """The base class of both channels: the endpoints, and the process that may use them."""
 
     def __init__(
-        self, endpoints: Sequence[Endpoint], tls: Tls | None, protocol: CallProtocol
+        self,
+        endpoints: Sequence[Endpoint],
+        tls: Tls | None,
+        protocol: CallProtocol,
+        token: Token | None,
     ) -> None:
         """Start and connect nothing before the first call.
 
         Raises:
             OSError: a file of ``tls`` cannot be read.
+            ValueError: a header field cannot hold the token.
         """
         self.endpoints = endpoints
         # Cached: finding it costs more than a call, and it is only for the server's log.
         self.own_address = cache(own_address)
         self._security = None if tls is None else read_files(tls)
         self._protocol = protocol
+        self._metadata = metadata(token)
         self._process = os.getpid()
 
     def is_ours(self) -> bool:
@@ -205,9 +212,13 @@ class Channel(_Channel):
     """
 
     def __init__(
-        self, endpoints: Sequence[Endpoint], tls: Tls | None, protocol: CallProtocol = GRPC
+        self,
+        endpoints: Sequence[Endpoint],
+        tls: Tls | None,
+        protocol: CallProtocol = GRPC,
+        token: Token | None = None,
     ) -> None:
-        super().__init__(endpoints, tls, protocol)
+        super().__init__(endpoints, tls, protocol, token)
         self._lock = threading.Lock()
         self._open: tuple[LoopThread, Endpoints] | None = None
         self._closed = False
@@ -230,8 +241,10 @@ class Channel(_Channel):
 
         Raises:
             CallFailed: CANCELLED; the channel is closed.
+            ValueError: a header field cannot hold the function's token.
         """
-        call = Call(self._protocol.frame(request), deadline, on_outcome, method)
+        frame = self._protocol.frame(request)
+        call = Call(frame, deadline, on_outcome, method, self._metadata())
         thread, endpoints = self._open or self._opened()
         thread.hand_over(endpoints.start, call)
         return call
@@ -307,6 +320,7 @@ class AsyncChannel(_Channel):
         rounding: Callable[[float], int] = ceil,
         on_health: Callable[[Endpoint, str | None], object] | None = None,
         protocol: CallProtocol = GRPC,
+        token: Token | None = None,
     ) -> None:
         """Connect nothing yet.
 
@@ -316,8 +330,9 @@ class AsyncChannel(_Channel):
             rounding: see ``EndpointChannel``.
             on_health: see ``EndpointChannel``.
             protocol: the protocol of the endpoints.
+            token: a key or token, sent with each gRPC call.
         """
-        super().__init__(endpoints, tls, protocol)
+        super().__init__(endpoints, tls, protocol, token)
         self._loop = asyncio.get_running_loop()
         self._open = Endpoints(endpoints, self._loop, self._security, rounding, on_health, protocol)
         drop = weakref.finalize(self, _drop_async, os.getpid(), self._loop, self._open)
@@ -346,7 +361,8 @@ class AsyncChannel(_Channel):
             if not future.done():
                 future.set_result(outcome)
 
-        call = Call(self._protocol.frame(request), deadline, on_outcome, method, fields)
+        frame = self._protocol.frame(request)
+        call = Call(frame, deadline, on_outcome, method, fields + self._metadata())
         self._open.start(call)
         try:
             outcome = await future

@@ -15,6 +15,7 @@ from penstock.client.endpoints import parse_endpoints
 from penstock.client.errors import CallFailed, NotConnected
 from penstock.client.messages import decode_reply, encode_request, pack_request
 from penstock.client.tls import Tls
+from penstock.client.token import Token
 from penstock.protocols import pb
 from penstock.protocols.status import GrpcCode
 
@@ -92,8 +93,9 @@ class PredictFuture(Future[bytes]):
 class _Client(Generic[AnyChannel]):
     """The base class of both clients."""
 
-    def __init__(self, *, tls: Tls | None = None) -> None:
+    def __init__(self, *, tls: Tls | None = None, token: Token | None = None) -> None:
         self._tls = tls
+        self._token = token
         self._channel: AnyChannel | None = None
 
     def _request(
@@ -130,6 +132,13 @@ class PipelineClient(_Client[Channel]):
     connection raises ``NotConnected``, and calls in flight stay with the parent. Nothing is
     printed.
 
+    Args:
+        tls: encrypts connections; None for plain text.
+        token: a key or token for a service with ``security``, or a function that returns the
+            current one. The function is called for each call, on the caller's thread, so it should
+            remember a token until shortly before it expires. Without TLS the token can be read on
+            the network.
+
     Source: ``docs/compatibility.md`` (pipeline client).
     """
 
@@ -143,10 +152,11 @@ class PipelineClient(_Client[Channel]):
 
         Raises:
             TypeError: not a list of texts.
-            ValueError: empty, or an entry is not ``host:port``.
+            ValueError: empty, an entry is not ``host:port``, or a header field cannot hold the
+                token.
             OSError: a file of ``tls`` cannot be read.
         """
-        self._replace(Channel(parse_endpoints(endpoints), self._tls))
+        self._replace(Channel(parse_endpoints(endpoints), self._tls, token=self._token))
 
     @overload
     def predict(
@@ -264,7 +274,8 @@ class AsyncPipelineClient(_Client[AsyncChannel]):
 
     async def connect(self, endpoints: list[str]) -> None:
         """Set the endpoints, as in ``PipelineClient.connect``, and bind the client to this loop."""
-        await self._replace(AsyncChannel(parse_endpoints(endpoints), self._tls))
+        channel = AsyncChannel(parse_endpoints(endpoints), self._tls, token=self._token)
+        await self._replace(channel)
 
     async def predict(
         self,

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 from penstock.client.channels import Channel
 from penstock.client.endpoints import Endpoint
 from penstock.client.model_feeds import ModelFeeds
+from penstock.client.token import Token
 from penstock.protocols.general_model_message import decode_response, encode_request
 from penstock.protocols.standard_messages import GENERAL_MODEL
 from penstock.protocols.status import error_for
@@ -61,9 +62,12 @@ class Calls(Protocol):
 Connects: TypeAlias = Callable[[Sequence[Endpoint]], Calls]
 
 
-def over_grpc(endpoints: Sequence[Endpoint]) -> Calls:
-    """Make calls by gRPC, without TLS."""
-    return Channel(endpoints, None)
+def over_grpc(endpoints: Sequence[Endpoint], token: Token | None = None) -> Calls:
+    """Make calls by gRPC, without TLS.
+
+    ``token``: a key or token; for a ``ModelClient`` set it by ``partial(over_grpc, token=...)``.
+    """
+    return Channel(endpoints, None, token=token)
 
 
 class ModelClient:

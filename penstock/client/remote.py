@@ -78,6 +78,7 @@ class RemoteOptions:
         fetch_list: the outputs to return; None for all.
         client_config: path of the file with aliases, or of its folder.
         encryption_key: path of the key of an encrypted model; None if it is not encrypted.
+        token: the place of the token that is sent, see ``token_at``; None for none.
     """
 
     kind: RemoteKind
@@ -87,6 +88,7 @@ class RemoteOptions:
     fetch_list: tuple[str, ...] | None = None
     client_config: str | None = None
     encryption_key: str | None = None
+    token: str | None = None
 
     def __str__(self) -> str:
         what = self.kind if self.name is None else f"{self.kind} {self.name}"

@@ -263,6 +263,7 @@ def _without(data: Mapping[Any, Any], path: Sequence[str | int]) -> dict[Any, An
 
 _PREFIX = "PENSTOCK_"
 _SET = "PENSTOCK_SET"
+_OF_COMMANDS = "PENSTOCK_TOKEN"  # what `penstock client` and others send; no key
 _NEAR = 0.8  # the common prefix makes most names similar; a guess
 
 # Set by Kubernetes in every container if there is a Service named penstock.
@@ -326,7 +327,7 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     for variable, value in environ.items():
         if (
             not variable.startswith(_PREFIX)
-            or variable in (_SET, *ENVIRONMENT)
+            or variable in (_SET, _OF_COMMANDS, *ENVIRONMENT)
             or _KUBERNETES.search(variable)
             or _KUBERNETES_URL.match(value)
         ):

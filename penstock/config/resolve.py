@@ -250,6 +250,11 @@ def _remote(
     """The remote model of the op; without endpoints, one in a server that will be started."""
     where = f"op.{name}"
     listed = endpoints.server_endpoints
+    if entry.server_token is not None and (not listed or client_type == "brpc"):
+        why = (
+            "baidu_std (client_type brpc) carries no token" if listed else "needs server_endpoints"
+        )
+        raise ConfigError([f"{where}.server_token: {why}"])
     if not listed:
         if entry.local_service_conf.client_type in _SERVERS:
             return RemoteOptions(
@@ -275,6 +280,7 @@ def _remote(
         fetch_list=fetch_list,
         client_config=conf.client_config,
         encryption_key=entry.encryption_key if entry.use_encryption_model else None,
+        token=entry.server_token,
     )
 
 

@@ -809,7 +809,7 @@ class PadConfig(Section):
 class OpConfig(Section):
     """``op.<name>``: one op. An op without an entry has every default and no model."""
 
-    never_blank = frozenset({"server_endpoints", "client_config", "fetch_list"})
+    never_blank = frozenset({"server_endpoints", "server_token", "client_config", "fetch_list"})
 
     concurrency: Workers = Field(default=1, description="Number of workers of this op.")
     timeout_ms: OffInt = Field(
@@ -889,6 +889,12 @@ class OpConfig(Section):
         default=None,
         description="List of `host:port` of the servers that `process` calls in turn. Takes"
         " precedence over `local_service_conf`.",
+    )
+    server_token: Text | None = Field(
+        default=None,
+        description="The place of a key or token that is sent to `server_endpoints` by gRPC: a"
+        " file, which is read again when it changes, or `env:NAME`, a variable. It is never"
+        " logged. The connections have no TLS.",
     )
     model_name: Text | None = Field(
         default=None,

@@ -21,6 +21,7 @@ from penstock.client.remote import (
     RemoteOptions,
     RemotePipeline,
 )
+from penstock.client.token import token_at
 from penstock.executors.local import CoroutineExecutor
 from penstock.executors.work import Answer, BoundOp
 from penstock.ops.failures import HOOK_FAULTS, process_raised
@@ -74,7 +75,11 @@ class RemoteExecutor(CoroutineExecutor):
         self._channel: AsyncChannel | None = None
 
     async def start(self) -> None:
-        """Begin to connect; an unreachable endpoint does not fail the start of the service."""
+        """Begin to connect; an unreachable endpoint does not fail the start of the service.
+
+        Raises:
+            ModelError: there is no valid token.
+        """
         options = self._options
         channel = AsyncChannel(
             options.endpoints,
@@ -82,6 +87,7 @@ class RemoteExecutor(CoroutineExecutor):
             rounding=floor,
             on_health=self._log_health,
             protocol=baidu_std() if options.kind == "general_model" else GRPC,
+            token=None if options.token is None else token_at(options.token),
         )
         self._called: RemoteModel | RemoteGeneralModel | RemotePipeline
         if options.kind == "model":

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
+from penstock.client.token import Token, TokenStays, hint, with_token
 from penstock.errors import PenstockError
 from penstock.runtimes.model_input import described_tensor
 
@@ -24,43 +25,65 @@ _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 _IF_TLS: Final = "; is it the HTTP port? If the service uses TLS, write https://HOST:PORT"
 
 
-def ask_status(address: str, timeout: float = 5.0, ca_file: str | None = None) -> dict[str, Any]:
+def ask_status(
+    address: str,
+    timeout: float = 5.0,
+    ca_file: str | None = None,
+    token: Token | None = None,
+) -> dict[str, Any]:
     """The status of the service at ``host:port`` (its HTTP port), or at a URL.
 
     ``ca_file``: certificates to trust instead of the system's. Without it, the certificate of a
     service at a loopback address is not verified: it is mostly that of a public name, by which the
-    service would refuse to show its status.
+    service would refuse to show its status. ``token``: a key or token with the scope of operators.
 
     Raises:
         NoStatus: there is none.
     """
-    return _ask(address, "/status", timeout, ca_file)
+    return _ask(address, "/status", timeout, ca_file, token)
 
 
-def ask_trace(address: str, requests: int, seconds: float) -> dict[str, Any]:
+def ask_trace(
+    address: str,
+    requests: int,
+    seconds: float,
+    ca_file: str | None = None,
+    token: Token | None = None,
+) -> dict[str, Any]:
     """The trace of the next requests of a service, returned after this number of requests or
-    seconds.
+    seconds. ``ca_file`` and ``token`` as for ``ask_status``.
 
     Raises:
         NoStatus: there is none.
     """
-    return _ask(address, f"/trace?requests={requests}&seconds={seconds:g}", seconds + 10.0)
+    path = f"/trace?requests={requests}&seconds={seconds:g}"
+    return _ask(address, path, seconds + 10.0, ca_file, token)
 
 
-def _ask(address: str, path: str, timeout: float, ca_file: str | None = None) -> dict[str, Any]:
+def _ask(
+    address: str, path: str, timeout: float, ca_file: str | None, token: Token | None
+) -> dict[str, Any]:
     url = address if "://" in address else f"http://{address}"
-    handlers: list[Any] = [urllib.request.ProxyHandler({})]
-    context = ssl.create_default_context(cafile=ca_file)
+    handlers: list[Any] = [urllib.request.ProxyHandler({}), TokenStays()]
+    try:
+        context = ssl.create_default_context(cafile=ca_file)
+    except OSError as error:
+        raise NoStatus(f"{ca_file}: {error.strerror or error}") from error
     if ca_file is None and urlsplit(url).hostname in _LOOPBACK:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     handlers.append(urllib.request.HTTPSHandler(context=context))
     opener = urllib.request.build_opener(*handlers)
     what = path[1:].partition("?")[0]
     try:
-        with opener.open(url.rstrip("/") + path, timeout=timeout) as answer:
+        request = urllib.request.Request(  # noqa: S310 - the user's own URL
+            url.rstrip("/") + path, headers=dict(with_token((), token))
+        )
+        with opener.open(request, timeout=timeout) as answer:
             found: dict[str, Any] = json.load(answer)
     except urllib.error.HTTPError as error:
-        text = f"{url} has no {what}: HTTP {error.code}{_message_of(error)}"
+        with error:
+            text = f"{url} has no {what}: HTTP {error.code}{_message_of(error)}"
+        text += hint(error.code, token)
         raise NoStatus(text) from error
     except (OSError, ValueError, http.client.HTTPException) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,6 +32,7 @@ class Source:
         file: a recording, or a trace by ``penstock trace``.
         seconds: duration of each step of a measuring run; maximum time to watch.
         levels: requests in flight in each step; empty: chosen for the service.
+        ca_file, token: as for ``ask_status``; for a service that is watched.
     """
 
     name: str
@@ -39,6 +40,8 @@ class Source:
     file: Path | None = None
     seconds: float = 5.0
     levels: tuple[int, ...] = ()
+    ca_file: str | None = None
+    token: str | None = field(default=None, repr=False)
 
     def recording(self, settings: Sequence[str]) -> dict[str, Any]:
         """Make or read the recording.
@@ -59,10 +62,11 @@ class Source:
             if not self.name.rpartition(":")[2].isdigit():
                 text = "no such file; a service is written HOST:PORT, or http://HOST:PORT/PATH"
                 raise NoRecording(f"{self.name}: {text}")
-            check_settings(settings, ask_status(self.name))
+            status = ask_status(self.name, ca_file=self.ca_file, token=self.token)
+            check_settings(settings, status)
             _progress(f"watching {self.name} for {self.seconds:g} s")
-            return measure.watched(self.name, _REQUESTS, self.seconds)
-        status = ask_status(self.target.status_url, ca_file=self.target.ca_file)
+            return measure.watched(self.name, _REQUESTS, self.seconds, self.ca_file, self.token)
+        status = self.target.status()
         check_settings(settings, status)
         levels = self.levels or measure.levels_of(status)
         return measure.measured(self.target, levels, self.seconds, _progress)
@@ -159,7 +163,7 @@ def _check_settings(source: Source, planner: Planner) -> None:
     """
     if source.target is None:
         raise BadTarget("to verify a plan, give the URL of the service")
-    status = ask_status(source.target.status_url, ca_file=source.target.ca_file)
+    status = source.target.status()
     running = {op["name"]: op for graph in status["graphs"] for op in graph["ops"]}
     for op in planner.costs(1.0).ops:
         there = running.get(op.name)

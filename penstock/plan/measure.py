@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -57,10 +58,10 @@ def loaded(target: Target, step: Step, seconds: float) -> tuple[dict[str, Any], 
     Raises:
         BadTarget, NoStatus: as in ``measured``.
     """
-    before, began = ask_status(target.status_url, ca_file=target.ca_file), _Usage()
+    before, began = target.status(), _Usage()
     (result,) = run(target, Load(steps=(step,), duration=seconds, warm_up=_WARM_UP))
     used = _Usage().since(began)
-    after = ask_status(target.status_url, ca_file=target.ca_file)
+    after = target.status()
     answered = after["requests"]["answered"] - before["requests"]["answered"]
     load = recording.Load(
         in_flight=step.concurrency,
@@ -76,15 +77,22 @@ def loaded(target: Target, step: Step, seconds: float) -> tuple[dict[str, Any], 
     return seen, result
 
 
-def watched(address: str, requests: int, seconds: float) -> dict[str, Any]:
-    """Record the next requests of a service under its own load.
+def watched(
+    address: str,
+    requests: int,
+    seconds: float,
+    ca_file: str | None = None,
+    token: str | None = None,
+) -> dict[str, Any]:
+    """Record the next requests of a service under its own load; arguments as for ``ask_trace``.
 
     Raises:
         NoStatus: there is no such service on this machine.
     """
-    before, began = ask_status(address), _Usage()
-    found = ask_trace(address, requests, seconds)
-    used, after = _Usage().since(began), ask_status(address)
+    ask = partial(ask_status, address, ca_file=ca_file, token=token)
+    before, began = ask(), _Usage()
+    found = ask_trace(address, requests, seconds, ca_file, token)
+    used, after = _Usage().since(began), ask()
     step = recording.step_of(before, after, seconds=used.at, cores=_cores(), busy=used.busy)
     return {**found, recording.KEY: {"steps": [step]}}
 
@@ -106,13 +114,20 @@ class _Tracing:
 
     def __init__(self, target: Target, seconds: float) -> None:
         self._found: dict[str, Any] = {}
-        self._ask = (target.status_url, _MOST_TRACED, min(60.0, seconds))
+        self._ask = partial(
+            ask_trace,
+            target.status_url,
+            _MOST_TRACED,
+            min(60.0, seconds),
+            ca_file=target.ca_file,
+            token=target.token,
+        )
         self._thread = threading.Thread(target=self._run, name="penstock-plan-trace", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         try:
-            self._found = ask_trace(*self._ask)
+            self._found = self._ask()
         except NoStatus:  # without a trace, all requests are assumed to cost the same
             self._found = {}
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from penstock.client.remote import RemoteOptions
+from penstock.client.token import token_at
 from penstock.config.load import Loaded
 from penstock.config.problems import Problem
 from penstock.config.resolve import OpOptions
@@ -48,6 +49,11 @@ def problems_of_model(op: Op, options: OpOptions, loaded: Loaded) -> list[str]:
             remote_conf(options.remote)
         except ModelError as error:
             return [f"op.{op.name}.client_config: {error}"]
+        try:
+            if options.remote.token is not None:
+                token_at(options.remote.token)
+        except ModelError as error:
+            return [f"op.{op.name}.server_token: {error}"]
     started = options.starts_server
     model = options.model if started else _source(op, options, loaded.config.op.get(op.name))
     if model is None:

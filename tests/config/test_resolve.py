@@ -254,6 +254,14 @@ def test_server_endpoints_make_an_op_remote() -> None:
             {"client_type": "grpc", "server_endpoints": ["h"]},
             "constructor of op uci: server_endpoints[0]: must be host:port, such as",
         ),
+        (
+            {"yaml": entry(server_token="t")},
+            "op.uci.server_token: needs server_endpoints",
+        ),
+        (
+            {"yaml": entry(server_token="t", server_endpoints=["h:1"], client_type="brpc")},
+            "op.uci.server_token: baidu_std (client_type brpc) carries no token",
+        ),
     ],
 )
 def test_an_invalid_remote_call_is_refused(arguments: dict[str, Any], problem: str) -> None:
