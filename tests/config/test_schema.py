@@ -155,6 +155,7 @@ OP = [
     ("auto_batching_timeout", 0.5, 0.5, "2000", 1e10),
     ("client_type", "local_predictor", "local_predictor", 1, "tcp"),
     ("server_endpoints", ["h:1"], ("h:1",), "127.0.0.1:9393", ["h"]),
+    ("server_token", "env:T", "env:T", 1, ""),
     ("model_name", "uci", "uci", 1, ""),
     ("client_config", "conf.prototxt", "conf.prototxt", ["conf"], ""),
     ("fetch_list", ["price"], ("price",), "price", [""]),

@@ -15,7 +15,7 @@ from penstock.plan import measure
 def test_a_trace_that_cannot_be_written_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def watched(address: str, requests: int, seconds: float) -> dict[str, Any]:
+    def watched(address: str, requests: int, seconds: float, *_: object) -> dict[str, Any]:
         return {"otherData": {"requests": requests}}
 
     monkeypatch.setattr(measure, "watched", watched)
