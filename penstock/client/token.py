@@ -134,7 +134,7 @@ class NoRedirects(urllib.request.HTTPRedirectHandler):
     """Makes redirects errors."""
 
     def redirect_request(self, *args: Any, **kwargs: Any) -> None:
-        return None
+        """Return no request to follow."""
 
 
 class TokenStays(urllib.request.HTTPRedirectHandler):
@@ -145,6 +145,7 @@ class TokenStays(urllib.request.HTTPRedirectHandler):
     def redirect_request(
         self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
+        """Return the request that follows."""
         following = super().redirect_request(req, fp, code, msg, headers, newurl)
         if following is not None and not _may_have_it(req.full_url, newurl):
             following.remove_header("Authorization")
