@@ -182,6 +182,22 @@ class CallerAdmission:
             if scope not in caller.scopes:
                 raise self._denied(caller, str(name), scope)
 
+    def identify(self, submission: Submission) -> Caller | None:
+        """Who calls an open route, for an op that asks; None if the request does not say.
+
+        Raises:
+            Unauthenticated, TooManyRequests, ServiceClosed: see ``admit``.
+        """
+        exchange = exchange_of(submission.call)
+        fields, certificate = exchange.head.fields, exchange.peer.certificate
+        caller: Caller | None = None
+        if b"x-api-key" in fields or fields.get(b"authorization", b"")[:7].lower() == _BEARER:
+            caller = self.authenticate(exchange)
+        elif certificate:
+            caller = caller_of(certificate, self._certificates)
+        exchange.caller = caller
+        return caller
+
     def _first(self, exchange: Exchange, shown: bytes | None, digest: bytes) -> Caller:
         """The caller of something that is not remembered."""
         peer = exchange.peer

@@ -139,6 +139,7 @@ class Engine:
             request names none that it may have. None: all have the highest.
         permit: raises PermissionDenied for a request whose caller may not use its graph; None
             permits all.
+        identify: returns who calls an open route, for an op that asks; may raise RequestError.
     """
 
     def __init__(
@@ -158,6 +159,7 @@ class Engine:
         self.versions: Versions | None = None
         self.level_of: Callable[[Submission], int] | None = None
         self.permit: Callable[[Submission], None] | None = None
+        self.identify: Callable[[Submission], Caller | None] | None = None
         self.names: dict[str, ServedGraph] = {}
         self._unnamed: ServedGraph | None = None
         self._for_no_name: ServedGraph | None = None
@@ -625,10 +627,26 @@ class Engine:
         submission.samples.append(sample)
         try:
             if stage.asks_caller is not None:
-                sample.caller = _caller_for(submission, stage.asks_caller)
+                sample.caller = self._caller_of(submission, stage.asks_caller)
             stage.offer(sample, now)
         except RequestError as busy:
             self.settle(sample, Outcome(None, busy))
+
+    def _caller_of(self, submission: Submission, asks: AsksCaller) -> Caller | None:
+        """Who makes a request, for an op that asks.
+
+        Raises:
+            Unauthenticated: the op needs it, and the request does not say.
+        """
+        caller = submission.caller
+        if isinstance(caller, Caller):
+            return caller
+        if submission.call is None:
+            return _OWN if asks == "required" else None
+        found = None if self.identify is None else self.identify(submission)
+        if found is None and asks == "required":
+            raise Unauthenticated("this needs to know who calls: send a key or a token")
+        return found
 
     def _offer_pieces(self, submission: Submission, op: int, pieces: Pieces, now: float) -> None:
         """Offer a sample in pieces, until one is refused."""
@@ -792,19 +810,3 @@ def log_dropped(instrument: Instrument, error: Exception) -> None:
 
 def _serves(graph: ServedGraph) -> bool:
     return graph.state is GraphState.SERVING
-
-
-def _caller_for(submission: Submission, asks: AsksCaller) -> Caller | None:
-    """Who makes a request, for an op that asks.
-
-    Raises:
-        Unauthenticated: the op needs it, and the request's route is open.
-    """
-    caller = submission.caller
-    if isinstance(caller, Caller):
-        return caller
-    if asks == "optional":
-        return None
-    if submission.call is None:
-        return _OWN
-    raise Unauthenticated("this needs to know who calls")

@@ -234,6 +234,7 @@ class Serving:
         admission = None
         if self._credentials is not None:
             admission = admission_of(config.security, self._credentials)
+            engine.identify = admission.identify
             applications.append(admission)
         if config.metrics:
             applications.append(self.metrics)

@@ -135,9 +135,18 @@ def test_a_get_route_gets_it_too(server: ServiceProcess) -> None:
         assert connection.reply().json() == "bob"
 
 
-def test_an_open_route_has_no_caller(server: ServiceProcess) -> None:
+def test_callers_of_an_open_route_may_say_who_they_are(server: ServiceProcess) -> None:
     assert post(server, "/open", {"x": 1}, None).json() == "nobody"
     assert post(server, "/needs", {"x": 1}, None).status == 401
+    for path in ("/open", "/needs"):
+        assert post(server, path, {"x": 1}).json() == "ann"
+        assert post(server, path, {"x": 1}, new_key()).status == 401
+    with http1.connected(server.http_port) as connection:
+        connection.send(
+            b"POST /open HTTP/1.1\r\nHost: localhost\r\nAuthorization: Basic YTpi\r\n"
+            b'Content-Length: 7\r\n\r\n{"x":1}'
+        )
+        assert connection.reply().json() == "nobody"
 
 
 def test_ops_of_a_graph_get_it(server: ServiceProcess) -> None:

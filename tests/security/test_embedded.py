@@ -32,7 +32,7 @@ async def hello(_: Request) -> PlainTextResponse:
 @pytest.fixture
 def keys(tmp_path: Path) -> Path:
     file = tmp_path / "keys.txt"
-    file.write_text("\n".join([line_of("ann", ANN, ()), line_of("root", ADMIN, ["admin"])]))
+    file.write_text(f"{line_of('ann', ANN, ())}\n{line_of('root', ADMIN, ['admin'])}\n")
     return file
 
 
@@ -48,7 +48,11 @@ def make_app(keys: Path) -> App:
     return app
 
 
-@pytest.mark.parametrize(("key", "status"), [(None, 401), (new_key(), 401), (ANN, 200)])
+@pytest.mark.parametrize(
+    ("key", "status"),
+    [(None, 401), (new_key(), 401), (ANN, 200)],
+    ids=["nothing", "unknown", "known"],
+)
 def test_routes_and_mounted_applications_need_a_key(
     keys: Path, key: str | None, status: int
 ) -> None:

@@ -41,7 +41,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]
     folder = tmp_path_factory.mktemp("scopes")
     keys = folder / "keys.txt"
     lines = [("ann", MAY, ["use"]), ("bob", MAY_NOT, ["other"]), ("root", ADMIN, ["admin"])]
-    keys.write_text("\n".join(line_of(*each) for each in lines))
+    keys.write_text("".join(f"{line_of(*each)}\n" for each in lines))
     script = folder / "service.py"
     security = {"keys": str(keys), "scopes": {"secret": "use", "double": "use"}}
     script.write_text(SCRIPT.format(security=security))
