@@ -143,9 +143,12 @@ class CallerAdmission:
         Raises:
             Unauthenticated, TooManyRequests, ServiceClosed: see ``admit``.
         """
-        fields = exchange.head.fields
+        head = exchange.head
+        fields = head.fields
+        if len(fields) != len(head.headers):  # a name occurs twice
+            self._refuse_repeated(exchange)
         shown = fields.get(b"x-api-key")
-        if shown is None:
+        if not shown:
             shown = fields.get(b"authorization")
             if shown is not None:
                 if shown[:7].lower() != _BEARER:
@@ -163,6 +166,14 @@ class CallerAdmission:
         else:
             digest = b""
         return self._first(exchange, shown, digest)
+
+    def _refuse_repeated(self, exchange: Exchange) -> None:
+        """Refuse two keys or tokens: proxies and services would not choose the same one."""
+        names = [name for name, _ in exchange.head.headers]
+        for name in (b"x-api-key", b"authorization"):
+            if names.count(name) > 1:
+                error = invalid(f"the field {name.decode()} occurs more than once")
+                raise self._failed(error, exchange)
 
     def permit(self, submission: Submission) -> None:
         """Check a request's graph, which some protocols name in the body.

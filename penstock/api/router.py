@@ -283,9 +283,14 @@ class Router:
         return target, cors.allows(origin)
 
     def _answer_preflight(self, exchange: Exchange, target: Target | None) -> None:
-        """Answer a preflight of an allowed Origin. The page may read the 404 of an unknown path."""
+        """Answer a preflight of an allowed Origin. The page may read the 404 of an unknown path.
+
+        A preflight has no key: where unknown callers are not told which routes exist, it gets the
+        same methods for every path.
+        """
         assert self._cors is not None
-        methods = sorted(target.http) if target is not None and target.http else _OF_PAGES
+        known = target is not None and target.http and self._authenticate is None
+        methods = sorted(target.http) if target is not None and known else _OF_PAGES
         exchange.reply(204, self._cors.preflight(exchange.head, methods))
 
     def _admit(self, call: HttpCall | GrpcCall | BaiduStdCall) -> bool:

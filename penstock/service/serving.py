@@ -33,7 +33,7 @@ from penstock.admin.trace import QUESTION as TRACE
 from penstock.admin.trace import TracePage, next_timelines
 from penstock.api.access import Access
 from penstock.api.application import Admission, Application, Applications, Lifespan, Section
-from penstock.api.errors import refusal
+from penstock.api.errors import no_route, refusal
 from penstock.api.examples import Examples
 from penstock.api.health import Health, HealthApplication
 from penstock.api.hosts import Hosts
@@ -286,7 +286,9 @@ class Serving:
                 authenticate=self.authenticate,
             )
             pages = [each for each in moved if isinstance(each, Http)]
-            declared = [*declared, *admin.redirected(pages, found.not_found)]
+            # The page of ``/ui`` is open; unknown callers are not told which routes are near.
+            missing = found.not_found if found.admission is None else partial(no_route, ())
+            declared = [*declared, *admin.redirected(pages, missing)]
         return Router(
             declared,
             max_message_bytes=config.max_message_bytes,

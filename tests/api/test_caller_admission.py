@@ -183,3 +183,26 @@ def test_an_open_route_does_not_open_a_graph_with_a_scope() -> None:
     own = Submission(make_harness().engine.graphs[0], {})
     own.graph.name = "double"
     admission.permit(own)
+
+
+OTHER = b"Bearer " + new_key().encode()
+GOOD = b"Bearer " + KEY.encode()
+
+
+@pytest.mark.parametrize("other", [OTHER, GOOD], ids=["different", "equal"])
+@pytest.mark.parametrize("name", [b"authorization", b"x-api-key"])
+def test_two_keys_are_refused(name: bytes, other: bytes) -> None:
+    admission = CallerAdmission(Known())
+    good = GOOD
+    if name == b"x-api-key":
+        good, other = good[7:], other[7:]
+    for fields in ([(name, other), (name, good)], [(name, good), (name, other)]):
+        with pytest.raises(Unauthenticated, match="more than once"):
+            admission.admit(route(), RecordedExchange(post("/a", *fields)))
+    more = [(b"a", b"1"), (b"a", b"2"), (b"authorization", GOOD)]
+    assert admission.admit(route(), RecordedExchange(post("/a", *more))) is not None
+
+
+def test_an_empty_key_hides_no_token() -> None:
+    exchange = RecordedExchange(post("/a", (b"x-api-key", b""), (b"authorization", GOOD)))
+    assert CallerAdmission(Known()).admit(route(), exchange) is not None

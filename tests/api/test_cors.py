@@ -133,7 +133,11 @@ def reply(call: HttpCall, _body: bytes) -> None:
 
 
 def router(
-    *, admission: Any = None, hosts: Hosts | None = None, allowed: Cors | None = None
+    *,
+    admission: Any = None,
+    hosts: Hosts | None = None,
+    allowed: Cors | None = None,
+    authenticate: Any = None,
 ) -> Router:
     routes: list[Any] = [
         Http("POST", "/run", reply, failed=failed, refusal=refusal),
@@ -148,6 +152,7 @@ def router(
         hosts=hosts or Hosts(),
         admission=admission,
         cors=cors() if allowed is None else allowed,
+        authenticate=authenticate,
     )
 
 
@@ -168,6 +173,16 @@ def test_a_preflight_is_answered_before_callers_are_admitted(path: str) -> None:
     assert (status, body, admission.asked) == (204, b"", 0)
     assert fields[b"access-control-allow-origin"] == APP.encode()
     assert b"POST" in fields[b"access-control-allow-methods"]
+
+
+def test_a_preflight_does_not_tell_unknown_callers_which_routes_exist() -> None:
+    site = router(admission=Closed(), authenticate=Closed().admit)
+    answers = [
+        answer(site, head("OPTIONS", path, origin=APP, **PREFLIGHT))
+        for path in ("/run", "/a/b", "/no/such/path/at/all")
+    ]
+    assert answers[0][0] == 204
+    assert answers[1:] == answers[:1] * 2
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,12 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 
+from penstock.security.keys import line_of, new_key
 from tests.service.scripts import PENSTOCK
 from tests.services.process import ServiceProcess, free_port, running
 
@@ -71,3 +73,23 @@ def test_commands_follow_it(site: tuple[ServiceProcess, str]) -> None:
         command = [sys.executable, "-m", "penstock", "status", "--json", address]
         printed = subprocess.run(command, capture_output=True, check=True, timeout=60).stdout
         assert json.loads(printed)["ready"] is True
+
+
+SECURED = """
+from penstock import App
+app = App("doubles", security={"keys_env": "KEYS"})
+
+@app.route("/uis")
+def double(x: int) -> int:
+    return 2 * x
+"""
+
+
+def test_unknown_callers_are_not_told_which_routes_are_near(tmp_path: Path) -> None:
+    path = tmp_path / "app.py"
+    path.write_text(SECURED)
+    given = {"PENSTOCK_ADMIN_PORT": str(free_port()), "KEYS": line_of("ann", new_key(), ())}
+    with running(path, command=PENSTOCK, environment=given) as server:
+        answer = httpx.get(f"{server.http_url}/ui", headers=OUTSIDE)
+        assert (answer.status_code, answer.json()["error"]) == (404, "unknown_service")
+        assert "uis" not in answer.text
