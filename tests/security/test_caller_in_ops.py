@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from penstock.protocols import standard_messages as messages
 from penstock.security.keys import line_of, new_key
 from tests.kit import http1
+from tests.kit.frames import message
+from tests.kit.http2 import call, linked
 from tests.services.process import ServiceProcess, running
 
 pytestmark = pytest.mark.real
@@ -155,6 +158,21 @@ def test_ops_of_a_graph_get_it(server: ServiceProcess) -> None:
     values = dict(zip(found["key"], found["value"], strict=True))
     names = {"first": "bob", "second": "bob", "third": "bob", "after": "bob", "log_id": "int"}
     assert values == names
+
+
+@pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
+def test_messages_of_the_inference_protocol_have_it(server: ServiceProcess, method: str) -> None:
+    request_kind, response_kind = messages.inference_messages(method)
+    request = request_kind(model_name="process")
+    tensor = request.inputs.add(name="x", datatype="INT64", shape=[1])
+    tensor.contents.int64_contents.append(5)
+    path = f"/{messages.INFERENCE}/{method}"
+    with linked(server.rpc_port) as link:
+        stream = link.open(call(path.encode(), (b"x-api-key", BOB.encode())))
+        link.upload(stream, message(request.SerializeToString()))
+        answer = response_kind.FromString(link.answer(stream).messages[0])
+    found = answer if method == "ModelInfer" else answer.infer_response
+    assert b"bob [] key 5" in found.SerializeToString()
 
 
 def test_openapi_does_not_have_it(server: ServiceProcess) -> None:
