@@ -94,7 +94,7 @@ def test_errors_set_the_exit_status_only_with_max_errors():
         (("http://127.0.0.1:9/", "--data", "nowhere.json"), "nowhere.json cannot be read"),
         (("http://127.0.0.1:9/", "--data", "{"), "the data is no JSON"),
         (("http://127.0.0.1:9/", "--data", "[]"), "the list of requests is empty"),
-        (("http://127.0.0.1:9/", "x=1", "--data", "{}"), "either data or pairs"),
+        (("http://127.0.0.1:9/", "x=1", "--data", "{}"), "give either data, items or a form"),
         (("http://127.0.0.1:9/", "-c", "0"), "write --concurrency"),
         (("http://127.0.0.1:9/", "-r", "10", "-c", "1,2"), "write --concurrency"),
         (("http://127.0.0.1:9/", "--duration", "soon"), "'soon' is no duration"),
@@ -118,7 +118,9 @@ def test_invalid_arguments_are_errors_before_a_request_is_sent(
 def test_pairs_become_a_request_of_the_pipeline_protocol(tmp_path: Path):
     (tmp_path / "page").write_bytes(b"abc")
     with serving() as server:
-        done = bench(server.url(), "a=1", f"image=@{tmp_path / 'page'}", "-c", "1", *SHORT)
+        done = bench(
+            server.url("/uci/prediction"), "a=1", f"image=@{tmp_path / 'page'}", "-c", "1", *SHORT
+        )
     assert done.exit_code == 0, done.output
     assert json.loads(server.requests[0][1]) == {"key": ["a", "image"], "value": ["1", "YWJj"]}
 

@@ -133,11 +133,13 @@ class Link:
         return self.transcript.of_stream(stream)
 
     def until(self, condition: Callable[[], bool]) -> None:
+        """Read until it is so, or for ``TIMEOUT`` after the last byte of an answer's data."""
         deadline = time.monotonic() + TIMEOUT
         while not condition():
-            assert time.monotonic() < deadline, self.streams
-            assert not self.closed, self.streams
-            self.read()
+            assert time.monotonic() < deadline, self.seen()
+            assert not self.closed, self.seen()
+            if self.read():
+                deadline = time.monotonic() + TIMEOUT
 
     def reset(self, stream: int) -> int:
         """The code of a stream's RST_STREAM, when it has arrived."""
@@ -165,21 +167,28 @@ class Link:
         while not self.closed:
             self.read()
 
-    def read(self) -> None:
-        """Read once."""
+    def seen(self) -> str:
+        """What has been received, for a failed test."""
+        last = [f"{one.kind} on {one.stream}" for one in self.transcript.frames[-20:]]
+        return f"{len(self.transcript.frames)} frames, the last of them {last}"
+
+    def read(self) -> bool:
+        """Read once. Returns whether there was data of an answer."""
         try:
             data = self.socket.recv(1 << 16)
         except ConnectionResetError:
             data = b""
-        self.closed = not data
+        self.closed, any_data = not data, False
         for one in self.transcript.feed(data):
             if one.kind == f.DATA:
+                any_data = True
                 self._received.update({0: len(one.payload), one.stream: len(one.payload)})
                 assert max(self._received[0], self._received[one.stream]) <= self._window
                 if self.acknowledges and one.payload:
                     self.acknowledge(one.stream, len(one.payload))
             elif one.kind == f.PING and self.acknowledges and not one.ack:
                 self.send(f.ping(one.payload, ack=True))
+        return any_data
 
 
 def client_of(link: socket.socket, *, window: int = 65_535) -> Link:

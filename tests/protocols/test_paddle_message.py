@@ -14,8 +14,8 @@ from penstock.protocols import paddle, pb, tensors
 from penstock.protocols.paddle import Reply
 from penstock.protocols.paddle_message import decode, encode, read_texts, write_texts
 from penstock.protocols.tensors import WireTensor
-from tests.api.resident import memory, peak_memory, reset_peak_memory
 from tests.kit import own_messages
+from tests.kit.usage import memory, peak_memory, reset_peak_memory
 
 # key "x", value "1", name "uci", method "prediction", logid 7, clientip "10.0.0.1", one by one in
 # the numbering that clients used before there were tensors.

@@ -52,7 +52,7 @@ def test_the_developers_settings_and_proxies_are_removed_from_the_environment(
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     extra = "print(sorted(n for n in os.environ if 'PENSTOCK' in n or 'PROXY' in n))"
     with running(script(tmp_path, extra=extra)) as server:
-        assert "['PENSTOCK_HTTP_PORT', 'PENSTOCK_RPC_PORT']" in server.log()
+        assert "['PENSTOCK_HTTP_PORT', 'PENSTOCK_LOG_FORMAT', 'PENSTOCK_RPC_PORT']" in server.log()
 
 
 def test_an_exit_before_readiness_is_reported_with_the_log(tmp_path: Path) -> None:
