@@ -29,12 +29,17 @@ class Caller:
 
 
 def name_of(caller: Any) -> str:
-    """A caller's name for logs; empty if it has none.
+    """A caller's name for logs, quotas and priorities; empty if it has none.
+
+    Names of tokens and certificates have the kind before them (``jwt:ann``): an issuer, which gives
+    its own names, cannot name the caller of an API key.
 
     Args:
         caller: what an admission of callers returned, of any type.
     """
     if caller is None:
         return ""
+    if isinstance(caller, Caller) and caller.how != "key":
+        return f"{caller.how}:{caller.name}"
     name = caller if isinstance(caller, str) else getattr(caller, "name", "")
     return name if isinstance(name, str) else ""

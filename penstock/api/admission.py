@@ -19,7 +19,7 @@ from typing import Final, Protocol
 from penstock.api.application import Route, Section
 from penstock.api.call import exchange_of
 from penstock.api.priorities import path_of
-from penstock.caller import Caller
+from penstock.caller import Caller, name_of
 from penstock.door.exchange import Exchange
 from penstock.engine.submission import Submission
 from penstock.errors import (
@@ -258,7 +258,7 @@ class CallerAdmission:
         return error
 
     def _denied(self, caller: Caller, what: str, scope: str) -> PermissionDenied:
-        text = f"{caller.name!r} was refused: {what} needs the scope {scope}"
+        text = f"{name_of(caller)!r} was refused: {what} needs the scope {scope}"
         self._log_refusal(text, self._monotonic())
         return PermissionDenied(f"this needs the scope {scope}")
 

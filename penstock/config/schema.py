@@ -592,7 +592,9 @@ class PriorityConfig(Section):
         " for each step between them.",
     )
     callers: dict[str, Level] = Field(
-        default={}, description="Priorities by the name of the caller; see security.md."
+        default={},
+        description="Priorities by the name of the caller, with `jwt:` or `certificate:`"
+        " before that of a token or certificate; see security.md.",
     )
     scopes: dict[str, Level] = Field(
         default={},
@@ -634,7 +636,9 @@ class QuotaConfig(Section):
         default=None, description="Open requests of each caller; further ones get the same answers."
     )
     callers: Names = Field(
-        default=(), description="Names of the callers to which it applies. By default all."
+        default=(),
+        description="Names of the callers to which it applies, with `jwt:` or `certificate:` before"
+        " those of tokens and certificates. By default all.",
     )
     scopes: Names = Field(
         default=(),

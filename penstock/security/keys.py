@@ -25,7 +25,8 @@ from penstock.caller import Caller
 _PREFIX: Final = "psk_"
 """Begins each key, so that scanners of source code find one that was published by mistake."""
 _DIGEST: Final = re.compile(r"sha256:([0-9a-f]{64})").fullmatch
-_NAME: Final = re.compile(r"[\w.@:/+-]{1,100}").fullmatch
+_NAME: Final = re.compile(r"(?!jwt:|certificate:)[\w.@:/+-]{1,100}").fullmatch
+"""A name: the others begin those of tokens and certificates in logs; see ``name_of``."""
 _SCOPE: Final = re.compile(r"[!#-\[\]-~]{1,100}").fullmatch
 """A scope: RFC 6749, section 3.3."""
 
@@ -42,7 +43,9 @@ def line_of(name: str, key: str, scopes: Iterable[str]) -> str:
         ValueError: the name or a scope cannot be in a line.
     """
     if not _NAME(name) or name.startswith("#"):
-        raise ValueError(f"the name {name!r} is not letters, digits and . _ @ : / + -")
+        raise ValueError(
+            f"the name {name!r} is not letters, digits and . _ @ : / + -, or is of another kind"
+        )
     for scope in scopes:
         if not _SCOPE(scope):
             raise ValueError(f"the scope {scope!r} has a blank, a quote or a backslash")

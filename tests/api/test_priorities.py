@@ -18,7 +18,7 @@ from tests.engine.test_engine import make_harness
 RULES: dict[str, Any] = {
     "levels": 4,
     "default": 3,
-    "callers": {"nightly": 4, "boss": 1},
+    "callers": {"nightly": 4, "boss": 1, "jwt:sam": 2},
     "scopes": {"interactive": 2, "bulk": 4},
     "routes": {"/fast": 1, "/{name}/slow": 4},
     "header": True,
@@ -50,6 +50,8 @@ def keyed(name: str, *scopes: str) -> Caller:
         ("/fast", "nightly", None, 4),
         ("/other", keyed("ann", "bulk", "interactive", "unlisted"), None, 2),
         ("/other", keyed("boss", "bulk"), None, 1),
+        ("/other", Caller(name="boss", how="jwt"), None, 3),
+        ("/other", Caller(name="sam", how="jwt"), None, 2),
         ("/other", keyed("ann"), None, 3),
         ("/other", None, b"1", 3),
         ("/other", keyed("ann"), b"1", 3),

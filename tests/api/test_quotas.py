@@ -91,6 +91,14 @@ def test_unknown_callers_are_counted_by_address(first: str, second: str, same: b
         quotas.admit(ROUTE, exchange(None, second))
 
 
+def test_callers_of_one_name_and_different_kinds_are_counted_apart() -> None:
+    quotas = Quotas([Quota(name="all", rate=1.0, burst=1)], clock=Clock())
+    for how in ("key", "jwt", "certificate"):
+        caller = Caller(name="nightly", how=how)
+        quotas.admit(ROUTE, exchange(caller))
+        refusal(quotas, caller)
+
+
 def test_open_requests_count_until_they_are_over() -> None:
     quotas = Quotas([Quota(name="all", concurrency=2)], clock=Clock())
     ones = [exchange("ann"), exchange("ann")]

@@ -63,7 +63,7 @@ class Site:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("site")
     keys = folder / "keys.txt"
-    keys.write_text(line_of("bob", KEY, ["admin"]))
+    keys.write_text(line_of("bob", KEY, ["admin"]) + "\n")
     model = scale(folder / "model.onnx", 2.0)
     security = {"keys": str(keys), "failures_per_minute": 100_000}
     script = folder / "service.py"

@@ -132,7 +132,7 @@ def test_the_name_in_a_certificate_is_the_caller(site: Site) -> None:
     assert asked(site, bob, "GET", "/status") == 403
     assert asked(site, ann, "GET", "/status") == 200
     assert asked(site, None, "GET", "/livez") == 200
-    assert "caller='bob.test'" in site.server.log()
+    assert "caller='certificate:bob.test'" in site.server.log()
 
 
 def test_a_certificate_of_another_authority_ends_the_handshake(site: Site) -> None:

@@ -28,7 +28,15 @@ def test_keys_differ_and_have_256_random_bits() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["ann", "ann psk_secret", "ann sha256:12", "ann md5:" + "0" * 64, 'ann sha256:{0} "a']
+    "line",
+    [
+        "ann",
+        "jwt:ann sha256:{0}",
+        "ann psk_secret",
+        "ann sha256:12",
+        "ann md5:" + "0" * 64,
+        'ann sha256:{0} "a',
+    ],
 )
 def test_a_line_that_is_none_of_a_key_is_named_by_its_number_only(line: str) -> None:
     with pytest.raises(ValueError, match=r"^line 2 is not") as caught:
@@ -36,7 +44,9 @@ def test_a_line_that_is_none_of_a_key_is_named_by_its_number_only(line: str) -> 
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("name", "scopes"), [("a b", []), ("#a", []), ("", []), ("a", ["b c"])])
+@pytest.mark.parametrize(
+    ("name", "scopes"), [("a b", []), ("jwt:a", []), ("#a", []), ("", []), ("a", ["b c"])]
+)
 def test_what_a_line_cannot_have_is_refused(name: str, scopes: list[str]) -> None:
     with pytest.raises(ValueError, match=r"the (name|scope)"):
         line_of(name, new_key(), scopes)

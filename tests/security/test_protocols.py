@@ -235,7 +235,7 @@ def test_the_log_names_callers_and_why_others_were_refused(site: Site) -> None:
     assert by_typed(site.server, bearer(site.issuer.token("one", sub="cleo"))) == 200
     assert by_typed(site.server, {"x-api-key": KEY}) == 200
     assert by_typed(site.server, {}) == 401
-    for text in ("caller='cleo'", "caller='bob'", "was refused"):
+    for text in ("caller='jwt:cleo'", "caller='bob'", "was refused"):
         until(lambda text=text: text in site.server.log(), text)
 
 
@@ -357,7 +357,7 @@ def test_keys_of_the_file_are_replaced_without_a_restart(site: Site) -> None:
 def test_a_stream_counts_each_message_and_ends_with_its_key(site: Site) -> None:
     before, key = site.keys.read_text(), new_key()
     SHOWN.append(key)
-    site.keys.write_text(before + "\n" + line_of("fay", key, ["half.use"]))
+    site.keys.write_text(before + line_of("fay", key, ["half.use"]) + "\n")
     assert status_after(site, {"x-api-key": key}, 200) == 200
     path = f"/{messages.INFERENCE}/ModelStreamInfer".encode()
     with linked(site.server.rpc_port) as link:
