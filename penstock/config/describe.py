@@ -52,7 +52,8 @@ A service is configured by one YAML file, usually `config.yml`, or by the same d
   `local_service_conf` may be left out: `-o op.uci.devices=0`.
 - **Environment:** `PENSTOCK_<KEY>` sets a key at the top of the file, and
   `PENSTOCK_SET="key.inner=value;op.uci.concurrency=4"` any keys; the former has precedence. A
-  value with a `;` cannot be set there.
+  value with a `;` cannot be set there. `PENSTOCK_TOKEN` is for commands that call services
+  ([security.md](security.md#what-callers-send)); a service does not read it.
 - **Types are strict.** A boolean is not an integer, and a text is not a number; an integer is
   accepted as a float. Numbers that are texts, such as card ids, need quotes.
 - **Unknown keys** are errors that name the nearest known key; `--lenient` makes them warnings. An

@@ -365,6 +365,11 @@ def test_a_misspelt_variable_is_a_warning_with_the_nearest_name() -> None:
     ]
 
 
+def test_the_token_of_commands_is_no_key_of_a_service() -> None:
+    loaded = load(yml_dict={"rpc_port": 0}, environ={"PENSTOCK_TOKEN": "psk_secret"})
+    assert loaded.warnings == []
+
+
 def test_the_variables_that_kubernetes_sets_for_a_service_cause_no_warning() -> None:
     variables = {
         "PENSTOCK_SERVICE_HOST": "10.0.0.1",

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import grpc
 import pytest
+from typer.testing import CliRunner
 
+from penstock.cli import app
 from penstock.client.calls import ask_grpc, ask_http
 from penstock.client.errors import CallFailed, NotConnected
 from penstock.observe.status import NoStatus, ask_status
@@ -74,6 +76,19 @@ def test_both_ports_serve_tls(tmp_path: Path) -> None:
         assert ask_status(f"https://127.0.0.1:{server.http_port}")["ready"]
         with pytest.raises(NoStatus, match="If the service uses TLS, write https://"):
             ask_status(f"127.0.0.1:{server.http_port}")
+        (tmp_path / "other").mkdir()
+        other, _ = make_certificate(tmp_path / "other")
+        for command in ("status", "trace"):
+            more = ("--seconds", "0.1", "-o", str(tmp_path / "t")) if command == "trace" else ()
+            for file, exit_code, text in (
+                (str(certificate), 0, ""),
+                (str(other), 1, "certificate verify failed"),
+                ("none.pem", 1, "error: none.pem: No such file"),
+            ):
+                arguments = (f"https://localhost:{server.http_port}", *more, "--ca-file", file)
+                done = CliRunner().invoke(app, (command, *arguments))
+                assert done.exit_code == exit_code
+                assert text in done.stderr
         trusted = {"name": "echo", "method": "prediction", "log_id": 0, "timeout": 5}
         trusted["ca_file"] = str(certificate)
         for ask, port in ((ask_http, server.http_port), (ask_grpc, server.rpc_port)):
