@@ -178,10 +178,9 @@ class HttpClient(ConfiguredClient):
         if self._packs and len(body) > _PACKED_FROM:
             body = gzip.compress(body)
             headers["Content-Encoding"] = "gzip"
+        headers |= dict(with_token([*self._headers.items()], self._token))
         try:
-            answer = self._post(
-                body, headers | dict(with_token([*self._headers.items()], self._token))
-            )
+            answer = self._post(body, headers)
             return _message(answer) if self._as_proto else json.loads(answer)
         except urllib.error.HTTPError as error:
             with error:

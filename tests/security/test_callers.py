@@ -158,6 +158,12 @@ def test_the_http_client_of_paddle_sends_its_token(
             client.connect(f"127.0.0.1:{server.http_port}")
             answer = client.predict({"x": np.float32([[1, 2, 3]])}, batch=True)
             assert (answer is not None) == good
+        client = HttpClient(token=lambda: f"{KEY}\n")
+        client.load_client_config(str(tmp_path))
+        client.set_use_grpc_client(grpc)
+        client.connect(f"127.0.0.1:{server.http_port}")
+        with pytest.raises(ValueError, match="ASCII without spaces"):
+            client.predict({"x": np.float32([[1, 2, 3]])}, batch=True)
         assert [each for each in (KEY, UNKNOWN) if each in server.log() + caplog.text] == []
 
 
