@@ -56,8 +56,9 @@ A service is configured by one YAML file, usually `config.yml`, or by the same d
   ([security.md](security.md#what-callers-send)); a service does not read it.
 - **Types are strict.** A boolean is not an integer, and a text is not a number; an integer is
   accepted as a float. Numbers that are texts, such as card ids, need quotes.
-- **Unknown keys** are errors that name the nearest known key; `--lenient` makes them warnings. An
-  entry for an op that the graph does not contain is checked and otherwise ignored.
+- **Unknown keys** are errors that name the nearest known key; `--lenient` makes them warnings,
+  except in `security`. An entry for an op that the graph does not contain is checked and otherwise
+  ignored.
 - **Own keys of an op** are those of its `config_keys`, such as `{"threshold": 0.5}`: a value must
   have the type of the default, and is in `self.config`.
 - **A blank key** has its default. Keys marked † may be left out, but not blank.

@@ -39,7 +39,7 @@ class Problem:
         text: the problem, starting in lower case.
         line: the line, if the path is not enough.
         involves: further keys that are part of the problem.
-        unknown: whether the key is unknown.
+        unknown: whether the key is unknown, and may be ignored.
     """
 
     path: KeyPath
@@ -102,7 +102,10 @@ def explain(error: ValidationError) -> list[Problem]:
 
 def _problem(path: KeyPath, kind: str, value: object, context: Mapping[str, Any]) -> Problem:
     if kind == "extra_forbidden":
-        return Problem(path=path, text=f"is not a known key{_nearest(path)}", unknown=True)
+        hint = _nearest(path)
+        # A service without a rule of `security` admits those whom the rule is to refuse.
+        ignorable = "security" not in (path[0], *hint.strip("?").split())
+        return Problem(path=path, text=f"is not a known key{hint}", unknown=ignorable)
     if kind == "invalid_key":
         return Problem(path=path[:-1], text=f"the key {shown(value)} is not text")
     if path[-1:] == (AT_KEY,):

@@ -154,6 +154,15 @@ def test_lenient_turns_unknown_keys_into_warnings_and_nothing_else(tmp_path: Pat
     ]
 
 
+def test_an_unknown_key_of_security_is_never_ignored() -> None:
+    data = {"rpc_port": 0, "secrity": {}, "security": {"keys": "k", "scpes": {}}, "jwt": {}}
+    assert problems_of(yml_dict=data, lenient=True) == [
+        "yml_dict: security.scpes: is not a known key; did you mean scopes?",
+        "yml_dict: secrity: is not a known key; did you mean security?",
+        "yml_dict: jwt: is not a known key; jwt belongs under security",
+    ]
+
+
 def test_a_dict_is_not_modified_even_by_overrides() -> None:
     data: dict[str, Any] = {"rpc_port": 0, "dag": None, "op": {"uci": {"fetch_list": ["a"]}}}
     before = copy.deepcopy(data)
