@@ -18,8 +18,7 @@ from tests.services.process import free_port, running
 
 pytestmark = pytest.mark.real
 
-PENSTOCK = (sys.executable, "-m", "penstock", "run")
-SERVE = (sys.executable, "-m", "penstock", "serve", "--model")
+PENSTOCK = (sys.executable, "-m", "penstock")
 # In the documents even ports are HTTP, or every protocol, and odd ones gRPC.
 _PORT = re.compile(r"(127\.0\.0\.1:|--port )(\d+)")
 _GRPC_PORT = re.compile(r"127\.0\.0\.1:\d*[13579]\b")
@@ -89,20 +88,17 @@ class Reader:
         }
 
     @contextmanager
-    def serving(self, script: str, *arguments: str, banner: str) -> Iterator[None]:
+    def serving(self, command: str, *arguments: str, banner: str) -> Iterator[None]:
         """Run a service that prints the documented banner and exits with status 0."""
-        options = [*arguments]
-        command = SERVE if script == "--model" else PENSTOCK
-        if script == "--model":
-            script, *options = options
+        script, *options = arguments
         self.http_port, self.rpc_port = free_port(), free_port()
         options = self.with_ports(" ".join(options)).split()
         self.write()
         rpc_port = str(self.rpc_port) if _GRPC_PORT.search(banner) else ""  # its own, or none
         with running(
-            script if command is SERVE else self.folder / script,
+            script if command == "serve" else self.folder / script,
             *options,
-            command=command,
+            command=(*PENSTOCK, command),
             cwd=self.folder,
             environment=self.environment() | {"PENSTOCK_RPC_PORT": rpc_port},
             ready=False,
@@ -140,8 +136,8 @@ def _follow(reader: Reader, block: Block, stack: ExitStack) -> None:
     for command in commands_of(block):
         if command.line.startswith(("penstock run ", "penstock serve ")):
             stack.close()  # a service already running has the same ports
-            script = command.line.split()[2:]
-            stack.enter_context(reader.serving(*script, banner=command.output))
+            words = command.line.split()[1:]
+            stack.enter_context(reader.serving(*words, banner=command.output))
         else:
             expected = reader.with_ports(command.output).rstrip("\n")
             assert reader.type(command.line) == expected, f"{block}"

@@ -625,7 +625,7 @@ def test_without_access_the_page_asks_for_the_token_or_says_why(
     assert page.evaluate("byId('login').hidden")
     service.answers["GET /ui/state"] = good
     page.evaluate("byId('token').value = 'right', byId('login').requestSubmit()")
-    page.until("!byId('main').hidden && byId('refused').hidden && token === null")
+    page.until("!byId('main').hidden && byId('refused').hidden && token === 'right'")
 
 
 def test_a_request_is_sent_and_its_answer_shown(page: Page, service: Service) -> None:

@@ -51,7 +51,7 @@ class Clocked:
 
     def line(self, words: str) -> datetime:
         """Wait for a line in the log, and return its time."""
-        stamp = re.compile(rf"^INFO ([\d-]+ [\d:]+),\d+ \[users\.own\] {words}$", re.MULTILINE)
+        stamp = re.compile(rf"^INFO (\S+) \[users\.own\] {words}$", re.MULTILINE)
         deadline = time.monotonic() + TIMEOUT
         while (found := stamp.search(self.server.log())) is None:
             assert time.monotonic() < deadline, self.server.log()[-2000:]
