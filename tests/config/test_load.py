@@ -155,10 +155,10 @@ def test_lenient_turns_unknown_keys_into_warnings_and_nothing_else(tmp_path: Pat
 
 
 def test_an_unknown_key_of_security_is_never_ignored() -> None:
-    data = {"rpc_port": 0, "secrity": {}, "security": {"keys": "k", "scpes": {}}, "jwt": {}}
+    data = {"rpc_port": 0, "securities": {}, "security": {"keys": "k", "scopees": {}}, "jwt": {}}
     assert problems_of(yml_dict=data, lenient=True) == [
-        "yml_dict: security.scpes: is not a known key; did you mean scopes?",
-        "yml_dict: secrity: is not a known key; did you mean security?",
+        "yml_dict: security.scopees: is not a known key; did you mean scopes?",
+        "yml_dict: securities: is not a known key; did you mean security?",
         "yml_dict: jwt: is not a known key; jwt belongs under security",
     ]
 
