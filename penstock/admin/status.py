@@ -119,6 +119,7 @@ class Reporter:
                     **({} if graph.label == (graph.name or "") else {"op": op}),
                     **self._op(stage),
                     "inputs": [graph.stages[i].name for i in inputs if i != REQUEST],
+                    "reads_request": REQUEST in inputs,
                 }
                 for each, stage, op, inputs in zip(
                     seen.stages, graph.stages, graph.plan.names, graph.plan.inputs, strict=True

@@ -15,6 +15,7 @@ from penstock.admin.status import Reporter
 from penstock.api.health import Health
 from penstock.observe.counters import Counters
 from penstock.observe.recorder import Recorder
+from penstock.observe.reports import total
 from penstock.observe.status import shown
 from penstock.service.blueprint import deploy
 from penstock.service.build import LoadedDeployment
@@ -43,6 +44,25 @@ async def test_a_report_has_the_counts_of_requests_and_ops() -> None:
     assert (op["name"], op["batches"], op["samples"], op["workers"]) == ("work", 1, 1, 1)
     assert op["seconds"]["process"] >= 0.0
     assert json.loads(json.dumps(report)) == report
+
+
+async def test_a_report_has_what_each_op_reads() -> None:
+    request = root()
+    boxes = Op("boxes", input_ops=[request])
+    crops = Op("crops", input_ops=[request, boxes])
+    gather = Op("gather", input_ops=[boxes, crops])
+    loaded = LoadedDeployment(deploy([blueprint_of(gather, name="one")]))
+    engine = loaded.engine(asyncio.get_running_loop(), instruments=[counters := Counters()])
+    report = Reporter(engine, Health(), counters, {})()
+    (graph,) = report["graphs"]
+    assert [(op["name"], op["inputs"], op["reads_request"]) for op in graph["ops"]] == [
+        ("boxes", [], True),
+        ("crops", ["boxes"], True),
+        ("gather", ["boxes", "crops"], False),
+    ]
+    assert total([report, report])["graphs"][0]["ops"][0]["reads_request"] is True
+    for each in engine.graphs:
+        assert await each.close(5.0)
 
 
 MANY_OPS = """\

@@ -5,6 +5,7 @@ and with states of a service that are written here.
 from __future__ import annotations
 
 import json
+import random
 import re
 import threading
 from collections.abc import Iterator
@@ -53,7 +54,8 @@ def op(name: str, *inputs: str, **changes: Any) -> dict[str, Any]:
     """An op in a service's status: one idle worker, nothing counted yet."""
     counted = {"samples": 0, "batches": 0, "timeouts": 0, "deaths": 0, "errors": 0, "transfer": 0}
     return {
-        "name": name, "inputs": list(inputs), "workers": 1, "idle": 1, "waiting": 0, **counted,
+        "name": name, "inputs": list(inputs), "reads_request": not inputs,
+        "workers": 1, "idle": 1, "waiting": 0, **counted,
         "queue": {"sum": 0, "classes": {}}, "rows": {"classes": {"<= 1": 0}}, "reasons": {},
         "seconds": {"preprocess": 0, "process": 0, "postprocess": 0}, "worker_changes": {},
         "batching": {"batch_size": 4, "window": 0, "by": None, "why": None},
@@ -192,13 +194,43 @@ def test_layers_follow_the_inputs_and_edges_do_not_cross(page: Page) -> None:
         "g", op("a"), op("b"), op("of_b", "b"), op("of_a", "a"), op("end", "of_b", "of_a")
     )
     page.evaluate(f"var found = layers({json.dumps(crossed)})")
-    assert values(page, "found.depth", "found.inputs") == [
-        [0, 0, 1, 1, 2],
-        [[], [], [1], [0], [2, 3]],
-    ]
-    place = page.evaluate("found.place")
+    layer, ways = values(page, "found.nodes.map((each) => each.layer)", "found.ways")
+    assert layer == [1, 1, 2, 2, 3, 0, 4]  # the request and the answer are the last
+    assert ways == [[5, 0], [5, 1], [1, 2], [0, 3], [2, 4], [3, 4], [4, 6]]
+    place = page.evaluate("found.nodes.map((each) => each.place)")
     assert (place[0] < place[1]) == (place[3] < place[2])
-    assert place[4] == 0
+    assert [place[4], place[5], place[6]] == pytest.approx([0, 0, 0])
+
+
+def test_an_edge_over_several_layers_has_lanes_beside_the_ops_there(page: Page) -> None:
+    load(page, "layers")
+    ops = (
+        op("detect"),
+        op("crop", "detect", reads_request=True),
+        op("read", "crop"),
+        op("gather", "detect", "crop", "read"),
+    )
+    page.evaluate(f"var found = layers({json.dumps(graph('g', *ops))})")
+    ways, nodes = values(
+        page, "found.ways", "found.nodes.map(({layer, place}) => ({layer, place}))"
+    )
+    detect, crop, read, gather, request, answer = range(6)
+    past_detect, past_crop, past_read = 6, 7, 8
+    assert ways == [
+        [request, detect],
+        [request, past_detect, crop],
+        [detect, crop],
+        [crop, read],
+        [detect, past_crop, past_read, gather],
+        [crop, past_read, gather],  # leads to the same op as the one before: they share a lane
+        [read, gather],
+        [gather, answer],
+    ]
+    for one, lane in ((detect, past_detect), (crop, past_crop), (read, past_read)):
+        assert nodes[one]["layer"] == nodes[lane]["layer"]
+        assert abs(nodes[one]["place"] - nodes[lane]["place"]) >= 0.6 - 1e-9
+    row = [nodes[one]["place"] for one in (request, detect, crop, read, gather, answer)]
+    assert row == pytest.approx([row[0]] * 6, abs=0.02)  # lanes hardly move the ops
 
 
 @pytest.mark.parametrize(
@@ -359,6 +391,49 @@ def test_the_picture_shows_states_rates_and_flows(page: Page) -> None:
     assert values(page, flows) == [[["shop/first"]]]  # the edge from the request
     page.evaluate("filter = 'last', showPicture()")
     assert page.evaluate("document.querySelector('.node.dim text.name').textContent") == "first"
+
+
+COVERED = """
+(() => {
+  const boxes = [...document.querySelectorAll('.node .box')].map((each) => each.getBoundingClientRect());
+  let covered = 0;
+  for (const { element } of drawn.edges) {
+    const at = element.getScreenCTM();
+    const length = element.getTotalLength();
+    for (let i = 1; i < 100; i++) {
+      const { x, y } = element.getPointAtLength(length * i / 100).matrixTransform(at);
+      if (boxes.some((box) => x > box.left + 1 && x < box.right - 1 && y > box.top + 1 && y < box.bottom - 1)) covered += 1;
+    }
+  }
+  return covered;
+})()
+"""  # noqa: E501
+"""How many points of edges are behind boxes of ops."""
+
+
+@pytest.mark.parametrize(("ops", "width"), [(12, 1280), (12, 360), (60, 1280)])
+def test_no_edge_is_hidden_behind_an_op(page: Page, ops: int, width: int) -> None:
+    chosen = random.Random(ops)
+    made: list[dict[str, Any]] = []
+    for number in range(ops):
+        near = [each["name"] for each in made[-6:]]
+        inputs = chosen.sample(near, min(len(near), chosen.randint(0, 3)))
+        reads = not inputs or chosen.random() < 0.2
+        made.append(op(f"op_{number}", *inputs, reads_request=reads))
+    used = {name for each in made for name in each["inputs"]}
+    leaves = [each["name"] for each in made if each["name"] not in used]
+    page.call(
+        "Emulation.setDeviceMetricsOverride",
+        width=width, height=900, deviceScaleFactor=1, mobile=False,
+    )  # fmt: skip
+    load(page, *ELEMENTS, "layers", "panel", "op", "picture")
+    remember(page, 0, status(graph("g", *made, op("last", *leaves))))
+    page.evaluate("showPicture(), zoom = 1, scale()")
+    edges = sum(len(each["inputs"]) + each["reads_request"] for each in made) + len(leaves) + 1
+    assert page.evaluate("document.querySelectorAll('.edge').length") == edges
+    assert page.evaluate("formOf(past[0].status)[1] === 't'") == (width == 360)
+    assert page.evaluate(COVERED) == 0
+    page.call("Emulation.clearDeviceMetricsOverride")
 
 
 def test_keys_move_in_the_picture_and_open_an_op(page: Page) -> None:

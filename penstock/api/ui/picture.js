@@ -10,7 +10,7 @@ let zoom = null;              // a scale, 'fit', or null: as it fits, but legibl
 function isNarrow() { return innerWidth <= 640; }
 
 function formOf(status) {
-  const graphs = status.graphs.map(({ name, version, ops }) => [name, version, ops.map((op) => [op.name, op.inputs])]);
+  const graphs = status.graphs.map(({ name, version, ops }) => [name, version, ops.map((op) => [op.name, op.inputs, op.reads_request])]);
   return JSON.stringify([isNarrow(), graphs]);
 }
 
@@ -34,49 +34,46 @@ function drawGraph(graph) {
   const small = drawn.compact;
   const [w, h] = small ? [136, 42] : [184, 84];
   const [between, beside] = down ? [small ? 26 : 34, 10] : [small ? 34 : 52, small ? 9 : 16];
-  const { rows, inputs, outputs, depth, place } = layers(graph);
+  const { nodes, ways, request, answer } = layers(graph);
 
   // Along the graph and across it; `xy` turns them to the direction in which it is drawn.
   const along = down ? h : w;
   const across = down ? w : h;
-  const most = Math.max(1, ...rows.map((row) => row.length));
-  const length = END + between + rows.length * (along + between) + END + 4;
-  const width = most * (across + beside) - beside + 8;
-  const middle = width / 2;
+  const low = Math.min(...nodes.map((each) => each.place - each.size / 2));
+  const high = Math.max(...nodes.map((each) => each.place + each.size / 2));
   const xy = ([a, b]) => (down ? [b, a] : [a, b]);
-  const at = (i) => [END + between + 2 + depth[i] * (along + between), middle + place[i] * (across + beside) - across / 2];
-  const out = (i) => [at(i)[0] + along, at(i)[1] + across / 2];
-  const into = (i) => [at(i)[0], at(i)[1] + across / 2];
-  const begin = [2 + END, middle];
-  const finish = [length - END - 2, middle];
-  const [W, H] = xy([length, width]);
+  const begins = ({ layer }) => (layer ? 2 + END + between + (layer - 1) * (along + between) : 2);
+  const middle = ({ place }) => 4 - beside / 2 + (place - low) * (across + beside);
+  const ends = (node) => begins(node) + (node === nodes[request] || node === nodes[answer] ? END : along);
+  const length = ends(nodes[answer]) + 2;
+  const [W, H] = xy([length, (high - low) * (across + beside) - beside + 8]);
   const svg = draw('svg', { width: W, height: H, viewBox: `0 0 ${W} ${H}`, role: 'presentation' });
 
-  const edge = (key, a, b, names) => {
-    const half = (a[0] + b[0]) / 2;
-    const [p, q, r, s] = [a, [half, a[1]], [half, b[1]], b].map(xy);
-    const element = draw('path', { class: 'edge', d: `M${p} C${q} ${r} ${s}` });
-    drawn.edges.push({ element, key, names });
+  for (const way of ways) {
+    const [from, to] = [graph.ops[way[0]], graph.ops[way[way.length - 1]]];
+    const passed = way.map((each) => nodes[each]);
+    const pieces = passed.slice(1).map((node, i) => {
+      const [a, b] = [[ends(passed[i]), middle(passed[i])], [begins(node), middle(node)]];
+      const half = (a[0] + b[0]) / 2;
+      const [p, q, r, s] = [a, [half, a[1]], [half, b[1]], b].map(xy);
+      return `${i ? 'L' : 'M'}${p} C${q} ${r} ${s}`;
+    });
+    const element = draw('path', { class: 'edge', d: pieces.join(' ') });
+    drawn.edges.push({ element, key: keyOf(graph, to || from), names: [from, to].filter(Boolean).map((op) => op.name) });
     svg.append(element);
-  };
-  graph.ops.forEach((op, i) => {
-    const key = keyOf(graph, op);
-    for (const from of inputs[i]) edge(key, out(from), into(i), [graph.ops[from].name, op.name]);
-    if (!inputs[i].length) edge(key, begin, into(i), [op.name]);
-    if (!outputs[i].length) edge(key, out(i), finish, [op.name]);
-  });
-  for (const [where, text, name] of [[begin[0] - END, 'in', 'request'], [finish[0], 'out', 'answer']]) {
-    const [x, y] = xy([where, middle - END / 2]);
+  }
+  for (const [node, text, name] of [[nodes[request], 'in', 'request'], [nodes[answer], 'out', 'answer']]) {
+    const [x, y] = xy([begins(node), middle(node) - END / 2]);
     svg.append(draw('rect', { class: 'end', x, y, width: END, height: END, rx: END / 2 }, draw('title', {}, name)),
       draw('text', { class: 'endtext', x: x + END / 2, y: y + 17, 'text-anchor': 'middle' }, text));
   }
-  graph.ops.forEach((op, i) => svg.append(drawNode(graph, op, xy(at(i)), w, h, small)));
+  graph.ops.forEach((op, i) => svg.append(drawNode(graph, op, xy([begins(nodes[i]), middle(nodes[i]) - across / 2]), w, h, small)));
 
   drawn.natural = Math.max(drawn.natural, W);
   const facts = make('span', { class: 'soft' });
   const title = make('h3', {}, called(graph), graph.version && graph.version !== '1' ? ` version ${graph.version}` : '');
   const canvas = make('div', { class: 'canvas' }, svg);
-  drawn.graphs.push({ svg, W, H, facts, canvas, down });
+  drawn.graphs.push({ svg, W, H, facts, canvas, down, entry: middle(nodes[request]) });
   return make('section', { class: 'graph' }, make('header', {}, title, facts), canvas);
 }
 
@@ -107,9 +104,9 @@ function drawNode(graph, op, [x, y], w, h, small) {
 
 /** Scroll to the entry of requests. */
 function toBegin() {
-  for (const { canvas, down } of drawn.graphs) {
-    if (down) canvas.scrollLeft = (canvas.scrollWidth - canvas.clientWidth) / 2;
-    else canvas.scrollTop = (canvas.scrollHeight - canvas.clientHeight) / 2;
+  for (const { canvas, down, entry } of drawn.graphs) {
+    if (down) canvas.scrollLeft = entry * drawn.scale - canvas.clientWidth / 2;
+    else canvas.scrollTop = entry * drawn.scale - canvas.clientHeight / 2;
   }
 }
 
