@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from penstock.errors import RequestError
 from penstock.instrument import GraphInfo, Instrument, RequestInfo
+from penstock.observe.sketch import Sketch
 from penstock.request import Batch
 
 SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -41,7 +42,7 @@ class Requests:
         errors: their error codes.
     """
 
-    __slots__ = ("cancelled", "durations", "errors", "refusals", "seconds", "sum")
+    __slots__ = ("cancelled", "durations", "errors", "refusals", "seconds", "sketch", "sum")
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -49,11 +50,14 @@ class Requests:
         self.refusals: Counter[str] = Counter()
         self.cancelled = 0
         self.durations = [0] * (len(SECONDS) + 1)
+        self.sketch = Sketch()
         self.sum = 0.0
 
     def count(self) -> None:
         """Count the durations."""
-        self.sum += _count(self.seconds, SECONDS, self.durations)
+        if self.seconds:
+            self.sketch.add(self.seconds)
+            self.sum += _count(self.seconds, SECONDS, self.durations)
 
     def add(self, other: Requests) -> None:
         """Add the counts of another graph."""
@@ -61,6 +65,7 @@ class Requests:
         self.errors.update(other.errors)
         self.refusals.update(other.refusals)
         self.durations = [sum(x) for x in zip(self.durations, other.durations, strict=True)]
+        self.sketch.include(other.sketch)
         self.sum += other.sum
 
     def plain(self) -> dict[str, Any]:
@@ -69,7 +74,7 @@ class Requests:
         return {
             "answers": {"ok": sum(self.durations) - self.errors.total(), **self.errors},
             "refusals": dict(self.refusals),
-            "seconds": _histogram(SECONDS, self.durations, self.sum),
+            "seconds": _histogram(SECONDS, self.durations, self.sum, self.sketch),
         }
 
 
@@ -86,6 +91,7 @@ class Batches:
     __slots__ = (
         "events",
         "passed",
+        "passes",
         "prepared",
         "processed",
         "queued",
@@ -95,6 +101,7 @@ class Batches:
         "sizes",
         "values",
         "waited",
+        "waiting",
         "waits",
         "workers",
     )
@@ -106,6 +113,8 @@ class Batches:
         self.workers: defaultdict[str, int] = defaultdict(int)
         self.reasons: Counter[str] = Counter()
         self.queued = [0] * (len(SECONDS) + 1)
+        self.waiting = Sketch()
+        self.passes = Sketch()
         self.waited = 0.0
         self.sizes = [0] * (len(ROWS) + 1)
         self.rows = 0
@@ -113,7 +122,9 @@ class Batches:
 
     def count(self) -> None:
         """Count the values and waits."""
-        self.waited += _count(self.waits, SECONDS, self.queued)
+        if self.waits:
+            self.waiting.add(self.waits)
+            self.waited += _count(self.waits, SECONDS, self.queued)
         values, self.values = self.values, []
         self.reasons.update(map(_REASON, values))
         self.rows += _count([*map(_ROWS, values)], ROWS, self.sizes)
@@ -124,7 +135,9 @@ class Batches:
             self.prepared += sum(prepared)
             self.processed += sum(processed)
             self.ran += sum(ran)
-            self.passed += sum(map(sub, returned, closed))
+            passes = [*map(sub, returned, closed)]
+            self.passed += sum(passes)
+            self.passes.add(passes)
 
 
 class Counters(Instrument):
@@ -191,7 +204,8 @@ class Counters(Instrument):
 
     def of_op(self, op: str) -> dict[str, Any]:
         """An op's errors and workers, queue waits, and its batches: rows, close reasons, seconds of
-        each phase, and seconds of transfer between the engine and the worker.
+        each phase, of transfer between the engine and the worker, and from closing to return
+        (``passes``).
         """
         found = self.ops.get(op) or Batches()
         found.count()
@@ -201,7 +215,8 @@ class Counters(Instrument):
             **found.events,
             "seconds": dict(zip(PHASES, phases, strict=True)),
             "transfer": found.passed - found.ran,
-            "queue": _histogram(SECONDS, found.queued, found.waited),
+            "queue": _histogram(SECONDS, found.queued, found.waited, found.waiting),
+            "passes": {"sum": found.passed, "sketch": found.passes.plain()},
             "rows": _histogram(ROWS, found.sizes, found.rows),
             "reasons": dict(found.reasons),
             "worker_changes": dict(found.workers),
@@ -222,7 +237,10 @@ def _count(values: list[Any], bounds: Sequence[float], counts: list[int]) -> Any
     return total
 
 
-def _histogram(bounds: tuple[float, ...], counts: Sequence[int], total: float) -> dict[str, Any]:
-    """The sum of all values, and the count of each bucket."""
+def _histogram(
+    bounds: tuple[float, ...], counts: Sequence[int], total: float, sketch: Sketch | None = None
+) -> dict[str, Any]:
+    """The sum of all values, the count of each bucket, and the sketch if there is one."""
     classes = {name: count for name, count in zip(_NAMES[bounds], counts, strict=True) if count}
-    return {"sum": total, "classes": classes}
+    more = {} if sketch is None else {"sketch": sketch.plain()}
+    return {"sum": total, "classes": classes, **more}

@@ -14,6 +14,7 @@ import numpy as np
 
 from penstock.client.token import Token, TokenStays, hint, with_token
 from penstock.errors import PenstockError
+from penstock.observe.watch import quantiles
 from penstock.runtimes.model_input import described_tensor
 
 
@@ -106,11 +107,12 @@ def shown(report: dict[str, Any]) -> str:
     """The report as text."""
     requests, seconds = report["requests"], report["seconds"]["sum"]
     mean = 1000 * seconds / requests["answered"] if requests["answered"] else 0.0
+    half, most = quantiles({}, report["seconds"])
     lines = [
         f"{'ready' if report['ready'] else 'not ready: ' + report['why']}, "
         f"{report['engines']} engine{'s' if report['engines'] > 1 else ''}",
         "requests  " + "  ".join(f"{key} {count}" for key, count in requests.items()),
-        f"answers   {_counts(report['answers'])}  mean {mean:.1f} ms",
+        f"answers   {_counts(report['answers'])}  mean {mean:.1f} ms  p50 {half}  p99 {most}",
     ]
     if report["refusals"]:
         lines.append(f"refusals  {_counts(report['refusals'])}")

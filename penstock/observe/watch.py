@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 from typing import Any, Final, TypeAlias
 
-from penstock.observe.counters import SECONDS
+from penstock.observe.sketch import quantiles as sketched
+from penstock.observe.sketch import since
 
 Report: TypeAlias = Mapping[str, Any]
 
@@ -62,26 +62,19 @@ def bottleneck(before: Report, now: Report, seconds: float) -> str:
 
 
 def quantiles(before: Report, now: Report) -> tuple[str, str]:
-    """The median and the 99th percentile of durations, in ms, from two histograms; interpolated
-    within their buckets, and ``-`` without durations.
+    """The median and the 99th percentile of the durations between two reports, as texts; ``-``
+    without durations.
+
+    Args:
+        before: the earlier durations, with their sketch.
+        now: the later ones.
     """
-    names = [*(f"<= {bound:g}" for bound in SECONDS), f"> {SECONDS[-1]:g}"]
-    old, new = before.get("classes", {}), now["classes"]
-    counts = [new.get(name, 0) - old.get(name, 0) for name in names]
-    if sum(counts) <= 0:
-        return "-", "-"
-    return _quantile(counts, 0.5), _quantile(counts, 0.99)
+    half, most = sketched(since(before.get("sketch", {}), now.get("sketch", {})), 0.5, 0.99)
+    return _ms(half), _ms(most)
 
 
-def _quantile(counts: Sequence[int], share: float) -> str:
-    wanted = share * sum(counts)
-    ends = [*accumulate(counts)]
-    bucket = next(i for i, end in enumerate(ends) if end >= wanted and counts[i])
-    if bucket == len(SECONDS):
-        return f"> {1000 * SECONDS[-1]:g} ms"
-    low = SECONDS[bucket - 1] if bucket else 0.0
-    within = (wanted - (ends[bucket] - counts[bucket])) / counts[bucket]
-    return f"{1000 * (low + within * (SECONDS[bucket] - low)):.1f} ms"
+def _ms(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{1000 * seconds:.1f} ms"
 
 
 def _ops(report: Report) -> list[Report]:
