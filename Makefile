@@ -7,6 +7,7 @@ DEMO   := $(VENV)/.ready-to-run
 READY  := $(VENV)/.ready
 RUNTIMES := $(VENV)/.ready-runtimes
 SITE   := $(VENV)/.ready-site
+DIST   := $(VENV)/.ready-dist
 INSTALL := $(BIN)/python -m pip install --quiet --no-deps --require-hashes -r
 NUMPY1 := $(VENV)/numpy1
 PEERS  := nghttp2-client nghttp2-server curl chromium nginx-light haproxy faketime wrk openssl
@@ -22,7 +23,7 @@ REAL   ?= real or peers
 MARKED  = $$(grep -rlE --include='test_*.py' 'pytest\.mark\.(real|peers)\b' tests) tests/peers
 ALONE   = $$(grep -rlE --include='test_*.py' 'pytest\.mark\.alone\b' tests)
 
-.PHONY: help setup setup-dev setup-runtimes demo docs test test-pythons check fmt test-real test-faults test-runtimes test-paddle test-paddle-sample laws examples fuzz fuzz-api bench plans peers proto lock clean
+.PHONY: help setup setup-dev setup-runtimes demo docs dist test test-pythons check fmt test-real test-faults test-runtimes test-paddle test-paddle-sample laws examples fuzz fuzz-api bench plans peers proto lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -129,6 +130,17 @@ docs: $(SITE) ## build the site of the documents, build/site/html (a minute)
 	! grep '^griffe:' build/site/log  # of docstrings; they are no warnings of the generator's own
 	$(BIN)/python -m pytest tests/test_site.py
 
+$(DIST): $(READY) requirements/dist.txt
+	$(INSTALL) requirements/dist.txt
+	@touch $@
+
+dist: $(DIST) ## build wheels and source distributions, dist/, and try each in a bare environment (minutes)
+	rm -rf dist
+	$(BIN)/python -m build --quiet --outdir dist .
+	$(BIN)/python -m build --quiet --outdir dist paddle
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/python -m pytest tests/test_dist.py
+
 SECONDS ?= 60
 FUZZED ?= tests/schemathesis/service.py tests/schemathesis/models.py $(wildcard $(addprefix examples/*/,app.py *_server.py *_service.py))
 fuzz-api: $(READY) ## send 2,000 requests made of its description to each route of each app and example (minutes)
@@ -179,6 +191,7 @@ LOCK := $(BIN)/uv pip compile --quiet pyproject.toml --python-version 3.11 --no-
 lock: $(READY) ## pin the newest versions of everything
 	$(LOCK) --extra dev -o requirements/dev.txt
 	$(LOCK) --extra docs -c requirements/dev.txt -o requirements/docs.txt
+	$(LOCK) --extra dist -c requirements/dev.txt -o requirements/dist.txt
 	$(LOCK) --extra demo -c requirements/dev.txt -o requirements/demo.txt
 	echo numpy==1.26.4 | $(BIN)/uv pip compile --quiet - --python-version 3.11 --no-header --no-annotate \
 		--generate-hashes -o requirements/numpy1.txt

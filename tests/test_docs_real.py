@@ -15,10 +15,10 @@ import pytest
 
 from tests.documents import ROOT, RUNNABLE, Block, blocks_of, commands_of
 from tests.services.process import free_port, running
+from tests.test_package import BUILT_FROM
 
 pytestmark = pytest.mark.real
 
-PENSTOCK = (sys.executable, "-m", "penstock")
 # In the documents even ports are HTTP, or every protocol, and odd ones gRPC.
 _PORT = re.compile(r"(127\.0\.0\.1:|--port )(\d+)")
 _GRPC_PORT = re.compile(r"127\.0\.0\.1:\d*[13579]\b")
@@ -43,6 +43,8 @@ class Reader:
     http_port: int
     rpc_port: int
     files: dict[str, str] = field(default_factory=dict)
+    programs: Path = Path(sys.executable).parent
+    """The folder of the environment's ``python`` and ``penstock``."""
 
     def with_ports(self, text: str) -> str:
         """The text with the ports of this run."""
@@ -83,7 +85,7 @@ class Reader:
             if not name.startswith("PENSTOCK_") and not name.lower().endswith("_proxy")
         }
         return inherited | {
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PATH": f"{self.programs}:{os.environ['PATH']}",
             "PENSTOCK_HTTP_PORT": str(self.http_port),
         }
 
@@ -98,7 +100,7 @@ class Reader:
         with running(
             script if command == "serve" else self.folder / script,
             *options,
-            command=(*PENSTOCK, command),
+            command=(str(self.programs / "penstock"), command),
             cwd=self.folder,
             environment=self.environment() | {"PENSTOCK_RPC_PORT": rpc_port},
             ready=False,
@@ -108,6 +110,17 @@ class Reader:
             assert self.with_ports(banner) in server.log()
             yield
             assert server.stop(signal.SIGINT) == 0
+
+    def follow(self, block: Block, stack: ExitStack) -> None:
+        """Type the commands of a block, and compare what they print; the stack has the service."""
+        for command in commands_of(block):
+            if command.line.startswith(("penstock run ", "penstock serve ")):
+                stack.close()  # a service already running has the same ports
+                words = command.line.split()[1:]
+                stack.enter_context(self.serving(*words, banner=command.output))
+            else:
+                expected = self.with_ports(command.output).rstrip("\n")
+                assert self.type(command.line) == expected, f"{block}"
 
 
 @pytest.mark.timeout(120)
@@ -127,20 +140,9 @@ def test_the_examples_print_the_documents_output(document: Path, section: str, t
                 # The files of earlier sections are in the reader's folder, too.
                 reader.save(block)
             elif block.language == "console" and block.section == section:
-                _follow(reader, block, stack)
+                reader.follow(block, stack)
             elif block.section != section and block.language == "console":
                 _make_files(reader, block)
-
-
-def _follow(reader: Reader, block: Block, stack: ExitStack) -> None:
-    for command in commands_of(block):
-        if command.line.startswith(("penstock run ", "penstock serve ")):
-            stack.close()  # a service already running has the same ports
-            words = command.line.split()[1:]
-            stack.enter_context(reader.serving(*words, banner=command.output))
-        else:
-            expected = reader.with_ports(command.output).rstrip("\n")
-            assert reader.type(command.line) == expected, f"{block}"
 
 
 def _make_files(reader: Reader, block: Block) -> None:
@@ -168,7 +170,7 @@ def test_a_checkout_can_be_installed_as_in_the_readme(tmp_path: Path):
     # A copy, because building leaves folders behind.
     checkout, site = tmp_path / "checkout", tmp_path / "site"
     checkout.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in BUILT_FROM:
         shutil.copy(ROOT / name, checkout)
     shutil.copytree(
         ROOT / "penstock", checkout / "penstock", ignore=shutil.ignore_patterns("__pycache__")

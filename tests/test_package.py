@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
@@ -14,9 +15,11 @@ import pytest
 from packaging.metadata import Metadata
 
 from penstock.version import VERSION
+from tests.documents import links_of
 
 ROOT = Path(__file__).parents[1]
 IGNORED = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__", "node_modules")
+BUILT_FROM = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
 SDIST = "import sys, setuptools.build_meta as b; b.build_sdist(sys.argv[1])"
 SERVED = """
 from pathlib import Path
@@ -63,6 +66,9 @@ def metadata_of(wheel: Path) -> Metadata:
         found = Metadata.from_email(archive.read(name), validate=True)
     assert found.description_content_type == "text/markdown"
     assert found.description
+    # An index has none of the repository's files: a link to one would lead nowhere.
+    links = links_of(found.description)
+    assert [each for each in links if not each.startswith("https://")] == []
     return found
 
 
@@ -82,11 +88,14 @@ def test_both_distributions_have_one_version_and_name_each_python(name: str) -> 
 def test_the_source_distribution_installs_and_serves(tmp_path: Path) -> None:
     checkout, built, fresh = tmp_path / "checkout", tmp_path / "built", tmp_path / "fresh"
     checkout.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in BUILT_FROM:
         shutil.copy(ROOT / name, checkout)
     shutil.copytree(ROOT / "penstock", checkout / "penstock", ignore=IGNORED)
     output_of(sys.executable, "-c", SDIST, built, cwd=checkout)
     (sdist,) = built.iterdir()
+    with tarfile.open(sdist) as archive:
+        packages = {name.split("/")[1] for name in archive.getnames() if name.endswith(".py")}
+    assert packages == {"penstock", "setup.py"}
     pip = (sys.executable, "-m", "pip")
     offline = ("--no-index", "--no-deps")
     output_of(*pip, "wheel", *offline, "--no-build-isolation", "-w", built, sdist, cwd=tmp_path)

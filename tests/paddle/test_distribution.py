@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.test_floors import imports_of, modules
-from tests.test_package import IGNORED, ROOT, output_of
+from tests.test_package import BUILT_FROM, IGNORED, ROOT, metadata_of, output_of
 
 PACKAGES = {
     "paddle_serving_app",
@@ -42,6 +42,8 @@ def test_penstock_paddle_has_its_packages_only(tmp_path: Path) -> None:
     copy = tmp_path / "paddle"
     shutil.copytree(FOLDER, copy, ignore=IGNORED)
     files = files_of_wheel(copy, tmp_path / "wheel")
+    (wheel,) = (tmp_path / "wheel").iterdir()
+    assert metadata_of(wheel).name == "penstock-paddle"
     assert roots(files) == PACKAGES
     for package in PACKAGES:
         for each in (copy / package).rglob("*"):
@@ -53,7 +55,7 @@ def test_penstock_paddle_has_its_packages_only(tmp_path: Path) -> None:
 def test_penstock_has_no_package_of_penstock_paddle(tmp_path: Path) -> None:
     copy = tmp_path / "penstock"
     copy.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in BUILT_FROM:
         shutil.copy(ROOT / name, copy)
     for name in ("penstock", "paddle"):
         shutil.copytree(ROOT / name, copy / name, ignore=IGNORED)
@@ -67,6 +69,10 @@ def test_penstock_imports_nothing_of_penstock_paddle() -> None:
     # The public names, for type checkers only.
     users = [path for path, names in roots_of.items() if names & PACKAGES]
     assert users == [ROOT / "penstock/__init__.py"]
+
+
+def test_both_distributions_make_their_description_in_the_same_way() -> None:
+    assert (FOLDER / "setup.py").read_text() == (ROOT / "setup.py").read_text()
 
 
 def test_both_distributions_have_the_same_version() -> None:
