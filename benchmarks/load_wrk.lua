@@ -1,6 +1,6 @@
--- wrk -s load_wrk.lua URL -- BODY HEADS KIND: POST the file's content with the fields of a real client,
+-- wrk -s load_wrk.lua URL -- BODY HEADS KIND [BEARER]: POST the file's content with the fields of a real client,
 -- and print the counts as one line of JSON. KIND: the body's media type. HEADS: "same" or "different" trace ids, request ids and
--- time limits in all requests.
+-- time limits in all requests. BEARER: a key or token, sent with each.
 
 local heads, start, rest, whole
 
@@ -11,6 +11,7 @@ function init(arguments)
   wrk.headers["Content-Type"] = arguments[3]
   wrk.headers["User-Agent"] = "python-httpx/0.28.1"
   wrk.headers["Accept"] = "*/*"
+  if arguments[4] then wrk.headers["Authorization"] = "Bearer " .. arguments[4] end
   wrk.body = file:read("*a")
   file:close()
   local plain = wrk.format()

@@ -39,17 +39,18 @@ def load_wrk(
     heads: str,
     plan: Plan,
     kind: str = JSON,
+    bearer: str | None = None,
 ) -> Report:
     """Load a server on 127.0.0.1.
 
     Raises:
         WrkFailed: the first answer is wrong, or wrk failed.
     """
-    weight = weight_of_answer(port, path, body.read_bytes(), expected, kind)
+    weight = weight_of_answer(port, path, body.read_bytes(), expected, kind, bearer)
     server = CpuClock(plan.server_pid)
     for seconds in (plan.warmup_seconds, plan.seconds):
         before, own_before = server.seconds(), _children_cpu()
-        counts = _run(port, path, body, connections, heads, seconds, kind)
+        counts = _run(port, path, body, connections, heads, seconds, kind, bearer)
         server_cpu_s, own_cpu_s = server.seconds() - before, _children_cpu() - own_before
     faults = [f"{name} errors: {counts[name]}" for name in ERRORS if counts[name]]
     answers, seconds = int(counts["requests"]), counts["seconds"]
@@ -71,7 +72,12 @@ def load_wrk(
 
 
 def weight_of_answer(
-    port: int, path: str, body: bytes, expected: bytes | None, kind: str = JSON
+    port: int,
+    path: str,
+    body: bytes,
+    expected: bytes | None,
+    kind: str = JSON,
+    bearer: str | None = None,
 ) -> int:
     """Send one request and check the answer; returns its size with its head.
 
@@ -80,7 +86,7 @@ def weight_of_answer(
     """
     connection = HTTPConnection("127.0.0.1", port, timeout=START_SECONDS)
     try:
-        connection.request("POST", path, body, {"Content-Type": kind})
+        connection.request("POST", path, body, fields_of(kind, bearer))
         response = connection.getresponse()
         answer = response.read()
     finally:
@@ -92,8 +98,20 @@ def weight_of_answer(
     return sum(len(line) + 2 for line in lines) + 2 + len(answer)
 
 
+def fields_of(kind: str, bearer: str | None) -> dict[str, str]:
+    """The header fields of a request with a body of this media type."""
+    return {"Content-Type": kind, **({"Authorization": f"Bearer {bearer}"} if bearer else {})}
+
+
 def _run(
-    port: int, path: str, body: Path, connections: int, heads: str, seconds: float, kind: str
+    port: int,
+    path: str,
+    body: Path,
+    connections: int,
+    heads: str,
+    seconds: float,
+    kind: str,
+    bearer: str | None,
 ) -> dict[str, float]:
     whole = max(1, round(seconds))  # wrk takes whole seconds only
     command = ["wrk", "--threads=1", f"--connections={connections}", f"--duration={whole}s"]
@@ -104,6 +122,7 @@ def _run(
         str(body),
         heads,
         kind,
+        *([bearer] if bearer else []),
     ]
     try:
         done = subprocess.run(
@@ -134,6 +153,7 @@ def main() -> int:
     more: tuple[tuple[str, dict[str, object]], ...] = (
         ("--path", {"required": True}),
         ("--kind", {"default": JSON}),
+        ("--bearer", {"help": "a key or token, sent with each request"}),
     )
     options = options_of("benchmarks.load_wrk", *SERVER_OPTIONS, *more)
     expected = options.expect.read_bytes() if options.expect is not None else None
@@ -146,6 +166,7 @@ def main() -> int:
         heads=options.heads,
         plan=plan_of(options),
         kind=options.kind,
+        bearer=options.bearer,
     ).print()
 
 

@@ -17,6 +17,7 @@ import grpc
 
 from benchmarks.graphs import GRAPHS, Bare
 from benchmarks.load import Report
+from benchmarks.load_wrk import fields_of
 from benchmarks.models import model_folder
 from benchmarks.results import Row, summarise
 from benchmarks.scenarios import Contender, Load, Scenario
@@ -131,7 +132,7 @@ class Server:
         port = self.ports[protocol]
         try:
             if protocol == "http":
-                return ask_http(port, scenario.path, message, scenario.kind)
+                return ask_http(port, scenario.path, message, scenario.kind, self.contender.bearer)
             return ask_grpc(port, scenario.method, message)
         except (OSError, HTTPException, grpc.RpcError) as error:
             raise BenchmarkError(f"{self.contender.server}: {error}") from error
@@ -148,11 +149,11 @@ class Server:
             self._process.wait()
 
 
-def ask_http(port: int, path: str, body: bytes, kind: str) -> bytes:
+def ask_http(port: int, path: str, body: bytes, kind: str, bearer: str | None = None) -> bytes:
     """The body of one POST's answer, by the standard library's client."""
     connection = HTTPConnection("127.0.0.1", port, timeout=START_SECONDS)
     try:
-        connection.request("POST", path, body, {"Content-Type": kind})
+        connection.request("POST", path, body, fields_of(kind, bearer))
         return connection.getresponse().read()
     finally:
         connection.close()
@@ -259,6 +260,8 @@ class ScenarioRun:
             common += ["--expect", str(folder / f"expected.{load.protocol}")]
         if load.protocol == "http":
             common += ["--kind", self._scenario.kind, "--path", self._scenario.path]
+            if contender.bearer is not None:
+                common += ["--bearer", contender.bearer]
             return ["benchmarks.load_wrk", *common, "--body", f"{messages}/000"]
         common += ["--method", self._scenario.method, "--streams", str(load.streams)]
         return ["benchmarks.load_calls", *common, "--body", str(messages)]

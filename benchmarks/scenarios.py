@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from benchmarks import callers as callers_of
 from benchmarks import graphs
 from benchmarks.bodies import (
     echo_json,
@@ -66,6 +67,7 @@ class Contender:
         options: the script's.
         client: this client of ``benchmarks.client_calls`` is measured, not the server.
         ready: the path of which a GET gives 200 when the server is ready; None: when it listens.
+        bearer: the key or token of every request over HTTP.
     """
 
     name: str
@@ -73,6 +75,7 @@ class Contender:
     options: tuple[str, ...] = ()
     client: str | None = None
     ready: str | None = "/readyz"
+    bearer: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +231,24 @@ def instruments() -> Scenario:
             for name, (_, ratio) in named.items()
             if ratio is not None
         },
+    )
+
+
+def callers() -> Scenario:
+    """The cost of knowing callers, against the same service that admits everybody."""
+    load = http(32, "different")
+    kinds = {"keys": callers_of.KEY, "jwt": callers_of.token(), "limits": callers_of.KEY}
+    titles = {"keys": "API keys", "jwt": "JWT", "limits": "API keys, quota, priorities"}
+    return http_echo(
+        "callers",
+        "echo over HTTP in a thread, with known callers, against the same without",
+        (load,),
+        *(
+            replace(service(titles[kind], "--security", kind), bearer=bearer)
+            for kind, bearer in kinds.items()
+        ),
+        floor=replace(service("everybody"), bearer=callers_of.KEY),
+        targets={(title, load.label): Target(ratio=0.95) for title in titles.values()},
     )
 
 
@@ -495,5 +516,6 @@ def all_scenarios() -> list[Scenario]:
         *large(),
         *ops(),
         instruments(),
+        callers(),
         client(),
     ]

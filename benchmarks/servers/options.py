@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.callers import security
+
 INSTRUMENTS: Final[dict[str, dict[str, Any]]] = {
     "none": {},
     "default": {},
@@ -32,6 +34,7 @@ class ServerOptions:
     engines: int | None
     steps: int
     instruments: str
+    security: str | None
     models: list[Path]
 
     def config(self, ops: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -54,6 +57,7 @@ class ServerOptions:
             "http_port": self.http_port,
             "rpc_port": self.grpc_port,
             **INSTRUMENTS[self.instruments],
+            **(security(self.security, Path.cwd()) if self.security is not None else {}),
             "op": {name: {**common, **own} for name, own in ops.items()},
         }
 
@@ -78,6 +82,7 @@ def server_options() -> ServerOptions:
     parser.add_argument("--engines", type=int, help="processes with a graph each; absent: none")
     parser.add_argument("--steps", type=int, default=0, help="of ops that compute")
     parser.add_argument("--instruments", choices=INSTRUMENTS, default="default")
+    parser.add_argument("--security", choices=["keys", "jwt", "limits"], help="who may call")
     parser.add_argument("--model", type=Path, action="append", default=[], help="model folder")
     options = vars(parser.parse_args())
     if not options.pop("every_core"):
