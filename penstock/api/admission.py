@@ -126,15 +126,16 @@ class CallerAdmission:
             TooManyRequests: too many failed attempts from its address.
             ServiceClosed: the issuer's keys are not known yet.
         """
-        path = path_of(route)
-        if route.open or path in self._open:
+        if route.open or (self._open and path_of(route) in self._open):
             return None
         caller = self.authenticate(exchange)
         if route.admin and self._admin not in caller.scopes:
-            raise self._denied(caller, path, self._admin)
-        needed = self._scopes.get(path)
-        if needed is not None and needed not in caller.scopes:
-            raise self._denied(caller, path, needed)
+            raise self._denied(caller, path_of(route), self._admin)
+        if self._scopes:
+            path = path_of(route)
+            needed = self._scopes.get(path)
+            if needed is not None and needed not in caller.scopes:
+                raise self._denied(caller, path, needed)
         return caller
 
     def authenticate(self, exchange: Exchange) -> Caller:

@@ -156,13 +156,14 @@ class Quotas:
         call = submission.call
         if call is None:
             return
-        counted, graph = self._of_routes, submission.graph.name or ""
+        counted, of_stream = self._of_routes, isinstance(call, OfStream)
+        if not counted and not of_stream:
+            return
+        graph, path = submission.graph.name or "", path_of(call.route)
         routes = self._graphs.get(graph) or frozenset((graph,))
-        path = path_of(call.route)
-        of_stream = isinstance(call, OfStream)
         if of_stream:
             counted, routes = self._counted, routes | {path}
-        elif counted:
+        else:
             counted = [each for each in counted if path not in each.quota.routes]
         if counted:
             exchange = exchange_of(call)
@@ -197,7 +198,9 @@ class Quotas:
             fields += each.take(key, now)
             if each.quota.concurrency is not None:
                 ends.append(each)
-        return _as_lists(fields), partial(_end, ends, key) if ends else None
+        if len(counted) > 1:
+            fields = _as_lists(fields)
+        return fields, partial(_end, ends, key) if ends else None
 
 
 def _end(counted: Sequence[_Counted], key: str) -> None:
@@ -218,8 +221,6 @@ def _network_of(address: str) -> str:
 
 def _as_lists(fields: Headers) -> Headers:
     """The fields of several quotas as one field of each name."""
-    if len(fields) <= 2:
-        return fields
     lists: dict[bytes, list[bytes]] = {}
     for name, value in fields:
         lists.setdefault(name, []).append(value)

@@ -338,12 +338,13 @@ class Engine:
         graph = submission.graph
         if self.level_of is not None:
             self._set_level(self.level_of, submission, now)
+        if self.permit is not None:  # before others make room for it
+            self._ask(self.permit, submission, now)
         if (
             self._draining
             or self._open >= self.capacity
             or submission.deadline <= now
             or graph.guarded
-            or self.permit is not None
         ):
             self._refuse(submission, now)
             if submission.over:  # the end of a request of a lower level has ended this one as well
@@ -476,12 +477,6 @@ class Engine:
 
     def _refuse(self, submission: Submission, now: float) -> None:
         """Raise the reason of a refusal, if any."""
-        if self.permit is not None:  # before others make room for it
-            try:
-                self.permit(submission)
-            except RequestError as error:
-                self._count_refusal(submission, error, now)
-                raise
         if self._lanes:
             self._make_room(submission, now)
         refusal = self._refusal(submission, now)
@@ -499,6 +494,15 @@ class Engine:
     ) -> None:
         try:
             submission.level = level_of(submission)
+        except RequestError as refusal:
+            self._count_refusal(submission, refusal, now)
+            raise
+
+    def _ask(
+        self, permit: Callable[[Submission], None], submission: Submission, now: float
+    ) -> None:
+        try:
+            permit(submission)
         except RequestError as refusal:
             self._count_refusal(submission, refusal, now)
             raise

@@ -255,7 +255,7 @@ class Serving:
         if admission is not None and security.scopes:
             permits.insert(0, admission.permit)
         if permits:
-            engine.permit = partial(_permit, permits)
+            engine.permit = permits[0] if len(permits) == 1 else partial(_permit, permits)
         if config.priority.levels > 1:
             engine.level_of = _priorities_of(config.priority, found.paths).level_of
         moved = found.take(is_of_operators) if admin is not None else []
