@@ -37,9 +37,7 @@ def name_of(caller: Any) -> str:
     Args:
         caller: what an admission of callers returned, of any type.
     """
-    if caller is None:
-        return ""
-    if isinstance(caller, Caller) and caller.how != "key":
-        return f"{caller.how}:{caller.name}"
+    if isinstance(caller, Caller):
+        return caller.name if caller.how == "key" else f"{caller.how}:{caller.name}"
     name = caller if isinstance(caller, str) else getattr(caller, "name", "")
     return name if isinstance(name, str) else ""

@@ -97,7 +97,7 @@ class CallerAdmission:
         self._attempts = Attempts(failures_per_minute)
         self._clock = clock
         self._monotonic = monotonic
-        self._remembered: dict[bytes, tuple[Caller, float]] = {}
+        self._remembered: dict[bytes, tuple[Caller, float | None]] = {}
         self._changes = known.changes
         self._log_at = 0.0
         self._unlogged = 0
@@ -152,17 +152,16 @@ class CallerAdmission:
         if not shown:
             shown = fields.get(b"authorization")
             if shown is not None:
-                if shown[:7].lower() != _BEARER:
-                    shown = None
-                else:
-                    shown = shown[7:].strip()
+                scheme = shown[:7]
+                known = scheme == b"Bearer " or scheme.lower() == _BEARER
+                shown = shown[7:].strip() if known else None
         if self._changes != self._known.changes:
             self._changes = self._known.changes
             self._remembered.clear()
         if shown:
             digest = sha256(shown).digest()
             found = self._remembered.get(digest)
-            if found is not None and self._clock() < found[1]:
+            if found is not None and (found[1] is None or self._clock() < found[1]):
                 return found[0]
         else:
             digest = b""
@@ -219,7 +218,7 @@ class CallerAdmission:
             if caller:
                 return caller
             raise self._failed(Unauthenticated(_NOTHING), exchange)
-        until = float("inf")
+        until: float | None = None
         for keys in self._known.keys:
             caller = keys.find(shown)
             if caller is not None:

@@ -74,6 +74,8 @@ class _Counted:
         self.open: dict[str, int] = {}
         self.buckets: Buckets | None = None
         self.policy: Headers = ()
+        self.for_all = not (quota.routes or quota.callers or quota.scopes)
+        self._left = b'"%b";r=' % quota.name.encode()
         if quota.rate is not None:
             burst = quota.burst or max(1, ceil(quota.rate))
             self.buckets = Buckets(quota.rate, burst)
@@ -100,7 +102,7 @@ class _Counted:
         if self.buckets is None:
             return ()
         left = self.buckets.take(key, now)
-        return (*self.policy, (b"ratelimit", b'"%b";r=%d' % (self.quota.name.encode(), left)))
+        return (*self.policy, (b"ratelimit", b"%b%d" % (self._left, left)))
 
     def end(self, key: str) -> None:
         """A request that counts as open has ended."""
@@ -185,7 +187,9 @@ class Quotas:
         """
         name = name_of(caller)
         scopes = caller.scopes if isinstance(caller, Caller) else frozenset[str]()
-        counted = [each for each in among if each.quota.applies(name, scopes, routes)]
+        counted = [
+            each for each in among if each.for_all or each.quota.applies(name, scopes, routes)
+        ]
         if not counted:
             return (), None
         key = f"caller {name}" if name else _network_of(exchange.peer.address)
