@@ -63,8 +63,8 @@ service = Service("service", count)
 ENSEMBLE = """
 from penstock import Model, Service, op
 
-a = Model("classifier-a", name="a", batch_size=8)
-b = Model("classifier-b", name="b", batch_size=8)
+a = Model("classifier-a", name="a", batch=8)
+b = Model("classifier-b", name="b", batch=8)
 
 @op(a, b)
 def mean(a, b):

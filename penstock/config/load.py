@@ -1,6 +1,6 @@
 """Merges a file or dict, the environment and flags to one checked ServiceConfig.
 
-Precedence: flags, environment, op constructors (see ``resolve``), YAML, the defaults of the
+Precedence: flags, environment, op constructors (see also ``resolve``), YAML, the defaults of the
 service's class, our defaults. All problems are reported at once, each with the place where its key
 was written.
 
@@ -69,6 +69,7 @@ def load(
     yml_dict: Mapping[str, Any] | None = None,
     overrides: Mapping[str, Any] | None = None,
     defaults: Mapping[tuple[str, ...], object] | None = None,
+    constructors: Mapping[KeyPath, object] | None = None,
     environ: Mapping[str, str],
     lenient: bool = False,
     base_dir: Path | None = None,
@@ -84,6 +85,7 @@ def load(
         yml_dict: the same as plain data; it is not modified.
         overrides: dotted key -> value, from flags; a value of None is a flag not given.
         defaults: path of a key -> value, for keys without another value.
+        constructors: the same of keys that ops were given in code; they override YAML.
         environ: has ``PENSTOCK_<KEY>`` for top-level keys, and ``PENSTOCK_SET`` for all. A variable
             with an unknown key is a warning: it may have another purpose.
         lenient: unknown keys are ignored with a warning each, instead of being problems.
@@ -115,6 +117,8 @@ def load(
     layers = _Layers(document, source, places or {})
     for key_path, value in (defaults or {}).items():
         layers.put_if_absent(key_path, value)
+    for path_in_code, value in (constructors or {}).items():
+        layers.data = _with(layers.data, path_in_code, value)
     for key, (variable, value) in from_environment(environ).items():
         layers.put(tuple(key.split(".")), value, f"environment {variable}")
     for key, value in (overrides or {}).items():
@@ -205,7 +209,7 @@ class _Layers:
         return sorted(problems, key=lambda each: self.line(each) or 0)
 
 
-def _with(data: Mapping[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:
+def _with(data: Mapping[Any, Any], path: KeyPath, value: Any) -> dict[Any, Any]:
     """A copy with one key set; mappings on the path are copied too, never modified.
 
     A value on the path that is no mapping stays: that is a separate problem.

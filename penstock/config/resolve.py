@@ -25,6 +25,7 @@ from penstock.errors import ConfigError
 from penstock.executors.kinds import THREAD, ExecutorKind, kind_named
 from penstock.executors.probing import PROBE_SECONDS
 from penstock.executors.work import WorkOptions
+from penstock.ops.words import WORDS, Given
 from penstock.protocols import media
 from penstock.runtimes.runtime import ModelOptions
 
@@ -118,6 +119,7 @@ def resolve_op(
     executor: ExecutorKind = THREAD,
     cpus: int = _THREADS,
     model_path: str | None = None,
+    given_as: Given | None = None,
 ) -> OpOptions:
     """Merge the constructor's values and the op's entry in YAML.
 
@@ -129,12 +131,13 @@ def resolve_op(
         executor: the default executor.
         cpus: number of CPUs for the op's workers.
         model_path: path of the constructor's model; a flag may override it.
+        given_as: how the constructor's values were written, if in the short form.
 
     Raises:
         ConfigError: a value of the constructor is invalid or unavailable.
     """
     given = _given(constructor)
-    code = _checked(name, given)
+    code = _checked(name, given, given_as)
     entry = yaml if yaml is not None else OpConfig()
 
     def source(key: str) -> OpConfig:
@@ -213,17 +216,21 @@ def _given(constructor: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in listed.items() if value is not None and value != []}
 
 
-def _checked(name: str, given: dict[str, Any]) -> OpConfig:
+def _checked(name: str, given: dict[str, Any], given_as: Given | None) -> OpConfig:
     """Check the constructor's values with the schema of YAML."""
     problems = []
     try:
         code = OpConfig.model_validate(given)
     except ValidationError as error:
-        problems += [f"{dotted(each.path)}: {each.text}" for each in explain(error)]
+        words = {} if given_as is None else WORDS
+        for each in explain(error):
+            key = dotted(each.path)
+            problems.append(f"{words.get(key, key)}: {each.text}")
     else:
         problems += [f"{dotted(each.path)}: {each.text}" for each in unavailable_op(code)]
     if problems:
-        raise ConfigError([f"constructor of op {name}: {each}" for each in problems])
+        where = f"constructor of op {name}" if given_as is None else given_as.where
+        raise ConfigError([f"{where}: {each}" for each in problems])
     return code
 
 

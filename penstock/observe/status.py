@@ -155,7 +155,7 @@ def _op(op: dict[str, Any]) -> str:
 
 def _batched(batching: dict[str, Any]) -> str:
     """How the op's requests are batched, if at all, and why."""
-    if batching.get("why") is None or batching["why"] == "its batch_size is 1":
+    if batching.get("why") in (None, "its batch_size is 1", "its batch is 1"):
         return ""
     by = batching["by"]
     return f"  {'not batched' if by is None else f'batched by {by}'}: {batching['why']}"

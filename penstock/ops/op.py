@@ -19,6 +19,7 @@ from penstock.batching.rows import Declared
 from penstock.errors import GraphError, NotProvided
 from penstock.ops.callers import CallerParameter
 from penstock.ops.channel_data import ChannelData
+from penstock.ops.words import WORDS, Given
 from penstock.request import Feed
 
 _unnamed = itertools.count()
@@ -81,6 +82,12 @@ class Op:
     joins_feeds: bool = True
     """Whether ``process`` gets one dict with the joined feeds of the batch; otherwise it gets a
     list of feeds, and returns a dict of lists with an element for each."""
+
+    one_at_a_time: bool = False
+    """Whether ``process`` is a function of one request, so that ``batch_size`` can only be 1."""
+
+    given: Given | None = None
+    """The options of an op of the short form, as its author wrote them; None for other ops."""
 
     error_statuses: Mapping[type[BaseException], tuple[int, str | None]] = MappingProxyType({})
     """Exceptions of the hooks that end a request with an HTTP status, and the error's code for
@@ -154,6 +161,11 @@ class Op:
     def with_serving(self) -> bool:
         """Whether the op has a model or a remote server to call."""
         return self.client is not None
+
+    def word(self, key: str) -> str:
+        """What messages call an option: its word if the short form gives it, else its key."""
+        by_word = self.given is not None and key in self.given.parameters
+        return WORDS.get(key, key) if by_word else key
 
     def hook_name(self, hook: str) -> str:
         """The name of a hook in messages: the user's function that it runs, if known."""

@@ -12,8 +12,7 @@ service = Service("ensemble", combine)
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Sequence
-from difflib import get_close_matches
+from collections.abc import Callable, Collection, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from penstock.batching.decision import Verify
 from penstock.batching.rows import Declared
 from penstock.caller import Caller
 from penstock.errors import GraphError, HookError, InputMismatch, NotProvided, RequestError
+from penstock.ops import words
 from penstock.ops.callers import caller_parameter, must_be_last
 from penstock.ops.failures import type_instead
 from penstock.ops.functions import name_of, uncallable
@@ -48,7 +48,14 @@ class Model(Op):
         shared_outputs: outputs without a row axis that each request of a batch gets whole.
         verify_batches: ``"auto"``, ``"strict"`` or ``"off"``, see the key of this name.
         examples: inputs for it, one dict of arrays for each request.
-        options: any other parameter of ``Op``.
+        batch: the most requests joined into one run of the model; by default 1.
+        wait: milliseconds that a request waits for its batch to fill; by default 0: the requests
+            that arrived while the workers were busy are the next batch.
+        workers: number of threads or processes that run it; by default 1.
+        executor: ``thread`` (the default) or ``process``.
+        timeout: seconds for one run; by default no limit.
+        retry: attempts in all, repeated after a timeout.
+        options: other parameters of ``Op``, and keys of an op's configuration, such as ``pad``.
 
     Nested lists of numbers, and texts such as ``"[[1, 2, 3]]"``, are converted to arrays. After
     another Model, inputs are matched with its outputs by name, and further outputs are left out;
@@ -56,6 +63,7 @@ class Model(Op):
 
     Raises:
         GraphError: ``inputs`` is not one op, or an option is unknown.
+        ConfigError: ``timeout`` is no number of seconds.
     """
 
     def __init__(
@@ -68,6 +76,12 @@ class Model(Op):
         shared_outputs: Sequence[str] = (),
         verify_batches: Verify | None = None,
         examples: Sequence[Feed] = (),
+        batch: int | None = None,
+        wait: float | None = None,
+        workers: int | None = None,
+        executor: str | None = None,
+        timeout: float | None = None,
+        retry: int | None = None,
         **options: Any,
     ) -> None:
         self.model_path = Path(path)
@@ -76,8 +90,16 @@ class Model(Op):
         self.verify_batches = verify_batches
         self.examples = examples
         name = name or self.model_path.stem
-        _check_options(name, options)
-        super().__init__(name=name, input_ops=inputs, **options)
+        own = {
+            "batch": batch,
+            "wait": wait,
+            "workers": workers,
+            "executor": executor,
+            "timeout": timeout,
+            "retry": retry,
+        }
+        self.given = _read(name, {**own, **options})
+        super().__init__(name=name, input_ops=inputs, **self.given.parameters)
         if len(self.get_input_ops()) > 1:
             raise GraphError(
                 f"op {self.name!r}: a Model reads one op: join several with a function first"
@@ -167,8 +189,8 @@ class FunctionOp(Op):
 
     The function is the op's ``process``: it runs in the op's worker, a coroutine function on the
     service's loop, within the op's ``timeout``. With ``batch`` it is called for several requests at
-    once: each of its inputs is a list with a dict for each of them, and so is its result. Without,
-    ``batch_size`` can only be 1. A parameter that is annotated ``Caller`` gets who calls.
+    once, or for one if ``batch`` is 1: each of its inputs is a list with a dict for each of them,
+    and so is its result. A parameter that is annotated ``Caller`` gets who calls.
 
     Raises:
         HookError: the function does not take one argument for each input, or is a generator.
@@ -179,14 +201,15 @@ class FunctionOp(Op):
         function: Callable[..., Any],
         inputs: Sequence[Op],
         batch: int | None = None,
+        name: str | None = None,
         **options: Any,
     ) -> None:
+        name = name or name_of(function)
         self.function = function
         self.batched = batch is not None
-        self.joins_feeds = not self.batched
-        if batch is not None:
-            options["batch_size"] = batch
-        super().__init__(input_ops=inputs, **options)
+        self.one_at_a_time = self.joins_feeds = not self.batched
+        self.given = _read(name, {"batch": batch, **options})
+        super().__init__(name=name, input_ops=inputs, **self.given.parameters)
         self._check_function()
         if self.caller_parameter is not None:
             self.preprocess = self._with_caller  # type: ignore[method-assign]
@@ -302,7 +325,15 @@ class FunctionOp(Op):
 
 
 def op(
-    *inputs: Op, name: str | None = None, batch: int | None = None, **options: Any
+    *inputs: Op,
+    name: str | None = None,
+    batch: int | None = None,
+    wait: float | None = None,
+    workers: int | None = None,
+    executor: str | None = None,
+    timeout: float | None = None,
+    retry: int | None = None,
+    **options: Any,
 ) -> Callable[..., FunctionOp]:
     """Make an op of a function, which gets the output dict of each input op, in order.
 
@@ -310,8 +341,18 @@ def op(
         inputs: the input ops; none means the request.
         name: the op's name; the function's by default.
         batch: the most requests in one call; the function then takes a list of dicts for each
-            input, and returns a list of dicts. None: one call for each request.
-        options: other parameters of ``Op``, except ``batch_size``.
+            input, and returns a list of dicts, also with ``batch=1``: lists of one. None: one call
+            for each request, with dicts.
+        wait: milliseconds that a request waits for its batch to fill; by default 0: the requests
+            that arrived while the workers were busy are the next batch.
+        workers: number of threads or processes that run it; of an ``async def`` function, the most
+            calls in flight. By default 1.
+        executor: ``thread`` (the default), ``process``, ``inline``, or ``external`` with the path
+            of a ``socket``; see [executors](../executors.md).
+        timeout: seconds for one call; by default no limit.
+        retry: attempts in all, repeated after a timeout.
+        options: other parameters of ``Op``, and keys of an op's configuration, such as
+            ``memory_limit_mib``.
 
     The function returns a dict, or ``(dict, number, text)`` to end the request with a product
     error (``{}, 51, "no cat"``).
@@ -319,7 +360,15 @@ def op(
     Raises:
         GraphError: an input is no op, or an option is unknown.
         HookError: the function does not take one argument for each input, or is a generator.
+        ConfigError: ``timeout`` is no number of seconds.
     """
+    own = {
+        "wait": wait,
+        "workers": workers,
+        "executor": executor,
+        "timeout": timeout,
+        "retry": retry,
+    }
     for source in inputs:
         if not isinstance(source, Op):
             raise GraphError(
@@ -331,26 +380,25 @@ def op(
         problem = uncallable(function)
         if problem is not None:
             raise HookError(problem)
-        called = name or name_of(function)
-        _check_options(called, options)
-        return FunctionOp(function, inputs, batch, name=called, **options)
+        return FunctionOp(function, inputs, batch, name=name, **own, **options)
 
     return decorate
 
 
-def _check_options(name: str, options: Iterable[str]) -> None:
+def _read(name: str, options: Mapping[str, Any]) -> words.Given:
+    """Read the options of one op.
+
+    Raises:
+        GraphError: one of them is unknown.
+        ConfigError: see ``words.read``.
+    """
     for option in options:
-        if option not in _OPTIONS:
-            near = get_close_matches(option, _OPTIONS, n=1)
-            hint = f"; did you mean {near[0]}?" if near else f": they are {', '.join(_OPTIONS)}"
+        problem = words.unknown(option)
+        if problem is not None:
             if option in _INPUTS:
-                hint = ": the ops before it are given without a name"
-            raise GraphError(f"op {name!r}: unexpected option {option}{hint}")
+                problem = ": the ops before it are given without a name"
+            raise GraphError(f"op {name!r}: unexpected option {option}{problem}")
+    return words.read(f"op {name!r}", options)
 
 
 _INPUTS = ("input_ops", "inputs")
-
-# The options that are passed on to Op unchanged.
-_OPTIONS = tuple(
-    each for each in inspect.signature(Op).parameters if each not in ("name", *_INPUTS)
-)

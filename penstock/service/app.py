@@ -17,7 +17,6 @@ from difflib import get_close_matches
 from functools import cached_property, partial
 from os import PathLike
 from pathlib import Path
-from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock.config.schema import OpConfig, ServiceConfig, keys_of
@@ -29,6 +28,7 @@ from penstock.errors import (
     HttpError,
     RequestError,
 )
+from penstock.ops import words
 from penstock.service import flags, unserved
 from penstock.service.server import DEFAULT_PORTS, Service, Several, WebService, run
 
@@ -87,7 +87,7 @@ class App(Several):
         self._instruments = list(instruments)
         self._applications = list(applications)
         self._config = {**DEFAULT_PORTS, **config}
-        self._ops: list[tuple[TypedOp, dict[str, Any]]] = []
+        self._ops: list[TypedOp] = []
         self._pages: list[Page] = []
         self._lifespans: list[Lifespan] = []
         self._mounts: list[tuple[str, AsgiApp]] = []
@@ -108,6 +108,7 @@ class App(Several):
         workers: int | None = None,
         executor: str | None = None,
         timeout: float | None = None,
+        retry: int | None = None,
         status: int = 200,
         answers: Mapping[int, Any] | None = None,
         examples: Sequence[Any] = (),
@@ -124,14 +125,16 @@ class App(Several):
                 are those of the query; of other methods members of the body, but for those with
                 ``Query()``, ``Header()`` or ``Cookie()``.
             batch: the most requests joined into one call; the function then takes and returns
-                lists with an element for each of them. None: one request in each call.
+                lists with an element for each of them, also with ``batch=1``: lists of one. None:
+                one request in each call, without lists.
             wait: milliseconds that a request waits for its batch to fill; by default 0: the
-                requests that arrived while the worker was busy are the next batch.
+                requests that arrived while the workers were busy are the next batch.
             workers: number of threads or processes that run it; of an ``async def`` function, the
                 most calls in flight, by default ``COROUTINES``. Of any other one by default 1.
             executor: ``thread`` (the default), ``process``, or ``external`` with the path of a
                 ``socket`` for external workers; then the function only declares the types.
-            timeout: seconds for one call of the function.
+            timeout: seconds for one call of the function; by default no limit.
+            retry: attempts in all, repeated after a timeout.
             status: of its answers, 200 to 299.
             answers: the further statuses that its answers may have (see ``Response``), each with
                 the type of its value; None: without a body, ``HttpError``: an error that it raises,
@@ -149,7 +152,15 @@ class App(Several):
         """
         _check_options(f"route({path!r})", options, of_route=True)
         placeholders = self._check_route(path, method)
-        _check_timeout(path, timeout)
+        own = {
+            "batch": batch,
+            "wait": wait,
+            "workers": workers,
+            "executor": executor,
+            "timeout": timeout,
+            "retry": retry,
+        }
+        given = words.read(f"route({path!r})", {**own, **options})
         declared = _answers(path, status, answers or {})
 
         def add(target: _Target) -> _Target:
@@ -163,19 +174,13 @@ class App(Several):
                 method=method,
                 placeholders=placeholders,
                 lifespans=self._lifespans,
-                batch_size=batch,
-                auto_batching_timeout=wait,
-                concurrency=workers,
-                timeout=None if timeout is None else round(timeout * 1000),
+                given=given,
                 status=status,
                 answers={at: each for at, each in declared.items() if each is not HttpError},
             )
             self._check_name(op.name)
-            more = {**options, **({} if executor is None else {"executor": executor})}
-            if workers is None and batch is None and op.waits and executor != "external":
-                more.setdefault("concurrency", COROUTINES)
-            _check_external(path, op, more)
-            self._ops.append((op, more))
+            _check_external(path, op, executor)
+            self._ops.append(op)
             text = inspect.cleandoc(doc_of(target))
             summary, _, description = text.partition("\n")
             self.routes.append(
@@ -424,9 +429,9 @@ class App(Several):
                 route.graph,
                 _shape(route.signature, route.signature.response),
                 op,
-                {"op": {op.name: options}} if options else {},
+                {},
             )
-            for route, (op, options) in zip(self.routes, self._ops, strict=True)
+            for route, op in zip(self.routes, self._ops, strict=True)
         ]
         graphs += [
             ("POST", each.path, each.graph or "", _shape(each.request, each.response), last, more)
@@ -472,10 +477,10 @@ class App(Several):
                     shape,
                     name,
                     last,
+                    _usual_keys(last),
                     instruments=self._instruments if first else (),
                     applications=applications if first else (),
-                    **self._config,
-                    **options,
+                    **{**self._config, **options},
                 )
             )
         return found
@@ -555,9 +560,18 @@ class _Route(Service):
     """The graph behind one route of an app."""
 
     def __init__(
-        self, app: str, method: str, path: str, shape: str, name: str, last: Op, **more: Any
+        self,
+        app: str,
+        method: str,
+        path: str,
+        shape: str,
+        name: str,
+        last: Op,
+        usual: Mapping[tuple[str, ...], object],
+        **more: Any,
     ) -> None:
         super().__init__(name, last, **more)
+        self._usual = usual
         self._app = app
         self._method = method
         self._path = path
@@ -566,6 +580,10 @@ class _Route(Service):
     @property
     def _written_in(self) -> str:
         return f"App({self._app!r}), route {self._path}"
+
+    @property
+    def _own_keys(self) -> Mapping[tuple[str, ...], object]:
+        return {**super()._own_keys, **self._usual}
 
     def blueprint(self, other_ops: Container[str] = ()) -> Blueprint:
         """See PipelineServer."""
@@ -602,6 +620,16 @@ def _ops_until(last: Op) -> set[Op]:
             found.add(op)
             open_ += op.get_input_ops()
     return found
+
+
+def _usual_keys(op: Op) -> dict[tuple[str, ...], object]:
+    """The configuration keys of an op that have another default than in a file."""
+    from penstock.typed.op import TypedOp
+
+    if not isinstance(op, TypedOp) or not op.waits or op.signature.batched:
+        return {}
+    external = op.given is not None and op.given.keys.get("executor") == "external"
+    return {} if external else {("op", op.name, "concurrency"): COROUTINES}
 
 
 def _shape(request: Schema | Signature | None, response: Schema | None) -> str:
@@ -643,20 +671,14 @@ def _check_options(where: str, given: Iterable[str], *, of_route: bool = False) 
         raise ConfigError(problems)
 
 
-def _check_external(path: str, op: TypedOp, options: Mapping[str, Any]) -> None:
-    if options.get("executor") == "external" and (
+def _check_external(path: str, op: TypedOp, executor: str | None) -> None:
+    if executor == "external" and (
         op.signature.parameters is not None or not op.signature.has_body
     ):
         raise HookError(
             f"{path}: external workers get the body of a request only: all parameters are its"
             f" members"
         )
-
-
-def _check_timeout(path: str, timeout: Any) -> None:
-    if not isinstance(timeout, (int, float, NoneType)):
-        text = f"timeout is a number of seconds, such as 0.5, not {timeout!r}"
-        raise ConfigError([f"route({path!r}): {text}"])
 
 
 def _answers(path: str, status: Any, given: Mapping[int, Any]) -> dict[int, Any]:

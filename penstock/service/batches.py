@@ -57,7 +57,7 @@ def batching_of(op: Op, options: OpOptions, model: Model | None) -> Batching:
             return _of_fixed(rows, op, options, model, hints)
         padding = _padding(options, model)
         if options.batch_size == 1 and (padding is None or padding.sizes is None):
-            return Batching(by=None, why="its batch_size is 1")
+            return Batching(by=None, why=_of_one(op))
         outcome = None
         if options.verify != "off":
             examples = [*op.examples, *map(_example, options.examples)]
@@ -128,7 +128,7 @@ def batch_key_of(op: Op, options: OpOptions) -> Callable[[dict[str, Feed]], Hash
 def _without_model(op: Op, options: OpOptions, model: Model | None) -> Batching | None:
     """The decision for an op that does not run a model of its own."""
     if options.batch_size == 1 and model is None:
-        return Batching(by=None, why="its batch_size is 1")
+        return Batching(by=None, why=_of_one(op))
     if options.executor.needs_socket:
         return Batching(by="requests", why="its workers get the requests of a batch as a list")
     if not op.joins_feeds:
@@ -142,6 +142,10 @@ def _without_model(op: Op, options: OpOptions, model: Model | None) -> Batching 
     else:
         return None
     return Batching(by="first axes", why=why, padding=_padding(options, model))
+
+
+def _of_one(op: Op) -> str:
+    return "its batch is 1" if op.one_at_a_time else f"its {op.word('batch_size')} is 1"
 
 
 def _padding(options: OpOptions, model: Model | None) -> Padding | None:
@@ -185,7 +189,8 @@ def _of_fixed(rows: int, op: Op, options: OpOptions, model: Model, hints: Hints)
     splits, most = _splits_and_most(rows, options)
     warning = None
     if options.batch_size not in (1, most) and not op.batch_gives_way:
-        warning = f"batch_size: {options.batch_size} has no effect, since {why}: write {most}"
+        key = op.word("batch_size")
+        warning = f"{key}: {options.batch_size} has no effect, since {why}: write {most}"
         if options.verify == "strict":
             raise ValueError(warning)
     if not splits or options.batch_size == 1 != rows:

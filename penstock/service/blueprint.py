@@ -29,7 +29,7 @@ from penstock.instrument import Instrument
 from penstock.ops.ends import RequestOp, ResponseOp, problem_of_messages
 from penstock.ops.hooks import asks_caller, bind, is_coroutine, overrides
 from penstock.ops.op import Op
-from penstock.ops.short import FunctionOp, Model
+from penstock.ops.short import Model
 from penstock.runtimes.cpus import usable_cpus
 from penstock.service.affinity import available, cpu_problems
 from penstock.service.config_warnings import HOOKS, config_warnings, unknown_ops_of_flags
@@ -437,7 +437,7 @@ def _resolved(op: Op, config: ServiceConfig, usual: ExecutorKind, cpus: int) -> 
     arguments = {key: getattr(op, key) for key in CONSTRUCTOR}
     path = None if op.model_path is None else str(op.model_path)
     entry = config.op.get(op.name)
-    resolved = resolve_op(op.name, arguments, entry, usual, cpus, path)
+    resolved = resolve_op(op.name, arguments, entry, usual, cpus, path, op.given)
     resolved = replace(resolved, process=op.hook_name("process"))
     if resolved.remote is not None:
         if overrides(op, "process", Op):
@@ -475,11 +475,13 @@ def _caller_problems(op: Op, options: OpOptions) -> list[str]:
 
 
 def _function_problems(op: Op, options: OpOptions) -> list[str]:
-    if not isinstance(op, FunctionOp) or op.batched or options.batch_size == 1:
+    if not op.one_at_a_time or options.batch_size == 1:
+        return []
+    if options.executor.needs_socket and not op.joins_feeds:
         return []
     return [
         f"op {op.name!r}: batch_size must be 1, got {options.batch_size}: the op is a function, "
-        f"which runs for one request at a time: write @op(batch={options.batch_size}) above it, and"
+        f"which runs for one request at a time: write batch={options.batch_size} above it, and"
         f" let it take and return lists"
     ]
 

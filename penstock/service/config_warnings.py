@@ -58,6 +58,7 @@ def config_warnings(graph: Graph, options: Sequence[OpOptions], config: ServiceC
     found += _about_own_metrics(options, config)
     for op, each in zip(graph.ops, options, strict=True):
         found += _without_effect(op, each, config.op.get(op.name, OpConfig()))
+        found += () if op.given is None else op.given.hints
     return found
 
 
@@ -135,8 +136,8 @@ def _without_effect(op: Op, options: OpOptions, entry: OpConfig) -> Iterator[str
     window = op.auto_batching_timeout or entry.auto_batching_timeout_ms
     if window is not None and window > 0 and options.batch_size == 1:
         yield (
-            f"op {op.name!r} has a batch_size of 1: "
-            f"its auto_batching_timeout of {window:g} ms has no effect"
+            f"op {op.name!r} has a {op.word('batch_size')} of 1: "
+            f"its {op.word('auto_batching_timeout')} of {window:g} ms has no effect"
         )
     if options.rows is not None and (overrides(op, "process", Op) or options.remote is not None):
         yield (
@@ -158,12 +159,12 @@ def _without_effect(op: Op, options: OpOptions, entry: OpConfig) -> Iterator[str
     if options.executor.one_worker and options.concurrency > 1:
         yield (
             f"op {op.name!r} runs {options.executor.name}, where there is one worker: "
-            f"its concurrency of {options.concurrency} has no effect"
+            f"its {op.word('concurrency')} of {options.concurrency} has no effect"
         )
     if options.executor.needs_socket and options.concurrency > 1:
         yield (
             f"op {op.name!r} runs in external workers, as many as connect:"
-            f" its concurrency of {options.concurrency} has no effect"
+            f" its {op.word('concurrency')} of {options.concurrency} has no effect"
         )
     if may_be_coroutine(op.hook_function("process")):
         yield (

@@ -167,6 +167,11 @@ class _Servable:
                 f"set_response_op needs a ResponseOp, got {type(response_op).__name__}: "
                 f"give it ResponseOp(input_ops=[last_op])"
             )
+        if self.is_prepared and constructed_by(response_op):
+            raise GraphError(
+                "set_response_op before the configuration is loaded: ops of the graph have keys of"
+                " their own"
+            )
         self._response_op = response_op
 
     def _load(self, yml_file: str | Path | None, yml_dict: Mapping[str, Any] | None) -> None:
@@ -185,10 +190,11 @@ class _Servable:
                 **{tuple(key.split(".")): value for key, value in self.defaults.items()},
                 **self._own_keys,
             },
+            constructors=constructed_by(self._response_op),
             environ=os.environ,
             lenient=now.lenient,
             dict_name=self._config_name,
-            places=self.places,
+            places={**_places_of(self._response_op), **self.places},
             declared=_declared_by(self._response_op),
         )
 
@@ -323,14 +329,41 @@ def _declared_by(end: ResponseOp | None) -> dict[str, Mapping[str, object]]:
     """
     from penstock.config.own_keys import problem_of_declaration
 
-    ops: list[Op] = [] if end is None else [end]
-    for op in ops:
-        ops += (each for each in op.get_input_ops() if each not in ops)
-    declared = {op.name: op.config_keys for op in ops if op.config_keys}
+    declared = {op.name: op.config_keys for op in _ops_before(end) if op.config_keys}
     problems = {name: problem_of_declaration(keys) for name, keys in declared.items()}
     if any(problems.values()):
         raise ConfigError([f"op {name!r}: {text}" for name, text in problems.items() if text])
     return declared
+
+
+def constructed_by(end: ResponseOp | None) -> dict[tuple[str | int, ...], object]:
+    """The configuration keys that the ops before a graph's end were given in code, with their
+    values.
+    """
+    return {
+        path: value
+        for op in _ops_before(end)
+        if op.given is not None
+        for path, value in _leaves({"op": {op.name: op.given.keys}})
+    }
+
+
+def _places_of(end: ResponseOp | None) -> dict[tuple[str | int, ...], str]:
+    """What set the keys that ops were given in code, in messages."""
+    return {
+        ("op", op.name, key): f"{op.given.where}: {key}"
+        for op in _ops_before(end)
+        if op.given is not None
+        for key in op.given.keys
+    }
+
+
+def _ops_before(end: ResponseOp | None) -> list[Op]:
+    """The ops before a graph's end, which need not be a legal graph."""
+    ops: list[Op] = [] if end is None else [end]
+    for op in ops:
+        ops += (each for each in op.get_input_ops() if each not in ops)
+    return ops
 
 
 def _leaves(

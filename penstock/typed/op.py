@@ -24,6 +24,7 @@ from penstock.ops.failures import type_instead
 from penstock.ops.functions import name_of, plain_result, uncallable
 from penstock.ops.hooks import is_coroutine, is_generator, read_results
 from penstock.ops.op import Op
+from penstock.ops.words import Given
 from penstock.protocols import media
 from penstock.request import Feed
 from penstock.typed import pictures
@@ -64,7 +65,7 @@ class TypedOp(Op):
         method, placeholders: see Signature.
         lifespans: run in each process that runs the op; parameters of the function, or of the
             class's ``__init__``, that have the type of a value get it.
-        options: any other parameter of ``Op``.
+        given: the options that the author of a route wrote.
 
     Attributes:
         signature: the schemas of requests and answers.
@@ -87,7 +88,7 @@ class TypedOp(Op):
         method: str = "POST",
         placeholders: Sequence[str] = (),
         lifespans: Sequence[Lifespan] = (),
-        **options: Any,
+        given: Given | None = None,
     ) -> None:
         problem = uncallable(target)
         if problem is not None:
@@ -115,6 +116,9 @@ class TypedOp(Op):
             own = f"{self._step_of_start} and " if _has_init(target) else ""
             self._step_of_start = f"{own}{called}.load"
         self._start = self._step_of_start
+        self.given = given
+        self.one_at_a_time = not batched
+        options = {} if given is None else given.parameters
         super().__init__(name=name or called, input_ops=inputs, **options)
         response = self.signature.response
         self._answers: dict[int, Schema | None] = {**(answers or {}), status: response}

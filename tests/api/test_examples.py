@@ -89,7 +89,7 @@ class Sum(BaseModel):
 
 
 def graph_with(examples: list[Any], runs: list[int], request: Any = None) -> App:
-    @op(concurrency=2)
+    @op(workers=2)
     def keep(request: dict[str, Any]) -> dict[str, Any]:
         runs.append(request["x"])
         return request

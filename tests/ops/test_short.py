@@ -113,7 +113,7 @@ def test_an_unknown_option_is_refused_with_the_nearest_known_one() -> None:
         op(name="f", time_out=3)(lambda request: {})
     with pytest.raises(GraphError, match=r"^op 'm': unexpected option batchsize; did you mean bat"):
         Model("m.onnx", batchsize=3)
-    with pytest.raises(GraphError, match=r"unexpected option xyz: they are .*, concurrency, time"):
+    with pytest.raises(GraphError, match=r"unexpected option xyz: they are .*, workers, timeout, "):
         op(xyz=3)(lambda request: {})
     with pytest.raises(GraphError, match=r"unexpected option input_ops: the ops before it are gi"):
         op(input_ops=[])(lambda request: {})
@@ -157,7 +157,7 @@ def test_a_decorator_without_brackets_is_refused_with_the_fix() -> None:
 
 
 async def test_a_function_accepts_the_options_of_an_op() -> None:
-    @op(timeout=30, retry=2, concurrency=2)
+    @op(timeout=0.03, retry=2, workers=2)
     async def slow(request: Any) -> Any:
         await asyncio.Event().wait()
 
@@ -167,7 +167,7 @@ async def test_a_function_accepts_the_options_of_an_op() -> None:
 
 @pytest.mark.parametrize("executor", ["thread", "inline"])
 async def test_arrays_of_several_requests_are_not_joined_for_a_function(executor: str) -> None:
-    @op(concurrency=1)
+    @op(workers=1)
     def rows(request: Any) -> Any:
         return {"rows": str(len(request["x"]))}
 

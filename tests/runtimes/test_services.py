@@ -17,7 +17,7 @@ from tests.services.process import running
 SERVICE = """
 from penstock import Model, Service
 
-net = Model({path!r}, name="net", concurrency=2, batch_size=8)
+net = Model({path!r}, name="net", workers=2, batch=8)
 Service("nets", net, dag={{"is_thread_op": {threads}}}).run()
 """
 

@@ -23,7 +23,7 @@ BOTH = {"number": ("INT64", [-1]), "text": ("BYTES", [1]), "truth": ("BOOL", [-1
 run(
     Service(
         "double",
-        Model(scale(FOLDER / "double.onnx", 2.0), batch_size=8),
+        Model(scale(FOLDER / "double.onnx", 2.0), batch=8),
         applications=[GeneralModelApplication],
     ),
     Service("facts", facts, signature=Signature(inputs=BOTH, outputs=BOTH)),

@@ -19,13 +19,21 @@ from penstock.protocols import paddle, pb, tensors
 from penstock.service.blueprint import Blueprint, deploy, draw_blueprint
 from penstock.service.build import LoadedDeployment
 from penstock.service.daemon_pool import DaemonPool
+from penstock.service.server import constructed_by
 
 
 def loaded_config(
-    config: Mapping[str, Any] | None = None, flags: Mapping[str, Any] | None = None
+    config: Mapping[str, Any] | None = None,
+    flags: Mapping[str, Any] | None = None,
+    end: ResponseOp | None = None,
 ) -> Loaded:
-    """A checked configuration."""
-    return load(yml_dict={"rpc_port": 0, **(config or {})}, overrides=flags, environ={})
+    """A checked configuration of the graph."""
+    return load(
+        yml_dict={"rpc_port": 0, **(config or {})},
+        overrides=flags,
+        constructors=constructed_by(end),
+        environ={},
+    )
 
 
 def blueprint_of(
@@ -36,7 +44,7 @@ def blueprint_of(
 ) -> Blueprint:
     """The checked service whose last op this is."""
     end = last if isinstance(last, ResponseOp) else ResponseOp(input_ops=[last])
-    return draw_blueprint(end, loaded_config(config, flags), name)
+    return draw_blueprint(end, loaded_config(config, flags, end), name)
 
 
 class InProcessService:

@@ -578,7 +578,7 @@ def test_an_unknown_option_of_an_app_is_refused_with_the_nearest() -> None:
 @pytest.mark.parametrize(
     ("app", "options", "message"),
     [
-        ({}, {"max_batches": 0}, "App('iris'), route /double: op.Doubler.max_batches: must be"),
+        ({}, {"max_batches": 0}, "route('/double'): max_batches: must be"),
         ({"http_port": "x"}, {}, "App('iris'), route /double: http_port: must be an integer"),
     ],
 )

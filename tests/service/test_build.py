@@ -9,6 +9,7 @@ import pytest
 
 from penstock import LocalServiceHandler, Op, RequestOp, ResponseOp
 from penstock.errors import ConfigError, StartupError
+from penstock.ops import words
 from penstock.ops.short import Model
 from penstock.service.blueprint import deploy
 from penstock.service.bound_ops import init
@@ -180,9 +181,9 @@ class Second:
 
 
 async def test_a_second_worker_whose_class_fails_is_a_startup_error_of_the_class() -> None:
-    loaded = load(
-        deploy([blueprint_of(TypedOp(Second, batched=False, inputs=root(), concurrency=2))])
-    )
+    two = words.read("route('/second')", {"workers": 2})
+    second = TypedOp(Second, batched=False, inputs=root(), given=two)
+    loaded = load(deploy([blueprint_of(second)]))
     message = "op 'Second': Second.__init__ failed: FileNotFoundError: .*: 'second.bin'"
     with pytest.raises(StartupError, match=message) as raised:
         loaded.engine(asyncio.get_running_loop())

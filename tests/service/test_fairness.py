@@ -17,7 +17,7 @@ SCRIPT = """import sys, time; sys.path.insert(0, {root!r})
 from penstock import Service, op
 from tests.service.test_fairness import Names
 
-@op(concurrency=1)
+@op(workers=1)
 def work(request):
     time.sleep(0.005)
     return request
