@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from typing import Any, Final
+from urllib.parse import parse_qs
 
 import orjson
 
+from penstock.admin.history import HISTORY
 from penstock.api.access import Access
 from penstock.api.compression import send_packed
 from penstock.api.descriptions import ERROR, errors
@@ -24,6 +26,7 @@ from penstock.api.http import Http, HttpCall
 from penstock.api.operation import Answer, Contents
 from penstock.api.threads import run_aside
 from penstock.errors import StartupError
+from penstock.observe.history import series
 from penstock.observe.live import Shown, details, summary
 from penstock.observe.recorder import Recorder
 from penstock.observe.reports import total
@@ -37,6 +40,11 @@ TIMELINE: Final = "live timeline"
 
 _MOST: Final = 32
 """Requests in each list; a guess at what people read."""
+
+_MOST_OPS: Final = 16
+"""Ops in one answer of the history."""
+_MOST_NUMBER: Final = 2**53
+"""Of a point, for JSON."""
 
 _GROUP: Final = "Operation"
 _JSON: Final[Headers] = (
@@ -105,9 +113,18 @@ class LivePage:
         yield self._route("/ui", self._give_page, text, html=True)
         text = (
             "The state for the page: `at`, a monotonic time in seconds; `sends`, whether the routes"
-            " are on its port; `status`, as in `/status`."
+            " are on its port; `status`, as in `/status`, without sketches of durations."
         )
         yield self._route("/ui/state", self._give_state, text)
+        text = (
+            "The last 15 minutes, a point every 5 seconds: those after the point `after`, with the"
+            " series of the ops `op`."
+        )
+        query: dict[str, Any] = {
+            "after": {"type": "integer", "minimum": -1, "maximum": _MOST_NUMBER, "default": -1},
+            "op": {"type": "array", "items": {"type": "string"}, "maxItems": _MOST_OPS},
+        }
+        yield self._route("/ui/history", self._give_history, text, query=query)
         text = "Lists of slow, failed and recent requests."
         yield self._route("/ui/requests", self._give_lists, text)
         text = "A request with its timeline, by its data id, log id or W3C trace id."
@@ -122,6 +139,7 @@ class LivePage:
         *,
         html: bool = False,
         missing: str | None = None,
+        query: Mapping[str, Any] | None = None,
     ) -> Http:
         denied = {
             401: Answer(text="The token is missing.", contents={JSON: ERROR}),
@@ -154,6 +172,7 @@ class LivePage:
             summary=summary,
             description="For callers on the same machine, or with the token of `ui.token`.",
             group=_GROUP,
+            query=query or {},
             answers={
                 **errors(415, 503),
                 **denied,
@@ -166,6 +185,19 @@ class LivePage:
 
     def _give_state(self, call: HttpCall) -> None:
         call.aside(self._state(call))
+
+    def _give_history(self, call: HttpCall) -> None:
+        try:
+            query = parse_qs(call.exchange.head.query.decode("ascii"), max_num_fields=_MOST_OPS + 1)
+            after, ops = int(query.get("after", ["-1"])[-1]), query.get("op", [])
+            good = -1 <= after <= _MOST_NUMBER and len(ops) <= _MOST_OPS
+        except ValueError:
+            good = False
+        if good:
+            call.aside(self._history(call, after, ops))
+        else:
+            text = f"after is the number of a point, and op is given {_MOST_OPS} times at most"
+            call.send(error_body(400, "bad_request", text))
 
     def _give_lists(self, call: HttpCall) -> None:
         call.aside(self._lists(call))
@@ -184,8 +216,15 @@ class LivePage:
         except (TimeoutError, StartupError):
             call.send(error_body(503, "busy", "the sum over all engines is not available now"))
             return
-        state = {"at": time.monotonic(), "sends": self._sends, "status": total(reports)}
+        status = total(reports, sketches=False)
+        state = {"at": time.monotonic(), "sends": self._sends, "status": status}
         await self._send(call, state)
+
+    async def _history(self, call: HttpCall, after: int, ops: list[str]) -> None:
+        answers = await self._engines.ask(HISTORY, after, ops)
+        points = [each for answer in answers for each in answer]
+        threads, now = call.shared.threads, time.monotonic()
+        await self._send(call, await run_aside(threads, series, points, now, after, ops))
 
     async def _lists(self, call: HttpCall) -> None:
         await self._send(call, merged(await self._engines.ask(LISTS)))

@@ -109,6 +109,7 @@ class Reporter:
             "name": seen.name,
             "version": seen.version,
             "state": seen.state,
+            "default": self._engine.graph(graph.name or "") is graph,
             "inside": seen.inside,
             "signature": signature and described(signature),
             "requests": self._counters.of_graph(graph),
@@ -263,4 +264,4 @@ class MetricsPage:
     async def _make(self, threads: Executor | None, openmetrics: bool) -> tuple[bytes, bytes]:
         reports = await self._engines.reports()
         form = {"openmetrics": openmetrics, "of_original": self._of_original}
-        return await run_aside(threads, lambda: exposition(total(reports), **form))
+        return await run_aside(threads, lambda: exposition(total(reports, sketches=False), **form))

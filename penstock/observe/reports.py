@@ -15,15 +15,16 @@ _NOW: Final = frozenset(
 """Keys of gauges, which end with the process."""
 
 
-def total(reports: Sequence[Report]) -> Report:
+def total(reports: Sequence[Report], *, sketches: bool = True) -> Report:
     """The sum of several engines' reports: numbers added, ready only if all are.
 
     A version that an engine has removed is left out: its counters would decrease.
 
     Args:
         reports: of running engines first; then maybe that of ended ones.
+        sketches: whether it has the sketches of durations, which are most of its bytes.
     """
-    summed: Report = _sum([*reports])
+    summed: Report = _sum([*reports], _NOTHING if sketches else _SKETCHES)
     running = [each for each in reports if "ready" in each]
     summed["ready"] = all(each["ready"] for each in running)
     removed = {tuple(key) for each in running for key in each.get("removed", ())}
@@ -42,7 +43,7 @@ def with_ended(ended: Report | None, last: Report | None) -> Report:
         last: its last report; None if it has sent none.
     """
     reports = [ended, {"engines_ended": 1}, _counters(last)]
-    summed: Report = _sum([each for each in reports if each is not None])
+    summed: Report = _sum([each for each in reports if each is not None], _NOTHING)
     return summed
 
 
@@ -59,26 +60,31 @@ _SAME: Final = frozenset(("batching", "most_running"))
 """Keys of settings, which are the same for every engine."""
 
 
-def _sum(values: list[Any]) -> Any:
+_NOTHING: Final[frozenset[str]] = frozenset()
+_SKETCHES: Final = frozenset(("sketch",))
+
+
+def _sum(values: list[Any], without: frozenset[str]) -> Any:
+    """The sum of values, without these keys."""
     first = values[0]
     if isinstance(first, dict):
-        keys = dict.fromkeys(key for each in values for key in each)
+        keys = dict.fromkeys(key for each in values for key in each if key not in without)
         return {
-            key: found[0] if key in _SAME else _sum(found)
+            key: found[0] if key in _SAME else _sum(found, without)
             for key in keys
             if (found := [each[key] for each in values if key in each])
         }
     if isinstance(first, list) and first and isinstance(first[0], dict):
         things = [thing for each in values for thing in each]
-        return _sum_named(things) if "name" in first[0] else things
+        return _sum_named(things, without) if "name" in first[0] else things
     if isinstance(first, int | float) and not isinstance(first, bool):
         return sum(values)
     return first
 
 
-def _sum_named(things: list[Report]) -> list[Report]:
+def _sum_named(things: list[Report], without: frozenset[str]) -> list[Report]:
     """Add items of the same name and version."""
     found: dict[tuple[Any, Any], list[Report]] = {}
     for each in things:
         found.setdefault((each["name"], each.get("version")), []).append(each)
-    return [_sum(same) for same in found.values()]
+    return [_sum(same, without) for same in found.values()]

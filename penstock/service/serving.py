@@ -21,6 +21,7 @@ from penstock.admin.admin_port import (
     not_found_there,
     of_operators,
 )
+from penstock.admin.history import HISTORY, Historian
 from penstock.admin.live_page import (
     LISTS,
     TIMELINE,
@@ -56,6 +57,7 @@ from penstock.errors import HookError, StartupError
 from penstock.executors.remote import passed_on
 from penstock.instrument import Instrument
 from penstock.observe.counters import Counters
+from penstock.observe.history import Point
 from penstock.observe.recorder import Recorder
 from penstock.observe.request_log import log_request
 from penstock.observe.timeline import Timeline
@@ -139,6 +141,7 @@ class Serving:
             TRACE: partial(next_timelines, recorder),
             LISTS: partial(listed_requests, recorder, self.writers),
             TIMELINE: partial(recorded_request, recorder),
+            HISTORY: self._points,
         }
         answerers |= {
             _query_of(number): partial(self._answer, each)
@@ -152,6 +155,7 @@ class Serving:
         self._added: list[Application] = []
         self._alive: list[Lifespan] = []
         self._examples: Examples
+        self._historian: Historian | None = None
 
         def build(further: LoadedGraph) -> ServedGraph:
             return further.build(self.engine, loop, supervisor, sockets, outgoing)
@@ -244,6 +248,8 @@ class Serving:
                 admitted=security.enabled,
             )  # fmt: skip
             applications.append(LivePage(self.engines, access, sends=admin is None))
+            self._historian = Historian(self.reporter)
+            self._historian.start()
         for each in applications:
             found.add(each)
         if admission is not None:
@@ -319,6 +325,9 @@ class Serving:
         query = _query_of(self._deployment.instruments.index(instrument))
         return [each for each in await self.engines.ask(query) if each is not None]
 
+    def _points(self, after: int, ops: Sequence[str]) -> list[tuple[int, Point]]:
+        return [] if self._historian is None else self._historian.answer(after, ops)
+
     def _answer(self, instrument: Instrument) -> Any:
         if self._started and instrument in self.engine.instruments.installed:
             try:
@@ -329,6 +338,8 @@ class Serving:
 
     async def close(self) -> None:
         """End the threads and the instruments; the workers end with the graphs."""
+        if self._historian is not None:
+            await self._historian.close()
         if self._credentials is not None:
             self._credentials.close()
         await self.versions.close()

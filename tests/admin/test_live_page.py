@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from penstock.admin.live_page import merged
-from tests.service.scripts import NAME, Answer, fetch, fetch_as, post, script
+from tests.service.scripts import NAME, Answer, fetch, fetch_as, post, script, until
 from tests.services.process import ServiceProcess, direct, running
 
 HOOKS = """
@@ -77,6 +77,7 @@ def test_every_engine_shows_the_requests_of_the_whole_service(engines: int, tmp_
             (op,) = graph["ops"]
             assert (op["name"], op["inputs"], op["samples"]) == ("work", [], 13)
             assert op["workers"] == engines
+            assert "sketch" not in json.dumps(state)
         assert states[0]["at"] < states[-1]["at"]
 
         lists = get(server, "/ui/requests").json
@@ -98,6 +99,22 @@ def test_every_engine_shows_the_requests_of_the_whole_service(engines: int, tmp_
         for number in range(12):
             details = get(server, f"/ui/requests/{number:032x}").json
             assert details["traceparent"].split("-")[1] == f"{number:032x}"
+
+        def past() -> Any:
+            return get(server, "/ui/history?op=work").json
+
+        until(lambda: any(past()["service"]["rate"]), "a point of the history")
+        history = past()
+        (service, graph, op) = history["service"], *history["graphs"], *history["ops"]
+        assert (graph["name"], op["name"]) == (NAME, "work")
+        assert 20 < max(filter(None, service["p50"])) <= max(filter(None, service["p99"]))
+        assert max(filter(None, op["p50"])) > 20
+        assert len({len(each) for each in service.values()}) == 1
+        last = history["first"] + len(service["rate"]) - 1
+        later = get(server, f"/ui/history?after={last}").json
+        assert (later["ops"], later["first"]) == ([], last + 1)
+        for wrong in ("after=x", "after=-2", "after=1e3", f"after={10**30}", "op=a&" * 17):
+            assert get(server, f"/ui/history?{wrong}").status == 400
         missing = get(server, "/ui/requests/nothing")
         assert (missing.status, missing.json["error"]) == (404, "unknown_request")
         assert fetch(f"{server.http_url}/ui", b"{}").status == 405
@@ -106,7 +123,7 @@ def test_every_engine_shows_the_requests_of_the_whole_service(engines: int, tmp_
 @pytest.mark.real
 def test_without_a_token_only_local_requests_with_a_local_host_are_answered(tmp_path: Path) -> None:
     with running(script(tmp_path, HOOKS, '"host": "0.0.0.0"')) as server:
-        for path in ("/ui", "/ui/state", "/ui/requests", "/ui/requests/0"):
+        for path in ("/ui", "/ui/state", "/ui/history", "/ui/requests", "/ui/requests/0"):
             for headers in ({"X_Forwarded_For": "10.0.0.1"}, {"Host": "evil.example"}):
                 refused = get(server, path, **headers)
                 assert (refused.status, refused.json["error"]) == (403, "forbidden")

@@ -40,6 +40,7 @@ async def test_a_report_has_the_counts_of_requests_and_ops() -> None:
         report = Reporter(service.engine, health, counters, {})()
     assert report["requests"]["answered"] == report["answers"]["ok"] == 1
     (graph,) = report["graphs"]
+    assert (graph["version"], graph["state"], graph["default"]) == ("1", "serving", True)
     (op,) = graph["ops"]
     assert (op["name"], op["batches"], op["samples"], op["workers"]) == ("work", 1, 1, 1)
     assert op["seconds"]["process"] >= 0.0

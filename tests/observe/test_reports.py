@@ -39,3 +39,12 @@ def test_a_version_that_one_engine_has_removed_is_left_out_of_the_sum() -> None:
     summed = total([behind, swapped])
     assert [(each["version"], each["inside"]) for each in summed["graphs"]] == [("2", 2)]
     assert "removed" not in summed
+
+
+def test_sketches_are_added_or_left_out() -> None:
+    report = report_of_one_engine()
+    report["seconds"] = {"sum": 1.0, "sketch": {"30": 1, "40": 2}}
+    other = report_of_one_engine()
+    other["seconds"] = {"sum": 2.0, "sketch": {"40": 1}}
+    assert total([report, other])["seconds"] == {"sum": 3.0, "sketch": {"30": 1, "40": 3}}
+    assert total([report, other], sketches=False)["seconds"] == {"sum": 3.0}

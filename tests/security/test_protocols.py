@@ -287,7 +287,15 @@ def test_probes_over_grpc_are_open(site: Site, method: str, status: int) -> None
 
 @pytest.mark.parametrize(
     "path",
-    ["/status", "/metrics", "/ui/state", "/ui/requests", "/health/deep", "/trace?seconds=0.1"],
+    [
+        "/status",
+        "/metrics",
+        "/ui/state",
+        "/ui/history",
+        "/ui/requests",
+        "/health/deep",
+        "/trace?seconds=0.1",
+    ],
 )
 def test_pages_of_operators_need_their_scope(site: Site, path: str) -> None:
     assert by_http(site.server, "GET", path, {}, b"").status == 401

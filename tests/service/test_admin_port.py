@@ -25,7 +25,7 @@ app = App("doubles")
 def double(x: int) -> int:
     return 2 * x
 """
-MOVED = ["/ui", "/ui/state", "/ui/requests", "/status", "/metrics", "/health/deep"]
+MOVED = ["/ui", "/ui/state", "/ui/history", "/ui/requests", "/status", "/metrics", "/health/deep"]
 PROBES = ["/livez", "/readyz", "/v2/health/live", "/v2/health/ready"]
 OUTSIDE = {"x-forwarded-for": "10.1.2.3"}
 

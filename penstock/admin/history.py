@@ -1,0 +1,72 @@
+"""Adds points to an engine's history, and answers those of the service."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from penstock.observe.history import EVERY, History, Point, number_at, point
+from penstock.observe.reports import Report
+
+HISTORY: Final = "live history"
+"""The query to all engines for their points."""
+
+_log: Final = logging.getLogger(__name__)
+
+
+class Historian:
+    """Adds a point to the history every few seconds. Belongs to the engine's loop.
+
+    Args:
+        report: makes the engine's report.
+        keep: called with each point and its number, for the time after this engine's end.
+        now: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        report: Callable[[], Report],
+        keep: Callable[[int, Point], object] = lambda *_: None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._report = report
+        self._keep = keep
+        self._now = now
+        self._history = History()
+        self._before = report()
+        self._at = now()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to add points."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        """Add no more points."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def answer(self, after: int, ops: Sequence[str]) -> list[tuple[int, Point]]:
+        """See ``History.since``."""
+        return self._history.since(after, ops)
+
+    def take(self) -> None:
+        """Add the point that ends now."""
+        report, now = self._report(), self._now()
+        made = point(self._before, report, max(now - self._at, 0.001))
+        self._before, self._at = report, now
+        self._history.add(number_at(now), made)
+        self._keep(number_at(now), made)
+
+    async def _run(self) -> None:
+        while True:
+            now = self._now()
+            await asyncio.sleep((number_at(now) + 2) * EVERY - now)
+            try:
+                self.take()
+            except Exception:  # noqa: BLE001 - our bug: the next point may be made
+                _log.exception("no point of the live page's history could be made")
