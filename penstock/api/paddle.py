@@ -17,7 +17,7 @@ from penstock.api.baidu_std import BaiduStd, BaiduStdCall
 from penstock.api.body import SMALL
 from penstock.api.call import Call
 from penstock.api.decoding import what_is_left
-from penstock.api.descriptions import GATEWAY_ERROR, errors
+from penstock.api.descriptions import ERROR, GATEWAY_ERROR, errors
 from penstock.api.graph_call import as_request_error
 from penstock.api.grpc import Grpc, GrpcCall
 from penstock.api.http import JSON, Http, HttpCall, failure, gateway_failure, text_reply
@@ -39,6 +39,7 @@ _DESCRIPTION = (
     "The JSON form of the protocol whose clients call `PipelineService/inference`: texts under"
     " `key` and `value`, or `tensors`. Any second part of the path is accepted."
 )
+_OF_EITHER = errors(429, form={"anyOf": [GATEWAY_ERROR, ERROR]})
 _GOOD = "The reply; an `err_no` other than 0 means that the service failed."
 _NO_NAME = "A part of the path cannot be a name."
 _TEXTS = {"type": "array", "items": {"type": "string"}}
@@ -117,8 +118,10 @@ class PaddleApplication:
                 request={JSON_KIND: _REQUEST},
                 answers={
                     200: Answer(text=_GOOD, contents={JSON_KIND: _REPLY}),
-                    **errors(413, 415, 429, form=GATEWAY_ERROR),
-                    # As JSON where an App or a model server answers.
+                    **errors(413, 415, form=GATEWAY_ERROR),
+                    # An App or a model server answers for names that it does not serve.
+                    429: _OF_EITHER[429],
+                    503: _OF_EITHER[503],
                     404: Answer(
                         text=_NO_NAME,
                         contents={"text/plain": {"type": "string"}, JSON_KIND: {"type": "object"}},

@@ -168,7 +168,13 @@ def test_the_door_answers_in_the_format_of_the_route(
 
 @pytest.mark.parametrize(
     ("status", "error"),
-    [(400, "undecodable"), (408, "deadline"), (431, "too_large"), (505, "internal")],
+    [
+        (400, "undecodable"),
+        (408, "deadline"),
+        (429, "too_many_requests"),
+        (431, "too_large"),
+        (505, "internal"),
+    ],
 )
 def test_requests_without_a_complete_head_get_the_service_s_format(status: int, error: str) -> None:
     own = Router([], max_message_bytes=MOST, refusal=refusal)
