@@ -147,6 +147,7 @@ fuzz-api: $(READY) ## send 2,000 requests made of its description to each route 
 	$(BIN)/python examples/image_classifier/train.py
 	$(BIN)/python examples/sentiment/export.py
 	$(BIN)/python -m tests.schemathesis.judge $(FUZZED) --cases 2000
+	$(BIN)/python -m tests.schemathesis.judge $(filter tests/%,$(FUZZED)) --cases 2000 --keys
 
 fuzz: $(READY) ## give each decoder inputs that are guided by its branches, for a minute each
 	for target in $$($(BIN)/python -m tests.fuzz.targets); do \

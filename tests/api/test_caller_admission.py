@@ -112,6 +112,27 @@ def test_a_new_token_is_admitted_from_an_address_with_failures() -> None:
         admission.admit(route(), sent(issuer.forged("one")))
 
 
+def test_a_token_is_void_when_its_issuer_withdraws_the_key() -> None:
+    pytest.importorskip("cryptography")
+    from tests.kit.issuer import AUDIENCE, ISSUER, Issuer
+
+    issuer, known = Issuer(), Known()
+    for kid in ("old", "new"):
+        issuer.add(kid)
+    known.signing = SigningKeys(issuer.key_set())
+    rules = TokenRules(issuer=ISSUER, audiences=(AUDIENCE,))
+    admission = CallerAdmission(known, rules=rules)
+    tokens = issuer.token("old"), issuer.token("new")
+    for token in tokens:
+        assert admission.admit(route(), sent(token)) is not None
+    issuer.remove("old")
+    known.signing = SigningKeys(issuer.key_set())
+    known.changes += 1
+    with pytest.raises(Unauthenticated):
+        admission.admit(route(), sent(tokens[0]))
+    assert admission.admit(route(), sent(tokens[1])) is not None
+
+
 def test_refusals_are_logged_without_the_key_and_not_all_of_them(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -51,10 +51,10 @@ def connect(port: int, patience: float = TIMEOUT, room: int | None = None) -> so
 
 
 class Connection:
-    """One connection; ``connected`` opens it."""
+    """One connection, to a port on loopback or over a connected socket; ``connected`` opens it."""
 
-    def __init__(self, port: int, patience: float = TIMEOUT) -> None:
-        self.socket = connect(port, patience)
+    def __init__(self, to: int | socket.socket, patience: float = TIMEOUT) -> None:
+        self.socket = connect(to, patience) if isinstance(to, int) else to
         self._deadline = time.monotonic() + patience
         self._data = b""
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.schemathesis.judge import judge
+from penstock.security.keys import new_key
+from tests.schemathesis.judge import asking_for, judge
 from tests.services.process import running
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
@@ -35,6 +36,17 @@ def test_every_answer_conforms_to_the_description(script: str) -> None:
         assert verdict.cases > 100
         assert server.stop() == 0
         assert "please report this" not in server.log()
+
+
+def test_no_route_answers_without_a_key_or_in_a_way_that_is_not_described() -> None:
+    key = new_key()
+    with running(HERE / "service.py", environment=asking_for(key)) as server:
+        verdict = judge(server.http_url, cases=10, seed=1, timeout=150, key=key)
+        assert verdict.good, verdict.report
+        assert verdict.cases > 100
+        assert server.stop() == 0
+        assert "please report this" not in server.log()
+        assert key not in server.log()
 
 
 def test_a_server_error_is_reported(tmp_path: Path) -> None:
