@@ -41,6 +41,8 @@ TIMELINE: Final = "live timeline"
 _MOST: Final = 32
 """Requests in each list; a guess at what people read."""
 
+_MOST_FAILED: Final = 2 * _MOST
+"""Requests in the list of those that failed, which are of several errors."""
 _MOST_OPS: Final = 16
 """Ops in one answer of the history."""
 _MOST_NUMBER: Final = 2**53
@@ -58,8 +60,10 @@ _JSON: Final[Headers] = (
 async def listed_requests(recorder: Recorder, threads: Executor) -> dict[str, list[Shown]]:
     """This engine's requests: the slowest, the failed and the latest, each list in its order.
 
-    They are written in a thread: in a graph of 200 ops that takes 40 ms.
+    They are written in a thread: in a graph of 200 ops that takes 40 ms. The recorder holds them,
+    so that a reader of the lists can open them.
     """
+    recorder.hold(_MOST, failed=_MOST_FAILED)
     return await run_aside(threads, _listed, recorder.snapshot())
 
 
@@ -67,7 +71,7 @@ def _listed(recorder: Recorder) -> dict[str, list[Shown]]:
     now = time.monotonic()
     return {
         "slowest": [summary(each, now) for each in recorder.slowest(_MOST)],
-        "failed": [summary(each, now) for each in recorder.failed(2 * _MOST)],
+        "failed": [summary(each, now) for each in recorder.failed(_MOST_FAILED)],
         "latest": [summary(each, now) for each in reversed(recorder.latest(_MOST))],
     }
 
@@ -86,7 +90,7 @@ def merged(answers: list[dict[str, list[Shown]]]) -> dict[str, list[Shown]]:
 
     return {
         "slowest": all_of("slowest", lambda each: -each["ms"]),
-        "failed": all_of("failed", lambda each: each["ago"], 2 * _MOST),
+        "failed": all_of("failed", lambda each: each["ago"], _MOST_FAILED),
         "latest": all_of("latest", lambda each: each["ago"]),
     }
 
@@ -234,7 +238,8 @@ class LivePage:
         answers = await self._engines.ask(TIMELINE, wanted)
         kept = [each for each in answers if each is not None]
         if not kept:
-            text = f"request {wanted} is not stored: only slow, failed and the latest ones are"
+            stored = "only slow, failed and the latest ones are, and those listed a short time ago"
+            text = f"request {wanted} is not stored: {stored}"
             call.send(error_body(404, "unknown_request", text))
             return
         exact = [each for each in kept if each["id"] == wanted]

@@ -36,6 +36,10 @@ FAILED: Final = 16
 """Timelines of the requests that failed last, of each code of errors: many failures of one kind
 leave those of another."""
 
+LISTED: Final = 512
+"""Timelines of the requests that lists have shown last. They remain when newer ones replace them,
+for 48 seconds if a list of 32 others is made every three seconds."""
+
 CANCELLED: Final = "cancelled"
 """The error code of cancelled requests."""
 
@@ -62,6 +66,9 @@ Steps are nested tuples, the last step first: when its sample was queued, its at
 its BatchTimes, and the steps before.
 """
 
+_DATA_ID: Final = 2
+_LOG_ID: Final = 3
+_HEAD: Final = 4
 _BEGAN: Final = 6
 _ENDED: Final = 9
 _STATUS: Final = 10
@@ -95,6 +102,7 @@ class Recorder(Instrument):
         self._numbers = itertools.count()
         self._slowest_before: list[tuple[float, int, _Over]] = []
         self._failed: dict[str, deque[_Over]] = {}
+        self._listed: dict[int, _Over] = {}  # by their identity, those listed last at the end
         self._enough = -1.0  # seconds beyond which a request is one of the slowest
         self._period_ends = 0.0
         self._listeners: list[Listener] = []
@@ -219,15 +227,34 @@ class Recorder(Instrument):
 
     def slowest(self, most: int = 2 * SLOWEST) -> list[Timeline]:
         """The timelines of the slowest requests of the last minutes, slowest first."""
-        self._turn_period(monotonic())
-        found = sorted((*self._slowest, *self._slowest_before), reverse=True)
-        return [self._timeline(over) for _, _, over in found[:most]]
+        return [self._timeline(each) for each in self._slowest_of(most)]
 
     def failed(self, most: int = 4 * FAILED) -> list[Timeline]:
         """Timelines of the latest failed requests of each error code, latest first."""
+        return [self._timeline(each) for each in self._failed_of(most)]
+
+    def hold(self, most: int, failed: int) -> None:
+        """Keep the requests of these lists, to find them when newer ones have replaced them.
+
+        Args:
+            most: the length of the lists of the latest and the slowest.
+            failed: that of the list of failed requests.
+        """
+        for over in (*[*self._latest][-most:], *self._slowest_of(most), *self._failed_of(failed)):
+            self._listed.pop(id(over), None)
+            self._listed[id(over)] = over
+        for oldest in [*self._listed][: max(0, len(self._listed) - LISTED)]:
+            del self._listed[oldest]
+
+    def _slowest_of(self, most: int) -> list[_Over]:
+        self._turn_period(monotonic())
+        found = sorted((*self._slowest, *self._slowest_before), reverse=True)
+        return [over for _, _, over in found[:most]]
+
+    def _failed_of(self, most: int) -> list[_Over]:
         found = [over for same in self._failed.values() for over in same]
         found.sort(key=_ended, reverse=True)
-        return [self._timeline(each) for each in found[:most]]
+        return found[:most]
 
     def snapshot(self) -> Recorder:
         """A copy of the stored timelines, for another thread."""
@@ -243,11 +270,12 @@ class Recorder(Instrument):
         number = int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else None
         slowest = (over for _, _, over in (*self._slowest, *self._slowest_before))
         failed = (over for same in self._failed.values() for over in same)
-        kept = sorted((*self._latest, *slowest, *failed), key=_ended, reverse=True)
-        found = [self._timeline(over) for over in kept]
-        by_id = (each for each in found if each.data_id == number)
-        by_caller = (x for x in found if x.log_id == number or x.trace[_TRACE_ID] == text)
-        return next(by_id, None) or next(by_caller, None)
+        stored = (*self._latest, *slowest, *failed, *self._listed.values())
+        kept = sorted(stored, key=_ended, reverse=True)
+        by_id = (x for x in kept if x[_DATA_ID] == number)
+        by_caller = (x for x in kept if x[_LOG_ID] == number or _trace(x[_HEAD])[_TRACE_ID] == text)
+        over = next(by_id, None) or next(by_caller, None)
+        return None if over is None else self._timeline(over)
 
     def _keep(self, over: _Over) -> None:
         self._latest.append(over)
@@ -286,13 +314,11 @@ class Recorder(Instrument):
             graph, route, data_id, log_id, head, is_grpc, began, admitted, replied, ended, status,
             code, steps, left, text, caller,
         ) = over  # fmt: skip
-        method = trace = state = ""
+        method = state = ""
+        trace = _trace(head)
         if head is not None:
             method = GRPC if is_grpc else head.method
-            traceparent = head.fields.get(TRACEPARENT, b"").decode("latin-1")
-            if len(traceparent) == _TRACEPARENT:
-                trace = traceparent
-            state = state_of(head).decode("latin-1") if traceparent else ""
+            state = state_of(head).decode("latin-1") if head.fields.get(TRACEPARENT) else ""
         found = [Step(op, queued, attempt, None) for op, queued, attempt in reversed(left)]
         while steps is not None:
             queued, attempt, batch, steps = steps
@@ -306,3 +332,11 @@ class Recorder(Instrument):
 def _ended(over: _Over) -> float:
     ended: float = over[_ENDED]
     return ended
+
+
+def _trace(head: Any) -> str:
+    """The ``traceparent`` of a request's head; empty for none, or one of another length."""
+    if head is None:
+        return ""
+    found: str = head.fields.get(TRACEPARENT, b"").decode("latin-1")
+    return found if len(found) == _TRACEPARENT else ""

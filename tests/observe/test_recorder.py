@@ -14,7 +14,7 @@ import pytest
 from penstock import Op
 from penstock.errors import ServiceClosed
 from penstock.observe.chrome import trace
-from penstock.observe.recorder import FAILED, KEPT, SLOWEST, Recorder
+from penstock.observe.recorder import FAILED, KEPT, LISTED, SLOWEST, Recorder
 from penstock.observe.request_log import facts_of
 from penstock.observe.timeline import Timeline
 from penstock.request import Batch, CloseReason, Sample
@@ -105,6 +105,27 @@ async def test_only_the_latest_and_the_slowest_timelines_are_kept() -> None:
         assert len(slowest) == SLOWEST
         seconds = [each.seconds for each in slowest]
         assert seconds == sorted(seconds, reverse=True)
+
+
+async def test_listed_requests_are_found_after_newer_ones_have_replaced_them() -> None:
+    async with service_of(Op("op", input_ops=[root()])) as service:
+        kept = recorder(service)
+        await service.call(x="1", log_id=123456789)
+        (listed,) = kept.latest()
+        kept.hold(32, failed=64)
+        kept._slowest.clear()  # among a few requests it is one of the slowest
+        for _ in range(KEPT):
+            await service.call(x="1")
+        assert listed not in kept.latest()
+        assert kept.find(str(listed.data_id)) == kept.find("123456789") == listed
+        for _ in range(LISTED // 32):
+            kept.hold(32, failed=64)  # the same again, which need no room
+        assert kept.find("123456789") == listed
+        while kept.find("123456789") is not None:
+            assert len(kept._listed) <= LISTED
+            for _ in range(32):
+                await service.call(x="1")
+            kept.hold(32, failed=64)
 
 
 class Graph:

@@ -339,7 +339,7 @@ def test_the_tiles_show_the_service_as_a_whole(page: Page) -> None:
 
 
 def test_the_panel_shows_an_op_and_is_closed(page: Page) -> None:
-    load(page, *ELEMENTS, "panel", "op")
+    load(page, *ELEMENTS, "links", "panel", "op")
     busy_chain(page)
     page.evaluate(f"openOp({FIRST!r})")
     assert values(page, "byId('panel').open", "byId('panel-title').textContent") == [
@@ -368,7 +368,7 @@ def test_the_panel_shows_an_op_and_is_closed(page: Page) -> None:
 
 
 def open_picture(page: Page) -> None:
-    load(page, *ELEMENTS, "layers", "panel", "op", "picture")
+    load(page, *ELEMENTS, "layers", "links", "panel", "op", "picture")
     busy_chain(page)
     page.evaluate("showPicture()")
 
@@ -426,7 +426,7 @@ def test_no_edge_is_hidden_behind_an_op(page: Page, ops: int, width: int) -> Non
         "Emulation.setDeviceMetricsOverride",
         width=width, height=900, deviceScaleFactor=1, mobile=False,
     )  # fmt: skip
-    load(page, *ELEMENTS, "layers", "panel", "op", "picture")
+    load(page, *ELEMENTS, "layers", "links", "panel", "op", "picture")
     remember(page, 0, status(graph("g", *made, op("last", *leaves))))
     page.evaluate("showPicture(), zoom = 1, scale()")
     edges = sum(len(each["inputs"]) + each["reads_request"] for each in made) + len(leaves) + 1
@@ -467,7 +467,7 @@ def test_the_picture_is_drawn_again_only_for_another_form(page: Page) -> None:
 
 
 def test_the_table_is_sorted_by_a_column_and_filtered(page: Page) -> None:
-    load(page, *ELEMENTS, "panel", "op", "table")
+    load(page, *ELEMENTS, "links", "panel", "op", "table")
     busy_chain(page)
     page.evaluate("showTable()")
     assert texts(page, "#table tbody tr") == [
@@ -484,7 +484,7 @@ def test_the_table_is_sorted_by_a_column_and_filtered(page: Page) -> None:
 
 
 def test_the_ops_are_shown_as_a_picture_or_a_table(page: Page) -> None:
-    load(page, *ELEMENTS, "layers", "panel", "op", "picture", "table", "graphs")
+    load(page, *ELEMENTS, "layers", "links", "panel", "op", "picture", "table", "graphs")
     page.evaluate("byId('as-table').click()")  # before the first answer
     busy_chain(page)
     page.evaluate("showOps()")
@@ -522,7 +522,7 @@ def timeline(number: str | None = "7", **changes: Any) -> dict[str, Any]:
 
 
 def load_timeline(page: Page, request: dict[str, Any]) -> None:
-    load(page, *ELEMENTS, "service", "panel", "access", "timeline")
+    load(page, *ELEMENTS, "service", "links", "panel", "access", "timeline")
     page.evaluate(f"showTimeline({json.dumps(request)})")
 
 
@@ -552,7 +552,7 @@ def test_a_refused_request_has_its_text_and_no_steps(page: Page) -> None:
 
 
 def test_requests_are_listed_with_a_button_for_more(page: Page) -> None:
-    load(page, *ELEMENTS, "service", "panel", "access", "timeline", "requests")
+    load(page, *ELEMENTS, "service", "links", "panel", "access", "timeline", "requests")
     slow = timeline("1", ms=200, longest={"op": "first", "part": "queue", "ms": 30})
     refused = timeline(None, error="busy", status=503)
     found = {"slowest": [slow], "failed": [], "latest": [refused, *[timeline()] * 11]}
@@ -571,6 +571,70 @@ def test_requests_are_listed_with_a_button_for_more(page: Page) -> None:
     assert values(page, "document.activeElement.textContent") == ["Show fewer"]
     page.evaluate("document.querySelector('.bad-row button').click()")  # it has no id to ask for
     assert texts(page, "#panel h2") == ["A refused request"]
+
+
+def test_what_the_panel_shows_is_named_by_the_address(page: Page) -> None:
+    open_picture(page)
+    page.evaluate(f"openOp({FIRST!r})")
+    assert page.evaluate("location.hash") == "#op=shop/1/shop%2Ffirst"
+    assert values(page, "namedByAddress()") == [["op", "shop", "1", "shop/first"]]
+    page.evaluate("openOp('shop\\n2\\n<b>')")
+    assert texts(page, "#panel h2, #panel .note") == [
+        "Op <b>",
+        "There is no op <b> in version 2 of shop.",
+    ]
+    page.evaluate("byId('close').click()")
+    page.until("location.hash === ''")
+    for other in ("#", "#op=", "#op=%E0", "#other=1", "#op"):
+        page.evaluate(f"history.replaceState(null, '', {other!r})")
+        assert values(page, "namedByAddress()") == [[]]
+
+
+def answer(value: Any) -> str:
+    """An answer of the service with this value, or with one that another expression gives."""
+    text = value if isinstance(value, str) else json.dumps(value)
+    return f"{{ ok: true, json: async () => ({text}) }}"
+
+
+def test_the_list_of_requests_does_not_move_while_one_of_them_is_pointed_at(page: Page) -> None:
+    load(page, *ELEMENTS, "service", "links", "panel", "access", "timeline", "requests")
+    found = json.dumps({"slowest": [timeline()], "failed": [], "latest": []})
+    page.evaluate(f"var asked = 0, found = {found}")
+    page.evaluate(f"ask = async () => {{ asked += 1; return {answer('found')}; }}")
+
+    def refresh(held: bool, number: str) -> None:
+        page.evaluate(f"found.slowest[0].id = {number!r}, refreshLists(), 0")
+        page.until(
+            f"asked === {number} && document.querySelector('caption')?.textContent.includes('held')"
+            f" === {json.dumps(held)}"
+        )
+
+    refresh(False, "1")
+    assert texts(page, "#requests tbody th") == ["1"]
+    page.evaluate("byId('requests').scrollIntoView()")
+    box = "document.querySelector('#requests tbody').getBoundingClientRect()"
+    x, y = page.evaluate(f"[{box}.x + 5, {box}.y + 5]")
+    page.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+    page.evaluate("matchMedia = () => ({ matches: true })")  # this browser has no pointer
+    refresh(True, "2")
+    assert texts(page, "#requests tbody th") == ["1"]
+    page.call("Input.dispatchMouseEvent", type="mouseMoved", x=0, y=0)
+    refresh(False, "3")
+    assert texts(page, "#requests tbody th") == ["3"]
+
+
+def test_the_answer_for_a_request_does_not_replace_what_was_opened_after_it(page: Page) -> None:
+    load(page, *ELEMENTS, "service", "links", "panel", "access", "timeline")
+    page.evaluate("var asked = [], late = false")
+    page.evaluate("ask = (path) => new Promise((done) => { asked.push([path, done]); })")
+    page.evaluate("openRequest('7').then(() => { late = true; }), openRequest('8'), 0")
+    assert page.evaluate("asked.map(([path]) => path)") == ["ui/requests/7", "ui/requests/8"]
+    page.evaluate(f"asked[1][1]({answer(timeline('8'))})")
+    page.until("byId('panel-title').textContent === 'Request 8'")
+    page.evaluate(f"asked[0][1]({answer(timeline('7'))})")
+    page.until("late")
+    assert texts(page, "#panel h2") == ["Request 8"]
+    assert page.evaluate("location.hash") == "#request=8"
 
 
 # With a service.
@@ -660,6 +724,30 @@ def test_the_page_shows_a_service_within_its_security_policy(page: Page, service
     )
     page.until("denied === 1")
     assert page.evaluate("typeof injected") == "undefined"
+
+
+def test_a_link_opens_an_op_or_a_request_and_back_returns(page: Page, service: Service) -> None:
+    service.answers["GET /ui/requests/7"] = 200, timeline()
+    page.open(f"{service.url}/ui#request=7")
+    page.until(
+        "document.getElementById('panel')?.open && byId('panel-title').textContent === 'Request 7'"
+    )
+    page.evaluate("openOp([...drawn.nodes.keys()][0])")
+    link = page.evaluate("location.href")
+    assert link == f"{service.url}/ui#op=shop/1/shop%2Ffirst"
+    page.evaluate("history.back()")
+    page.until("byId('panel-title').textContent === 'Request 7'")
+    page.evaluate("byId('close').click()")
+    page.until("location.hash === '' && !byId('panel').open")
+    page.evaluate("history.back()")
+    page.until("byId('panel').open && byId('panel-title').textContent === 'Request 7'")
+    page.open("about:blank")
+    page.until("location.href === 'about:blank'")
+    page.open(link)
+    page.until("document.getElementById('panel')?.open === true")
+    assert texts(page, "#panel h2") == ["Op shop/first"]
+    page.evaluate("location.hash = ''")
+    page.until("!byId('panel').open")
 
 
 def test_the_theme_is_kept_for_the_next_visit(page: Page, service: Service) -> None:

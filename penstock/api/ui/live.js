@@ -34,8 +34,17 @@ async function look() {
     ready = true;
     await findRoutes();
     refreshLists();
+    if (location.hash) follow();
   }
   return true;
+}
+
+/** Show what the address names. */
+function follow() {
+  const [kind, ...parts] = namedByAddress();
+  if (kind === 'op') openOp(parts.join('\n'));
+  else if (kind === 'request') openRequest(parts[0]);
+  else byId('panel').close();
 }
 
 async function tick() {
@@ -73,5 +82,6 @@ byId('pause').addEventListener('click', () => {
   if (paused) health('‖ paused', 'soft');
   else tick();
 });
+addEventListener('popstate', () => { if (ready) follow(); });
 document.addEventListener('visibilitychange', () => { if (!document.hidden) tick(); });
 tick();

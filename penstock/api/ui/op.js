@@ -2,11 +2,17 @@
 // One op in the panel.
 
 function openOp(key) {
+  const [graph, version, name] = key.split('\n');
+  nameInAddress('op', graph, version, name);
   opened = key;
+  say(byId('panel-title'), `Op ${name}`);
+  const missing = `There is no op ${name} in version ${version} of ${called({ name: graph })}.`;
+  byId('panel-body').replaceChildren(make('p', { class: 'note' }, missing));
   showOp();
   openPanel();
 }
 
+/** Show the op in the panel again; its last figures stay after the end of its version. */
 function showOp() {
   const span = interval();
   if (!span.now.ops.has(opened)) return;
@@ -23,7 +29,6 @@ function showOp() {
   times.querySelector('table').before(stack(parts.map(([kind, , ms]) => [kind, ms])));
   const closed = Object.entries(op.reasons).sort((a, b) => b[1] - a[1]);
 
-  say(byId('panel-title'), `Op ${op.name}`);
   byId('panel-body').replaceChildren(
     factsOf(graph, at),
     times,

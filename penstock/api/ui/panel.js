@@ -11,5 +11,8 @@ function openPanel() {
 }
 
 byId('close').addEventListener('click', () => byId('panel').close());
-byId('panel').addEventListener('close', () => { opened = null; });
+byId('panel').addEventListener('close', () => {
+  opened = null;
+  nameInAddress('');
+});
 byId('panel').addEventListener('click', (event) => { if (event.target === byId('panel')) byId('panel').close(); });

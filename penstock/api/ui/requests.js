@@ -22,11 +22,19 @@ async function refreshLists() {
     const answer = await ask('ui/requests');
     if (answer.ok) {
       lists = await answer.json();
-      showRequests();
+      if (!isRead()) showRequests();
+      else say(byId('requests').querySelector('caption'), `${CAPTION[listed]}; held while you are at one of them`);
     }
   } catch {
     return;  // the next look at the state says it
   }
+}
+
+/** Whether a row is pointed at or has the focus: it must not move before it is opened. */
+function isRead() {
+  const rows = byId('requests').querySelector('tbody');
+  if (rows === null) return false;
+  return rows.querySelector(':focus-visible') !== null || (matchMedia('(hover: hover)').matches && rows.matches(':hover'));
 }
 
 function showRequests() {
@@ -52,7 +60,7 @@ function rowOf(request, most) {
   const bar = make('span');
   bar.style.width = `${100 * request.ms / most}%`;
   const name = id === null ? 'refused' : id;
-  const row = tableRow(link(name, () => (id === null ? showTimeline(request) : openRequest(id)), { 'data-request': name }),
+  const row = tableRow(link(name, () => openListed(request), { 'data-request': name }),
     numberCell(time(request.ms)),
     make('td', { class: 'share narrow-off', 'aria-hidden': 'true' }, bar),
     make('td', { class: error ? 'bad' : '' }, error ? `✕ ${error}` : `✓ ${request.status || 'ok'}`),

@@ -13,9 +13,22 @@ const kindOf = (part) => part.replace(' ', '-');
 
 /** Show a request of the service, by one of its ids. */
 async function openRequest(id) {
-  const answer = await ask(`ui/requests/${encodeURIComponent(id)}`);
-  if (answer.ok) showTimeline(await answer.json());
-  else showRequest(`Request ${id}`, make('p', { class: 'note' }, await messageOf(answer)));
+  nameInAddress('request', id);
+  const { hash } = location;
+  const answer = await ask(`ui/requests/${encodeURIComponent(id)}`).catch(() => null);
+  const request = answer?.ok ? await answer.json() : null;
+  const missing = request ? '' : answer ? await messageOf(answer) : 'The service does not answer.';
+  if (location.hash !== hash) return;  // something else was opened meanwhile
+  if (request) showTimeline(request);
+  else showRequest(`Request ${id}`, make('p', { class: 'note' }, missing));
+}
+
+/** Show a request of a list; a refused one has no data id, and no more than the list has of it. */
+function openListed(request) {
+  if (request.id !== null) return openRequest(request.id);
+  if (request.traceparent) nameInAddress('request', request.traceparent.split('-')[1]);
+  else nameInAddress('');
+  return showTimeline(request);
 }
 
 function showRequest(title, ...shown) {
