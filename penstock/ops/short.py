@@ -15,7 +15,7 @@ import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from penstock.caller import Caller
 from penstock.errors import GraphError, HookError, InputMismatch, NotProvided, RequestError
 from penstock.ops import words
 from penstock.ops.callers import caller_parameter, must_be_last
+from penstock.ops.classes import ServedClass, method_of, takes_object
 from penstock.ops.failures import type_instead
 from penstock.ops.functions import name_of, uncallable
 from penstock.ops.hooks import is_coroutine, is_generator, read_results
@@ -185,12 +186,13 @@ def _lists(feed_batch: list[Feed]) -> list[list[Any]]:
 
 
 class FunctionOp(Op):
-    """An op made of a function by ``op``; it remains callable.
+    """An op made of a function, or of a class, by ``op``; it remains callable.
 
-    The function is the op's ``process``: it runs in the op's worker, a coroutine function on the
-    service's loop, within the op's ``timeout``. With ``batch`` it is called for several requests at
-    once, or for one if ``batch`` is 1: each of its inputs is a list with a dict for each of them,
-    and so is its result. A parameter that is annotated ``Caller`` gets who calls.
+    The function, of a class its method ``predict`` or ``inference``, is the op's ``process``: it
+    runs in the op's worker, a coroutine function on the service's loop, within the op's
+    ``timeout``. With ``batch`` it is called for several requests at once, or for one if ``batch``
+    is 1: each of its inputs is a list with a dict for each of them, and so is its result. A
+    parameter that is annotated ``Caller`` gets who calls.
 
     Raises:
         HookError: the function does not take one argument for each input, or is a generator.
@@ -205,7 +207,16 @@ class FunctionOp(Op):
         **options: Any,
     ) -> None:
         name = name or name_of(function)
-        self.function = function
+        self._target = self.function = function
+        self._class: ServedClass | None = None
+        self._object: Any = None
+        self._close: Callable[[], Any] | None = None
+        self._fresh = False
+        if isinstance(function, type):
+            self._method = _method_of(function)
+            self._class = ServedClass(function)
+            self._own = takes_object(function, self._method)
+            self.function = getattr(function, self._method)
         self.batched = batch is not None
         self.one_at_a_time = self.joins_feeds = not self.batched
         self.given = _read(name, {"batch": batch, **options})
@@ -215,7 +226,7 @@ class FunctionOp(Op):
             self.preprocess = self._with_caller  # type: ignore[method-assign]
         if self.batched:
             self.process = self._process_batch  # type: ignore[method-assign]
-        if is_coroutine(function):
+        if is_coroutine(self.function):
             self.process = (  # type: ignore[method-assign]
                 self._await_batch if self.batched else self._await_function
             )
@@ -223,7 +234,7 @@ class FunctionOp(Op):
     def _check_function(self) -> None:
         if is_generator(self.function):
             raise HookError(
-                f"op {self.name!r}: the function is a generator, but must return a dict: "
+                f"op {self.name!r}: {self._noun} is a generator, but must return a dict: "
                 f"write return instead of yield"
             )
         self.caller_parameter = caller = caller_parameter(self.function, batched=self.batched)
@@ -231,8 +242,10 @@ class FunctionOp(Op):
             must_be_last(self.function, caller)
         names = [source.name for source in self.get_input_ops()]
         given_by_name = {} if caller is None else {caller.name: None}
+        own = [] if self._class is None else [None] * self._own  # for ``self``
         try:
-            inspect.signature(self.function).bind(*names or ["the request"], **given_by_name)
+            signature = inspect.signature(self.function)
+            signature.bind(*own, *(names or ["the request"]), **given_by_name)
         except ValueError:
             return  # a C function without a signature
         except TypeError as error:
@@ -240,19 +253,61 @@ class FunctionOp(Op):
             if len(names) < 2:
                 given = f"one dict, that of {names[0] if names else 'the request'}"
             raise HookError(
-                f"op {self.name!r}: the function gets {given}, but does not accept that ({error})"
+                f"op {self.name!r}: {self._noun} gets {given}, but does not accept that ({error})"
             ) from error
 
+    @property
+    def _noun(self) -> str:
+        """The function in messages about its definition."""
+        return "the function" if self._class is None else f"{self._class.called}.{self._method}"
+
+    def __copy__(self) -> Self:
+        """Copy the op for a worker; one of a class has an object of its own."""
+        twin = super().__copy__()
+        if self._fresh:
+            self._fresh = twin._fresh = False
+        elif self._object is not None:
+            twin._make()
+        return twin
+
+    def init_op(self) -> None:
+        """See Op: makes the object of a class."""
+        if self._class is not None:
+            self._make()
+            self._fresh = True
+
+    def _make(self) -> None:
+        assert self._class is not None
+        self._object = self._class.make()
+        self.function = getattr(self._object, self._method)
+        self._close = getattr(self._object, "close", None)
+
+    @property
+    def loads(self) -> bool:
+        return self._class is not None and self._class.loads
+
+    @property
+    def closes(self) -> bool:
+        return self._close is not None
+
+    def close(self) -> Any:
+        """See Op: calls that of the class's object."""
+        return None if self._close is None else self._close()
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function as if it had never been decorated."""
-        return self.function(*args, **kwargs)
+        """Call the function or class as if it had never been decorated."""
+        return self._target(*args, **kwargs)
 
     def hook_name(self, hook: str) -> str:
+        if self._class is not None and hook == "init_op":
+            return self._class.step
         if hook in ("process", "postprocess"):
-            return name_of(self.function)
+            return name_of(self.function) if self._class is None else self._noun
         return hook
 
     def hook_function(self, hook: str) -> Callable[..., Any]:
+        if hook == "close" and self._close is not None:
+            return self._close
         return self.function if hook == "process" else super().hook_function(hook)
 
     def preprocess(self, input_dicts: dict[str, Feed], data_id: int = 0, log_id: int = 0) -> Any:
@@ -337,6 +392,10 @@ def op(
 ) -> Callable[..., FunctionOp]:
     """Make an op of a function, which gets the output dict of each input op, in order.
 
+    Or of a class, whose method ``predict`` or ``inference`` is that function. Each worker makes one
+    object, and calls its ``load`` once, if it has one, and its ``close`` at the end; ``load`` and
+    the function may be ``async def``.
+
     Args:
         inputs: the input ops; none means the request.
         name: the op's name; the function's by default.
@@ -359,7 +418,8 @@ def op(
 
     Raises:
         GraphError: an input is no op, or an option is unknown.
-        HookError: the function does not take one argument for each input, or is a generator.
+        HookError: the function does not take one argument for each input, or is a generator; a
+            class has no such method.
         ConfigError: ``timeout`` is no number of seconds.
     """
     own = {
@@ -383,6 +443,21 @@ def op(
         return FunctionOp(function, inputs, batch, name=name, **own, **options)
 
     return decorate
+
+
+def _method_of(target: type) -> str:
+    """The method of a class that is called with the requests.
+
+    Raises:
+        HookError: there is none, or a step around it, which only routes have.
+    """
+    for each in ("preprocess", "postprocess"):
+        if hasattr(target, each):
+            raise HookError(
+                f"{target.__name__}.{each} would not run: make an op of its own of it, or call it"
+                " in predict"
+            )
+    return method_of(target, ("predict", "inference"))
 
 
 def _read(name: str, options: Mapping[str, Any]) -> words.Given:

@@ -14,7 +14,6 @@ from penstock.graph.dag import Plan
 from penstock.observe.logs import LogOptions, log_line
 from penstock.ops.op import Op
 from penstock.service.blueprint import Blueprint, Deployment
-from penstock.typed.op import TypedOp
 
 _MOST_MODELS = 100
 
@@ -191,7 +190,8 @@ def _loads(op: Op, options: OpOptions) -> Iterator[str]:
     elif op.local_service_handler is not None:
         yield f"the model of {op.name}"
     if op.loads:
-        yield op.hook_name("init_op") if isinstance(op, TypedOp) else f"init_op of {op.name}"
+        step = op.hook_name("init_op")
+        yield f"init_op of {op.name}" if step == "init_op" else step
 
 
 def _listed(names: list[str]) -> str:

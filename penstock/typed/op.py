@@ -7,11 +7,8 @@ passes bytes. A request of the pipeline protocol is a dict, and is checked likew
 
 from __future__ import annotations
 
-import asyncio
 import functools
-import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from inspect import isawaitable
 from types import CoroutineType, MappingProxyType
@@ -20,6 +17,7 @@ from typing import Any, Final, Self
 from penstock.caller import Caller
 from penstock.errors import HookError, HttpError
 from penstock.ops.callers import caller_parameter
+from penstock.ops.classes import ServedClass, check_method, method_of, takes_object
 from penstock.ops.failures import type_instead
 from penstock.ops.functions import name_of, plain_result, uncallable
 from penstock.ops.hooks import is_coroutine, is_generator, read_results
@@ -95,15 +93,18 @@ class TypedOp(Op):
             raise HookError(problem)
         self._target = target
         self._called = called = name_of(target)
-        self._steps = _Steps(target, batched) if isinstance(target, type) else None
+        self._steps: _Steps | None = None
+        self._class: ServedClass | None = None
+        if isinstance(target, type):
+            self._steps, self._class = _Steps(target, batched), ServedClass(target)
         self._function = run = target if self._steps is None else self._steps.run
         if is_generator(run):
             raise HookError(f"{called} is a generator: write return instead of yield")
         self._lifespans = tuple(lifespans)
         self._given: dict[str, Lifespan] = {}
-        if self._steps is None:
+        if self._class is None:
             self._given = values_for(target, lifespans)
-        elif _has_init(target):
+        elif self._class.has_init:
             self._given = values_for(target.__init__, lifespans, 1)
         self.signature = _signature(target, self._steps, batched, method, placeholders, self._given)
         self._run: Callable[..., Any] | None = None
@@ -111,11 +112,7 @@ class TypedOp(Op):
         self._after: Callable[[Any], Any] | None = None
         self._close: Callable[[], Any] | None = None
         self._fresh = False
-        self._step_of_start = f"{called}.__init__"
-        if hasattr(target, "load"):
-            own = f"{self._step_of_start} and " if _has_init(target) else ""
-            self._step_of_start = f"{own}{called}.load"
-        self._start = self._step_of_start
+        self._entering: str | None = None
         self.given = given
         self.one_at_a_time = not batched
         options = {} if given is None else given.parameters
@@ -153,13 +150,14 @@ class TypedOp(Op):
         if steps is None:
             named = {"process": called, "preprocess": before, "postprocess": after}
             if self._lifespans:
-                named["init_op"] = self._step_of_start
+                named["init_op"] = self._entering or f"{called}.__init__"
             return named.get(hook, hook)
         if steps.before is not None:
             before = f"{called}.preprocess"
         if steps.after is not None:
             after = f"{called}.postprocess, or the check of its result,"
-        named = {"process": f"{called}.{steps.name}", "init_op": self._step_of_start}
+        assert self._class is not None
+        named = {"process": f"{called}.{steps.name}", "init_op": self._entering or self._class.step}
         return {**named, "preprocess": before, "postprocess": after}.get(hook, hook)
 
     def hook_function(self, hook: str) -> Callable[..., Any]:
@@ -176,9 +174,7 @@ class TypedOp(Op):
 
     @property
     def loads(self) -> bool:
-        return self._steps is not None and (
-            hasattr(self._target, "load") or _has_init(self._target)
-        )
+        return self._class is not None and self._class.loads
 
     def init_op(self) -> None:
         """See Op: makes the object of a class."""
@@ -221,11 +217,11 @@ class TypedOp(Op):
         values: dict[Lifespan, Any] = {}
         with ExitStack() as entered:
             for each in self._lifespans:
-                self._step_of_start = each.name
+                self._entering = each.name
                 values[each] = each.enter()
                 entered.callback(each.leave)
             entered.pop_all()
-        self._step_of_start = self._start
+        self._entering = None
         return {name: values[each] for name, each in self._given.items()}
 
     def _make(self) -> None:
@@ -237,18 +233,10 @@ class TypedOp(Op):
             raise
 
     def _make_with(self, given: dict[str, Any]) -> None:
-        if self._steps is None:
+        if self._steps is None or self._class is None:
             self._run = functools.partial(self._target, **given) if given else self._target
             return
-        self._step_of_start = f"{self._called}.__init__"
-        made = self._target(**given)
-        load = getattr(made, "load", None)
-        if load is not None:
-            self._step_of_start = f"{self._called}.load"
-            loading = load()
-            if isawaitable(loading):
-                _wait_for(loading)
-        self._step_of_start = self._start
+        made = self._class.make(**given)
         self._run = getattr(made, self._steps.name)
         self._before = getattr(made, "preprocess", None)
         self._after = getattr(made, "postprocess", None)
@@ -386,22 +374,6 @@ def _as_file(schema: Schema, value: Any, kind: str) -> tuple[str, bytes]:
 _ONLY_RUN: Final = "returns a coroutine, which only inference and predict may"
 
 
-def _wait_for(loading: Awaitable[Any]) -> None:
-    """Run an awaitable in an event loop of its own: that of the service does not run yet, or is
-    this thread's.
-    """
-
-    async def run() -> None:
-        await loading
-
-    with ThreadPoolExecutor(1, thread_name_prefix="load") as thread:
-        thread.submit(asyncio.run, run()).result()
-
-
-def _has_init(target: Any) -> bool:
-    return getattr(target, "__init__", None) is not object.__init__
-
-
 class _Steps:
     """The methods of a served class.
 
@@ -414,22 +386,13 @@ class _Steps:
 
     def __init__(self, target: type, batched: bool) -> None:
         names = ("batch_inference", "inference", "predict") if batched else ("inference", "predict")
-        name = next((name for name in names if hasattr(target, name)), None)
-        if name is None:
-            hint = "; rename __call__ to predict" if "__call__" in vars(target) else ""
-            raise HookError(
-                f"{target.__name__} has no method inference or predict: one of them is called with"
-                f" the requests{hint}"
-            )
-        for each in (name, "preprocess", "postprocess"):
+        name = method_of(target, names)
+        for each in ("preprocess", "postprocess"):
             step = getattr(target, each, None)
-            if step is not None and not callable(step):
-                raise HookError(f"{target.__name__}.{each} is a {type(step).__name__}, no method")
-            if step is not None and is_generator(step):
-                raise HookError(
-                    f"{target.__name__}.{each} is a generator: write return instead of yield"
-                )
-            if step is not None and each != name and is_coroutine(step):
+            if step is None:
+                continue
+            check_method(target, each)
+            if is_coroutine(step):
                 raise HookError(f"{target.__name__}.{each} {_ONLY_RUN}: write def {each}")
         later = [name] if hasattr(target, "preprocess") else []
         for each in [*later, "postprocess"]:
@@ -444,17 +407,7 @@ class _Steps:
         self.before = getattr(target, "preprocess", None)
         self.after = getattr(target, "postprocess", None)
         self.has_before = self.before is not None
-        self.skip = _takes_object(target, "preprocess" if self.has_before else name)
-
-
-def _takes_object(target: type, name: str) -> int:
-    """The number of parameters of a class's method that are its object: 1, or 0 if it is static,
-    a class method, or no function at all.
-    """
-    found = inspect.getattr_static(target, name)
-    if isinstance(found, (staticmethod, classmethod)):
-        return 0
-    return int(hasattr(type(found), "__get__") and not isinstance(found, functools.partial))
+        self.skip = takes_object(target, "preprocess" if self.has_before else name)
 
 
 def _signature(

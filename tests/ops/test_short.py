@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import functools
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
-from penstock import FunctionOp, Model, Op, Service, op
-from penstock.errors import ConfigError, GraphError, HookError, InputMismatch
+from penstock import Caller, FunctionOp, Model, Op, Service, op
+from penstock.errors import ConfigError, GraphError, HookError, InputMismatch, StartupError
 from penstock.ops.ends import RequestOp, ResponseOp
 from tests.kit.onnx_models import save, scale
 from tests.service.in_process import blueprint_of, pairs, service_of
@@ -177,6 +177,145 @@ async def test_arrays_of_several_requests_are_not_joined_for_a_function(executor
         asks = [service.call(x=np.ones((1, 2), dtype=np.float32)) for _ in range(8)]
         replies = await asyncio.gather(*asks)
     assert [pairs(reply) for reply in replies] == [{"rows": "1"}] * 8
+
+
+# Classes
+
+
+class Counter:
+    """Counts its calls, from where ``load`` begins."""
+
+    made: ClassVar[list[Counter]] = []
+
+    def __init__(self) -> None:
+        self.made.append(self)
+        self.closed = False
+
+    async def load(self) -> None:
+        await asyncio.sleep(0)
+        self.count = 100
+
+    def predict(self, request: Any) -> Any:
+        self.count += 1
+        return {"count": str(self.count)}
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture(autouse=True)
+def no_counters() -> None:
+    Counter.made.clear()
+
+
+async def test_a_class_is_an_op_whose_object_is_loaded_once_and_closed() -> None:
+    count = op()(Counter)
+    assert count.name == "Counter"
+    async with service_of(response_op_of(count)) as service:
+        replies = [pairs(await service.call(text="x")) for _ in range(2)]
+    assert replies == [{"count": "101"}, {"count": "102"}]
+    (made,) = Counter.made
+    assert made.closed
+
+
+async def test_each_worker_has_an_object_of_its_own() -> None:
+    async with service_of(response_op_of(op(workers=3)(Counter))):
+        assert len(Counter.made) == 3
+    assert [each.closed for each in Counter.made] == [True] * 3
+
+
+class Batches:
+    def predict(self, left: Any, right: Any) -> Any:
+        return [{"v": a["v"] + b["v"]} for a, b in zip(left, right, strict=True)]
+
+
+class BatchesAsync:
+    async def inference(self, left: Any, right: Any) -> Any:
+        return Batches().predict(left, right)
+
+
+class Static:
+    @staticmethod
+    def predict(left: Any, right: Any) -> Any:
+        return Batches().predict(left, right)
+
+
+@pytest.mark.parametrize("kind", [Batches, BatchesAsync, Static])
+async def test_a_class_may_take_batches_of_several_ops(kind: Any) -> None:
+    left = op(name="left")(lambda request: {"v": request["text"] + "1"})
+    right = op(name="right")(lambda request: {"v": request["text"] + "2"})
+    joined = op(left, right, batch=1)(kind)
+    assert pairs(await call(joined, text="x")) == {"v": "x1x2"}
+
+
+class ForCaller:
+    def predict(self, request: Any, caller: Caller | None) -> Any:
+        return {"caller": repr(caller)}
+
+
+async def test_a_class_may_ask_for_the_caller() -> None:
+    assert pairs(await call(op()(ForCaller), text="x")) == {"caller": "None"}
+
+
+class Fails(Counter):
+    def predict(self, request: Any) -> Any:
+        raise ValueError("no")
+
+
+async def test_an_error_names_class_and_method(caplog: pytest.LogCaptureFixture) -> None:
+    assert (await call(op()(Fails), text="x")).err_no == 10000
+    assert "Fails.predict raised" in caplog.text
+
+
+class FailsToLoad:
+    def load(self) -> None:
+        raise ValueError("no weights")
+
+    def predict(self, request: Any) -> Any:
+        return request
+
+
+async def test_a_failure_at_the_start_names_the_step() -> None:
+    text = r"op 'FailsToLoad': FailsToLoad\.load failed: .*no weights"
+    with pytest.raises(StartupError, match=text):
+        await call(op()(FailsToLoad))
+
+
+class Around:
+    def preprocess(self, request: Any) -> Any:
+        return request
+
+    def predict(self, request: Any) -> Any:
+        return request
+
+
+class Nothing:
+    def __call__(self, request: Any) -> Any:
+        return request
+
+
+class TakesTwo:
+    def predict(self, a: Any, b: Any) -> Any:
+        return a
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (Around, r"Around\.preprocess would not run: make an op of its own of it, or call it in"),
+        (Nothing, "Nothing has no method inference or predict: .*; rename __call__ to predict"),
+        (TakesTwo, r"op 'TakesTwo': TakesTwo\.predict gets one dict, that of the request, but do"),
+    ],
+)
+def test_a_class_that_is_no_op_is_refused_at_decoration(kind: Any, words: str) -> None:
+    with pytest.raises(HookError, match=words):
+        op()(kind)
+
+
+def test_the_start_s_report_names_the_load_of_a_class() -> None:
+    count = op()(Counter)
+    assert (count.loads, count.hook_name("init_op")) == (True, "Counter.__init__ and Counter.load")
+    assert not op(Op("a"), Op("b"))(Batches).loads
 
 
 # Models
