@@ -30,7 +30,7 @@ from penstock.errors import (
 )
 from penstock.ops import words
 from penstock.service import flags, unserved
-from penstock.service.server import DEFAULT_PORTS, Service, Several, WebService, run
+from penstock.service.server import Service, Several, WebService, run
 
 if TYPE_CHECKING:
     from penstock.api.application import Application
@@ -86,7 +86,7 @@ class App(Several):
         self.routes: list[TypedRoute] = []
         self._instruments = list(instruments)
         self._applications = list(applications)
-        self._config = {**DEFAULT_PORTS, **config}
+        self._config = config
         self._ops: list[TypedOp] = []
         self._pages: list[Page] = []
         self._lifespans: list[Lifespan] = []

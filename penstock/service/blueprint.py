@@ -407,10 +407,17 @@ def deploy(graphs: Sequence[Blueprint], make: MakeVersion | None = None) -> Depl
             first = given.setdefault(key, graph)
             here, there = getattr(graph.config, key), getattr(first.config, key)
             if here != there:
-                problems.append(
-                    f"{key}: {first.called} sets {there!r} and {graph.called} {here!r}, but they"
-                    f" share one door: set it once, or to the same value"
+                by_apps = first.app != graph.app  # not by two graphs of one app
+                one, other = (
+                    f"App({each.app!r})" if by_apps and each.app else each.called
+                    for each in (first, graph)
                 )
+                problem = (
+                    f"{key}: {one} sets {there!r} and {other} {here!r}, but they share one door:"
+                    " set it once, or to the same value"
+                )
+                if problem not in problems:  # as for each route of an app
+                    problems.append(problem)
     measured = [graph.config.dag for graph in graphs if graph.config.dag.enable_prometheus]
     ports = {dag.prometheus_port for dag in measured if dag.prometheus_port is not None}
     if len(ports) > 1:

@@ -416,12 +416,7 @@ def run(
     from penstock.service.blueprint import deploy
     from penstock.service.run import run_deployment
 
-    graphs: list[PipelineServer | WebService] = []
-    for service in services:
-        graphs += service.services if isinstance(service, Several) else [service]
-    ports = {key: port for each in graphs for key, port in each.ports.items()}
-    for each in graphs:
-        each.prepare_beside(ports)
+    graphs, ports = prepared(services)
     ops = [each.ops for each in graphs]
 
     def make(description: Description) -> Blueprint:
@@ -444,6 +439,21 @@ def run(
 
     blueprints = [each.blueprint(frozenset().union(*ops)) for each in graphs]
     run_deployment(deploy(blueprints, None if versions is None else make))
+
+
+def prepared(
+    services: Sequence[PipelineServer | WebService | Several],
+) -> tuple[list[PipelineServer | WebService], dict[str, int | None]]:
+    """The graphs of services that run together, each with a configuration; and their ports, which
+    those that set none have from the others.
+    """
+    graphs: list[PipelineServer | WebService] = []
+    for service in services:
+        graphs += service.services if isinstance(service, Several) else [service]
+    ports = {key: port for each in graphs for key, port in each.ports.items()}
+    for each in graphs:
+        each.prepare_beside(ports)
+    return graphs, ports
 
 
 class Service(WebService):

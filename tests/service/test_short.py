@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock import RequestOp
+from penstock.errors import ConfigError
+from penstock.service.blueprint import Blueprint, deploy
+from penstock.service.server import prepared
 from tests.kit.onnx_models import scale
 from tests.service.scripts import PENSTOCK, PYTHON, post
 from tests.services.process import running
@@ -126,3 +130,48 @@ def test_the_constructor_s_keys_may_have_names_with_dots() -> None:
     service = Service("net.v1", Op("net.v1"), op={"net.v1": {"concurrency": 2, "pad": pad}})
     service.prepare_beside({})
     assert service.blueprint().config.op["net.v1"].pad.inputs == {"input.1": ("n", "w")}
+
+
+@pytest.mark.parametrize(
+    ("of_app", "of_service", "ports"),
+    [
+        ({}, {"http_port": 9000}, (9000, None)),
+        ({"http_port": 9000}, {}, (9000, None)),
+        ({"rpc_port": 9001}, {"http_port": 9000}, (9000, 9001)),
+        ({}, {}, (8080, None)),
+    ],
+)
+def test_an_app_and_a_service_together_have_the_ports_that_one_of_them_sets(
+    of_app: dict[str, Any], of_service: dict[str, Any], ports: tuple[int, int | None]
+) -> None:
+    made = deploy(app_and_service(of_app, of_service))
+    assert (made.config.http_port, made.config.rpc_port) == ports
+
+
+def test_a_conflict_of_an_app_and_a_service_names_both_with_their_values() -> None:
+    with pytest.raises(ConfigError) as caught:
+        deploy(app_and_service({"http_port": 9000}, {"http_port": 9001}))
+    assert caught.value.problems == [
+        "http_port: App('texts') sets 9000 and shout 9001, but they share one door: set it once, or"
+        " to the same value"
+    ]
+
+
+def one(text: str) -> str:
+    return text
+
+
+def two(text: str) -> str:
+    return text
+
+
+def app_and_service(of_app: dict[str, Any], of_service: dict[str, Any]) -> list[Blueprint]:
+    """An app with two routes and a service, prepared as ``penstock.run`` does."""
+    from penstock import App, Service, op
+
+    app = App("texts", **of_app)
+    app.route("/one")(one)
+    app.route("/two")(two)
+    shout = op()(lambda request: request)
+    graphs, _ = prepared([app, Service("shout", shout, **of_service)])
+    return [each.blueprint() for each in graphs]
