@@ -52,7 +52,7 @@ from __future__ import annotations
 
 from http import HTTPStatus
 from operator import index
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 INT32: Final = range(-(2**31), 2**31)
 """The values of ``err_no`` in messages."""
@@ -111,10 +111,27 @@ class HookError(StartupError):
     code = "hook"
 
 
+class Raised(NamedTuple):
+    """The exception of user code behind an error, for operators; callers do not see it.
+
+    Attributes:
+        op: the op's name in the log; empty for the hooks at the ends of a graph.
+        kind: the class's name, with its module unless it is built in.
+        traceback: as Python prints it, its end if it is long.
+    """
+
+    op: str
+    kind: str
+    traceback: str
+
+
 class RequestError(PenstockError):
     """Ends one request. The caller may read ``str(error)``."""
 
     code = "request"
+
+    raised: Raised | None = None
+    """The exception of user code that caused it, if one did."""
 
     headers: tuple[tuple[bytes, bytes], ...] = ()
     """Fields of the answer: of its head over HTTP, of its trailing metadata over gRPC. Names are in

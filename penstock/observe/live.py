@@ -32,6 +32,7 @@ def summary(timeline: Timeline, now: float) -> Shown:
         "caller": timeline.caller,
         "status": timeline.status,
         "error": timeline.error,
+        "error_type": timeline.raised and timeline.raised.kind,
         "text": timeline.text,
         "ms": _ms(timeline.seconds),
         "ago": round(now - timeline.ended, 3),
@@ -46,6 +47,7 @@ def details(timeline: Timeline, now: float) -> Shown:
     for admission to the graph, ``ops`` the time in which at least one op has the request,
     ``between`` the engine's time between ops. Begins and ends count from the first byte.
     """
+    raised = timeline.raised
     began, admitted, replied = timeline.began, timeline.admitted, timeline.replied
     entered = min((step.queued for step in timeline.steps), default=admitted)
     inside = _covered(
@@ -53,6 +55,8 @@ def details(timeline: Timeline, now: float) -> Shown:
     )
     return {
         **summary(timeline, now),
+        "exception": raised
+        and {"type": raised.kind, "op": raised.op, "traceback": raised.traceback},
         "unpack": _ms(admitted - began),
         "entry": _ms(entered - admitted),
         "ops": _ms(inside),

@@ -59,8 +59,8 @@ Listener: TypeAlias = Callable[[Timeline], object]
 
 _Over: TypeAlias = list[Any]
 """The values of a Timeline, except for its engine: graph, route, data id, log id, the request's
-head, whether it is a gRPC call, the four times, status, error code, steps, unfinished samples, text
-and caller.
+head, whether it is a gRPC call, the four times, status, error code, steps, unfinished samples,
+text, caller, and the exception behind the error.
 
 Steps are nested tuples, the last step first: when its sample was queued, its attempt, the values of
 its BatchTimes, and the steps before.
@@ -143,9 +143,9 @@ class Recorder(Instrument):
         """See Instrument."""
         data_id = request.data_id
         left: Sequence[tuple[str, float, int]] = ()
-        code, text = (CANCELLED if gone else None), ""
+        code, text, raised = (CANCELLED if gone else None), "", None
         if error is not None:
-            code, text = error.code, text_of(error)[:_MOST_TEXT]
+            code, text, raised = error.code, text_of(error)[:_MOST_TEXT], error.raised
         if data_id == NO_ID:
             admitted = now
         else:
@@ -167,12 +167,13 @@ class Recorder(Instrument):
         except AttributeError:  # it did not come over a connection
             self._keep([
                 request.graph.label, "", data_id, request.log_id, None, False, admitted, admitted,
-                now, now, 0, code, request.steps, left, text, request.caller,
+                now, now, 0, code, request.steps, left, text, request.caller, raised,
             ])  # fmt: skip
             return
         over = [
             request.graph.label, call.label, data_id, request.log_id, exchange.head, call.is_grpc,
             exchange.began, admitted, now, now, 0, code, request.steps, left, text, exchange.caller,
+            raised,
         ]  # fmt: skip
         if gone or exchange.over:
             self._keep(over)
@@ -199,7 +200,7 @@ class Recorder(Instrument):
             began = exchange.began
             self._notify([
                 "", route, NO_ID, 0, head, False, began, now, now, now, status, None, None, (),
-                "", exchange.caller,
+                "", exchange.caller, None,
             ])  # fmt: skip
 
     def so_far(self, exchange: ExchangeInfo) -> Timeline | None:
@@ -312,7 +313,7 @@ class Recorder(Instrument):
     def _timeline(self, over: _Over) -> Timeline:
         (
             graph, route, data_id, log_id, head, is_grpc, began, admitted, replied, ended, status,
-            code, steps, left, text, caller,
+            code, steps, left, text, caller, raised,
         ) = over  # fmt: skip
         method = state = ""
         trace = _trace(head)
@@ -325,7 +326,7 @@ class Recorder(Instrument):
             found.append(Step(batch[0], queued, attempt, BatchTimes(*batch)))
         return Timeline(
             self._engine, graph, route, data_id, log_id, trace, began, admitted, replied,
-            ended, status, code, method, state, found[::-1], text, name_of(caller),
+            ended, status, code, method, state, found[::-1], text, name_of(caller), raised,
         )  # fmt: skip
 
 

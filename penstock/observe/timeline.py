@@ -19,6 +19,8 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass
 from typing import Any, Final, TypeAlias
 
+from penstock.errors import Raised
+
 Plain: TypeAlias = list[Any]
 
 GRPC: Final = "gRPC"
@@ -142,6 +144,7 @@ class Timeline:
         steps: in the order in which their batches returned.
         text: its error's text; empty without one.
         caller: the name of who made it; empty without an admission of callers.
+        raised: the exception of user code behind its error; None without one.
     """
 
     engine: int
@@ -161,6 +164,7 @@ class Timeline:
     steps: list[Step]
     text: str = ""
     caller: str = ""
+    raised: Raised | None = None
 
     @property
     def seconds(self) -> float:
@@ -174,9 +178,9 @@ class Timeline:
     @classmethod
     def of(cls, plain: Plain) -> Timeline:
         """The timeline from plain values."""
-        *head, steps, text, caller = plain
+        *head, steps, text, caller, raised = plain
         made = [
             Step(op, queued, attempt, None if batch is None else BatchTimes(*batch))
             for op, queued, attempt, batch in steps
         ]
-        return cls(*[*head, made, text, caller])
+        return cls(*[*head, made, text, caller, None if raised is None else Raised(*raised)])

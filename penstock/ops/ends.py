@@ -24,7 +24,7 @@ from penstock.errors import (
     text_of,
 )
 from penstock.ops.channel_data import ChannelData
-from penstock.ops.failures import HOOK_FAULTS, short_text_of
+from penstock.ops.failures import HOOK_FAULTS, raised_by, short_text_of
 from penstock.ops.hooks import bind, overrides
 from penstock.ops.op import Op
 from penstock.ops.product import CustomException, declared_error, product_error
@@ -323,7 +323,9 @@ def _end_failed(hook: str, error: BaseException, log_id: int) -> RequestError:
             return declared_error(error, error.message)
         except HOOK_FAULTS as fault:  # a user's subclass that breaks its base class
             error = fault
-    return _rpc_package_error(error)
+    failed = _rpc_package_error(error)
+    failed.raised = raised_by("", error)
+    return failed
 
 
 def _rpc_package_error(error: BaseException) -> RequestError:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import re
+import traceback
 from collections.abc import Iterable, Sequence
 from enum import Enum
 from types import CoroutineType
@@ -30,6 +31,7 @@ from penstock.errors import (
     KillsWorkers,
     NumberedError,
     OpTimeout,
+    Raised,
     RequestError,
     TooLarge,
     Undecodable,
@@ -75,8 +77,23 @@ def with_status(op: Op, error: BaseException) -> BaseException:
 
 _MOST_TEXT = 16 << 10
 """Most characters of an exception's text in an answer."""
+_MOST_TRACEBACK = 8000
+"""Most characters of a traceback that operators can read in the live page; a guess."""
 _OP = re.compile(r"""^op (['"]).*?\1: """)
 _SHOWN = 16  # most ids of a batch in one log line
+
+
+def raised_by(op: str, error: BaseException) -> Raised:
+    """What operators are shown of an exception of user code.
+
+    Args:
+        op: its name in the log.
+        error: the exception.
+    """
+    kind = type(error)
+    module = "" if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}."
+    text = "".join(traceback.format_exception(error)).rstrip()
+    return Raised(op, f"{module}{kind.__qualname__}", text[-_MOST_TRACEBACK:])
 
 
 def failed_to_predict(op: str, text: str) -> str:
@@ -167,8 +184,9 @@ def log_culprits(
         cause, error.__cause__ = error.__cause__, None  # its frames hold the batch's arrays
         if isinstance(cause, _Reason):
             _warn(op, process + str(cause).removeprefix("process"), samples, None)
-        else:
+        elif cause is not None:
             _warn(op, f"{process} raised", samples, cause)
+            error.raised = raised_by(op, cause)
 
 
 def log_fault(op: str, what: str, sample: Sample, error: RequestError) -> None:
@@ -347,9 +365,12 @@ def hook_raised_for(
     error = with_status(op, error)
     try:
         if isinstance(error, HttpError):
+            twin = error.with_text(str(error))
             if error.status >= 500:
-                _warn(label, f"{op.hook_name(hook)} raised", samples, error.__cause__ or error)
-            return [error.with_text(str(error))] * len(samples)
+                cause = error.__cause__ or error
+                _warn(label, f"{op.hook_name(hook)} raised", samples, cause)
+                twin.raised = raised_by(label, cause)
+            return [twin] * len(samples)
         if isinstance(error, RequestError):
             text = str(error)
             if not isinstance(error, _CALLERS):
@@ -368,7 +389,13 @@ def hook_raised_for(
     if isinstance(error, KeyError) and hook != "check_jumping":
         text += _keys_there(samples[0], result)
     text = text.replace("'", "")
-    return [HookFailed(_raise_message(op, hook, sample, text)) for sample in samples]
+    found: list[RequestError] = [
+        HookFailed(_raise_message(op, hook, sample, text)) for sample in samples
+    ]
+    raised = raised_by(label, error)
+    for each in found:
+        each.raised = raised
+    return found
 
 
 def _keys_there(sample: Sample, result: object) -> str:

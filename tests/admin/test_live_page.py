@@ -86,6 +86,10 @@ def test_every_engine_shows_the_requests_of_the_whole_service(engines: int, tmp_
         (failed,) = lists["failed"]
         assert (failed["error"], failed["status"]) == ("hook_failed", 200)
         assert "told to" in failed["text"]
+        exception = get(server, f"/ui/requests/{failed['id']}").json["exception"]
+        assert (failed["error_type"], exception["type"]) == ("ValueError", "ValueError")
+        assert exception["op"] == "work"
+        assert 'raise ValueError("told to")' in exception["traceback"]
         for each in lists["slowest"]:
             details = get(server, f"/ui/requests/{each['id']}").json
             assert (details["id"], details["ms"]) == (each["id"], each["ms"])

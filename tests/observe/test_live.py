@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from penstock.errors import Raised
 from penstock.observe.live import details, summary
 from penstock.observe.recorder import NO_ID
 from penstock.observe.timeline import BatchTimes, Step, Timeline
@@ -65,6 +68,18 @@ def test_the_sum_of_parts_is_the_time_of_a_request_that_timed_out() -> None:
     assert (shown["error"], shown["text"]) == ("op_timeout", "it failed")
     assert shown["steps"][1]["batch"] is None
     assert shown["steps"][1]["attempt"] == 2
+
+
+def test_a_request_whose_op_raised_has_the_exception() -> None:
+    failed = timeline(step("a", 11.0, 12.0), error="hook_failed")
+    assert summary(failed, 20.0)["error_type"] is details(failed, 20.0)["exception"] is None
+    failed.raised = Raised("a", "ValueError", "Traceback\nValueError: no")
+    back = Timeline.of(json.loads(json.dumps(failed.plain())))
+    assert back == failed
+    assert summary(back, 20.0)["error_type"] == "ValueError"
+    assert "exception" not in summary(back, 20.0)
+    shown = {"type": "ValueError", "op": "a", "traceback": "Traceback\nValueError: no"}
+    assert details(back, 20.0)["exception"] == shown
 
 
 def test_a_summary_has_the_longest_part_and_the_age() -> None:

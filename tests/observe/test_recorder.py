@@ -79,7 +79,10 @@ async def test_timelines_have_the_requests_of_a_batch_and_errors() -> None:
         assert one.steps[0].batch is not None
         assert (one.steps[0].batch.reason, one.steps[0].batch.rows) == ("full", 2)
         await asyncio.gather(service.call(x="fail"), service.call(x="fail"))
-        assert kept.latest()[-1].error == "hook_failed"
+        failed = kept.latest()[-1]
+        assert failed.error == "hook_failed"
+        assert failed.raised is not None
+        assert (failed.raised.op, failed.raised.kind) == ("first", "ValueError")
 
 
 async def test_the_timeline_of_a_timed_out_request_has_the_unfinished_step() -> None:

@@ -7,6 +7,7 @@ import pytest
 from penstock.errors import (
     DeclaredError,
     HookFailed,
+    HttpError,
     InferenceFailed,
     InputMismatch,
     ProductError,
@@ -167,6 +168,40 @@ def test_an_error_of_preprocess_with_a_cause_is_one_line_without_a_traceback(
     log_culprits("cat", [(SAMPLE, error)])
     assert caplog.messages == ["op cat: preprocess: 'x' is no array (data_ids=[3] log_id=7)"]
     assert "Traceback" not in caplog.text
+
+
+def test_errors_have_the_type_and_traceback_of_the_exception_for_operators() -> None:
+    try:
+        raise Silent
+    except Silent as fault:
+        raised_in_process = process_raised("cat", fault, 7)
+        raised_in_hook = hook_raised(Cat("cat"), "preprocess", SAMPLE, fault, label="zoo/cat")
+    log_culprits("zoo/cat", [(SAMPLE, raised_in_process)])
+    for error in (raised_in_process, raised_in_hook):
+        assert error.raised is not None
+        assert (error.raised.op, error.raised.kind) == ("zoo/cat", f"{__name__}.Silent")
+        first, *_, last = error.raised.traceback.splitlines()
+        assert first == "Traceback (most recent call last):"
+        assert "raise Silent" in error.raised.traceback
+        assert "Silent" in last
+        assert "Traceback" not in str(error)
+    endless = hook_raised(Cat("cat"), "preprocess", SAMPLE, ValueError("long" * 9000)).raised
+    assert endless is not None
+    assert (endless.kind, len(endless.traceback)) == ("ValueError", 8000)
+
+
+def test_errors_without_an_exception_of_the_op_have_no_traceback() -> None:
+    declared = CustomException(CustomExceptionCode.INPUT_PARAMS_ERROR, "say it", True)
+    errors = [
+        process_gave("cat", None),
+        process_raised("cat", InputMismatch("wrong rank"), 7),
+        process_raised("cat", declared, 7),
+        _late(),
+        hook_raised(Cat("cat"), "preprocess", SAMPLE, declared),
+        hook_raised(Cat("cat"), "preprocess", SAMPLE, HttpError(404, "no such cat")),
+    ]
+    log_culprits("cat", [(SAMPLE, error) for error in errors])
+    assert [error.raised for error in errors] == [None] * len(errors)
 
 
 def _late() -> RequestError:

@@ -18,6 +18,7 @@ from penstock.errors import (
     InternalError,
     InvalidInput,
     NumberedError,
+    Raised,
     RequestError,
 )
 from penstock.executors.transport.frames import FrameError
@@ -85,7 +86,7 @@ def outcomes_out(batch: Batch, outcomes: Sequence[Outcome]) -> Plain:
         if each.error is None:
             flat += output(each.value or {}), None, each.jump
         else:
-            flat += None, _error_out(each.error), False
+            flat += None, [*_error_out(each.error), _raised_out(each.error)], False
     return flat
 
 
@@ -137,6 +138,10 @@ def _error_out(error: RequestError) -> Plain:
     return [_code_of(error), str(error), number, by_client]
 
 
+def _raised_out(error: RequestError) -> Plain | None:
+    return None if error.raised is None else [*error.raised]
+
+
 def _outcome_in(value: Any, error: Any, jump: bool) -> Outcome:
     return Outcome(value, None, jump) if error is None else Outcome(None, _error_of(*error))
 
@@ -150,7 +155,15 @@ def _code_of(error: RequestError) -> str:
     raise InternalError(f"{type(error).__name__} is no error of a request")
 
 
-def _error_of(code: str, text: str, number: int, by_client: bool) -> RequestError:
+def _error_of(code: str, text: str, number: int, by_client: bool, raised: Any) -> RequestError:
+    error = _plain_error_of(code, text, number, by_client)
+    if raised is not None:
+        op, kind, traceback = map(str, raised)
+        error.raised = Raised(op, kind, traceback)
+    return error
+
+
+def _plain_error_of(code: str, text: str, number: int, by_client: bool) -> RequestError:
     kind = _KINDS[code]
     if issubclass(kind, NumberedError):
         return kind(number, text)

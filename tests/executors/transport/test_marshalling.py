@@ -12,6 +12,7 @@ from penstock.errors import (
     HookFailed,
     HttpError,
     ProductError,
+    Raised,
     RequestError,
 )
 from penstock.executors.transport.frames import FrameError
@@ -52,6 +53,11 @@ def test_callers_are_sent_only_if_the_op_asks() -> None:
     assert found[0].claims == ann.claims
 
 
+def with_exception(error: RequestError) -> RequestError:
+    error.raised = Raised("op", "ValueError", "Traceback\nValueError: no")
+    return error
+
+
 @pytest.mark.parametrize(
     "error",
     [
@@ -59,6 +65,7 @@ def test_callers_are_sent_only_if_the_op_asks() -> None:
         DeadlineExceeded("late", by_client=True),
         ProductError(5000, "ours"),
         HttpError(409, "taken", "no_room"),
+        with_exception(HttpError(500, "it raised")),
     ],
     ids=str,
 )
@@ -78,7 +85,8 @@ def test_outcomes_are_decoded_as_they_were_encoded(error: RequestError) -> None:
 @pytest.mark.parametrize(
     "value",
     [None, [], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0, {}, None],
-     [0.0, 0.0, 0.0, None, ["no such error", "", 0, False], False]],
+     [0.0, 0.0, 0.0, 0.0, None, ["no such error", "", 0, False, None], False],
+     [0.0, 0.0, 0.0, 0.0, None, ["hook_failed", "", 0, False, ["op"]], False]],
 )  # fmt: skip
 def test_an_invalid_value_is_refused(value: Any) -> None:
     with pytest.raises(FrameError):
