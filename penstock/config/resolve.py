@@ -120,6 +120,7 @@ def resolve_op(
     cpus: int = _THREADS,
     model_path: str | None = None,
     given_as: Given | None = None,
+    usual_workers: int = 1,
 ) -> OpOptions:
     """Merge the constructor's values and the op's entry in YAML.
 
@@ -132,6 +133,7 @@ def resolve_op(
         cpus: number of CPUs for the op's workers.
         model_path: path of the constructor's model; a flag may override it.
         given_as: how the constructor's values were written, if in the short form.
+        usual_workers: the default of ``concurrency``; external workers are as many as connect.
 
     Raises:
         ConfigError: a value of the constructor is invalid or unavailable.
@@ -147,6 +149,9 @@ def resolve_op(
     fetch_list = _fetch_list(code, entry, model_path)
     concurrency = source("concurrency").concurrency
     place = executor if entry.executor is None else kind_named(entry.executor)
+    is_set = "concurrency" in given or "concurrency" in entry.model_fields_set
+    if not is_set and not place.needs_socket:
+        concurrency = usual_workers
     thread_num = entry.local_service_conf.thread_num
     if thread_num is None:
         # More threads than CPUs gain nothing: a model of two threads on one core took a fifth more

@@ -162,6 +162,13 @@ class Op:
         """Whether the op has a model or a remote server to call."""
         return self.client is not None
 
+    @property
+    def is_one_coroutine(self) -> bool:
+        """Whether it is an ``async def`` function of one request, whose calls share the event loop.
+        Each worker of a class has an object of its own.
+        """
+        return False
+
     def word(self, key: str) -> str:
         """What messages call an option: its word if the short form gives it, else its key."""
         by_word = self.given is not None and key in self.given.parameters

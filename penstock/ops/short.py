@@ -283,6 +283,10 @@ class FunctionOp(Op):
         self._close = getattr(self._object, "close", None)
 
     @property
+    def is_one_coroutine(self) -> bool:
+        return self.one_at_a_time and self._class is None and is_coroutine(self.function)
+
+    @property
     def loads(self) -> bool:
         return self._class is not None and self._class.loads
 
@@ -405,7 +409,7 @@ def op(
         wait: milliseconds that a request waits for its batch to fill; by default 0: the requests
             that arrived while the workers were busy are the next batch.
         workers: number of threads or processes that run it; of an ``async def`` function, the most
-            calls in flight. By default 1.
+            calls in flight, by default 64 without ``batch``. Of any other one by default 1.
         executor: ``thread`` (the default), ``process``, ``inline``, or ``external`` with the path
             of a ``socket``; see [executors](../executors.md).
         timeout: seconds for one call; by default no limit.

@@ -3,7 +3,7 @@
     word       key of a configuration file, and parameter of ``Op``
     batch      batch_size
     wait       auto_batching_timeout; both in milliseconds
-    workers    concurrency
+    workers    concurrency; of an ``async def`` function without ``batch`` by default COROUTINES
     timeout    timeout; the word is in seconds, the key in milliseconds
 
 Every other option has the name of its key. The keys ``batch_size``, ``auto_batching_timeout`` and
@@ -72,6 +72,13 @@ FURTHER: Final = (
 )
 """The keys of an op in a configuration file that are no parameters of ``Op``."""
 
+COROUTINES: Final = 64
+"""The most calls in flight of an ``async def`` function that is not batched; a guess. Each takes
+some kilobytes; a server that it calls may allow fewer."""
+
+_SHORT: Final = 0.2
+"""Milliseconds up to which a wait was probably meant to be in seconds; a guess."""
+
 _LONG: Final = 100.0
 """Seconds from which a timeout was probably meant to be in milliseconds; a guess."""
 
@@ -112,6 +119,9 @@ def read(where: str, options: Mapping[str, Any]) -> Given:
             hints.append(f"{where}: {key} is called {word} here: write {word}={given[key]!r}")
         if word in given:
             given[key] = given.pop(word)
+    wait = given.get("auto_batching_timeout")
+    if isinstance(wait, float) and 0 < wait <= _SHORT:
+        hints.append(f"{where}: wait is in milliseconds: {wait:g} s would be wait={1000 * wait:g}")
     if "timeout" in given:
         seconds = given["timeout"]
         given["timeout"] = _milliseconds(where, seconds)

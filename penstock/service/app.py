@@ -48,10 +48,6 @@ if TYPE_CHECKING:
     from penstock.typed.op import TypedOp
     from penstock.typed.signature import Schema, Signature
 
-COROUTINES: Final = 64
-"""The most calls in flight of an ``async def`` function that is not batched; a guess. Each takes
-some kilobytes; a server that it calls may allow fewer."""
-
 METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
 """The methods of routes."""
 
@@ -130,7 +126,8 @@ class App(Several):
             wait: milliseconds that a request waits for its batch to fill; by default 0: the
                 requests that arrived while the workers were busy are the next batch.
             workers: number of threads or processes that run it; of an ``async def`` function, the
-                most calls in flight, by default ``COROUTINES``. Of any other one by default 1.
+                most calls in flight, by default 64 without ``batch``. Of any other one by default
+                1.
             executor: ``thread`` (the default), ``process``, or ``external`` with the path of a
                 ``socket`` for external workers; then the function only declares the types.
             timeout: seconds for one call of the function; by default no limit.
@@ -477,7 +474,6 @@ class App(Several):
                     shape,
                     name,
                     last,
-                    _usual_keys(last),
                     instruments=self._instruments if first else (),
                     applications=applications if first else (),
                     **{**self._config, **options},
@@ -567,11 +563,9 @@ class _Route(Service):
         shape: str,
         name: str,
         last: Op,
-        usual: Mapping[tuple[str, ...], object],
         **more: Any,
     ) -> None:
         super().__init__(name, last, **more)
-        self._usual = usual
         self._app = app
         self._method = method
         self._path = path
@@ -580,10 +574,6 @@ class _Route(Service):
     @property
     def _written_in(self) -> str:
         return f"App({self._app!r}), route {self._path}"
-
-    @property
-    def _own_keys(self) -> Mapping[tuple[str, ...], object]:
-        return {**super()._own_keys, **self._usual}
 
     def blueprint(self, other_ops: Container[str] = ()) -> Blueprint:
         """See PipelineServer."""
@@ -620,16 +610,6 @@ def _ops_until(last: Op) -> set[Op]:
             found.add(op)
             open_ += op.get_input_ops()
     return found
-
-
-def _usual_keys(op: Op) -> dict[tuple[str, ...], object]:
-    """The configuration keys of an op that have another default than in a file."""
-    from penstock.typed.op import TypedOp
-
-    if not isinstance(op, TypedOp) or not op.waits or op.signature.batched:
-        return {}
-    external = op.given is not None and op.given.keys.get("executor") == "external"
-    return {} if external else {("op", op.name, "concurrency"): COROUTINES}
 
 
 def _shape(request: Schema | Signature | None, response: Schema | None) -> str:

@@ -30,6 +30,7 @@ from penstock.ops.ends import RequestOp, ResponseOp, problem_of_messages
 from penstock.ops.hooks import asks_caller, bind, is_coroutine, overrides
 from penstock.ops.op import Op
 from penstock.ops.short import Model
+from penstock.ops.words import COROUTINES
 from penstock.runtimes.cpus import usable_cpus
 from penstock.service.affinity import available, cpu_problems
 from penstock.service.config_warnings import HOOKS, config_warnings, unknown_ops_of_flags
@@ -444,7 +445,8 @@ def _resolved(op: Op, config: ServiceConfig, usual: ExecutorKind, cpus: int) -> 
     arguments = {key: getattr(op, key) for key in CONSTRUCTOR}
     path = None if op.model_path is None else str(op.model_path)
     entry = config.op.get(op.name)
-    resolved = resolve_op(op.name, arguments, entry, usual, cpus, path, op.given)
+    workers = COROUTINES if op.is_one_coroutine else 1
+    resolved = resolve_op(op.name, arguments, entry, usual, cpus, path, op.given, workers)
     resolved = replace(resolved, process=op.hook_name("process"))
     if resolved.remote is not None:
         if overrides(op, "process", Op):

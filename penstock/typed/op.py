@@ -166,11 +166,8 @@ class TypedOp(Op):
         return self._function if hook == "process" else super().hook_function(hook)
 
     @property
-    def waits(self) -> bool:
-        """Whether it is an ``async def`` function, whose calls share the event loop. Each worker of
-        a class has an object of its own.
-        """
-        return self._steps is None and is_coroutine(self._function)
+    def is_one_coroutine(self) -> bool:
+        return self.one_at_a_time and self._class is None and is_coroutine(self._function)
 
     @property
     def loads(self) -> bool:

@@ -79,6 +79,47 @@ def test_an_old_word_is_accepted_with_a_hint(form: Any, key: str) -> None:
     assert made.options[0].concurrency == options.get("concurrency", 1)
 
 
+@pytest.mark.parametrize(
+    ("options", "file", "workers"),
+    [
+        ({}, {}, 64),
+        ({"workers": 3}, {}, 3),
+        ({}, {"concurrency": 5}, 5),
+        ({"batch": 8}, {}, 1),
+        ({"executor": "external", "socket": "s"}, {}, 1),
+        ({}, {"executor": "external", "socket": "s"}, 1),
+    ],
+)
+def test_an_async_function_of_one_request_has_many_calls_in_flight_by_default(
+    options: dict[str, Any], file: dict[str, Any], workers: int
+) -> None:
+    async def waits(request: Any) -> Any:
+        return request
+
+    made = op(name="x", **options)(waits)
+    made.set_input_ops([root()])
+    drawn = blueprint_of(made, {"op": {"x": file}})
+    assert drawn.options[0].concurrency == workers
+    assert drawn.warnings == ()
+
+
+def test_a_class_with_an_async_method_has_one_worker_by_default() -> None:
+    class Waits:
+        async def predict(self, request: Any) -> Any:
+            return request
+
+    made = op()(Waits)
+    made.set_input_ops([root()])
+    assert blueprint_of(made).options[0].concurrency == 1
+
+
+@FORMS
+def test_a_wait_that_was_meant_in_seconds_has_a_hint(form: Any) -> None:
+    (hint,) = form(batch=2, wait=0.05).warnings
+    assert hint.endswith("wait is in milliseconds: 0.05 s would be wait=50")
+    assert form(batch=2, wait=0.5).warnings == ()
+
+
 def test_a_word_beside_its_old_one_is_refused() -> None:
     with pytest.raises(ConfigError, match="op 'm': workers and concurrency are one option: leave"):
         Model("m.onnx", workers=2, concurrency=2)
