@@ -26,7 +26,7 @@ from tests.services.process import ROOT, ServiceProcess, direct, free_port, runn
 
 pytestmark = pytest.mark.timeout(240)
 
-WIDE, NARROW = (1280, 900), (390, 844)
+WIDE, NARROW = (1280, 900), (360, 740)
 SHOTS = os.environ.get("PENSTOCK_SHOTS")
 """A folder for screenshots of the tests; none are made without it."""
 
@@ -164,6 +164,18 @@ def open_page(page: Page, server: ServiceProcess, ops: int) -> None:
     page.until(f"document.querySelectorAll('.node').length === {ops}")
 
 
+CUT = """
+(() => {
+  const width = document.documentElement.clientWidth;
+  const scrolled = '.canvas, .scroll, pre, .quiet, .skip';
+  return [...document.querySelectorAll('body *')].filter((each) => !each.closest(scrolled))
+    .filter((each) => { const { left, right } = each.getBoundingClientRect(); return left < -1 || right > width + 1; })
+    .map((each) => each.outerHTML.slice(0, 80));
+})()
+"""  # noqa: E501
+"""Elements that are not within the page's width, or in a part that is scrolled."""
+
+
 def check_layouts(page: Page, name: str) -> None:
     """Both themes, wide and narrow: nothing is wider than the page, and all controls have names."""
     for width in (WIDE, NARROW):
@@ -172,6 +184,7 @@ def check_layouts(page: Page, name: str) -> None:
         for kind in ("light", "dark"):
             theme(page, kind)
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+            assert page.evaluate(CUT) == []
             background_color = page.evaluate("getComputedStyle(document.body).backgroundColor")
             assert (sum(map(int, background_color[4:-1].split(","))) < 384) == (kind == "dark"), (
                 background_color
@@ -221,6 +234,30 @@ SUMS = """
 """
 
 
+def check_panel_fits(page: Page) -> None:
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert page.evaluate("byId('panel').scrollWidth <= byId('panel').clientWidth")
+    assert page.evaluate(CUT) == []
+
+
+def check_history(page: Page, server: ServiceProcess, ops: int, name: str) -> None:
+    """A page that is opened now shows the past, of the service and of an op."""
+    page.until("newest(stored?.service, 'p99') > 0")
+    page.open("about:blank")
+    page.until("location.href === 'about:blank'")
+    open_page(page, server, ops)
+    page.until("document.querySelectorAll('#trends .line:not([d=\"\"])').length >= 4")
+    size(page, NARROW)
+    page.evaluate("openOp(drawn.nodes.keys().next().value)")
+    page.until("document.querySelectorAll('#panel .chart').length === 6")
+    page.until("parseFloat(document.querySelector('#panel .chart b').textContent) > 0")
+    check_panel_fits(page)
+    shot(page, f"{name}-op-narrow")
+    size(page, WIDE)
+    press(page, "Escape")
+    page.until("!byId('panel').open")
+
+
 def check_slowest(page: Page, name: str, ops: int) -> None:
     """The slowest request's timeline has a line for each op, and its parts add up."""
     slowest = "document.querySelector('#requests tbody [data-request]')"
@@ -241,8 +278,7 @@ def check_slowest(page: Page, name: str, ops: int) -> None:
     assert page.evaluate("document.querySelectorAll('#panel .scroll tbody tr').length") == ops
     shot(page, f"{name}-timeline")
     size(page, NARROW)
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert page.evaluate("byId('panel').scrollWidth <= byId('panel').clientWidth")
+    check_panel_fits(page)
     shot(page, f"{name}-timeline-narrow")
     size(page, WIDE)
     press(page, "Escape")
@@ -288,6 +324,7 @@ def test_the_live_page_of_an_ensemble_under_load_and_a_request_from_it(
             open_page(page, server, 3)
             check_updates(page)
             check_layouts(page, "ensemble")
+            check_history(page, server, 3, "ensemble")
             check_slowest(page, "ensemble", 3)
         page.until("byId('route').value !== ''")
         page.evaluate("byId('route').value = '/imdb/prediction'")

@@ -22,8 +22,10 @@ from tests.services.process import ROOT
 FOLDER = ROOT / "penstock/api/ui"
 HTML = (FOLDER / "page.html").read_text()
 SCRIPTS = re.findall('<script src="(.+).js"></script>', HTML)
-ELEMENTS = ("words", "names", "answers", "elements", "charts")
+ELEMENTS = ("words", "names", "answers", "history", "elements", "charts")
 """What most parts use."""
+OF_OPS = ("service", "links", "panel", "access", "trends", "op")
+"""What those use that show ops."""
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +84,12 @@ def status(*graphs: dict[str, Any], answered: int = 0, **changes: Any) -> dict[s
 
 def remember(page: Page, at: float, state: dict[str, Any]) -> None:
     page.evaluate(f"remember({json.dumps({'at': at, 'status': state})})")
+
+
+def answer(value: Any) -> str:
+    """An answer of the service with this value, or with one that another expression gives."""
+    text = value if isinstance(value, str) else json.dumps(value)
+    return f"{{ ok: true, json: async () => ({text}) }}"
 
 
 def values(page: Page, *expressions: str) -> list[Any]:
@@ -157,10 +165,7 @@ def test_figures_are_differences_over_the_interval(page: Page) -> None:
     assert values(page, "at.rate", "at.batchRate", "at.size", "at.busy") == [4, 1, 4, 2]
     assert values(page, "at.wait", "at.transfer", "at.process") == [10, 5, 200]
     assert values(page, "at.state", f"figures({LAST!r}, interval()).state") == ["queue", "errors"]
-    assert values(page, "series((each) => each.status.requests.answered)", "means()") == [
-        [4],
-        [pytest.approx(0.01)],
-    ]
+    assert values(page, "series((each) => each.status.requests.answered)") == [[4]]
 
 
 def test_the_interval_is_a_window_of_seconds_and_old_answers_are_dropped(page: Page) -> None:
@@ -172,20 +177,40 @@ def test_the_interval_is_a_window_of_seconds_and_old_answers_are_dropped(page: P
     assert values(page, "past.length", "interval().seconds") == [1, 0]
 
 
-def test_the_quantile_is_of_the_answers_in_the_interval(page: Page) -> None:
-    load(page, "names", "answers")
-    before = {"classes": {"<= 0.1": 1000}}
-    after = {"classes": {"> 10": 5, "<= 0.1": 1094, "<= 10": 1, "<= 1": 0}}
-    page.evaluate(f"var [a, b] = {json.dumps([{'seconds': after}, {'seconds': before}])}")
-    page.evaluate(
-        "var of = (part) => { const q = quantile(a, b, part); return [q.above, q.bound]; }"
-    )
-    assert values(page, "of(0.94)", "of(0.95)", "of(1)", "quantile(b, b, 0.5)") == [
-        [False, 0.1],
-        [False, 10],
-        [True, 10],
-        None,
+def points(first: int, *rates: float | None, now: float = 0.0, **ops: Any) -> dict[str, Any]:
+    """Points of a service's history, with these rates."""
+    idle = dict.fromkeys(("failed", "refused", "p50", "p99", "inside"), [None] * len(rates))
+    series = {"rate": [*rates], **idle}
+    return {
+        "every": 5, "now": now or 5 * (first + len(rates)) + 1, "first": first, "service": series,
+        "graphs": [{"name": "shop", "version": "1", **series}],
+        "ops": [{"name": name, **each} for name, each in ops.items()],
+    }  # fmt: skip
+
+
+def test_answers_with_points_are_joined_by_their_numbers(page: Page) -> None:
+    load(page, "history")
+
+    def add(answer: dict[str, Any]) -> list[Any]:
+        page.evaluate(f"stored = joined(stored, {json.dumps(answer)})")
+        return values(page, "stored.first", "stored.end", "stored.service.rate")
+
+    assert add(points(0)) == [0, 0, []]
+    assert values(page, "newest(stored.service, 'rate')", "newest(undefined, 'rate')") == [None] * 2
+    assert add(points(10, 1, 2, 3)) == [10, 13, [1, 2, 3]]
+    assert add(points(12, 4, None, 6)) == [10, 15, [1, 2, 4, None, 6]]  # a late engine has added
+    assert add(points(13, now=80.0)) == [10, 15, [1, 2, 4, None, 6]]  # nothing is new
+    assert add(points(17, 8, work={"batch": [2]})) == [10, 18, [1, 2, 4, None, 6, None, None, 8]]
+    assert values(page, "stored.ops.get('work').batch", "newest(stored.service, 'rate')") == [
+        [*[None] * 7, 2],
+        8,
     ]
+    assert values(page, "stored.graphs.get('shop\\n1').rate.length") == [8]
+    first, end, rates = add(points(185, 9))  # 180 points are 15 minutes
+    assert (first, end, len(rates), rates[-1]) == (10, 186, 176, 9)
+    first, end, rates = add(points(195, 9))
+    assert (first, end, len(rates), rates[:3]) == (16, 196, 180, [None, 8, None])
+    assert add(points(2, 7)) == [2, 3, [7]]  # the machine has started again
 
 
 def test_layers_follow_the_inputs_and_edges_do_not_cross(page: Page) -> None:
@@ -295,6 +320,49 @@ def test_the_newest_value_of_a_line_is_at_the_right(page: Page) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("[0, 0.03, 1, 1.2, 4, 6, 5000, 0.2].map(roundUp)", [1, 0.05, 1, 2, 5, 10, 5000, 0.2]),
+        ("path([0, 5, 10], 5, 100, 10)", "M2 100.00L3 50.00L4 0.00"),
+        ("path([0, null, 10, 10], 4, 100, 10)", "M0 100.00h.01M2 0.00L3 0.00"),
+        ("path([null], 4, 100, 10)", ""),
+    ],
+)
+def test_lines_have_gaps_where_nothing_is_known(page: Page, expression: str, expected: Any) -> None:
+    load(page, "words", "history", "elements", "charts")
+    assert values(page, expression) == [expected]
+
+
+def test_charts_show_the_newest_values_or_those_under_the_cursor(page: Page) -> None:
+    load(page, "words", "history", "elements", "charts")
+    page.evaluate(
+        "var drawn = charts(["
+        "{title: 'Rate', text: rate, lines: [['rate', 'answered', 'main'], ['failed', '<b>', '']]},"
+        "{title: 'Time', lines: [['p50', 'p50', 'main']], text: time}]);"
+        "byId('trends').replaceChildren(drawn.element), 0"
+    )
+    page.evaluate("drawn.show({rate: [3, 7, 4], failed: [0, 1, 0], p50: [null, 12, null]}, 5)")
+    assert texts(page, ".chart .legend") == ["answered 4.0<b> 0", "p50 –"]
+    assert texts(page, ".chart .top") == ["10", "20.0 ms"]
+    labels = "[...document.querySelectorAll('.plot svg')].map((x) => x.getAttribute('aria-label'))"
+    assert page.evaluate(labels) == [
+        "Rate, last 15 minutes: at most 7.0",
+        "Time, last 15 minutes: at most 12.0 ms",
+    ]
+    page.evaluate(
+        "var box = document.querySelector('.plot').getBoundingClientRect();"
+        "var point = (type, x) => document.querySelector('.plot svg').dispatchEvent("
+        "new PointerEvent(type, { bubbles: true, clientX: x }));"
+        "point('pointermove', box.right - box.width / 179)"
+    )
+    assert texts(page, ".chart .legend") == ["answered 7.0<b> 1.0", "p50 12.0 ms"]
+    assert texts(page, ".chart .times") == ["15 min ago5 s ago"] * 2
+    page.evaluate("drawn.element.dispatchEvent(new PointerEvent('pointerleave'))")
+    assert texts(page, ".chart .legend") == ["answered 4.0<b> 0", "p50 –"]
+    assert texts(page, ".chart .times") == ["15 min agonow"] * 2
+
+
 def test_a_histogram_is_a_list_and_a_stack_has_shares(page: Page) -> None:
     load(page, "words", "elements", "charts")
     page.evaluate("byId('panel-body').append(columns({'<= 1': 5, '> 1': 10}))")
@@ -317,9 +385,10 @@ def test_the_tiles_show_the_service_as_a_whole(page: Page) -> None:
     ]
     state = status(
         answered=20, ready=False, why="no worker", engines=2, answers={"ok": 15, "busy": 5},
-        refusals={"full": 7}, seconds={"sum": 0.25, "classes": {"<= 0.1": 20}},
+        refusals={"full": 7},
     )  # fmt: skip
     remember(page, 10, state)
+    page.evaluate("stored = { service: { p50: [null, 12.5], p99: [null, 48] } }")
     page.evaluate("showWhole()")
     assert texts(page, ".tile dd:not(.more)") == [
         "2.0 per second",
@@ -327,7 +396,7 @@ def test_the_tiles_show_the_service_as_a_whole(page: Page) -> None:
         "1 request",
         "1.2 per second",
     ]
-    more = ["20 answered since the start", "95 % ≤ 100 ms", "0 of them wait for admission"]
+    more = ["20 answered since the start", "99 % within 48.0 ms", "0 of them wait for admission"]
     assert texts(page, ".tile dd.more") == [*more, "full 7, busy 5"]
     assert values(page, "byId('health').textContent", "byId('spoken').textContent") == [
         "▲ not ready: no worker, 2 engines",
@@ -335,11 +404,73 @@ def test_the_tiles_show_the_service_as_a_whole(page: Page) -> None:
     ]
 
 
+def test_the_trends_are_those_of_the_service_or_of_a_graph(page: Page) -> None:
+    load(page, *ELEMENTS, "service", "access", "trends")
+    remember(page, 0, status(CHAIN))
+    page.evaluate("showTrends()")  # before the first points
+    page.evaluate(f"stored = joined(null, {json.dumps(points(1, 8))}), showTrends()")
+    assert page.evaluate("byId('of').hidden")
+    assert texts(page, "#trends .legend")[0] == "answered 8.0failed –refused –"
+    two = points(1, 8)
+    two["graphs"].append({**two["graphs"][0], "version": "2", "rate": [3]})
+    page.evaluate(f"stored = joined(null, {json.dumps(two)})")
+    remember(page, 1, status(CHAIN, {**CHAIN, "version": "2"}))
+    page.evaluate("showTrends()")
+    assert texts(page, "#of option") == ["All graphs", "shop", "shop version 2"]
+    page.evaluate("byId('of').value = 'shop\\n2', byId('of').dispatchEvent(new Event('change'))")
+    assert texts(page, "#trends .legend")[0] == "answered 3.0failed –refused –"
+    remember(page, 2, status(CHAIN))
+    page.evaluate("showTrends()")
+    assert texts(page, "#trends .legend")[0] == "answered 8.0failed –refused –"
+
+
+def test_callers_are_shown_with_why_they_were_refused(page: Page) -> None:
+    load(page, *ELEMENTS, "callers")
+    remember(page, 0, status(callers=[]))
+    page.evaluate("showCallers()")
+    assert page.evaluate("byId('calling').hidden")
+    ann = {"name": "<i>ann</i>", "requests": 120, "failed": 2, "refused": {"a": 1, "b": 3}}
+    other = {"requests": 7, "failed": 0, "refused": {}}
+    callers = [ann, {"name": "", **other}, {"name": "*", **other}]
+    remember(page, 10, status(callers=callers))
+    remember(page, 15, status(callers=[{**ann, "requests": 140}, *callers[1:]]))
+    page.evaluate("showCallers()")
+    assert texts(page, "#callers tbody tr") == [
+        "<i>ann</i>4.01402b 3, a 1",
+        "without a name070–",
+        "all others070–",
+    ]
+    assert not page.evaluate("byId('calling').hidden")
+
+
+def test_versions_are_shown_if_there_are_others_than_the_first(page: Page) -> None:
+    load(page, *ELEMENTS, "versions")
+    remember(page, 0, status(CHAIN, graph(None, op("x"))))
+    page.evaluate("showVersions()")
+    assert page.evaluate("byId('versioned').hidden")
+    ended = {"answers": {"ok": 10}}
+    old = {**CHAIN, "state": "draining", "inside": 3, "default": False}
+    new = {**CHAIN, "version": "2", "default": True}
+    remember(page, 0, status(old, {**new, "state": "aside"}))
+    remember(page, 5, status(old, {**new, "requests": ended}))
+    page.evaluate("showVersions()")
+    assert texts(page, "#versions tbody tr") == [
+        "shop1finishing its requests03",
+        "shop2serving, default2.00",
+    ]
+
+
 # Ops.
 
 
 def test_the_panel_shows_an_op_and_is_closed(page: Page) -> None:
-    load(page, *ELEMENTS, "links", "panel", "op")
+    load(page, *ELEMENTS, *OF_OPS)
+    of_op = {"rate": 4, "errors": 0, "timeouts": 0, "p50": 100, "p99": 300}
+    of_op |= {"wait_p50": 1, "wait_p99": 9, "waiting": 3, "busy": 1, "batch": 4}
+    of_op = {name: [value] for name, value in of_op.items()}
+    page.evaluate("var asked = []")
+    found = json.dumps(points(9, 4, **{"shop/first": of_op}))
+    page.evaluate(f"ask = async (path) => {{ asked.push(path); return {answer(found)}; }}")
     busy_chain(page)
     page.evaluate(f"openOp({FIRST!r})")
     assert values(page, "byId('panel').open", "byId('panel-title').textContent") == [
@@ -363,12 +494,22 @@ def test_the_panel_shows_an_op_and_is_closed(page: Page) -> None:
         "size110 %",
     ]
     assert page.evaluate("document.querySelector('.stack').nextElementSibling.tagName") == "TABLE"
+    page.until("asked.length === 1")
+    assert page.evaluate("asked[0]") == "ui/history?op=shop%2Ffirst"
+    page.until("document.querySelector('#panel .chart') !== null")
+    legends = ["ended 4.0errors 0timeouts 0", "p50 100 msp99 300 ms", "p50 1.00 msp99 9.00 ms"]
+    assert texts(page, "#panel .chart .legend")[:3] == legends
+    page.evaluate("refreshHistory('shop/first')")
+    page.until("asked.length === 2")
+    assert page.evaluate("asked[1]") == "ui/history?op=shop%2Ffirst&after=7"
     page.evaluate("byId('close').click()")
     page.until("opened === null && !byId('panel').open")
 
 
 def open_picture(page: Page) -> None:
-    load(page, *ELEMENTS, "layers", "links", "panel", "op", "picture")
+    load(
+        page, *ELEMENTS, "layers", "service", "links", "panel", "access", "trends", "op", "picture"
+    )
     busy_chain(page)
     page.evaluate("showPicture()")
 
@@ -426,7 +567,9 @@ def test_no_edge_is_hidden_behind_an_op(page: Page, ops: int, width: int) -> Non
         "Emulation.setDeviceMetricsOverride",
         width=width, height=900, deviceScaleFactor=1, mobile=False,
     )  # fmt: skip
-    load(page, *ELEMENTS, "layers", "links", "panel", "op", "picture")
+    load(
+        page, *ELEMENTS, "layers", "service", "links", "panel", "access", "trends", "op", "picture"
+    )
     remember(page, 0, status(graph("g", *made, op("last", *leaves))))
     page.evaluate("showPicture(), zoom = 1, scale()")
     edges = sum(len(each["inputs"]) + each["reads_request"] for each in made) + len(leaves) + 1
@@ -467,7 +610,7 @@ def test_the_picture_is_drawn_again_only_for_another_form(page: Page) -> None:
 
 
 def test_the_table_is_sorted_by_a_column_and_filtered(page: Page) -> None:
-    load(page, *ELEMENTS, "links", "panel", "op", "table")
+    load(page, *ELEMENTS, *OF_OPS, "table")
     busy_chain(page)
     page.evaluate("showTable()")
     assert texts(page, "#table tbody tr") == [
@@ -484,7 +627,20 @@ def test_the_table_is_sorted_by_a_column_and_filtered(page: Page) -> None:
 
 
 def test_the_ops_are_shown_as_a_picture_or_a_table(page: Page) -> None:
-    load(page, *ELEMENTS, "layers", "links", "panel", "op", "picture", "table", "graphs")
+    load(
+        page,
+        *ELEMENTS,
+        "layers",
+        "service",
+        "links",
+        "panel",
+        "access",
+        "trends",
+        "op",
+        "picture",
+        "table",
+        "graphs",
+    )
     page.evaluate("byId('as-table').click()")  # before the first answer
     busy_chain(page)
     page.evaluate("showOps()")
@@ -558,7 +714,7 @@ def test_requests_are_listed_with_a_button_for_more(page: Page) -> None:
     found = {"slowest": [slow], "failed": [], "latest": [refused, *[timeline()] * 11]}
     page.evaluate(f"lists = {json.dumps(found)}, showRequests()")
     assert texts(page, "#requests tbody tr") == [
-        "1200 ms✓ 200first: queue, 30.0 msPOST /shop (shop)3 s ago"
+        "1200 ms✓\u00a0200first: queue, 30.0 msPOST /shop (shop)3 s ago"
     ]
     page.evaluate("document.querySelector('[data-list=failed]').click()")
     assert texts(page, "#requests") == ["No request has failed."]
@@ -588,12 +744,6 @@ def test_what_the_panel_shows_is_named_by_the_address(page: Page) -> None:
     for other in ("#", "#op=", "#op=%E0", "#other=1", "#op"):
         page.evaluate(f"history.replaceState(null, '', {other!r})")
         assert values(page, "namedByAddress()") == [[]]
-
-
-def answer(value: Any) -> str:
-    """An answer of the service with this value, or with one that another expression gives."""
-    text = value if isinstance(value, str) else json.dumps(value)
-    return f"{{ ok: true, json: async () => ({text}) }}"
 
 
 def test_the_list_of_requests_does_not_move_while_one_of_them_is_pointed_at(page: Page) -> None:
@@ -640,11 +790,14 @@ def test_the_answer_for_a_request_does_not_replace_what_was_opened_after_it(page
 # With a service.
 
 
+UNKNOWN = (404, {"message": "unknown"})
+
+
 class Service:
     """Answers the page's queries with written answers.
 
     Attributes:
-        answers: status and value by method and path.
+        answers: status and value by method and path, without a query.
         asked: method, path, authorization and body of each query that was answered from them.
     """
 
@@ -677,7 +830,7 @@ def serving() -> Iterator[Service]:
             key = f"{self.command} {self.path}"
             sent = self.rfile.read(int(self.headers.get("content-length", 0)))
             service.asked.append((key, self.headers.get("authorization"), sent))
-            code, value = service.answers.get(key, (404, {"message": "unknown"}))
+            code, value = service.answers.get(key.partition("?")[0], UNKNOWN)
             self.send_response(code)
             self.send_header("content-type", "application/json")
             self.end_headers()
@@ -702,6 +855,7 @@ def service(page: Page) -> Iterator[Service]:
     with serving() as found:
         state = {"at": 1.0, "status": status(CHAIN)}
         found.answers["GET /ui/state"] = 200, state
+        found.answers["GET /ui/history"] = 200, points(100, 3, 5)
         found.answers["GET /ui/requests"] = 200, {"slowest": [], "failed": [], "latest": []}
         yield found
         page.open("about:blank")
@@ -827,6 +981,18 @@ def test_a_request_is_sent_and_its_answer_shown(page: Page, service: Service) ->
     assert texts(page, "#answer .result") == ["not JSON\n(this is no JSON)"]
 
 
+def test_a_page_that_is_opened_now_shows_the_past(page: Page, service: Service) -> None:
+    page.open(f"{service.url}/ui")
+    page.until("document.querySelector('#trends .legend')?.textContent.startsWith('answered 5.0')")
+    asked = [key for key, *_ in service.asked if "history" in key]
+    assert asked == ["GET /ui/history?"]
+    page.evaluate("historyAt = -HISTORY_EVERY")
+    service.answers["GET /ui/history"] = 200, points(101, 6, 7)
+    page.until("document.querySelector('#trends .legend').textContent.startsWith('answered 7.0')")
+    assert [key for key, *_ in service.asked if "history" in key][1] == "GET /ui/history?after=99"
+    assert values(page, "stored.service.rate") == [[3, 6, 7]]
+
+
 def test_the_page_follows_the_service_and_pauses(page: Page, service: Service) -> None:
     page.open(f"{service.url}/ui")
     page.until("document.getElementById('health')?.textContent === '● ready'")
@@ -842,6 +1008,6 @@ def test_the_page_follows_the_service_and_pauses(page: Page, service: Service) -
         "true",
     ]
     page.until("!running")
-    service.answers["GET /ui/state"] = 200, {"at": 3.0, "status": status(seconds=None)}
+    service.answers["GET /ui/state"] = 200, {"at": 3.0, "status": status(answered=9, answers=None)}
     page.evaluate("byId('pause').click()")
     page.until("byId('health').textContent.startsWith('✕ not shown: ')")

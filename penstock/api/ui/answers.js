@@ -56,35 +56,13 @@ function figures(key, { now, from, seconds }) {
   return found;
 }
 
-/** What `read` gives for each two successive answers: the later one, the earlier one, and the seconds between. */
-function intervals(read) {
-  return past.slice(1).map((now, i) => read(now, past[i], now.at - past[i].at));
-}
-
 /** How much a counter grew each second, in each interval between two answers. */
 function series(read) {
-  return intervals((now, from, seconds) => (seconds > 0 ? Math.max(0, (read(now) - read(from)) / seconds) : 0));
+  return past.slice(1).map((now, i) => {
+    const seconds = now.at - past[i].at;
+    return seconds > 0 ? Math.max(0, (read(now) - read(past[i])) / seconds) : 0;
+  });
 }
 
 const answered = (status) => status.requests.answered;
 const failures = (status) => total(status.answers) - (status.answers.ok || 0) + total(status.refusals);
-
-/** The mean time of each interval between two answers. */
-function means() {
-  return intervals(({ status }, { status: from }) => {
-    const ended = answered(status) - answered(from);
-    return ended > 0 ? Math.max(0, (status.seconds.sum - from.seconds.sum) / ended) : 0;
-  });
-}
-
-/** The class of the histogram in which the answers of an interval reach this part, or null. */
-function quantile(now, from, part) {
-  const bound = (name) => parseFloat(name.replace(/^[<>=]+ ?/, ''));
-  const classes = Object.entries(now.seconds.classes)
-    .map(([name, number]) => ({ above: name[0] === '>', bound: bound(name), number: number - (from.seconds.classes[name] || 0) }))
-    .filter((each) => each.number > 0)
-    .sort((a, b) => a.bound - b.bound || a.above - b.above);
-  const wanted = part * classes.reduce((sum, each) => sum + each.number, 0);
-  let seen = 0;
-  return classes.find((each) => { seen += each.number; return seen >= wanted; }) || null;
-}

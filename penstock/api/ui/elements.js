@@ -56,6 +56,12 @@ function tableRow(head, ...cells) {
   return make('tr', {}, make('th', { scope: 'row' }, head), ...cells);
 }
 
+/** A table of such rows with a caption and heads: a title each, and whether its column has numbers. */
+function headedTable(caption, heads, rows) {
+  const made = heads.map(([title, isNumber]) => make('th', { scope: 'col', class: isNumber ? 'num' : '' }, title));
+  return make('table', {}, make('caption', {}, caption), make('thead', {}, make('tr', {}, ...made)), make('tbody', {}, ...rows));
+}
+
 /** A table of such rows under a heading; the caption is for screen readers only. */
 function tableSection(title, caption, rows, given) {
   return make('section', {}, make('h3', {}, title),

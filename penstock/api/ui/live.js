@@ -4,11 +4,13 @@
 const EVERY = 1000;           // milliseconds between two queries
 const LARGE = 100;            // ops from which on the interval is doubled
 const LISTS_EVERY = 3000;
+const HISTORY_EVERY = 5000;
 
 let paused = false;
 let running = false;
 let ready = false;            // the first answer was shown
 let listsAt = 0;
+let historyAt = 0;
 
 /** One query; returns whether to continue. */
 async function look() {
@@ -29,6 +31,9 @@ async function look() {
   admit();
   showWhole();
   showOps();
+  showTrends();
+  showCallers();
+  showVersions();
   if (opened !== null) showOp();
   if (!ready) {
     ready = true;
@@ -62,6 +67,10 @@ async function tick() {
     if (goOn && begun - listsAt >= LISTS_EVERY && !document.body.classList.contains('gone')) {
       listsAt = begun;
       await refreshLists();
+    }
+    if (goOn && begun - historyAt >= HISTORY_EVERY && !document.body.classList.contains('gone')) {
+      historyAt = begun;
+      await refreshHistory(opened === null ? null : opened.split('\n')[2]);
     }
     const every = drawn?.nodes.size > LARGE ? 2 * EVERY : EVERY;
     const rest = every - (performance.now() - begun);

@@ -1,15 +1,31 @@
 'use strict';
 // One op in the panel.
 
+const OF_OP = [
+  {
+    title: 'Requests per second', text: rate,
+    lines: [['rate', 'ended', 'main'], ['errors', 'errors', 'bad'], ['timeouts', 'timeouts', 'warn']],
+  },
+  { title: 'Time of a batch', text: time, lines: [['p50', 'p50', 'main'], ['p99', 'p99', 'more']] },
+  { title: 'Wait in the queue', text: time, lines: [['wait_p50', 'p50', 'main'], ['wait_p99', 'p99', 'more']] },
+  { title: 'Requests in the queue', text: count, lines: [['waiting', 'waiting', 'main']] },
+  { title: 'Workers’ time in batches', text: (part) => share(part, 1), lines: [['busy', 'busy', 'main']] },
+  { title: 'Requests in a batch', text: (size) => digits(size, 1), lines: [['batch', 'mean', 'main']] },
+];
+
+let ofOp = null;              // the charts of the op in the panel
+
 function openOp(key) {
   const [graph, version, name] = key.split('\n');
   nameInAddress('op', graph, version, name);
   opened = key;
+  ofOp = charts(OF_OP);
   say(byId('panel-title'), `Op ${name}`);
   const missing = `There is no op ${name} in version ${version} of ${called({ name: graph })}.`;
   byId('panel-body').replaceChildren(make('p', { class: 'note' }, missing));
   showOp();
   openPanel();
+  refreshHistory(name).then(() => { if (opened === key) showOp(); });
 }
 
 /** Show the op in the panel again; its last figures stay after the end of its version. */
@@ -27,10 +43,13 @@ function showOp() {
   const times = tableSection(`Means of the last ${WINDOW} seconds`, 'Mean time of each part',
     parts.map(([kind, title, ms]) => tableRow([swatch(kind), title], numberCell(time(ms)), numberCell(share(ms || 0, whole)))));
   times.querySelector('table').before(stack(parts.map(([kind, , ms]) => [kind, ms])));
+  const points = stored?.ops.get(op.name);
+  if (points) ofOp.show(points, stored.every);
   const closed = Object.entries(op.reasons).sort((a, b) => b[1] - a[1]);
 
   byId('panel-body').replaceChildren(
     factsOf(graph, at),
+    make('section', { hidden: points ? null : '' }, make('h3', {}, `Last ${SPAN / 60} minutes`), ofOp.element),
     times,
     make('section', {}, make('h3', {}, 'Rows in a batch, since the start'), columns(op.rows.classes)),
     tableSection('Close reasons of batches, since the start', 'Close reasons of batches',

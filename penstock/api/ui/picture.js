@@ -175,9 +175,10 @@ function graphFacts(graph, span) {
   const from = span.from.status.graphs.find((each) => each.name === graph.name && each.version === graph.version);
   const ended = from ? Math.max(0, total(graph.requests.answers) - total(from.requests.answers)) : 0;
   const each = span.seconds > 0 ? `${rate(ended / span.seconds)} per second` : '';
-  const mean = ended > 0 ? `, ${time(1000 * (graph.requests.seconds.sum - from.requests.seconds.sum) / ended)}` : '';
+  const of = stored?.graphs.get(graphKey(graph));
+  const times = newest(of, 'p99') === null ? '' : `, p50 ${time(newest(of, 'p50'))}, p99 ${time(newest(of, 'p99'))}`;
   const state = graph.state === 'serving' ? '' : `${graph.state}, `;
-  return `${state}${each}${mean}, ${count(graph.inside)} inside`;
+  return `${state}${each}${times}, ${count(graph.inside)} inside`;
 }
 
 // Keys.

@@ -1,7 +1,7 @@
 'use strict';
 // The service as a whole: its health, and four tiles with figures.
 
-const TITLES = { rate: 'Requests', latency: 'Mean time', inside: 'In flight', failed: 'Failed or refused' };
+const TITLES = { rate: 'Requests', latency: 'Median time', inside: 'In flight', failed: 'Failed or refused' };
 
 const tiles = {};
 for (const [name, title] of Object.entries(TITLES)) {
@@ -39,10 +39,10 @@ function showWhole() {
   tile('rate', rate(per(answered)), 'per second', `${count(requests.answered)} answered since the start`,
     series((each) => answered(each.status)));
 
-  const ended = answered(at) - answered(from.status);
-  const [mean, unit] = time(ended > 0 ? 1000 * (at.seconds.sum - from.status.seconds.sum) / ended : null).split(' ');
-  const most = quantile(at, from.status, 0.95);
-  tile('latency', mean, unit || '', most ? `95 % ${most.above ? '>' : '≤'} ${time(1000 * most.bound)}` : '', means());
+  const [half, unit] = time(newest(stored?.service, 'p50')).split(' ');
+  const most = newest(stored?.service, 'p99');
+  tile('latency', half, unit || '', most === null ? '' : `99 % within ${time(most)}`,
+    (stored?.service.p50 ?? []).map((each) => each ?? 0));
 
   tile('inside', count(requests.inside), requests.inside === 1 ? 'request' : 'requests',
     `${count(requests.waiting)} of them wait for admission`, past.map((each) => each.status.requests.inside));
