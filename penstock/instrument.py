@@ -49,6 +49,8 @@ class ExchangeInfo(Protocol):
         began: when the head was complete, and for most requests the body as well.
         over: the answer is complete, or was aborted.
         record: the recorder's, between the request's outcome and the end of the answer; else None.
+        refused: why the request was refused before its body was read, because of who made it; empty
+            if it was not.
         caller: who makes the request, as the service's admission of callers says; None without one.
     """
 
@@ -56,6 +58,7 @@ class ExchangeInfo(Protocol):
     began: float
     over: bool
     record: Any
+    refused: str
     caller: Any
 
 

@@ -93,6 +93,7 @@ class Reporter:
             },
             **self._counters.of_requests(),
             "door": self.door and asdict(self.door.statistics()),
+            "callers": self._counters.callers.plain(),
             "traces": dict(self.traces or {}),
             "most_running": self._engine.options.max_running,
             "process": {

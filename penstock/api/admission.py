@@ -128,7 +128,7 @@ class CallerAdmission:
         """
         if route.open or (self._open and path_of(route) in self._open):
             return None
-        caller = self.authenticate(exchange)
+        caller = exchange.caller = self.authenticate(exchange)
         if route.admin and self._admin not in caller.scopes:
             raise self._denied(caller, path_of(route), self._admin)
         if self._scopes:

@@ -309,7 +309,8 @@ class Router:
                     by_quota = True
                     self._quotas.admit(route, exchange)
             except RequestError as error:
-                exchange.count_refusal(Limit.CALLER, "quota" if by_quota else error.code)
+                exchange.refused = "quota" if by_quota else error.code
+                exchange.count_refusal(Limit.CALLER, exchange.refused)
                 route.failed(call, error)  # type: ignore[arg-type]  # both of one protocol
                 return False
         return True

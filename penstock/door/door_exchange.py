@@ -58,6 +58,7 @@ class DoorExchange(Exchange):
         self.caller = self.on_over = None
         self.added = ()
         self.over = self.started = self.paused = False
+        self.refused = ""
 
     def serve(self) -> None:
         """Pass the request to the application, with its body if that has arrived."""

@@ -126,6 +126,7 @@ class Exchange(Reservation, ABC):
         state: the receiver's state between pieces.
         over: the answer is complete, or the client has disconnected.
         record: the recorder's; see ``ExchangeInfo``.
+        refused: why the application refused its caller, as in ``count_refusal``; else empty.
         caller: who makes the request, as the service's admission of callers says; None without one.
         added: fields that the head of the answer gets besides those that it is given.
     """
@@ -143,6 +144,7 @@ class Exchange(Reservation, ABC):
         "over",
         "over_limit",
         "record",
+        "refused",
         "state",
         "status",
         "whole",
@@ -164,6 +166,7 @@ class Exchange(Reservation, ABC):
         self.over = False
         self.record: Any = None
         self.caller: Any = None
+        self.refused = ""
         self.added: Headers = ()
 
     def count_refusal(self, limit: Limit, reason: str = "") -> None:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from penstock.errors import RequestError
 from penstock.instrument import GraphInfo, Instrument, RequestInfo
+from penstock.observe.callers import Callers
 from penstock.observe.sketch import Sketch
 from penstock.request import Batch
 
@@ -146,11 +147,13 @@ class Counters(Instrument):
     Attributes:
         requests: by graph and version, ``GraphInfo.key``.
         ops: by name.
+        callers: those that are known.
     """
 
     def __init__(self) -> None:
         self.requests: defaultdict[tuple[str | None, str], Requests] = defaultdict(Requests)
         self.ops: defaultdict[str, Batches] = defaultdict(Batches)
+        self.callers = Callers()
         self._opened = self._closed = 0
 
     def refused(self, request: RequestInfo, error: RequestError, now: float) -> None:

@@ -96,6 +96,7 @@ class Recorder(Instrument):
         self._engine = engine
         counters = counters or Counters()
         self._ops, self._requests = counters.ops, counters.requests
+        self._callers = counters.callers
         self._batches = 0
         self._latest: deque[_Over] = deque(maxlen=KEPT)
         self._slowest: list[tuple[float, int, _Over]] = []  # a heap, with a number for equal times
@@ -165,11 +166,15 @@ class Recorder(Instrument):
         try:
             exchange = call.exchange
         except AttributeError:  # it did not come over a connection
+            if request.caller is not None:
+                self._callers.count(name_of(request.caller), code, refused=data_id == NO_ID)
             self._keep([
                 request.graph.label, "", data_id, request.log_id, None, False, admitted, admitted,
                 now, now, 0, code, request.steps, left, text, request.caller, raised,
             ])  # fmt: skip
             return
+        if exchange.caller is not None:
+            self._callers.count(name_of(exchange.caller), code, refused=data_id == NO_ID)
         over = [
             request.graph.label, call.label, data_id, request.log_id, exchange.head, call.is_grpc,
             exchange.began, admitted, now, now, 0, code, request.steps, left, text, exchange.caller,
@@ -194,7 +199,10 @@ class Recorder(Instrument):
             over[_ENDED] = now
             over[_STATUS] = status
             self._keep(over)
-        elif self._listeners:
+            return
+        if exchange.refused and exchange.caller is not None:
+            self._callers.count(name_of(exchange.caller), exchange.refused, refused=True)
+        if self._listeners:
             head = exchange.head
             route = f"{head.method} {head.path[:_MOST_PATH].decode('latin-1')}"
             began = exchange.began

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
+from penstock.observe.callers import most_active
+
 Report: TypeAlias = dict[str, Any]
 
 
@@ -31,6 +33,7 @@ def total(reports: Sequence[Report], *, sketches: bool = True) -> Report:
     graphs = summed.get("graphs", [])
     summed["graphs"] = [x for x in graphs if (x["name"], x["version"]) not in removed]
     summed.pop("removed", None)
+    summed["callers"] = most_active(summed.get("callers", ()))
     summed["why"] = next((each["why"] for each in running if not each["ready"]), "ok")
     return summed
 

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from penstock import Op
+from penstock.caller import Caller
 from penstock.errors import ServiceClosed
 from penstock.observe.chrome import trace
+from penstock.observe.counters import Counters
 from penstock.observe.recorder import FAILED, KEPT, LISTED, SLOWEST, Recorder
 from penstock.observe.request_log import facts_of
 from penstock.observe.timeline import Timeline
@@ -251,10 +253,42 @@ async def test_a_listener_that_raised_is_removed_and_others_are_still_called() -
     assert called == ["raises", "other", "other"]
 
 
+def test_requests_of_known_callers_are_counted_also_those_refused_before_their_body() -> None:
+    counters = Counters()
+    kept = Recorder(0, counters)
+    ann = Caller(name="ann", how="jwt")
+
+    def exchange(caller: Caller | None, refused: str = "") -> Any:
+        return SimpleNamespace(
+            head=object(), began=1.0, over=False, record=None, caller=caller, refused=refused
+        )
+
+    def request(on: Any, data_id: int) -> Any:
+        graph = SimpleNamespace(label="a", key=("a", "1"))
+        call = SimpleNamespace(exchange=on, label="POST /a", is_grpc=False)
+        return SimpleNamespace(
+            data_id=data_id, log_id=0, graph=graph, call=call, samples=[], steps=None,
+            admitted_at=1.0,
+        )  # fmt: skip
+
+    kept.replied(request(exchange(ann), 1), None, 2.0)
+    kept.replied(request(exchange(ann), 2), ServiceClosed(), 2.0)
+    kept.refused(request(exchange(ann), -1), ServiceClosed(), 2.0)
+    kept.replied(request(exchange(None), 3), None, 2.0)
+    kept.exchange_ended(exchange(ann, "quota"), 429, 2.0)
+    kept.exchange_ended(exchange(ann), 404, 2.0)  # it reached no graph, and nobody refused it
+    kept.exchange_ended(exchange(None, "unauthorized"), 401, 2.0)
+    (counts,) = counters.callers.plain()
+    refused = {"closed": 1, "quota": 1}
+    assert counts == {"name": "jwt:ann", "requests": 4, "failed": 1, "refused": refused}
+
+
 def test_requests_refused_at_the_same_time_are_all_kept() -> None:
     kept = Recorder()
     for _ in range(3):
-        exchange = SimpleNamespace(head=object(), began=1.0, over=False, record=None, caller=None)
+        exchange = SimpleNamespace(
+            head=object(), began=1.0, over=False, record=None, caller=None, refused=""
+        )
         call = SimpleNamespace(exchange=exchange, label="POST /a", is_grpc=False)
         request = SimpleNamespace(
             data_id=-1,

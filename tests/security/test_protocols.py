@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator
@@ -283,6 +284,22 @@ def test_probes_are_open(site: Site, path: str) -> None:
 @pytest.mark.parametrize(("method", "status"), [("Live", 200), ("Ready", 200), ("Metadata", 401)])
 def test_probes_over_grpc_are_open(site: Site, method: str, status: int) -> None:
     assert by_grpc(site.server, f"/{messages.INFERENCE}/Server{method}", b"", {}) == status
+
+
+def test_the_status_counts_the_requests_and_refusals_of_callers(site: Site) -> None:
+    def counts() -> dict[str, Any]:
+        status = json.loads(
+            by_http(site.server, "GET", "/status", {"x-api-key": OLD_KEY}, b"").body
+        )
+        return {each["name"]: each for each in status["callers"]}
+
+    before = counts().get("jwt:counted", {"requests": 0})
+    token = bearer(site.issuer.token("one", sub="counted"))
+    assert by_typed(site.server, token) == 200
+    assert by_http(site.server, "POST", "/half", token, b'{"x":3.0}').status == 403
+    found = counts()["jwt:counted"]
+    assert (before["requests"], found["requests"], found["failed"]) == (0, 2, 0)
+    assert found["refused"] == {"forbidden": 1}
 
 
 @pytest.mark.parametrize(
