@@ -703,7 +703,7 @@ def bench(
     epilog=_examples(
         "penstock plan http://127.0.0.1:8080/add a:=1 --qps 200",
         "penstock plan 127.0.0.1:8080                      # under its own load",
-        "penstock plan trace.json --set det.concurrency=3  # recorded costs",
+        "penstock plan trace.json --set det.workers=3  # recorded costs",
     )
 )
 def plan(
@@ -725,7 +725,7 @@ def plan(
         typer.Option(
             "--set",
             metavar="OP.KEY=VALUE",
-            help="Predict with another setting: det.concurrency=3. May be repeated.",
+            help="Predict with another setting: det.workers=3. May be repeated.",
         ),
     ] = None,
     costs: Annotated[

@@ -120,6 +120,7 @@ class Reporter:
                     # Its name without a version, for metrics, which have labels for both.
                     **({} if graph.label == (graph.name or "") else {"op": op}),
                     **self._op(stage),
+                    **({"given_by": stage.given_by} if stage.given_by else {}),
                     "inputs": [graph.stages[i].name for i in inputs if i != REQUEST],
                     "reads_request": REQUEST in inputs,
                 }

@@ -64,6 +64,8 @@ class Stage:
 
     Attributes:
         batching: how its requests are batched; None: as its arguments say.
+        given_by: what gives the op's options in the short form's words, such as ``route('/x')``;
+            empty for other ops.
         asks_caller: whether its op asks who makes a request, see ``ops.hooks.asks_caller``.
     """
 
@@ -96,6 +98,7 @@ class Stage:
         self._key_of = key_of
         self.sizing = sizing
         self.batching: Batching | None = None
+        self.given_by = ""
         self.asks_caller: AsksCaller | None = None
         self._busy = 0
         self._hand_over = HandOver()

@@ -83,8 +83,9 @@ def advice(costs: Costs, forecast: Forecast) -> list[str]:
     elif narrow.kind in ("cores", "lock"):
         op = max(costs.ops, key=lambda each: each.cpu.of(each.batch_size) / each.batch_size)
         found.append(
-            f"more concurrency does not help where {narrow} are the limit: {op.name} takes the"
-            f" most of the CPU time, {1000 * op.cpu.of(1):.2f} ms a request"
+            _in_words(f"{_MORE} does not help", op)
+            + f" where {narrow} are the limit: {op.name} takes the most of the CPU time,"
+            f" {1000 * op.cpu.of(1):.2f} ms a request"
         )
         found += _of_op(op)
         if narrow.kind == "cores" and costs.client > 0:
@@ -93,21 +94,30 @@ def advice(costs: Costs, forecast: Forecast) -> list[str]:
                 f"the client takes {1e6 * costs.client:.0f} us of CPU a request: elsewhere, the"
                 f" limit would be {per_second(alone.rate)}/s"
             )
+    more = _in_words(_MORE, costs.ops[0])
     for op in costs.ops:
         load = forecast.simulated and forecast.simulated.ops[op.name]
         if load and load.waiting > _CHANNEL and forecast.wished is not None:
             found.append(
-                f"{load.waiting:.0f} requests wait before {op.name}, more than {_CHANNEL}: more"
-                " concurrency there, or less of it before; send less data, or compress it"
+                f"{load.waiting:.0f} requests wait before {op.name}, more than {_CHANNEL}: {more}"
+                " there, or less of it before; send less data, or compress it"
             )
     return found
+
+
+def _in_words(text: str, op: OpCosts) -> str:
+    """Return a text in the words of the short form, if these are the op's."""
+    if not op.given_by:
+        return text
+    text = text.replace(f"{_MORE} does", "more workers do").replace(_MORE, "more workers")
+    return text.replace("auto-batching", "batches")
 
 
 def _of_op(op: OpCosts) -> list[str]:
     stage = max(zip(op.stages, _STAGES, strict=True))[1]
     whole = sum(op.stages)
     share = 100 * max(op.stages) / whole if whole else 0.0
-    found = [f"{stage} is {share:.0f} % of op_cost of {op.name}: {_REMEDIES[stage]}"]
+    found = [f"{stage} is {share:.0f} % of op_cost of {op.name}: {_in_words(_REMEDIES[stage], op)}"]
     if op.cpu.base + op.wait.base > 0.05 * op.cost():
         size = max(8, 2 * op.batch_size)
         found.append(

@@ -183,6 +183,7 @@ class Calibration:
         return OpCosts(
             name=name,
             inputs=now.inputs,
+            given_by=now.given_by,
             workers=now.workers,
             batch_size=now.batch_size,
             window=now.window,

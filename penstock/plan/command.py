@@ -17,7 +17,7 @@ from penstock.plan.advice import advice, improved
 from penstock.plan.calibration import Calibration
 from penstock.plan.prediction import Forecast, Planner
 from penstock.plan.recording import NoRecording, observation_of
-from penstock.plan.settings import changes_of, check_settings, config_diff
+from penstock.plan.settings import changes_of, check_settings, settings_diff
 
 _REQUESTS: Final = 2_000
 
@@ -137,7 +137,7 @@ def _plan(name: str, planner: Planner, rate: float | None) -> report.Plan:
         at_rate=at_rate,
         doubts=[*dict.fromkeys(doubts)],
         advice=[*why, *advice(better, at_rate)],
-        diff=config_diff(running, better),
+        diff=settings_diff(running, better),
     )
 
 

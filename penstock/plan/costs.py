@@ -34,6 +34,7 @@ class OpCosts:
         stages: preprocess, process and postprocess of a batch, under the lightest load.
         largest: largest observed mean batch size.
         batches: number of observed batches.
+        given_by: see ``OpSeen``.
     """
 
     name: str
@@ -48,6 +49,7 @@ class OpCosts:
     stages: tuple[float, float, float] = (0.0, 0.0, 0.0)
     largest: float = 1.0
     batches: int = 0
+    given_by: str = ""
 
     def cost(self, size: float = 1.0) -> float:
         """op_cost: seconds of a batch, without waiting for a core."""

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.bench import Load, Step, StepResult, Target, run
+from penstock.bench import BadTarget, Load, Step, StepResult, Target, run
 from penstock.observe.status import NoStatus, ask_status, ask_trace
 from penstock.plan import recording
 from penstock.runtimes.cpus import usable_cpus
@@ -59,7 +59,10 @@ def loaded(target: Target, step: Step, seconds: float) -> tuple[dict[str, Any], 
         BadTarget, NoStatus: as in ``measured``.
     """
     before, began = target.status(), _Usage()
-    (result,) = run(target, Load(steps=(step,), duration=seconds, warm_up=_WARM_UP))
+    results = run(target, Load(steps=(step,), duration=seconds, warm_up=_WARM_UP))
+    if not results:
+        raise BadTarget(f"no request ended within {seconds:g} s: measure for longer (--measuring)")
+    (result,) = results
     used = _Usage().since(began)
     after = target.status()
     answered = after["requests"]["answered"] - before["requests"]["answered"]

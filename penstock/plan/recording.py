@@ -58,6 +58,8 @@ class OpSeen:
         stages: preprocess, process and postprocess of all batches.
         queue: time in the queue of all samples.
         waiting: samples in the queue at the end.
+        given_by: what has its options in the short form's words, such as ``route('/x')``; empty for
+            an op whose options are keys of a configuration.
     """
 
     name: str
@@ -72,6 +74,7 @@ class OpSeen:
     stages: tuple[float, float, float]
     queue: float
     waiting: int
+    given_by: str = ""
 
     @property
     def mean_batch(self) -> float:
@@ -246,6 +249,7 @@ def _op(now: Report, was: Report, engines: int) -> OpSeen:
         ),
         queue=now["queue"]["sum"] - was.get("queue", {}).get("sum", 0.0),
         waiting=now["waiting"],
+        given_by=now.get("given_by", ""),
     )
 
 

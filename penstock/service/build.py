@@ -273,6 +273,7 @@ class LoadedGraph:
                 options=options,
             )
             graph.stages[index].asks_caller = asks_caller(op)
+            graph.stages[index].given_by = op.given.where if op.given is not None else ""
             if batching is not None:
                 self._set_batching(graph.stages[index], index, options, batching)
         return graph

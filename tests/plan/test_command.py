@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,40 @@ def test_a_plan_is_compared_with_measurements(service: ServiceProcess) -> None:
     assert verified["30/s: answers/s"]["predicted"] <= 30
     assert verified["8 in flight: answers/s"]["predicted"] == pytest.approx(95, rel=0.2)
     assert all(each["measured"] > 0 for each in verified.values())
+
+
+APP = """
+import time
+from penstock import App
+
+app = App("slow")
+
+@app.route("/slow")
+def slow(x: int) -> int:
+    time.sleep(0.01)
+    return x
+
+@app.route("/stuck")
+def stuck(x: int) -> int:
+    time.sleep(3)
+    return x
+"""
+
+
+@pytest.mark.alone
+def test_a_plan_of_routes_is_in_the_words_of_routes(tmp_path: Path) -> None:
+    path = tmp_path / "app.py"
+    path.write_text(APP)
+    with running(path, command=(sys.executable, "-m", "penstock", "run")) as server:
+        done = plan(
+            f"{server.http_url}/slow", "x:=1", *SHORT, "--qps", "1", "--set", "slow.workers=2"
+        )
+        assert done.exit_code == 0, done.output
+        assert "-route('/slow'): workers=1\n+route('/slow'): workers=2" in done.stdout
+        assert "more workers, batches (inputs of the same shapes)" in done.stdout
+        assert "concurrency" not in done.stdout.replace("op_concurrency", "")
+        done = plan(f"{server.http_url}/stuck", "x:=1", "--measuring", "100ms")
+        assert (done.exit_code, "no request ended within 0.1 s" in done.stderr) == (1, True)
 
 
 def test_a_plan_with_other_settings_than_the_services_is_not_verified(

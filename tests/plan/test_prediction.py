@@ -8,12 +8,12 @@ from math import inf
 import pytest
 
 from penstock.plan.advice import advice, improved
-from penstock.plan.calibration import Calibration
+from penstock.plan.calibration import Calibration, changed
 from penstock.plan.costs import Costs, Line, OpCosts
 from penstock.plan.prediction import Planner, bounds, critical_path, needed, per_second
 from penstock.plan.recording import KEY
 from penstock.plan.report import Comparison, comparisons, lines_of_comparisons
-from penstock.plan.settings import UnknownSetting, changes_of, config_diff
+from penstock.plan.settings import UnknownSetting, changes_of, settings_diff
 from tests.plan.seen import recording
 
 DET = OpCosts(name="det", wait=Line(0.0, 0.010), stages=(0.0, 0.010, 0.0))
@@ -55,7 +55,7 @@ def test_settings_are_changed_until_the_rate_is_reached() -> None:
         "op_concurrency of det at 200/s is 2.00: 3 workers in place of 1, so that at most 80 %"
         " are busy"
     ]
-    assert config_diff(COSTS, better).splitlines() == [
+    assert settings_diff(COSTS, better).splitlines() == [
         "--- config.yml",
         "+++ config.yml",
         "@@ -1,3 +1,3 @@",
@@ -65,16 +65,38 @@ def test_settings_are_changed_until_the_rate_is_reached() -> None:
         "+    concurrency: 3",
     ]
     same, none = improved(COSTS, 50)
-    assert (same, none, config_diff(COSTS, same)) == (COSTS, [], "")
+    assert (same, none, settings_diff(COSTS, same)) == (COSTS, [], "")
+
+
+def test_settings_of_functions_and_models_are_shown_as_they_are_written() -> None:
+    routes = tuple(replace(op, given_by=f"route('/{op.name}')") for op in COSTS.ops)
+    costs = replace(COSTS, locked=True, engine=0.01, ops=routes)
+    changes = changes_of(
+        ["det.workers=3", "rec.batch=8", "rec.wait=5", "rec.executor=process"], costs
+    )
+    several = {"": {"engines": 2, "most_running": None}}
+    assert settings_diff(costs, changed(costs, {**changes, **several})).splitlines() == [
+        "--- options",
+        "+++ options",
+        "@@ -1,3 +1,3 @@",
+        "-App or Service: build_dag_each_worker=False",
+        "-route('/det'): workers=1",
+        "-route('/rec'): batch=1, wait=0, executor='thread'",
+        "+App or Service: build_dag_each_worker=True, worker_num=2",
+        "+route('/det'): workers=3",
+        "+route('/rec'): batch=8, wait=5, executor='process'",
+    ]
+    with pytest.raises(UnknownSetting, match="can be planned: workers, batch, wait, executor"):
+        changes_of(["det.colour=red"], costs)
 
 
 def test_every_limit_but_the_cores_is_raised_by_a_setting() -> None:
     locked, _ = improved(replace(COSTS, locked=True), 150)
     assert locked.op("rec").place == "process"
-    assert "+    executor: process" in config_diff(replace(COSTS, locked=True), locked)
+    assert "+    executor: process" in settings_diff(replace(COSTS, locked=True), locked)
     loops, _ = improved(replace(COSTS, engine=0.01), 100)
     assert (loops.engines, loops.most_running) == (2, None)
-    assert "+build_dag_each_worker: true" in config_diff(replace(COSTS, engine=0.01), loops)
+    assert "+build_dag_each_worker: true" in settings_diff(replace(COSTS, engine=0.01), loops)
     inside, _ = improved(replace(COSTS, most_running=1), 75)
     assert inside.most_running == 2
     beyond, _ = improved(COSTS, 5000)
