@@ -38,6 +38,10 @@ _SLICE: Final = 64 << 10
 """Maximum bytes of one write to TLS. TLS encrypts a whole write at once, into a buffer whose size
 is unknown here."""
 
+_PYTHON: Final = tuple(sys.version_info[:3])
+_WRITELINES_PAUSES: Final = not ((3, 12) <= _PYTHON < (3, 12, 9) or (3, 13) <= _PYTHON < (3, 13, 2))
+"""In other Pythons asyncio never calls ``pause_writing`` after it: CVE-2024-12254."""
+
 PAUSE: Final = 0.001
 """Seconds between two parts of a large read. Otherwise a flooded loop would never sleep, and worker
 threads would wait for the GIL."""
@@ -216,7 +220,11 @@ class Connection(asyncio.Protocol, Member):
         self.written += size
         if not self.lagging or size > self.piece:
             self.piece = size
-        self.transport.writelines(pieces)
+        if _WRITELINES_PAUSES:
+            self.transport.writelines(pieces)
+        else:
+            for piece in pieces:
+                self.transport.write(piece)
 
     def _write_backlog(self) -> None:
         backlog = self._backlog
