@@ -167,7 +167,7 @@ def open_page(page: Page, server: ServiceProcess, ops: int) -> None:
 CUT = """
 (() => {
   const width = document.documentElement.clientWidth;
-  const scrolled = '.canvas, .scroll, pre, .quiet, .skip';
+  const scrolled = '.canvas, .scroll, pre, .quiet, .skip, svg *';
   return [...document.querySelectorAll('body *')].filter((each) => !each.closest(scrolled))
     .filter((each) => { const { left, right } = each.getBoundingClientRect(); return left < -1 || right > width + 1; })
     .map((each) => each.outerHTML.slice(0, 80));
@@ -422,6 +422,8 @@ def test_the_live_page_with_token_shows_two_engines_errors_retries_and_a_restart
             page.evaluate(f"{failed}.click()")
             note = page.until("document.querySelector('#panel .note')?.textContent")
             assert "<b>told to</b>" in note
+            traceback = page.evaluate("document.querySelector('#panel .traceback').textContent")
+            assert "ValueError: <b>told to</b>" in traceback
             assert page.evaluate("document.querySelector('#panel b, main i:not([class])')") is None
             press(page, "Escape")
             page.evaluate("document.querySelector('[data-list=slowest]').click()")

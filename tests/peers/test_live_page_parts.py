@@ -672,7 +672,8 @@ def timeline(number: str | None = "7", **changes: Any) -> dict[str, Any]:
     return {
         "id": number, "ms": 100, "ago": 3, "method": "POST", "route": "/shop", "graph": "shop",
         "status": 200, "error": None, "text": None, "engine": 0, "log_id": "5", "longest": None,
-        "traceparent": None, "unpack": 5, "entry": 15, "ops": 60, "between": 10, "pack": 10,
+        "traceparent": None, "error_type": None, "exception": None, "caller": "",
+        "unpack": 5, "entry": 15, "ops": 60, "between": 10, "pack": 10,
         "steps": [step], **changes,
     }  # fmt: skip
 
@@ -703,8 +704,25 @@ def test_a_refused_request_has_its_text_and_no_steps(page: Page) -> None:
     text = "<b>full</b>"
     load_timeline(page, timeline(None, error="busy", text=text, steps=None))
     assert texts(page, "#panel h2, #panel .note") == ["A refused request", text]
-    assert "✕ busy" in texts(page, ".facts dd")
+    assert "✕\u00a0busy" in texts(page, ".facts dd")
     assert page.evaluate("document.querySelector('#panel :is(b, .gantt)')") is None
+
+
+def test_a_failed_request_has_the_type_and_the_traceback_of_its_exception(page: Page) -> None:
+    traceback = "Traceback (most recent call last):\n  File <b>\nValueError: <i>told to</i>"
+    raised = {"type": "ValueError", "op": "first", "traceback": traceback}
+    failed = timeline(error="hook_failed", error_type="ValueError", exception=raised, caller="ann")
+    load_timeline(page, failed)
+    assert "Callerann" in texts(page, ".facts div")
+    assert "✕\u00a0hook_failed (ValueError)" in texts(page, ".facts dd")
+    assert "ValueError in first" in texts(page, "#panel h3")
+    assert texts(page, "#panel pre") == [traceback]
+    assert page.evaluate("document.querySelector('#panel-body :is(b, i:not([class]))')") is None
+    page.evaluate(
+        f"showTimeline({json.dumps({**failed, 'exception': {**raised, 'traceback': ''}})})"
+    )
+    assert texts(page, "#panel pre") == []
+    assert "Its traceback is not known." in texts(page, "#panel p")
 
 
 def test_requests_are_listed_with_a_button_for_more(page: Page) -> None:

@@ -41,9 +41,12 @@ function showRequest(title, ...shown) {
 function showTimeline(request) {
   const shown = [requestFacts(request)];
   if (request.text) shown.push(make('p', { class: 'note' }, request.text));
+  if (request.exception) shown.push(raised(request.exception));
   if (request.steps) shown.push(sums(request), gantt(request), stepTable(request.steps));
   showRequest(request.id === null ? 'A refused request' : `Request ${request.id}`, ...shown);
 }
+
+function faultOf({ error, error_type: type }) { return `✕\u00a0${error}${type ? ` (${type})` : ''}`; }
 
 function routeOf(request) {
   return [request.method, request.route, request.graph && `(${request.graph})`].filter(Boolean).join(' ');
@@ -53,14 +56,22 @@ function requestFacts(request) {
   const good = `✓ ${request.status ? `status ${request.status}` : 'ok'}`;
   return make('dl', { class: 'facts' },
     fact('Time', time(request.ms)),
-    fact('Outcome', request.error ? make('span', { class: 'bad' }, `✕ ${request.error}`) : good),
+    fact('Outcome', request.error ? make('span', { class: 'bad' }, faultOf(request)) : good),
     fact('Route', routeOf(request) || '–'),
+    request.caller ? fact('Caller', request.caller) : null,
     fact('Log id', request.log_id),
     fact('Engine', String(request.engine)),
     fact('Ended', ago(request.ago)),
     request.traceparent
       ? make('div', { class: 'wide' }, make('dt', {}, 'traceparent'), make('dd', {}, make('code', {}, request.traceparent)))
       : null);
+}
+
+/** The exception behind a request's error. */
+function raised({ type, op, traceback }) {
+  return make('section', {}, make('h3', {}, `${type} in ${op || 'the service'}`),
+    traceback ? make('pre', { class: 'traceback', tabindex: '0', 'aria-label': 'Traceback' }, traceback)
+      : make('p', { class: 'soft' }, 'Its traceback is not known.'));
 }
 
 /** The times of the request's parts, which add up to its time. */
