@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from penstock.config.schema import (
     BLANK,
+    OpConfig,
     Section,
     ServiceConfig,
     entries_of,
@@ -22,6 +23,7 @@ from penstock.config.schema import (
     section_at,
     section_of,
 )
+from penstock.ops.words import KEYS
 
 KeyPath: TypeAlias = tuple[str | int, ...]
 """Keys and list positions from the top of the file."""
@@ -175,6 +177,8 @@ def _hint(kind: str, value: object) -> str:
 def _nearest(path: KeyPath) -> str:
     """A hint with the nearest known key; empty if none is near."""
     section, key = section_at(path[:-1]) or ServiceConfig, str(path[-1])
+    if section is OpConfig and key in KEYS:  # the word of code in a file
+        return f"; it is called {KEYS[key]} here"
     homes = [where for name, where in _PLACES_OF_KEYS if name == key]
     if homes:
         return f"; {key} belongs under {' or '.join(homes)}"

@@ -411,7 +411,7 @@ def op(
         workers: number of threads or processes that run it; of an ``async def`` function, the most
             calls in flight, by default 64 without ``batch``. Of any other one by default 1.
         executor: ``thread`` (the default), ``process``, ``inline``, or ``external`` with the path
-            of a ``socket``; see [executors](../executors.md).
+            of a ``socket``.
         timeout: seconds for one call; by default no limit.
         retry: attempts in all, repeated after a timeout.
         options: other parameters of ``Op``, and keys of an op's configuration, such as

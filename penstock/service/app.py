@@ -643,7 +643,7 @@ def _check_options(where: str, given: Iterable[str], *, of_route: bool = False) 
         if option in known:
             continue
         near = get_close_matches(option, known, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        hint = f"; did you mean {words.WORDS.get(near[0], near[0])}?" if near else ""
         if option in others:
             hint = f"; it is one of {place}"
         problems.append(f"{where}: {option} is not a known option{hint}")

@@ -117,6 +117,14 @@ def test_a_blank_key_that_requires_a_value_is_refused(place: tuple[str, ...], ke
 @pytest.mark.parametrize(
     ("data", "hint"),
     [
+        (
+            {"op": {"x": {"workers": 1}}},
+            "op.x.workers: is not a known key; it is called concurrency here",
+        ),
+        (
+            {"op": {"x": {"wait": 1}}},
+            "op.x.wait: is not a known key; it is called auto_batching_timeout here",
+        ),
         ({"work_num": 1}, "work_num: is not a known key; did you mean worker_num?"),
         ({"RPC-PORT": 1}, "RPC-PORT: is not a known key; did you mean rpc_port?"),
         ({"dag": {"is_tread": 1}}, "dag.is_tread: is not a known key; did you mean is_thread_op?"),

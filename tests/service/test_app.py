@@ -549,6 +549,7 @@ def test_a_decorator_without_brackets_is_refused_with_the_fix() -> None:
     ("options", "problem"),
     [
         ({"bacth": 4}, "route('/x'): bacth is not a known option; did you mean batch?"),
+        ({"concurrenc": 4}, "route('/x'): concurrenc is not a known option; did you mean workers?"),
         (
             {"memory_limit": 4},
             "route('/x'): memory_limit is not a known option; did you mean memory_limit_mib?",

@@ -175,3 +175,38 @@ def app_and_service(of_app: dict[str, Any], of_service: dict[str, Any]) -> list[
     shout = op()(lambda request: request)
     graphs, _ = prepared([app, Service("shout", shout, **of_service)])
     return [each.blueprint() for each in graphs]
+
+
+IN_PROCESSES = """\
+import os
+from pathlib import Path
+from penstock import Service, op
+
+@op(executor="process", workers=2, batch=4, wait=1)
+class Count:
+    def load(self):
+        self.pid = os.getpid()
+
+    def predict(self, requests):
+        assert self.pid == os.getpid() != PARENT
+        return [{"n": each["n"] + "!"} for each in requests]
+
+    def close(self):
+        Path(f"closed-{self.pid}").touch()
+
+PARENT = os.getpid()
+service = Service("count", Count, http_port=0)
+service.run()
+"""
+
+
+@pytest.mark.real
+def test_a_class_in_worker_processes_is_loaded_and_closed_in_each(tmp_path: Path) -> None:
+    script = tmp_path / "count.py"
+    script.write_text(IN_PROCESSES)
+    with running(script, command=PYTHON, cwd=tmp_path) as server:
+        for n in range(6):
+            assert post(server, "count", n=str(n)).json["value"] == [f"{n}!"]
+        assert "op    Count  after request  2 processes, batches of 4 within 1 ms" in server.log()
+        assert server.stop() == 0
+    assert len([*tmp_path.glob("closed-*")]) == 2
