@@ -6,8 +6,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
+import orjson
+
+from penstock.errors import StartupError
 from penstock.observe.history import EVERY, History, Point, number_at, point
 from penstock.observe.reports import Report
 
@@ -22,14 +26,15 @@ class Historian:
 
     Args:
         report: makes the engine's report.
-        keep: called with each point and its number, for the time after this engine's end.
+        keep: gets each point with its number, as JSON, for the time after this engine's end; may
+            raise StartupError.
         now: monotonic seconds.
     """
 
     def __init__(
         self,
         report: Callable[[], Report],
-        keep: Callable[[int, Point], object] = lambda *_: None,
+        keep: Callable[[bytes], object] = lambda _: None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._report = report
@@ -60,7 +65,8 @@ class Historian:
         made = point(self._before, report, max(now - self._at, 0.001))
         self._before, self._at = report, now
         self._history.add(number_at(now), made)
-        self._keep(number_at(now), made)
+        with suppress(StartupError):  # the supervisor is gone, and this engine ends
+            self._keep(orjson.dumps([number_at(now), made]))
 
     async def _run(self) -> None:
         while True:

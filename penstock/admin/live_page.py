@@ -225,10 +225,14 @@ class LivePage:
         await self._send(call, state)
 
     async def _history(self, call: HttpCall, after: int, ops: list[str]) -> None:
-        answers = await self._engines.ask(HISTORY, after, ops)
-        points = [each for answer in answers for each in answer]
-        threads, now = call.shared.threads, time.monotonic()
-        await self._send(call, await run_aside(threads, series, points, now, after, ops))
+        asked = self._engines.ask(HISTORY, after, ops), self._engines.past()
+        answers, past = await asyncio.gather(*asked)
+
+        def joined() -> Any:
+            points = [each for answer in (*answers, orjson.loads(past)) for each in answer]
+            return series(points, time.monotonic(), after, ops)
+
+        await self._send(call, await run_aside(call.shared.threads, joined))
 
     async def _lists(self, call: HttpCall) -> None:
         await self._send(call, merged(await self._engines.ask(LISTS)))

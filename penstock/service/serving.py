@@ -248,7 +248,7 @@ class Serving:
                 admitted=security.enabled,
             )  # fmt: skip
             applications.append(LivePage(self.engines, access, sends=admin is None))
-            self._historian = Historian(self.reporter)
+            self._historian = Historian(self.reporter, self.engines.keep)
             self._historian.start()
         for each in applications:
             found.add(each)

@@ -20,12 +20,14 @@ from penstock.supervisor.messages import (
     Answers,
     Ask,
     Asked,
+    AskPast,
     Change,
     Changed,
     Commit,
     Committed,
     Failed,
     Forked,
+    Keep,
     Leave,
     Leaving,
     Message,
@@ -121,6 +123,23 @@ class SupervisorClient:
         """
         self._send_message(Answer(number, kept, json.dumps(answer).encode()))
 
+    def keep(self, point: bytes) -> None:
+        """Let the supervisor keep a point of this engine's history, in JSON.
+
+        Raises:
+            StartupError: the supervisor is gone, or there is no memory for the point.
+        """
+        self._send_message(Keep(point))
+
+    async def past(self) -> bytes:
+        """The points of engines that have ended, as a JSON array.
+
+        Raises:
+            StartupError: the supervisor is gone.
+        """
+        points: bytes = await self._ask(AskPast(next(self._numbers)))
+        return points
+
     async def change(self, description: Mapping[str, Any]) -> None:
         """Serve a new version in every engine; returns when all do.
 
@@ -165,7 +184,7 @@ class SupervisorClient:
         """Close the socket. Workers live on; pending calls fail with StartupError."""
         self._lose("the connection to the supervisor is closed")
 
-    async def _ask(self, message: Spawn | Ask | Change) -> Any:
+    async def _ask(self, message: Spawn | Ask | AskPast | Change) -> Any:
         answer = self._pending[message.number] = self._loop.create_future()
         try:
             self._send_message(message)

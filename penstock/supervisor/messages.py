@@ -226,6 +226,20 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class Keep:
+    """A point of the engine's history, in JSON, to be kept for the time after its end."""
+
+    point: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class AskPast:
+    """The engine asks for the points of engines that have ended; answered with ``Answers``."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Answers:
     """A JSON array of answers."""
 
@@ -237,7 +251,7 @@ OfChange: TypeAlias = Prepare | Commit | Abort | Retire
 Order: TypeAlias = Serve | Leave | Stop | Asked | OfChange
 Message: TypeAlias = (
     Ready | Failed | Leaving | Ping | Pong | Spawn | Forked | Refused | Exited
-    | Ask | Answer | Answers | Change | Changed | Prepared | Committed | Order
+    | Ask | Answer | Answers | Keep | AskPast | Change | Changed | Prepared | Committed | Order
 )  # fmt: skip
 
 _KINDS: Final = {cls.__name__: cls for cls in get_args(Message)}
@@ -250,7 +264,7 @@ def encode(message: Message) -> bytes:
     elif isinstance(message, Prepared) and message.problem is not None:
         message = replace(message, problem=message.problem[:_MOST_REASON])
     values = [type(message).__name__, *astuple(message)]
-    text: bytes = values.pop() if isinstance(message, Answer | Answers) else b""
+    text: bytes = values.pop() if isinstance(message, Answer | Answers | Keep) else b""
     return b"%s\n%s" % (json.dumps(values).encode(), text)
 
 

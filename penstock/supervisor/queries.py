@@ -6,7 +6,7 @@ without decoding them.
 
 Reports are kept: the supervisor has the latest one of each engine, which counts while that engine
 is too busy to answer. Those of ended engines are added up, so that the counters of a service never
-decrease.
+decrease. The points of their history are kept as well, those of the last minutes.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from inspect import isawaitable
 from typing import Any, Final, TypeAlias
 
 from penstock.errors import StartupError
+from penstock.observe.history import MOST_BYTES, POINTS
 from penstock.observe.reports import Report, with_ended
 from penstock.supervisor.client import SupervisorClient
 from penstock.supervisor.messages import Answer, Answers, Ask
@@ -30,6 +33,9 @@ LATE: Final = 1.0
 
 REPORT: Final = "report"
 """The query for reports."""
+
+_MOST_PAST: Final = 4 * POINTS
+"""Points of ended engines."""
 
 Answerer: TypeAlias = Callable[..., Any]
 """Returns this engine's answer, a JSON value, or an awaitable of it. Takes the query's
@@ -92,6 +98,23 @@ class AllEngines:
         if self._supervisor is not None:
             self._supervisor.answer(0, self.own_report(), kept=True)
 
+    def keep(self, point: bytes) -> None:
+        """Let the supervisor, if there is one, keep a point of this engine's history, in JSON.
+
+        Raises:
+            StartupError: the supervisor is gone.
+        """
+        if self._supervisor is not None:
+            self._supervisor.keep(point)
+
+    async def past(self) -> bytes:
+        """The points of ended engines, as a JSON array; none if the supervisor is busy."""
+        if self._supervisor is not None:
+            with suppress(TimeoutError, StartupError):
+                async with asyncio.timeout(2 * LATE):
+                    return await self._supervisor.past()
+        return b"[]"
+
     async def _ours(self, name: str, arguments: Sequence[Any]) -> Any:
         answer = self._answerers[name](*arguments)
         return await answer if isawaitable(answer) else answer
@@ -131,6 +154,8 @@ class Queries:
         self._open: dict[int, _Query] = {}
         self._kept: dict[Any, bytes] = {}  # the latest of each running engine
         self._ended: Report | None = None  # the counters of the ended ones
+        self._points: dict[Any, deque[bytes]] = {}  # of the history of each running engine
+        self._past: deque[bytes] = deque()  # of those of the ended ones
 
     @property
     def due(self) -> float | None:
@@ -154,11 +179,23 @@ class Queries:
         if query is not None:
             query.missing.discard(engine)
 
+    def keep(self, engine: Any, point: bytes) -> None:
+        """Store a point of an engine's history."""
+        points = self._points.setdefault(engine, deque())
+        points.append(point)
+        _trim(points, POINTS)
+
+    def past(self) -> bytes:
+        """The latest points of the engines that have ended, as a JSON array."""
+        return b"[%s]" % b",".join(self._past)
+
     def forget(self, engine: Any) -> None:
         """Remove an engine that has ended, as asker and as answerer."""
         self._open = {n: each for n, each in self._open.items() if each.asker is not engine}
         for each in self._open.values():
             each.missing.discard(engine)
+        self._past += self._points.pop(engine, ())
+        _trim(self._past, _MOST_PAST)
         last = self._kept.pop(engine, None)
         self._ended = with_ended(self._ended, None if last is None else json.loads(last))
 
@@ -175,6 +212,13 @@ class Queries:
             ended = [] if self._ended is None else [json.dumps(self._ended).encode()]
             found = [*self._kept.values(), *ended]
         return Answers(query.number, b"[%s]" % b",".join(found))
+
+
+def _trim(points: deque[bytes], most: int) -> None:
+    """Drop the oldest beyond a number, or beyond a size."""
+    size = sum(map(len, points))
+    while len(points) > most or size > MOST_BYTES:
+        size -= len(points.popleft())
 
 
 class _Query:

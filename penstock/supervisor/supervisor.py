@@ -55,12 +55,15 @@ from penstock.supervisor.engine_process import EngineProcess
 from penstock.supervisor.engine_slot import EngineSlot
 from penstock.supervisor.messages import (
     Answer,
+    Answers,
     Ask,
     Asked,
+    AskPast,
     Change,
     Committed,
     Failed,
     Forked,
+    Keep,
     Leaving,
     Message,
     Prepared,
@@ -360,6 +363,10 @@ class Supervisor:
             case Answer():
                 self._queries.take(engine, message)
                 self._give_answers()
+            case Keep(point):
+                self._queries.keep(engine, point)
+            case AskPast(number):
+                engine.send(Answers(number, self._queries.past()))
             case Change(number, description):
                 serving = [x for x in self._processes() if x.serves and not x.is_leaving]
                 self._tell(self._versions.want(engine, number, description, serving))
@@ -403,7 +410,7 @@ class Supervisor:
 
     def _engine_died(self, slot: EngineSlot, engine: EngineProcess) -> None:
         for message in engine.messages():
-            if isinstance(message, Ready | Failed | Answer):
+            if isinstance(message, Ready | Failed | Answer | Keep):
                 self._handle(slot, engine, message)
         status = os.waitstatus_to_exitcode(engine.child.reap())
         engine.close()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
 import pytest
 
 from penstock.admin.history import Historian
-from penstock.observe.history import EVERY, Point
+from penstock.observe.history import EVERY
 from penstock.testing.clock import ManualClock
 
 
@@ -19,16 +20,14 @@ def report(answers: int) -> dict[str, Any]:
 
 def test_a_point_is_made_of_what_came_since_the_one_before() -> None:
     clock, answers = ManualClock(10 * EVERY), [7]
-    kept: list[tuple[int, Point]] = []
-    history = Historian(
-        lambda: report(answers[0]), lambda number, made: kept.append((number, made)), clock.now
-    )
+    kept: list[bytes] = []
+    history = Historian(lambda: report(answers[0]), kept.append, clock.now)
     for more, late in ((10, 0.01), (0, 0.02), (5, -0.01)):
         answers[0] += more
         clock.advance(EVERY + late)
         history.take()
     found = history.answer(-1, ())
-    assert found == kept
+    assert [(number, point) for number, point in map(orjson.loads, kept)] == found
     assert [number for number, _ in found] == [10, 11, 12]
     assert [each["graphs"]['["g","1"]']["sketch"] for _, each in found] == [{"3": 10}, {}, {"3": 5}]
     assert found[0][1]["graphs"]['["g","1"]']["rate"] == pytest.approx(10 / (EVERY + 0.01))

@@ -9,6 +9,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from penstock.admin.live_page import merged
@@ -161,3 +162,22 @@ def test_a_token_gives_access_and_a_key_disables_the_page(tmp_path: Path) -> Non
         assert "/ui" not in server.log()
         assert get(server, "/ui").status == 404
         assert get(server, "/ui/state").status in (404, 405)
+
+
+@pytest.mark.real
+def test_the_history_has_the_time_before_an_engine_was_killed(tmp_path: Path) -> None:
+    with running(script(tmp_path, HOOKS, '"dag": {"is_thread_op": False}')) as server:
+
+        def past() -> dict[int, float]:
+            found = get(server, "/ui/history").json
+            rates = enumerate(found["service"]["rate"], found["first"])
+            return {number: rate for number, rate in rates if rate}
+
+        send(server, "1")
+        until(past, "a point of the history")
+        before = past()
+        (engine, *_) = psutil.Process(server.pid).children()
+        engine.kill()
+        engine.wait(10)
+        until(server.is_ready, "a new engine")
+        assert past().items() >= before.items()

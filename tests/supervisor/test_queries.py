@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from penstock.observe.history import MOST_BYTES, POINTS
 from penstock.observe.reports import total
 from penstock.supervisor.messages import Answer, Answers, Ask
 from penstock.supervisor.queries import LATE, Queries
@@ -75,3 +76,25 @@ def test_a_late_report_is_kept_for_the_next_sum() -> None:
     assert len(queries.ready(LATE)) == 1
     queries.take("b", Answer(number, True, REPORT))
     assert sum_of(queries, "a", ["b"])["engines"] == 2
+
+
+def test_the_history_of_ended_engines_is_kept_in_bounded_memory() -> None:
+    queries = Queries()
+    queries.keep("a", b"[1,{}]")
+    queries.keep("b", b"[1,{}]")
+    assert json.loads(queries.past()) == []
+    queries.forget("a")
+    queries.forget("a")
+    assert json.loads(queries.past()) == [[1, {}]]
+    for number in range(2 * POINTS):
+        queries.keep("b", b"[%d,{}]" % number)
+    queries.forget("b")
+    numbers = [number for number, _ in json.loads(queries.past())]
+    assert numbers == [1, *range(POINTS, 2 * POINTS)]
+    for engine in ("c", "d"):
+        for number in range(10):
+            queries.keep(engine, b'[%d,"%s"]' % (number, b"x" * (MOST_BYTES // 4)))
+    queries.forget("c")
+    queries.forget("d")
+    assert len(queries.past()) < MOST_BYTES
+    assert [number for number, _ in json.loads(queries.past())] == [7, 8, 9]
