@@ -1,6 +1,6 @@
 """Triton, out of the wheel ``nvidia-pytriton``, with the model of 13 features.
 
-The wheel holds ``tritonserver`` and its Python backend. ``make peers`` installs it into an
+The wheel holds ``tritonserver`` and its Python backend. ``make bench`` installs it into an
 environment of its own, ``benchmarks/triton/.venv``, with ONNX Runtime and a numpy before version 2
 (of arrays of later ones the backend sends no bytes). The model runs in one process of the backend,
 with dynamic batching.
