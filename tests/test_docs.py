@@ -37,6 +37,7 @@ from tests.documents import (
     section,
     tracked_files,
 )
+from tests.test_floors import FLOORS, nodes_of
 
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
@@ -175,8 +176,6 @@ def test_structure_lists_exactly_the_modules_of_the_package():
 
 
 def test_the_floors_in_structure_are_those_that_are_checked():
-    from tests.test_floors import FLOORS
-
     rows = rows_of(section((DOCS / "structure.md").read_text(), "Floors"))
     documented = {
         name: int(floor) for floor, rooms in rows if floor != "any" for name in inline_code(rooms)
@@ -201,14 +200,16 @@ def test_a_requests_life_names_existing_files():
 
 @pytest.mark.parametrize("path", MODULES, ids=from_root)
 def test_every_module_has_a_docstring(path: Path):
-    assert ast.get_docstring(ast.parse(path.read_text()))
+    module = nodes_of(path)[0]
+    assert isinstance(module, ast.Module)
+    assert ast.get_docstring(module)
 
 
 def test_every_public_method_is_described_in_its_class_or_in_an_interface():
     methods = [
         (f"{owner.name}.{each.name}", each.name, ast.get_docstring(each))
         for path in MODULES
-        for owner in ast.walk(ast.parse(path.read_text()))
+        for owner in nodes_of(path)
         if isinstance(owner, ast.ClassDef) and not owner.name.startswith("_")
         for each in owner.body
         if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and each.name[0] != "_"

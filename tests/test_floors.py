@@ -7,6 +7,7 @@ other in a circle, not even for their types.
 
 import ast
 from collections.abc import Mapping
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -117,10 +118,16 @@ def room_of(module: str) -> str | None:
     return None
 
 
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    """The syntax tree of a module, in the order of ``ast.walk``; the first is the module."""
+    return [*ast.walk(ast.parse(path.read_text()))]
+
+
 def imports_of(path: Path) -> set[str]:
     """Every module imported anywhere in the file; ``from a import b`` also counts as ``a.b``."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -200,7 +207,7 @@ def test_every_module_has_a_floor() -> None:
 def modules_in(path: Path, known: set[str]) -> set[str]:
     """The package's modules that this file imports."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
