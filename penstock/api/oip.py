@@ -67,7 +67,7 @@ _Decoded: TypeAlias = tuple[ServedGraph, InferRequest, bool]
 """A decoded request: its graph, the request, and whether it has raw bytes over gRPC."""
 
 PLATFORM: Final = "penstock"
-EXTENSIONS: Final = ("binary_tensor_data", "statistics", "model_configuration")
+EXTENSIONS: Final = ("binary_tensor_data", "schedule_policy", "statistics", "model_configuration")
 GROUP: Final = "Open Inference Protocol"
 
 _JSON_SIZE = b"inference-header-content-length"
@@ -353,6 +353,9 @@ class OpenInferenceApplication:
 
     def _infer_call(self, kind: type[_Infer], decoded: _Decoded, timeout: float | None) -> _Infer:
         graph, request, raw = decoded
+        if request.timeout:
+            seconds = request.timeout / 1_000_000
+            timeout = seconds if timeout is None else min(timeout, seconds)
         if not self._counts:
             self._count()
         typed = self._tensors(graph) if self._typed else None
@@ -533,6 +536,10 @@ class _Infer(GraphCall):
 
     request: InferRequest
     raw: bool
+
+    @property
+    def priority(self) -> int:
+        return self.request.priority
 
     def tensors(self, value: Feed) -> list[oip.OutTensor]:
         """The outputs.

@@ -25,6 +25,23 @@ _DATA: Final = {
     ' infinities are "Infinity" and "-Infinity".',
 }
 _PARAMETERS: Final = {"type": "object"}
+_NATURAL: Final = {"type": "integer", "minimum": 0, "maximum": 2**63 - 1}
+_OF_REQUEST: Final = {
+    "type": "object",
+    "properties": {
+        "binary_data_output": {"type": "boolean"},
+        "priority": {
+            **_NATURAL,
+            "description": "1 is the highest; 0 is the default. It counts where the service lets"
+            " requests name a priority.",
+        },
+        "timeout": {
+            **_NATURAL,
+            "description": "Microseconds until the answer is no longer needed; 0 is no limit of"
+            " the caller.",
+        },
+    },
+}
 
 _REQUEST: Final[dict[str, Any]] = {
     "title": "InferRequest",
@@ -32,7 +49,7 @@ _REQUEST: Final[dict[str, Any]] = {
     "required": ["inputs"],
     "properties": {
         "id": {"type": "string"},
-        "parameters": _PARAMETERS,
+        "parameters": _OF_REQUEST,
         "inputs": {
             "type": "array",
             "items": {

@@ -2,8 +2,8 @@
 
 The first of these that is listed counts: the caller's name, the caller's scopes (the highest of
 them), the route, the graph, the graph's own route; else the default. ``Penstock-Priority``, over
-gRPC in the metadata, may replace it if the service allows that; where callers are listed, it can
-only lower it.
+gRPC in the metadata, or the parameter ``priority`` of the Open Inference Protocol, may replace it
+if the service allows that, the lower one of both; where callers are listed, they can only lower it.
 """
 
 from __future__ import annotations
@@ -75,9 +75,10 @@ class Priorities:
         priority = own or self._of_route(call, submission.graph.name) or self._default
         if self._header:
             named = exchange_of(call).head.fields.get(_FIELD)
-            if named is not None:
+            if named is not None or submission.priority:
+                wanted = max(self._parsed(named), self._checked(submission.priority))
                 listed = self._callers or self._scopes
-                priority = max(self._parsed(named), priority if listed else 1)
+                priority = max(wanted, priority if listed else 1)
         return priority - 1
 
     def _of_caller(self, caller: Any) -> int | None:
@@ -91,11 +92,21 @@ class Priorities:
         found = self._routes.get(path_of(call.route)) if self._routes else None
         return self._graphs.get(graph or "") if found is None else found
 
-    def _parsed(self, value: bytes) -> int:
+    def _parsed(self, value: bytes | None) -> int:
+        """The priority in the header field; 0 without one."""
+        if value is None:
+            return 0
         if not value.isdigit() or len(value) > 4 or not 1 <= int(value) <= self._levels:
             text = f"penstock-priority is a number from 1, the highest, to {self._levels}"
             raise Undecodable(text)
         return int(value)
+
+    def _checked(self, priority: int) -> int:
+        """The priority in the message; 0 without one."""
+        if priority > self._levels:
+            text = f"the parameter priority is 1, the highest, to {self._levels}, or 0"
+            raise Undecodable(text)
+        return priority
 
 
 def path_of(route: Http | Grpc | BaiduStd) -> str:

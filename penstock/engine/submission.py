@@ -122,6 +122,11 @@ class Submission(Flight):
         return getattr(self.call, "caller", None)
 
     @property
+    def priority(self) -> int:
+        """The priority that the request's message names; 0 for none."""
+        return 0
+
+    @property
     def refused(self) -> bool:
         """Whether the engine refused it; then nothing of it has run."""
         return self.over and self.data_id == NO_ID

@@ -50,6 +50,9 @@ NOT_HERE: Final = {
 }
 """Parameters of unsupported extensions that change a request's meaning, with their extensions."""
 
+SCHEDULING: Final = ("priority", "timeout")
+"""Parameters of a request that ``InferRequest`` has as integers."""
+
 DTYPES: Final[dict[str, np.dtype[Any]]] = {
     "BOOL": np.dtype(np.bool_),
     "UINT8": np.dtype(np.uint8),
@@ -92,6 +95,8 @@ class InferRequest:
         all_binary: whether outputs without a parameter are sent as raw bytes.
         model: the model's name; empty in the encoding that has it in the URL.
         version: the version that the caller names; empty for none.
+        priority: the priority that the caller names; 0 for none.
+        timeout: the time that the caller allows, in microseconds; 0 for none.
     """
 
     id: str = ""
@@ -102,6 +107,8 @@ class InferRequest:
     all_binary: bool = False
     model: str = ""
     version: str = ""
+    priority: int = 0
+    timeout: int = 0
 
     def add(self, name: str, datatype: str, array: Array) -> None:
         """Add an input.

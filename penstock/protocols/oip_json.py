@@ -164,6 +164,8 @@ class _Reader:
             elif member == "parameters":
                 parameters = self._parameters(content, "parameters")
                 found.all_binary = parameters.get("binary_data_output") is True
+                found.priority = parameters.get("priority", 0)
+                found.timeout = parameters.get("timeout", 0)
             else:
                 values.check_depth(content, 1)
         if inputs is None:
@@ -238,7 +240,7 @@ class _Reader:
         for name, content in values.members_of(value, where, MAX_TENSORS):
             if name in oip.NOT_HERE:
                 raise PackageError(f"{where}: {oip.NOT_HERE[name]} is not available here")
-            if name == _SIZE:
+            if name == _SIZE or (where == "parameters" and name in oip.SCHEDULING):
                 parameters[name] = values.as_integer(content, f"{where}.{name}", 0, 2**63 - 1)
             elif name in ("binary_data", "binary_data_output"):
                 parameters[name] = values.scalar_of(content, f"{where}.{name}", "true or false")

@@ -66,6 +66,8 @@ _CONTENTS: Final[dict[str, _Contents]] = {
 }
 _FIELDS: Final = {each.number: each for each in _CONTENTS.values()}
 _BYTES: Final = 8
+_INT64_PARAM: Final = 2
+_UINT64_PARAM: Final = 5
 _MODEL, _VERSION, _ID, _INPUT, _OUTPUT, _RAW_INPUT = (
     number << 3 | LENGTH for number in (1, 2, 3, 5, 6, 7)
 )
@@ -223,7 +225,9 @@ def _decode(data: bytes) -> tuple[InferRequest, bool]:
         elif number == 3:
             found.id = decode_text(data, begin, end)
         elif number == 4:
-            _refuse_parameter(walker, begin, end)
+            name, value = _parameter(walker, begin, end)
+            if name in oip.SCHEDULING:
+                setattr(found, name, value)
         if max(len(raws), len(tensors), len(outputs)) > MAX_TENSORS:
             raise Undecodable(f"the request has more than {MAX_TENSORS} tensors")
     found.outputs = tuple(outputs) or None
@@ -267,7 +271,7 @@ def _tensor(walker: Walker, start: int, stop: int) -> _Tensor:
         elif number == 2:
             tensor.datatype = decode_text(data, begin, end)
         elif number == 4:
-            _refuse_parameter(walker, begin, end)
+            _parameter(walker, begin, end)
         elif number == 5:
             for field, kind, first, last in walker.fields(begin, end):
                 if field == _BYTES and kind == LENGTH:
@@ -283,17 +287,37 @@ def _output(walker: Walker, start: int, stop: int) -> str:
         if number == 1 and wire_type == LENGTH:
             name = decode_text(walker.data, begin, end)
         elif number == 2 and wire_type == LENGTH:
-            _refuse_parameter(walker, begin, end)
+            _parameter(walker, begin, end)
     return name
 
 
-def _refuse_parameter(walker: Walker, start: int, stop: int) -> None:
-    """Refuse the parameters of unsupported extensions, whatever their values."""
+def _parameter(walker: Walker, start: int, stop: int) -> tuple[str, int]:
+    """Decode a parameter: its name, and its integer.
+
+    Raises:
+        PackageError: it is one of an unsupported extension, whatever its value; or one of
+            ``oip.SCHEDULING`` without an integer from 0 to 2^63 - 1.
+    """
+    name, value = "", None
     for number, wire_type, begin, end in walker.fields(start, stop):
         if number == 1 and wire_type == LENGTH:
-            what = oip.NOT_HERE.get(decode_text(walker.data, begin, end))
-            if what is not None:
-                raise PackageError(f"{what} is not available here")
+            name = decode_text(walker.data, begin, end)
+            if name in oip.NOT_HERE:
+                raise PackageError(f"{oip.NOT_HERE[name]} is not available here")
+        elif number == 2 and wire_type == LENGTH:
+            value = _integer(walker, begin, end)
+    if name in oip.SCHEDULING and (value is None or value >= 2**63):
+        raise PackageError(f"the parameter {name} is an integer from 0 to 2^63 - 1")
+    return name, value or 0
+
+
+def _integer(walker: Walker, start: int, stop: int) -> int | None:
+    """Decode an ``InferParameter``; None if its value is no integer."""
+    found = None
+    for number, wire_type, value, _ in walker.fields(start, stop):
+        integer = wire_type == VARINT and number in (_INT64_PARAM, _UINT64_PARAM)
+        found = value if integer else None
+    return found
 
 
 def _typed(data: bytes, where: str, tensor: _Tensor, budget: DecodeBudget) -> oip.Array:

@@ -25,13 +25,23 @@ RULES: dict[str, Any] = {
 }
 
 
+class Message(Submission):
+    @property
+    def priority(self) -> int:
+        return int(self.context)
+
+
 def level_of(
-    pattern: str = "/other", caller: Any = None, named: bytes | None = None, **rules: Any
+    pattern: str = "/other",
+    caller: Any = None,
+    named: bytes | None = None,
+    in_message: int = 0,
+    **rules: Any,
 ) -> int:
     head: RequestHead = post("/x", *([] if named is None else [(b"penstock-priority", named)]))
     exchange = RecordedExchange(head)
     exchange.caller = caller
-    submission = Submission(make_harness().engine.graphs[0], {})
+    submission = Message(make_harness().engine.graphs[0], {}, context=in_message)
     submission.call = HttpCall(exchange, Shared(1), Http("POST", pattern))
     return Priorities(**RULES | rules).level_of(submission)
 
@@ -72,6 +82,28 @@ def test_the_caller_counts_before_the_route_and_may_lower_its_own(
 def test_another_value_of_the_field_is_refused(named: bytes) -> None:
     with pytest.raises(Undecodable, match="from 1, the highest, to 4"):
         level_of(named=named)
+
+
+@pytest.mark.parametrize(
+    ("caller", "named", "in_message", "priority"),
+    [
+        (keyed("ann"), None, 4, 4),
+        (keyed("ann"), None, 1, 3),
+        (keyed("boss"), b"2", 3, 3),
+        (keyed("boss"), b"3", 2, 3),
+        (None, b"2", 0, 3),
+    ],
+)
+def test_the_message_may_lower_the_priority_as_the_field(
+    caller: Any, named: bytes | None, in_message: int, priority: int
+) -> None:
+    assert level_of("/other", caller, named, in_message) == priority - 1
+
+
+def test_a_priority_of_a_message_beyond_the_last_is_refused_where_it_counts() -> None:
+    assert level_of(in_message=5, header=False) == 2
+    with pytest.raises(Undecodable, match="the parameter priority is 1"):
+        level_of(in_message=5)
 
 
 def test_the_field_counts_only_where_the_service_allows_it() -> None:

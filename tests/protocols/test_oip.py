@@ -242,6 +242,44 @@ def test_bytes_after_the_last_tensor_are_refused() -> None:
         oip_json.decode(document + b"ab", len(document))
 
 
+@pytest.mark.parametrize("name", ["priority", "timeout"])
+@pytest.mark.parametrize("value", [0, 1, 2**63 - 1])
+def test_parameters_of_scheduling_are_decoded(name: str, value: int) -> None:
+    found = oip_json.decode(
+        body_of("FP32", [1], [1])[:-1] + b',"parameters":{"%b":%d}}' % (name.encode(), value)
+    )
+    assert getattr(found, name) == value
+    for kind in ("int64_param", "uint64_param"):
+        message = messages.inference_messages("ModelInfer")[0]()
+        setattr(message.parameters[name], kind, value)
+        found, _ = oip_message.decode(message.SerializeToString())
+        assert getattr(found, name) == value
+
+
+@pytest.mark.parametrize("name", ["priority", "timeout"])
+def test_parameters_of_scheduling_are_natural_numbers(name: str) -> None:
+    for value in ("-1", "1.5", '"a"', "true", "9223372036854775808"):
+        body = body_of("FP32", [1], [1])[:-1] + f',"parameters":{{"{name}":{value}}}}}'.encode()
+        with pytest.raises((Undecodable, PackageError), match=name):
+            oip_json.decode(body)
+    for kind, wrong in (
+        ("int64_param", -1),
+        ("uint64_param", 2**63),
+        ("string_param", "1"),
+        ("bool_param", True),
+        ("double_param", 1.0),
+    ):
+        message = messages.inference_messages("ModelInfer")[0]()
+        setattr(message.parameters[name], kind, wrong)
+        with pytest.raises(PackageError, match=name):
+            oip_message.decode(message.SerializeToString())
+
+
+def test_parameters_of_those_names_at_a_tensor_have_no_meaning() -> None:
+    body = body_of("FP32", [1], [1], parameters={"priority": "high"})
+    assert oip_json.decode(body).priority == 0
+
+
 def test_two_inputs_of_one_name_are_refused() -> None:
     message = INFER(model_name="m")
     for _ in range(2):
