@@ -75,8 +75,12 @@ class Reporter:
         self.door: Door | None = None
         self.traces: Mapping[str, int] | None = None
 
-    def __call__(self) -> Report:
-        """The current report."""
+    def __call__(self, *, sketches: bool = True) -> Report:
+        """The current report.
+
+        Args:
+            sketches: whether it has the sketches of durations, which take most of its time.
+        """
         seen = self._engine.statistics()
         ready, why = self._health.ready()
         return {
@@ -91,7 +95,7 @@ class Reporter:
                 "inside": seen.inside,
                 "waiting": seen.waiting,
             },
-            **self._counters.of_requests(),
+            **self._counters.of_requests(sketches=sketches),
             "door": self.door and asdict(self.door.statistics()),
             "callers": self._counters.callers.plain(),
             "traces": dict(self.traces or {}),
@@ -100,11 +104,14 @@ class Reporter:
                 **self._processes.of("", [os.getpid()]),
                 "loop": time.thread_time(),
             },
-            "graphs": [*map(self._graph, self._engine.all_graphs, seen.graphs)],
+            "graphs": [
+                self._graph(graph, each, sketches)
+                for graph, each in zip(self._engine.all_graphs, seen.graphs, strict=True)
+            ],
             "removed": [*self._engine.removed],
         }
 
-    def _graph(self, graph: ServedGraph, seen: GraphStatistics) -> Report:
+    def _graph(self, graph: ServedGraph, seen: GraphStatistics, sketches: bool) -> Report:
         signature = graph.signature
         return {
             "name": seen.name,
@@ -113,13 +120,13 @@ class Reporter:
             "default": self._engine.graph(graph.name or "") is graph,
             "inside": seen.inside,
             "signature": signature and described(signature),
-            "requests": self._counters.of_graph(graph),
+            "requests": self._counters.of_graph(graph, sketches=sketches),
             "ops": [
                 {
                     **{name: getattr(each, name) for name in _OF_STAGE},
                     # Its name without a version, for metrics, which have labels for both.
                     **({} if graph.label == (graph.name or "") else {"op": op}),
-                    **self._op(stage),
+                    **self._op(stage, sketches),
                     **({"given_by": stage.given_by} if stage.given_by else {}),
                     "inputs": [graph.stages[i].name for i in inputs if i != REQUEST],
                     "reads_request": REQUEST in inputs,
@@ -130,9 +137,9 @@ class Reporter:
             ],
         }
 
-    def _op(self, stage: Stage) -> Report:
+    def _op(self, stage: Stage, sketches: bool) -> Report:
         model = self._models.get(stage.name, "")
-        found = {**self._counters.of_op(stage.name), "model": model}
+        found = {**self._counters.of_op(stage.name, sketches=sketches), "model": model}
         loaded = getattr(stage.executor, "loaded", None)
         if isinstance(stage.executor, ProcessExecutor):
             pids = [each["pid"] for each in stage.executor.loaded if each]
@@ -195,7 +202,7 @@ class StatusPage:
 
     async def _give(self, call: HttpCall) -> None:
         try:
-            reports = await self._engines.reports()
+            reports = await self._engines.reports(sketches=True)
         except (TimeoutError, StartupError):  # the supervisor is gone or busy: use only our own
             reports = [self._engines.own_report()]
         call.reply(200, _JSON, orjson.dumps(total(reports)))

@@ -69,13 +69,14 @@ class Requests:
         self.sketch.include(other.sketch)
         self.sum += other.sum
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self, *, sketches: bool = True) -> dict[str, Any]:
         """Answers and refusals by error code, and the durations of answers."""
         self.count()
+        sketch = self.sketch if sketches else None
         return {
             "answers": {"ok": sum(self.durations) - self.errors.total(), **self.errors},
             "refusals": dict(self.refusals),
-            "seconds": _histogram(SECONDS, self.durations, self.sum, self.sketch),
+            "seconds": _histogram(SECONDS, self.durations, self.sum, sketch),
         }
 
 
@@ -192,20 +193,24 @@ class Counters(Instrument):
         """See Instrument."""
         self._closed += 1
 
-    def of_requests(self) -> dict[str, Any]:
-        """Of all graphs: answers and refusals by error code, durations; and connections."""
+    def of_requests(self, *, sketches: bool = True) -> dict[str, Any]:
+        """Of all graphs: answers and refusals by error code, durations; and connections.
+
+        Args:
+            sketches: whether to add the sketches of durations.
+        """
         everything = Requests()
         for each in self.requests.values():
             everything.add(each)
         connections = {"opened": self._opened, "closed": self._closed}
-        return {**everything.plain(), "connections": connections}
+        return {**everything.plain(sketches=sketches), "connections": connections}
 
-    def of_graph(self, graph: GraphInfo) -> dict[str, Any]:
+    def of_graph(self, graph: GraphInfo, *, sketches: bool = True) -> dict[str, Any]:
         """The same for one graph, with the number of cancelled requests."""
         found = self.requests.get(graph.key) or Requests()
-        return {**found.plain(), "cancelled": found.cancelled}
+        return {**found.plain(sketches=sketches), "cancelled": found.cancelled}
 
-    def of_op(self, op: str) -> dict[str, Any]:
+    def of_op(self, op: str, *, sketches: bool = True) -> dict[str, Any]:
         """An op's errors and workers, queue waits, and its batches: rows, close reasons, seconds of
         each phase, of transfer between the engine and the worker, and from closing to return
         (``passes``).
@@ -214,12 +219,14 @@ class Counters(Instrument):
         found.count()
         prepared, processed, ran = found.prepared, found.processed, found.ran
         phases = prepared, processed, ran - prepared - processed
+        waiting = found.waiting if sketches else None
+        passes = {"sketch": found.passes.plain()} if sketches else {}
         return {
             **found.events,
             "seconds": dict(zip(PHASES, phases, strict=True)),
             "transfer": found.passed - found.ran,
-            "queue": _histogram(SECONDS, found.queued, found.waited, found.waiting),
-            "passes": {"sum": found.passed, "sketch": found.passes.plain()},
+            "queue": _histogram(SECONDS, found.queued, found.waited, waiting),
+            "passes": {"sum": found.passed, **passes},
             "rows": _histogram(ROWS, found.sizes, found.rows),
             "reasons": dict(found.reasons),
             "worker_changes": dict(found.workers),

@@ -32,6 +32,7 @@ _BITS: Final = 5  # of the mantissa
 _SHIFT: Final = 52 - _BITS  # of the bits of a double, to those of its bucket
 _LEAST: Final = (1023 - 20) << _BITS  # of 2 ** -20 seconds, about 1 µs
 _MOST: Final = (32 << _BITS) - 1  # 32 octaves
+_NAMES: Final = [str(bucket) for bucket in range(_MOST + 1)]
 
 
 class Sketch:
@@ -57,7 +58,8 @@ class Sketch:
     def plain(self) -> dict[str, int]:
         """The count of each bucket that has one."""
         (found,) = self._counts.nonzero()
-        return dict(zip(map(str, found.tolist()), self._counts[found].tolist(), strict=True))
+        names = map(_NAMES.__getitem__, found.tolist())
+        return dict(zip(names, self._counts[found].tolist(), strict=True))
 
 
 def since(before: Plain, now: Plain) -> dict[str, int]:

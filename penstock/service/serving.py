@@ -137,7 +137,7 @@ class Serving:
         self.writers = DaemonPool(_WRITERS, "replies")
         self.ends = DaemonPool(_ENDS_THREADS, "ends") if loaded.blocking_ends else None
         answerers: dict[str, Answerer] = {
-            REPORT: self.reporter,
+            REPORT: lambda sketches: self.reporter(sketches=sketches),
             TRACE: partial(next_timelines, recorder),
             LISTS: partial(listed_requests, recorder, self.writers),
             TIMELINE: partial(recorded_request, recorder),

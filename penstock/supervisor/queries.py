@@ -71,32 +71,36 @@ class AllEngines:
         ours, answers = await asyncio.gather(self._ours(name, arguments), others)
         return [ours, *answers]
 
-    async def reports(self) -> list[Report]:
+    async def reports(self, *, sketches: bool = False) -> list[Report]:
         """The reports of all engines: of those that do not answer in time the last one; and one
         with the counters of ended engines, if there are any.
+
+        Args:
+            sketches: whether they have the sketches of durations, which are most of their bytes;
+                those of engines that do not answer, or were killed, may have none.
 
         Raises:
             TimeoutError, StartupError: the supervisor is busy, or gone.
         """
         if self._supervisor is None:
-            return [self.own_report()]
-        self.send_report()
+            return [self.own_report(sketches=sketches)]
+        self.send_report(sketches=sketches)
         async with asyncio.timeout(2 * LATE):
-            return await self._supervisor.ask(json.dumps([REPORT]), kept=True)
+            return await self._supervisor.ask(json.dumps([REPORT, sketches]), kept=True)
 
-    def own_report(self) -> Report:
+    def own_report(self, *, sketches: bool = True) -> Report:
         """This engine's report."""
-        report: Report = self._answerers[REPORT]()
+        report: Report = self._answerers[REPORT](sketches)
         return report
 
-    def send_report(self) -> None:
+    def send_report(self, *, sketches: bool = True) -> None:
         """Send this engine's report to the supervisor, if there is one, which keeps it.
 
         Raises:
             StartupError: the supervisor is gone.
         """
         if self._supervisor is not None:
-            self._supervisor.answer(0, self.own_report(), kept=True)
+            self._supervisor.answer(0, self.own_report(sketches=sketches), kept=True)
 
     def keep(self, point: bytes) -> None:
         """Let the supervisor, if there is one, keep a point of this engine's history, in JSON.

@@ -37,7 +37,9 @@ async def test_a_report_has_the_counts_of_requests_and_ops() -> None:
         service.engine.instruments.install(Recorder(0, counters))
         assert pairs(await service.call(x="1")) == {"x": "1"}
         await asyncio.sleep(0)
-        report = Reporter(service.engine, health, counters, {})()
+        reporter = Reporter(service.engine, health, counters, {})
+        report = reporter()
+        assert "sketch" not in json.dumps(reporter(sketches=False))
     assert report["requests"]["answered"] == report["answers"]["ok"] == 1
     (graph,) = report["graphs"]
     assert (graph["version"], graph["state"], graph["default"]) == ("1", "serving", True)
@@ -102,6 +104,11 @@ def test_the_status_of_a_service_includes_all_its_engines(engines: int, tmp_path
         assert (report["engines"], report["ready"]) == (engines, True)
         assert report["requests"]["admitted"] == report["answers"]["ok"] == 6
         assert report["graphs"][0]["ops"][0]["workers"] == engines
+        for sketch in (
+            report["seconds"]["sketch"],
+            report["graphs"][0]["ops"][0]["queue"]["sketch"],
+        ):
+            assert sum(sketch.values()) == 6
         connections = report["connections"]
         assert connections["opened"] > connections["closed"] >= 1
         command = [*PENSTOCK[:-1], "status", server.http_url.removeprefix("http://")]
@@ -109,6 +116,7 @@ def test_the_status_of_a_service_includes_all_its_engines(engines: int, tmp_path
         first = f"ready, {engines} engine{'s' if engines > 1 else ''}"
         assert done.stdout.splitlines()[0] == first
         assert "answers   ok 6" in done.stdout
+        assert "ms  p50 " in done.stdout
         done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=60)
         assert shown(json.loads(done.stdout)).splitlines()[0] == first
         assert server.stop() == 0
