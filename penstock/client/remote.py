@@ -31,6 +31,7 @@ from penstock.client.messages import (
 )
 from penstock.client.model_client import METHOD as GENERAL_METHOD
 from penstock.client.model_feeds import ModelFeeds
+from penstock.client.tls import Tls
 from penstock.errors import (
     DeadlineExceeded,
     InferenceFailed,
@@ -79,6 +80,7 @@ class RemoteOptions:
         client_config: path of the file with aliases, or of its folder.
         encryption_key: path of the key of an encrypted model; None if it is not encrypted.
         token: the place of the token that is sent, see ``token_at``; None for none.
+        tls: files for TLS; None for connections without it.
     """
 
     kind: RemoteKind
@@ -89,6 +91,7 @@ class RemoteOptions:
     client_config: str | None = None
     encryption_key: str | None = None
     token: str | None = None
+    tls: Tls | None = None
 
     def __str__(self) -> str:
         what = self.kind if self.name is None else f"{self.kind} {self.name}"

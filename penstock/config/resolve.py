@@ -18,6 +18,7 @@ from penstock.batching.padding import Axes, Padding
 from penstock.batching.rows import Declared
 from penstock.client.endpoints import parse_endpoints
 from penstock.client.remote import RemoteKind, RemoteOptions
+from penstock.client.tls import Tls
 from penstock.config.checks import unavailable_op
 from penstock.config.problems import dotted, explain
 from penstock.config.schema import OpConfig
@@ -267,6 +268,7 @@ def _remote(
             "baidu_std (client_type brpc) carries no token" if listed else "needs server_endpoints"
         )
         raise ConfigError([f"{where}.server_token: {why}"])
+    tls = _tls(where, entry, bool(listed) and client_type != "brpc")
     if not listed:
         if entry.local_service_conf.client_type in _SERVERS:
             return RemoteOptions(
@@ -293,6 +295,33 @@ def _remote(
         client_config=conf.client_config,
         encryption_key=entry.encryption_key if entry.use_encryption_model else None,
         token=entry.server_token,
+        tls=tls,
+    )
+
+
+def _tls(where: str, entry: OpConfig, possible: bool) -> Tls | None:
+    """The files for TLS with the servers of an op; None for connections without it."""
+    files = {
+        key: getattr(entry, key)
+        for key in ("server_key_file", "server_cert_file", "server_ca_file")
+        if getattr(entry, key) is not None
+    }
+    if files and not possible:
+        text = f"{where}.{min(files)}: TLS needs server_endpoints that are called by gRPC"
+        raise ConfigError([text])
+    for key, needed in (
+        ("server_key_file", "server_cert_file"),
+        ("server_cert_file", "server_ca_file"),
+    ):
+        if key in files and needed not in files:
+            raise ConfigError([f"{where}.{key}: needs {needed}"])
+    if not files:
+        return None
+    certificate = entry.server_cert_file
+    return Tls(
+        ca_file=entry.server_ca_file,
+        cert_file=certificate,
+        key_file=entry.server_key_file or certificate,
     )
 
 

@@ -813,7 +813,17 @@ class PadConfig(Section):
 class OpConfig(Section):
     """``op.<name>``: one op. An op without an entry has every default and no model."""
 
-    never_blank = frozenset({"server_endpoints", "server_token", "client_config", "fetch_list"})
+    never_blank = frozenset(
+        {
+            "server_endpoints",
+            "server_token",
+            "server_ca_file",
+            "server_cert_file",
+            "server_key_file",
+            "client_config",
+            "fetch_list",
+        }
+    )
 
     concurrency: Workers = Field(default=1, description="Number of workers of this op.")
     timeout_ms: OffInt = Field(
@@ -898,7 +908,22 @@ class OpConfig(Section):
         default=None,
         description="The place of a key or token that is sent to `server_endpoints` by gRPC: a"
         " file, which is read again when it changes, or `env:NAME`, a variable. It is never"
-        " logged. The connections have no TLS.",
+        " logged. Without `server_ca_file` it can be read on the network.",
+    )
+    server_ca_file: Text | None = Field(
+        default=None,
+        description="PEM file of the authorities of the certificates of `server_endpoints`: calls"
+        " by gRPC use TLS. The host of each endpoint must be a name in its certificate.",
+    )
+    server_cert_file: Text | None = Field(
+        default=None,
+        description="PEM file of the client certificate that is shown to `server_endpoints`; needs"
+        " `server_ca_file`.",
+    )
+    server_key_file: Text | None = Field(
+        default=None,
+        description="PEM file of its private key, without a passphrase; by default"
+        " `server_cert_file` contains both.",
     )
     model_name: Text | None = Field(
         default=None,

@@ -79,11 +79,12 @@ class RemoteExecutor(CoroutineExecutor):
 
         Raises:
             ModelError: there is no valid token.
+            OSError: a file of certificates cannot be read.
         """
         options = self._options
         channel = AsyncChannel(
             options.endpoints,
-            None,
+            options.tls,
             rounding=floor,
             on_health=self._log_health,
             protocol=baidu_std() if options.kind == "general_model" else GRPC,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from penstock.client.remote import RemoteOptions
+from penstock.client.tls import read_files
 from penstock.client.token import token_at
 from penstock.config.load import Loaded
 from penstock.config.problems import Problem
@@ -54,6 +55,12 @@ def problems_of_model(op: Op, options: OpOptions, loaded: Loaded) -> list[str]:
                 token_at(options.remote.token)
         except ModelError as error:
             return [f"op.{op.name}.server_token: {error}"]
+        try:
+            if options.remote.tls is not None:
+                read_files(options.remote.tls)
+        except OSError as error:
+            why = error.strerror or str(error)
+            return [f"op.{op.name}.server_ca_file, or server_cert_file: {why}"]
     started = options.starts_server
     model = options.model if started else _source(op, options, loaded.config.op.get(op.name))
     if model is None:

@@ -262,6 +262,22 @@ def test_server_endpoints_make_an_op_remote() -> None:
             {"yaml": entry(server_token="t", server_endpoints=["h:1"], client_type="brpc")},
             "op.uci.server_token: baidu_std (client_type brpc) carries no token",
         ),
+        (
+            {"yaml": entry(server_ca_file="ca")},
+            "op.uci.server_ca_file: TLS needs server_endpoints that are called by gRPC",
+        ),
+        (
+            {"yaml": entry(server_ca_file="ca", server_endpoints=["h:1"], client_type="brpc")},
+            "op.uci.server_ca_file: TLS needs server_endpoints that are called by gRPC",
+        ),
+        (
+            {"yaml": entry(server_cert_file="c", server_endpoints=["h:1"], client_type="grpc")},
+            "op.uci.server_cert_file: needs server_ca_file",
+        ),
+        (
+            {"yaml": entry(server_key_file="k", server_ca_file="ca", server_endpoints=["h:1"])},
+            "op.uci.server_key_file: needs server_cert_file",
+        ),
     ],
 )
 def test_an_invalid_remote_call_is_refused(arguments: dict[str, Any], problem: str) -> None:

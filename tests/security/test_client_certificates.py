@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import pytest
 
 pytest.importorskip("cryptography", reason="makes certificates")
@@ -21,7 +22,7 @@ from tests.kit.authority import Authority
 from tests.kit.frames import message
 from tests.kit.http2 import call, client_of
 from tests.service.scripts import until
-from tests.services.process import ServiceProcess, running
+from tests.services.process import ServiceFailed, ServiceProcess, running
 
 pytestmark = pytest.mark.real
 KEY = new_key()
@@ -210,3 +211,26 @@ def test_pages_of_operators_need_the_scope_of_the_certificate(site: Site) -> Non
     assert by_http(site, bob, {}, "GET", "/status") == 403
     assert by_http(site, ann, {}, "GET", "/status") == 200
     assert by_http(site, None, {}, "GET", "/livez") == 200
+
+
+CALLING = Path(__file__).parents[1] / "faults/remote_service.py"
+
+
+@pytest.mark.parametrize(("name", "answered"), [("bob.test", True), (None, False)])
+def test_a_remote_op_shows_its_certificate(site: Site, name: str | None, answered: bool) -> None:
+    keys = [f"server_ca_file={site.authority.file}"]
+    if name is not None:
+        keys.append(f"server_cert_file={site.authority.issue(name)}")
+    at = f"localhost:{site.server.rpc_port}"
+    with running(CALLING, "echo", "pipeline_grpc", at, "--", *keys) as calling:
+        answer = httpx.post(f"{calling.http_url}/pipe", json={"x": [[1, 2]]}, timeout=20)
+        assert (answer.status_code == 200) is answered, answer.text
+        if not answered:
+            until(lambda: "UNAUTHENTICATED" in calling.log(), "the reason in the log")
+
+
+def test_a_remote_op_without_its_authority_does_not_start(tmp_path: Path) -> None:
+    keys = ("--", f"server_ca_file={tmp_path / 'none.pem'}")
+    with pytest.raises(ServiceFailed, match=r"op\.scale\.server_ca_file, or .*: No such file"):
+        with running(CALLING, "scale", "grpc", "127.0.0.1:1", *keys):
+            pass
