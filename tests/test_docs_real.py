@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +14,6 @@ import pytest
 
 from tests.documents import ROOT, RUNNABLE, Block, blocks_of, commands_of
 from tests.services.process import free_port, running
-from tests.test_package import BUILT_FROM
 
 pytestmark = pytest.mark.real
 
@@ -163,31 +161,3 @@ def test_make_demo_prints_the_readmes_texts():
     texts = [line.partition("│")[0].strip() for line in shown.text.splitlines()]
     assert texts
     assert all(text in done.stdout for text in texts)
-
-
-@pytest.mark.timeout(120)
-def test_a_checkout_can_be_installed_as_in_the_readme(tmp_path: Path):
-    # A copy, because building leaves folders behind.
-    checkout, site = tmp_path / "checkout", tmp_path / "site"
-    checkout.mkdir()
-    for name in BUILT_FROM:
-        shutil.copy(ROOT / name, checkout)
-    shutil.copytree(
-        ROOT / "penstock", checkout / "penstock", ignore=shutil.ignore_patterns("__pycache__")
-    )
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
-    options = ["--no-build-isolation", "--target", str(site)]
-    subprocess.run([*pip, *options, ".[onnx]"], cwd=checkout, check=True, timeout=100)
-    code = "import penstock, penstock.cli; print(penstock.__file__)"
-    shown = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(site)},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=30,
-    )
-    assert Path(shown.stdout.strip()).is_relative_to(site)
-    files = {path.relative_to(site / "penstock").as_posix() for path in site.rglob("penstock/**/*")}
-    assert {"py.typed", "api/docs/page.html", "protocols/pb/pipeline_service.proto"} <= files

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -79,11 +80,29 @@ service.run_service()
 THREAD = "threading.Thread(target=threading.Event().wait, daemon=True).start()"
 
 
-@pytest.mark.parametrize("threads", [True, False], ids=["threads", "processes"])
-@pytest.mark.parametrize("engines", [True, False], ids=["engines", "one"])
-@pytest.mark.parametrize("before", ["", THREAD], ids=["forked", "spawned"])
+# The gate has the fewest processes, and the most with each way of starting them.
+SAMPLE = [("", False, True), ("", True, False), (THREAD, True, False)]
+
+
+@pytest.mark.parametrize(
+    ("before", "engines", "threads"),
+    [
+        pytest.param(
+            *each,
+            id="-".join(
+                (
+                    "spawned" if each[0] else "forked",
+                    "engines" if each[1] else "one",
+                    "threads" if each[2] else "processes",
+                )
+            ),
+            marks=() if each in SAMPLE else pytest.mark.long,
+        )
+        for each in product(["", THREAD], [True, False], [True, False])
+    ],
+)
 def test_numpy_behaves_as_numpy_1_in_all_processes(
-    tmp_path: Path, threads: bool, engines: bool, before: str
+    tmp_path: Path, before: str, engines: bool, threads: bool
 ) -> None:
     script = tmp_path / "web_service.py"
     script.write_text(OCR.format(legacy=True, threads=threads, engines=engines, before=before))
