@@ -66,6 +66,8 @@ class Sample:
         flight: the submission it belongs to; opaque here.
         op: index of the op in the graph.
         piece: the index of this piece of a split sample; None for a whole one.
+        stream: where the pieces of its answer go, for an op whose answers come in pieces; else
+            unset.
     """
 
     __slots__ = (
@@ -86,6 +88,7 @@ class Sample:
         "rows",
         "shapes",
         "spare",
+        "stream",
         "waiting",
     )
 
@@ -93,6 +96,7 @@ class Sample:
     caller: Caller | None
     elements: int
     shapes: Sequence[tuple[int, ...]]
+    stream: Any
 
     def __init__(
         self,

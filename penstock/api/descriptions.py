@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from penstock.api.operation import Answer, Contents, Parameter
 from penstock.protocols import media
+from penstock.protocols.pieces import EVENTS, LINES
 from penstock.tensor import Signature, TensorSpec
 from penstock.typed.arrays import nested
 from penstock.typed.parameters import Parameters, top_of
@@ -169,6 +170,18 @@ def typed_answer(response: Schema) -> Contents:
     if response.responds and not response.files and response.annotation in (Any, bytes, str):
         return {ANY: {}, media.JSON: schema, media.MSGPACK: schema}
     return {**{each: {} for each in response.files}, media.JSON: schema, media.MSGPACK: schema}
+
+
+def stream_answer(piece: Schema) -> Contents:
+    """The bodies of an answer that comes in pieces."""
+    schema = piece.describe(refs=_REFS)
+    definitions = {name: schema.pop(name) for name in ("$defs",) if name in schema}
+    return {
+        **{each: {} for each in piece.files},
+        EVENTS: {"type": "string", "description": "Events, each with a piece as JSON in `data`."},
+        LINES: {"type": "string", "description": "Lines, each with a piece as JSON."},
+        media.JSON: {"type": "array", "items": schema, **definitions},
+    }
 
 
 def parameters_of(parameters: Parameters, examples: Sequence[Any]) -> list[Parameter]:

@@ -22,6 +22,7 @@ from penstock.api.operation import Answer
 from penstock.api.plain import PlainApplication, PlainCall, PlainRoute, decode
 from penstock.api.typed import TypedApplication, TypedRoute, media_of
 from penstock.engine.engine import Engine
+from penstock.engine.gathered import RESULT
 from penstock.engine.graph import GraphState, ServedGraph
 from penstock.engine.submission import Submission
 from penstock.errors import DeadlineExceeded, RequestError, ServiceBusy, StartupError
@@ -29,6 +30,7 @@ from penstock.executors.executor import Executor
 from penstock.executors.local import CoroutineExecutor
 from penstock.protocols import media
 from penstock.protocols.heads import Headers
+from penstock.protocols.pieces import list_of
 from penstock.request import Feed, Outcome
 from penstock.typed.op import ANSWER, BODY, KIND
 
@@ -219,7 +221,12 @@ class Examples:
             raise outcome.error
         value = outcome.value
         assert value is not None
-        answer = submission.encoded(value) if isinstance(submission, PlainCall) else value[BODY]
+        if isinstance(submission, PlainCall):
+            answer = submission.encoded(value)
+        elif graph.streams:
+            answer = list_of([piece[BODY] for piece in value[RESULT]])
+        else:
+            answer = value[BODY]
         if example.wanted is None:
             return
         kind = value.get(KIND) or kind

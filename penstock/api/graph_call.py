@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any, ClassVar, Final
 
@@ -46,6 +47,11 @@ class GraphCall(Submission):
     held: Reservation
     threads: Executor | None
     as_text: ClassVar[bool] = False
+    on_outcome: ClassVar[Callable[[Any, Outcome], None]]
+    """``answered`` of the class, as a function."""
+
+    def __init_subclass__(cls) -> None:
+        cls.on_outcome = cls.answered
 
     def encode(self, value: Feed) -> Any:
         """The reply with the last op's dict. Called from any thread.
@@ -68,7 +74,7 @@ class GraphCall(Submission):
         """Run the graph, and reply to the call, unless its caller disconnects before."""
         self.call = call
         self.reply_within(call.exchange, call.shared.threads)
-        self.start(GraphCall.answered)
+        self.start(type(self).on_outcome)
         if not self.over or self.aside is not None:
             call.exchange.on_gone = self.cancel
 

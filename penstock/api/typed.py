@@ -19,6 +19,7 @@ from penstock.api.descriptions import (
     members_of,
     parameters_of,
     phrase,
+    stream_answer,
     typed_answer,
     typed_request,
 )
@@ -26,11 +27,13 @@ from penstock.api.errors import fail, failed, refusal
 from penstock.api.graph_call import GraphCall
 from penstock.api.http import Http, HttpCall
 from penstock.api.operation import Answer, Contents, Parameter
+from penstock.api.stream_call import StreamCall
 from penstock.engine.engine import Engine
 from penstock.engine.graph import ServedGraph
 from penstock.errors import HttpError, InvalidInput, RequestError, UnknownService
 from penstock.protocols import media
 from penstock.protocols.heads import Headers
+from penstock.protocols.pieces import format_for
 from penstock.request import Feed
 from penstock.typed.op import ANSWER, BODY, HEAD, KIND
 from penstock.typed.parameters import FIELDS, PATH, QUERY
@@ -124,6 +127,7 @@ class TypedApplication:
                 route.graph,
                 signature.response.files if kind is None else (),
                 route.status,
+                signature.streams,
             ),
             failed=failed,
             refusal=refusal,
@@ -154,6 +158,8 @@ class TypedApplication:
                 continue
             assert schema is None or isinstance(schema, Schema)
             contents = {} if schema is None or status in BODILESS else typed_answer(schema)
+            if schema is response and route.signature.streams:
+                contents = stream_answer(schema)
             contents = _only(contents, kind, files=False)
             text = "The result." if status == route.status else phrase(status)
             other = found.get(status)
@@ -168,7 +174,13 @@ class TypedApplication:
         return found
 
     def _answer(
-        self, name: str, files: tuple[str, ...], status: int, call: HttpCall, body: bytes
+        self,
+        name: str,
+        files: tuple[str, ...],
+        status: int,
+        streams: bool,
+        call: HttpCall,
+        body: bytes,
     ) -> None:
         graph = self._engine.choose(name)
         if graph is None:
@@ -185,14 +197,22 @@ class TypedApplication:
         kind = fields.get(b"content-type", b"").decode("latin-1")
         accept = fields.get(b"accept")
         accepted = None if accept is None else accept.decode("latin-1")
-        answer = media.answer_kind(accepted, kind, files)
+        form = format_for(accepted, files) if streams else None
+        if form is None:
+            answer = media.answer_kind(accepted, kind, files)
+        else:
+            answer = form.kind if form.kind in files else media.JSON
         feed: Feed = {BODY: body, KIND: kind, ANSWER: answer}
         if parameters is not None:
             feed[PATH] = list(call.values)
             feed[QUERY] = head.query
             wanted = parameters.fields
             feed[FIELDS] = [[*field] for field in head.headers if field[0] in wanted]
-        one = _TypedCall(graph, feed, call.timeout, random.getrandbits(63), answer)
+        one: StreamCall | _TypedCall
+        if form is None:
+            one = _TypedCall(graph, feed, call.timeout, random.getrandbits(63), answer)
+        else:
+            one = StreamCall(graph, feed, call.timeout, random.getrandbits(63), form)
         one.status = status
         one.run(call)
 

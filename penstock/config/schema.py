@@ -1130,6 +1130,11 @@ class ServiceConfig(Section):
         description="Upper bound of `deadline` in seconds. A larger `deadline` is an error; the"
         " default of `deadline` is lowered to it.",
     )
+    stream_limit: Seconds = Field(
+        default=600.0,
+        description="Deadline in seconds of an answer in pieces, from its first piece on; until"
+        " then `deadline` holds. The caller can only set an earlier one; see streams.md.",
+    )
     max_message_bytes: Annotated[int, Field(ge=1, le=MAX_INT32)] = Field(
         default=64 * MIB,
         description="Most bytes of a request on either port, after decompression.",

@@ -126,8 +126,9 @@ class Http1Exchange(DoorExchange):
             self.leave()
             session.abort()
             return
-        session.out.append(session.core.chunk(piece))
-        if unsent + len(piece) > WRITABLE:
+        chunk = session.core.chunk(piece)
+        session.out.append(chunk)
+        if unsent + len(chunk) > WRITABLE:
             session.write_blocked = True
         session.mark()
 

@@ -30,6 +30,7 @@ from typing import Any, Protocol
 from penstock.caller import Caller
 from penstock.engine.clock import Clock
 from penstock.engine.deadlines import Deadlines
+from penstock.engine.gathered import Gathered
 from penstock.engine.graph import GraphState, GraphStatistics, ServedGraph
 from penstock.engine.promise import Promise
 from penstock.engine.sizing import Pieces
@@ -40,6 +41,7 @@ from penstock.engine.timer import Timer
 from penstock.errors import (
     DeadlineExceeded,
     GraphError,
+    InferenceFailed,
     OpTimeout,
     RequestError,
     ServiceBusy,
@@ -47,6 +49,7 @@ from penstock.errors import (
     Unauthenticated,
     WrongType,
 )
+from penstock.executors.stream import Stream
 from penstock.graph.flight import Put
 from penstock.instrument import Instrument, Instruments
 from penstock.ops.callers import AsksCaller
@@ -73,6 +76,7 @@ class EngineOptions:
         max_running: the most of them inside the graphs (``worker_num``); the others wait. None
             means no separate limit.
         time_limit: deadline of a request in seconds, unless its caller sets an earlier one.
+        stream_limit: the same for a request whose answer comes in pieces, from its first piece on.
         levels: the number of priority levels.
         ageing: seconds by which each level goes behind the one above it, as in ``Lanes``.
         first_id, id_step: first data id, and the step between ids, so that they are unique among
@@ -82,6 +86,7 @@ class EngineOptions:
     max_requests: int = 1024
     max_running: int | None = None
     time_limit: float = 60.0
+    stream_limit: float = 600.0
     levels: int = 1
     ageing: float = 0.0
     first_id: int = 0
@@ -420,8 +425,12 @@ class Engine:
         """
         if sample.gone:
             return
-        sample.gone = True
         submission: Submission = sample.flight
+        if submission.graph.streams:
+            self._end_stream(sample)
+            if submission.over:
+                return
+        sample.gone = True
         submission.samples.remove(sample)
         error = outcome.error
         if error is not None:
@@ -438,6 +447,8 @@ class Engine:
         attempt = submission.attempt
         answer = submission.arrived(sample.op, outcome)
         if isinstance(answer, Outcome):
+            if submission.graph.streams:
+                answer = submission.whole(answer)
             if submission.graph.promise is not None and answer.error is None:
                 answer = _as_promised(submission.graph.promise, submission, answer)
             self._reply(submission, answer)
@@ -446,6 +457,46 @@ class Engine:
             self._forget_samples(submission)
         if answer:
             self._put(submission, answer, self.clock.now())
+
+    def _pieces(self, sample: Sample) -> None:
+        """Pass on the pieces of a stream that have arrived."""
+        stream: Stream = sample.stream
+        pieces = stream.take()
+        if sample.gone or not pieces:
+            return
+        submission: Submission = sample.flight
+        if submission.stream is None:
+            self._begin_stream(submission, sample)
+        wants_more = True
+        for piece in pieces:
+            try:
+                wants_more = submission.piece(piece)
+            except RequestError as error:
+                self._reply(submission, Outcome(None, error))
+            except Exception:  # noqa: BLE001 - the engine continues after a bug of a protocol
+                _log.exception("a piece could not be delivered (data_id=%s)", submission.data_id)
+                self._reply(submission, Outcome(None, InferenceFailed("internal error")))
+            if submission.over:
+                return
+        if wants_more:
+            stream.credit()
+
+    def _begin_stream(self, submission: Submission, sample: Sample) -> None:
+        """The first piece is there: from now on nothing of the request runs again."""
+        submission.stream = sample.stream
+        submission.attempt = submission.plan.attempts
+        sample.spare = None
+        if not submission.deadline_by_client:
+            submission.due.pop(submission, None)
+            submission.deadline = self.clock.now() + self.options.stream_limit
+            submission.due = self._deadlines.add(submission, submission.deadline)
+
+    def _end_stream(self, sample: Sample) -> None:
+        """The outcome of a sample is there: pass on the last pieces, if its op streams."""
+        submission: Submission = sample.flight
+        if submission.graph.stages[sample.op].streams:
+            self._pieces(sample)
+            sample.stream.cancel()
 
     def _collect(self, sample: Sample, outcome: Outcome) -> Outcome | None:
         """Process the outcome of a piece; returns that of the whole sample, if known."""
@@ -620,6 +671,9 @@ class Engine:
         )
         sample.piece = piece
         sample.level = submission.level
+        if stage.streams:
+            sample.stream = Stream(partial(self._pieces, sample))
+            submission.stream, submission.gathered = None, Gathered()
         if stage.sizing is not None and stage.sizing.measure(sample) and piece is None:
             pieces = stage.sizing.split(inputs)
             if pieces is not None:
@@ -740,6 +794,8 @@ class Engine:
         for sample in samples:
             sample.gone = True
             stage = stages[sample.op]
+            if stage.streams:
+                sample.stream.cancel()
             if sample.waiting:
                 stage.batcher.cancel(sample)
             else:

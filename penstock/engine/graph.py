@@ -103,6 +103,7 @@ class ServedGraph:
         inside: requests that are admitted and not ended.
         stages: those of its ops, in the plan's order.
         bounded: the stages with a limited queue.
+        streams: whether its answers come in pieces.
         guarded: whether the engine must check more before it admits a request.
         time_limit: deadline of a request in seconds.
         now: the engine's clock.
@@ -132,6 +133,7 @@ class ServedGraph:
         self.stages: list[Stage] = []
         self.bounded: list[Stage] = []
         self.guarded = True
+        self.streams = False
         self._declared = declared
         self.promise = promise
         self._started = started

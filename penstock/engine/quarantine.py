@@ -35,6 +35,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from penstock.errors import InferenceFailed, NoProcess, WorkerBrokeProtocol
+from penstock.executors.stream import Stream
 from penstock.ops.failures import kills_workers
 from penstock.request import Batch, CloseReason, Feed, Outcome, Sample
 
@@ -148,7 +149,7 @@ class Quarantine:
                 digest = digest_of(sample.inputs)
                 if suspected:
                     self._remember(digest, now)
-                if self._rerun and not sample.gone and not batch.settled:
+                if self._rerun and not (sample.gone or batch.settled or _has_begun(sample)):
                     self._isolated.append(_alone(sample, digest, now))
                     self.active = True
                     continue
@@ -364,3 +365,9 @@ def _alone(sample: Sample, digest: bytes | None, now: float) -> Batch:
     sample.key = Suspicion(digest)
     sample.rows = 1
     return Batch([sample], CloseReason.ALONE, now)
+
+
+def _has_begun(sample: Sample) -> bool:
+    """Whether a piece of its answer has been sent."""
+    stream: Stream | None = getattr(sample, "stream", None)
+    return stream is not None and stream.has_begun

@@ -66,6 +66,7 @@ class Stage:
         batching: how its requests are batched; None: as its arguments say.
         given_by: what gives the op's options in the short form's words, such as ``route('/x')``;
             empty for other ops.
+        streams: whether its op's answers come in pieces.
         asks_caller: whether its op asks who makes a request, see ``ops.hooks.asks_caller``.
     """
 
@@ -100,6 +101,7 @@ class Stage:
         self.batching: Batching | None = None
         self.given_by = ""
         self.asks_caller: AsksCaller | None = None
+        self.streams = False
         self._busy = 0
         self._hand_over = HandOver()
         self._out: dict[Work, float] = {}  # with the time of the hand-over

@@ -14,8 +14,10 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from penstock.engine.deadlines import Due
+from penstock.engine.gathered import Gathered
 from penstock.engine.graph import ServedGraph
 from penstock.errors import RequestError
+from penstock.executors.stream import Stream
 from penstock.graph.flight import Flight
 from penstock.request import Feed, Outcome, Sample
 
@@ -57,6 +59,9 @@ class Submission(Flight):
         samples: its samples that are queued or running; set when it is admitted.
         sizes: those of its inputs' named axes; set when it begins, if its graph has a promise.
         steps: for the recorder; see ``RequestInfo``.
+        stream: from which its answer's pieces come, if its graph's answers come in pieces; None
+            before the first one.
+        gathered: pieces that are not passed on; see ``piece``.
     """
 
     __slots__ = (
@@ -69,6 +74,7 @@ class Submission(Flight):
         "due",
         "endings",
         "feed",
+        "gathered",
         "graph",
         "level",
         "log_id",
@@ -78,6 +84,7 @@ class Submission(Flight):
         "samples",
         "sizes",
         "steps",
+        "stream",
     )
 
     admitted_at: float
@@ -85,6 +92,8 @@ class Submission(Flight):
     on_answer: OnAnswer
     samples: list[Sample]
     sizes: dict[str, int]
+    stream: Stream | None
+    gathered: Gathered
 
     def __init__(
         self,
@@ -170,6 +179,32 @@ class Submission(Flight):
             _guarded(call, self)
         else:
             self.endings = [call]
+
+    def piece(self, piece: Feed) -> bool:
+        """Take a piece of the answer, which has begun; by default it is kept for ``whole``.
+
+        Returns:
+            whether the next ones may come; if not, they come after ``resume``, but for some that
+            are on their way.
+
+        Raises:
+            RequestError: it cannot be taken; ends the request.
+        """
+        self.gathered.add(piece)
+        return True
+
+    def resume(self) -> None:
+        """Let the next pieces come."""
+        if self.stream is not None and not self.over:
+            self.stream.credit()
+
+    def whole(self, outcome: Outcome) -> Outcome:
+        """The outcome of a request whose answer has come in pieces; by default a list of them,
+        under ``result``.
+        """
+        if outcome.error is not None:
+            return outcome
+        return Outcome(self.gathered.whole())
 
     def run_endings(self) -> None:
         """The request has ended: call what was added by ``at_end``."""

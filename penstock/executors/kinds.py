@@ -45,6 +45,7 @@ class ExecutorSpec:
         media: the media type of bodies on that socket.
         conf: the contents of a remote op's ``client_config``.
         outgoing: makes further header fields of a remote op's calls.
+        streams: whether the op's answers come in pieces.
     """
 
     op: str
@@ -59,6 +60,7 @@ class ExecutorSpec:
     media: str = media.JSON
     conf: ModelConf | None = None
     outgoing: Outgoing = passed_on
+    streams: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +76,7 @@ class ExecutorKind:
         needs_socket: its workers connect to the op's ``socket``.
         on_loop: it runs on the engine's loop, so that a call blocks everything else.
         one_worker: it has one worker, whatever the op's concurrency.
+        streams: it runs ops whose answers come in pieces.
     """
 
     name: str
@@ -83,6 +86,7 @@ class ExecutorKind:
     needs_socket: bool = False
     on_loop: bool = False
     one_worker: bool = False
+    streams: bool = False
 
     def __repr__(self) -> str:
         return f"<ExecutorKind {self.name}>"
@@ -107,6 +111,7 @@ def _process(spec: ExecutorSpec) -> Executor:
         spec.loop,
         source=spec.source,
         supervision=spec.supervision,
+        streams=spec.streams,
     )
 
 
@@ -127,14 +132,19 @@ INLINE: Final = ExecutorKind(
     on_loop=True,
     one_worker=True,
 )
-THREAD: Final = ExecutorKind(name="thread", make=lambda spec: ThreadExecutor(spec.ops, spec.loop))
+THREAD: Final = ExecutorKind(
+    name="thread", make=lambda spec: ThreadExecutor(spec.ops, spec.loop), streams=True
+)
 COROUTINE: Final = ExecutorKind(
-    name="coroutine", make=lambda spec: CoroutineExecutor(spec.ops, spec.loop), on_loop=True
+    name="coroutine",
+    make=lambda spec: CoroutineExecutor(spec.ops, spec.loop),
+    on_loop=True,
+    streams=True,
 )
 """The kind of every op whose ``process`` is a coroutine, whatever its configuration."""
 REMOTE: Final = ExecutorKind(name="coroutine", make=_remote, on_loop=True)
 """The kind of remote ops; their ``process`` is a coroutine of ours."""
-PROCESS: Final = ExecutorKind(name="process", make=_process, own_processes=True)
+PROCESS: Final = ExecutorKind(name="process", make=_process, own_processes=True, streams=True)
 EXTERNAL: Final = ExecutorKind(name="external", make=_external, elsewhere=True, needs_socket=True)
 
 BUILT_IN: Final = (INLINE, THREAD, PROCESS, EXTERNAL)

@@ -12,6 +12,8 @@ from typing import Any, Final, TypeVar
 
 from penstock.executors.event_fd import EventFd
 from penstock.executors.executor import Finished, LocalExecutor, Work
+from penstock.executors.stream import Stream
+from penstock.executors.streaming import run_stream, run_stream_async
 from penstock.executors.work import Answer, BoundOp, begin, broken, calls, end, run_batch
 from penstock.ops.failures import process_raised
 from penstock.request import Batch, Feed, Outcome
@@ -45,7 +47,8 @@ def take_turn(op: BoundOp, work: Work, limit: float | None = None) -> None:
             batch = work.current = pending.popleft()
         except IndexError:  # the engine has just taken the last one back
             break
-        results.append((batch, run_batch(op, batch, limit)))
+        outcomes = run_stream(op, batch) if op.streams else run_batch(op, batch, limit)
+        results.append((batch, outcomes))
         left -= batch.ran
     work.current = None
 
@@ -79,16 +82,17 @@ class ThreadExecutor(LocalExecutor):
     its slot: the engine submits no more Works than there are threads.
     """
 
-    takes_several = True
-
     def __init__(self, ops: Sequence[BoundOp], loop: asyncio.AbstractEventLoop) -> None:
         self.workers = len(ops)
+        self._streams = ops[0].streams
+        self.takes_several = not self._streams  # which occupy a worker for long
         self._name = ops[0].label
         self._loop = loop
         # Bounded by the engine, which never submits more Works than there are workers.
         self._queue: deque[tuple[Work, Finished] | None] = deque()
         self._submitted = EventFd()
         self._done: deque[tuple[Work, Finished]] = deque()
+        self._progressed: deque[Stream] = deque()
         self._answered = EventFd(watched=True)
         loop.add_reader(self._answered, self._report)
         # Daemons, because a call that never returns must not keep the process from ending.
@@ -103,6 +107,9 @@ class ThreadExecutor(LocalExecutor):
 
     def submit(self, work: Work, finished: Finished) -> None:
         """Queue the Work for an idle thread."""
+        if self._streams:
+            for batch in work.pending:
+                batch.samples[0].stream.notify = self._notify
         self._queue.append((work, finished))
         self._submitted.signal()
 
@@ -141,11 +148,19 @@ class ThreadExecutor(LocalExecutor):
             del item  # an idle thread keeps no requests
             answered.signal()
 
+    def _notify(self, stream: Stream) -> None:
+        """In a worker's thread: there are pieces."""
+        self._progressed.append(stream)
+        self._answered.signal()
+
     def _report(self) -> None:
-        """On the loop: report finished Works; the engine may have taken some of their results
-        before.
+        """On the loop: pass on pieces, and report finished Works; the engine may have taken some of
+        their results before.
         """
         self._answered.clear()
+        progressed = self._progressed
+        for _ in range(len(progressed)):
+            progressed.popleft().arrive()
         done = self._done
         for _ in range(len(done)):  # Works that finish meanwhile signal again
             work, finished = done.popleft()
@@ -225,6 +240,9 @@ class CoroutineExecutor(LocalExecutor):
             return broken(batch)
 
     async def _run_batch(self, op: BoundOp, batch: Batch) -> list[Outcome]:
+        if op.streams:
+            batch.samples[0].stream.notify = Stream.arrive
+            return await run_stream_async(op, batch)
         batch.worker = op.index
         began = batch.began = time.monotonic()
         try:

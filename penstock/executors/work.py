@@ -125,6 +125,7 @@ class BoundOp:
         fed_as_it_is: whether ``process`` gets the op's input unchanged, without a ``preprocess``.
         joining: that of the options.
         alters: whether even a feed that runs alone may be padded.
+        streams: whether ``process`` is a generator, whose answers come in pieces.
     """
 
     def __init__(self, op: Op, model: Model | None, options: WorkOptions, index: int = 0) -> None:
@@ -141,6 +142,7 @@ class BoundOp:
         self.runs = any(each is not None for each in (self.process, model, options.remote))
         self.fed_as_it_is = self.runs and self.preprocess is None
         self.jumps = op.is_jump_op()
+        self.streams = op.streams
         self.after_model = type(op) is ModelOp and any(
             type(each) is ModelOp for each in op.get_input_ops()
         )
@@ -238,7 +240,7 @@ def run_batch(op: BoundOp, batch: Batch, limit: float | None = None) -> list[Out
         if op.fed_as_it_is and len(inputs) == 1 and not sample.gone and sample.deadline > began:
             (feed,) = inputs.values()
         else:
-            feed, result, error = _preprocess(op, sample, began)
+            feed, result, error = preprocess(op, sample, began)
         if type(feed) is dict:
             if op.preprocess is None:
                 batch.started = began
@@ -259,7 +261,7 @@ def run_batch(op: BoundOp, batch: Batch, limit: float | None = None) -> list[Out
             return [Outcome(None, error)]
         if op.postprocess is None and type(result) is dict:
             return [Outcome(result)]
-        return [_postprocess(op, sample, result)]
+        return [postprocess(op, sample, result)]
     except BaseException:  # noqa: BLE001 - a worker that ends would take its slot along
         _log.exception("op %s: a batch failed inside penstock; please report this", op.label)
         return broken(batch)
@@ -327,7 +329,7 @@ def begin(op: BoundOp, samples: Sequence[Sample], now: float) -> list[Member]:
         samples: at least one.
         now: monotonic seconds; samples whose deadline has passed run no hook.
     """
-    return [Member(sample, *_preprocess(op, sample, now)) for sample in samples]
+    return [Member(sample, *preprocess(op, sample, now)) for sample in samples]
 
 
 def calls(op: BoundOp, members: Sequence[Member]) -> Generator[Asked, Answer, None]:
@@ -385,7 +387,7 @@ def end(op: BoundOp, members: Sequence[Member]) -> list[Outcome]:
     if failed:
         log_culprits(op.label, failed, op.options.process)
     outcomes = [
-        _postprocess(op, each.sample, each.result)
+        postprocess(op, each.sample, each.result)
         if each.error is None
         else Outcome(None, each.error)
         for each in members
@@ -453,7 +455,7 @@ def _fail(members: Sequence[Member], error: RequestError) -> None:
         member.error = error
 
 
-def _preprocess(op: BoundOp, sample: Sample, now: float) -> tuple[Any, Any, RequestError | None]:
+def preprocess(op: BoundOp, sample: Sample, now: float) -> tuple[Any, Any, RequestError | None]:
     """The ``feed``, ``result`` and ``error`` of a Member."""
     if sample.gone:
         return None, None, _CANCELLED
@@ -492,7 +494,8 @@ def _preprocess(op: BoundOp, sample: Sample, now: float) -> tuple[Any, Any, Requ
     return None, None, error
 
 
-def _postprocess(op: BoundOp, sample: Sample, result: Any) -> Outcome:
+def postprocess(op: BoundOp, sample: Sample, result: Any) -> Outcome:
+    """The outcome of a sample from what ``process`` has returned for it."""
     hook = op.postprocess
     if hook is None:
         return Outcome(result if isinstance(result, dict) else {})

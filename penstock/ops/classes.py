@@ -54,8 +54,9 @@ class ServedClass:
         return made
 
 
-def method_of(target: type, names: Sequence[str]) -> str:
-    """The name of the method that is called with the requests: the first of these that exists.
+def method_of(target: type, names: Sequence[str], *, may_yield: bool = False) -> str:
+    """The name of the method that is called with the requests: the first of these that exists; it
+    is no generator, unless it may be one.
 
     Raises:
         HookError: there is none.
@@ -67,11 +68,11 @@ def method_of(target: type, names: Sequence[str]) -> str:
             f"{target.__name__} has no method inference or predict: one of them is called with"
             f" the requests{hint}"
         )
-    check_method(target, name)
+    check_method(target, name, may_yield=may_yield)
     return name
 
 
-def check_method(target: type, name: str) -> None:
+def check_method(target: type, name: str, *, may_yield: bool = False) -> None:
     """Check that a class's attribute is a method that can be called.
 
     Raises:
@@ -80,7 +81,7 @@ def check_method(target: type, name: str) -> None:
     found = getattr(target, name)
     if not callable(found):
         raise HookError(f"{target.__name__}.{name} is a {type(found).__name__}, no method")
-    if is_generator(found):
+    if is_generator(found) and not may_yield:
         raise HookError(f"{target.__name__}.{name} is a generator: write return instead of yield")
 
 

@@ -115,7 +115,7 @@ def bind(op: Op, hook: str) -> Hook:
             f"op {op.name!r}: {hook} is a coroutine, which only process may be: "
             f"write def {hook}{_HOOKS[hook][0]}"
         )
-    if is_generator(function):
+    if is_generator(function) and not (op.streams and hook == "process"):
         raise HookError(
             f"op {op.name!r}: {hook} is a generator, which no hook may be: "
             f"write def {hook}{_HOOKS[hook][0]} with return instead of yield"
@@ -144,9 +144,18 @@ def bind(op: Op, hook: str) -> Hook:
 
 
 def is_generator(function: Hook) -> bool:
-    """Whether it is a generator function."""
-    called = called_by(function)
-    return inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called)
+    """Whether it is a generator function, asynchronous or not."""
+    return inspect.isgeneratorfunction(called_by(function)) or is_async_generator(function)
+
+
+def is_async_generator(function: Hook) -> bool:
+    """Whether it is an ``async def`` function that yields."""
+    return inspect.isasyncgenfunction(called_by(function))
+
+
+def runs_on_loop(function: Hook) -> bool:
+    """Whether a call of it belongs to the event loop: a coroutine, or an asynchronous generator."""
+    return is_coroutine(function) or is_async_generator(function)
 
 
 def _count(function: Hook, op: Op, hook: str, caller: CallerParameter | None) -> int:

@@ -86,6 +86,9 @@ class Op:
     one_at_a_time: bool = False
     """Whether ``process`` is a function of one request, so that ``batch_size`` can only be 1."""
 
+    streams: bool = False
+    """Whether ``process`` is a generator, of one request: its answers come in pieces."""
+
     given: Given | None = None
     """The options of an op of the short form, as its author wrote them; None for other ops."""
 

@@ -31,7 +31,7 @@ second to be decoded and validated, and less than 100 MB."""
 
 _CURLS: Final = "application/x-www-form-urlencoded"
 """curl's default type of a body."""
-_OCTETS: Final = "application/octet-stream"
+OCTETS: Final = "application/octet-stream"
 _FILES: Final = {b"\xff\xd8": "image/jpeg", b"\x89PNG": "image/png"}
 """Media types of files by their first bytes."""
 _JSON_BEGINS: Final = re.compile(rb'\s*(?:[\[{"]|-?[0-9]|(?:true|false|null)\s*$)')
@@ -77,13 +77,22 @@ def answer_kind(accept: str | None, kind: str, files: tuple[str, ...] = ()) -> s
             default; without them it is the type of the request.
     """
     default = MSGPACK if is_msgpack(kind) else JSON
-    # The earlier ones are preferred.
-    possible = [*files, default, *(each for each in (JSON, MSGPACK) if each != default)]
+    return first_accepted(accept, (*files, default, JSON if default == MSGPACK else MSGPACK))
+
+
+@lru_cache(maxsize=64)
+def first_accepted(accept: str | None, possible: tuple[str, ...]) -> str:
+    """Return the first accepted one of some media types; the first one if none is accepted.
+
+    Args:
+        accept: the value of Accept; None accepts all.
+        possible: the types, at least one; the earlier ones are preferred.
+    """
     if accept is None:
         return possible[0]
     weights = _weights(accept)
     refused = {name for name, weight in weights.items() if not weight}
-    allowed = [each for each in possible if each not in refused] or possible
+    allowed = [each for each in possible if each not in refused] or [*possible]
     for name in sorted(weights, key=lambda each: -weights[each]):
         if name in refused:
             continue
@@ -247,7 +256,7 @@ def check_kind(body: bytes, kind: str, raw: str | None) -> None:
     if raw is None:
         how = """send JSON, such as -d '{"x": 1}', or a form: -F x=1"""
     else:
-        file = next((name for magic, name in _FILES.items() if body.startswith(magic)), _OCTETS)
+        file = next((name for magic, name in _FILES.items() if body.startswith(magic)), OCTETS)
         how = f"send a file with -H 'Content-Type: {file}', or in a form: -F {raw}=@FILE"
     raise Undecodable(f"the body is not JSON, as which {_CURLS}, curl's default, is read: {how}")
 

@@ -27,7 +27,7 @@ from penstock.executors.kinds import COROUTINE, PROCESS, REMOTE, THREAD, Executo
 from penstock.executors.workers.watchdog import Supervision
 from penstock.instrument import Instrument
 from penstock.ops.ends import RequestOp, ResponseOp, problem_of_messages
-from penstock.ops.hooks import asks_caller, bind, is_coroutine, overrides
+from penstock.ops.hooks import asks_caller, bind, overrides, runs_on_loop
 from penstock.ops.op import Op
 from penstock.ops.short import Model
 from penstock.ops.words import COROUTINES
@@ -349,6 +349,7 @@ def draw_blueprint(
         problems.extend(cpu_problems(resolved, cpus))
         problems.extend(_function_problems(op, resolved))
         problems.extend(_caller_problems(op, resolved))
+        problems.extend(_stream_problems(op, resolved, graph))
         problems.extend(_joining_problems(op, resolved))
         problems.extend(loaded.place(each) for each in process_only_problems(resolved))
         problems.extend(loaded.place(each) for each in problems_of_socket(resolved, config))
@@ -459,7 +460,7 @@ def _resolved(op: Op, config: ServiceConfig, usual: ExecutorKind, cpus: int) -> 
             )
             raise ConfigError([text])
         return replace(resolved, executor=REMOTE)
-    runs_here = is_coroutine(op.process) and not resolved.executor.needs_socket
+    runs_here = runs_on_loop(op.process) and not resolved.executor.needs_socket
     return replace(resolved, executor=COROUTINE) if runs_here else resolved
 
 
@@ -481,6 +482,25 @@ def _caller_problems(op: Op, options: OpOptions) -> list[str]:
     if options.executor.name != "external" or asks_caller(op) is None:
         return []
     return [f"op {op.name!r}: external workers do not get the Caller: remove that parameter"]
+
+
+def _stream_problems(op: Op, options: OpOptions, graph: Graph) -> list[str]:
+    if not op.streams:
+        return []
+    what = f"op {op.name!r}: {op.hook_name('process')} is a generator, whose answers come in pieces"
+    problems = []
+    if op is not graph.ops[graph.plan.last]:
+        problems.append(f"{what}: only the last op of a graph may be one")
+    if options.batch_size > 1:
+        problems.append(f"{what}: {op.word('batch_size')} must be 1")
+    if op.is_jump_op():
+        problems.append(f"{what}: it cannot jump over other ops")
+    if not options.executor.streams:
+        problems.append(
+            f"{what}: with the executor {options.executor.name!r} they cannot; use thread, or write"
+            " async def"
+        )
+    return problems
 
 
 def _function_problems(op: Op, options: OpOptions) -> list[str]:

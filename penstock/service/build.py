@@ -139,6 +139,7 @@ class LoadedDeployment:
                 max_requests=config.max_requests,
                 max_running=config.most_running,
                 time_limit=min(config.deadline, config.max_deadline),
+                stream_limit=config.stream_limit,
                 levels=config.priority.levels,
                 ageing=config.priority.ageing,
                 first_id=engine_id.first_id,
@@ -265,6 +266,7 @@ class LoadedGraph:
                 media=options.media,
                 conf=None if options.remote is None else remote_conf(options.remote),
                 outgoing=outgoing,
+                streams=op.streams,
             )
             graph.add_op(
                 name,
@@ -274,8 +276,10 @@ class LoadedGraph:
             )
             graph.stages[index].asks_caller = asks_caller(op)
             graph.stages[index].given_by = op.given.where if op.given is not None else ""
+            graph.stages[index].streams = op.streams
             if batching is not None:
                 self._set_batching(graph.stages[index], index, options, batching)
+        graph.streams = graph.stages[plan.last].streams
         return graph
 
     def _opening(self, source: OpSource, options: OpOptions) -> Opening | None:

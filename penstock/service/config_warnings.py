@@ -14,7 +14,7 @@ from penstock.config.schema import OpConfig, ServiceConfig
 from penstock.door.budget import default_budget, largest_body
 from penstock.observe.metrics import MULTIPROCESS, own_metrics
 from penstock.ops.ends import RequestOp, ResponseOp
-from penstock.ops.hooks import is_coroutine, may_be_coroutine, overrides
+from penstock.ops.hooks import may_be_coroutine, overrides, runs_on_loop
 from penstock.ops.op import Op
 from penstock.service.graph import Graph
 
@@ -144,7 +144,7 @@ def _without_effect(op: Op, options: OpOptions, entry: OpConfig) -> Iterator[str
             f"op {op.name!r} runs no model here, and its batches are joined on the first axes:"
             f" rows has no effect"
         )
-    if is_coroutine(op.process) and not options.executor.needs_socket:
+    if runs_on_loop(op.process) and not options.executor.needs_socket:
         if entry.executor is not None:
             yield (
                 f"op {op.name!r} is a coroutine, which runs on the loop: "

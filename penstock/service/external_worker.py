@@ -69,6 +69,8 @@ def bound_op(target: Callable[..., Any], *, batched: bool = False) -> BoundOp:
     op = TypedOp(target, batched=batched or hasattr(target, "batch_inference"), answers=None)
     if op.caller_parameter is not None:
         raise HookError(f"{op.name}: an external worker does not get the Caller")
+    if op.streams:
+        raise HookError(f"{op.name} is a generator: an external worker cannot answer in pieces")
     if is_coroutine(op.process):
         raise HookError(f"{op.name} is a coroutine: an external worker runs one call at a time")
     init(op)

@@ -8,8 +8,16 @@ passes bytes. A request of the pipeline protocol is a dict, and is checked likew
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import ExitStack, aclosing, closing
 from inspect import isawaitable
 from types import CoroutineType, MappingProxyType
 from typing import Any, Final, Self
@@ -20,7 +28,13 @@ from penstock.ops.callers import caller_parameter
 from penstock.ops.classes import ServedClass, check_method, method_of, takes_object
 from penstock.ops.failures import type_instead
 from penstock.ops.functions import name_of, plain_result, uncallable
-from penstock.ops.hooks import is_coroutine, is_generator, read_results
+from penstock.ops.hooks import (
+    is_async_generator,
+    is_coroutine,
+    is_generator,
+    read_results,
+    runs_on_loop,
+)
 from penstock.ops.op import Op
 from penstock.ops.words import Given
 from penstock.protocols import media
@@ -98,8 +112,12 @@ class TypedOp(Op):
         if isinstance(target, type):
             self._steps, self._class = _Steps(target, batched), ServedClass(target)
         self._function = run = target if self._steps is None else self._steps.run
-        if is_generator(run):
-            raise HookError(f"{called} is a generator: write return instead of yield")
+        self.streams = is_generator(run)
+        if self.streams and batched:
+            raise HookError(
+                f"{called} is a generator, whose answers come in pieces: leave out batch, since"
+                " each call answers one request"
+            )
         self._lifespans = tuple(lifespans)
         self._given: dict[str, Lifespan] = {}
         if self._class is None:
@@ -128,7 +146,10 @@ class TypedOp(Op):
         self.caller_parameter = self.signature.caller
         if self.caller_parameter is not None:
             self.preprocess = self._with_caller  # type: ignore[method-assign]
-        if is_coroutine(run):
+        if self.streams:
+            waits = is_async_generator(run)
+            self.process = self._pieces_async if waits else self._pieces  # type: ignore[method-assign, assignment]
+        elif is_coroutine(run):
             self.process = self._process_async  # type: ignore[method-assign, assignment]
 
     def __copy__(self) -> Self:
@@ -167,7 +188,7 @@ class TypedOp(Op):
 
     @property
     def is_one_coroutine(self) -> bool:
-        return self.one_at_a_time and self._class is None and is_coroutine(self._function)
+        return self.one_at_a_time and self._class is None and runs_on_loop(self._function)
 
     @property
     def loads(self) -> bool:
@@ -280,6 +301,18 @@ class TypedOp(Op):
     async def _process_async(self, feed_batch: list[Feed], typical_logid: int = 0) -> Feed:
         return self._results(await self._call(feed_batch), len(feed_batch))
 
+    def _pieces(self, feed_batch: list[Feed], typical_logid: int = 0) -> Iterator[Feed]:
+        with closing(self._call(feed_batch)) as pieces:
+            for each in pieces:
+                yield {_RESULT: [each]}
+
+    async def _pieces_async(
+        self, feed_batch: list[Feed], typical_logid: int = 0
+    ) -> AsyncIterator[Feed]:
+        async with aclosing(self._call(feed_batch)) as pieces:
+            async for each in pieces:
+                yield {_RESULT: [each]}
+
     def postprocess(
         self, input_data: dict[str, Feed], fetch_data: Any, data_id: int = 0, log_id: int = 0
     ) -> Feed:
@@ -383,7 +416,7 @@ class _Steps:
 
     def __init__(self, target: type, batched: bool) -> None:
         names = ("batch_inference", "inference", "predict") if batched else ("inference", "predict")
-        name = method_of(target, names)
+        name = method_of(target, names, may_yield=True)
         for each in ("preprocess", "postprocess"):
             step = getattr(target, each, None)
             if step is None:
@@ -431,4 +464,5 @@ def _signature(
         placeholders=placeholders,
     )
     found.batched = batched
+    found.streams = is_generator(steps.run)
     return found

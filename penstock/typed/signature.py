@@ -20,10 +20,11 @@ With ``batch``, the parameters are lists with an element for each request, and s
 from __future__ import annotations
 
 import inspect
+from collections import abc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
-from typing import Annotated, Any, Final, get_type_hints
+from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
 from pydantic import (
     BaseModel,
@@ -48,6 +49,7 @@ from pydantic_core import (
 from penstock.errors import HookError, InvalidInput, Undecodable
 from penstock.ops.callers import caller_parameter
 from penstock.ops.functions import called_by, given_by, name_of
+from penstock.ops.hooks import is_generator
 from penstock.protocols import json_numbers, media
 from penstock.request import Feed
 from penstock.typed.annotations import (
@@ -326,6 +328,8 @@ class Schema:
             value: the result of ``check``.
             kind: ``media.JSON``, ``media.MSGPACK``, or one of ``files``.
         """
+        if kind == media.OCTETS and isinstance(value, bytes):
+            return value
         if kind == media.JSON:
             return self._json(value)
         if self._file is not None and kind in self.files:
@@ -419,6 +423,7 @@ class Signature:
         only_body: whether all of them are: then ``request`` reads a request.
         parameters: those outside of the body; None if there are none.
         caller: the parameter that gets who calls; None if there is none.
+        streams: whether the function is a generator: ``response`` is then that of each piece.
         files: parameters, or members, whose values may be the bytes of files.
         raw: the member whose value is a body that is not JSON, msgpack or a form; None if such
             bodies are refused.
@@ -441,6 +446,7 @@ class Signature:
     ) -> None:
         self.name = name_of(function) if name is None else name
         self.batched = batched
+        self.streams = is_generator(function)
         hints = _hints(function, self.name)
         given = given_by(function)
         self.caller = caller_parameter(function, batched=batched)
@@ -703,11 +709,17 @@ def response_of(function: Callable[..., Any], *, batched: bool) -> Schema:
     """
     name = name_of(function)
     answer = _hints(function, name).get("return", Any)
+    if is_generator(function):
+        answer = _yielded(answer, name)
     if batched and answer is not Any:
         answer = _element(answer, name, "its result")
     answer, responds = answer_type(answer)
+    if responds and is_generator(function):
+        raise HookError(f"{name} yields pieces of one answer, which cannot be a Response or a File")
     found = Schema(answer, f"{name}'s result", of_answers=True)
     found.responds = responds
+    if is_generator(function):  # of pieces that are files, only bytes are sent as they are
+        found.files = (media.OCTETS,) if answer is bytes else ()
     return found
 
 
@@ -760,6 +772,28 @@ def _members(
         return create_model(f"{''.join(words)}Request", __config__=_PLAIN, **fields)
     except (PydanticUserError, NameError) as error:
         raise _no_schema(name, taken.values(), error) from error
+
+
+def _yielded(kind: Any, function: str) -> Any:
+    """Return the T of ``Iterator[T]`` and its like."""
+    if kind is Any:
+        return Any
+    if get_origin(kind) not in _OF_GENERATORS:
+        raise HookError(
+            f"{function} is a generator: write -> Iterator[...] with the type of what it yields, or"
+            f" AsyncIterator[...], not {getattr(kind, '__name__', kind)}"
+        )
+    return get_args(kind)[0]
+
+
+_OF_GENERATORS: Final = (
+    abc.Iterator,
+    abc.Iterable,
+    abc.Generator,
+    abc.AsyncIterator,
+    abc.AsyncIterable,
+    abc.AsyncGenerator,
+)
 
 
 def _element(kind: Any, function: str, what: str) -> Any:

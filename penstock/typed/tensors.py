@@ -102,6 +102,8 @@ _SEVERAL: Final = ("several",)
 
 def tensors_of(signature: Signature) -> TypedTensors | str:
     """The tensors of a function, or why it has none."""
+    if signature.streams:
+        return "answers in pieces"
     if signature.parameters is not None:
         return "has parameters outside of the body"
     try:

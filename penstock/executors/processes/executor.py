@@ -35,9 +35,8 @@ class ProcessExecutor(WorkerPool[ProcessWorker]):
         spawner: starts them.
         source: the op that they open.
         supervision: limits of the workers.
+        streams: whether the op's answers come in pieces.
     """
-
-    takes_several = True
 
     def __init__(
         self,
@@ -48,8 +47,10 @@ class ProcessExecutor(WorkerPool[ProcessWorker]):
         *,
         source: OpSource | None = None,
         supervision: Supervision | None = None,
+        streams: bool = False,
     ) -> None:
-        super().__init__(name, count, loop, supervision or Supervision())
+        super().__init__(name, count, loop, supervision or Supervision(), streams=streams)
+        self.takes_several = not streams  # which occupy a worker for long
         self._spawner = spawner
         self._source = source or OpSource(op=name, label=name)
         self._pool = SlabPool(SLAB_BYTES, self._trim_later)

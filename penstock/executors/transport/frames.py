@@ -16,10 +16,12 @@ from struct import error as StructError
 from typing import Final, NamedTuple
 
 HEADER_BYTES: Final = 16
-VERSION: Final = 4
+VERSION: Final = 5
 
 _MAGIC: Final = b"PF"
 _HEADER: Final = Struct("<2sBBIQ")
+CREDIT: Final = Struct("<Q")
+"""The body of a CREDIT frame."""
 
 
 class FrameError(Exception):
@@ -65,6 +67,13 @@ class Kind(IntEnum):
     CALL = 15
     """Worker without a status page: a ``process`` call of the batch begins; only if the op has a
     ``timeout``."""
+    PIECE = 16
+    """Worker: a piece of the answer to the batch's one sample."""
+    CREDIT = 17
+    """Engine: the number of the batch's pieces, from its first one on, that the caller has got, as
+    8 octets."""
+    CANCEL = 18
+    """Engine: no further piece of the batch is wanted."""
 
 
 class Frame(NamedTuple):

@@ -21,7 +21,8 @@ from time import monotonic
 from typing import Any, Final, Protocol
 
 from penstock.executors.local import TURN
-from penstock.executors.transport.frames import Frame, FrameError, FrameReader, Kind, header
+from penstock.executors.streaming import run_stream
+from penstock.executors.transport.frames import CREDIT, Frame, FrameError, FrameReader, Kind, header
 from penstock.executors.transport.marshalling import batches_in, outcomes_out, output
 from penstock.executors.transport.values import (
     Array,
@@ -33,8 +34,9 @@ from penstock.executors.transport.values import (
     encode,
 )
 from penstock.executors.work import BoundOp, run_batch
+from penstock.executors.workers.child_stream import ChildStream
 from penstock.ops.failures import cannot_send
-from penstock.request import Batch, CloseReason, Outcome, Sample
+from penstock.request import Batch, CloseReason, Feed, Outcome, Sample
 
 _AT_ONCE: Final = 256 << 10
 _MOST_BODY: Final = (1 << 32) - 1
@@ -153,6 +155,10 @@ class Child:
         self._decided: Callable[[Any], None] = lambda batching: None
         self._writable = select.poll()
         self._writable.register(link, select.POLLOUT)
+        self._readable = select.poll()
+        self._readable.register(link, select.POLLIN)
+        self._stream: ChildStream | None = None
+        self._cancelled = 0  # the batch whose stream was cancelled last
         self._prepare()
         while not (self._greeted or self._ended):
             self._read()
@@ -226,6 +232,8 @@ class Child:
             running.samples = samples
             running.began = None
             running.prepared = running.processed = 0.0
+            if op.streams:
+                samples[0].stream = self._new_stream(op, number, samples[0])
             outcomes = self._outcomes(op, samples)
             for sample in samples:
                 sample.inputs = {}
@@ -242,6 +250,25 @@ class Child:
             left -= running.ran
             number += 1
 
+    def _new_stream(self, op: BoundOp, number: int, sample: Sample) -> ChildStream:
+        def send(number: int, piece: Feed) -> None:
+            try:
+                body = self._allowed(encode(output(piece), pickle=self._pickle))
+            except FrameError as error:
+                raise cannot_send(op.name, f"a piece: {error}", [sample], op.label) from None
+            self._send([header(Kind.PIECE, number, sum(map(len, body))), *body])
+            self._wake()
+
+        stream = self._stream = ChildStream(number, send, self._read_on)
+        stream.cancelled = self._cancelled == number
+        return stream
+
+    def _read_on(self, wait: bool) -> bool:
+        """Read the engine's frames, if there are any; returns False when it has ended."""
+        if wait or self._readable.poll(0):
+            self._read()
+        return not self._ended
+
     def _leave_rest(self, number: int, value: list[Any]) -> None:
         value[2].clear()
         self._send([*self._kept(), header(Kind.REST, number, 0)])
@@ -253,6 +280,8 @@ class Child:
 
     def _outcomes(self, op: BoundOp, samples: list[Sample]) -> list[Outcome]:
         batch = self._running
+        if op.streams and self._unopened is None:
+            return run_stream(op, batch)
         if self._unopened is None:
             return run_batch(op, batch)
         # Samples whose values could all be unpickled run.
@@ -344,6 +373,13 @@ class Child:
             case Kind.HELLO:
                 self.decides = frame.number == 1
                 self._greeted = True
+            case Kind.CREDIT if self._stream is not None:
+                if frame.number == self._stream.number:
+                    self._stream.credit(*CREDIT.unpack(frame.body))
+            case Kind.CANCEL:
+                self._cancelled = frame.number  # its batch may not have begun
+                if self._stream is not None and frame.number == self._stream.number:
+                    self._stream.cancelled = True
             case Kind.BATCHING:
                 self._decided(decode(frame.body))
             case Kind.STOP:

@@ -57,6 +57,8 @@ class WorkerPool(ABC, Generic[W]):
         count: int,
         loop: asyncio.AbstractEventLoop,
         supervision: Supervision,
+        *,
+        streams: bool = False,
     ) -> None:
         self.workers = count
         self.op = name
@@ -64,6 +66,7 @@ class WorkerPool(ABC, Generic[W]):
         self.loaded: list[dict[str, Any] | None] = [None] * count
         self._loop = loop
         self._supervision = supervision
+        self._streams = streams
         self._idle: deque[W] = deque()
         self._busy: dict[Work, W] = {}
         self._waiting: deque[tuple[Work, Finished]] = deque()  # Works that wait for a worker
@@ -179,6 +182,7 @@ class WorkerPool(ABC, Generic[W]):
         """
         decides = index == 0 and self._batching is None
         worker = await self._begin(index, decides=decides)
+        worker.streams = self._streams
         try:
             loaded = await self._ready(worker)
         except BaseException as error:

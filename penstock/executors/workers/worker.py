@@ -16,8 +16,9 @@ from typing import Any, Final
 
 from penstock.errors import StartupError
 from penstock.executors.executor import Finished, Work
-from penstock.executors.transport.frames import Frame, FrameError, Kind, header
-from penstock.executors.transport.marshalling import outcomes_in
+from penstock.executors.stream import MOST_BYTES, MOST_PIECES, Stream
+from penstock.executors.transport.frames import CREDIT, Frame, FrameError, Kind, header
+from penstock.executors.transport.marshalling import outcomes_in, output
 from penstock.executors.transport.values import LARGE, Decoder, Fetch, decode, encode
 from penstock.executors.workers.channel import Channel
 from penstock.executors.workers.watchdog import Doing, Watch
@@ -26,6 +27,10 @@ from penstock.request import Batch, Outcome
 
 ANSWER_BYTES: Final = 1 << 30
 """Most bytes of one answer that goes through the link."""
+
+TOLD_AFTER: Final = MOST_PIECES // 2
+TOLD_AFTER_BYTES: Final = MOST_BYTES // 2
+"""Pieces, or bytes, with credit after which the worker is told: not after each one."""
 
 _LEAVE_TIMEOUT: Final = 5.0
 """Seconds within which an idle worker ends after STOP."""
@@ -55,6 +60,7 @@ class Worker(ABC):
         replacing: we are ending it to replace it: this does not count as a death.
         late: we are ending it because a call exceeded its timeout.
         lost: the ids of the requests whose batch ended with it.
+        streams: whether the answers of its op come in pieces.
     """
 
     has_own_clock = False
@@ -86,6 +92,7 @@ class Worker(ABC):
         self.watch = Watch(hang_limit)
         self.ending = self.replacing = self.late = False
         self.lost: list[int] = []
+        self.streams = False
         self._done = done
         self._op = op
         self._loop = loop
@@ -95,6 +102,8 @@ class Worker(ABC):
         self._begun = 0  # the last number that has begun
         self._answered_bytes = 0  # of large answers to the current Work
         self._closing: asyncio.TimerHandle | None = None
+        # The credit of the current stream of which it has been told.
+        self._told = self._told_bytes = 0
         self._decoder = Decoder(fetch)
 
     @property
@@ -121,11 +130,19 @@ class Worker(ABC):
         """Send a Work's batches; or only the first, if they do not fit into one frame."""
         self.work, self._finished = work, finished
         batches = list(work.pending)
+        for batch in batches:
+            if self.streams:
+                self._told = self._told_bytes = 0
+                stream: Stream = batch.samples[0].stream
+                stream.notify, stream.changed = Stream.arrive, self._stream_changed
         try:
             if batches:
                 self._send(batches)
         except FrameError:
             self._send_first(work, batches[0])
+        for batch in self._in_flight:
+            if self.streams and batch.samples[0].stream.cancelled:  # while it waited for a worker
+                self._stream_changed(batch.samples[0].stream)
         if not self._in_flight:
             self._end()
 
@@ -149,6 +166,19 @@ class Worker(ABC):
     def look(self) -> None:
         """Update the Work from the answers."""
         self._channel.read()
+
+    def _stream_changed(self, stream: Stream) -> None:
+        """Tell the worker about the stream of the batch that it runs."""
+        if stream.cancelled:
+            stream.changed = None
+            self._channel.send([header(Kind.CANCEL, self._first, 0)])
+        elif (
+            stream.credited - self._told >= TOLD_AFTER
+            or stream.credited_bytes - self._told_bytes >= TOLD_AFTER_BYTES
+        ):
+            self._told, self._told_bytes = stream.credited, stream.credited_bytes
+            body = CREDIT.pack(stream.credited)
+            self._channel.send([header(Kind.CREDIT, self._first, len(body)), body])
 
     def ask_to_stop(self) -> None:
         """Make it end after its current batches."""
@@ -190,6 +220,8 @@ class Worker(ABC):
         self._channel.read()
         work, finished = self.work, self._finished
         begun = [*self._in_flight][: max(0, self._begun - self._first + 1)]
+        for batch in self._in_flight:
+            self._forget_stream(batch)
         self._in_flight.clear()
         self.work = self._finished = None
         self._channel.close()
@@ -206,6 +238,8 @@ class Worker(ABC):
         match kind:
             case Kind.DONE if self._in_flight and number == self._first:
                 self._answered(self._in_flight[0], body)
+            case Kind.PIECE if self._in_flight and number == self._first:
+                self._piece_arrived(self._in_flight[0], body)
             case Kind.REST if self._begun < number == self._first and self._in_flight:
                 self._in_flight.clear()
                 self._end()
@@ -221,6 +255,14 @@ class Worker(ABC):
     def _other_frame(self, frame: Frame) -> None:
         raise FrameError(f"a worker sent {frame.kind.name}, which is not expected here")
 
+    def _piece_arrived(self, batch: Batch, body: bytes | memoryview) -> None:
+        if not self.streams:
+            raise FrameError("a worker sent a piece of an answer that is whole")
+        piece = output(self._decoder.decode(body))
+        self._begin(self._first)
+        stream: Stream = batch.samples[0].stream
+        stream.add(piece)
+
     def _answered(self, batch: Batch, body: bytes | memoryview) -> None:
         outcomes = outcomes_in(self._decoder.decode(body), batch)
         if self.has_own_clock:
@@ -229,6 +271,7 @@ class Worker(ABC):
             self._answered_bytes += len(body)
         self._begin(self._first)
         self._in_flight.popleft()
+        self._forget_stream(batch)
         self._first += 1
         self.batches += 1
         batch.worker = self.index
@@ -238,6 +281,10 @@ class Worker(ABC):
         work.add_result(batch, outcomes)
         if not self._in_flight:
             self._end()
+
+    def _forget_stream(self, batch: Batch) -> None:
+        if self.streams:
+            batch.samples[0].stream.changed = None
 
     def _begin(self, at: int) -> None:
         """Mark the batches up to this number as begun."""

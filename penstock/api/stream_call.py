@@ -1,0 +1,126 @@
+"""StreamCall: a call over HTTP whose answer comes in pieces.
+
+The head is sent with the first piece, so that an error before it has its own status. After it an
+error ends the answer, which then never looks complete. A caller that reads slowly gets no further
+pieces until it has read, and its op waits. A caller that speaks HTTP/1.0, in which an answer
+without a length cannot be told from a truncated one, gets all pieces at once.
+
+Thread: the engine's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from penstock.api.errors import error_reply, fail
+from penstock.api.graph_call import GraphCall
+from penstock.api.http import HttpCall
+from penstock.door.exchange import WRITABLE
+from penstock.errors import RequestError
+from penstock.protocols.pieces import Format
+from penstock.request import Feed, Outcome
+from penstock.typed.op import BODY
+
+HEARTBEAT: Final = 15.0
+"""Seconds of silence after which a format that can do so shows that the connection is alive."""
+
+
+class StreamCall(GraphCall):
+    """See the module; its context is the format.
+
+    Attributes:
+        status: of the answer.
+    """
+
+    __slots__ = ("_count", "_kept", "_sent_at", "_timer", "status")
+
+    call: HttpCall
+    context: Format
+    status: int
+    _timer: asyncio.TimerHandle | None
+
+    def run(self, call: HttpCall) -> None:
+        """Run the graph, and send its pieces to the call, unless its caller disconnects before."""
+        self._count = 0
+        self._kept: list[bytes] | None = [] if call.exchange.head.version == "1.0" else None
+        self._timer = None
+        if self.context.idle and self._kept is None:
+            loop = asyncio.get_running_loop()
+            self._sent_at = loop.time()
+            self._timer = loop.call_later(HEARTBEAT, self._show_life)
+            self.at_end(self._timer_off)
+        super().run(call)
+
+    def piece(self, piece: Feed) -> bool:
+        """See ``Submission``: send a piece."""
+        text = self.context.piece(piece[BODY], first=self._count == 0)
+        self._count += 1
+        if self._kept is not None:
+            self.gathered.add(piece)
+            self._kept.append(text)
+            return True
+        self._begin()
+        exchange = self.call.exchange
+        if exchange.head.method == "HEAD":
+            exchange.finish()
+            self.cancel()
+            return False
+        exchange.send(text)
+        if self._timer is not None:
+            self._sent_at = asyncio.get_running_loop().time()
+        if exchange.unsent > WRITABLE:
+            exchange.on_writable = self.resume
+            return False
+        return True
+
+    def whole(self, outcome: Outcome) -> Outcome:
+        """See ``Submission``: the pieces have been sent."""
+        return outcome
+
+    def answered(self, outcome: Outcome) -> None:
+        """End the answer."""
+        call, error = self.call, outcome.error
+        if error is not None:
+            self.fail(error)
+            return
+        last = self.context.last(empty=self._count == 0)
+        if self._kept is not None:
+            call.reply(self.status, self.context.headers, b"".join((*self._kept, last)))
+            return
+        self._begin()
+        call.exchange.send(last)
+        call.exchange.finish()
+
+    def fail(self, error: RequestError) -> None:
+        """Send an error, or if the answer has begun, end it in the middle."""
+        call = self.call
+        if not call.started:
+            fail(call, error, self.log_id)
+            return
+        reply = call.note(error) or error_reply(error, self.log_id)
+        text = self.context.error(reply.body)
+        if text:
+            call.exchange.send(text)
+        call.exchange.count_error(error.code)
+        call.exchange.abort()
+
+    def _begin(self) -> None:
+        """Send the head, once."""
+        if not self.call.started:
+            self.call.start(self.status, self.context.headers)
+
+    def _show_life(self) -> None:
+        """Nothing may have been sent for a while: send what has no meaning."""
+        loop = asyncio.get_running_loop()
+        silent = loop.time() - self._sent_at
+        if silent >= HEARTBEAT and self.call.exchange.unsent == 0:
+            self._begin()
+            self.call.exchange.send(self.context.idle)
+            self._sent_at, silent = loop.time(), 0.0
+        self._timer = loop.call_later(max(1.0, HEARTBEAT - silent), self._show_life)
+
+    def _timer_off(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

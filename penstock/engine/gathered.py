@@ -1,0 +1,43 @@
+"""Gathered: the pieces of an answer, for a caller that gets them all at once."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.errors import TooLarge
+from penstock.executors.stream import size_of
+from penstock.request import Feed
+
+MOST_GATHERED: Final = 64 << 20
+"""Most bytes of the pieces of one answer."""
+
+RESULT: Final = "result"
+"""The name of the list of pieces, and of the value of a piece that is no dict."""
+
+
+class Gathered:
+    """See the module."""
+
+    __slots__ = ("_bytes", "_pieces")
+
+    def __init__(self) -> None:
+        self._pieces: list[Feed] = []
+        self._bytes = 0
+
+    def add(self, piece: Feed) -> None:
+        """Keep a piece.
+
+        Raises:
+            TooLarge: all of them are over the limit.
+        """
+        self._bytes += size_of(piece)
+        if self._bytes > MOST_GATHERED:
+            raise TooLarge(
+                f"the pieces of the answer have over {MOST_GATHERED >> 20} MiB: ask for a stream"
+            )
+        self._pieces.append(piece)
+
+    def whole(self) -> Feed:
+        """All of them, as the list ``result``."""
+        bare = all(each.keys() == {RESULT} for each in self._pieces)
+        return {RESULT: [each[RESULT] if bare else each for each in self._pieces]}

@@ -1,0 +1,107 @@
+"""Functions that yield, as a service.
+
+Environment: ``EXECUTOR`` is that of the functions that are no coroutines. Into ``FOLDER`` they
+write a byte for each piece, and for each end, of a key; a FIFO there, opened for writing, lets one
+go on.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from penstock import App, HttpError
+
+app = App("streams")
+executor = os.environ["EXECUTOR"]
+folder = Path(os.environ["FOLDER"])
+
+
+def note(key: str, what: str) -> None:
+    with (folder / f"{key}.{what}").open("ab") as file:
+        file.write(b".")
+
+
+class Token(BaseModel):
+    text: str
+    n: int
+
+
+@app.post("/count", executor=executor, workers=2)
+def count(upto: int, fail_at: int = -1) -> Iterator[Token]:
+    """Tokens, up to a number."""
+    for n in range(upto):
+        if n == fail_at:
+            raise HttpError(418, f"there is no {n}")
+        yield Token(text=f"é{n}", n=n)
+
+
+@app.post("/gated", executor=executor)
+def gated(key: str, upto: int) -> Iterator[int]:
+    """Waits after the first number for somebody who opens the FIFO."""
+    for n in range(upto):
+        if n == 1:
+            (folder / key).read_bytes()
+        yield n
+
+
+@app.post("/endless", executor=executor, workers=2)
+def endless(key: str) -> Iterator[str]:
+    """Never ends by itself."""
+    try:
+        while True:
+            note(key, "made")
+            yield "x" * 1000
+    finally:
+        note(key, "closed")
+
+
+@app.post("/endless_on_loop")
+async def endless_on_loop(key: str) -> AsyncIterator[str]:
+    """The same on the loop."""
+    try:
+        while True:
+            note(key, "made")
+            yield "x" * 1000
+            await asyncio.sleep(0)
+    finally:
+        note(key, "closed")
+
+
+@app.post("/dies", executor=executor)
+def dies(after: int) -> Iterator[int]:
+    """Ends its process after some pieces."""
+    yield from range(after)
+    os._exit(3)
+
+
+@app.post("/wrong", executor=executor)
+def wrong(after: int) -> Iterator[Token]:
+    """Yields something else than it says."""
+    for n in range(after):
+        yield Token(text="", n=n)
+    yield "no token"  # type: ignore[misc]
+
+
+@app.post("/bytes", executor=executor)
+def raw(size: int, times: int) -> Iterator[bytes]:
+    for n in range(times):
+        yield bytes([n % 256]) * size
+
+
+class Words:
+    """A class with state."""
+
+    def load(self) -> None:
+        self.words = ["one", "two", "three"]
+
+    def predict(self, k: int) -> Iterator[str]:
+        yield from self.words[:k]
+
+
+app.post("/words", executor=executor)(Words)
+
+if __name__ == "__main__":
+    app.run()
