@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -376,6 +377,25 @@ def draw_blueprint(
     )
 
 
+def needs_callers(op: str) -> str:
+    """The problem of an op that cannot run for unknown callers."""
+    return (
+        f"op {op!r} needs to know who calls, and the service admits everybody: set `security`, or"
+        " write Caller | None for that parameter"
+    )
+
+
+def _may_admit(make: Callable[..., Any]) -> bool:
+    """Whether what makes an application may make one that admits callers, as far as can be known
+    without a call.
+    """
+    while isinstance(make, partial):
+        make = make.func
+    if isinstance(make, type):
+        return hasattr(make, "admit")
+    return not str(getattr(make, "__module__", "")).startswith("penstock.")
+
+
 def _in_threads(graph: Blueprint) -> Blueprint:
     options = (
         replace(each, executor=THREAD) if each.executor.opens_again else each
@@ -393,6 +413,7 @@ def deploy(graphs: Sequence[Blueprint], make: MakeVersion | None = None) -> Depl
 
     Raises:
         ConfigError: two of them have the same name, or differ in keys of the door or the engine.
+        HookError: an op needs to know who calls, and no admission of callers is possible.
     """
     problems: list[str] = []
     names = [graph.name for graph in graphs]
@@ -429,6 +450,11 @@ def deploy(graphs: Sequence[Blueprint], make: MakeVersion | None = None) -> Depl
         raise ConfigError(problems)
     more: dict[str, Any] = {key: getattr(graph.config, key) for key, graph in given.items()}
     config = graphs[0].config.model_copy(update=more)
+    applications = [each for graph in graphs for each in graph.applications]
+    if not config.security.enabled and not any(map(_may_admit, applications)):
+        for op in (op for graph in graphs for op in graph.graph.ops):
+            if asks_caller(op) == "required":
+                raise HookError(needs_callers(op.name))
     # The rest of ``dag`` belongs to each graph.
     metrics = {"enable_prometheus": bool(measured), "prometheus_port": next(iter(ports), None)}
     config = config.model_copy(update={"dag": config.dag.model_copy(update=metrics)})

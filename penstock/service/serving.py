@@ -62,7 +62,7 @@ from penstock.observe.recorder import Recorder
 from penstock.observe.request_log import log_request
 from penstock.observe.timeline import Timeline
 from penstock.protocols.pb import pipeline_service_pb2
-from penstock.service.blueprint import Deployment
+from penstock.service.blueprint import Deployment, needs_callers
 from penstock.service.build import LoadedDeployment, LoadedGraph
 from penstock.service.credentials import Credentials, admission_of, schemes_of
 from penstock.service.daemon_pool import DaemonPool
@@ -465,7 +465,4 @@ def _check_callers(stages: Sequence[Stage]) -> None:
     """Check that no op needs to know the callers of a service that admits everybody."""
     for stage in stages:
         if stage.asks_caller == "required":
-            raise HookError(
-                f"op {stage.name!r} needs to know who calls, and the service admits everybody: set"
-                " `security`, or write Caller | None for that parameter"
-            )
+            raise HookError(needs_callers(stage.name))

@@ -12,6 +12,8 @@ from penstock import App, Caller, Op, op
 from penstock.errors import ConfigError, HookError, StartupError
 from penstock.ops.callers import CallerParameter, caller_parameter
 from penstock.ops.hooks import HookWithCaller, asks_caller, bind
+from penstock.security.keys import line_of, new_key
+from penstock.service import flags
 from penstock.service.external_worker import bound_op
 from penstock.testing import client
 from tests.service.in_process import root
@@ -153,6 +155,26 @@ def test_an_op_that_needs_it_does_not_start_there() -> None:
         client(app),
     ):
         pass
+
+
+@pytest.mark.parametrize(
+    ("more", "good"),
+    [({}, False), ({"security": {"keys_env": "KEYS"}}, True)],
+    ids=["everybody", "with keys"],
+)
+def test_the_check_says_so_too(
+    more: dict[str, Any], good: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KEYS", line_of("ann", new_key(), ()))
+    app = App("closed", **more)
+    app.route("/needs")(needs)
+    with flags.using(flags.Flags(check_only=True)) as now:
+        if good:
+            app.run()
+            assert "are good" in now.reports[0]
+        else:
+            with pytest.raises(StartupError, match=r"op 'needs' needs to know who calls"):
+                app.run()
 
 
 def test_external_workers_do_not_get_it() -> None:

@@ -35,7 +35,7 @@ SCRIPT = """
 from penstock import App, Service, op, run
 
 dag = {{"enable_prometheus": True, "prometheus_port": {metrics}}}
-quotas = {{"two": {{"rate": 0.001, "burst": 2, "callers": ["fay"], "routes": ["half"]}}}}
+quotas = {{"two": {{"rate": 0.001, "burst": 2, "callers": ["fay", "gil"], "routes": ["half"]}}}}
 app = App("typed", security={security!r}, dag=dag, quotas=quotas, log_requests=True)
 
 @app.route("/double")
@@ -404,6 +404,23 @@ def test_a_stream_counts_each_message_and_ends_with_its_key(site: Site) -> None:
         while not content.ended and time.monotonic() < deadline:
             ask()
         assert content.fields[b"grpc-status"] == b"16"
+
+
+def test_a_quota_of_a_graph_counts_calls_that_name_it_in_their_body(site: Site) -> None:
+    before, key = site.keys.read_text(), new_key()
+    SHOWN.append(key)
+    site.keys.write_text(before + line_of("gil", key, ["half.use"]) + "\n")
+    shown = {"x-api-key": key}
+    assert status_after(site, shown, 200) == 200
+    path = f"/{messages.INFERENCE}/ModelInfer"
+    for status in ("0", "0", "8"):  # RESOURCE_EXHAUSTED
+        with linked(site.server.rpc_port) as link:
+            stream = link.open(call(path.encode(), (b"x-api-key", key.encode())))
+            link.upload(stream, message(half_of_3()))
+            assert link.answer(stream).fields[b"grpc-status"].decode() == status
+    assert by_http(site.server, "POST", "/half", shown, b'{"x":3.0}').status == 429
+    assert by_typed(site.server, shown) == 200  # another graph
+    site.keys.write_text(before)
 
 
 def test_a_broken_file_of_keys_leaves_the_last_good_one(site: Site) -> None:
