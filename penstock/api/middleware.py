@@ -72,11 +72,11 @@ class Answer:
     Attributes:
         status: of the answer.
         headers: its fields, with names in lower case.
-        size: bytes of the body.
+        size: bytes of the body; None for an answer in pieces.
         seconds: since the request's head had arrived.
     """
 
-    def __init__(self, status: int, headers: Headers, size: int, seconds: float) -> None:
+    def __init__(self, status: int, headers: Headers, size: int | None, seconds: float) -> None:
         self.status = status
         self.headers = [(name.decode(), value.decode("latin-1")) for name, value in headers]
         self.size = size
@@ -167,13 +167,21 @@ class _WatchedCall(HttpCall):
         return None
 
     def reply(self, status: int, headers: Headers, body: bytes, *, close: bool = False) -> None:
-        answer = Answer(status, headers, len(body), monotonic() - self.exchange.began)
+        more = self._after(status, headers, len(body))
+        self.exchange.reply(status, (*headers, *more), body, close=close)
+
+    def start(self, status: int, headers: Headers) -> None:
+        super().start(status, (*headers, *self._after(status, headers, None)))
+
+    def _after(self, status: int, headers: Headers, size: int | None) -> Headers:
+        """Call ``after``; returns the fields that it adds."""
+        answer = Answer(status, headers, size, monotonic() - self.exchange.began)
         for each in reversed(self.chain):
             try:
                 each.after(self.request, answer)
             except Exception:  # noqa: BLE001 - the user's
                 _log.exception("%s.after raised", type(each).__name__)
-        self.exchange.reply(status, (*headers, *answer.added.fields), body, close=close)
+        return answer.added.fields
 
     def send(self, reply: HttpReply) -> None:
         status, headers, body, close = reply

@@ -67,6 +67,13 @@ def http(seen: list[Any]) -> Iterator[httpx.Client]:
     def half(x: list[float]) -> list[float]:
         return [1 / (2 / each) for each in x]
 
+    @app.route("/spell")
+    def spell(word: str) -> Iterator[str]:
+        for letter in word:
+            if letter == "!":
+                raise HttpError(418, "no letter")
+            yield letter
+
     app.graph("/shout", shout)
     with client(app) as http:
         yield http
@@ -91,6 +98,22 @@ def test_the_first_is_the_outermost(http: httpx.Client, seen: list[Any]) -> None
         ("outer", "after", 200, ["outer", "inner"]),
     ]
     assert "x-passed" in call(http, body={"text": "a"}, path="/shout").headers
+
+
+def test_an_answer_in_pieces_is_seen_once_before_its_first_piece(
+    http: httpx.Client, seen: list[Any]
+) -> None:
+    seen.clear()
+    answer = call(http, body={"word": "ab"}, path="/spell")
+    assert answer.text == 'data: "a"\n\ndata: "b"\n\n'
+    assert "x-passed" in answer.headers
+    assert [each[1:3] for each in seen] == [
+        ("before", "POST"),
+        ("before", "POST"),
+        ("after", 200),
+        ("after", 200),
+    ]
+    assert call(http, body={"word": "!"}, path="/spell").status_code == 418
 
 
 def test_before_may_answer_or_refuse(http: httpx.Client, seen: list[Any]) -> None:
