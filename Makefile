@@ -35,7 +35,7 @@ help: ## list the targets
 
 $(DEMO): requirements/uv.txt requirements/demo.txt requirements/data.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python $(PIP) requirements/uv.txt
+	$(BIN)/python $(PIP) requirements/uv.txt || echo 'without uv, pip installs everything' >&2
 	$(call install,$(BIN)/python,requirements/demo.txt)
 	$(call install,$(BIN)/python,requirements/data.txt)
 	@# The name of the distribution until November 2026, with the same command.
