@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 import traceback
 from collections.abc import Iterable, Sequence
 from enum import Enum
@@ -21,6 +22,7 @@ from typing import Any
 
 from penstock.caller import name_of
 from penstock.errors import (
+    ERROR_STATUSES,
     INT32,
     DeclaredError,
     HookFailed,
@@ -59,11 +61,14 @@ _CALLERS = (NumberedError, InvalidInput, Undecodable, TooLarge)
 def with_status(op: Op, error: BaseException) -> BaseException:
     """The exception of a hook, as an HttpError if the op's author gave its class a status.
 
+    ``HTTPException`` of Starlette and FastAPI has a status, too: whoever raises it means its
+    ``status_code`` and its ``detail`` for the caller. Its header fields are left out.
+
     Args:
         op: has the classes.
         error: the exception, which becomes the cause of an error of 500 or more, for the log.
     """
-    if not op.error_statuses or isinstance(error, RequestError):
+    if isinstance(error, RequestError):
         return error
     for kind in type(error).__mro__:
         given = op.error_statuses.get(kind)
@@ -72,6 +77,15 @@ def with_status(op: Op, error: BaseException) -> BaseException:
             found = HttpError(status, short_text_of(error), name)
             found.__cause__ = error if found.status >= 500 else None
             return found
+    starlette = sys.modules.get("starlette.exceptions")  # not imported: then it is not raised
+    if (
+        starlette is not None
+        and isinstance(error, starlette.HTTPException)
+        and error.status_code in ERROR_STATUSES
+    ):
+        found = HttpError(error.status_code, str(error.detail)[:_MOST_TEXT])
+        found.__cause__ = error if found.status >= 500 else None
+        return found
     return error
 
 

@@ -386,3 +386,28 @@ def test_workers_in_processes_answer_as_threads_do_over_http_and_grpc(tmp_path: 
         assert server.stop() == 0
         assert server.log().count("Broken: the store") == 2
         assert "Taken" not in server.log()
+
+
+@pytest.mark.parametrize("module", ["starlette.exceptions", "fastapi"])
+def test_the_exceptions_of_fastapi_have_their_status(
+    module: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    kind = pytest.importorskip(module).HTTPException
+    app = App("moved")
+
+    @app.route("/items", batch=4)
+    def items(status: list[int]) -> list[int]:
+        for each in status:
+            if each != 200:
+                raise kind(each, {"why": "no such item"})
+        return status
+
+    with client(app) as http:
+        missing = http.post("/items", json={"status": 404})
+        assert (missing.status_code, missing.json()["error"]) == (404, "not_found")
+        assert missing.json()["message"] == "{'why': 'no such item'}"
+        assert "Traceback" not in caplog.text
+        assert http.post("/items", json={"status": 503}).status_code == 503
+        assert "HTTPException" in caplog.text
+        assert http.post("/items", json={"status": 307}).status_code == 500  # no error
+        assert http.post("/items", json={"status": 200}).json() == 200
