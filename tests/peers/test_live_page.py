@@ -7,6 +7,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import subprocess
 import sys
 import threading
 import urllib.request
@@ -475,6 +476,30 @@ def test_apps_and_model_servers_have_the_live_page(page: Page, tmp_path: Path) -
         open_page(page, server, 1)
         check_updates(page)
         check_slowest(page, "model", 1)
+
+
+def test_a_service_with_keys_shows_its_callers_and_answers_the_page(
+    page: Page, tmp_path: Path
+) -> None:
+    script, keys = tmp_path / "garden.py", tmp_path / "keys.txt"
+    script.write_text(APP.replace('App("garden")', 'App("garden", security={"keys": "keys.txt"})'))
+    name = "a-caller-with-a-long-name@example.org"
+    command = [sys.executable, "-m", "penstock", "key", name, "--scope", "admin", "--to", str(keys)]
+    key = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1]
+    with running(script) as server:
+        size(page, NARROW)
+        page.open(f"{server.http_url}/ui#token={key}")
+        page.until("document.querySelectorAll('.node').length === 2")
+        page.until("byId('route').value === '/count'")
+        page.evaluate("byId('send').requestSubmit()")
+        page.until("document.querySelector('#answer .status')?.textContent.includes('200')")
+        page.until(f"document.querySelector('#callers tbody th')?.textContent === {name!r}")
+        page.until("document.querySelector('#callers tbody td:nth-child(3)').textContent >= 1")
+        assert page.evaluate(CUT) == []
+        page.evaluate("byId('its-timeline').click()")
+        page.until(f"byId('panel-body').textContent.includes({name!r})")
+        check_panel_fits(page)
+        check_clean(page, server)
 
 
 @pytest.mark.parametrize(

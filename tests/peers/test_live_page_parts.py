@@ -206,8 +206,11 @@ def test_answers_with_points_are_joined_by_their_numbers(page: Page) -> None:
         8,
     ]
     assert values(page, "stored.graphs.get('shop\\n1').rate.length") == [8]
+    add(points(17, 8, now=100.0, work={"batch": [4]}))
+    assert values(page, "stored.ops.get('work').batch") == [[*[None] * 7, 4]]
     first, end, rates = add(points(185, 9))  # 180 points are 15 minutes
     assert (first, end, len(rates), rates[-1]) == (10, 186, 176, 9)
+    assert values(page, "stored.ops.size") == [0]  # else it would have a gap
     first, end, rates = add(points(195, 9))
     assert (first, end, len(rates), rates[:3]) == (16, 196, 180, [None, 8, None])
     assert add(points(2, 7)) == [2, 3, [7]]  # the machine has started again
@@ -530,6 +533,15 @@ def test_the_picture_shows_states_rates_and_flows(page: Page) -> None:
     assert page.evaluate("document.querySelectorAll('.edge').length") == 3
     flows = "drawn.edges.filter((each) => each.element.matches('.flows')).map((each) => each.names)"
     assert values(page, flows) == [[["shop/first"]]]  # the edge from the request
+    joined = "drawn.edges.map((each) => each.element.matches('.joins'))"
+    for over, out in (("pointerover", "pointerout"), ("focusin", "focusout")):
+        at = (
+            "document.querySelector('.node .box').dispatchEvent(new Event('{}', {{bubbles: true}}))"
+        )
+        page.evaluate(at.format(over))
+        assert values(page, joined) == [[True, True, False]]  # the edges of the first op
+        page.evaluate(at.format(out))
+        assert values(page, joined) == [[False, False, False]]
     page.evaluate("filter = 'last', showPicture()")
     assert page.evaluate("document.querySelector('.node.dim text.name').textContent") == "first"
 
@@ -1009,6 +1021,23 @@ def test_a_page_that_is_opened_now_shows_the_past(page: Page, service: Service) 
     page.until("document.querySelector('#trends .legend').textContent.startsWith('answered 7.0')")
     assert [key for key, *_ in service.asked if "history" in key][1] == "GET /ui/history?after=99"
     assert values(page, "stored.service.rate") == [[3, 6, 7]]
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_routes_get_the_readers_key_only_if_they_need_one(
+    page: Page, service: Service, keyed: bool
+) -> None:
+    schemes = {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}} if keyed else {}
+    description = {"info": {"title": "Shop"}, "paths": {}, "components": schemes}
+    service.answers["GET /openapi.json"] = 200, description
+    service.answers["POST /shop"] = 200, {"y": 1}
+    page.open(f"{service.url}/ui#token=a-key")
+    page.until("document.title === 'Shop live' && byId('route').value === '/shop'")
+    page.evaluate("byId('send').requestSubmit()")
+    page.until("document.querySelector('#answer .result') !== null")
+    given = {key: authorization for key, authorization, _ in service.asked}
+    assert given["GET /openapi.json"] == "Bearer a-key"
+    assert given["POST /shop"] == ("Bearer a-key" if keyed else None)
 
 
 def test_the_page_follows_the_service_and_pauses(page: Page, service: Service) -> None:

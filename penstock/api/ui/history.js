@@ -9,7 +9,8 @@ const graphKey = ({ name, version }) => `${name ?? ''}\n${version}`;
 
 /**
  * Earlier points and those of an answer: the numbers of the first point and of that after the last, and the
- * series of the service, of the graphs by key, and of the ops by name.
+ * series of the service, of the graphs by key, and of the ops of the answer by name. Those of an op that it
+ * does not have are dropped: they would have a gap when the op is asked for again.
  */
 function joined(before, answer) {
   // Times go back if the machine has started again.
@@ -32,7 +33,7 @@ function joined(before, answer) {
     every, now: answer.now, first: from, end: until,
     service: merge(old?.service, answer.service),
     graphs: all(old?.graphs, new Map(answer.graphs.map((each) => [graphKey(each), each]))),
-    ops: all(old?.ops, new Map(answer.ops.map((each) => [each.name, each]))),
+    ops: new Map(answer.ops.map((each) => [each.name, merge(old?.ops.get(each.name), each)])),
   };
 }
 

@@ -71,6 +71,7 @@ async function tick() {
     if (goOn && begun - historyAt >= HISTORY_EVERY && !document.body.classList.contains('gone')) {
       historyAt = begun;
       await refreshHistory(opened === null ? null : opened.split('\n')[2]);
+      showTrends();
     }
     const every = drawn?.nodes.size > LARGE ? 2 * EVERY : EVERY;
     const rest = every - (performance.now() - begun);

@@ -25,7 +25,7 @@ function openOp(key) {
   byId('panel-body').replaceChildren(make('p', { class: 'note' }, missing));
   showOp();
   openPanel();
-  refreshHistory(name).then(() => { if (opened === key) showOp(); });
+  refreshHistory(name, true).then(() => { if (opened === key) showOp(); });
 }
 
 /** Show the op in the panel again; its last figures stay after the end of its version. */

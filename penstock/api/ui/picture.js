@@ -5,6 +5,7 @@ const COMPACT = 40;           // ops from which on they are drawn small
 const END = 26;               // width of the marks for the request and the answer
 
 let drawn = null;             // what the picture shows: its form, and the nodes by key
+let pointed = null;           // the key of the node at the pointer or with the focus, or null
 let zoom = null;              // a scale, 'fit', or null: as it fits, but legible
 
 function isNarrow() { return innerWidth <= 640; }
@@ -44,22 +45,22 @@ function drawGraph(graph) {
   const xy = ([a, b]) => (down ? [b, a] : [a, b]);
   const begins = ({ layer }) => (layer ? 2 + END + between + (layer - 1) * (along + between) : 2);
   const middle = ({ place }) => 4 - beside / 2 + (place - low) * (across + beside);
-  const ends = (node) => begins(node) + (node === nodes[request] || node === nodes[answer] ? END : along);
-  const length = ends(nodes[answer]) + 2;
+  const after = (node) => begins(node) + (node === nodes[request] || node === nodes[answer] ? END : along);
+  const length = after(nodes[answer]) + 2;
   const [W, H] = xy([length, (high - low) * (across + beside) - beside + 8]);
   const svg = draw('svg', { width: W, height: H, viewBox: `0 0 ${W} ${H}`, role: 'presentation' });
 
   for (const way of ways) {
-    const [from, to] = [graph.ops[way[0]], graph.ops[way[way.length - 1]]];
+    const ends = [graph.ops[way[0]], graph.ops[way.at(-1)]].filter(Boolean);  // an op at least
     const passed = way.map((each) => nodes[each]);
     const pieces = passed.slice(1).map((node, i) => {
-      const [a, b] = [[ends(passed[i]), middle(passed[i])], [begins(node), middle(node)]];
+      const [a, b] = [[after(passed[i]), middle(passed[i])], [begins(node), middle(node)]];
       const half = (a[0] + b[0]) / 2;
       const [p, q, r, s] = [a, [half, a[1]], [half, b[1]], b].map(xy);
       return `${i ? 'L' : 'M'}${p} C${q} ${r} ${s}`;
     });
     const element = draw('path', { class: 'edge', d: pieces.join(' ') });
-    drawn.edges.push({ element, key: keyOf(graph, to || from), names: [from, to].filter(Boolean).map((op) => op.name) });
+    drawn.edges.push({ element, keys: ends.map((op) => keyOf(graph, op)), names: ends.map((op) => op.name) });
     svg.append(element);
   }
   for (const [node, text, name] of [[nodes[request], 'in', 'request'], [nodes[answer], 'out', 'answer']]) {
@@ -140,17 +141,30 @@ function showPicture() {
   const span = interval();
   const { status } = span.now;
   if (!drawn || drawn.form !== formOf(status)) drawPicture(status);
-  const rates = new Map();
   for (const [key, node] of drawn.nodes) {
     const at = figures(key, span);
-    rates.set(key, at.rate);
+    node.flows = at.rate > 0;
     showNode(node, key, at);
   }
-  for (const each of drawn.edges) {
-    set(each.element, 'class', `edge${rates.get(each.key) > 0 ? ' flows' : ''}${each.names.some(matches) ? '' : ' dim'}`);
-  }
+  showEdges();
   status.graphs.forEach((graph, i) => say(drawn.graphs[i].facts, graphFacts(graph, span)));
 }
+
+function showEdges() {
+  for (const each of drawn.edges) {
+    const flows = drawn.nodes.get(each.keys.at(-1)).flows ? ' flows' : '';
+    const joins = each.keys.includes(pointed) ? ' joins' : '';
+    set(each.element, 'class', `edge${flows}${joins}${each.names.some(matches) ? '' : ' dim'}`);
+  }
+}
+
+/** Mark the edges of a node, because edges may share a lane. */
+function point(event) {
+  const key = event.target.closest?.('.node')?.dataset.key ?? null;
+  pointed = event.type === 'pointerover' || event.type === 'focusin' ? key : null;
+  if (drawn) showEdges();
+}
+for (const kind of ['pointerover', 'pointerout', 'focusin', 'focusout']) byId('picture').addEventListener(kind, point);
 
 function showNode(node, key, at) {
   const queue = `queue ${count(at.op.waiting)}`;

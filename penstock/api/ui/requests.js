@@ -63,7 +63,8 @@ function rowOf(request, most) {
   const row = tableRow(link(name, () => openListed(request), { 'data-request': name }),
     numberCell(time(request.ms)),
     make('td', { class: 'share narrow-off', 'aria-hidden': 'true' }, bar),
-    make('td', { class: error ? 'bad' : '' }, error ? faultOf(request) : `✓\u00a0${request.status || 'ok'}`),
+    make('td', { class: error ? 'outcome bad' : 'outcome' },
+      error ? faultOf(request, 'narrow-off') : `✓\u00a0${request.status || 'ok'}`),
     make('td', { class: 'narrow-off' }, longest ? longestPart(longest) : '–'),
     make('td', { class: 'narrow-off' }, routeOf(request)),
     numberCell(ago(request.ago)));

@@ -4,6 +4,7 @@
 const SHOWN = 100000;         // characters of an answer that are shown
 
 const routes = [];            // path, and a body to begin with
+let keyed = false;            // whether the routes need a key; if not, they do not get the page's token
 
 /** The routes that take JSON, of the service's description, or else those of the graphs; and the page's title. */
 async function findRoutes() {
@@ -13,12 +14,13 @@ async function findRoutes() {
     return say(byId('title'), graphs.find((graph) => graph.name)?.name || 'Service');
   }
   const plain = graphs.filter((graph) => graph.name).map((graph) => `/${encodeURIComponent(graph.name)}`);
-  const answer = await fetch(`${BASE}openapi.json`).catch(() => null);
+  const answer = await ask('openapi.json').catch(() => null);
   if (answer?.ok) {
     const description = await answer.json();
     say(byId('title'), description.info.title);
     document.title = `${description.info.title} live`;
     byId('docs').hidden = false;
+    keyed = Boolean(description.components?.securitySchemes);
     routes.push(...describedRoutes(description));
   } else say(byId('title'), graphs.find((graph) => graph.name)?.name || 'Service');
   if (!routes.length) routes.push(...plain.map((path) => ({ path, body: {} })));
@@ -80,7 +82,10 @@ byId('send').addEventListener('submit', async (event) => {
     const begun = performance.now();
     const answer = await fetch(BASE + path, {
       method: 'POST', body: byId('body').value, cache: 'no-store',
-      headers: { 'Content-Type': 'application/json', traceparent: `00-${trace}-${hex(8)}-01` },
+      headers: {
+        'Content-Type': 'application/json', traceparent: `00-${trace}-${hex(8)}-01`,
+        ...(keyed && token !== null ? { Authorization: `Bearer ${token}` } : {}),
+      },
     });
     await showAnswer(answer, begun, trace);
     refreshLists();

@@ -46,7 +46,10 @@ function showTimeline(request) {
   showRequest(request.id === null ? 'A refused request' : `Request ${request.id}`, ...shown);
 }
 
-function faultOf({ error, error_type: type }) { return `✕\u00a0${error}${type ? ` (${type})` : ''}`; }
+/** The error of a request in words; `kind` is of the element with the exception's type. */
+function faultOf({ error, error_type: type }, kind = null) {
+  return [`✕\u00a0${error}`, type ? make('span', { class: kind }, ` (${type})`) : null];
+}
 
 function routeOf(request) {
   return [request.method, request.route, request.graph && `(${request.graph})`].filter(Boolean).join(' ');
@@ -56,7 +59,7 @@ function requestFacts(request) {
   const good = `✓ ${request.status ? `status ${request.status}` : 'ok'}`;
   return make('dl', { class: 'facts' },
     fact('Time', time(request.ms)),
-    fact('Outcome', request.error ? make('span', { class: 'bad' }, faultOf(request)) : good),
+    fact('Outcome', request.error ? make('span', { class: 'bad' }, ...faultOf(request)) : good),
     fact('Route', routeOf(request) || '–'),
     request.caller ? fact('Caller', request.caller) : null,
     fact('Log id', request.log_id),

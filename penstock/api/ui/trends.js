@@ -11,10 +11,10 @@ const TRENDS = [
   { title: 'Requests in flight', text: count, lines: [['inside', 'in flight', 'main']] },
 ];
 
-/** Ask for the points that are new, or for all of them if there are none of this op yet. */
-async function refreshHistory(op = null) {
+/** Ask for the points that are new, or for the whole history: also if there is none of this op yet. */
+async function refreshHistory(op = null, whole = false) {
   const query = new URLSearchParams(op === null ? [] : [['op', op]]);
-  if (stored && (op === null || stored.ops.has(op))) query.set('after', Math.max(-1, stored.end - 1 - AGAIN));
+  if (!whole && stored && (op === null || stored.ops.has(op))) query.set('after', Math.max(-1, stored.end - 1 - AGAIN));
   try {
     const answer = await ask(`ui/history?${query}`);
     if (answer.ok) stored = joined(stored, await answer.json());
