@@ -28,7 +28,7 @@ ALONE   = $$(grep -rlE --include='test_*.py' 'pytest\.mark\.alone\b' tests)
 # or two; where an index is known to pip only, as by its configuration, pip does it.
 install = $(BIN)/uv pip install --quiet --python $(1) --no-deps --require-hashes -r $(2) || $(1) $(PIP) $(2)
 
-.PHONY: help setup setup-dev setup-runtimes demo docs dist test test-pythons check fmt test-real test-faults test-runtimes test-paddle test-paddle-sample laws examples fuzz fuzz-api bench plans peers proto lock clean
+.PHONY: help setup setup-dev setup-runtimes demo docs dist test test-pythons check fmt test-real test-faults test-runtimes test-paddle test-paddle-sample laws examples fuzz fuzz-api bench pictures plans peers proto lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -166,6 +166,9 @@ fuzz: $(READY) ## give each decoder inputs that are guided by its branches, for 
 
 examples: $(READY) ## every example as a process, asked by its own clients (two minutes)
 	$(BIN)/python -m pytest $(PAIRS) tests/examples
+
+pictures: $(READY) ## take the pictures of the live page for the documents (a quarter of an hour)
+	$(BIN)/python -m tests.peers.pictures
 
 plans: $(READY) ## what penstock plan predicts of three graphs, beside what is measured (ten minutes)
 	$(BIN)/python -m benchmarks.plans
