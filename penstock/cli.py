@@ -332,7 +332,10 @@ def check(
     log_format: Format = None,
     opens: Annotated[
         bool,
-        typer.Option("--open", help="Also open the models, and run __init__, load and init_op."),
+        typer.Option(
+            "--open",
+            help="Also open the models, keys and certificates, and run __init__, load and init_op.",
+        ),
     ] = False,
 ) -> None:
     """Check configuration, graph and hooks; open models only with --open."""

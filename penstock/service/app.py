@@ -642,10 +642,14 @@ def _check_options(where: str, given: Iterable[str], *, of_route: bool = False) 
     for option in given:
         if option in known:
             continue
+        from penstock.typed.foreign import OPTIONS_INSTEAD
+
         near = get_close_matches(option, known, n=1)
         hint = f"; did you mean {words.WORDS.get(near[0], near[0])}?" if near else ""
         if option in others:
             hint = f"; it is one of {place}"
+        elif option in OPTIONS_INSTEAD:
+            hint = f": {OPTIONS_INSTEAD[option]}"
         problems.append(f"{where}: {option} is not a known option{hint}")
     if problems:
         raise ConfigError(problems)

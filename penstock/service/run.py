@@ -17,13 +17,13 @@ from functools import partial
 from typing import NoReturn
 
 from penstock.door.certificates import Certificates
-from penstock.door.listeners import is_loopback
 from penstock.errors import StartupError
 from penstock.observe.logs import logging_to_stderr
 from penstock.service import flags, op_servers
 from penstock.service.banner import address_lines, announce, check_reports
 from penstock.service.blueprint import Deployment
 from penstock.service.build import load
+from penstock.service.credentials import Credentials
 from penstock.service.door import tls_of
 from penstock.service.instruments import Process, instruments_in
 from penstock.service.lifecycle import SEND_TIMEOUT, EngineLifecycle, cannot_replace
@@ -85,9 +85,16 @@ def run_deployment(deployment: Deployment) -> None:
 
 
 def _checked(deployment: Deployment, *, opens: bool) -> list[str]:
-    """The reports of ``penstock check``; with ``opens`` those of the opened models, too."""
+    """The reports of ``penstock check``; with ``opens`` those of the opened models, too.
+
+    Raises:
+        StartupError: a key, a certificate or a model that the service would open cannot be used.
+    """
     if not opens:
         return check_reports(deployment, None)
+    tls_of(deployment.config)
+    if deployment.config.security.enabled:
+        Credentials(deployment.config.security)
     loaded = load(deployment.in_threads())
     return [*check_reports(deployment, loaded.options), *loaded.batching_lines]
 
@@ -191,8 +198,3 @@ def _announce(deployment: Deployment, listeners: Listeners, lines: Sequence[str]
     config = deployment.config
     first = address_lines(deployment, addresses(config, listeners))
     announce([*first, *lines], log_options(config))
-    if not is_loopback(config.host):
-        _log.warning(
-            "every machine that can reach %s can send requests; there is no authentication",
-            config.host,
-        )

@@ -18,10 +18,42 @@ _OF_BODIES: Final = ("Body", "File", "Form")
 """FastAPI's default markers that pydantic accepts, and that have no other meaning here."""
 _OURS: Final = ("Cookie", "Header", "Path", "Query")
 """Its markers that have the same meaning here."""
-_INSTEAD: Final = (
-    'a pydantic model, bytes, Annotated[np.ndarray, Array("float32", (None, 3))] for an array, or'
-    " Annotated[np.ndarray, Image()] for a picture"
+_SUPPORTED: Final = (
+    'write a pydantic model, bytes, Annotated[np.ndarray, Array("float32", (None, 3))] for an'
+    " array, or Annotated[np.ndarray, Image()] for a picture"
 )
+
+_INSTEAD_OF: Final = {
+    "UploadFile": "write bytes for a file, or Annotated[np.ndarray, Image()] for a picture",
+    "HTTPConnection": "write a parameter for each part of the request that is used, with Query(),"
+    " Header() or Cookie()",
+    "BackgroundTasks": "the answer is sent when the function has returned; hand the work to a"
+    " thread that a function below @app.lifespan starts",
+    "StreamingResponse": "an answer is sent as a whole; write the type of the value, or bytes",
+    "Response": "write the type of the value, or Response[...] of penstock",
+    "FileResponse": "write File of penstock",
+    "RedirectResponse": "write Response[...] of penstock, and return redirect(...)",
+}
+"""What to write for a class, or one derived from it, of a web framework."""
+_OF_DEFAULTS: Final = {
+    "Security": "write Caller of penstock for who calls, and keys or tokens in security",
+    "Depends": "here parameters come from the request; what lives as long as the service comes from"
+    " @app.lifespan, by its type",
+}
+OPTIONS_INSTEAD: Final = {
+    "lifespan": "write @app.lifespan above a function that yields once",
+    "title": "the name is the title",
+    "description": "the docstrings of its functions are in /docs",
+    "summary": "the first line of the docstring is the summary",
+    "response_model": "the annotation of the result is the type of answers",
+    "response_class": "write the type of the value, or Response[...] of penstock",
+    "responses": "answers declares further statuses, with the types of their values",
+    "dependencies": "security decides who may call, and app.middleware adds code before each call",
+    "docs_url": "docs=False turns /docs and /openapi.json off",
+    "openapi_url": "docs=False turns /docs and /openapi.json off",
+    "redoc_url": "docs=False turns /docs and /openapi.json off",
+}
+"""What to write for an option of FastAPI."""
 
 
 def foreign_class(annotation: Any) -> str | None:
@@ -29,10 +61,7 @@ def foreign_class(annotation: Any) -> str | None:
     for each in _classes(annotation, []):
         home = _framework(each)
         if home is not None:
-            return (
-                f"{each.__name__} is {home}'s: write bytes for a file, or Annotated[np.ndarray,"
-                f" Image()] for a picture"
-            )
+            return f"{each.__name__} is {home}'s: {_instead_of(each)}"
     return None
 
 
@@ -44,7 +73,8 @@ def foreign_default(default: Any) -> str | None:
         return None
     if kind.__name__ in _OURS:
         return f"{kind.__name__} is {home}'s: write from penstock import {kind.__name__}"
-    return f"{kind.__name__} is {home}'s: here parameters come from the request"
+    instead = _OF_DEFAULTS.get(kind.__name__, "here parameters come from the request")
+    return f"{kind.__name__} is {home}'s: {instead}"
 
 
 def foreign_marker(annotation: Any) -> str | None:
@@ -79,8 +109,13 @@ def without_schema(annotation: Any) -> str | None:
         try:
             TypeAdapter(each)
         except PydanticUserError:
-            return f"a body cannot hold a {each.__module__}.{each.__qualname__}: write {_INSTEAD}"
+            return f"a body cannot hold a {each.__module__}.{each.__qualname__}: {_SUPPORTED}"
     return None
+
+
+def _instead_of(kind: type) -> str:
+    names = [each.__name__ for each in kind.__mro__]
+    return next((_INSTEAD_OF[each] for each in names if each in _INSTEAD_OF), _SUPPORTED)
 
 
 def _framework(kind: type) -> str | None:

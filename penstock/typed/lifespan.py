@@ -34,6 +34,9 @@ class Lifespan:
 
     def __init__(self, function: Callable[[], Iterator[Any]]) -> None:
         self.name = name_of(function)
+        inner = getattr(function, "__wrapped__", None)
+        if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
+            raise HookError(f"{self.name}: remove the decorator between it and @app.lifespan")
         if inspect.isasyncgenfunction(function):
             raise HookError(
                 f"{self.name}: write def instead of async def: it runs before the event loop does"
@@ -41,7 +44,10 @@ class Lifespan:
         if not inspect.isgeneratorfunction(function):
             raise HookError(f"{self.name} has no yield between the start and the end")
         if inspect.signature(function).parameters:
-            raise HookError(f"{self.name} has no parameters")
+            raise HookError(
+                f"{self.name} must have no parameters: yield what functions of routes need: they"
+                f" get it by its type"
+            )
         returned = get_type_hints(function).get("return")
         kinds = get_args(returned) if get_origin(returned) in _GENERATORS else ()
         self.type: Any = kinds[0] if kinds and kinds[0] is not type(None) else None

@@ -166,6 +166,33 @@ def test_check_open_makes_the_objects_and_names_one_that_fails() -> None:
     assert done.stdout == f"made\n{REPORT}  opened Guess.__init__ and Guess.load\n"
 
 
+SECURED = """
+from penstock import App
+
+app = App("secured", security={"keys": "keys.txt"}, door={"tls": {"certificate": "tls.crt"}})
+
+@app.route("/double")
+def double(x: int) -> int: ...
+"""
+
+
+@pytest.mark.usefixtures("folder")
+def test_check_open_reads_certificates_and_keys() -> None:
+    Path("app.py").write_text(SECURED)
+    assert penstock("check", "app.py").exit_code == 0
+    done = penstock("check", "app.py", "--open")
+    assert done.exit_code == 1
+    assert "door.tls: " in done.stderr
+    assert "tls.crt cannot be read" in done.stderr
+    Path("app.py").write_text(SECURED.replace(', door={"tls": {"certificate": "tls.crt"}}', ""))
+    Path("keys.txt").write_text("ann secret\n")
+    done = penstock("check", "app.py", "--open")
+    assert done.exit_code == 1
+    assert "keys.txt: line 1 is not: NAME sha256:DIGEST" in done.stderr
+    Path("keys.txt").write_text("")
+    assert penstock("check", "app.py", "--open").exit_code == 0
+
+
 EXAMPLES = """
 from typing import Annotated
 import numpy as np

@@ -555,6 +555,11 @@ def test_a_decorator_without_brackets_is_refused_with_the_fix() -> None:
             "route('/x'): memory_limit is not a known option; did you mean memory_limit_mib?",
         ),
         ({"http_port": 1}, "route('/x'): http_port is not a known option; it is one of App(...)"),
+        (
+            {"response_model": int},
+            "route('/x'): response_model is not a known option: the annotation of the result is the"
+            " type of answers",
+        ),
     ],
 )
 def test_an_unknown_option_of_a_route_is_refused_with_the_nearest(
@@ -567,10 +572,12 @@ def test_an_unknown_option_of_a_route_is_refused_with_the_nearest(
 
 def test_an_unknown_option_of_an_app_is_refused_with_the_nearest() -> None:
     with pytest.raises(ConfigError) as caught:
-        App("iris", http_prt=80, batch=4)
+        App("iris", http_prt=80, batch=4, lifespan=None)
     assert caught.value.problems == [
         "App('iris'): http_prt is not a known option; did you mean http_port?",
         "App('iris'): batch is not a known option; it is one of @app.route(...)",
+        "App('iris'): lifespan is not a known option: write @app.lifespan above a function that"
+        " yields once",
     ]
     with flags.using(flags.Flags(lenient=True)):
         App("iris", http_prt=80)

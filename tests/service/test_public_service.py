@@ -156,3 +156,9 @@ def test_a_new_authority_of_clients_holds_for_new_connections(site: Site) -> Non
     finally:
         site.clients = former
         (site.folder / "clients.crt").write_text(former.file.read_text())
+
+
+def test_a_service_that_asks_who_calls_does_not_warn_of_strangers(site: Site) -> None:
+    lines = [line for line in site.server.log().splitlines() if "every machine" in line.lower()]
+    assert len(lines) == 1
+    assert "penstock serves doubles to every machine" in lines[0]

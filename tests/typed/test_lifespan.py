@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,11 @@ def test_a_lifespan_that_raises_fails_the_start_and_ends_those_before() -> None:
     assert events == ["ended"]
 
 
+@asynccontextmanager
+async def decorated() -> AsyncIterator[Pool]:
+    yield Pool()
+
+
 async def asynchronous() -> AsyncIterator[Pool]:
     yield Pool()
 
@@ -130,7 +136,8 @@ def without_iterator() -> Pool:  # type: ignore[misc]
     [
         (asynchronous, "write def instead of async def"),
         (without_yield, "has no yield"),
-        (with_parameter, "has no parameters"),
+        (with_parameter, "must have no parameters: yield what"),
+        (decorated, "decorated: remove the decorator between it and @app.lifespan"),
         (without_iterator, "annotated with -> Iterator"),
     ],
 )

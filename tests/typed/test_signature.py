@@ -10,7 +10,9 @@ from typing import Annotated, Any, Generic, Literal, NewType, Optional, TypeVar,
 import numpy as np
 import ormsgpack
 import pytest
-from fastapi import Body, Depends, Query, Request, UploadFile
+from fastapi import BackgroundTasks, Body, Depends, Query, Request, Security, UploadFile
+from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
+from fastapi.security import APIKeyHeader
 from pydantic import (
     AliasChoices,
     AliasPath,
@@ -601,6 +603,26 @@ def of_request(request: Request) -> int:
     return 1
 
 
+def of_background_tasks(tasks: BackgroundTasks) -> int:
+    return 1
+
+
+def of_security(key: str = Security(APIKeyHeader(name="x-key"))) -> int:
+    return 1
+
+
+def gives_stream(x: int) -> StreamingResponse:
+    return StreamingResponse([str(x)])
+
+
+def gives_file(x: int) -> FileResponse:
+    return FileResponse(str(x))
+
+
+def gives_json(x: int) -> JSONResponse:
+    return JSONResponse(x)
+
+
 def of_thread(thread: threading.Thread) -> int:
     return 1
 
@@ -668,7 +690,12 @@ def of_upload_alias(file: Upload) -> int:
         (of_upload_alias, False, "of_upload_alias: UploadFile is fastapi's: write bytes"),
         (of_upload, False, "of_upload: UploadFile is fastapi's: write bytes"),
         (of_uploads, False, "of_uploads: UploadFile is fastapi's: write bytes"),
-        (of_request, False, "of_request: Request is starlette's: write bytes"),
+        (of_request, False, "of_request: Request is starlette's: write a parameter for each part"),
+        (of_background_tasks, False, "BackgroundTasks is fastapi's: .* a thread that"),
+        (gives_stream, False, "StreamingResponse is starlette's: an answer is sent as a whole"),
+        (gives_file, False, "FileResponse is starlette's: write File of penstock"),
+        (gives_json, False, "JSONResponse is starlette's: write the type of the value"),
+        (of_security, False, "Security is fastapi's: write Caller of penstock"),
         (of_thread, False, "of_thread: a body cannot hold a threading.Thread: write"),
         (of_bag, False, "of_bag: a body cannot hold a threading.Thread: write"),
         (gives_bag, False, "gives_bag's result: a body cannot hold a threading.Thread: write"),
