@@ -23,7 +23,6 @@ from penstock.client.endpoint_channel import EndpointChannel
 from penstock.client.endpoints import Endpoint
 from penstock.client.errors import CallFailed
 from penstock.client.tls import Tls, read_files
-from penstock.client.token import metadata
 from penstock.protocols import pb
 from penstock.protocols.grpc import encode_message
 from penstock.protocols.http2 import encode_block
@@ -61,8 +60,9 @@ class GrpcSender:
         self._channels = [
             EndpointChannel(endpoint, self._loop, security) for _ in range(connections)
         ]
-        context = encode_block([(b"traceparent", bytes(_CONTEXT_BYTES))])[:-_CONTEXT_BYTES]
-        self._head = metadata(target.token)() + context
+        fields = [(name.lower().encode(), value.encode()) for name, value in target.headers]
+        fields.append((b"traceparent", bytes(_CONTEXT_BYTES)))
+        self._head = encode_block(fields)[:-_CONTEXT_BYTES]
         self._run = os.urandom(8).hex().encode()
         self._number = 0
         self._sending = False

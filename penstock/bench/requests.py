@@ -71,9 +71,9 @@ def target_of(
         method: the HTTP method; by default POST with a body, else GET.
         shapes: shapes of random inputs, such as ``INPUT:1,3,224,224``.
         binary: send a model's inputs as raw bytes also over HTTP; over gRPC they always are.
-        headers: HTTP header fields, ``name: value`` each.
+        headers: header fields, ``name: value`` each; over gRPC metadata.
         ca_file: trusted certificates instead of the system's authorities.
-        token: a key or token for the service; over HTTP ``headers`` take precedence.
+        token: a key or token for the service; ``headers`` take precedence.
 
     Raises:
         BadTarget: an argument is invalid, or the model's metadata cannot be requested.
@@ -86,8 +86,6 @@ def target_of(
     scheme = _SCHEMES.get(parts.scheme)
     if scheme is None or not parts.hostname:
         raise BadTarget(f"{url!r} is no target: write http://HOST:PORT/PATH, or grpc://")
-    if scheme.grpc and headers:
-        raise BadTarget("headers are for HTTP")
     model = inference.model_of(parts.path)
     if model is None and (binary or shapes):
         raise BadTarget("shapes and raw bytes are for models: the path is /v2/models/NAME")
@@ -102,7 +100,7 @@ def target_of(
         port=port or (443 if scheme.tls else 80),
         tls=scheme.tls,
         ca_file=ca_file,
-        headers=with_token([header(text) for text in headers], None if scheme.grpc else token),
+        headers=with_token([header(text) for text in headers], token),
         token=token,
     )
     if model is not None:

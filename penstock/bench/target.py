@@ -37,7 +37,7 @@ class Target:
         method: the HTTP method.
         path: path with query; for gRPC the method's path.
         headers: header fields of every request.
-        token: a key or token for the service, in ``headers`` as well for HTTP.
+        token: a key or token for the service, in ``headers`` as well.
         bodies: the bodies, sent in turn.
     """
 

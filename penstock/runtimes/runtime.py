@@ -271,6 +271,16 @@ def _unreadable(options: ModelOptions, error: OSError) -> str:
 _LISTED = 8  # maximum file names in an error
 
 
+def _newest_version(path: Path) -> Path | None:
+    """The folder of a model's highest version, as in a model repository; None without one."""
+    try:
+        names = [each.name for each in path.iterdir()] if path.is_dir() else []
+    except OSError:  # this only completes the text of another error
+        return None
+    versions = [each for each in names if each.isascii() and each.isdigit()]
+    return path / max(versions, key=int) if versions else None
+
+
 def _unrecognised(path: Path, names: Sequence[str]) -> str:
     if path.is_dir():
         files = sorted(entry.name for entry in path.iterdir())
@@ -279,8 +289,11 @@ def _unrecognised(path: Path, names: Sequence[str]) -> str:
             shown += f" and {len(files) - _LISTED} more"
         text = f"model folder {str(path)!r} holds no model that a runtime here can open: "
         text += f"looked for files of {', '.join(names)}, found {shown}"
-        if versions := [each for each in files if each.isascii() and each.isdigit()]:
-            text += f"; give the folder of a version: {path / max(versions, key=int)}"
+        if version := _newest_version(path):
+            text += f"; give the folder of a version: {version}"
+        elif models := [*filter(None, map(_newest_version, map(path.joinpath, files)))]:
+            text += f"; give the folder of a version of each model: {models[0]}"
+            text += f" and {len(models) - 1} more" if len(models) > 1 else ""
     else:
         text = f"model file {str(path)!r} is of no kind that a runtime here can open ("
         text += f"{', '.join(names)})"

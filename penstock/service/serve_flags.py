@@ -95,6 +95,8 @@ class _Parser(argparse.ArgumentParser):
     """Raises our errors for invalid arguments."""
 
     def error(self, message: str) -> NoReturn:
+        if "--model-repository" in message:
+            message += "; give each model by --model NAME=FOLDER, or several by --config FILE"
         raise ConfigError([message])
 
     def add_switch(self, flag: str, help: str) -> None:

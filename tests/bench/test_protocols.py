@@ -143,3 +143,16 @@ def test_fewer_connections_than_engines_are_remarked():
         )
     assert few == "3 engines share fewer gRPC connections: raise --connections"
     assert enough == ""
+
+
+def test_headers_are_metadata_over_grpc(tmp_path: Path):
+    priority = '"priority": {"levels": 2, "header": True}'
+    hooks = "def postprocess(self, feed, fetch, log_id):\n    return {'y': '1'}, None, ''"
+    with running(script(tmp_path, hooks, priority)) as server:
+        url = f"grpc://127.0.0.1:{server.http_port}/{NAME}/prediction"
+        refused = target_of(url, pairs=["x=1"], headers=["Penstock-Priority: 9"])
+        with pytest.raises(BadTarget, match="penstock-priority is a number"):
+            run(refused, load(Step(concurrency=1)))
+        good = target_of(url, pairs=["x=1"], headers=["Penstock-Priority: 2"])
+        (result,) = run(good, load(Step(concurrency=2)))
+        assert result.failed == 0

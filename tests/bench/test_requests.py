@@ -63,7 +63,6 @@ def test_json_data_becomes_a_grpc_request_of_the_pipeline():
         ("grpc://127.0.0.1:1/ocr/prediction", {}, "needs a request"),
         ("grpc://127.0.0.1:1/", {"data": '{"x": 1}'}, "no request of the pipeline protocol"),
         ("grpc://127.0.0.1:1/", {"data": "[1]"}, "no request of the pipeline protocol"),
-        ("grpc://127.0.0.1:1/", {"data": "{}", "headers": ["a: b"]}, "headers are for HTTP"),
         ("grpc://127.0.0.1:1/", {"fields": ["a=b"]}, "for HTTP"),
         ("http://127.0.0.1:1/x", {"data": "{}", "fields": ["a=b"]}, "either data, items or a form"),
         ("http://127.0.0.1:1/x", {"data": "{}", "pairs": ["a=b"]}, "either data, items or a form"),

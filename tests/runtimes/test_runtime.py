@@ -166,3 +166,12 @@ def test_a_folder_of_versions_is_refused_with_the_folder_to_give(tmp_path: Path)
         (tmp_path / version).mkdir()
     with pytest.raises(ModelError, match=rf"give the folder of a version: {tmp_path}/10$"):
         open_session(ModelOptions(path=str(tmp_path)))
+
+
+def test_a_repository_is_refused_with_the_folders_to_give(tmp_path: Path) -> None:
+    for folder in ("encoder/1", "encoder/3", "head/1", "rank"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "README").touch()
+    pattern = rf"give the folder of a version of each model: {tmp_path}/encoder/3 and 1 more$"
+    with pytest.raises(ModelError, match=pattern):
+        open_session(ModelOptions(path=str(tmp_path)))
