@@ -203,15 +203,6 @@ def log_culprits(
             error.raised = raised_by(op, cause)
 
 
-def _advice(error: BaseException | None) -> str:
-    """What to raise instead of an exception of a web framework that means an HTTP status."""
-    for kind in type(error).__mro__:
-        home = kind.__module__.partition(".")[0]
-        if kind.__name__ == "HTTPException" and home in ("fastapi", "starlette"):
-            return f"; {kind.__name__} is {home}'s: raise HttpError of penstock"
-    return ""
-
-
 def log_fault(op: str, what: str, sample: Sample, error: RequestError) -> None:
     """Log the error of one sample, unless the op declared it.
 
@@ -232,7 +223,6 @@ def _warn(op: str, what: str, samples: Sequence[Sample], error: BaseException | 
     # All of them: a caller of a typed function knows its request by this id only.
     log_ids = dict.fromkeys(sample.log_id for sample in samples)
     listed = f"{ids}{more} log_id={' '.join(map(str, log_ids))}"
-    what += _advice(error)
     members = _ids_of(samples)
     _log.warning("op %s: %s (data_ids=%s)", op, what, listed, exc_info=error, extra=members)
 

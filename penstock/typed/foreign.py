@@ -29,7 +29,7 @@ _INSTEAD_OF: Final = {
     " Header() or Cookie()",
     "BackgroundTasks": "the answer is sent when the function has returned; hand the work to a"
     " thread that a function below @app.lifespan starts",
-    "StreamingResponse": "an answer is sent as a whole; write the type of the value, or bytes",
+    "StreamingResponse": "yield the pieces, and write Iterator[...] of their type",
     "Response": "write the type of the value, or Response[...] of penstock",
     "FileResponse": "write File of penstock",
     "RedirectResponse": "write Response[...] of penstock, and return redirect(...)",

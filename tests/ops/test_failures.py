@@ -3,7 +3,6 @@
 import logging
 
 import pytest
-from fastapi import HTTPException
 
 from penstock.errors import (
     DeclaredError,
@@ -158,19 +157,6 @@ def test_an_exception_of_process_is_logged_once_its_sample_is_known(
     log_culprits("cat", [(SAMPLE, error)])
     log_culprits("cat", [(SAMPLE, error)])
     assert caplog.messages == ["op cat: process raised (data_ids=[3] log_id=7)"]
-
-
-def test_the_log_names_what_to_raise_instead_of_an_exception_of_a_web_framework(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    hook_raised(Cat("cat"), "preprocess", SAMPLE, HTTPException(404, "no such cat"))
-    log_culprits("cat", [(SAMPLE, process_raised("cat", HTTPException(404), 7))])
-    ids = "(data_ids=[3] log_id=7)"
-    advice = "HTTPException is fastapi's: raise HttpError of penstock"
-    assert caplog.messages == [
-        f"op cat: preprocess raised; {advice} {ids}",
-        f"op cat: process raised; {advice} {ids}",
-    ]
 
 
 def test_an_error_of_preprocess_with_a_cause_is_one_line_without_a_traceback(

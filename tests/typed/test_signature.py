@@ -692,7 +692,7 @@ def of_upload_alias(file: Upload) -> int:
         (of_uploads, False, "of_uploads: UploadFile is fastapi's: write bytes"),
         (of_request, False, "of_request: Request is starlette's: write a parameter for each part"),
         (of_background_tasks, False, "BackgroundTasks is fastapi's: .* a thread that"),
-        (gives_stream, False, "StreamingResponse is starlette's: an answer is sent as a whole"),
+        (gives_stream, False, "StreamingResponse is starlette's: yield the pieces"),
         (gives_file, False, "FileResponse is starlette's: write File of penstock"),
         (gives_json, False, "JSONResponse is starlette's: write the type of the value"),
         (of_security, False, "Security is fastapi's: write Caller of penstock"),
