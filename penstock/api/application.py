@@ -23,7 +23,10 @@ from penstock.api.grpc import Grpc
 from penstock.api.http import Http, failure, text_reply
 from penstock.door.exchange import Exchange, HttpReply
 from penstock.engine.engine import Engine
+from penstock.engine.graph import ServedGraph
+from penstock.engine.submission import Submission
 from penstock.errors import StartupError
+from penstock.request import Feed
 
 Route: TypeAlias = Http | Grpc | BaiduStd
 
@@ -77,6 +80,38 @@ class Lifespan(Protocol):
 
     async def stop(self) -> None:
         """End, after the last request; must not raise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """An example request of a route, which runs before the service is ready, and in the deep health
+    check.
+
+    Attributes:
+        path: of the route.
+        graph: the name of the route's graph.
+        number: its number within its route, from 1 on.
+        submission: makes its submission, anew for each run, from a version of the graph, a timeout
+            in seconds and a log id. Raises RequestError if the request is invalid.
+        answer: the answer's body and its media type, from that submission and the graph's result.
+            Raises RequestError if there is none.
+        wanted: the expected answer as a plain value; None for any answer without an error.
+    """
+
+    path: str
+    graph: str
+    number: int
+    submission: Callable[[ServedGraph, float, int], Submission]
+    answer: Callable[[Any, Feed], tuple[bytes, str]]
+    wanted: Any = None
+
+
+@runtime_checkable
+class HasExamples(Protocol):
+    """What has example requests. An application may be it as well."""
+
+    def example_requests(self) -> Iterable[Example]:
+        """The examples of its routes; called once, before the service is ready."""
 
 
 @runtime_checkable

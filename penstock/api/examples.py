@@ -10,19 +10,18 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any, Final
 
 import orjson
 
+from penstock.api.application import Example, HasExamples
 from penstock.api.descriptions import errors
 from penstock.api.errors import error_reply, failed, refusal
 from penstock.api.http import JSON, Http, HttpCall
 from penstock.api.operation import Answer
-from penstock.api.plain import PlainApplication, PlainCall, PlainRoute, decode
-from penstock.api.typed import TypedApplication, TypedRoute, media_of
 from penstock.engine.engine import Engine
-from penstock.engine.gathered import RESULT
 from penstock.engine.graph import GraphState, ServedGraph
 from penstock.engine.submission import Submission
 from penstock.errors import DeadlineExceeded, RequestError, ServiceBusy, StartupError
@@ -30,9 +29,7 @@ from penstock.executors.executor import Executor
 from penstock.executors.local import CoroutineExecutor
 from penstock.protocols import media
 from penstock.protocols.heads import Headers
-from penstock.protocols.pieces import list_of
-from penstock.request import Feed, Outcome
-from penstock.typed.op import ANSWER, BODY, KIND
+from penstock.request import Outcome
 
 LIMIT: Final = 10.0
 """Seconds for a check of all examples: most probes wait no longer."""
@@ -76,21 +73,6 @@ _REPORT: Final = {
 }
 
 
-class Example(NamedTuple):
-    """One example request of a route.
-
-    Attributes:
-        number: its number within its route, from 1 on.
-        request: a plain value.
-        wanted: the expected answer; None for any answer without an error.
-    """
-
-    route: TypedRoute | PlainRoute
-    number: int
-    request: Any
-    wanted: Any
-
-
 class WrongAnswer(Exception):
     """An example's answer differs from the expected one."""
 
@@ -100,17 +82,16 @@ class Examples:
 
     Args:
         engine: answers requests.
-        applications: those of the service; routes of typed functions and of graphs may have
-            examples.
+        applications: those of the service, some of which have examples.
     """
 
     def __init__(self, engine: Engine, applications: Iterable[Any]) -> None:
         self._engine = engine
         self._examples = [
-            Example(route, number, request, wanted)
+            example
             for each in applications
-            for route in _routes(each)
-            for number, (request, wanted) in enumerate(route.examples, 1)
+            if isinstance(each, HasExamples)
+            for example in each.example_requests()
         ]
         self._check: asyncio.Task[list[dict[str, Any]]] | None = None
 
@@ -146,7 +127,7 @@ class Examples:
             StartupError: an example fails, or has another answer than expected.
         """
         for example in self._examples:
-            if example.route.graph not in (None, graph.name):
+            if example.graph != graph.name:
                 continue
             workers = [_parallel(stage.executor) for stage in graph.stages]
             runs = [
@@ -157,7 +138,7 @@ class Examples:
                 await asyncio.gather(*runs)
             except (RequestError, WrongAnswer) as error:
                 raise StartupError(
-                    f"route {example.route.path}: example {example.number} fails: {error}"
+                    f"route {example.path}: example {example.number} fails: {error}"
                 ) from error
             finally:
                 for each in runs:
@@ -166,13 +147,13 @@ class Examples:
 
     def _versions(self, example: Example) -> list[ServedGraph]:
         """The serving versions of an example's graph, the default first."""
-        default = self._engine.graph(example.route.graph or "")
+        default = self._engine.graph(example.graph)
         others = [
             each
             for each in self._engine.graphs
             if each is not default
             and each.state is GraphState.SERVING
-            and each.name == example.route.graph
+            and each.name == example.graph
         ]
         return [*([] if default is None else [default]), *others]
 
@@ -192,26 +173,12 @@ class Examples:
             WrongAnswer: its answer differs from the expected one.
         """
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        route = example.route
-        kind = media_of(graph) or media.JSON
-        request, outside = example.request, Feed()
-        if isinstance(route, TypedRoute) and route.signature.parameters is not None:
-            outside, request = route.signature.parameters.feed(request)
-        body = media.encode(request, kind)
         log_id = random.getrandbits(63) if log_id is None else log_id
-        submission: Submission
-        if isinstance(route, PlainRoute):
-            feed = decode(body, kind, graph, route)
-            submission = PlainCall(graph, feed, timeout, log_id, future)
-            submission.route = route
-            submission.kind = kind
-        else:
-            feed = {BODY: body, KIND: kind, ANSWER: kind, **outside}
-            submission = Submission(graph, feed, timeout, log_id, future)
+        submission = example.submission(graph, timeout, log_id)
         submission.pinned = True
         if beside:
             self._engine.add_room(submission)
-        submission.start(_keep)
+        submission.start(partial(_keep, future))
         try:
             outcome = await future
         except asyncio.CancelledError:
@@ -221,15 +188,9 @@ class Examples:
             raise outcome.error
         value = outcome.value
         assert value is not None
-        if isinstance(submission, PlainCall):
-            answer = submission.encoded(value)
-        elif graph.streams:
-            answer = list_of([piece[BODY] for piece in value[RESULT]])
-        else:
-            answer = value[BODY]
+        answer, kind = example.answer(submission, value)
         if example.wanted is None:
             return
-        kind = value.get(KIND) or kind
         structured = media.is_json(kind) or media.is_msgpack(kind)
         found = media.decode(answer, kind) if structured else answer.decode(errors="replace")
         if not same(found, example.wanted):
@@ -286,7 +247,7 @@ class Examples:
         now = self._engine.clock.now
         begun = now()
         version = {"version": graph.version} if several else {}
-        found = {"route": example.route.path, **version, "example": example.number, "state": "ok"}
+        found = {"route": example.path, **version, "example": example.number, "state": "ok"}
         log_id = random.getrandbits(63)
         try:
             await self._run(example, graph, end - begun, log_id)
@@ -304,16 +265,9 @@ def _parallel(executor: Executor) -> int:
     return min(1, executor.workers) if isinstance(executor, CoroutineExecutor) else executor.workers
 
 
-def _routes(application: Any) -> Sequence[TypedRoute | PlainRoute]:
-    application = getattr(application, "inner", application)  # of WithMiddleware
-    if isinstance(application, TypedApplication):
-        return application.typed_routes
-    return application.plain_routes if isinstance(application, PlainApplication) else ()
-
-
-def _keep(submission: Submission, outcome: Outcome) -> None:
-    if not submission.context.done():
-        submission.context.set_result(outcome)
+def _keep(future: asyncio.Future[Outcome], _: Submission, outcome: Outcome) -> None:
+    if not future.done():
+        future.set_result(outcome)
 
 
 def _brief(value: Any) -> str:

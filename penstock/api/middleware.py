@@ -16,13 +16,13 @@ without middleware does not pay for it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from time import monotonic
 from typing import Any
 
-from penstock.api.application import Application, Route, Section
+from penstock.api.application import Application, Example, HasExamples, Route, Section
 from penstock.api.errors import error_body, error_reply
 from penstock.api.http import Http, HttpCall, Whole
 from penstock.door.exchange import HttpReply
@@ -144,6 +144,10 @@ class WithMiddleware:
                 )
             else:
                 yield each
+
+    def example_requests(self) -> Iterable[Example]:
+        """Those of the application, which run without middleware."""
+        return self.inner.example_requests() if isinstance(self.inner, HasExamples) else ()
 
 
 class _WatchedCall(HttpCall):

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
-from penstock.api.application import Applications, Section, sections_of
+from penstock.api.application import Applications, Example, Section, sections_of
 from penstock.api.body import LARGE
 from penstock.api.compression import send_packed
 from penstock.api.decoding import decode_body
@@ -31,7 +31,7 @@ from penstock.api.errors import error_reply, fail, failed, refusal
 from penstock.api.graph_call import GraphCall
 from penstock.api.http import Http, HttpCall
 from penstock.api.operation import Answer
-from penstock.api.typed import HEADERS, in_query
+from penstock.api.typed import HEADERS, in_query, media_of
 from penstock.engine.engine import Engine
 from penstock.engine.graph import ServedGraph
 from penstock.errors import InvalidInput, RequestError, UnknownService
@@ -107,6 +107,21 @@ class PlainApplication:
         """What to serve."""
         yield from sections_of(each.path for each in self.plain_routes if each.graph)
         yield from map(self._route, self.plain_routes)
+
+    def example_requests(self) -> Iterator[Example]:
+        """See ``HasExamples``."""
+        for route in self.plain_routes:
+            if route.graph is None:
+                continue
+            for number, (request, wanted) in enumerate(route.examples, 1):
+                yield Example(
+                    path=route.path,
+                    graph=route.graph,
+                    number=number,
+                    submission=partial(_example, route, request),
+                    answer=_answer_to_example,
+                    wanted=wanted,
+                )
 
     def _route(self, route: PlainRoute, graph: ServedGraph | None = None) -> Http:
         """The route, or its OpenAPI description for one of its graphs."""
@@ -230,6 +245,22 @@ class PlainCall(GraphCall):
 
     def fail(self, error: RequestError) -> None:
         fail(self.call, error, self.log_id)
+
+
+def _example(
+    route: PlainRoute, request: Any, graph: ServedGraph, timeout: float, log_id: int
+) -> PlainCall:
+    """The submission of an example."""
+    kind = media_of(graph) or media.JSON
+    feed = decode(media.encode(request, kind), kind, graph, route)
+    found = PlainCall(graph, feed, timeout, log_id)
+    found.route = route
+    found.kind = kind
+    return found
+
+
+def _answer_to_example(submission: PlainCall, value: Feed) -> tuple[bytes, str]:
+    return submission.encoded(value), submission.kind
 
 
 def decode(body: bytes, kind: str, graph: ServedGraph, route: PlainRoute = ANY) -> Feed:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl
 
-from penstock.api.application import Route, Section, sections_of
+from penstock.api.application import Example, Route, Section, sections_of
 from penstock.api.compression import send_packed
 from penstock.api.conditional import NO_SNIFFING, send
 from penstock.api.descriptions import (
@@ -29,11 +29,13 @@ from penstock.api.http import Http, HttpCall
 from penstock.api.operation import Answer, Contents, Parameter
 from penstock.api.stream_call import StreamCall
 from penstock.engine.engine import Engine
+from penstock.engine.gathered import RESULT
 from penstock.engine.graph import ServedGraph
+from penstock.engine.submission import Submission
 from penstock.errors import HttpError, InvalidInput, RequestError, UnknownService
 from penstock.protocols import media
 from penstock.protocols.heads import Headers
-from penstock.protocols.pieces import format_for
+from penstock.protocols.pieces import format_for, list_of
 from penstock.request import Feed
 from penstock.typed.op import ANSWER, BODY, HEAD, KIND
 from penstock.typed.parameters import FIELDS, PATH, QUERY
@@ -105,6 +107,19 @@ class TypedApplication:
         """What to serve."""
         yield from sections_of(each.path for each in self.typed_routes)
         yield from map(self._route, self.typed_routes)
+
+    def example_requests(self) -> Iterator[Example]:
+        """See ``HasExamples``."""
+        for route in self.typed_routes:
+            for number, (request, wanted) in enumerate(route.examples, 1):
+                yield Example(
+                    path=route.path,
+                    graph=route.graph,
+                    number=number,
+                    submission=partial(_example, route.signature, request),
+                    answer=_answer_to_example,
+                    wanted=wanted,
+                )
 
     def _route(self, route: TypedRoute) -> Http:
         graph = self._engine.graph(route.graph)
@@ -250,6 +265,26 @@ class _TypedCall(GraphCall):
 
     def fail(self, error: RequestError) -> None:
         fail(self.call, error, self.log_id)
+
+
+def _example(
+    signature: Signature, request: Any, graph: ServedGraph, timeout: float, log_id: int
+) -> Submission:
+    """The submission of an example; its context is the media type of the answer."""
+    kind = media_of(graph) or media.JSON
+    outside = Feed()
+    if signature.parameters is not None:
+        outside, request = signature.parameters.feed(request)
+    feed = {BODY: media.encode(request, kind), KIND: kind, ANSWER: kind, **outside}
+    return Submission(graph, feed, timeout, log_id, kind)
+
+
+def _answer_to_example(submission: Submission, value: Feed) -> tuple[bytes, str]:
+    if submission.graph.streams:
+        body = list_of([piece[BODY] for piece in value[RESULT]])
+    else:
+        body = value[BODY]
+    return body, value.get(KIND) or submission.context
 
 
 def in_query(query: bytes, members: Container[str], *, others: bool = False) -> InvalidInput | None:

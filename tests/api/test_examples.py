@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,14 @@ import pytest
 from pydantic import BaseModel
 
 from penstock import App, op
+from penstock.api.application import Example
 from penstock.api.examples import same
+from penstock.api.http import Http
+from penstock.engine.engine import Engine
+from penstock.engine.graph import ServedGraph
+from penstock.engine.submission import Submission
 from penstock.errors import HookError, StartupError
+from penstock.request import Feed
 from penstock.testing import client
 from tests.services.process import ServiceFailed, running
 
@@ -82,6 +90,44 @@ def test_an_example_that_fails_is_an_error_at_start(example: Any, why: str | Non
         pass
     assert why in str(raised.value)
     assert not [each for each in threading.enumerate() if each.name.startswith("it")]
+
+
+class Halving:
+    """A plugin's application: ``POST /half`` takes and returns texts such as ``x=4``."""
+
+    def __init__(self, wanted: Any, _: Engine) -> None:
+        self._wanted = wanted
+
+    def routes(self) -> Iterable[Http]:
+        return [Http("POST", "/half", lambda call, _: call.reply(200, (), b""), graph="half")]
+
+    def example_requests(self) -> Iterable[Example]:
+        def ask(graph: ServedGraph, timeout: float, log_id: int) -> Submission:
+            return Submission(graph, {"x": int(b"x=4"[2:])}, timeout, log_id)
+
+        def answer(_: Submission, value: Feed) -> tuple[bytes, str]:
+            return f"x={value['x']}".encode(), "text/plain"
+
+        yield Example(
+            path="/half", graph="half", number=1, submission=ask, answer=answer, wanted=self._wanted
+        )
+
+
+def test_an_application_of_a_plugin_may_have_examples() -> None:
+    @op()
+    def half(request: dict[str, Any]) -> dict[str, Any]:
+        return {"x": request["x"] / 2}
+
+    def app(wanted: Any) -> App:
+        found = App("tests", applications=[partial(Halving, wanted)])
+        found.graph("/by-name", half, name="half")
+        return found
+
+    with client(app("x=2.0")) as http:
+        (one,) = http.get("/health/deep").json()["checked"]
+        assert (one["route"], one["example"], one["state"]) == ("/half", 1, "ok")
+    with pytest.raises(StartupError, match=r'route /half: example 1 fails: "x=3" is .* "x=2.0"'):
+        client(app("x=3")).__enter__()
 
 
 class Sum(BaseModel):
