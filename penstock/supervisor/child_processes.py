@@ -24,6 +24,7 @@ from types import FrameType
 from typing import Final, NoReturn
 
 from penstock.executors.processes.crash_report import signal_name
+from penstock.supervisor.signals import leave_hangup_to_supervisor
 
 _log = logging.getLogger(__name__)
 
@@ -225,6 +226,7 @@ def take_over(name: str, main: Callable[[], int], *, stoppable: bool) -> NoRetur
     _take_signals()
     if not stoppable:
         _ignore_signals()
+    leave_hangup_to_supervisor()
     random.seed()  # which a fork does by itself
     _reseed()
     _run(name, main)

@@ -148,14 +148,19 @@ def on_hangup(action: Callable[[], object]) -> Iterator[None]:
         signal.signal(signal.SIGHUP, before)
 
 
-def restore_hangup() -> None:
-    """For a child: restore the default action of SIGHUP, if the parent has our handler."""
-    if isinstance(signal.getsignal(signal.SIGHUP), _HangupHandler):
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+def leave_hangup_to_supervisor() -> None:
+    """For a child: SIGHUP does nothing here, unless the script or ``nohup`` has set an action.
+
+    ``systemctl kill -s HUP`` sends it to every process of a unit; its default action would end an
+    engine with all of its requests. A function, not SIG_IGN, which started programs would inherit.
+    """
+    before = signal.getsignal(signal.SIGHUP)
+    if before is signal.SIG_DFL or isinstance(before, _HangupHandler):
+        signal.signal(signal.SIGHUP, _HangupHandler(_ignore))
 
 
 def _ignore() -> None:
-    """A handler that does nothing: the stop is in progress."""
+    """An action that does nothing."""
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

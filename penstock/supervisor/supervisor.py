@@ -72,7 +72,12 @@ from penstock.supervisor.messages import (
     Spawn,
 )
 from penstock.supervisor.queries import Queries
-from penstock.supervisor.signals import StopSignals, on_hangup, restore_hangup, signals_wake_waits
+from penstock.supervisor.signals import (
+    StopSignals,
+    leave_hangup_to_supervisor,
+    on_hangup,
+    signals_wake_waits,
+)
 from penstock.supervisor.version_table import Description, Sends, VersionTable
 
 _log = logging.getLogger(__name__)
@@ -478,7 +483,7 @@ class Supervisor:
 
     def _close_siblings(self, *others: socket.socket) -> None:
         """For a child: close the descriptors of the supervisor and the siblings."""
-        restore_hangup()
+        leave_hangup_to_supervisor()
         for each in (self._woken, self._waker, *others):
             each.close()
         for engine in self._processes():

@@ -8,8 +8,8 @@ import pytest
 
 from penstock.supervisor.signals import (
     Stopped,
+    leave_hangup_to_supervisor,
     on_hangup,
-    restore_hangup,
     signals_stop_the_start,
 )
 
@@ -91,13 +91,14 @@ def test_exceptions_of_the_start_are_raised_unchanged() -> None:
         _ = 1 / 0
 
 
-def test_a_hangup_is_reported_until_the_end_and_has_its_default_in_a_child() -> None:
+def test_a_hangup_is_reported_until_the_end_and_does_nothing_in_a_child() -> None:
     calls: list[None] = []
     with on_hangup(lambda: calls.append(None)):
         os.kill(os.getpid(), signal.SIGHUP)
         assert calls == [None]
-        restore_hangup()
-        assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+        leave_hangup_to_supervisor()
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert calls == [None]
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
 
 
@@ -106,7 +107,7 @@ def test_a_hangup_handler_of_the_program_is_kept() -> None:
     try:
         with on_hangup(lambda: pytest.fail("told")):
             os.kill(os.getpid(), signal.SIGHUP)
-            restore_hangup()
+            leave_hangup_to_supervisor()
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)

@@ -272,6 +272,17 @@ def test_a_hangup_replaces_engines_one_by_one_each_after_its_successor_serves(
         assert service.status() == 0
 
 
+def test_a_hangup_of_an_engine_s_own_process_does_nothing(tmp_path: Path) -> None:
+    with run(tmp_path, OBEDIENT) as service:
+        before = all_serve(service)
+        for pid in before.values():
+            os.kill(pid, signal.SIGHUP)
+        service.signal(signal.SIGTERM)
+        lines = {tuple(service.expect("Stop")) for _ in before}
+        assert lines == {(str(index), str(pid)) for index, pid in before.items()}
+        assert service.status() == 0
+
+
 def test_an_engine_that_gets_sigterm_serves_until_its_successor_does(tmp_path: Path) -> None:
     with run(tmp_path, OBEDIENT) as service:
         before = all_serve(service)
