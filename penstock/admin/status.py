@@ -98,6 +98,7 @@ class Reporter:
             **self._counters.of_requests(sketches=sketches),
             "door": self.door and asdict(self.door.statistics()),
             "callers": self._counters.callers.plain(),
+            "caller_series": self._counters.callers.series(),
             "traces": dict(self.traces or {}),
             "most_running": self._engine.options.max_running,
             "process": {

@@ -18,6 +18,13 @@ MOST: Final = 256
 SHOWN: Final = 32
 """Callers with a count of their own in a status."""
 
+SERIES: Final = 100
+"""Callers with a count of their own in the metrics of an engine: the first ones. They keep it, so
+that no count decreases."""
+
+_OF_TOKENS: Final = "jwt:"
+"""Begins the names of tokens, which have no such count: mostly they are those of persons."""
+
 Plain: TypeAlias = Mapping[str, Any]
 """``name``, ``requests``, ``failed``, and ``refused``, by error code."""
 
@@ -27,6 +34,7 @@ class Callers:
 
     def __init__(self) -> None:
         self._counts: dict[str, tuple[list[int], dict[str, int]]] = {}
+        self._series: dict[str, tuple[list[int], dict[str, int]]] = {}  # some of them
 
     def count(self, name: str, code: str | None, *, refused: bool) -> None:
         """Count a request that has ended.
@@ -41,6 +49,8 @@ class Callers:
             if len(self._counts) > MOST:
                 self._forget()
             found = self._counts[name] = [0, 0], {}
+            if len(self._series) < SERIES and not name.startswith(_OF_TOKENS):
+                self._series[name] = found
         numbers, refusals = found
         numbers[0] += 1
         if refused and code is not None:
@@ -50,8 +60,9 @@ class Callers:
 
     def _forget(self) -> None:
         """Count half of the callers together: those with the fewest requests."""
-        ordered = sorted(self.plain(), key=_order)
-        self._counts = {
+        ordered = [each for each in self.plain() if each["name"] not in self._series]
+        ordered.sort(key=_order)
+        self._counts = self._series | {
             each["name"]: ([each["requests"], each["failed"]], dict(each["refused"]))
             for each in together(ordered, MOST // 2)
         }
@@ -62,6 +73,12 @@ class Callers:
             {"name": name, "requests": requests, "failed": failed, "refused": dict(refused)}
             for name, ((requests, failed), refused) in self._counts.items()
         ]
+
+    def series(self) -> list[Plain]:
+        """The counts of those with a series, and of the others together; they never decrease."""
+        counts = self.plain()
+        counts.sort(key=lambda each: (each["name"] not in self._series, each["name"] == OTHERS))
+        return together(counts, len(self._series))
 
 
 def most_active(counts: Sequence[Plain]) -> list[Plain]:

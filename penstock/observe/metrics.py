@@ -111,6 +111,14 @@ _OF_SERVICE: Final = (
         " attempts).",
     ),
     Family(
+        "penstock_caller_requests",
+        "counter",
+        ("caller", "outcome"),
+        "Requests of known callers that have ended. Outcome: ok, error, refused (beyond a quota,"
+        " without the needed scope, or not admitted). Caller: the name of an API key, or"
+        " certificate:NAME; * stands for tokens, and for callers after the first 100.",
+    ),
+    Family(
         "penstock_traces",
         "counter",
         ("outcome",),
@@ -316,6 +324,12 @@ class Families:
                 add("penstock_caller_refusals", count, reason)
             for key, reason in DOOR.items():
                 add("penstock_door_refusals", door[key], reason)
+        for caller in report.get("caller_series", ()):
+            refused = sum(caller["refused"].values())
+            done = caller["requests"] - caller["failed"] - refused
+            counts = {"ok": done, "error": caller["failed"], "refused": refused}
+            for outcome, count in counts.items():
+                add("penstock_caller_requests", count, caller["name"], outcome)
         self._add_process(report["process"], "engine", "", "", "")
 
     def _add_process(self, used: Report, *labels: str) -> None:

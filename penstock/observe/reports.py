@@ -24,7 +24,8 @@ def total(reports: Sequence[Report], *, sketches: bool = True) -> Report:
 
     Args:
         reports: of running engines first; then maybe that of ended ones.
-        sketches: whether it has the sketches of durations, which are most of its bytes.
+        sketches: whether it has the sketches of durations, which are most of its bytes; without
+            them it is for metrics, and has the series of callers.
     """
     summed: Report = _sum([*reports], _NOTHING if sketches else _SKETCHES)
     running = [each for each in reports if "ready" in each]
@@ -34,6 +35,8 @@ def total(reports: Sequence[Report], *, sketches: bool = True) -> Report:
     summed["graphs"] = [x for x in graphs if (x["name"], x["version"]) not in removed]
     summed.pop("removed", None)
     summed["callers"] = most_active(summed.get("callers", ()))
+    if sketches:
+        summed.pop("caller_series", None)
     summed["why"] = next((each["why"] for each in running if not each["ready"]), "ok")
     return summed
 

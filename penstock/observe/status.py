@@ -22,6 +22,8 @@ class NoStatus(PenstockError):
     """The service cannot be reached, or has no status."""
 
 
+_MOST_CALLERS: Final = 10
+
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 _IF_TLS: Final = "; is it the HTTP port? If the service uses TLS, write https://HOST:PORT"
 
@@ -116,6 +118,12 @@ def shown(report: dict[str, Any]) -> str:
     ]
     if report["refusals"]:
         lines.append(f"refusals  {_counts(report['refusals'])}")
+    for caller in report.get("callers", [])[:_MOST_CALLERS]:
+        refused = f"  refused: {_counts(caller['refused'])}" if caller["refused"] else ""
+        lines.append(
+            f"caller    {caller['name']}  requests {caller['requests']}  failed {caller['failed']}"
+            + refused
+        )
     for graph in report["graphs"]:
         name = graph["name"] or "any name"
         lines.append(

@@ -1,14 +1,19 @@
 """Configuration files of published services: the loaded configuration, and the warnings."""
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
 from penstock.config.load import Loaded, load
 from penstock.config.resolve import OpOptions, advice, resolve_op
 from penstock.config.schema import DagConfig, OpConfig, ServiceConfig, TracerConfig
 from penstock.errors import ConfigError
 from penstock.runtimes.runtime import ModelOptions
+from tests.documents import ROOT, blocks_of
 
 NO_EFFECT = "is not yet available and has no effect"
 
@@ -200,3 +205,40 @@ def test_keys_that_the_original_ignored_are_refused_unless_lenient(
     loaded = load(yml_file=config_file, environ={}, lenient=True)
     assert loaded.warnings[0] == unknown
     assert loaded.config.op["pre_det"].concurrency == 25
+
+
+def documented(name: str) -> str:
+    return next(x for x in blocks_of(ROOT / "docs/deployment.md") if x.name == name).text
+
+
+def test_the_documented_environment_of_a_platform_configures_an_app(tmp_path: Path) -> None:
+    (tmp_path / "textstats.env").write_text(documented("textstats.env"))
+    show = f"{sys.executable} -c 'import json, os; print(json.dumps(dict(os.environ)))'"
+    command = ["sh", "-c", f"set -a; . ./textstats.env; {show}"]
+    shown = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    loaded = load(yml_dict={}, environ=json.loads(shown.stdout))
+    assert not loaded.warnings
+    config = loaded.config
+    assert config.security.scopes == {"/shout": "shout.use"}
+    assert (config.priority.callers, config.quotas["ads"].callers) == ({"search": 1}, ("ads",))
+    assert config.door.tls.key == "/etc/penstock/tls/tls.key"
+    assert (config.strict, config.admin_port) == (True, 9090)
+
+
+def test_the_documented_manifest_fits_its_own_configuration() -> None:
+    settings, deployment, service = YAML(typ="safe").load_all(documented("textstats.yml"))
+    loaded = load(yml_dict={}, environ=settings["data"])
+    assert not loaded.warnings
+    pod = deployment["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    config = loaded.config
+    assert ports == {"https": config.http_port, "admin": config.admin_port}
+    assert pod["terminationGracePeriodSeconds"] > config.drain_delay + config.drain_timeout
+    for probe in ("readinessProbe", "livenessProbe"):
+        assert container[probe]["httpGet"]["port"] == "https"
+    assert [each["targetPort"] for each in service["spec"]["ports"]] == ["https"]
+    mounted = tuple(each["mountPath"] for each in container["volumeMounts"])
+    for file in (config.door.tls.certificate, config.door.tls.key, config.security.keys):
+        assert file is not None
+        assert str(Path(file).parent) in mounted

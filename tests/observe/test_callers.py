@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.observe.callers import MOST, OTHERS, SHOWN, Callers, most_active
+from penstock.observe.callers import MOST, OTHERS, SERIES, SHOWN, Callers, most_active
 
 
 def test_requests_failures_and_refusals_are_counted_by_caller() -> None:
@@ -27,6 +27,21 @@ def test_memory_is_bounded_and_no_request_is_lost() -> None:
     assert sum(each["requests"] for each in found.values()) == 10 * MOST
     assert sum(each["failed"] for each in found.values()) == 2.5 * MOST
     assert sum(each["refused"].get("busy", 0) for each in found.values()) == 2.5 * MOST
+
+
+def test_no_count_of_a_series_decreases_and_none_is_of_a_token() -> None:
+    callers = Callers()
+    before: dict[str, int] = {}
+    for number in range(5 * MOST):
+        callers.count(f"caller {number}", None, refused=False)
+        callers.count(f"jwt:ann {number}", None, refused=False)
+        if number % 16 == 0:
+            callers.count("caller 3", "busy", refused=True)
+            now = {each["name"]: each["requests"] for each in callers.series()}
+            assert all(now[name] >= count for name, count in before.items())
+            assert sum(now.values()) == 2 * number + 3 + number // 16
+            before = now
+    assert set(before) == {*(f"caller {number}" for number in range(SERIES)), OTHERS}
 
 
 def test_the_most_active_callers_are_shown_and_the_others_together() -> None:

@@ -1,4 +1,4 @@
-"""The Grafana dashboard queries only metrics and labels that a service exports."""
+"""The Grafana dashboard and the documented alerts query only exported metrics and labels."""
 
 from __future__ import annotations
 
@@ -9,14 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ruamel.yaml import YAML
 
-from tests.documents import ROOT
+from penstock.security.keys import line_of, new_key
+from tests.documents import ROOT, blocks_of
 from tests.observe.test_metrics import families
-from tests.service.scripts import fetch, post, script
+from tests.service.scripts import NAME, fetch, fetch_as, script
 from tests.services.process import running
 
 DASHBOARD = json.loads((ROOT / "deploy/grafana/penstock.json").read_text())
 OF_PROMETHEUS = {"job", "instance", "le"}
+RULES = next(
+    each for each in blocks_of(ROOT / "docs/metrics.md") if each.name == "penstock.rules.yml"
+)
 
 _SELECTOR = re.compile(r"(penstock_[a-z_]+)(?:\{([^}]*)\})?")
 _MATCHER = re.compile(r'([a-z_]+)(=~|=|!=)"([^"]*)"')
@@ -25,7 +30,9 @@ _MATCHER = re.compile(r'([a-z_]+)(=~|=|!=)"([^"]*)"')
 def expressions() -> list[str]:
     found = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ())]
     variables = [each for each in DASHBOARD["templating"]["list"] if each["type"] == "query"]
-    return found + [each["definition"] for each in variables]
+    found += [each["definition"] for each in variables]
+    (group,) = YAML(typ="safe").load(RULES.text)["groups"]
+    return found + [rule["expr"] for rule in group["rules"]]
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +40,15 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, se
     """A real service's metrics: names, their labels and the labels' values."""
     hooks = 'def preprocess(self, i, a, b):\n    raise ValueError("no")'
     found: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
-    with running(script(tmp_path_factory.mktemp("service"), hooks)) as server:
-        assert post(server, x="1").json["err_no"] != 0
-        assert fetch(f"{server.http_url}/nowhere").status == 404
+    folder = tmp_path_factory.mktemp("service")
+    key = new_key()
+    (folder / "keys.txt").write_text(line_of("ann", key, ()) + "\n")
+    secured = {"PENSTOCK_SET": "security.keys=keys.txt;security.open=/metrics"}
+    with running(script(folder, hooks), environment=secured) as server:
+        body = b'{"key": ["x"], "value": ["1"]}'
+        answer = fetch_as(f"{server.http_url}/{NAME}/prediction", body, X_API_Key=key)
+        assert answer.json["err_no"] != 0
+        assert fetch(f"{server.http_url}/nowhere").status == 401
         for family in families(fetch(f"{server.http_url}/metrics").body).values():
             for sample in family.samples:
                 for label, value in sample.labels.items():
@@ -60,7 +73,7 @@ def test_every_metric_and_label_of_an_expression_is_exported(
             if sign == "=":
                 assert value in exported[name][label]
     for grouped in re.findall(r"by \(([^)]*)\)", expression):
-        assert {each.strip() for each in grouped.split(",")} <= labels
+        assert {each.strip() for each in grouped.split(",")} <= labels | {"job"}
 
 
 def test_legends_use_only_grouping_labels() -> None:

@@ -65,3 +65,23 @@ def test_inputs_and_outputs_are_shown_with_their_shapes() -> None:
     }
     expected = "  inputs  x float32[?, ?, 4], s str[?], any int64 of any rank"
     assert shown(report).splitlines()[-1] == expected
+
+
+def test_callers_are_shown_with_what_was_refused() -> None:
+    report = {
+        "ready": True,
+        "engines": 1,
+        "requests": {"answered": 0},
+        "seconds": {"sum": 0.0},
+        "answers": {},
+        "refusals": {},
+        "callers": [
+            {"name": "ann", "requests": 9, "failed": 2, "refused": {"quota": 3}},
+            {"name": "bob", "requests": 1, "failed": 0, "refused": {}},
+        ],
+        "graphs": [],
+    }
+    assert shown(report).splitlines()[-2:] == [
+        "caller    ann  requests 9  failed 2  refused: quota 3",
+        "caller    bob  requests 1  failed 0",
+    ]
