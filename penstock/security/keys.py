@@ -78,6 +78,11 @@ class Keys:
     def __len__(self) -> int:
         return len(self._callers)
 
+    @property
+    def names(self) -> set[str]:
+        """The names of the callers."""
+        return {caller.name for _, caller in self._callers.values()}
+
     def find(self, key: bytes) -> Caller | None:
         """The caller of a key; None if it is of none.
 

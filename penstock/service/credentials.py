@@ -11,6 +11,7 @@ import logging
 import os
 import urllib.request
 from collections.abc import Callable
+from difflib import get_close_matches
 from http.client import HTTPException
 from pathlib import Path
 from threading import Event, Lock, Thread
@@ -20,7 +21,7 @@ from urllib.parse import urlsplit
 
 from penstock.api.admission import CallerAdmission
 from penstock.api.openapi import API_KEY, BEARER, CERTIFICATE
-from penstock.config.schema import SecurityConfig
+from penstock.config.schema import SecurityConfig, ServiceConfig
 from penstock.errors import StartupError
 from penstock.security.keys import Keys
 from penstock.security.tokens import SigningKeys, TokenRules
@@ -244,6 +245,31 @@ def admission_of(config: SecurityConfig, known: Credentials) -> CallerAdmission:
         open_paths=config.open,
         failures_per_minute=config.failures_per_minute,
     )
+
+
+def callers_without_key(config: ServiceConfig, known: Credentials) -> list[str]:
+    """A warning for each name in ``quotas`` and ``priority`` that no API key has: what is set for a
+    misspelt one holds for nobody.
+
+    Args:
+        config: of a service that knows its callers.
+        known: has their keys.
+    """
+    names = set[str]().union(*(each.names for each in known.keys))
+    listed = [(f"quotas.{name}.callers", quota.callers) for name, quota in config.quotas.items()]
+    listed.append(("priority.callers", tuple(config.priority.callers)))
+    found = []
+    for key, callers in listed:
+        for name in callers:
+            if name in names or name.startswith(("jwt:", "certificate:")):
+                continue
+            near = get_close_matches(name, names, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            found.append(
+                f"{key}: no API key has the name {name!r}; {hint}(names of tokens and certificates"
+                " begin with jwt: and certificate:)"
+            )
+    return found
 
 
 def schemes_of(config: SecurityConfig) -> dict[str, Any]:

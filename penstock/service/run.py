@@ -23,7 +23,7 @@ from penstock.service import flags, op_servers
 from penstock.service.banner import address_lines, announce, check_reports
 from penstock.service.blueprint import Deployment
 from penstock.service.build import load
-from penstock.service.credentials import Credentials
+from penstock.service.credentials import Credentials, callers_without_key
 from penstock.service.door import tls_of
 from penstock.service.instruments import Process, instruments_in
 from penstock.service.lifecycle import SEND_TIMEOUT, EngineLifecycle, cannot_replace
@@ -90,13 +90,20 @@ def _checked(deployment: Deployment, *, opens: bool) -> list[str]:
     Raises:
         StartupError: a key, a certificate or a model that the service would open cannot be used.
     """
+    config = deployment.config
     if not opens:
-        return check_reports(deployment, None)
-    tls_of(deployment.config)
-    if deployment.config.security.enabled:
-        Credentials(deployment.config.security)
+        *reports, last = check_reports(deployment, None)
+        tls = config.door.tls
+        files = [tls.certificate, tls.key, tls.client_ca, config.security.keys]
+        names = ", ".join(each for each in files if each is not None)
+        return [*reports, last + f"\n  not opened: {names}; --open tries that, too" * bool(names)]
+    tls_of(config)
+    warnings = []
+    if config.security.enabled:
+        known = Credentials(config.security)
+        warnings = [f"  warning  {each}" for each in callers_without_key(config, known)]
     loaded = load(deployment.in_threads())
-    return [*check_reports(deployment, loaded.options), *loaded.batching_lines]
+    return [*check_reports(deployment, loaded.options), *loaded.batching_lines, *warnings]
 
 
 def _run_role(deployment: Deployment, role: Role) -> NoReturn:

@@ -6,6 +6,7 @@ The same behind the door of ``penstock run`` and inside another server (``in_pro
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from difflib import get_close_matches
@@ -64,7 +65,12 @@ from penstock.observe.timeline import Timeline
 from penstock.protocols.pb import pipeline_service_pb2
 from penstock.service.blueprint import Deployment, needs_callers
 from penstock.service.build import LoadedDeployment, LoadedGraph
-from penstock.service.credentials import Credentials, admission_of, schemes_of
+from penstock.service.credentials import (
+    Credentials,
+    admission_of,
+    callers_without_key,
+    schemes_of,
+)
 from penstock.service.daemon_pool import DaemonPool
 from penstock.service.door import cors_of
 from penstock.service.instruments import profile_text
@@ -75,6 +81,8 @@ from penstock.typed.tensors import TypedTensors, tensors_of
 
 if TYPE_CHECKING:
     from penstock.observe.otel import SpanWriter
+
+_log: Final = logging.getLogger(__name__)
 
 _ENDS_THREADS: Final = 8  # threads for users' pack and unpack hooks; a guess
 _WRITERS: Final = 2  # threads for large replies, whose encoding holds the GIL
@@ -194,6 +202,9 @@ class Serving:
                 self._alive.append(each)
         if self._credentials is not None:
             self._credentials.start()
+            for text in callers_without_key(self.config, self._credentials):
+                if self.is_first:
+                    _log.warning("%s", text)
         self._examples = Examples(self.engine, self._added)
         for graph in self.engine.graphs:
             await self._examples.warm_up(graph)

@@ -179,7 +179,9 @@ def double(x: int) -> int: ...
 @pytest.mark.usefixtures("folder")
 def test_check_open_reads_certificates_and_keys() -> None:
     Path("app.py").write_text(SECURED)
-    assert penstock("check", "app.py").exit_code == 0
+    done = penstock("check", "app.py")
+    assert done.exit_code == 0
+    assert done.stdout.endswith("  not opened: tls.crt, keys.txt; --open tries that, too\n")
     done = penstock("check", "app.py", "--open")
     assert done.exit_code == 1
     assert "door.tls: " in done.stderr

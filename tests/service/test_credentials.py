@@ -10,11 +10,11 @@ from threading import Event, Thread
 
 import pytest
 
-from penstock.config.schema import SecurityConfig
+from penstock.config.schema import SecurityConfig, ServiceConfig
 from penstock.errors import StartupError
 from penstock.security.keys import line_of, new_key
 from penstock.service import credentials
-from penstock.service.credentials import Credentials, fetched
+from penstock.service.credentials import Credentials, callers_without_key, fetched
 from tests.service.scripts import until
 
 
@@ -128,3 +128,21 @@ def test_an_issuer_on_this_machine_is_asked_without_a_proxy(
     monkeypatch.delenv("NO_PROXY", raising=False)
     with issuing() as issuer:
         assert fetched(issuer.url) == issuer.key_set()
+
+
+def test_a_caller_of_a_quota_or_priority_without_a_key_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "keys.txt"
+    file.write_text(line_of("search", new_key(), ()) + "\n")
+    config = ServiceConfig.model_validate(
+        {
+            "http_port": 8080,
+            "security": {"keys": str(file)},
+            "priority": {"levels": 2, "callers": {"search": 1, "search-2": 2, "jwt:ann": 2}},
+            "quotas": {"few": {"rate": 1, "callers": ["ads", "certificate:gateway.example"]}},
+        }
+    )
+    kinds = "(names of tokens and certificates begin with jwt: and certificate:)"
+    assert callers_without_key(config, Credentials(config.security)) == [
+        f"quotas.few.callers: no API key has the name 'ads'; {kinds}",
+        f"priority.callers: no API key has the name 'search-2'; did you mean 'search'? {kinds}",
+    ]
