@@ -270,7 +270,8 @@ _SET = "PENSTOCK_SET"
 _OF_COMMANDS = "PENSTOCK_TOKEN"  # what `penstock client` and others send; no key
 _NEAR = 0.8  # the common prefix makes most names similar; a guess
 
-# Set by Kubernetes in every container if there is a Service named penstock.
+# Set by Kubernetes in every container if there is a Service named penstock, or penstock-http, whose
+# PENSTOCK_HTTP_PORT is a URL.
 _KUBERNETES = re.compile(r"_SERVICE_(HOST|PORT)(_|$)|_PORT_\d+_(TCP|UDP|SCTP)(_|$)")
 _KUBERNETES_URL = re.compile(r"(tcp|udp|sctp)://")
 
@@ -320,8 +321,9 @@ def from_environment(environ: Mapping[str, str]) -> dict[str, tuple[str, Any]]:
                 ) from error
             found[key] = (_SET, value)
     for variable, key in ENVIRONMENT.items():
-        if environ.get(variable):
-            found[key] = (variable, typed([key], environ[variable]))
+        value = environ.get(variable)
+        if value and not _KUBERNETES_URL.match(value):
+            found[key] = (variable, typed([key], value))
     return found
 
 

@@ -399,6 +399,13 @@ def test_the_variables_that_kubernetes_sets_for_a_service_cause_no_warning() -> 
     assert load(yml_dict={"rpc_port": 0}, environ=variables).warnings == []
 
 
+def test_the_variable_of_a_kubernetes_service_with_the_name_of_a_key_sets_nothing() -> None:
+    variables = {"PENSTOCK_HTTP_PORT": "tcp://10.0.0.1:8080", "PENSTOCK_ADMIN_PORT": "udp://1"}
+    loaded = load(yml_dict={"http_port": 8080}, environ=variables)
+    assert (loaded.config.http_port, loaded.config.admin_port) == (8080, None)
+    assert loaded.warnings == []
+
+
 def test_a_later_problem_is_reported_with_the_place_of_its_key(tmp_path: Path) -> None:
     write(tmp_path, "rpc_port: 0\nop:\n  a:\n    retry: 2\n")
     loaded = load(
