@@ -1,15 +1,11 @@
-"""An exchange without a connection, and a pipeline protocol without an engine, which record
-everything."""
+"""An exchange without a connection, which records everything."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from penstock.door.budget import ByteBudget
 from penstock.door.exchange import Exchange, Peer
-from penstock.errors import RequestError
-from penstock.protocols import paddle
 from penstock.protocols.heads import HTTP_1_1, HTTP_2, Headers, RequestHead
 
 
@@ -94,39 +90,6 @@ class RecordedExchange(Exchange):
     def fields(self) -> dict[bytes, bytes]:
         """The fields of head and trailers."""
         return dict([field for headers in self.heads for field in headers] + [*self.trailers])
-
-
-class HeldProtocol:
-    """Records the calls, which the test answers."""
-
-    prepare = staticmethod(paddle.prepare)
-    names = ()
-
-    def __init__(self) -> None:
-        self.calls: list[paddle.Call] = []
-        self.timeouts: list[float | None] = []
-        self.threads = None
-        self.done: Callable[..., None] | None = None
-        self.context: Any = None
-        self.dropped = 0
-
-    def start(
-        self, call: paddle.Call, timeout: float | None, port: Any, context: Any
-    ) -> Callable[[], None]:
-        self.calls.append(call)
-        self.timeouts.append(timeout)
-        self.done, self.context = port.done, context
-        return self._drop
-
-    def own_fields(self, name: str) -> tuple[str, ...]:
-        """No message has fields of its author's own."""
-        return ()
-
-    def _drop(self) -> None:
-        self.dropped += 1
-
-    def as_reply(self, error: RequestError) -> None:
-        return None
 
 
 def post(

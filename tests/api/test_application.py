@@ -14,8 +14,9 @@ from penstock.api.plain import PlainApplication
 from penstock.api.router import Router
 from penstock.door.exchange import HttpReply
 from penstock.errors import StartupError
-from tests.api.recorded_exchange import HeldProtocol, RecordedExchange, post
+from tests.api.recorded_exchange import RecordedExchange, post
 from tests.engine.test_graph import EngineOfGraphs
+from tests.kit.held_protocol import HeldProtocol
 
 
 def answer(call: HttpCall, body: bytes) -> None:
@@ -46,8 +47,7 @@ class Site:
         graphs = EngineOfGraphs()
         graphs.add("a")
         graphs.add("b")
-        self.protocol: Any = HeldProtocol()
-        self.protocol.names = graphs.engine.names
+        self.protocol: Any = HeldProtocol(graphs.engine.names)
         found = Applications(graphs.engine)
         found.add(PaddleApplication(self.protocol, found))
         found.add(PlainApplication(graphs.engine, applications=found))

@@ -19,7 +19,8 @@ from penstock.api.router import Router
 from penstock.door.budget import ByteBudget
 from penstock.protocols.heads import RequestHead
 from penstock.protocols.pb import Request, Tensor
-from tests.api.recorded_exchange import HeldProtocol, RecordedExchange, grpc_head, post
+from tests.api.recorded_exchange import RecordedExchange, grpc_head, post
+from tests.kit.held_protocol import HeldProtocol
 from tests.kit.usage import memory, peak_memory, reset_peak_memory
 
 SIZE = 40_000_000

@@ -12,44 +12,19 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from penstock.api.health import Health, HealthApplication
 from penstock.api.paddle import PaddleApplication
-from penstock.api.pipeline import Port
 from penstock.api.router import Router
 from penstock.door.budget import ByteBudget
 from penstock.door.door import Door, DoorLimits
 from penstock.door.listeners import bind, port_of
-from penstock.errors import RequestError
 from penstock.protocols import paddle, pb
+from tests.kit.held_protocol import HeldProtocol
 
 SERVICE = "baidu.paddle_serving.pipeline_serving.PipelineService"
 METHOD = f"/{SERVICE}/inference"
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 MOST = 3
-
-
-class HeldProtocol:
-    """Answers once the event ``go`` is set."""
-
-    def own_fields(self, name: str) -> tuple[str, ...]:
-        """No message has fields of its author's own."""
-        return ()
-
-    def __init__(self) -> None:
-        self.names = ()
-        self.arrived = asyncio.Semaphore(0)
-        self.go = asyncio.Event()
-
-    def start(self, call: paddle.Call, timeout: float | None, port: Port, context: Any) -> Any:
-        self.arrived.release()
-
-        async def answer() -> None:
-            await self.go.wait()
-            port.done(context, pb.Response(key=["x"], value=["1"]), None)
-
-        return asyncio.ensure_future(answer()).cancel
-
-    def as_reply(self, error: RequestError) -> None:
-        return None
+REPLY = paddle.Reply(key=["x"], value=["1"])
 
 
 class Site:
@@ -102,14 +77,14 @@ async def test_calls_beyond_the_limit_are_refused_with_a_retry_pushback(site: Si
     assert await refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert "too many calls are open" in await refused.details()
     assert ("grpc-retry-pushback-ms", "1000") in list(await refused.trailing_metadata())
-    site.protocol.go.set()
+    site.protocol.answer(REPLY)
     for call in calls:
         assert pb.Response.FromString(await call).value == ["1"]
     assert await site.code_of_another() is grpc.StatusCode.OK
 
 
 async def test_calls_without_a_message_count_for_the_limit(site: Site) -> None:
-    site.protocol.go.set()
+    site.protocol.answer(REPLY)
     calls = [await site.half_open() for _ in range(MOST)]
     # Until the last of them has reached the server, a complete call is still answered.
     async with asyncio.timeout(10):
@@ -129,5 +104,5 @@ async def test_health_checks_are_answered_while_the_limit_of_calls_is_reached(si
         await site.protocol.arrived.acquire()
     reply = await site.probes.Check(health_pb2.HealthCheckRequest(), timeout=10)
     assert reply.status == SERVING
-    site.protocol.go.set()
+    site.protocol.answer(REPLY)
     await asyncio.gather(*calls)

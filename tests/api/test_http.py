@@ -15,7 +15,8 @@ from penstock.door.budget import ByteBudget
 from penstock.errors import DeadlineExceeded, RequestError, ServiceBusy
 from penstock.protocols import paddle
 from penstock.protocols.heads import RequestHead
-from tests.api.recorded_exchange import HeldProtocol, RecordedExchange, post
+from tests.api.recorded_exchange import RecordedExchange, post
+from tests.kit.held_protocol import HeldProtocol
 
 MOST = 20_000
 BODY = json.dumps({"key": ["x"], "value": ["1"]}).encode()
@@ -61,8 +62,7 @@ def test_a_body_in_one_piece_is_decoded_at_once(site: Site) -> None:
     assert (call.name, call.method, call.key, call.value) == ("ocr", "prediction", ["x"], ["1"])
     assert site.protocol.timeouts == [None]
     assert not exchange.replies
-    assert site.protocol.done is not None
-    site.protocol.done(site.protocol.context, paddle.Reply(key=["y"], value=["2"]), None)
+    site.protocol.answer(paddle.Reply(key=["y"], value=["2"]))
     [(status, headers, body, close)] = exchange.replies
     assert (status, close) == (200, False)
     assert (b"content-type", b"application/json") in headers
@@ -180,8 +180,7 @@ def test_an_error_that_ends_the_call_has_its_status(
     site: Site, error: RequestError, status: int
 ) -> None:
     exchange = site.request(post("/ocr/prediction", length=len(BODY)), BODY)
-    assert site.protocol.done is not None
-    site.protocol.done(site.protocol.context, None, error)
+    site.protocol.answer(error)
     assert status_of(exchange) == status
 
 

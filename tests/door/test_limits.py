@@ -10,13 +10,11 @@ import pytest
 
 from penstock.api.health import Health, HealthApplication
 from penstock.api.paddle import PaddleApplication
-from penstock.api.pipeline import Port
 from penstock.api.router import Router
-from penstock.errors import RequestError
-from penstock.protocols import paddle
 from penstock.protocols.http1 import Http1Limits
 from penstock.protocols.http2 import Http2Limits
 from tests.kit import frames as f
+from tests.kit.held_protocol import HeldProtocol
 from tests.kit.http1 import connected, request
 from tests.kit.http2 import METHOD, call, linked
 from tests.services.door import Site
@@ -30,24 +28,8 @@ CALM = 11
 BEGUN = f.headers(1, b"", whole=False)
 
 
-class Silent:
-    """Never answers."""
-
-    names = ()
-
-    def own_fields(self, name: str) -> tuple[str, ...]:
-        """No message has fields of its author's own."""
-        return ()
-
-    def start(self, call: paddle.Call, timeout: float | None, port: Port, context: Any) -> None:
-        return
-
-    def as_reply(self, error: RequestError) -> None:
-        return None
-
-
 def frontend() -> Router:
-    protocol: Any = Silent()
+    protocol: Any = HeldProtocol()
     routes = [*PaddleApplication(protocol).routes(), *HealthApplication(Health(), []).routes()]
     return Router(routes, max_message_bytes=MOST)
 

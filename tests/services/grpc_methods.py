@@ -12,13 +12,11 @@ from typing import Any
 from penstock.api.grpc import Grpc, GrpcCall
 from penstock.api.health import Health, HealthApplication
 from penstock.api.paddle import PaddleApplication
-from penstock.api.pipeline import Port
 from penstock.api.router import Router
 from penstock.door.door import DoorLimits
-from penstock.errors import RequestError
-from penstock.protocols import paddle
 from penstock.protocols.grpc import GrpcError, encode_metadata
 from penstock.protocols.status import GrpcCode
+from tests.kit.held_protocol import HeldProtocol
 from tests.kit.http1 import connect
 from tests.kit.http2 import Link
 from tests.services.door import Site
@@ -29,28 +27,12 @@ BEFORE = encode_metadata([("x-a", "1"), ("x-b-bin", b"\xfb\xff\xbf\0")])
 AFTER = encode_metadata([("x-c", "some ~ text"), ("x-c", "again")])
 
 
-class UnusedPipeline:
-    """The pipeline of the HTTP routes, which no case calls."""
-
-    names = ()
-
-    def own_fields(self, name: str) -> tuple[str, ...]:
-        """No message has fields of its author's own."""
-        return ()
-
-    def start(self, call: paddle.Call, timeout: float | None, port: Port, context: Any) -> Any:
-        raise AssertionError("no case asks the pipeline")
-
-    def as_reply(self, error: RequestError) -> None:
-        return None
-
-
 class Service:
     """The methods of ``/a.B/``, which record their calls."""
 
     def __init__(self) -> None:
         self.health = Health()
-        unused: Any = UnusedPipeline()
+        unused: Any = HeldProtocol()
         self.heads: list[tuple[tuple[bytes, bytes], ...]] = []
         self.timeouts: list[float | None] = []
         self.entered = threading.Semaphore(0)
