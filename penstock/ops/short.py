@@ -43,7 +43,8 @@ class Model(Op):
     Args:
         path: a model's file or folder.
         inputs: the op before it; None means the request.
-        name: the op's name; by default the file name without its suffix.
+        name: the op's name; by default the file name without its suffix, or for the folder of a
+            version, such as ``models/double/1``, the name of the folder above it.
         rows: the row axes of the model's inputs and outputs, such as ``{"x": 0, "scale": None}``,
             or ``"first"``: axis 0 of all of them.
         shared_outputs: outputs without a row axis that each request of a batch gets whole.
@@ -90,7 +91,7 @@ class Model(Op):
         self.shared_outputs = shared_outputs  # type: ignore[misc]  # of this op, not of its class
         self.verify_batches = verify_batches
         self.examples = examples
-        name = name or self.model_path.stem
+        name = name or model_name(self.model_path)
         own = {
             "batch": batch,
             "wait": wait,
@@ -124,6 +125,15 @@ class Model(Op):
         model = getattr(getattr(self, "client", None), "model", None)
         found = None if model is None else model.input(name)
         return None if found is None else found.dtype
+
+
+def model_name(path: Path) -> str:
+    """The default name of a model: the file name without its suffix; for the folder of a version,
+    whose name is a number, that of the folder above it.
+    """
+    above = path.parent.name
+    is_version = path.name.isascii() and path.name.isdigit() and above not in ("", "..")
+    return above if is_version else path.stem
 
 
 def sources_of(inputs: Sequence[str], outputs: Collection[str]) -> dict[str, str] | None:

@@ -12,6 +12,7 @@ from typing import Any, Final, NoReturn
 
 from penstock.batching.rows import FIRST
 from penstock.errors import ConfigError
+from penstock.ops.short import model_name
 from penstock.service.model_server import (
     DEFAULT_PORT,
     THREADS,
@@ -460,7 +461,7 @@ def _named(listed: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     paths = (path if equals else listed[0], *listed[1:])
     for each in paths:
         check_path(f"--model {each}", each)
-    return name if equals else Path(paths[-1]).resolve().stem, paths
+    return name if equals else model_name(Path(paths[-1]).resolve()), paths
 
 
 def _nth(values: Sequence[Any], index: int) -> Any:

@@ -392,3 +392,18 @@ def test_a_model_with_two_inputs_is_refused() -> None:
 def test_a_service_whose_last_op_is_no_op_is_refused() -> None:
     with pytest.raises(GraphError, match="Service 's' needs the last op of its graph"):
         Service("s", lambda request: request)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("models/double.onnx", "double"),
+        ("models/double", "double"),
+        ("models/double/12", "double"),
+        ("models/double/12.onnx", "12"),
+        ("12", "12"),
+        ("../12", "12"),
+    ],
+)
+def test_a_model_is_named_by_its_file_or_the_folder_of_its_versions(path: str, name: str) -> None:
+    assert Model(path).name == name

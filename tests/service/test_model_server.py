@@ -387,6 +387,14 @@ def test_flags_with_fewer_values_than_models_are_repeated(tmp_path: Path) -> Non
     assert json.dumps(server.workflows[0].nodes[0].options)
 
 
+def test_folders_of_versions_are_models_named_by_the_folders_above(tmp_path: Path) -> None:
+    folders = [tmp_path / "encoder" / "1", tmp_path / "head" / "2"]
+    for each in folders:
+        each.mkdir(parents=True)
+    server, _ = parse([*map(str, folders)])
+    assert [each.name for each in server.workflows] == ["encoder", "head"]
+
+
 @pytest.mark.real
 def test_a_size_of_batches_without_workers_that_run_batches_is_one_warning(
     tmp_path: Path,
