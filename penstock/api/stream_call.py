@@ -57,7 +57,7 @@ class StreamCall(GraphCall):
         text = self.context.piece(piece[BODY], first=self._count == 0)
         self._count += 1
         if self._kept is not None:
-            self.gathered.add(piece)
+            self.gathered.count(len(text))
             self._kept.append(text)
             return True
         self._begin()

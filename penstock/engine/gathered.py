@@ -10,6 +10,8 @@ from penstock.request import Feed
 
 MOST_GATHERED: Final = 64 << 20
 """Most bytes of the pieces of one answer."""
+_OF_A_PIECE: Final = 512
+"""Bytes that a piece takes besides its texts, bytes and arrays; a guess for pieces of numbers."""
 
 RESULT: Final = "result"
 """The name of the list of pieces, and of the value of a piece that is no dict."""
@@ -24,17 +26,25 @@ class Gathered:
         self._pieces: list[Feed] = []
         self._bytes = 0
 
+    def count(self, size: int) -> None:
+        """Count a piece of so many bytes that is kept elsewhere.
+
+        Raises:
+            TooLarge: all of them are over the limit.
+        """
+        self._bytes += size + _OF_A_PIECE
+        if self._bytes > MOST_GATHERED:
+            raise TooLarge(
+                f"the pieces of the answer have over {MOST_GATHERED >> 20} MiB: ask for a stream"
+            )
+
     def add(self, piece: Feed) -> None:
         """Keep a piece.
 
         Raises:
             TooLarge: all of them are over the limit.
         """
-        self._bytes += size_of(piece)
-        if self._bytes > MOST_GATHERED:
-            raise TooLarge(
-                f"the pieces of the answer have over {MOST_GATHERED >> 20} MiB: ask for a stream"
-            )
+        self.count(size_of(piece))
         self._pieces.append(piece)
 
     def whole(self) -> Feed:

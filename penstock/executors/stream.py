@@ -23,6 +23,8 @@ from penstock.request import Feed
 
 MOST_PIECES: Final = 16
 MOST_BYTES: Final = 64 << 10
+_OF_AN_ITEM: Final = 32
+"""Bytes of an item of a list or dict; a guess."""
 
 
 class Stream:
@@ -167,11 +169,17 @@ class Stream:
 
 
 def size_of(piece: Feed) -> int:
-    """The bytes of a piece's texts, bytes and arrays."""
-    size = 0
-    for value in dict.values(piece):
-        if isinstance(value, bytes | str):
-            size += len(value)
-        elif isinstance(value, np.ndarray):
-            size += value.nbytes
-    return size
+    """The bytes of a piece's texts, bytes and arrays, also of those in its lists and dicts."""
+    return sum(map(_size, dict.values(piece)))
+
+
+def _size(value: object) -> int:
+    if isinstance(value, bytes | str):
+        return len(value)
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    if isinstance(value, list | tuple):
+        return _OF_AN_ITEM * len(value) + sum(map(_size, value))
+    if isinstance(value, dict):
+        return _OF_AN_ITEM * len(value) + sum(map(_size, dict.values(value)))
+    return 0

@@ -118,6 +118,8 @@ class TypedOp(Op):
                 f"{called} is a generator, whose answers come in pieces: leave out batch, since"
                 " each call answers one request"
             )
+        if self.streams and status in BODILESS:
+            raise HookError(f"{called} yields pieces, and an answer with {status} has no body")
         self._lifespans = tuple(lifespans)
         self._given: dict[str, Lifespan] = {}
         if self._class is None:
@@ -323,6 +325,8 @@ class TypedOp(Op):
             result = plain_result(self._after(result), f"{self._called}.postprocess")
         response = self.signature.response
         if isinstance(result, Response):
+            if self.streams:
+                raise TypeError("it yielded a Response: pieces of one answer are values")
             return self._respond(result, feed)
         checked = response.check(result)
         if BODY in feed:

@@ -778,7 +778,7 @@ def _yielded(kind: Any, function: str) -> Any:
     """Return the T of ``Iterator[T]`` and its like."""
     if kind is Any:
         return Any
-    if get_origin(kind) not in _OF_GENERATORS:
+    if get_origin(kind) not in _OF_GENERATORS or not get_args(kind):
         raise HookError(
             f"{function} is a generator: write -> Iterator[...] with the type of what it yields, or"
             f" AsyncIterator[...], not {getattr(kind, '__name__', kind)}"

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from penstock.engine.engine import EngineOptions
-from penstock.engine.gathered import MOST_GATHERED
+from penstock.engine.gathered import MOST_GATHERED, Gathered
 from penstock.engine.submission import Submission
 from penstock.errors import (
     Cancelled,
@@ -231,10 +231,21 @@ def test_pieces_that_are_dicts_are_a_list_of_dicts() -> None:
     assert s.h.answer(submission).value == {"result": [{"a": 1, "b": 2}]}
 
 
+def test_pieces_of_numbers_count_as_well() -> None:
+    gathered = Gathered()
+
+    def gather(count: int) -> None:
+        for n in range(count):
+            gathered.add({"result": n})
+
+    with pytest.raises(TooLarge):
+        gather(MOST_GATHERED // 100)
+
+
 def test_a_list_of_pieces_has_a_limit() -> None:
     s = make_streams()
     submission = s.h.request(x=1)
     stream = s.stream()
-    assert stream.add({"result": b"x" * MOST_GATHERED})
+    assert stream.add({"result": b"x" * (MOST_GATHERED - 1024)})
     assert not stream.add({"result": b"x"})
     assert isinstance(s.h.answer(submission).error, TooLarge)

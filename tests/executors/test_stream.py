@@ -53,6 +53,8 @@ def test_bytes_fill_a_stream_as_pieces_do() -> None:
 
 def test_the_size_of_a_piece_is_that_of_its_texts_bytes_and_arrays() -> None:
     assert size_of({"a": "abc", "b": b"de", "c": np.zeros(4, np.float32), "d": 7}) == 3 + 2 + 16
+    nested = {"a": [{"b": "x" * 1000}, ["y" * 1000]]}
+    assert 2000 <= size_of(nested) < 2500
 
 
 def blocked(stream: Stream) -> tuple[threading.Thread, list[bool]]:

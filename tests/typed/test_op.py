@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from penstock import App
+from penstock import App, Response
 from penstock.errors import HookError
 from penstock.testing import client
 from penstock.typed.op import TypedOp
@@ -290,3 +290,48 @@ def test_names_that_pydantic_reserves_can_be_parameters() -> None:
         schema = http.get("/openapi.json").json()["components"]["schemas"]["ReservedRequest"]
         assert list(schema["properties"]) == ["_private", "model_config", "json", "copy", "self"]
         assert schema["required"] == ["_private", "model_config", "json"]
+
+
+def yields_bare(x: int) -> Iterator:  # type: ignore[type-arg]
+    yield x
+
+
+def yields_int(x: int) -> int:  # type: ignore[misc]
+    yield x
+
+
+def yields_files(x: int) -> Iterator[Response[int]]:
+    yield Response(x)
+
+
+def yields_numbers(x: int) -> Iterator[int]:
+    yield x
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "words"),
+    [
+        (yields_bare, {}, "yields_bare is a generator: write -> Iterator"),
+        (yields_int, {}, "yields_int is a generator: write -> Iterator"),
+        (yields_files, {}, "cannot be a Response or a File"),
+        (yields_numbers, {"batched": True}, "leave out batch"),
+        (yields_numbers, {"status": 204}, "an answer with 204 has no body"),
+    ],
+)
+def test_a_generator_that_cannot_be_served_is_refused_at_the_start(
+    target: Any, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(HookError, match=words):
+        TypedOp(target, **{"batched": False, **options})
+
+
+def test_a_response_among_pieces_is_refused_when_it_is_yielded() -> None:
+    def spell(x: int):  # type: ignore[no-untyped-def]
+        yield Response(x, headers={"x-lost": "1"})
+
+    op = TypedOp(spell, batched=False)
+    op.init_op()
+    feed = op.preprocess({"@": {"x": 1}})
+    (piece,) = op.process([feed], 0)
+    with pytest.raises(TypeError, match="it yielded a Response"):
+        op.postprocess({"@": {"x": 1}}, piece)

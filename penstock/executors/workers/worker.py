@@ -151,6 +151,7 @@ class Worker(ABC):
         try:
             self._send([batch])
         except FrameError as error:
+            self._forget_stream(batch)
             work.begin_next()
             refusal = Outcome(None, cannot_send(self._op, str(error), batch.samples))
             work.add_result(batch, [refusal] * len(batch.samples))
