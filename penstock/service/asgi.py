@@ -22,7 +22,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from penstock.api.errors import error_body
 from penstock.door.budget import ByteBudget
-from penstock.door.exchange import Exchange, Peer, Receiver
+from penstock.door.exchange import WRITABLE, Exchange, Peer, Receiver
 from penstock.errors import PenstockError
 from penstock.protocols.heads import Headers, RequestHead, parse_length
 from penstock.service.in_process import InProcessService
@@ -298,7 +298,7 @@ class _AsgiExchange(Exchange):
     def sent(self, message: Message) -> None:
         """The server has accepted a message."""
         self._unsent -= len(message.get("body", b""))
-        if self.on_writable is not None:
+        if self.on_writable is not None and self._unsent <= WRITABLE:
             self.on_writable()
 
     @property
@@ -337,7 +337,7 @@ class _AsgiExchange(Exchange):
             self.messages.put_nowait(start)
 
     def send(self, piece: bytes) -> None:
-        if not self.over:
+        if not self.over and self.head.method != "HEAD":
             self._put(piece, more=True)
 
     def finish(self, trailers: Headers = ()) -> None:
