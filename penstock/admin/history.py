@@ -26,15 +26,15 @@ class Historian:
 
     Args:
         report: makes the engine's report.
-        keep: gets each point with its number, as JSON, for the time after this engine's end; may
-            raise StartupError.
+        keep: gets each point's number, and the point with its number as JSON, for the time after
+            this engine's end; may raise StartupError.
         now: monotonic seconds.
     """
 
     def __init__(
         self,
         report: Callable[[], Report],
-        keep: Callable[[bytes], object] = lambda _: None,
+        keep: Callable[[int, bytes], object] = lambda *_: None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._report = report
@@ -64,9 +64,10 @@ class Historian:
         report, now = self._report(), self._now()
         made = point(self._before, report, max(now - self._at, 0.001))
         self._before, self._at = report, now
-        self._history.add(number_at(now), made)
+        number = number_at(now)
+        self._history.add(number, made)
         with suppress(StartupError):  # the supervisor is gone, and this engine ends
-            self._keep(orjson.dumps([number_at(now), made]))
+            self._keep(number, orjson.dumps([number, made]))
 
     async def _run(self) -> None:
         while True:

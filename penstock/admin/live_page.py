@@ -225,7 +225,7 @@ class LivePage:
         await self._send(call, state)
 
     async def _history(self, call: HttpCall, after: int, ops: list[str]) -> None:
-        asked = self._engines.ask(HISTORY, after, ops), self._engines.past()
+        asked = self._engines.ask(HISTORY, after, ops), self._engines.past(after)
         answers, past = await asyncio.gather(*asked)
 
         def joined() -> Any:

@@ -123,21 +123,21 @@ class SupervisorClient:
         """
         self._send_message(Answer(number, kept, json.dumps(answer).encode()))
 
-    def keep(self, point: bytes) -> None:
-        """Let the supervisor keep a point of this engine's history, in JSON.
+    def keep(self, number: int, point: bytes) -> None:
+        """Let the supervisor keep a numbered point of this engine's history, in JSON.
 
         Raises:
             StartupError: the supervisor is gone, or there is no memory for the point.
         """
-        self._send_message(Keep(point))
+        self._send_message(Keep(number, point))
 
-    async def past(self) -> bytes:
-        """The points of engines that have ended, as a JSON array.
+    async def past(self, after: int) -> bytes:
+        """The points of engines that have ended whose numbers are larger, as a JSON array.
 
         Raises:
             StartupError: the supervisor is gone.
         """
-        points: bytes = await self._ask(AskPast(next(self._numbers)))
+        points: bytes = await self._ask(AskPast(next(self._numbers), after))
         return points
 
     async def change(self, description: Mapping[str, Any]) -> None:

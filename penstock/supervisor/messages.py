@@ -227,16 +227,20 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """A point of the engine's history, in JSON, to be kept for the time after its end."""
+    """A numbered point of the engine's history, in JSON, to be kept for the time after its end."""
 
+    number: int
     point: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class AskPast:
-    """The engine asks for the points of engines that have ended; answered with ``Answers``."""
+    """The engine asks for the points of engines that have ended whose numbers are larger than
+    ``after``; answered with ``Answers``.
+    """
 
     number: int
+    after: int
 
 
 @dataclass(frozen=True, slots=True)

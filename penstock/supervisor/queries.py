@@ -37,6 +37,9 @@ REPORT: Final = "report"
 _MOST_PAST: Final = 4 * POINTS
 """Points of ended engines."""
 
+_Point: TypeAlias = tuple[int, bytes]
+"""A point's number, and the point in JSON."""
+
 Answerer: TypeAlias = Callable[..., Any]
 """Returns this engine's answer, a JSON value, or an awaitable of it. Takes the query's
 arguments."""
@@ -102,21 +105,24 @@ class AllEngines:
         if self._supervisor is not None:
             self._supervisor.answer(0, self.own_report(sketches=sketches), kept=True)
 
-    def keep(self, point: bytes) -> None:
-        """Let the supervisor, if there is one, keep a point of this engine's history, in JSON.
+    def keep(self, number: int, point: bytes) -> None:
+        """Let the supervisor, if there is one, keep a numbered point of this engine's history, in
+        JSON.
 
         Raises:
             StartupError: the supervisor is gone.
         """
         if self._supervisor is not None:
-            self._supervisor.keep(point)
+            self._supervisor.keep(number, point)
 
-    async def past(self) -> bytes:
-        """The points of ended engines, as a JSON array; none if the supervisor is busy."""
+    async def past(self, after: int) -> bytes:
+        """The points of ended engines whose numbers are larger, as a JSON array; none if the
+        supervisor is busy.
+        """
         if self._supervisor is not None:
             with suppress(TimeoutError, StartupError):
                 async with asyncio.timeout(2 * LATE):
-                    return await self._supervisor.past()
+                    return await self._supervisor.past(after)
         return b"[]"
 
     async def _ours(self, name: str, arguments: Sequence[Any]) -> Any:
@@ -158,8 +164,8 @@ class Queries:
         self._open: dict[int, _Query] = {}
         self._kept: dict[Any, bytes] = {}  # the latest of each running engine
         self._ended: Report | None = None  # the counters of the ended ones
-        self._points: dict[Any, deque[bytes]] = {}  # of the history of each running engine
-        self._past: deque[bytes] = deque()  # of those of the ended ones
+        self._points: dict[Any, deque[_Point]] = {}  # of the history of each running engine
+        self._past: deque[_Point] = deque()  # of those of the ended ones
 
     @property
     def due(self) -> float | None:
@@ -183,15 +189,20 @@ class Queries:
         if query is not None:
             query.missing.discard(engine)
 
-    def keep(self, engine: Any, point: bytes) -> None:
-        """Store a point of an engine's history."""
+    def keep(self, engine: Any, number: int, point: bytes) -> None:
+        """Store the newest point of an engine's history; those of ended engines that are too old
+        beside it are dropped.
+        """
         points = self._points.setdefault(engine, deque())
-        points.append(point)
+        points.append((number, point))
         _trim(points, POINTS)
+        self._past = deque(each for each in self._past if each[0] > number - POINTS)
 
-    def past(self) -> bytes:
-        """The latest points of the engines that have ended, as a JSON array."""
-        return b"[%s]" % b",".join(self._past)
+    def past(self, after: int) -> bytes:
+        """The latest points of the engines that have ended, those with larger numbers, as a JSON
+        array.
+        """
+        return b"[%s]" % b",".join(point for number, point in self._past if number > after)
 
     def forget(self, engine: Any) -> None:
         """Remove an engine that has ended, as asker and as answerer."""
@@ -218,11 +229,11 @@ class Queries:
         return Answers(query.number, b"[%s]" % b",".join(found))
 
 
-def _trim(points: deque[bytes], most: int) -> None:
+def _trim(points: deque[_Point], most: int) -> None:
     """Drop the oldest beyond a number, or beyond a size."""
-    size = sum(map(len, points))
+    size = sum(len(point) for _, point in points)
     while len(points) > most or size > MOST_BYTES:
-        size -= len(points.popleft())
+        size -= len(points.popleft()[1])
 
 
 class _Query:

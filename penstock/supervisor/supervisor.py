@@ -368,10 +368,10 @@ class Supervisor:
             case Answer():
                 self._queries.take(engine, message)
                 self._give_answers()
-            case Keep(point):
-                self._queries.keep(engine, point)
-            case AskPast(number):
-                engine.send(Answers(number, self._queries.past()))
+            case Keep(number, point):
+                self._queries.keep(engine, number, point)
+            case AskPast(number, after):
+                engine.send(Answers(number, self._queries.past(after)))
             case Change(number, description):
                 serving = [x for x in self._processes() if x.serves and not x.is_leaving]
                 self._tell(self._versions.want(engine, number, description, serving))

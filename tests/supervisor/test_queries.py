@@ -80,21 +80,24 @@ def test_a_late_report_is_kept_for_the_next_sum() -> None:
 
 def test_the_history_of_ended_engines_is_kept_in_bounded_memory() -> None:
     queries = Queries()
-    queries.keep("a", b"[1,{}]")
-    queries.keep("b", b"[1,{}]")
-    assert json.loads(queries.past()) == []
+    queries.keep("a", 1, b"[1,{}]")
+    queries.keep("b", 1, b"[1,{}]")
+    assert json.loads(queries.past(-1)) == []
     queries.forget("a")
     queries.forget("a")
-    assert json.loads(queries.past()) == [[1, {}]]
+    assert json.loads(queries.past(-1)) == [[1, {}]]
     for number in range(2 * POINTS):
-        queries.keep("b", b"[%d,{}]" % number)
+        queries.keep("b", number, b"[%d,{}]" % number)
     queries.forget("b")
-    numbers = [number for number, _ in json.loads(queries.past())]
-    assert numbers == [1, *range(POINTS, 2 * POINTS)]
+    numbers = [number for number, _ in json.loads(queries.past(-1))]
+    assert numbers == [*range(POINTS, 2 * POINTS)]
+    queries.keep("c", 3 * POINTS - 3, b"[%d,{}]" % (3 * POINTS - 3))
+    assert json.loads(queries.past(2 * POINTS - 2)) == [[2 * POINTS - 1, {}]]
+    assert json.loads(queries.past(-1)) == [[2 * POINTS - 2, {}], [2 * POINTS - 1, {}]]
     for engine in ("c", "d"):
         for number in range(10):
-            queries.keep(engine, b'[%d,"%s"]' % (number, b"x" * (MOST_BYTES // 4)))
+            queries.keep(engine, number, b'[%d,"%s"]' % (number, b"x" * (MOST_BYTES // 4)))
     queries.forget("c")
     queries.forget("d")
-    assert len(queries.past()) < MOST_BYTES
-    assert [number for number, _ in json.loads(queries.past())] == [7, 8, 9]
+    assert len(queries.past(-1)) < MOST_BYTES
+    assert [number for number, _ in json.loads(queries.past(-1))] == [7, 8, 9]
