@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
-from difflib import get_close_matches
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
@@ -34,7 +33,7 @@ from penstock.admin.status import MetricsPage, Reporter, StatusPage
 from penstock.admin.trace import QUESTION as TRACE
 from penstock.admin.trace import TracePage, next_timelines
 from penstock.api.access import Access
-from penstock.api.application import Admission, Application, Applications, Lifespan, Section
+from penstock.api.application import Admission, Application, Applications, Lifespan, Route, Section
 from penstock.api.errors import no_route, refusal
 from penstock.api.examples import Examples
 from penstock.api.health import Health, HealthApplication
@@ -45,16 +44,12 @@ from penstock.api.openapi import OpenApiApplication
 from penstock.api.paddle import SERVICE, PaddleApplication
 from penstock.api.pipeline import PipelineProtocol
 from penstock.api.plain import PlainApplication
-from penstock.api.priorities import Priorities, path_of
-from penstock.api.quotas import Quota, Quotas
+from penstock.api.priorities import path_of
 from penstock.api.reflection import ReflectionApplication
 from penstock.api.router import Router
-from penstock.config.schema import PriorityConfig, QuotaConfig, ServiceConfig
 from penstock.door.exchange import Exchange
 from penstock.engine.graph import ServedGraph
-from penstock.engine.stage import Stage
-from penstock.engine.submission import Submission
-from penstock.errors import HookError, StartupError
+from penstock.errors import StartupError
 from penstock.executors.remote import passed_on
 from penstock.instrument import Instrument
 from penstock.observe.counters import Counters
@@ -63,8 +58,9 @@ from penstock.observe.recorder import Recorder
 from penstock.observe.request_log import log_request
 from penstock.observe.timeline import Timeline
 from penstock.protocols.pb import pipeline_service_pb2
-from penstock.service.blueprint import Deployment, needs_callers
+from penstock.service.blueprint import Deployment
 from penstock.service.build import LoadedDeployment, LoadedGraph
+from penstock.service.caller_rules import check_callers, check_listed, set_rules
 from penstock.service.credentials import (
     Credentials,
     admission_of,
@@ -223,8 +219,56 @@ class Serving:
             StartupError: two routes are the same, two applications admit callers, or none does and
                 an op needs to know them.
         """
-        config, engine, health = self.config, self.engine, self._health
-        security = config.security
+        config, engine = self.config, self.engine
+        found = Applications(engine)
+        applications = [*self._built_in(found), self._examples, *self._added]
+        admission = None
+        if self._credentials is not None:
+            admission = admission_of(config.security, self._credentials)
+            engine.identify = admission.identify
+            applications.append(admission)
+        applications += self._pages(tls=tls, sends=admin is None)
+        for each in applications:
+            found.add(each)
+        if admission is not None:
+            admission.set_paths(found.paths)
+            self.authenticate = admission.authenticate
+            found.readmit = admission.admit
+        quotas = set_rules(engine, config, admission, found.paths)
+        moved = found.take(is_of_operators) if admin is not None else []
+        if config.docs:
+            found.add(self._description(found))
+        self._check_declared([*moved, *found.declared])
+        self.admission = found.admission
+        if self.admission is None:
+            check_callers(engine.stages)
+        router = partial(
+            Router,
+            max_message_bytes=config.max_message_bytes,
+            threads=self.writers,
+            hosts=hosts,
+            admission=found.admission,
+            authenticate=self.authenticate,
+        )
+        declared = found.declared
+        if admin is not None:
+            there = of_operators([*moved, *declared])
+            self.admin = router(there, not_found=partial(not_found_there, there), refusal=refusal)
+            pages = [each for each in moved if isinstance(each, Http)]
+            # The page of ``/ui`` is open; unknown callers are not told which routes are near.
+            missing = found.not_found if found.admission is None else partial(no_route, ())
+            declared = [*declared, *admin.redirected(pages, missing)]
+        return router(
+            declared,
+            not_found=found.not_found,
+            refusal=found.refusal,
+            cors=cors_of(config),
+            quotas=quotas,
+        )
+
+    def _built_in(self, found: Applications) -> list[Application]:
+        """The protocols, probes and reports of every service; ``found``: all its applications."""
+        config, engine = self.config, self.engine
         protocol = PipelineProtocol(
             engine,
             strict_status=config.strict_status,
@@ -234,90 +278,54 @@ class Serving:
         )
         file = FileDescriptorProto()
         pipeline_service_pb2.DESCRIPTOR.CopyToProto(file)
-        found = Applications(engine)
-        applications: list[Application] = [
+        admitted = config.security.enabled
+        return [
             PaddleApplication(protocol, found),
             PlainApplication(engine, applications=found),
-            OpenInferenceApplication(engine, health, found, self._typed()),
-            HealthApplication(health, [SERVICE]),
+            OpenInferenceApplication(engine, self._health, found, self._typed()),
+            HealthApplication(self._health, [SERVICE]),
             ReflectionApplication([file], found),
-            StatusPage(self.engines, admitted=security.enabled),
-            TracePage(self.engines, admitted=security.enabled),
-            self._examples,
-            *self._added,
+            StatusPage(self.engines, admitted=admitted),
+            TracePage(self.engines, admitted=admitted),
         ]
-        admission = None
-        if self._credentials is not None:
-            admission = admission_of(config.security, self._credentials)
-            engine.identify = admission.identify
-            applications.append(admission)
-        if config.metrics:
-            applications.append(self.metrics)
+
+    def _pages(self, *, tls: bool, sends: bool) -> list[Application]:
+        """The pages for operators, as configured; starts the history that the live page shows.
+
+        Args:
+            tls: whether callers use TLS.
+            sends: see ``LivePage``.
+        """
+        config = self.config
+        found: list[Application] = [self.metrics] if config.metrics else []
         if config.ui.enabled:
             access = Access(
                 "the live page", "ui.token", config.ui.token, tls=tls,
-                admitted=security.enabled,
+                admitted=config.security.enabled,
             )  # fmt: skip
-            applications.append(LivePage(self.engines, access, sends=admin is None))
+            found.append(LivePage(self.engines, access, sends=sends))
             self._historian = Historian(self.reporter, self.engines.keep)
             self._historian.start()
-        for each in applications:
-            found.add(each)
-        if admission is not None:
-            admission.set_paths(found.paths)
-            self.authenticate = admission.authenticate
-            found.readmit = admission.admit
-        quotas = _quotas_of(config.quotas, found.paths)
-        permits = [] if quotas is None else [quotas.permit]
-        if admission is not None and security.scopes:
-            permits.insert(0, admission.permit)
-        if permits:
-            engine.permit = permits[0] if len(permits) == 1 else partial(_permit, permits)
-        if config.priority.levels > 1:
-            engine.level_of = _priorities_of(config.priority, found.paths).level_of
-        moved = found.take(is_of_operators) if admin is not None else []
-        if config.docs:
-            titles = [each.app for each in self._deployment.graphs]
-            titles += [graph.name for graph in engine.graphs]
-            schemes = schemes_of(security)
-            title = next(filter(None, titles), "penstock")
-            found.add(OpenApiApplication(found.routes, title, schemes, security.open))
-        served = [each for each in (*moved, *found.declared) if not isinstance(each, Section)]
-        if config.dag.enable_prometheus:
+        return found
+
+    def _description(self, found: Applications) -> OpenApiApplication:
+        """The OpenAPI document of what is declared."""
+        titles = [each.app for each in self._deployment.graphs]
+        titles += [graph.name for graph in self.engine.graphs]
+        title = next(filter(None, titles), "penstock")
+        security = self.config.security
+        return OpenApiApplication(found.routes, title, schemes_of(security), security.open)
+
+    def _check_declared(self, declared: Iterable[Route | Section]) -> None:
+        """Check that the configuration names no other routes than those of all ports.
+
+        Raises:
+            StartupError: it does.
+        """
+        served = [each for each in declared if not isinstance(each, Section)]
+        if self.config.dag.enable_prometheus:
             served += self.metrics.routes()
-        _check_listed(config, {*map(path_of, served)}, engine.names)
-        self.admission = found.admission
-        if self.admission is None:
-            _check_callers(engine.stages)
-        declared = found.declared
-        if admin is not None:
-            there = of_operators([*moved, *declared])
-            self.admin = Router(
-                there,
-                max_message_bytes=config.max_message_bytes,
-                threads=self.writers,
-                not_found=partial(not_found_there, there),
-                refusal=refusal,
-                hosts=hosts,
-                admission=found.admission,
-                authenticate=self.authenticate,
-            )
-            pages = [each for each in moved if isinstance(each, Http)]
-            # The page of ``/ui`` is open; unknown callers are not told which routes are near.
-            missing = found.not_found if found.admission is None else partial(no_route, ())
-            declared = [*declared, *admin.redirected(pages, missing)]
-        return Router(
-            declared,
-            max_message_bytes=config.max_message_bytes,
-            threads=self.writers,
-            not_found=found.not_found,
-            refusal=found.refusal,
-            hosts=hosts,
-            admission=found.admission,
-            cors=cors_of(config),
-            quotas=quotas,
-            authenticate=self.authenticate,
-        )
+        check_listed(self.config, {*map(path_of, served)}, self.engine.names)
 
     def _typed(self) -> dict[str, TypedTensors | str]:
         """The tensors of the typed functions, by the names of their graphs."""
@@ -372,69 +380,6 @@ class Serving:
             self.engine.instruments.drop(instrument, error)
 
 
-def _check_listed(config: ServiceConfig, paths: Set[str], graphs: Collection[str]) -> None:
-    """Check the routes that the configuration names: a rule for another one would have no effect.
-
-    Args:
-        config: of the service.
-        paths: of its routes and methods.
-        graphs: names of its graphs.
-
-    Raises:
-        StartupError: one of them is not served.
-    """
-    listed: list[tuple[str, Collection[str]]] = [
-        ("security.scopes", config.security.scopes),
-        ("priority.routes", config.priority.routes),
-        *((f"quotas.{name}.routes", each.routes) for name, each in config.quotas.items()),
-    ]
-    known = {*paths, *graphs}
-    for key, names in (*listed, ("security.open", config.security.open)):
-        served = paths if key == "security.open" else known
-        for name in names:
-            if name not in served:
-                what = "route or gRPC method" if served is paths else "route, gRPC method or graph"
-                near = get_close_matches(name, sorted(served), n=1)
-                hint = f"; did you mean {near[0]}?" if near else ""
-                raise StartupError(f"{key}: there is no {what} {name}{hint}")
-
-
-def _permit(permits: Sequence[Callable[[Submission], None]], submission: Submission) -> None:
-    """Let each of them check a request; see ``Engine.permit``."""
-    for each in permits:
-        each(submission)
-
-
-def _quotas_of(
-    configs: Mapping[str, QuotaConfig], paths: Mapping[str, frozenset[str]]
-) -> Quotas | None:
-    quotas = [
-        Quota(
-            name=name,
-            rate=each.rate,
-            burst=each.burst,
-            concurrency=each.concurrency,
-            callers=frozenset(each.callers),
-            scopes=frozenset(each.scopes),
-            routes=frozenset(each.routes),
-        )
-        for name, each in configs.items()
-    ]
-    return Quotas(quotas, paths) if quotas else None
-
-
-def _priorities_of(config: PriorityConfig, paths: Mapping[str, frozenset[str]]) -> Priorities:
-    return Priorities(
-        levels=config.levels,
-        default=config.default or config.levels,
-        callers=config.callers,
-        scopes=config.scopes,
-        routes=config.routes,
-        header=config.header,
-        paths=paths,
-    )
-
-
 def import_otel() -> ModuleType:
     """Import the module of OpenTelemetry, whose packages are an extra and slow to import.
 
@@ -470,10 +415,3 @@ def _profile_of(recorder: Recorder, text_of: Callable[[Timeline], str], call: An
 def _query_of(instrument: int) -> str:
     """The name of the query that an instrument of the deployment answers."""
     return f"instrument {instrument}"
-
-
-def _check_callers(stages: Sequence[Stage]) -> None:
-    """Check that no op needs to know the callers of a service that admits everybody."""
-    for stage in stages:
-        if stage.asks_caller == "required":
-            raise HookError(needs_callers(stage.name))
