@@ -81,13 +81,19 @@ class Callers:
         return together(counts, len(self._series))
 
 
-def most_active(counts: Sequence[Plain]) -> list[Plain]:
+def most_active(counts: Sequence[Plain], most: int = SHOWN) -> list[Plain]:
     """The callers with the most requests first, and the others together.
 
     Args:
         counts: of all callers, each name once.
+        most: callers with a count of their own.
     """
-    return together(sorted(counts, key=_order), SHOWN)
+    return together(sorted(counts, key=_order), most)
+
+
+def first_ones(counts: Sequence[Plain], most: int) -> list[Plain]:
+    """As ``most_active``, but the first callers, in their order, so that they keep their counts."""
+    return together(sorted(counts, key=lambda each: each["name"] == OTHERS), most)
 
 
 def together(counts: Sequence[Plain], most: int) -> list[Plain]:

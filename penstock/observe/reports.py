@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
-from penstock.observe.callers import most_active
+from penstock.observe.callers import MOST, first_ones, most_active
 
 Report: TypeAlias = dict[str, Any]
 
@@ -50,6 +50,9 @@ def with_ended(ended: Report | None, last: Report | None) -> Report:
     """
     reports = [ended, {"engines_ended": 1}, _counters(last)]
     summed: Report = _sum([each for each in reports if each is not None], _NOTHING)
+    for key, bounded in (("callers", most_active), ("caller_series", first_ones)):
+        if key in summed:
+            summed[key] = bounded(summed[key], MOST)
     return summed
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.observe.reports import total
+import pytest
+
+from penstock.observe.callers import MOST, OTHERS
+from penstock.observe.reports import total, with_ended
 
 
 def report_of_one_engine(ready: bool = True, **more: Any) -> dict[str, Any]:
@@ -48,3 +51,19 @@ def test_sketches_are_added_or_left_out() -> None:
     other["seconds"] = {"sum": 2.0, "sketch": {"40": 1}}
     assert total([report, other])["seconds"] == {"sum": 3.0, "sketch": {"30": 1, "40": 3}}
     assert total([report, other], sketches=False)["seconds"] == {"sum": 3.0}
+
+
+@pytest.mark.parametrize("key", ["callers", "caller_series"])
+def test_the_callers_of_many_ended_engines_are_counted_in_bounded_memory(key: str) -> None:
+    ended = None
+    for engine in range(5):
+        counts = [
+            {"name": f"{engine}.{number}", "requests": 1 + engine, "failed": 0, "refused": {}}
+            for number in range(MOST)
+        ]
+        ended = with_ended(ended, report_of_one_engine() | {key: counts})
+    assert ended is not None
+    names = [each["name"] for each in ended[key]]
+    kept = 4 if key == "callers" else 0  # the most active ones, or the first ones
+    assert names == [*(f"{kept}.{number}" for number in range(MOST)), OTHERS]
+    assert sum(each["requests"] for each in ended[key]) == (1 + 2 + 3 + 4 + 5) * MOST
