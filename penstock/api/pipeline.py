@@ -34,6 +34,7 @@ _log = logging.getLogger(__name__)
 
 _LATE = "the request's deadline passed"
 _WRONG_NAME = "Failed to inference: Service name error."
+_IN_PIECES = "its answers come in pieces, which this protocol has not: call its route"
 
 Reply: TypeAlias = paddle.Reply | pb.Response
 Answer: TypeAlias = Reply | bytes
@@ -153,6 +154,9 @@ class PipelineProtocol:
         graph = self._engine.choose(call.name)
         if graph is None:
             port.done(context, error_reply(UnknownService(_WRONG_NAME)), None)
+            return None
+        if graph.streams:
+            port.done(context, error_reply(UnknownService(_IN_PIECES)), None)
             return None
         ends = graph.ends
         assert ends is not None, "the service builds its graphs with both ends"

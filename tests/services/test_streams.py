@@ -259,6 +259,14 @@ def test_the_caller_s_time_limit_ends_a_stream_in_the_middle(streams: Streams) -
     assert (kind, error["error"]) == ("error", "deadline")
 
 
+def test_the_pipeline_protocol_refuses_it_before_it_runs(streams: Streams) -> None:
+    body = {"key": ["key"], "value": ["refused"]}
+    answer = streams.client.post("/endless/prediction", json=body).json()
+    assert answer["err_no"] != 0
+    assert "its answers come in pieces" in answer["err_msg"]
+    assert streams.noted("refused", "made") == 0
+
+
 def test_the_description_has_every_format(streams: Streams) -> None:
     operation = streams.client.get("/openapi.json").json()["paths"]["/count"]["post"]
     described = operation["responses"]["200"]["content"]
