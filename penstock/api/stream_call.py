@@ -15,7 +15,7 @@ from typing import Final
 
 from penstock.api.errors import error_reply, fail
 from penstock.api.graph_call import GraphCall
-from penstock.api.http import HttpCall
+from penstock.api.http import JSON, HttpCall
 from penstock.door.exchange import WRITABLE
 from penstock.errors import RequestError
 from penstock.protocols.pieces import Format
@@ -98,7 +98,9 @@ class StreamCall(GraphCall):
         if not call.started:
             fail(call, error, self.log_id)
             return
-        reply = call.note(error) or error_reply(error, self.log_id)
+        reply = call.note(error)
+        if reply is None or JSON not in reply.headers or b"\n" in reply.body:
+            reply = error_reply(error, self.log_id)
         text = self.context.error(reply.body)
         if text:
             call.exchange.send(text)
@@ -108,7 +110,18 @@ class StreamCall(GraphCall):
     def _begin(self) -> None:
         """Send the head, once."""
         if not self.call.started:
+            self.call.exchange.on_half_closed = self._look_for_caller
             self.call.start(self.status, self.context.headers)
+
+    def _look_for_caller(self) -> None:
+        """The caller has left, or only sends nothing more: the system of one that has left replies
+        to what is written with a reset. In formats where nothing can be written it has left.
+        """
+        if self.context.filler:
+            self.call.exchange.send(self.context.filler)
+        else:
+            self.call.exchange.abort()
+            self.cancel()
 
     def _show_life(self) -> None:
         """Nothing may have been sent for a while: send what has no meaning."""

@@ -55,6 +55,7 @@ class DoorExchange(Exchange):
         self.body_deadline = inf if whole is not None else shared.sweeper.now + shared.body_time
         self.deadline = inf
         self.receiver = self.on_gone = self.on_writable = self.state = self.record = None
+        self.on_half_closed = None
         self.caller = self.on_over = None
         self.added = ()
         self.over = self.started = self.paused = False
@@ -150,6 +151,7 @@ class DoorExchange(Exchange):
         if not (shared.calls or shared.polling_wanted):
             shared.start_polling()
         self.receiver = self.on_gone = self.on_writable = self.state = None
+        self.on_half_closed = None
         if self.taken:
             self.release()
         if self.on_over is not None:

@@ -123,6 +123,9 @@ class Exchange(Reservation, ABC):
         deadline: set by an application when it begins, if the caller has given a timeout: at this
             time an incomplete body is late.
         on_writable: set by a streaming application; called when ``unsent`` falls to 64 KiB or less.
+        on_half_closed: set by a streaming application; called when the client has closed its
+            sending half after the answer has begun, or is gone: it should write something, or
+            abort the answer.
         state: the receiver's state between pieces.
         over: the answer is complete, or the client has disconnected.
         record: the recorder's; see ``ExchangeInfo``.
@@ -139,6 +142,7 @@ class Exchange(Reservation, ABC):
         "deadline",
         "head",
         "on_gone",
+        "on_half_closed",
         "on_over",
         "on_writable",
         "over",
@@ -162,6 +166,7 @@ class Exchange(Reservation, ABC):
         self.on_gone: Callable[[], object] | None = None
         self.on_over: Callable[[], object] | None = None
         self.on_writable: Callable[[], object] | None = None
+        self.on_half_closed: Callable[[], object] | None = None
         self.state: Any = None
         self.over = False
         self.record: Any = None

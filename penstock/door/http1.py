@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.door.connection import HIGH_MARK, NEVER, PAUSE, Connection, wire
-from penstock.door.door_exchange import DoorExchange
+from penstock.door.door_exchange import DoorExchange, guarded
 from penstock.door.exchange import STOPPING, WRITABLE, Peer
 from penstock.door.state import DoorState
 from penstock.protocols.heads import HTTP_1_1, Headers, RequestHead
@@ -492,6 +492,8 @@ class Http1Session(Connection):
         answers = exchange is None or exchange.started or self.answered or self.out
         if not answers and self.core.head.version == HTTP_1_1:
             self.write(CONTINUE)
+        elif exchange is not None and exchange.started and exchange.on_half_closed is not None:
+            guarded(exchange.on_half_closed)
         pause = _PROBE_AFTER / 4
         while True:
             await asyncio.sleep(pause)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 from penstock.engine.clock import Clock
 from penstock.engine.quarantine import Quarantine
-from penstock.errors import WorkerDied
+from penstock.errors import Cancelled, WorkerDied
 from penstock.executors.executor import Result
 from penstock.instrument import Instruments
 from penstock.request import Batch, Outcome, Sample
@@ -95,7 +95,7 @@ class ResultQueue:
                 notify(self._op, batch, failed, at)
             # Without the keyword argument, which costs more than the loop's body.
             for sample, answer in zip(samples, answers):  # noqa: B905
-                if sample.gone:
+                if sample.gone and not isinstance(answer.error, Cancelled):
                     _log.info("op %s: late result dropped (data_id=%s)", self._op, sample.data_id)
                 try:
                     settle(sample, answer)

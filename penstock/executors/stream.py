@@ -76,6 +76,11 @@ class Stream:
         self.cancelled = False
 
     @property
+    def made(self) -> int:
+        """The number of pieces so far."""
+        return self._made
+
+    @property
     def has_begun(self) -> bool:
         """Whether a piece was taken."""
         return self._taken > 0

@@ -29,8 +29,9 @@ class Format:
         before, after: around each piece.
         before_error: before an error that ends the answer after its first piece; None if such an
             error cannot be told from a piece.
-        idle: what may be sent at any time between pieces, and has no meaning; empty if there is no
-            such thing.
+        filler: what may be sent between pieces after the head, and has no meaning; empty if there
+            is no such thing.
+        idle: the same, also without any piece; sent where nothing else has been sent for a while.
     """
 
     kind: str
@@ -40,6 +41,7 @@ class Format:
     before: bytes = b""
     after: bytes = b""
     before_error: bytes | None = None
+    filler: bytes = b""
     idle: bytes = b""
 
     @property
@@ -71,10 +73,11 @@ OF_EVENTS: Final = Format(
     before=b"data: ",
     after=b"\n\n",
     before_error=b"event: error\ndata: ",
+    filler=b": keep-alive\n\n",
     idle=b": keep-alive\n\n",
 )
 OF_LINES: Final = Format(kind=LINES, after=b"\n")
-OF_LIST: Final = Format(kind=media.JSON, begin=b"[", between=b",", end=b"]")
+OF_LIST: Final = Format(kind=media.JSON, begin=b"[", between=b",", end=b"]", filler=b" ")
 _FORMATS: Final = {each.kind: each for each in (OF_EVENTS, OF_LINES, OF_LIST)}
 
 

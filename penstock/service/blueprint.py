@@ -530,7 +530,7 @@ def _stream_problems(op: Op, options: OpOptions, graph: Graph) -> list[str]:
 
 
 def _function_problems(op: Op, options: OpOptions) -> list[str]:
-    if not op.one_at_a_time or options.batch_size == 1:
+    if not op.one_at_a_time or options.batch_size == 1 or op.streams:
         return []
     if options.executor.needs_socket and not op.joins_feeds:
         return []

@@ -711,6 +711,8 @@ def response_of(function: Callable[..., Any], *, batched: bool) -> Schema:
     answer = _hints(function, name).get("return", Any)
     if is_generator(function):
         answer = _yielded(answer, name)
+    elif get_origin(answer) in _OF_GENERATORS and get_origin(answer) is not abc.Iterable:
+        raise HookError(f"{name} returns an iterator, and is no generator: write yield from it")
     if batched and answer is not Any:
         answer = _element(answer, name, "its result")
     answer, responds = answer_type(answer)

@@ -70,6 +70,16 @@ async def endless_on_loop(key: str) -> AsyncIterator[str]:
         note(key, "closed")
 
 
+@app.post("/waits")
+async def waits(key: str) -> AsyncIterator[int]:
+    """Waits for ever after the first number."""
+    try:
+        yield 0
+        await asyncio.Event().wait()
+    finally:
+        note(key, "closed")
+
+
 @app.post("/dies", executor=executor)
 def dies(after: int) -> Iterator[int]:
     """Ends its process after some pieces."""

@@ -205,6 +205,44 @@ def test_a_caller_that_disconnects_stops_its_generator_and_no_other(
     assert streams.noted(key, "made") == made
 
 
+@pytest.mark.parametrize("accept", [EVENTS, LINES, LIST])
+def test_a_caller_that_leaves_while_the_generator_waits_is_noticed(
+    streams: Streams, accept: str
+) -> None:
+    key = f"waits-{accept.rpartition('/')[2]}"
+    connection = HTTPConnection("127.0.0.1", streams.server.http_port, timeout=30)
+    connection.request("POST", "/waits", json.dumps({"key": key}), {"Accept": accept})
+    response = connection.getresponse()
+    assert b"0" in response.read1()
+    response.close()
+    connection.close()
+    streams.wait_for(lambda: streams.noted(key, "closed") == 1)
+
+
+@pytest.mark.parametrize("accept", [EVENTS, LIST])
+def test_a_caller_that_only_sends_nothing_more_gets_all_pieces(
+    streams: Streams, accept: str
+) -> None:
+    key = f"half-{accept.rpartition('/')[2]}"
+    os.mkfifo(streams.folder / key)
+    body = json.dumps({"key": key, "upto": 2}).encode()
+    head = b"POST /gated HTTP/1.1\r\nHost: localhost\r\nAccept: %b\r\nContent-Length: %d\r\n\r\n"
+    address = "127.0.0.1", streams.server.http_port
+    with socket.create_connection(address, timeout=30) as connection:
+        connection.sendall(head % (accept.encode(), len(body)) + body)
+        answer = b""
+        while b"0" not in answer.partition(b"\r\n\r\n")[2].partition(b"\r\n")[2]:
+            answer += connection.recv(65536)
+        connection.shutdown(socket.SHUT_WR)
+        filler = b": keep-alive" if accept == EVENTS else b"\r\n \r\n"
+        while filler not in answer:
+            answer += connection.recv(65536)
+        (streams.folder / key).write_bytes(b"")
+        answer += b"".join(iter(lambda: connection.recv(65536), b""))
+    assert answer.endswith(b"0\r\n\r\n")
+    assert (b"data: 1" if accept == EVENTS else b",1") in answer
+
+
 @pytest.mark.parametrize("path", ["/endless", "/endless_on_loop"])
 def test_a_reader_that_stops_holds_up_its_own_generator_only(streams: Streams, path: str) -> None:
     key = f"stops-{path[1:]}"

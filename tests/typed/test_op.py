@@ -308,12 +308,17 @@ def yields_numbers(x: int) -> Iterator[int]:
     yield x
 
 
+def returns_an_iterator(x: int) -> Iterator[int]:
+    return iter([x])
+
+
 @pytest.mark.parametrize(
     ("target", "options", "words"),
     [
         (yields_bare, {}, "yields_bare is a generator: write -> Iterator"),
         (yields_int, {}, "yields_int is a generator: write -> Iterator"),
         (yields_files, {}, "cannot be a Response or a File"),
+        (returns_an_iterator, {}, "write yield from it"),
         (yields_numbers, {"batched": True}, "leave out batch"),
         (yields_numbers, {"status": 204}, "an answer with 204 has no body"),
     ],

@@ -259,10 +259,11 @@ class Worker(ABC):
     def _piece_arrived(self, batch: Batch, body: bytes | memoryview) -> None:
         if not self.streams:
             raise FrameError("a worker sent a piece of an answer that is whole")
-        piece = output(self._decoder.decode(body))
-        self._begin(self._first)
         stream: Stream = batch.samples[0].stream
-        stream.add(piece)
+        if stream.made - self._told >= MOST_PIECES:
+            raise FrameError("a worker sent more pieces than it has credit for")
+        self._begin(self._first)
+        stream.add(output(self._decoder.decode(body)))
 
     def _answered(self, batch: Batch, body: bytes | memoryview) -> None:
         outcomes = outcomes_in(self._decoder.decode(body), batch)
