@@ -25,7 +25,6 @@ from penstock.errors import (
     ConfigError,
     GraphError,
     HookError,
-    HttpError,
     RequestError,
 )
 from penstock.ops import words
@@ -147,6 +146,8 @@ class App(Several):
             HookError: the annotations make no schema, or an example is no plain value.
             ConfigError: an option is unknown, or ``timeout`` is no number.
         """
+        from penstock.service.declared_route import DeclaredRoute, answers_of
+
         _check_options(f"route({path!r})", options, of_route=True)
         placeholders = self._check_route(path, method)
         own = {
@@ -158,45 +159,23 @@ class App(Several):
             "retry": retry,
         }
         given = words.read(f"route({path!r})", {**own, **options})
-        declared = _answers(path, status, answers or {})
+        declared = DeclaredRoute(
+            path=path,
+            method=method,
+            placeholders=placeholders,
+            batched=batch is not None,
+            external=executor == "external",
+            given=given,
+            status=status,
+            answers=answers_of(path, status, answers or {}),
+            examples=examples,
+        )
 
         def add(target: _Target) -> _Target:
-            from penstock.api.typed import TypedRoute
-            from penstock.ops.functions import doc_of
-            from penstock.typed.op import TypedOp
-
-            op = TypedOp(
-                target,
-                batched=batch is not None,
-                method=method,
-                placeholders=placeholders,
-                lifespans=self._lifespans,
-                given=given,
-                status=status,
-                answers={at: each for at, each in declared.items() if each is not HttpError},
-            )
+            op = declared.op(target, self._lifespans)
             self._check_name(op.name)
-            _check_external(path, op, executor)
+            self.routes.append(declared.route(op, target))
             self._ops.append(op)
-            text = inspect.cleandoc(doc_of(target))
-            summary, _, description = text.partition("\n")
-            self.routes.append(
-                TypedRoute(
-                    path=path,
-                    graph=op.name,
-                    signature=op.signature,
-                    status=status,
-                    answers=declared,
-                    method=method,
-                    summary=summary,
-                    description=description.strip(),
-                    examples=_examples(
-                        path,
-                        None if op.signature.parameters else op.signature.request,
-                        examples,
-                    ),
-                )
-            )
             return target
 
         return add
@@ -272,6 +251,7 @@ class App(Several):
         """
         _check_options(f"graph({path!r})", options)
         from penstock.api.plain import PlainRoute
+        from penstock.service.declared_route import examples_of
         from penstock.typed.files import file_members
         from penstock.typed.signature import Schema
 
@@ -291,7 +271,7 @@ class App(Several):
             else Schema(response, f"{path}, response", of_answers=True),
             files=file_members(request),
             group=self.name,
-            examples=_examples(path, request_schema, examples),
+            examples=examples_of(path, request_schema, examples),
         )
         self._graphs.append((route, last, options))
 
@@ -653,65 +633,3 @@ def _check_options(where: str, given: Iterable[str], *, of_route: bool = False) 
         problems.append(f"{where}: {option} is not a known option{hint}")
     if problems:
         raise ConfigError(problems)
-
-
-def _check_external(path: str, op: TypedOp, executor: str | None) -> None:
-    if executor == "external" and (
-        op.signature.parameters is not None or not op.signature.has_body
-    ):
-        raise HookError(
-            f"{path}: external workers get the body of a request only: all parameters are its"
-            f" members"
-        )
-
-
-def _answers(path: str, status: Any, given: Mapping[int, Any]) -> dict[int, Any]:
-    """The declared answers of a route, with schemas of their values.
-
-    Raises:
-        GraphError: a status is none, or has no such answer.
-        HookError: a type makes no schema.
-    """
-    from penstock.typed.response import BODILESS, STATUSES
-    from penstock.typed.signature import Schema
-
-    if type(status) is not int or status not in range(200, 300):
-        raise GraphError(
-            f"route({path!r}): status is that of the usual answer, 200 to 299, not {status!r}: give"
-            " others as answers={404: ...}"
-        )
-    found: dict[int, Any] = {}
-    for each, kind in given.items():
-        if type(each) is not int or each not in STATUSES or each == status:
-            raise GraphError(f"route({path!r}): answers has statuses other than {status}: {each!r}")
-        if kind is HttpError and each not in ERROR_STATUSES:
-            raise GraphError(f"route({path!r}): {each} is no status of an error")
-        if kind is not None and each in BODILESS:
-            raise GraphError(f"route({path!r}): answers with the status {each} have no body: None")
-        plain = kind is None or kind is HttpError
-        name = f"{path}, answers[{each}]"
-        found[each] = kind if plain else Schema(kind, name, of_answers=True)
-    return found
-
-
-def _examples(
-    path: str, request: Schema | None, given: Sequence[Any]
-) -> tuple[tuple[Any, Any], ...]:
-    """Pairs of a request and its expected answer or None, as JSON values."""
-    from penstock.api.descriptions import own_examples
-    from penstock.protocols import media
-
-    examples = given
-    if not given and request is not None:
-        examples = own_examples(request.describe(refs="#/$defs/{model}"))
-    pairs = [
-        each if isinstance(each, tuple) and len(each) == 2 else (each, None) for each in examples
-    ]
-    try:
-        as_json = [
-            [media.decode(media.encode(each, media.JSON), media.JSON) for each in pair]
-            for pair in pairs
-        ]
-    except (TypeError, ValueError) as error:
-        raise HookError(f"an example of {path} is no plain value: {error}") from error
-    return tuple((request, answer) for request, answer in as_json)
