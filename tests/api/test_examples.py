@@ -188,8 +188,12 @@ def test_a_graph_s_example_that_fails_is_an_error_at_start(
 
 
 def test_an_example_that_is_no_plain_value_is_an_error_at_its_route() -> None:
+    app = App("tests")
     with pytest.raises(HookError, match="an example of /it"):
-        app_with([{"x": object()}])
+        app.route("/it", examples=[{"x": object()}])(add_one)
+    app.route("/it")(add_one)
+    with client(app) as http:
+        assert http.post("/it", json={"x": 1}).json() == 2
 
 
 def test_the_deep_check_names_the_failed_example_without_the_exception_s_text() -> None:
