@@ -70,6 +70,22 @@ def is_typed_json(answer: bytes) -> bool:
     return bool(orjson.loads(answer) == FLOWER)
 
 
+PIECES = 100
+"""Of an answer in pieces."""
+
+
+def pieces_json() -> bytes:
+    """The body of a request for so many pieces."""
+    return orjson.dumps({"count": PIECES})
+
+
+def is_pieces(answer: bytes) -> bool:
+    """Whether this body has all pieces, as events."""
+    events = answer.split(b"\n\n")
+    found = [orjson.loads(each.removeprefix(b"data: ")) for each in events[:-1]]
+    return found == [{"text": "piece", "index": index} for index in range(PIECES)]
+
+
 def regress_body(*, packed: bool) -> bytes:
     """One row of features, as JSON or msgpack."""
     value = {"x": FEATURES}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import socket
 import subprocess
 import sys
 from http.client import HTTPConnection
@@ -21,6 +22,7 @@ from benchmarks.load import SERVER_OPTIONS, CpuClock, Plan, Report, options_of, 
 SCRIPT = Path(__file__).with_suffix(".lua")
 ERRORS = ("connect", "read", "write", "status", "timeout")
 JSON = "application/json"
+_LAST_CHUNK = b"\r\n0\r\n\r\n"
 START_SECONDS = 30.0
 """Limit of a run's time in addition to the measured time."""
 
@@ -95,7 +97,25 @@ def weight_of_answer(
         raise WrkFailed(f"status {response.status}, body {answer[:200]!r}")
     lines = [f"HTTP/1.1 {response.status} {response.reason}"]
     lines += [f"{name}: {value}" for name, value in response.getheaders()]
-    return sum(len(line) + 2 for line in lines) + 2 + len(answer)
+    head = sum(len(line) + 2 for line in lines) + 2
+    if response.getheader("transfer-encoding") == "chunked":
+        return head + _weight_of_chunks(port, path, body, fields_of(kind, bearer))
+    return head + len(answer)
+
+
+def _weight_of_chunks(port: int, path: str, body: bytes, fields: dict[str, str]) -> int:
+    """The size of a chunked body as it is sent, with the chunks' sizes."""
+    lines = [f"POST {path} HTTP/1.1", f"Host: 127.0.0.1:{port}", f"Content-Length: {len(body)}"]
+    lines += [f"{name}: {value}" for name, value in fields.items()]
+    with socket.create_connection(("127.0.0.1", port), timeout=START_SECONDS) as connection:
+        connection.sendall("\r\n".join([*lines, "", ""]).encode() + body)
+        answer = b""
+        while not answer.endswith(_LAST_CHUNK):
+            piece = connection.recv(1 << 20)
+            if not piece:
+                raise WrkFailed("a chunked answer has no end")
+            answer += piece
+    return len(answer) - answer.index(b"\r\n\r\n") - 4
 
 
 def fields_of(kind: str, bearer: str | None) -> dict[str, str]:

@@ -14,11 +14,13 @@ from benchmarks.bodies import (
     is_echo_json,
     is_echo_message,
     is_large_message,
+    is_pieces,
     is_price,
     is_size_json,
     is_sum_json,
     is_typed_json,
     large_message,
+    pieces_json,
     regress_body,
     typed_json,
 )
@@ -445,6 +447,30 @@ def typed() -> list[Scenario]:
     return made
 
 
+def streams() -> Scenario:
+    """Answers of 100 small pieces, 64 at once."""
+    load = http(64, "different")
+    ours = tuple(
+        Contender(name=name, server="typed", options=("--graph", graph, "--executor", executor))
+        for name, graph, executor in (
+            ("async def", "pieces-async", "thread"),
+            ("thread", "pieces", "thread"),
+            ("process", "pieces", "process"),
+        )
+    )
+    return Scenario(
+        name="streams",
+        title="100 pieces as events, 64 answers at once, against FastAPI's StreamingResponse",
+        messages=lambda: [pieces_json()],
+        is_right=is_pieces,
+        floor=Contender(name="FastAPI", server="floor_fastapi"),
+        ours=ours,
+        loads=(load,),
+        targets={(each.name, load.label): Target(ratio=3.0) for each in ours},
+        path="/pieces",
+    )
+
+
 def saved_models() -> list[Scenario]:
     """Saved models by the Open Inference Protocol, served by ``penstock serve``."""
 
@@ -517,5 +543,6 @@ def all_scenarios() -> list[Scenario]:
         *ops(),
         instruments(),
         callers(),
+        streams(),
         client(),
     ]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 import uvicorn
 from fastapi import FastAPI
+from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
 from benchmarks.servers.options import server_options
@@ -25,6 +28,31 @@ app = FastAPI()
 async def echo(flower: Flower) -> Flower:
     """The echo."""
     return flower
+
+
+class Piece(BaseModel):
+    """A piece of an answer."""
+
+    text: str
+    index: int
+
+
+class Count(BaseModel):
+    """The body of a request for pieces."""
+
+    count: int
+
+
+async def events(count: int) -> AsyncIterator[str]:
+    """The pieces as events."""
+    for index in range(count):
+        yield f"data: {Piece(text='piece', index=index).model_dump_json()}\n\n"
+
+
+@app.post("/pieces")
+async def pieces(asked: Count) -> StreamingResponse:
+    """An answer in pieces."""
+    return StreamingResponse(events(asked.count), media_type="text/event-stream")
 
 
 @app.get("/readyz")

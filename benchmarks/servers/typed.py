@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -34,6 +34,25 @@ def echo_batch(flowers: list[Flower]) -> list[Flower]:
     return flowers
 
 
+class Piece(BaseModel):
+    """A piece of an answer."""
+
+    text: str
+    index: int
+
+
+def pieces(count: int) -> Iterator[Piece]:
+    """Pieces, as fast as they are read."""
+    for index in range(count):
+        yield Piece(text="piece", index=index)
+
+
+async def pieces_async(count: int) -> AsyncIterator[Piece]:
+    """The same on the event loop."""
+    for index in range(count):
+        yield Piece(text="piece", index=index)
+
+
 class Regression:
     """One linear layer."""
 
@@ -55,7 +74,11 @@ if __name__ == "__main__":
         "echo": (echo, None),
         "echo-batch": (echo_batch, 32),
         "regress": (Regression, 32),
+        "pieces": (pieces, None),
+        "pieces-async": (pieces_async, None),
     }
     route, batch = routes[options.graph]
-    app.route("/bench/prediction", batch=batch)(route)
+    executor = options.executor if options.graph == "pieces" else None
+    path = "/pieces" if options.graph.startswith("pieces") else "/bench/prediction"
+    app.route(path, batch=batch, executor=executor)(route)
     app.run()
