@@ -22,7 +22,7 @@ from penstock.client.call import Call, Outcome
 from penstock.client.endpoint_channel import EndpointChannel
 from penstock.client.endpoints import Endpoint
 from penstock.client.errors import CallFailed
-from penstock.client.tls import Tls, read_files
+from penstock.client.tls import Security, Tls
 from penstock.protocols import pb
 from penstock.protocols.grpc import encode_message
 from penstock.protocols.http2 import encode_block
@@ -55,7 +55,7 @@ class GrpcSender:
         self._timeout = timeout
         self._ended = ended
         self._loop = asyncio.get_running_loop()
-        security = read_files(Tls(ca_file=target.ca_file)) if target.tls else None
+        security = Security(Tls(ca_file=target.ca_file)) if target.tls else None
         endpoint = Endpoint(host=target.host, port=target.port)
         self._channels = [
             EndpointChannel(endpoint, self._loop, security) for _ in range(connections)

@@ -29,7 +29,7 @@ from penstock.client.connection import CallProtocol
 from penstock.client.endpoints import Endpoint, own_address
 from penstock.client.errors import CallFailed
 from penstock.client.grpc import GRPC
-from penstock.client.tls import Security, Tls, read_files
+from penstock.client.tls import Security, Tls
 from penstock.client.token import Token, metadata
 from penstock.protocols.status import GrpcCode
 
@@ -195,7 +195,7 @@ class _Channel:
         self.endpoints = endpoints
         # Cached: finding it costs more than a call, and it is only for the server's log.
         self.own_address = cache(own_address)
-        self._security = None if tls is None else read_files(tls)
+        self._security = None if tls is None else Security(tls)
         self._protocol = protocol
         self._metadata = metadata(token)
         self._process = os.getpid()

@@ -913,12 +913,13 @@ class OpConfig(Section):
     server_ca_file: Text | None = Field(
         default=None,
         description="PEM file of the authorities of the certificates of `server_endpoints`: calls"
-        " by gRPC use TLS. The host of each endpoint must be a name in its certificate.",
+        " by gRPC use TLS. The host of each endpoint must be a name in its certificate. New"
+        " connections use a changed file.",
     )
     server_cert_file: Text | None = Field(
         default=None,
         description="PEM file of the client certificate that is shown to `server_endpoints`; needs"
-        " `server_ca_file`.",
+        " `server_ca_file`. New connections use a changed file.",
     )
     server_key_file: Text | None = Field(
         default=None,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from penstock.client.remote import RemoteOptions
-from penstock.client.tls import read_files
+from penstock.client.tls import Security, Tls
 from penstock.client.token import token_at
 from penstock.config.load import Loaded
 from penstock.config.problems import Problem
@@ -35,6 +35,20 @@ _CPU: Final = 0  # as device_type
 _OF_OP: Final = frozenset({"encryption_key"})  # all other keys are of its local_service_conf
 
 
+def _key_of(tls: Tls, error: OSError) -> str:
+    """The configuration key of a file of TLS that cannot be used, with the reason."""
+    keys = {
+        os.path.abspath(file): key  # the certificate's, if it contains the private key
+        for key, file in (
+            ("server_key_file", tls.key_file),
+            ("server_cert_file", tls.cert_file),
+            ("server_ca_file", tls.ca_file),
+        )
+        if file is not None
+    }
+    return f"{keys.get(error.filename, 'server_ca_file')}: {error.filename}: {error.strerror}"
+
+
 def problems_of_model(op: Op, options: OpOptions, loaded: Loaded) -> list[str]:
     """Reasons why the op's model cannot be opened, as far as they can be known without opening
     it.
@@ -55,12 +69,12 @@ def problems_of_model(op: Op, options: OpOptions, loaded: Loaded) -> list[str]:
                 token_at(options.remote.token)
         except ModelError as error:
             return [f"op.{op.name}.server_token: {error}"]
-        try:
-            if options.remote.tls is not None:
-                read_files(options.remote.tls)
-        except OSError as error:
-            why = error.strerror or str(error)
-            return [f"op.{op.name}.server_ca_file, or server_cert_file: {why}"]
+        tls = options.remote.tls
+        if tls is not None:
+            try:
+                Security(tls)
+            except OSError as error:
+                return [f"op.{op.name}.{_key_of(tls, error)}"]
     started = options.starts_server
     model = options.model if started else _source(op, options, loaded.config.op.get(op.name))
     if model is None:

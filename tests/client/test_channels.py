@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
@@ -16,6 +17,7 @@ from penstock.client.endpoints import Endpoint, parse_endpoints
 from penstock.client.tls import Tls
 from penstock.protocols.status import GrpcCode
 from tests.kit.certificates import make_certificate
+from tests.service.scripts import until
 
 from .conftest import TIMEOUT, Service, Stuck
 from .test_client import run_script
@@ -141,6 +143,30 @@ def test_an_unreadable_tls_file_raises_an_error_at_once(
     files = {"cert_file": certificate[0], "key_file": certificate[1], file: tmp_path / "none.pem"}
     with pytest.raises(OSError, match="No such file"):
         Channel([endpoint_of("localhost:1")], Tls(**files))
+
+
+def test_a_renewed_certificate_is_used_by_the_next_connection(
+    tls_service: Service, certificate: tuple[Path, Path], tmp_path: Path
+) -> None:
+    cert, key = certificate
+    old, old_key = make_certificate(tmp_path)
+    tls = Tls(ca_file=cert, cert_file=old, key_file=old_key)
+    channel = Channel([endpoint_of(f"localhost:{tls_service.port}")], tls)
+    try:
+        with pytest.raises(CallFailed):
+            channel.call(b"ask", deadline=time.monotonic() + TIMEOUT)
+        old.write_bytes(cert.read_bytes())
+        old_key.write_bytes(key.read_bytes())
+
+        def answered() -> bool:
+            with suppress(CallFailed):  # the endpoint pauses after its failure
+                channel.call(b"ask", deadline=time.monotonic() + TIMEOUT)
+                return True
+            return False
+
+        until(answered, "an answer")
+    finally:
+        channel.close()
 
 
 def test_a_certificate_without_its_key_is_refused() -> None:
