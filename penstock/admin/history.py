@@ -43,17 +43,19 @@ class Historian:
         self._history = History()
         self._before = report()
         self._at = now()
-        self._task: asyncio.Task[None] | None = None
+        # No task: a loop may end without a close, and would log its pending ones.
+        self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         """Begin to add points."""
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        now = self._now()
+        wait = (number_at(now) + 2) * EVERY - now
+        self._timer = asyncio.get_running_loop().call_later(wait, self._go_on)
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Add no more points."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        if self._timer is not None:
+            self._timer.cancel()
 
     def answer(self, after: int, ops: Sequence[str]) -> list[tuple[int, Point]]:
         """See ``History.since``."""
@@ -69,11 +71,9 @@ class Historian:
         with suppress(StartupError):  # the supervisor is gone, and this engine ends
             self._keep(number, orjson.dumps([number, made]))
 
-    async def _run(self) -> None:
-        while True:
-            now = self._now()
-            await asyncio.sleep((number_at(now) + 2) * EVERY - now)
-            try:
-                self.take()
-            except Exception:  # noqa: BLE001 - our bug: the next point may be made
-                _log.exception("no point of the live page's history could be made")
+    def _go_on(self) -> None:
+        try:
+            self.take()
+        except Exception:  # noqa: BLE001 - our bug: the next point may be made
+            _log.exception("no point of the live page's history could be made")
+        self.start()

@@ -358,7 +358,7 @@ class Serving:
     async def close(self) -> None:
         """End the threads and the instruments; the workers end with the graphs."""
         if self._historian is not None:
-            await self._historian.close()
+            self._historian.close()
         if self._credentials is not None:
             self._credentials.close()
         await self.versions.close()
