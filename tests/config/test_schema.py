@@ -52,6 +52,7 @@ SERVICE = [
     ("grpc_gateway_port", 80, 80, "80", NO_RANGE),
     ("deadline", 5, 5.0, "60s", 0),
     ("max_deadline", 600.5, 600.5, True, float("inf")),
+    ("stream_limit", 60, 60.0, "60s", 0),
     ("max_message_bytes", 256 << 20, 256 << 20, 1.5, 1 << 31),
     ("max_inflight_bytes", 4 << 30, 4 << 30, "2GiB", 0),
     ("max_requests", 10, 10, 10.0, 0),
