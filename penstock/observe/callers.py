@@ -18,6 +18,9 @@ MOST: Final = 256
 SHOWN: Final = 32
 """Callers with a count of their own in a status."""
 
+CANCELLED: Final = "cancelled"
+"""The code of a request whose caller has left, which has not failed."""
+
 SERIES: Final = 100
 """Callers with a count of their own in the metrics of an engine: the first ones. They keep it, so
 that no count decreases."""
@@ -25,8 +28,10 @@ that no count decreases."""
 _OF_TOKENS: Final = "jwt:"
 """Begins the names of tokens, which have no such count: mostly they are those of persons."""
 
+_NUMBERS: Final = ("requests", "failed", "cancelled")
+
 Plain: TypeAlias = Mapping[str, Any]
-"""``name``, ``requests``, ``failed``, and ``refused``, by error code."""
+"""``name``, ``requests``, ``failed``, ``cancelled``, and ``refused``, by error code."""
 
 
 class Callers:
@@ -41,14 +46,14 @@ class Callers:
 
         Args:
             name: of its caller.
-            code: of its error; None without one.
+            code: of its error, or ``CANCELLED``; None without one.
             refused: whether it was not admitted.
         """
         found = self._counts.get(name)
         if found is None:
             if len(self._counts) > MOST:
                 self._forget()
-            found = self._counts[name] = [0, 0], {}
+            found = self._counts[name] = [0, 0, 0], {}
             if len(self._series) < SERIES and not name.startswith(_OF_TOKENS):
                 self._series[name] = found
         numbers, refusals = found
@@ -56,22 +61,22 @@ class Callers:
         if refused and code is not None:
             refusals[code] = refusals.get(code, 0) + 1
         elif code is not None:
-            numbers[1] += 1
+            numbers[2 if code == CANCELLED else 1] += 1
 
     def _forget(self) -> None:
         """Count half of the callers together: those with the fewest requests."""
         ordered = [each for each in self.plain() if each["name"] not in self._series]
         ordered.sort(key=_order)
         self._counts = self._series | {
-            each["name"]: ([each["requests"], each["failed"]], dict(each["refused"]))
+            each["name"]: ([each[key] for key in _NUMBERS], dict(each["refused"]))
             for each in together(ordered, MOST // 2)
         }
 
     def plain(self) -> list[dict[str, Any]]:
         """The counts of each caller."""
         return [
-            {"name": name, "requests": requests, "failed": failed, "refused": dict(refused)}
-            for name, ((requests, failed), refused) in self._counts.items()
+            {"name": name, **dict(zip(_NUMBERS, numbers, strict=True)), "refused": dict(refused)}
+            for name, (numbers, refused) in self._counts.items()
         ]
 
     def series(self) -> list[Plain]:
@@ -111,7 +116,7 @@ def together(counts: Sequence[Plain], most: int) -> list[Plain]:
     for each in rest:
         for code, count in each["refused"].items():
             refused[code] = refused.get(code, 0) + count
-    others = {key: sum(each[key] for each in rest) for key in ("requests", "failed")}
+    others = {key: sum(each[key] for each in rest) for key in _NUMBERS}
     return [*own[:most], {"name": OTHERS, **others, "refused": refused}]
 
 

@@ -114,9 +114,10 @@ _OF_SERVICE: Final = (
         "penstock_caller_requests",
         "counter",
         ("caller", "outcome"),
-        "Requests of known callers that have ended. Outcome: ok, error, refused (beyond a quota,"
-        " without the needed scope, or not admitted). Caller: the name of an API key, or"
-        " certificate:NAME; * stands for tokens, and for callers after the first 100.",
+        "Requests of known callers that have ended. Outcome: ok, error, cancelled (the"
+        " caller left), refused (beyond a quota, without the needed scope, or not admitted)."
+        " Caller: the name of an API key, or certificate:NAME; * stands for tokens, and for callers"
+        " after the first 100.",
     ),
     Family(
         "penstock_traces",
@@ -325,9 +326,9 @@ class Families:
             for key, reason in DOOR.items():
                 add("penstock_door_refusals", door[key], reason)
         for caller in report.get("caller_series", ()):
-            refused = sum(caller["refused"].values())
-            done = caller["requests"] - caller["failed"] - refused
-            counts = {"ok": done, "error": caller["failed"], "refused": refused}
+            counts = {"error": caller["failed"], "cancelled": caller["cancelled"]}
+            counts["refused"] = sum(caller["refused"].values())
+            counts["ok"] = caller["requests"] - sum(counts.values())
             for outcome, count in counts.items():
                 add("penstock_caller_requests", count, caller["name"], outcome)
         self._add_process(report["process"], "engine", "", "", "")

@@ -18,6 +18,7 @@ from typing import Any, Final, TypeAlias
 from penstock.caller import name_of
 from penstock.errors import RequestError, text_of
 from penstock.instrument import ExchangeInfo, Instrument, RequestInfo
+from penstock.observe.callers import CANCELLED
 from penstock.observe.counters import MANY, Counters
 from penstock.observe.timeline import GRPC, BatchTimes, Step, Timeline
 from penstock.protocols.trace_context import TRACEPARENT, state_of
@@ -40,7 +41,6 @@ LISTED: Final = 512
 """Timelines of the requests that lists have shown last. They remain when newer ones replace them,
 for 48 seconds if a list of 32 others is made every three seconds."""
 
-CANCELLED: Final = "cancelled"
 """The error code of cancelled requests."""
 
 NO_ID: Final = -1

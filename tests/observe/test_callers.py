@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from penstock.observe.callers import MOST, OTHERS, SERIES, SHOWN, Callers, most_active
+from penstock.observe.callers import CANCELLED, MOST, OTHERS, SERIES, SHOWN, Callers, most_active
 
 
 def test_requests_failures_and_refusals_are_counted_by_caller() -> None:
     callers = Callers()
-    for code, refused in ((None, False), ("hook_failed", False), ("busy", True), ("busy", True)):
-        callers.count("ann", code, refused=refused)
+    for code in (None, "hook_failed", CANCELLED, "busy", "busy"):
+        callers.count("ann", code, refused=code == "busy")
     callers.count("bob", None, refused=False)
     assert callers.plain() == [
-        {"name": "ann", "requests": 4, "failed": 1, "refused": {"busy": 2}},
-        {"name": "bob", "requests": 1, "failed": 0, "refused": {}},
+        {"name": "ann", "requests": 5, "failed": 1, "cancelled": 1, "refused": {"busy": 2}},
+        {"name": "bob", "requests": 1, "failed": 0, "cancelled": 0, "refused": {}},
     ]
 
 
@@ -52,6 +52,12 @@ def test_the_most_active_callers_are_shown_and_the_others_together() -> None:
     callers.count(OTHERS, "busy", refused=True)
     shown = most_active(callers.plain())
     assert [each["requests"] for each in shown[:-1]] == [*range(SHOWN + 3, 3, -1)]
-    assert shown[-1] == {"name": OTHERS, "requests": 7, "failed": 0, "refused": {"busy": 1}}
+    assert shown[-1] == {
+        "name": OTHERS,
+        "requests": 7,
+        "failed": 0,
+        "cancelled": 0,
+        "refused": {"busy": 1},
+    }
     assert most_active(shown) == shown
     assert most_active([]) == []

@@ -37,7 +37,13 @@ def report(**more: Any) -> dict[str, Any]:
         "door": dict.fromkeys((*DOOR, "requests"), 0)
         | {"error_answers": {"404": 5}, "caller_refusals": {"quota": 3}},
         "caller_series": [
-            {"name": "ann", "requests": 9, "failed": 2, "refused": {"quota": 3, "forbidden": 1}}
+            {
+                "name": "ann",
+                "requests": 9,
+                "failed": 2,
+                "cancelled": 1,
+                "refused": {"quota": 3, "forbidden": 1},
+            }
         ],
         "process": {"memory": 8192, "cpu": 2.5},
         "graphs": [
@@ -123,7 +129,8 @@ def test_values_are_those_of_the_report() -> None:
         ("penstock_ready", ()): 1,
         ("penstock_door_errors_total", ("404",)): 5,
         ("penstock_caller_refusals_total", ("quota",)): 3,
-        ("penstock_caller_requests_total", ("ann", "ok")): 3,
+        ("penstock_caller_requests_total", ("ann", "ok")): 2,
+        ("penstock_caller_requests_total", ("ann", "cancelled")): 1,
         ("penstock_caller_requests_total", ("ann", "error")): 2,
         ("penstock_caller_requests_total", ("ann", "refused")): 4,
         ("penstock_requests_total", ("ok", *request)): 7,

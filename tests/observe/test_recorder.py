@@ -273,6 +273,7 @@ def test_requests_of_known_callers_are_counted_also_those_refused_before_their_b
 
     kept.replied(request(exchange(ann), 1), None, 2.0)
     kept.replied(request(exchange(ann), 2), ServiceClosed(), 2.0)
+    kept.cancelled(request(exchange(ann), 4), 2.0)
     kept.refused(request(exchange(ann), -1), ServiceClosed(), 2.0)
     kept.replied(request(exchange(None), 3), None, 2.0)
     kept.exchange_ended(exchange(ann, "quota"), 429, 2.0)
@@ -280,7 +281,13 @@ def test_requests_of_known_callers_are_counted_also_those_refused_before_their_b
     kept.exchange_ended(exchange(None, "unauthorized"), 401, 2.0)
     (counts,) = counters.callers.plain()
     refused = {"closed": 1, "quota": 1}
-    assert counts == {"name": "jwt:ann", "requests": 4, "failed": 1, "refused": refused}
+    assert counts == {
+        "name": "jwt:ann",
+        "requests": 5,
+        "failed": 1,
+        "cancelled": 1,
+        "refused": refused,
+    }
 
 
 def test_requests_refused_at_the_same_time_are_all_kept() -> None:

@@ -58,7 +58,13 @@ def test_the_callers_of_many_ended_engines_are_counted_in_bounded_memory(key: st
     ended = None
     for engine in range(5):
         counts = [
-            {"name": f"{engine}.{number}", "requests": 1 + engine, "failed": 0, "refused": {}}
+            {
+                "name": f"{engine}.{number}",
+                "requests": 1 + engine,
+                "failed": 0,
+                "cancelled": 0,
+                "refused": {},
+            }
             for number in range(MOST)
         ]
         ended = with_ended(ended, report_of_one_engine() | {key: counts})

@@ -76,8 +76,8 @@ def test_callers_are_shown_with_what_was_refused() -> None:
         "answers": {},
         "refusals": {},
         "callers": [
-            {"name": "ann", "requests": 9, "failed": 2, "refused": {"quota": 3}},
-            {"name": "bob", "requests": 1, "failed": 0, "refused": {}},
+            {"name": "ann", "requests": 9, "failed": 2, "cancelled": 0, "refused": {"quota": 3}},
+            {"name": "bob", "requests": 1, "failed": 0, "cancelled": 0, "refused": {}},
         ],
         "graphs": [],
     }

@@ -434,13 +434,14 @@ def test_callers_are_shown_with_why_they_were_refused(page: Page) -> None:
     assert page.evaluate("byId('calling').hidden")
     ann = {"name": "<i>ann</i>", "requests": 120, "failed": 2, "refused": {"a": 1, "b": 3}}
     other = {"requests": 7, "failed": 0, "refused": {}}
-    callers = [ann, {"name": "", **other}, {"name": "*", **other}]
+    callers = [ann, *({"name": name, **other} for name in ("", "constructor", "*"))]
     remember(page, 10, status(callers=callers))
     remember(page, 15, status(callers=[{**ann, "requests": 140}, *callers[1:]]))
     page.evaluate("showCallers()")
     assert texts(page, "#callers tbody tr") == [
         "<i>ann</i>4.01402b 3, a 1",
         "without a name070–",
+        "constructor070–",
         "all others070–",
     ]
     assert not page.evaluate("byId('calling').hidden")

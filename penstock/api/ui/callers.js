@@ -1,7 +1,7 @@
 'use strict';
 // Who calls, if the service admits callers by name.
 
-const NAMED = { '': 'without a name', '*': 'all others' };
+const NAMED = new Map([['', 'without a name'], ['*', 'all others']]);
 
 function showCallers() {
   const { now, from, seconds } = interval();
@@ -14,7 +14,7 @@ function showCallers() {
     const gained = seconds > 0 ? Math.max(0, requests - (before.get(name) ?? requests)) / seconds : 0;
     const why = Object.entries(refused).sort((a, b) => b[1] - a[1])
       .map(([code, times]) => `${code} ${count(times)}`).join(', ');
-    return tableRow(NAMED[name] ?? name, numberCell(rate(gained)), numberCell(count(requests)),
+    return tableRow(NAMED.get(name) ?? name, numberCell(rate(gained)), numberCell(count(requests)),
       numberCell(count(failed)), make('td', { class: why ? 'bad' : '' }, why || '–'));
   });
   byId('callers').replaceChildren(headedTable('Since the start, those with the most requests first', heads, rows));
