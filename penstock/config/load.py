@@ -198,9 +198,11 @@ class _Layers:
     def place(self, problem: Problem) -> str:
         above = [problem.path[:length] for length in range(len(problem.path), 0, -1)]
         where = next((self.origins[path] for path in above if path in self.origins), None)
-        if where is None and problem.path in self.places:
-            return f"{self.places[problem.path]}: {problem.text}"
         if where is None:
+            for path in above:
+                if path in self.places:
+                    within = dotted(problem.path).removeprefix(dotted(path))
+                    return f"{self.places[path]}{within}: {problem.text}"
             line = self.line(problem)
             where = self.source if line is None else f"{self.source}:{line}"
         return f"{where}: {in_words(problem)}"

@@ -13,6 +13,7 @@ Every other option has the name of its key. The keys ``batch_size``, ``auto_batc
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -153,8 +154,12 @@ def unknown(option: str) -> str | None:
 
 def _milliseconds(where: str, seconds: Any) -> int:
     """A timeout in whole milliseconds; 0 is no limit, as everything below it."""
-    number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
-    if not number or not math.isfinite(seconds):
+    try:
+        number = isinstance(seconds, numbers.Real) and not isinstance(seconds, bool)
+        milliseconds = 1000 * float(seconds) if number else math.nan
+    except OverflowError:
+        milliseconds = math.inf
+    if not math.isfinite(milliseconds):
         text = f"timeout is a number of seconds, such as 0.5, not {seconds!r}"
         raise ConfigError([f"{where}: {text}"])
-    return max(1, round(1000 * seconds)) if seconds > 0 else 0
+    return max(1, round(milliseconds)) if milliseconds > 0 else 0

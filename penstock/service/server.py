@@ -169,8 +169,8 @@ class _Servable:
             )
         if self.is_prepared and constructed_by(response_op):
             raise GraphError(
-                "set_response_op before the configuration is loaded: ops of the graph have keys of"
-                " their own"
+                "call set_response_op before prepare_server or prepare_pipeline_config: ops of the"
+                " graph have configuration keys that were given in code"
             )
         self._response_op = response_op
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+import numpy as np
 import pytest
 
 from penstock import App, Model, Op, PipelineServer, ResponseOp, op
@@ -135,7 +136,16 @@ def test_a_timeout_that_is_no_number_of_seconds_is_refused(form: Any, timeout: A
 
 
 @pytest.mark.parametrize(
-    ("timeout", "limit"), [(0, None), (-1, None), (0.0001, 0.001), (1.5, 1.5), (99, 99.0)]
+    ("timeout", "limit"),
+    [
+        (0, None),
+        (-1, None),
+        (0.0001, 0.001),
+        (1.5, 1.5),
+        (99, 99.0),
+        (np.float32(0.5), 0.5),
+        (np.int64(2), 2.0),
+    ],
 )
 def test_a_timeout_is_in_seconds_and_a_short_one_is_still_a_limit(
     timeout: float, limit: float | None
@@ -151,6 +161,19 @@ def test_a_timeout_that_was_meant_in_milliseconds_has_a_hint(form: Any) -> None:
     assert made.options[0].timeout == 500
     (hint,) = made.warnings
     assert hint.endswith("timeout is in seconds here: 500 ms would be timeout=0.5")
+
+
+def test_a_timeout_that_is_no_number_is_refused() -> None:
+    for timeout in (10**400, 1e308, float("nan"), True, "1"):
+        with pytest.raises(ConfigError, match="timeout is a number of seconds"):
+            of_function(timeout=timeout)
+
+
+def test_a_wrong_value_within_a_key_is_reported_where_the_key_was_given() -> None:
+    with pytest.raises(ConfigError) as caught:
+        of_route(pad={"inputs": {"x": "n"}})
+    (problem,) = caught.value.problems
+    assert problem.startswith("route('/x'): pad.inputs.x: ")
 
 
 @pytest.mark.parametrize(
@@ -205,5 +228,5 @@ def test_a_graph_whose_ops_have_keys_is_given_before_its_configuration_is_loaded
     made.set_input_ops([root()])
     server = PipelineServer("s")
     server._load(None, {"rpc_port": 0})
-    with pytest.raises(GraphError, match="set_response_op before the configuration is loaded"):
+    with pytest.raises(GraphError, match="call set_response_op before prepare_server"):
         server.set_response_op(ResponseOp(input_ops=[made]))
