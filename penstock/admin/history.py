@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-import orjson
-
 from penstock.errors import StartupError
 from penstock.observe.history import EVERY, History, Point, number_at, point
 from penstock.observe.reports import Report
@@ -26,15 +24,15 @@ class Historian:
 
     Args:
         report: makes the engine's report.
-        keep: gets each point's number, and the point with its number as JSON, for the time after
-            this engine's end; may raise StartupError.
+        keep: gets each point with its number, for the time after this engine's end; may raise
+            StartupError.
         now: monotonic seconds.
     """
 
     def __init__(
         self,
         report: Callable[[], Report],
-        keep: Callable[[int, bytes], object] = lambda *_: None,
+        keep: Callable[[int, Point], object] = lambda *_: None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._report = report
@@ -69,7 +67,7 @@ class Historian:
         number = number_at(now)
         self._history.add(number, made)
         with suppress(StartupError):  # the supervisor is gone, and this engine ends
-            self._keep(number, orjson.dumps([number, made]))
+            self._keep(number, made)
 
     def _go_on(self) -> None:
         try:

@@ -20,6 +20,8 @@ from contextlib import suppress
 from inspect import isawaitable
 from typing import Any, Final, TypeAlias
 
+import orjson
+
 from penstock.errors import StartupError
 from penstock.observe.history import MOST_BYTES, POINTS
 from penstock.observe.reports import Report, with_ended
@@ -105,15 +107,15 @@ class AllEngines:
         if self._supervisor is not None:
             self._supervisor.answer(0, self.own_report(sketches=sketches), kept=True)
 
-    def keep(self, number: int, point: bytes) -> None:
-        """Let the supervisor, if there is one, keep a numbered point of this engine's history, in
-        JSON.
+    def keep(self, number: int, point: Any) -> None:
+        """Let the supervisor, if there is one, keep a numbered point of this engine's history, a
+        JSON value.
 
         Raises:
             StartupError: the supervisor is gone.
         """
         if self._supervisor is not None:
-            self._supervisor.keep(number, point)
+            self._supervisor.keep(number, orjson.dumps([number, point]))
 
     async def past(self, after: int) -> bytes:
         """The points of ended engines whose numbers are larger, as a JSON array; none if the

@@ -5,7 +5,7 @@ them.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -60,8 +60,9 @@ def by_grpc(server: ServiceProcess, seconds: float, parameters: dict[str, int]) 
 
 
 @pytest.mark.parametrize("ask", [by_http, by_grpc])
-def test_requests_name_their_priority_and_timeout(server: ServiceProcess, ask: object) -> None:
-    assert callable(ask)
+def test_requests_name_their_priority_and_timeout(
+    server: ServiceProcess, ask: Callable[..., int]
+) -> None:
     assert ask(server, 0.0, {"priority": 2, "timeout": 20_000_000}) == 200
     assert ask(server, 0.0, {"priority": 0, "timeout": 0}) == 200
     assert ask(server, 0.0, {"priority": 3}) == 400

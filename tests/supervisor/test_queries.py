@@ -8,7 +8,7 @@ from typing import Any
 from penstock.observe.history import MOST_BYTES, POINTS
 from penstock.observe.reports import total
 from penstock.supervisor.messages import Answer, Answers, Ask
-from penstock.supervisor.queries import LATE, Queries
+from penstock.supervisor.queries import LATE, AllEngines, Queries
 from tests.observe.test_reports import report_of_one_engine
 
 
@@ -76,6 +76,10 @@ def test_a_late_report_is_kept_for_the_next_sum() -> None:
     assert len(queries.ready(LATE)) == 1
     queries.take("b", Answer(number, True, REPORT))
     assert sum_of(queries, "a", ["b"])["engines"] == 2
+
+
+def test_no_point_is_encoded_without_a_supervisor() -> None:
+    AllEngines({}).keep(1, {"graphs": object()})
 
 
 def test_the_history_of_ended_engines_is_kept_in_bounded_memory() -> None:
