@@ -35,7 +35,8 @@ class Gathered:
         self._bytes += size + _OF_A_PIECE
         if self._bytes > MOST_GATHERED:
             raise TooLarge(
-                f"the pieces of the answer have over {MOST_GATHERED >> 20} MiB: ask for a stream"
+                f"its pieces are too many for one answer, over {MOST_GATHERED >> 20} MiB in memory:"
+                " ask for them one by one, over HTTP/1.1"
             )
 
     def add(self, piece: Feed) -> None:

@@ -25,6 +25,8 @@ MOST_PIECES: Final = 16
 MOST_BYTES: Final = 64 << 10
 _OF_AN_ITEM: Final = 32
 """Bytes of an item of a list or dict; a guess."""
+_MOST_LEVELS: Final = 8
+"""Of lists and dicts in each other whose items count."""
 
 
 class Stream:
@@ -175,16 +177,15 @@ class Stream:
 
 def size_of(piece: Feed) -> int:
     """The bytes of a piece's texts, bytes and arrays, also of those in its lists and dicts."""
-    return sum(map(_size, dict.values(piece)))
+    return sum([_size(each, _MOST_LEVELS) for each in dict.values(piece)])
 
 
-def _size(value: object) -> int:
+def _size(value: object, levels: int) -> int:
     if isinstance(value, bytes | str):
         return len(value)
     if isinstance(value, np.ndarray):
         return value.nbytes
-    if isinstance(value, list | tuple):
-        return _OF_AN_ITEM * len(value) + sum(map(_size, value))
-    if isinstance(value, dict):
-        return _OF_AN_ITEM * len(value) + sum(map(_size, dict.values(value)))
-    return 0
+    if not levels or not isinstance(value, list | tuple | dict):
+        return 0
+    items = dict.values(value) if isinstance(value, dict) else value
+    return sum([_OF_AN_ITEM + _size(each, levels - 1) for each in items])
