@@ -19,6 +19,7 @@ import ormsgpack
 import pytest
 from PIL import Image
 
+from penstock.observe.recorder import KEPT, LISTED
 from tests.kit import baidu_std, http1
 from tests.kit.pipeline import encode
 from tests.services.process import ServiceProcess, running
@@ -27,6 +28,9 @@ pytestmark = pytest.mark.real
 
 EACH = 100
 """Requests of each kind; 10,000 together."""
+
+MOST_RAISED = KEPT + LISTED + 100
+"""The recorder has those of its latest and its listed requests, and of a few slow ones."""
 
 AT_ONCE = 4
 JSON, MSGPACK = "application/json", "application/msgpack"
@@ -254,6 +258,7 @@ def test_refused_requests_leave_no_object(service: ServiceProcess, door: Any) ->
     for name, send in door(service, EACH):
         send()
         after, unreachable = left(service)
+        assert after.pop("Raised", 0) <= MOST_RAISED
         more = {key: n - before.get(key, 0) for key, n in after.items()}
         more = {key: n for key, n in more.items() if n > EACH // 4}
         if more or unreachable > EACH // 4:
