@@ -448,8 +448,10 @@ class Engine:
         answer = submission.arrived(sample.op, outcome)
         if isinstance(answer, Outcome):
             if submission.graph.streams:
+                if answer.error is None and not submission.graph.stages[sample.op].streams:
+                    answer = self._in_one_piece(submission, answer)
                 answer = submission.whole(answer)
-            if submission.graph.promise is not None and answer.error is None:
+            elif submission.graph.promise is not None and answer.error is None:
                 answer = _as_promised(submission.graph.promise, submission, answer)
             self._reply(submission, answer)
             return
@@ -469,17 +471,22 @@ class Engine:
             self._begin_stream(submission, sample)
         wants_more = True
         for piece in pieces:
-            try:
-                wants_more = submission.piece(piece)
-            except RequestError as error:
-                self._reply(submission, Outcome(None, error))
-            except Exception:  # noqa: BLE001 - the engine continues after a bug of a protocol
-                _log.exception("a piece could not be delivered (data_id=%s)", submission.data_id)
-                self._reply(submission, Outcome(None, InferenceFailed("internal error")))
+            delivered = _delivered(submission, piece)
+            if isinstance(delivered, RequestError):
+                self._reply(submission, Outcome(None, delivered))
+            else:
+                wants_more = delivered
             if submission.over:
                 return
         if wants_more:
             stream.credit()
+
+    @staticmethod
+    def _in_one_piece(submission: Submission, answer: Outcome) -> Outcome:
+        """Another op has jumped over the last one, which streams: its result is the only piece."""
+        submission.stream, submission.gathered = None, Gathered()
+        delivered = _delivered(submission, answer.value or {})
+        return Outcome(None, delivered) if isinstance(delivered, RequestError) else answer
 
     def _begin_stream(self, submission: Submission, sample: Sample) -> None:
         """The first piece is there: from now on nothing of the request runs again."""
@@ -850,10 +857,34 @@ def _as_promised(promise: Promise, submission: Submission, outcome: Outcome) -> 
     try:
         return Outcome(promise.kept(outcome.value or {}, submission.sizes))
     except WrongType as error:
-        ids = submission.data_id, submission.log_id
-        members = origin_of(submission.call)
-        _log.warning("%s (data_id=%s log_id=%s)", error, *ids, extra=members)
+        _log_broken(submission, error)
         return Outcome(None, error)
+
+
+def _delivered(submission: Submission, piece: Feed) -> bool | RequestError:
+    """Pass on a piece; returns whether the next ones may come, or the error that ends the
+    request.
+    """
+    promise = submission.graph.promise
+    if promise is not None:
+        try:  # sizes of outputs may differ between pieces
+            piece = promise.kept(piece, {**submission.sizes})
+        except WrongType as error:
+            _log_broken(submission, error)
+            return error
+    try:
+        return submission.piece(piece)
+    except RequestError as error:
+        return error
+    except Exception:  # noqa: BLE001 - the engine continues after a bug of a protocol
+        _log.exception("a piece could not be delivered (data_id=%s)", submission.data_id)
+        return InferenceFailed("internal error")
+
+
+def _log_broken(submission: Submission, error: WrongType) -> None:
+    """Log that a result is not as its graph declares."""
+    ids = submission.data_id, submission.log_id
+    _log.warning("%s (data_id=%s log_id=%s)", error, *ids, extra=origin_of(submission.call))
 
 
 def _log_late(submission: Submission, op: str, how: str) -> None:

@@ -15,10 +15,12 @@ from __future__ import annotations
 import logging
 import time
 from asyncio import CancelledError
+from collections.abc import Callable
+from typing import Any
 
 from penstock.errors import Cancelled, RequestError
 from penstock.executors.work import BoundOp, broken, postprocess, preprocess
-from penstock.ops.failures import HOOK_FAULTS, log_culprits, not_a_feed, process_raised, with_status
+from penstock.ops.failures import HOOK_FAULTS, log_culprits, no_parts, process_raised, with_status
 from penstock.ops.hooks import read_process
 from penstock.request import Batch, Feed, Outcome, Sample
 
@@ -32,8 +34,11 @@ def run_stream(op: BoundOp, batch: Batch) -> list[Outcome]:
     """Run a batch of one sample in the calling thread. Raises nothing, whatever happens."""
     try:
         (sample,) = batch.samples
-        feed = _begin(op, batch, sample)
-        error = feed if isinstance(feed, RequestError) else _send_pieces(op, batch, sample, feed)
+        feed, skipped, error = _begin(op, batch, sample)
+        if feed is not None:
+            error = _send_pieces(op, batch, sample, feed)
+        elif error is None:
+            error = _send_one(op, sample, skipped, sample.stream.put)
         return _end(op, sample, error)
     except BaseException:  # noqa: BLE001 - a worker that ends would take its slot along
         _log.exception("op %s: a stream failed inside penstock; please report this", op.label)
@@ -46,25 +51,29 @@ async def run_stream_async(op: BoundOp, batch: Batch) -> list[Outcome]:
     """The same for an async generator, on the loop; a cancellation of the task passes."""
     try:
         (sample,) = batch.samples
-        feed = _begin(op, batch, sample)
-        if isinstance(feed, RequestError):
-            return _end(op, sample, feed)
-        return _end(op, sample, await _send_pieces_async(op, batch, sample, feed))
+        feed, skipped, error = _begin(op, batch, sample)
+        if feed is not None:
+            error = await _send_pieces_async(op, batch, sample, feed)
+        elif error is None:
+            error = _send_one(op, sample, skipped, sample.stream.add)
+        return _end(op, sample, error)
     finally:
         _ran(batch)
 
 
-def _begin(op: BoundOp, batch: Batch, sample: Sample) -> Feed | RequestError:
-    """Run ``preprocess``; returns the input of ``process``, or the error."""
+def _begin(
+    op: BoundOp, batch: Batch, sample: Sample
+) -> tuple[Feed | None, Any, RequestError | None]:
+    """Run ``preprocess``; returns the input of ``process``, or None and the input of
+    ``postprocess``, or the error.
+    """
     batch.worker = op.index
     batch.began = began = _monotonic()
-    feed, _, error = preprocess(op, sample, began)
+    feed, skipped, error = preprocess(op, sample, began)
     batch.prepared = _monotonic() - began
-    if error is not None:
-        return error
-    if not isinstance(feed, dict):
-        return not_a_feed(op.name, feed)
-    return feed
+    if isinstance(feed, list):
+        return None, None, no_parts(op.name)
+    return feed, skipped, error
 
 
 def _ran(batch: Batch) -> None:
@@ -79,6 +88,19 @@ def _end(op: BoundOp, sample: Sample, error: RequestError | None) -> list[Outcom
     if error is not _CANCELLED:
         log_culprits(op.label, [(sample, error)], op.options.process)
     return [Outcome(None, error)]
+
+
+def _send_one(
+    op: BoundOp, sample: Sample, skipped: Any, send: Callable[[Feed], bool]
+) -> RequestError | None:
+    """Send the one piece of a sample whose ``preprocess`` skips ``process``."""
+    outcome = postprocess(op, sample, skipped)
+    if outcome.error is None:
+        try:
+            send(outcome.value or {})
+        except RequestError as error:
+            return error
+    return outcome.error
 
 
 def _send_pieces(op: BoundOp, batch: Batch, sample: Sample, feed: Feed) -> RequestError | None:

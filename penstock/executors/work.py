@@ -55,10 +55,9 @@ from penstock.ops.failures import (
     timed_out,
     with_status,
 )
-from penstock.ops.functions import plain_result
+from penstock.ops.functions import is_coroutine, plain_result
 from penstock.ops.hooks import (
     HookWithCaller,
-    is_coroutine,
     own_hook,
     read_postprocess,
     read_preprocess,

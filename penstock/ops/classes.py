@@ -11,8 +11,7 @@ from inspect import isawaitable
 from typing import Any
 
 from penstock.errors import HookError
-from penstock.ops.functions import name_of
-from penstock.ops.hooks import is_generator
+from penstock.ops.functions import is_generator, name_of
 
 
 class ServedClass:
@@ -54,9 +53,8 @@ class ServedClass:
         return made
 
 
-def method_of(target: type, names: Sequence[str], *, may_yield: bool = False) -> str:
-    """The name of the method that is called with the requests: the first of these that exists; it
-    is no generator, unless it may be one.
+def method_of(target: type, names: Sequence[str]) -> str:
+    """The name of the method that is called with the requests: the first of these that exists.
 
     Raises:
         HookError: there is none.
@@ -68,7 +66,7 @@ def method_of(target: type, names: Sequence[str], *, may_yield: bool = False) ->
             f"{target.__name__} has no method inference or predict: one of them is called with"
             f" the requests{hint}"
         )
-    check_method(target, name, may_yield=may_yield)
+    check_method(target, name, may_yield=True)
     return name
 
 

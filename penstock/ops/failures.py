@@ -17,7 +17,7 @@ import sys
 import traceback
 from collections.abc import Iterable, Sequence
 from enum import Enum
-from types import CoroutineType
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any
 
 from penstock.caller import name_of
@@ -267,7 +267,9 @@ def process_gave(op: str, given: Any) -> RequestError:
     """The error for an invalid result of ``process``."""
     if given is None:
         return _failed(InferenceFailed, op, "process gave no result")
-    return _failed(WrongType, op, f"process must give a dict, got {type_instead(given)}")
+    return _failed(
+        WrongType, op, f"process must give a dict, got {type_instead(given, may_yield=True)}"
+    )
 
 
 def _failed(kind: type[RequestError], op: str, text: str) -> RequestError:
@@ -347,6 +349,13 @@ def not_a_feed(op: str, given: Any) -> WrongType:
     kind = type(given).__name__
     return WrongType(
         f"op {op!r}: preprocess must give a dict, or a list of dicts, to process; got {kind}"
+    )
+
+
+def no_parts(op: str) -> WrongType:
+    """The error for a mini-batch of an op whose answers come in pieces."""
+    return WrongType(
+        f"op {op!r}: preprocess gave a list, but process yields, and answers one feed: give a dict"
     )
 
 
@@ -446,15 +455,21 @@ def short_text_of(error: BaseException) -> str:
     return text or type(error).__name__
 
 
-def type_instead(given: Any) -> str:
+def type_instead(given: Any, *, may_yield: bool = False) -> str:
     """The type that came instead of a dict, with advice for common mistakes.
 
     A coroutine is closed, to avoid the warning that it was never awaited.
+
+    Args:
+        given: what came.
+        may_yield: whether the function might have been a generator.
     """
     kind = type(given).__name__
     if isinstance(given, CoroutineType):
         given.close()
         return f"{kind}: define the function with async def, in a decorator too"
+    if may_yield and isinstance(given, GeneratorType | AsyncGeneratorType):
+        return f"{kind}: for an answer in pieces define the function with yield, in a decorator too"
     if isinstance(given, tuple) and len(given) == 3 and isinstance(given[0], dict | None):
         number = given[1]
         known = isinstance(number, Enum)

@@ -31,6 +31,35 @@ def called_by(function: Callable[..., Any]) -> Callable[..., Any]:
             function = type(function).__call__
 
 
+def is_coroutine(function: Callable[..., Any]) -> bool:
+    """Whether calling it certainly returns a coroutine."""
+    return inspect.iscoroutinefunction(called_by(function))
+
+
+def may_be_coroutine(function: Callable[..., Any]) -> bool:
+    """Whether it is a plain function around a coroutine function; it may return the coroutine or
+    run it.
+
+    Only a call would show which.
+    """
+    return not is_coroutine(function) and is_coroutine(inspect.unwrap(called_by(function)))
+
+
+def is_generator(function: Callable[..., Any]) -> bool:
+    """Whether it is a generator function, asynchronous or not."""
+    return inspect.isgeneratorfunction(called_by(function)) or is_async_generator(function)
+
+
+def is_async_generator(function: Callable[..., Any]) -> bool:
+    """Whether it is an ``async def`` function that yields."""
+    return inspect.isasyncgenfunction(called_by(function))
+
+
+def runs_on_loop(function: Callable[..., Any]) -> bool:
+    """Whether a call of it belongs to the event loop: a coroutine, or an asynchronous generator."""
+    return is_coroutine(function) or is_async_generator(function)
+
+
 def doc_of(target: Callable[..., Any]) -> str:
     """The docstring of a function or class; of an object that is called, also that of its class."""
     called = called_by(target)

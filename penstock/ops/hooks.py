@@ -25,7 +25,7 @@ from penstock.caller import Caller
 from penstock.errors import HookError, HookFailed, RequestError, WrongCount, WrongType
 from penstock.ops.callers import AsksCaller, CallerParameter, caller_parameter, must_be_last
 from penstock.ops.failures import process_gave, process_gave_code, type_instead
-from penstock.ops.functions import called_by
+from penstock.ops.functions import is_coroutine, is_generator
 from penstock.ops.op import Op
 from penstock.ops.product import product_error
 from penstock.request import Feed
@@ -79,20 +79,6 @@ def asks_caller(op: Op) -> AsksCaller | None:
     return "required" if any(each.required for each in found) else "optional"
 
 
-def is_coroutine(function: Hook) -> bool:
-    """Whether calling it certainly returns a coroutine."""
-    return inspect.iscoroutinefunction(called_by(function))
-
-
-def may_be_coroutine(function: Hook) -> bool:
-    """Whether it is a plain function around a coroutine function; it may return the coroutine or
-    run it.
-
-    Only a call would show which.
-    """
-    return not is_coroutine(function) and is_coroutine(inspect.unwrap(called_by(function)))
-
-
 def own_hook(op: Op, hook: str) -> Hook | None:
     """A hook as returned by ``bind``; None if the op does not override it."""
     return bind(op, hook) if overrides(op, hook, Op) else None
@@ -115,9 +101,9 @@ def bind(op: Op, hook: str) -> Hook:
             f"op {op.name!r}: {hook} is a coroutine, which only process may be: "
             f"write def {hook}{_HOOKS[hook][0]}"
         )
-    if is_generator(function) and not (op.streams and hook == "process"):
+    if hook != "process" and is_generator(function):
         raise HookError(
-            f"op {op.name!r}: {hook} is a generator, which no hook may be: "
+            f"op {op.name!r}: {hook} is a generator, which only process may be: "
             f"write def {hook}{_HOOKS[hook][0]} with return instead of yield"
         )
     caller = caller_parameter(function)
@@ -141,21 +127,6 @@ def bind(op: Op, hook: str) -> Hook:
             return function(*args[:count], **caller)
 
     return called if caller is None else HookWithCaller(called, caller)
-
-
-def is_generator(function: Hook) -> bool:
-    """Whether it is a generator function, asynchronous or not."""
-    return inspect.isgeneratorfunction(called_by(function)) or is_async_generator(function)
-
-
-def is_async_generator(function: Hook) -> bool:
-    """Whether it is an ``async def`` function that yields."""
-    return inspect.isasyncgenfunction(called_by(function))
-
-
-def runs_on_loop(function: Hook) -> bool:
-    """Whether a call of it belongs to the event loop: a coroutine, or an asynchronous generator."""
-    return is_coroutine(function) or is_async_generator(function)
 
 
 def _count(function: Hook, op: Op, hook: str, caller: CallerParameter | None) -> int:

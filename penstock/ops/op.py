@@ -19,6 +19,7 @@ from penstock.batching.rows import Declared
 from penstock.errors import GraphError, NotProvided
 from penstock.ops.callers import CallerParameter
 from penstock.ops.channel_data import ChannelData
+from penstock.ops.functions import is_generator
 from penstock.ops.words import WORDS, Given
 from penstock.request import Feed
 
@@ -85,9 +86,6 @@ class Op:
 
     one_at_a_time: bool = False
     """Whether ``process`` is a function of one request, so that ``batch_size`` can only be 1."""
-
-    streams: bool = False
-    """Whether ``process`` is a generator, of one request: its answers come in pieces."""
 
     given: Given | None = None
     """The options of an op of the short form, as its author wrote them; None for other ops."""
@@ -184,6 +182,13 @@ class Op:
     def hook_function(self, hook: str) -> Callable[..., Any]:
         """The user's function that a hook runs, if known; else the hook."""
         return getattr(self, hook)  # type: ignore[no-any-return]
+
+    @property
+    def streams(self) -> bool:
+        """Whether ``process`` is a generator: an answer comes in pieces, and a call answers one
+        request.
+        """
+        return is_generator(self.process)
 
     @property
     def closes(self) -> bool:

@@ -12,7 +12,15 @@ service = Service("ensemble", combine)
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import aclosing, closing
 from os import PathLike
 from pathlib import Path
 from typing import Any, Self
@@ -27,8 +35,15 @@ from penstock.ops import words
 from penstock.ops.callers import caller_parameter, must_be_last
 from penstock.ops.classes import ServedClass, method_of, takes_object
 from penstock.ops.failures import type_instead
-from penstock.ops.functions import name_of, uncallable
-from penstock.ops.hooks import is_coroutine, is_generator, read_results
+from penstock.ops.functions import (
+    is_async_generator,
+    is_coroutine,
+    is_generator,
+    name_of,
+    runs_on_loop,
+    uncallable,
+)
+from penstock.ops.hooks import read_results
 from penstock.ops.op import Op
 from penstock.ops.product import product_error
 from penstock.protocols import json_numbers
@@ -202,10 +217,12 @@ class FunctionOp(Op):
     runs in the op's worker, a coroutine function on the service's loop, within the op's
     ``timeout``. With ``batch`` it is called for several requests at once, or for one if ``batch``
     is 1: each of its inputs is a list with a dict for each of them, and so is its result. A
-    parameter that is annotated ``Caller`` gets who calls.
+    parameter that is annotated ``Caller`` gets who calls. A function that yields dicts answers in
+    pieces.
 
     Raises:
-        HookError: the function does not take one argument for each input, or is a generator.
+        HookError: the function does not take one argument for each input, or yields and has
+            ``batch``.
     """
 
     def __init__(
@@ -240,12 +257,15 @@ class FunctionOp(Op):
             self.process = (  # type: ignore[method-assign]
                 self._await_batch if self.batched else self._await_function
             )
+        elif is_generator(self.function):
+            waits = is_async_generator(self.function)
+            self.process = self._pieces_async if waits else self._pieces  # type: ignore[method-assign]
 
     def _check_function(self) -> None:
-        if is_generator(self.function):
+        if self.batched and is_generator(self.function):
             raise HookError(
-                f"op {self.name!r}: {self._noun} is a generator, but must return a dict: "
-                f"write return instead of yield"
+                f"op {self.name!r}: {self._noun} is a generator, whose answers come in pieces:"
+                " leave out batch, since each call answers one request"
             )
         self.caller_parameter = caller = caller_parameter(self.function, batched=self.batched)
         if caller is not None:
@@ -294,7 +314,7 @@ class FunctionOp(Op):
 
     @property
     def is_one_coroutine(self) -> bool:
-        return self.one_at_a_time and self._class is None and is_coroutine(self.function)
+        return self.one_at_a_time and self._class is None and runs_on_loop(self.function)
 
     @property
     def loads(self) -> bool:
@@ -381,6 +401,20 @@ class FunctionOp(Op):
     async def _await_function(self, feed_batch: list[Feed], typical_logid: int = 0) -> Any:
         return self._read(await self._call(feed_batch[0]))
 
+    def _pieces(
+        self, feed_batch: list[Feed], typical_logid: int = 0
+    ) -> Iterator[Feed | RequestError]:
+        with closing(self._call(feed_batch[0])) as pieces:
+            for each in pieces:
+                yield self._read(each)
+
+    async def _pieces_async(
+        self, feed_batch: list[Feed], typical_logid: int = 0
+    ) -> AsyncIterator[Feed | RequestError]:
+        async with aclosing(self._call(feed_batch[0])) as pieces:
+            async for each in pieces:
+                yield self._read(each)
+
     def _read(self, result: Any) -> Feed | RequestError:
         if isinstance(result, dict):
             return result
@@ -390,7 +424,8 @@ class FunctionOp(Op):
                 return product_error(number, text)
             if isinstance(value, dict):
                 return value
-        raise TypeError(f"{self.name} must return a dict, got {type_instead(result)}")
+        verb = "yield dicts" if self.streams else "return a dict"
+        raise TypeError(f"{self.name} must {verb}, got {type_instead(result, may_yield=True)}")
 
 
 def op(
@@ -428,12 +463,13 @@ def op(
             ``memory_limit_mib``.
 
     The function returns a dict, or ``(dict, number, text)`` to end the request with a product
-    error (``{}, 51, "no cat"``).
+    error (``{}, 51, "no cat"``). That of a graph's last op may yield such values instead: then its
+    answers come in pieces.
 
     Raises:
         GraphError: an input is no op, or an option is unknown.
-        HookError: the function does not take one argument for each input, or is a generator; a
-            class has no such method.
+        HookError: the function does not take one argument for each input, or yields and has
+            ``batch``; a class has no such method.
         ConfigError: ``timeout`` is no number of seconds.
     """
     own = {

@@ -28,7 +28,8 @@ from penstock.executors.kinds import COROUTINE, PROCESS, REMOTE, THREAD, Executo
 from penstock.executors.workers.watchdog import Supervision
 from penstock.instrument import Instrument
 from penstock.ops.ends import RequestOp, ResponseOp, problem_of_messages
-from penstock.ops.hooks import asks_caller, bind, overrides, runs_on_loop
+from penstock.ops.functions import runs_on_loop
+from penstock.ops.hooks import asks_caller, bind, overrides
 from penstock.ops.op import Op
 from penstock.ops.short import Model
 from penstock.ops.words import COROUTINES

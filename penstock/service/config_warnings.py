@@ -14,7 +14,8 @@ from penstock.config.schema import OpConfig, ServiceConfig
 from penstock.door.budget import default_budget, largest_body
 from penstock.observe.metrics import MULTIPROCESS, own_metrics
 from penstock.ops.ends import RequestOp, ResponseOp
-from penstock.ops.hooks import may_be_coroutine, overrides, runs_on_loop
+from penstock.ops.functions import may_be_coroutine, runs_on_loop
+from penstock.ops.hooks import overrides
 from penstock.ops.op import Op
 from penstock.service.graph import Graph
 

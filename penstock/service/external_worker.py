@@ -14,7 +14,7 @@ from penstock.door.budget import default_budget
 from penstock.errors import HookError, StartupError
 from penstock.executors.external.program import WorkerProgram
 from penstock.executors.work import BoundOp, WorkOptions
-from penstock.ops.hooks import is_coroutine
+from penstock.ops.functions import is_coroutine
 from penstock.service.bound_ops import init
 from penstock.typed.decoded import DECODED
 from penstock.typed.op import TypedOp

@@ -27,14 +27,16 @@ from penstock.errors import HookError, HttpError
 from penstock.ops.callers import caller_parameter
 from penstock.ops.classes import ServedClass, check_method, method_of, takes_object
 from penstock.ops.failures import type_instead
-from penstock.ops.functions import name_of, plain_result, uncallable
-from penstock.ops.hooks import (
+from penstock.ops.functions import (
     is_async_generator,
     is_coroutine,
     is_generator,
-    read_results,
+    name_of,
+    plain_result,
     runs_on_loop,
+    uncallable,
 )
+from penstock.ops.hooks import read_results
 from penstock.ops.op import Op
 from penstock.ops.words import Given
 from penstock.protocols import media
@@ -112,13 +114,13 @@ class TypedOp(Op):
         if isinstance(target, type):
             self._steps, self._class = _Steps(target, batched), ServedClass(target)
         self._function = run = target if self._steps is None else self._steps.run
-        self.streams = is_generator(run)
-        if self.streams and batched:
+        streams = is_generator(run)
+        if streams and batched:
             raise HookError(
                 f"{called} is a generator, whose answers come in pieces: leave out batch, since"
                 " each call answers one request"
             )
-        if self.streams and status in BODILESS:
+        if streams and status in BODILESS:
             raise HookError(f"{called} yields pieces, and an answer with {status} has no body")
         self._lifespans = tuple(lifespans)
         self._given: dict[str, Lifespan] = {}
@@ -148,7 +150,7 @@ class TypedOp(Op):
         self.caller_parameter = self.signature.caller
         if self.caller_parameter is not None:
             self.preprocess = self._with_caller  # type: ignore[method-assign]
-        if self.streams:
+        if streams:
             waits = is_async_generator(run)
             self.process = self._pieces_async if waits else self._pieces  # type: ignore[method-assign, assignment]
         elif is_coroutine(run):
@@ -420,7 +422,7 @@ class _Steps:
 
     def __init__(self, target: type, batched: bool) -> None:
         names = ("batch_inference", "inference", "predict") if batched else ("inference", "predict")
-        name = method_of(target, names, may_yield=True)
+        name = method_of(target, names)
         for each in ("preprocess", "postprocess"):
             step = getattr(target, each, None)
             if step is None:

@@ -48,8 +48,7 @@ from pydantic_core import (
 
 from penstock.errors import HookError, InvalidInput, Undecodable
 from penstock.ops.callers import caller_parameter
-from penstock.ops.functions import called_by, given_by, name_of
-from penstock.ops.hooks import is_generator
+from penstock.ops.functions import called_by, given_by, is_generator, name_of
 from penstock.protocols import json_numbers, media
 from penstock.request import Feed
 from penstock.typed.annotations import (

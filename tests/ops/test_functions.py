@@ -8,8 +8,16 @@ from typing import Any
 
 import pytest
 
-from penstock.ops.functions import called_by, doc_of, given_by, name_of, uncallable
-from penstock.ops.hooks import is_coroutine, is_generator, may_be_coroutine
+from penstock.ops.functions import (
+    called_by,
+    doc_of,
+    given_by,
+    is_coroutine,
+    is_generator,
+    may_be_coroutine,
+    name_of,
+    uncallable,
+)
 
 
 def plain(x: int, y: int = 1) -> int:

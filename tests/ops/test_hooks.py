@@ -125,8 +125,8 @@ def a_generator(self: Any, *args: Any) -> Any:
 
 
 @pytest.mark.parametrize("function", [a_generator, a_generator_on_the_loop])
-@pytest.mark.parametrize("hook", ["preprocess", "process", "postprocess", "init_op"])
-def test_no_hook_may_be_a_generator(hook: str, function: Any) -> None:
+@pytest.mark.parametrize("hook", ["preprocess", "postprocess", "init_op", "check_jumping"])
+def test_only_process_may_be_a_generator(hook: str, function: Any) -> None:
     with pytest.raises(HookError, match=f"op 'work': {hook} is a generator.*return instead of"):
         blueprint_of(op_with(**{hook: function}))
 

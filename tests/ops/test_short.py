@@ -140,12 +140,20 @@ def test_a_function_of_several_ops_is_refused_with_the_number_of_dicts() -> None
         op(Op("a"), Op("b"), name="f")(lambda a: {})
 
 
-def test_a_generator_is_refused_at_decoration() -> None:
+def test_a_generator_of_batches_is_refused_at_decoration() -> None:
     def count(request: Any) -> Any:
         yield {}
 
-    with pytest.raises(HookError, match="op 'f': the function is a generator"):
-        op(name="f")(count)
+    with pytest.raises(HookError, match=r"op 'f': the function is a generator.*leave out batch"):
+        op(name="f", batch=4)(count)
+
+
+def test_calls_of_an_asynchronous_generator_share_the_loop() -> None:
+    async def count(request: Any) -> Any:
+        yield {}
+
+    (options,) = blueprint_of(response_op_of(op(name="f")(count))).options
+    assert options.concurrency == 64
 
 
 def test_a_decorator_without_brackets_is_refused_with_the_fix() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +180,7 @@ def app_and_service(of_app: dict[str, Any], of_service: dict[str, Any]) -> list[
 
 IN_PROCESSES = """\
 import os
+import subprocess
 from pathlib import Path
 from penstock import Service, op
 
@@ -210,3 +212,19 @@ def test_a_class_in_worker_processes_is_loaded_and_closed_in_each(tmp_path: Path
         assert "op    Count  after request  2 processes, batches of 4 within 1 ms" in server.log()
         assert server.stop() == 0
     assert len([*tmp_path.glob("closed-*")]) == 2
+
+
+@pytest.mark.real
+def test_check_says_that_only_the_last_op_may_yield(tmp_path: Path) -> None:
+    path = tmp_path / "letters.py"
+    path.write_text(
+        "from penstock import Service, op\n\n"
+        "@op()\ndef spell(request):\n    yield from ({'letter': each} for each in 'ab')\n\n"
+        "@op(spell)\ndef shout(piece):\n    return piece\n\n"
+        "service = Service('letters', shout)\n"
+    )
+    check = [*PENSTOCK[:-1], "check", str(path)]
+    done = subprocess.run(check, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "op 'spell': spell is a generator" in done.stderr
+    assert "only the last op of a graph may be one" in done.stderr
