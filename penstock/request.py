@@ -57,6 +57,7 @@ class Sample:
         rows: its rows in a batch, 1 or more.
         key: samples with different keys never share a batch (None is a key like any other).
         level: its priority level; 0 is the highest.
+        late: whether it has waited so long in a queue that it goes behind others of its level.
         shapes: the shapes of its arrays, for an op that pads them; else unset.
         elements: the number of elements of these arrays.
         attempt: 1 for the first dispatch.
@@ -66,6 +67,7 @@ class Sample:
         flight: the submission it belongs to; opaque here.
         op: index of the op in the graph.
         piece: the index of this piece of a split sample; None for a whole one.
+        queue_due: of a queue with a time limit, the bucket of times that has it; else unset.
         stream: where the pieces of its answer go, for an op whose answers come in pieces; else
             unset.
     """
@@ -81,10 +83,12 @@ class Sample:
         "gone",
         "inputs",
         "key",
+        "late",
         "level",
         "log_id",
         "op",
         "piece",
+        "queue_due",
         "rows",
         "shapes",
         "spare",
@@ -95,6 +99,7 @@ class Sample:
     arrived: float
     caller: Caller | None
     elements: int
+    queue_due: dict[Sample, None]
     shapes: Sequence[tuple[int, ...]]
     stream: Any
 
@@ -118,6 +123,7 @@ class Sample:
         self.rows = rows
         self.key = key
         self.level = 0
+        self.late = False
         self.attempt = attempt
         self.piece: Any = None
         self.spare: dict[str, Feed] | None = None

@@ -353,15 +353,18 @@ class OpenInferenceApplication:
 
     def _infer_call(self, kind: type[_Infer], decoded: _Decoded, timeout: float | None) -> _Infer:
         graph, request, raw = decoded
+        queue_timeout: float | None = None
         if request.timeout:
-            seconds = request.timeout / 1_000_000
-            timeout = seconds if timeout is None else min(timeout, seconds)
+            queue_timeout = request.timeout / 1_000_000
+            if not self._engine.queue_policies:
+                timeout = queue_timeout if timeout is None else min(timeout, queue_timeout)
         if not self._counts:
             self._count()
         typed = self._tensors(graph) if self._typed else None
         feed = request.feed if typed is None else typed.members(request.feed)
         one = kind(graph, feed, timeout, random.getrandbits(63))
         one.typed = typed
+        one.queue_timeout = queue_timeout
         one.pinned = bool(request.version)
         one.request = request
         one.raw = raw

@@ -53,6 +53,7 @@ class BatchPolicy:
             Without it, samples of one key always join.
         levels: the number of priority levels; samples have a ``level`` below it.
         ageing: seconds by which each level goes behind the one above it; see ``Lanes``.
+        delays: whether samples can become late; see ``delay``.
     """
 
     max_rows: int = 1
@@ -62,6 +63,12 @@ class BatchPolicy:
     join: Callable[[Any, Any], Any] | None = None
     levels: int = 1
     ageing: float = 0.0
+    delays: bool = False
+
+    @property
+    def in_order(self) -> bool:
+        """Whether samples leave in order of arrival."""
+        return self.levels == 1 and not self.delays
 
 
 _Line: TypeAlias = deque[Sample] | Lanes
@@ -69,7 +76,7 @@ _Line: TypeAlias = deque[Sample] | Lanes
 
 def _lines_of(policy: BatchPolicy) -> Callable[[Iterable[Sample]], _Line]:
     """What makes the lines of waiting samples."""
-    return deque if policy.levels == 1 else partial(Lanes, policy.levels, policy.ageing)
+    return deque if policy.in_order else partial(Lanes, policy.levels, policy.ageing)
 
 
 _MOST_SKIPPED = 128
@@ -114,6 +121,12 @@ class FifoQueue:
         if self._cancelled > len(self) + 64:
             self._samples = self._line(s for s in self._samples if s.waiting)
             self._cancelled = 0
+
+    def delay(self, sample: Sample) -> None:
+        """As ``Batcher.delay``."""
+        self._samples.remove(sample)
+        sample.late = True
+        self._samples.append(sample)
 
     def newest_below(self, level: int) -> Sample | None:
         """As ``Batcher.newest_below``."""
@@ -238,6 +251,17 @@ class Batcher:
         self._leaves(sample, group)
         self._refile(sample.key, group)
 
+    def delay(self, sample: Sample) -> None:
+        """A waiting sample becomes late: it goes behind all others of its level that are not. Its
+        policy must have ``delays``.
+        """
+        lines = self._order, self._groups[sample.key].samples
+        for line in lines:
+            line.remove(sample)
+        sample.late = True
+        for line in lines:
+            line.append(sample)
+
     def newest_below(self, level: int) -> Sample | None:
         """The newest waiting sample of the lowest priority level, if that is below ``level``."""
         order = self._order
@@ -343,8 +367,7 @@ class Batcher:
 
     def _head(self, now: float) -> Sample | None:
         order = self._order
-        if self.policy.levels > 1:
-            assert isinstance(order, Lanes)
+        if isinstance(order, Lanes):
             return order.head(now, self.policy.window)
         while order:
             if order[0].waiting:

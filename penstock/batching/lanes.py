@@ -1,12 +1,16 @@
-"""The order of samples of several priorities: a lane for each, and ageing between them.
+"""The order of samples of several priorities: lanes for each, and ageing between them.
 
 A sample of priority level k (0 is the highest) counts as if it had arrived ``k * ageing`` seconds
 later, and the earliest goes first. So a sample is overtaken only by those of higher levels that
 arrive less than the difference of their levels times ``ageing`` after it: none waits for ever
-behind higher ones. The order of two samples never changes, so nothing is sorted again.
+behind higher ones. The order of two samples changes only if one of them becomes late.
+
+A late sample (see ``QueuePolicy``) goes behind all others of its level, until none of them is
+left, or its deadline passes.
 
 Source: J. R. Jackson, "Some Problems in Queueing with Dynamic Priorities", Naval Research Logistics
-Quarterly 7 (1960): service in order of arrival time plus urgency number.
+Quarterly 7 (1960): service in order of arrival time plus urgency number. Late samples: Triton's
+``ModelQueuePolicy``.
 """
 
 from __future__ import annotations
@@ -30,8 +34,12 @@ class Lanes:
     __slots__ = ("_lanes", "_ranked")
 
     def __init__(self, levels: int, ageing: float, samples: Iterable[Sample] = ()) -> None:
-        self._lanes: list[deque[Sample]] = [deque() for _ in range(levels)]
-        self._ranked = [(lane, level * ageing) for level, lane in enumerate(self._lanes)]
+        # Of each level two: of those that are in time, and of late ones.
+        self._lanes: list[deque[Sample]] = [deque() for _ in range(2 * levels)]
+        self._ranked = [
+            (self._lanes[2 * level], self._lanes[2 * level + 1], level * ageing)
+            for level in range(levels)
+        ]
         for sample in samples:
             self.append(sample)
 
@@ -50,8 +58,15 @@ class Lanes:
         return self._first_lane()[index]
 
     def append(self, sample: Sample) -> None:
-        """Add one that has just arrived."""
-        self._lanes[sample.level].append(sample)
+        """Add one that has just arrived, or become late."""
+        lane = self._lane_of(sample)
+        if not sample.late:
+            lane.append(sample)
+            return
+        place = len(lane)
+        while place and lane[place - 1].arrived > sample.arrived:
+            place -= 1
+        lane.insert(place, sample)
 
     def popleft(self) -> Sample:
         """Remove the first."""
@@ -60,39 +75,59 @@ class Lanes:
     def extendleft(self, samples: Iterable[Sample]) -> None:
         """Put removed ones back, the last one first."""
         for sample in samples:
-            self._lanes[sample.level].appendleft(sample)
+            self._lane_of(sample).appendleft(sample)
+
+    def remove(self, sample: Sample) -> None:
+        """Remove one; O(its place in its lane)."""
+        self._lane_of(sample).remove(sample)
 
     def head(self, now: float, window: float | None) -> Sample | None:
         """The first waiting one whose window has ended; without any, the oldest waiting one.
 
         Samples in front that no longer wait are removed.
         """
-        found: list[tuple[float, Sample]] = []
-        for lane, later in self._ranked:
+        for lane in self._lanes:
             while lane and not lane[0].waiting:
                 lane.popleft()
-            if lane:
-                found.append((lane[0].arrived + later, lane[0]))
-        if window is not None:
-            ended = [each for each in found if now >= each[1].arrived + window]
-            found = ended or [(sample.arrived, sample) for _, sample in found]
-        return min(found, key=lambda each: each[0])[1] if found else None
+        if window is None:
+            return self._first(now, float("-inf"))
+        ended = self._first(now, window)
+        if ended is not None:
+            return ended
+        heads = [lane[0] for lane in self._lanes if lane]
+        return min(heads, key=lambda each: each.arrived, default=None)
 
     def newest_below(self, level: int) -> Sample | None:
-        """The newest waiting one of the lowest level, if that is below ``level``.
+        """The newest waiting one of the lowest level, if that is below ``level``; late ones of a
+        level are the first.
 
         Samples behind it that no longer wait are removed.
         """
-        for lane in reversed(self._lanes[level + 1 :]):
+        for lane in reversed(self._lanes[2 * level + 2 :]):
             while lane and not lane[-1].waiting:
                 lane.pop()
             if lane:
                 return lane[-1]
         return None
 
+    def _lane_of(self, sample: Sample) -> deque[Sample]:
+        return self._lanes[2 * sample.level + sample.late]
+
+    def _first(self, now: float, window: float) -> Sample | None:
+        """The first one of those at the front of the lanes whose window has ended."""
+        found, earliest = None, float("inf")
+        for lane, late, later in self._ranked:
+            for each in (lane, late):
+                if each and now >= each[0].arrived + window:
+                    if each[0].arrived + later < earliest:
+                        found, earliest = each[0], each[0].arrived + later
+                    break
+        return found
+
     def _first_lane(self) -> deque[Sample]:
         first, earliest = self._lanes[0], float("inf")
-        for lane, later in self._ranked:
-            if lane and lane[0].arrived + later < earliest:
-                first, earliest = lane, lane[0].arrived + later
+        for lane, late, later in self._ranked:
+            each = lane or late
+            if each and each[0].arrived + later < earliest:
+                first, earliest = each, each[0].arrived + later
         return first

@@ -109,6 +109,7 @@ def contradictions(config: ServiceConfig) -> list[Problem]:
         problems.append(Problem(path=path, text=text, involves=(("door", "tls", "certificate"),)))
     problems += _of_cors(config.cors)
     problems += _of_priority(config.priority)
+    problems += _of_queue(config)
     for name, quota in config.quotas.items():
         if quota.rate is None and quota.concurrency is None:
             text = "needs rate or concurrency: it limits nothing"
@@ -162,6 +163,14 @@ def _of_priority(priority: PriorityConfig) -> Iterator[Problem]:
     if levels == 1 and priority.header:
         text = "needs priority.levels: there is only one"
         yield Problem(path=("priority", "header"), text=text, involves=involved)
+
+
+def _of_queue(config: ServiceConfig) -> Iterator[Problem]:
+    levels, involved = config.priority.levels, (("priority", "levels"),)
+    for level in config.queue.levels:
+        if int(level) > levels:
+            text = f"there is no such priority: priority.levels is {levels}"
+            yield Problem(path=("queue", "levels", level), text=text, involves=involved)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from penstock.config.schema import (
     OpConfig,
     PadConfig,
     PriorityConfig,
+    QueueConfig,
     QuotaConfig,
     Section,
     SecurityConfig,
@@ -80,6 +81,11 @@ _SECTIONS: tuple[tuple[type[Section], str, str], ...] = (
         CorsConfig,
         "`cors`",
         "Which websites' pages may call the service; see deployment.md. Off without `origins`.",
+    ),
+    (
+        QueueConfig,
+        "`queue`, `queue.levels.<priority>`",
+        "How long requests may wait; see limits.md#time-in-the-queue.",
     ),
     (PriorityConfig, "`priority`", "Which requests go first; see limits.md#priorities."),
     (

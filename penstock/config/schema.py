@@ -575,6 +575,45 @@ class CorsConfig(Section):
 Level: TypeAlias = Annotated[int, Field(ge=1, le=16)]
 
 
+def _level_name(name: str) -> str:
+    if not re.fullmatch(r"[1-9][0-9]?", name):
+        raise ValueError('must be a priority, such as "2"')
+    return name
+
+
+class QueuePolicyConfig(Section):
+    """``queue.levels.<priority>``: how long requests of one priority may wait."""
+
+    timeout: Seconds | None = Field(
+        default=None,
+        description="Seconds that a request may wait in the queue of each op. A request of the Open"
+        " Inference Protocol can ask for less by its parameter `timeout`, which then does not limit"
+        " the whole request.",
+    )
+    timeout_action: Literal["reject", "delay"] = Field(
+        default="reject",
+        description="What happens then: `reject` answers it as busy; with `delay` it goes behind"
+        " all others of its priority that are not late.",
+    )
+
+
+class QueueConfig(QueuePolicyConfig):
+    """``queue``: how long requests may wait in the queues of ops."""
+
+    levels: dict[Annotated[str, AfterValidator(_level_name)], QueuePolicyConfig] = Field(
+        default={}, description='Other policies, by priority, in quotes: `"1"` is the highest.'
+    )
+
+    @property
+    def is_set(self) -> bool:
+        """Whether anything is limited, or a caller's limit counts."""
+        return bool(self.model_fields_set)
+
+    def of(self, priority: int) -> QueuePolicyConfig:
+        """The policy of one priority."""
+        return self.levels.get(str(priority), self)
+
+
 class PriorityConfig(Section):
     """``priority``: which requests go first."""
 
@@ -1238,6 +1277,10 @@ class ServiceConfig(Section):
     )
     priority: PriorityConfig = Field(
         default=PriorityConfig(), description="Which requests go first; see limits.md."
+    )
+    queue: QueueConfig = Field(
+        default=QueueConfig(),
+        description="How long requests may wait in the queues of ops; see limits.md.",
     )
     quotas: dict[Annotated[str, AfterValidator(_quota_name)], QuotaConfig] = Field(
         default={}, description="Name of a quota: what each caller may do; see limits.md."

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+from penstock.batching.queue_policy import QueuePolicy
 from penstock.caller import Caller
 from penstock.engine.clock import Clock
 from penstock.engine.deadlines import Deadlines
@@ -79,6 +80,8 @@ class EngineOptions:
         stream_limit: the same for a request whose answer comes in pieces, from its first piece on.
         levels: the number of priority levels.
         ageing: seconds by which each level goes behind the one above it, as in ``Lanes``.
+        queue: how long requests may wait in the queue of each op, for each priority level; empty:
+            as long as their deadlines allow.
         first_id, id_step: first data id, and the step between ids, so that they are unique among
             several engines.
     """
@@ -89,6 +92,7 @@ class EngineOptions:
     stream_limit: float = 600.0
     levels: int = 1
     ageing: float = 0.0
+    queue: tuple[QueuePolicy, ...] = ()
     first_id: int = 0
     id_step: int = 1
 
@@ -156,6 +160,7 @@ class Engine:
         self.clock = clock
         self.options = options or EngineOptions()
         self.time_limit = self.options.time_limit
+        self.queue_policies = self.options.queue
         self.instruments = instruments or Instruments()
         self.capacity = self.options.max_requests
         self.graphs: list[ServedGraph] = []
@@ -804,7 +809,7 @@ class Engine:
             if stage.streams:
                 sample.stream.cancel()
             if sample.waiting:
-                stage.batcher.cancel(sample)
+                stage.cancel(sample)
             else:
                 stage.sample_gone()
         samples.clear()

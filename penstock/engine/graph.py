@@ -16,6 +16,7 @@ from enum import Enum
 from typing import Any, Final, Protocol
 
 from penstock.batching.batcher import Batcher, FifoQueue
+from penstock.batching.queue_policy import QueuePolicy
 from penstock.engine.clock import Clock
 from penstock.engine.promise import Promise
 from penstock.engine.sizing import Sizing
@@ -37,6 +38,7 @@ class Host(Protocol):
     clock: Clock
     instruments: Instruments
     time_limit: float
+    queue_policies: tuple[QueuePolicy, ...]
 
     def settle(self, sample: Sample, outcome: Outcome) -> None:
         """Process an op's outcome of a sample."""
@@ -177,6 +179,8 @@ class ServedGraph:
             key_of,
             sizing,
         )
+        if engine.queue_policies:
+            stage.limit_queue(engine.queue_policies)
         self.stages.append(stage)
         if queue.policy.capacity is not None:
             self.bounded.append(stage)

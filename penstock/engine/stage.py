@@ -20,18 +20,21 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 
 from penstock.batching.batcher import Batcher, FifoQueue
 from penstock.batching.decision import Batching
 from penstock.batching.dispatch import HAND_OVER_BUDGET, HandOver
+from penstock.batching.queue_policy import QueuePolicy
 from penstock.engine.clock import Clock
 from penstock.engine.quarantine import Quarantine
+from penstock.engine.queue_limits import QueueLimits
 from penstock.engine.result_queue import ResultQueue
 from penstock.engine.sizing import Sizing
 from penstock.engine.statistics import StageStatistics
 from penstock.engine.timer import Timer
+from penstock.errors import ServiceBusy
 from penstock.executors.executor import Executor, Result, Work
 from penstock.executors.work import WorkOptions
 from penstock.instrument import Instruments
@@ -109,6 +112,7 @@ class Stage:
         self._overdue = False  # a hand-over takes longer than predicted
         self._pumping = False
         self._ending = False
+        self._limits: QueueLimits | None = None
         self._window = Timer(clock, self._fire)
         self._looking = Timer(clock, self._look)
         self._batches = 0
@@ -126,6 +130,15 @@ class Stage:
         """Batch as its workers have decided; only before the first sample."""
         self.batching = batching
         self.batcher, self._key_of, self.sizing = batcher, key_of, sizing
+
+    def limit_queue(self, policies: Sequence[QueuePolicy]) -> None:
+        """Refuse or delay samples that wait too long; only before the first sample.
+
+        Args:
+            policies: one for each priority level; if any of them delays, the batcher's policy has
+                ``delays``.
+        """
+        self._limits = QueueLimits(policies, self._clock, self._waited_too_long)
 
     def statistics(self) -> StageStatistics:
         """A snapshot of the stage's state."""
@@ -163,11 +176,27 @@ class Stage:
             except Exception:  # noqa: BLE001 - values of users' types may raise anything
                 sample.key = ("odd", id(sample))  # it runs alone
         self.batcher.offer(sample, now)
+        if self._limits is not None:
+            self._limits.watch(sample, now)
         if self.instruments.queued is not None:
             self.instruments.queued(self.name, sample, now)
         if not self._pumping and self._idle:
             self._pumping = True
             self._clock.soon(self._gather)
+
+    def cancel(self, sample: Sample) -> None:
+        """Remove a waiting sample."""
+        self.batcher.cancel(sample)
+        if self._limits is not None:
+            self._limits.left([sample])
+
+    def _waited_too_long(self, sample: Sample, delay: bool) -> None:
+        if delay:
+            self.batcher.delay(sample)
+            return
+        self.batcher.cancel(sample)
+        text = f"the request waited too long in the queue of op {self.name!r}; try again later"
+        self._settle(sample, Outcome(None, ServiceBusy(text)))
 
     @property
     def lost(self) -> bool:
@@ -294,6 +323,9 @@ class Stage:
         self._batches += len(batches)
         self._samples += samples
         self._out[work] = now
+        if self._limits is not None:
+            for batch in batches:
+                self._limits.left(batch.samples)
         if self.sizing is not None:
             for batch in batches:
                 batch.elements, batch.filled_in = self.sizing.filled_in(batch)

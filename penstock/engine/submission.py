@@ -58,6 +58,8 @@ class Submission(Flight):
         admitted_at: monotonic seconds; set when it is admitted.
         samples: its samples that are queued or running; set when it is admitted.
         sizes: those of its inputs' named axes; set when it begins, if its graph has a promise.
+        queue_timeout: the most seconds that it may wait in the queue of an op, as its caller asks;
+            counts only if the service limits that time.
         steps: for the recorder; see ``RequestInfo``.
         stream: from which its answer's pieces come, if its graph's answers come in pieces; None
             before the first one.
@@ -81,6 +83,7 @@ class Submission(Flight):
         "on_answer",
         "over",
         "pinned",
+        "queue_timeout",
         "samples",
         "sizes",
         "steps",
@@ -114,6 +117,7 @@ class Submission(Flight):
         self.context = context
         self.data_id = NO_ID
         self.level = 0
+        self.queue_timeout: float | None = None
         if timeout is not None and timeout <= graph.time_limit:
             self.deadline = graph.now() + timeout
             self.deadline_by_client = True

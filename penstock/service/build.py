@@ -13,8 +13,10 @@ from typing import Final, TypeAlias
 
 from penstock.batching.batcher import Batcher, BatchPolicy, FifoQueue, batcher_for
 from penstock.batching.decision import Batching
+from penstock.batching.queue_policy import QueuePolicy, delays
 from penstock.batching.rows import fixed_rows
 from penstock.config.resolve import OpOptions
+from penstock.config.schema import ServiceConfig
 from penstock.engine.clock import LoopClock
 from penstock.engine.engine import Engine, EngineOptions, log_dropped
 from penstock.engine.graph import ServedGraph
@@ -142,6 +144,7 @@ class LoadedDeployment:
                 stream_limit=config.stream_limit,
                 levels=config.priority.levels,
                 ageing=config.priority.ageing,
+                queue=queue_policies_of(config),
                 first_id=engine_id.first_id,
                 id_step=engine_id.engines,
             ),
@@ -316,6 +319,7 @@ class LoadedGraph:
             join=None if sizing is None else sizing.joins,
             levels=self.blueprint.config.priority.levels,
             ageing=self.blueprint.config.priority.ageing,
+            delays=delays(queue_policies_of(self.blueprint.config)),
         )
         return batcher_for(policy)
 
@@ -348,6 +352,16 @@ class LoadedGraph:
                 batching = Batching(by="requests", why="its workers do not report how")
             self.options[index] = options
             self._set_batching(stage, index, options, batching)
+
+
+def queue_policies_of(config: ServiceConfig) -> tuple[QueuePolicy, ...]:
+    """How long requests of each priority may wait in a queue; empty without ``queue``."""
+    if not config.queue.is_set:
+        return ()
+    given = [config.queue.of(1 + level) for level in range(config.priority.levels)]
+    return tuple(
+        QueuePolicy(timeout=each.timeout, delay=each.timeout_action == "delay") for each in given
+    )
 
 
 def load(deployment: Deployment) -> LoadedDeployment:

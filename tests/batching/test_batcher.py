@@ -199,6 +199,23 @@ def test_a_batch_of_a_few_high_samples_is_filled_with_lower_ones() -> None:
     assert (batch.data_ids, batch.reason) == ([2, 1, 3, 0], CloseReason.FULL)
 
 
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_late_sample_goes_behind_its_level_and_before_lower_ones(rows: int) -> None:
+    queue = batcher_for(BatchPolicy(max_rows=rows, levels=2, ageing=10.0, delays=True))
+    offered = [sample(data_id) for data_id in range(4)]
+    offered[3].level = 1
+    for one in offered:
+        queue.offer(one, 0.0)
+    queue.delay(offered[1])
+    queue.delay(offered[0])
+    queue.offer(sample(4), 0.0)
+    queue.check_invariants()
+    left: list[int] = []
+    while len(left) < 5:
+        left += poll_batch(queue, 0.0).data_ids
+    assert left == [2, 4, 1, 0, 3]
+
+
 @settings(max_examples=150, stateful_step_count=60, deadline=None)
 class AnyInterleaving(RuleBasedStateMachine):
     """Offers, polls, cancellations and passing time, in any order, keep every guarantee of the
@@ -221,6 +238,7 @@ class AnyInterleaving(RuleBasedStateMachine):
         join=st.none() | st.just(Padding(max_elements=0).join),
         overrun=st.booleans(),
         levels=st.sampled_from([1, 1, 3]),
+        delays=st.booleans(),
         ageing=st.sampled_from([0.0, 0.5, 3.0]),
     )
     def start(
@@ -232,11 +250,12 @@ class AnyInterleaving(RuleBasedStateMachine):
         join: Any,
         overrun: bool,
         levels: int,
+        delays: bool,
         ageing: float,
     ) -> None:
         self.policy = BatchPolicy(
             max_rows=rows, window=window, capacity=capacity, join=join, overrun=overrun,
-            levels=levels, ageing=ageing,
+            levels=levels, delays=delays, ageing=ageing,
         )  # fmt: skip
         self.batcher = make(self.policy)
 
@@ -272,6 +291,13 @@ class AnyInterleaving(RuleBasedStateMachine):
             self.batcher.cancel(one)
         self.left.add(chosen)
 
+    @precondition(lambda self: self.inside and self.policy.delays)
+    @rule(data=st.data())
+    def delay(self, data: st.DataObject) -> None:
+        one = self.inside[data.draw(st.sampled_from(sorted(self.inside)))]
+        if one.waiting and not one.late:
+            self.batcher.delay(one)
+
     @precondition(lambda self: self.batcher is not None)
     @rule(step=st.sampled_from([0.0, 0.1, 0.5, 2.0]))
     def wait(self, step: float) -> None:
@@ -305,10 +331,21 @@ class AnyInterleaving(RuleBasedStateMachine):
     def newest_below(self, level: int) -> None:
         found = self.batcher.newest_below(level)
         lower = [s for s in self.inside.values() if s.waiting and s.level > level]
-        assert found is max(lower, key=lambda each: (each.level, each.data_id), default=None)
+        assert found is max(lower, key=lambda each: (each.level, self.place(each)), default=None)
 
-    def rank(self, one: Sample) -> tuple[float, int, int]:
-        return one.arrived + one.level * self.policy.ageing, one.level, one.data_id
+    def place(self, one: Sample) -> tuple[bool, int]:
+        """Its place among those of its level."""
+        return one.late, one.data_id
+
+    def in_order(self, samples: list[Sample]) -> list[Sample]:
+        """Of each level the first; of these the earliest, and so on."""
+        left, ordered = sorted(samples, key=self.place), []
+        while left:
+            firsts = {each.level: each for each in reversed(left)}
+            ranks = [(s.arrived + n * self.policy.ageing, n) for n, s in firsts.items()]
+            ordered.append(firsts[min(ranks)[1]])
+            left.remove(ordered[-1])
+        return ordered
 
     def check_no_batch(self, answer: float | None, draining: bool, waiting: list[Sample]) -> None:
         if answer is None:
@@ -329,32 +366,36 @@ class AnyInterleaving(RuleBasedStateMachine):
             before < self.policy.max_rows if self.policy.overrun else before == 0
         )
         assert len({s.key for s in batch.samples}) == 1
-        assert batch.samples == sorted(batch.samples, key=self.rank), "the order within a key"
-        first, last = self.rank(batch.samples[0]), self.rank(batch.samples[-1])
+        first = batch.samples[0]
         for one in batch.samples:
             assert one.deadline > self.now, "nothing expired is dispatched"
             assert one.data_id not in self.left, "every sample leaves exactly once"
             assert self.inside.pop(one.data_id) is one
             self.left.add(one.data_id)
         if self.policy.window is not None and not draining:
-            due = [s for s in still if self.now >= s.arrived + self.policy.window]
-            due = [s for s in due if s.deadline > self.now and self.rank(s) < first]
-            assert due == [], "whoever is due goes before anybody who ranks lower"
+            due = [
+                s for s in [*batch.samples, *still] if self.now >= s.arrived + self.policy.window
+            ]
+            due = [s for s in self.in_order(due) if s.deadline > self.now]
+            assert not due or due[0].key == first.key, "whoever is due goes before anybody else"
         alike = [s for s in still if s.key == batch.samples[0].key and s not in batch.samples]
         alike = [s for s in alike if s.deadline > self.now]
-        assert all(self.rank(s) > first for s in alike), "nobody of the same key is overtaken"
-        self.check_sizes(batch, [s for s in alike if self.rank(s) < last])
-        if batch.reason is CloseReason.WINDOW and self.policy.levels == 1:
+        ordered = self.in_order([*batch.samples, *alike])
+        assert ordered[0] is first, "nobody of the same key is overtaken"
+        assert [s for s in ordered if s in batch.samples] == batch.samples, "the order within a key"
+        self.check_sizes(batch, ordered[: ordered.index(batch.samples[-1])])
+        if batch.reason is CloseReason.WINDOW and self.policy.in_order:
             assert self.now >= batch.samples[0].arrived + self.policy.window
         if batch.reason is CloseReason.DRAIN:
             assert draining
 
-    def check_sizes(self, batch: Batch, skipped: list[Sample]) -> None:
+    def check_sizes(self, batch: Batch, before: list[Sample]) -> None:
+        skipped = [s for s in before if s not in batch.samples]
         if self.policy.join is None:
             assert skipped == []
             return
         sizes = batch.samples[0].shapes
-        for one in sorted([*batch.samples, *skipped], key=self.rank)[1:]:
+        for one in [*before, batch.samples[-1]][1:]:
             joined = self.policy.join(sizes, one.shapes)
             assert (joined is None) == (one in skipped), "only those that do not fit are passed by"
             sizes = joined or sizes

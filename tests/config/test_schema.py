@@ -19,6 +19,8 @@ from penstock.config.schema import (
     OpConfig,
     PadConfig,
     PriorityConfig,
+    QueueConfig,
+    QueuePolicyConfig,
     SecurityConfig,
     ServiceConfig,
     TlsConfig,
@@ -43,6 +45,7 @@ SERVICE = [
     ("strict", True, True, "yes", NO_RANGE),
     ("cors", {}, CorsConfig(), ["*"], NO_RANGE),
     ("priority", {}, PriorityConfig(), 2, NO_RANGE),
+    ("queue", {}, QueueConfig(), [], NO_RANGE),
     ("quotas", {}, {}, [], NO_RANGE),
     ("security", {"keys": "k.txt"}, SecurityConfig(keys="k.txt"), ["a"], NO_RANGE),
     ("service", "ocr.py:OcrService", "ocr.py:OcrService", ["a.py:B"], "OcrService"),
@@ -82,6 +85,11 @@ SERVICE = [
     ("ui", {}, UiConfig(), True, NO_RANGE),
     ("dag", {}, DagConfig(), 1, NO_RANGE),
     ("op", {}, {}, [], NO_RANGE),
+]
+QUEUE = [
+    ("timeout", 1, 1.0, "1s", 0),
+    ("timeout_action", "delay", "delay", True, "later"),
+    ("levels", {"1": {"timeout": 2}}, {"1": QueuePolicyConfig(timeout=2.0)}, [], NO_RANGE),
 ]
 PRIORITY = [
     ("levels", 4, 4, True, 17),
@@ -209,6 +217,7 @@ PLACES: list[tuple[type[Any], tuple[str, ...], list[Any]]] = [
     (TlsConfig, ("door", "tls"), TLS),
     (CorsConfig, ("cors",), CORS),
     (PriorityConfig, ("priority",), PRIORITY),
+    (QueueConfig, ("queue",), QUEUE),
     (UiConfig, ("ui",), UI),
     (DagConfig, ("dag",), DAG),
     (TracerConfig, ("dag", "tracer"), TRACER),

@@ -6,6 +6,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from penstock.batching.batcher import BatchPolicy, batcher_for
+from penstock.batching.queue_policy import delays
 from penstock.engine.graph import ServedGraph
 from penstock.engine.stage import Stage
 from penstock.errors import HookFailed, OpTimeout
@@ -100,6 +101,7 @@ class RandomGraph:
             window=random.choice((None, None, 0.002, 0.02, 0.1)),
             capacity=random.choice((None, None, 1, 2, 4, 8)),
             levels=self.world.engine.options.levels,
+            delays=delays(self.world.engine.options.queue),
             ageing=self.world.engine.options.ageing,
         )
         executor = self.workers[op]

@@ -3,8 +3,10 @@ problems."""
 
 from __future__ import annotations
 
+from penstock.batching.queue_policy import QueuePolicy
 from penstock.engine.deadlines import TICK
 from penstock.engine.stage import Stage
+from penstock.request import Sample
 from tests.simulation.graphs import RandomGraph
 from tests.simulation.world import NEARLY, World
 
@@ -27,6 +29,8 @@ class Guarantees:
             assert client.submission is not None
             for sample in client.submission.samples:
                 wanted += sample.waiting
+                if quiet and sample.waiting:
+                    self._check_limit(sample, now)
             if quiet and now > client.deadline + TICK + NEARLY:
                 world.problems.append(f"data id {data_id} has no answer after its deadline")
         if waiting != wanted:
@@ -60,6 +64,14 @@ class Guarantees:
                     # Samples that must run alone wait for a worker only.
                     world.problems.append(f"{stage.quarantine} beside an idle worker")
         return waiting
+
+    def _check_limit(self, sample: Sample, now: float) -> None:
+        """A sample that has waited longer than its queue allows is late, or no longer there."""
+        policies = self._world.engine.queue_policies
+        policy = policies[sample.level] if policies else QueuePolicy()
+        over = policy.timeout is not None and now > sample.arrived + policy.timeout + TICK + NEARLY
+        if over and not (policy.delay and sample.late):
+            self._world.problems.append(f"{sample} has waited longer than {policy}")
 
     def _check_wait(self, graph: RandomGraph, op: int) -> None:
         """With an idle worker, a sample may only wait for its window."""

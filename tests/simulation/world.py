@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from functools import partial
 from random import Random
 
+from penstock.batching.queue_policy import QueuePolicy
 from penstock.engine.engine import Engine, EngineOptions
 from penstock.engine.graph import GraphState, ServedGraph
 from penstock.engine.stage import Stage
@@ -63,6 +64,10 @@ class Priorities(Instrument):
             if stage.name != op or left.deadline <= now:
                 continue
             for taken in batch.samples:
+                if left.late or taken.late:
+                    if taken.late and taken.level == left.level and not left.late:
+                        self._world.problems.append(f"{op}: {taken} is late and overtakes {left}")
+                    continue
                 head_start = (left.level - taken.level) * ageing
                 if taken.arrived > left.arrived + head_start + NEARLY:
                     self._world.problems.append(f"{op}: {taken} overtakes {left}")
@@ -121,17 +126,23 @@ class World:
 
     def _draw_engine(self) -> Engine:
         random = self.random
+        levels = random.choice((1, 1, 2, 3))
         options = EngineOptions(
             max_requests=random.choice((1, 4, 16, 1024)),
             max_running=random.choice((None, None, 1, 2, 5)),
-            levels=random.choice((1, 1, 2, 3)),
+            levels=levels,
             ageing=random.choice((0.0, 0.01, 0.5, 100.0)),
+            queue=tuple(self._draw_queue_policy() for _ in range(levels * random.randint(0, 1))),
             first_id=random.randint(0, 2),
             id_step=random.randint(1, 3),
         )
         engine = Engine(self.clock, options, Instruments([self.recorder, Priorities(self)]))
         engine.level_of = lambda _: random.randrange(options.levels)
         return engine
+
+    def _draw_queue_policy(self) -> QueuePolicy:
+        timeout = self.random.choice((None, 0.01, 0.3))
+        return QueuePolicy(timeout=timeout, delay=self.random.random() < 0.5)
 
     # Operators.
 
