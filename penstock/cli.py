@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -295,7 +296,7 @@ def worker(
     log_level: Level = None,
     log_format: Format = None,
 ) -> None:
-    """Run batches of a service with executor: external, until SIGTERM or Ctrl-C.
+    """Run batches of a service whose op has executor: external.
 
     The service may start later, and may be restarted.
     """
@@ -338,7 +339,7 @@ def check(
         ),
     ] = False,
 ) -> None:
-    """Check configuration, graph and hooks; open models only with --open."""
+    """Check configuration, graph and hooks; models only with --open."""
     from penstock.service.script import run_file
 
     with _errors_end_the_command():
@@ -665,7 +666,7 @@ def bench(
         float | None, typer.Option(help="Exit status 1 if a step has fewer good answers a second.")
     ] = None,
 ) -> None:
-    """Load a service in steps, and report throughput, latency and failures.
+    """Load a service in steps; report throughput and latency.
 
     The exit status is 1 if a step violates a limit, or has no good answer.
     """
@@ -714,8 +715,8 @@ def plan(
         str,
         typer.Argument(
             metavar="URL|HOST:PORT|FILE",
-            help="A URL to measure, a service under load to observe, or a file of -o or penstock"
-            " trace.",
+            help="A URL to measure, a service under load to observe (https://HOST:PORT with TLS),"
+            " or a file of -o or penstock trace.",
         ),
     ],
     pairs: Pairs = None,
@@ -761,14 +762,16 @@ def plan(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
-    """Predict throughput and latency from the costs of ops, and recommend settings."""
+    """Predict throughput and latency, and recommend settings."""
     from penstock.bench.command import load_of
     from penstock.bench.requests import target_of
     from penstock.plan.command import Source, plan_and_report
 
     with _errors_end_the_command():
         target = None
-        if "://" in source:
+        # A URL without a path and a request is a service, as HOST:PORT is.
+        alone = re.fullmatch("https?://[^/?#]*", source) and data is None and not pairs
+        if "://" in source and not alone:
             target = target_of(
                 source,
                 data=data,
@@ -813,7 +816,7 @@ def key(
         Path | None, typer.Option(help="Append the line to this file, instead of printing it.")
     ] = None,
 ) -> None:
-    """Make an API key: print it once, and its line for the file of security.keys."""
+    """Make an API key, and its line for the file of security.keys."""
     from penstock.security.keys import line_of, new_key
 
     made = new_key()

@@ -229,7 +229,7 @@ class Router:
         if self._authenticate is None:
             return False
         try:
-            self._authenticate(exchange)
+            exchange.caller = self._authenticate(exchange)
         except RequestError as error:
             exchange.count_refusal(Limit.CALLER, error.code)
             if isinstance(exchange, BaiduStdExchange):

@@ -59,7 +59,7 @@ class Source:
                 raise NoRecording(f"{self.file} cannot be read: {error}") from error
             return found
         if self.target is None:
-            if not self.name.rpartition(":")[2].isdigit():
+            if "://" not in self.name and not self.name.rpartition(":")[2].isdigit():
                 text = "no such file; a service is written HOST:PORT, or http://HOST:PORT/PATH"
                 raise NoRecording(f"{self.name}: {text}")
             status = ask_status(self.name, ca_file=self.ca_file, token=self.token)

@@ -78,7 +78,7 @@ class SigningKeys:
     """
 
     def __init__(self, text: bytes) -> None:
-        jwk, self._jws = _imported()
+        jwk, self._jws = import_jwt()
         try:
             value = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -241,8 +241,12 @@ def _refuse(why: str) -> NoReturn:
     raise invalid(f"the token {why}")
 
 
-def _imported() -> tuple[Any, Any]:
-    """The class of keys, and the functions for signatures."""
+def import_jwt() -> tuple[Any, Any]:
+    """The class of keys, and the functions for signatures.
+
+    Raises:
+        StartupError: PyJWT, or what it needs, is not installed.
+    """
     try:
         import jwt
         from jwt.algorithms import has_crypto

@@ -68,7 +68,8 @@ def exposure(config: ServiceConfig, *, public: bool, admits: bool) -> str | None
         return None
     return (
         f"host {config.host}: EVERY MACHINE that can reach this one may call this service, and no"
-        " caller has to say who it is; set host: 127.0.0.1 if a proxy here authenticates callers"
+        " caller has to say who it is; set security, or host: 127.0.0.1 if a proxy here"
+        " authenticates callers"
     )
 
 

@@ -19,6 +19,7 @@ from typing import NoReturn
 from penstock.door.certificates import Certificates
 from penstock.errors import StartupError
 from penstock.observe.logs import logging_to_stderr
+from penstock.security.tokens import import_jwt
 from penstock.service import flags, op_servers
 from penstock.service.banner import address_lines, announce, check_reports
 from penstock.service.blueprint import Deployment
@@ -70,6 +71,8 @@ def run_deployment(deployment: Deployment) -> None:
     now.log = log_options(deployment.config)
     if deployment.config.otel:
         import_otel()
+    if deployment.config.security.jwt is not None:
+        import_jwt()
     restored = restore_numpy() if deployment.legacy else None
     if now.check_only:
         now.reports += _checked(deployment, opens=now.opens)

@@ -152,10 +152,16 @@ def parser() -> argparse.ArgumentParser:
         " effect.",
     )
     add("--config", metavar="FILE", help="A YAML file with models, workflows and services.")
-    add("--port", type=int, help=f"The port, for every protocol; by default {DEFAULT_PORT}.")
+    add(
+        "--port",
+        "--http-port",
+        type=int,
+        help=f"The port, for every protocol; by default {DEFAULT_PORT}.",
+    )
     add(
         "--grpc_port",
         "--grpc-port",
+        "--rpc-port",
         type=int,
         help="A second port, for gRPC; by default there is none.",
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -55,12 +56,23 @@ def test_help_shows_each_command_in_one_line() -> None:
         lines = [line.strip() for line in done.output.splitlines()]
         assert "Serve graphs of machine-learning models over gRPC and HTTP." in lines
         assert "run      Run a service until SIGTERM or Ctrl-C." in lines
-        assert (
-            "check    Check configuration, graph and hooks; open models only with --open." in lines
-        )
+        assert "check    Check configuration, graph and hooks; models only with --open." in lines
         assert "client   Send one request and print the reply as JSON." in lines
         assert "version  Print the version." in lines
         assert all(len(line) <= 80 for line in lines)
+
+
+def test_the_texts_of_the_commands_are_whole_in_a_terminal_of_80_columns() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", "--help"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+        env={**os.environ, "COLUMNS": "80"},
+    )
+    assert "  plan     Predict throughput and latency" in done.stdout
+    assert "..." not in done.stdout.partition("Commands:")[2]
 
 
 @pytest.mark.parametrize("command", ["run", "worker", "check", "client", "bench", "version"])
@@ -233,6 +245,20 @@ def test_check_finds_examples_that_fail_and_a_missing_package_as_run_does(
     ]
     assert len(lines) == len(starts)
     assert all(line.startswith(start) for line, start in zip(lines, starts, strict=True)), lines
+
+
+@pytest.mark.usefixtures("folder")
+def test_check_finds_a_missing_package_of_tokens_as_run_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    jwt = "{'issuer': 'https://a.test/', 'audience': ['b'], 'keys': 'https://a.test/keys'}"
+    Path("app.py").write_text(SECURED.replace('{"keys": "keys.txt"}', f"{{'jwt': {jwt}}}"))
+    monkeypatch.setitem(sys.modules, "jwt", None)
+    done = penstock("check", "app.py")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert (
+        "security.jwt needs a further package: pip install 'penstock-serving[jwt]'" in done.stderr
+    )
 
 
 @pytest.mark.usefixtures("folder")

@@ -130,8 +130,9 @@ def test_an_op_that_the_service_lacks_is_refused_before_the_measuring_run(
         assert "watching" not in done.stderr
 
 
-def test_a_recording_without_requests_gives_no_plan(service: ServiceProcess) -> None:
-    done = plan(service.http_url.removeprefix("http://"), "--measuring", "200ms")
+@pytest.mark.parametrize("scheme", ["", "http://"])
+def test_a_recording_without_requests_gives_no_plan(service: ServiceProcess, scheme: str) -> None:
+    done = plan(scheme + service.http_url.removeprefix("http://"), "--measuring", "200ms")
     assert done.exit_code == 1
     assert "error: there were no requests while it was recorded" in done.stderr
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import re
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator
@@ -238,6 +239,15 @@ def test_the_log_names_callers_and_why_others_were_refused(site: Site) -> None:
     assert by_typed(site.server, {}) == 401
     for text in ("caller='jwt:cleo'", "caller='bob'", "was refused"):
         until(lambda text=text: text in site.server.log(), text)
+
+
+@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/no", 404), ("PUT", "/half", 405)])
+def test_the_log_names_callers_of_routes_that_do_not_exist(
+    site: Site, method: str, path: str, status: int
+) -> None:
+    assert by_http(site.server, method, path, {"x-api-key": KEY}, b"").status == status
+    line = re.compile(f"{method} {path} {status} .* ms caller='bob'")
+    until(lambda: line.search(site.server.log()) is not None, line.pattern)
 
 
 def half_of_3() -> bytes:

@@ -364,6 +364,13 @@ def test_every_flag_of_the_original_is_accepted(tmp_path: Path) -> None:
     assert node.options["local_service_conf"]["thread_num"] == 2
 
 
+def test_the_ports_have_the_flags_of_penstock_run_as_well() -> None:
+    _, run = parse([*MODEL, "--http-port", "8001", "--rpc-port", "8002"])
+    _, serve = parse([*MODEL, "--port", "8001", "--grpc_port", "8002"])
+    assert run == serve
+    assert (run["http_port"], run["rpc_port"]) == (8001, 8002)
+
+
 def test_the_flags_of_the_first_releases_for_batches_are_those_of_the_last() -> None:
     old, _ = parse([*MODEL, "--op_num", "2", "--op_max_batch", "8"])
     new, _ = parse([*MODEL, "--runtime_thread_num", "2", "--batch_infer_size", "8"])
