@@ -195,7 +195,7 @@ def _places_of_keys(section: type[Section], where: str) -> Iterable[tuple[str, s
         if inner is not None:
             yield from _places_of_keys(inner, f"{where}.{key}".removeprefix("."))
         elif entries is not None:
-            yield from _places_of_keys(entries, f"{key}.<name>")
+            yield from _places_of_keys(entries, f"{where}.{key}.<name>".removeprefix("."))
 
 
 _PLACES_OF_KEYS: Sequence[tuple[str, str]] = tuple(_places_of_keys(ServiceConfig, ""))

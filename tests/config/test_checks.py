@@ -54,8 +54,11 @@ LOCAL = "op.a.local_service_conf"
         ({"quotas": {"free": {}}}, "quotas.free: needs rate or concurrency"),
         ({"quotas": {"free": {"burst": 1, "concurrency": 1}}}, "quotas.free.burst: needs rate"),
         ({"priority": {"header": True}}, "priority.header: needs priority.levels"),
-        ({"queue": {"levels": {"2": {"timeout": 1.0}}}}, "there is no such priority"),
-        ({"queue": {"levels": {"low": {}}}}, "'low' must be a priority"),
+        (
+            {"queue": {"levels": {"2": {"timeout": 1.0}}}},
+            "queue.levels.2: there is no such priority",
+        ),
+        ({"queue": {"levels": {"low": {}}}}, "queue.levels: the name 'low' must be a priority"),
         (
             {"priority": {"levels": 2, "callers": {"ann": 3}}},
             "priority.callers.ann: is 3, and priority.levels has only 2",

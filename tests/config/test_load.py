@@ -128,7 +128,11 @@ def test_a_blank_key_that_requires_a_value_is_refused(place: tuple[str, ...], ke
         ({"work_num": 1}, "work_num: is not a known key; did you mean worker_num?"),
         ({"RPC-PORT": 1}, "RPC-PORT: is not a known key; did you mean rpc_port?"),
         ({"dag": {"is_tread": 1}}, "dag.is_tread: is not a known key; did you mean is_thread_op?"),
-        ({"timeout": 1}, "timeout: is not a known key; timeout belongs under op.<name>"),
+        (
+            {"timeout": 1},
+            "timeout: is not a known key; timeout belongs under queue or queue.levels.<name>"
+            " or op.<name>",
+        ),
         (
             {"op": {"a": {"host": 1}}},
             "op.a.host: is not a known key; host belongs under the top of the file",
