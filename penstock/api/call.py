@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 from penstock.api.inbox import Inbox, Reader
@@ -116,14 +117,17 @@ class Call(ABC):
 
     async def writable(self) -> None:
         """Wait until the caller has read enough."""
-        exchange = self.exchange
-        while exchange.unsent > _MOST_UNSENT:
-            waiters = exchange.on_writable
-            if not isinstance(waiters, _Waiters):
-                waiters = exchange.on_writable = _Waiters()
+        while self.exchange.unsent > _MOST_UNSENT:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            waiters.append(waiter)
+            self.when_writable(partial(_wake, waiter))
             await waiter
+
+    def when_writable(self, wake: Callable[[], object]) -> None:
+        """Call a function, once, when the caller has read enough."""
+        waiters = self.exchange.on_writable
+        if not isinstance(waiters, _Waiters):
+            waiters = self.exchange.on_writable = _Waiters()
+        waiters.append(wake)
 
     def run(self, handler: Callable[[Any], Awaitable[None]], reader: Reader) -> None:
         """Start a stream handler."""
@@ -193,12 +197,16 @@ def exchange_of(call: Any) -> Exchange:
     return exchange
 
 
-class _Waiters(list[asyncio.Future[None]]):
-    """Writers of one stream that wait for its reader. Calling it wakes all of them."""
+class _Waiters(list[Callable[[], object]]):
+    """What waits for one stream's reader. Calling it calls all of them."""
 
     def __call__(self) -> None:
         waiters = [*self]
         self.clear()
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        for wake in waiters:
+            wake()
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

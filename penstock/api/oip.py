@@ -9,13 +9,12 @@ statistics, streams and model configuration.
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 from urllib.parse import quote
 
 import orjson
@@ -23,15 +22,20 @@ from google.protobuf.json_format import ParseDict
 from google.protobuf.message import DecodeError
 
 from penstock.api.application import Applications, Route, Section
-from penstock.api.body import LARGE, SMALL
-from penstock.api.call import OfStream
-from penstock.api.compression import send_packed
+from penstock.api.body import LARGE
 from penstock.api.decoding import decode_body
-from penstock.api.errors import http_status, text_for_caller
-from penstock.api.graph_call import GraphCall
 from penstock.api.grpc import Grpc, GrpcCall
 from penstock.api.health import Health
 from penstock.api.http import JSON, Http, HttpCall, Whole
+from penstock.api.oip_call import (
+    JSON_SIZE,
+    Decoded,
+    GrpcInfer,
+    HttpInfer,
+    InferCall,
+    failed,
+    send_json,
+)
 from penstock.api.oip_description import (
     CONFIG,
     MODEL,
@@ -45,37 +49,25 @@ from penstock.api.oip_description import (
     request_of,
 )
 from penstock.api.oip_statistics import ModelStatistics
+from penstock.api.oip_stream import RequestStream
 from penstock.api.operation import Contents
-from penstock.api.threads import run_aside
-from penstock.door.budget import Reservation
 from penstock.door.exchange import HttpReply
 from penstock.engine.engine import Engine
 from penstock.engine.graph import GraphState, ServedGraph
 from penstock.errors import PackageError, RequestError, UnknownService
 from penstock.protocols import oip, oip_json, oip_message
 from penstock.protocols import standard_messages as messages
-from penstock.protocols.heads import Headers
-from penstock.protocols.oip import InferRequest
-from penstock.protocols.protobuf import varint
-from penstock.protocols.status import GrpcCode, reply_fields
-from penstock.request import Feed, Outcome
+from penstock.protocols.status import GrpcCode
 from penstock.tensor import Signature, TensorSpec
 from penstock.typed.tensors import TypedTensors
 from penstock.version import VERSION
-
-_Decoded: TypeAlias = tuple[ServedGraph, InferRequest, bool]
-"""A decoded request: its graph, the request, and whether it has raw bytes over gRPC."""
 
 PLATFORM: Final = "penstock"
 EXTENSIONS: Final = ("binary_tensor_data", "schedule_policy", "statistics", "model_configuration")
 GROUP: Final = "Open Inference Protocol"
 
-_JSON_SIZE = b"inference-header-content-length"
-_OCTETS: Headers = ((b"content-type", b"application/octet-stream"),)
 _AT_ONCE: Final = 4 << 10
 """Bytes of a request up to which it is decoded on the loop without an estimate."""
-_MOST_STREAMED: Final = 64
-"""Most requests of one stream in flight."""
 
 
 class OpenInferenceApplication:
@@ -143,7 +135,7 @@ class OpenInferenceApplication:
             always = name.startswith("Server")
             yield Grpc(f"{service}{name}", handler, always=always, open=probe)
         yield Grpc(f"{service}ModelInfer", self._grpc_infer)
-        yield Grpc(f"{service}ModelStreamInfer", stream=self._grpc_stream, of_messages=True)
+        yield Grpc(f"{service}ModelStreamInfer", stream=self._stream, of_messages=True)
 
     def _count(self) -> None:
         """Start to count: services without this protocol do not pay for it."""
@@ -207,7 +199,7 @@ class OpenInferenceApplication:
             "GET",
             path,
             handler,
-            failed=_failed,
+            failed=failed,
             refusal=_refusal,
             summary=summary,
             group=GROUP,
@@ -228,9 +220,9 @@ class OpenInferenceApplication:
             try:
                 value = answer(self._graph(*call.values))
             except RequestError as error:
-                _failed(call, error)
+                failed(call, error)
             else:
-                _send_json(call, *value if type(value) is tuple else (200, value))
+                send_json(call, *value if type(value) is tuple else (200, value))
 
         return self._of_model("GET", path, handler, summary, schema)
 
@@ -250,7 +242,7 @@ class OpenInferenceApplication:
                 method,
                 path,
                 handler,
-                failed=_failed,
+                failed=failed,
                 refusal=_refusal,
                 summary=summary.format(name),
                 group=GROUP,
@@ -278,14 +270,14 @@ class OpenInferenceApplication:
 
     def _live(self, call: HttpCall, _body: bytes) -> None:
         good, _ = self._health.live()
-        _send_json(call, 200 if good else 400, {"live": good})
+        send_json(call, 200 if good else 400, {"live": good})
 
     def _ready(self, call: HttpCall, _body: bytes) -> None:
         good, _ = self._health.ready()
-        _send_json(call, 200 if good else 400, {"ready": good})
+        send_json(call, 200 if good else 400, {"ready": good})
 
     def _server(self, call: HttpCall, _body: bytes) -> None:
-        _send_json(call, 200, _server_metadata())
+        send_json(call, 200, _server_metadata())
 
     def _model(self, graph: ServedGraph) -> dict[str, Any]:
         signature = self._signature(graph)
@@ -310,6 +302,7 @@ class OpenInferenceApplication:
             "max_batch_size": 0,
             "input": [*map(_configured, inputs)],
             "output": [*map(_configured, outputs)],
+            "model_transaction_policy": {"decoupled": graph.streams},
         }
 
     def _model_ready(self, graph: ServedGraph) -> tuple[int, dict[str, Any]]:
@@ -321,7 +314,7 @@ class OpenInferenceApplication:
         return {"model_stats": [self._statistics.of(graph)]}
 
     def _all_stats(self, call: HttpCall, _body: bytes) -> None:
-        _send_json(call, 200, self._stats_of_all())
+        send_json(call, 200, self._stats_of_all())
 
     def _stats_of_all(self) -> dict[str, Any]:
         self._count()
@@ -332,7 +325,7 @@ class OpenInferenceApplication:
             graph = self._graph(*call.values, for_request=True)
             header = _header_size(call)
         except RequestError as error:
-            _failed(call, error)
+            failed(call, error)
             return
         json_bytes = len(body) if header is None else header
         decode_body(
@@ -341,17 +334,19 @@ class OpenInferenceApplication:
             partial(
                 _decoded, graph, self._signature(graph), *call.values[1:], body=body, header=header
             ),
-            partial(self._submit, call, _HttpInfer),
-            _failed,
+            partial(self._submit, call, HttpInfer),
+            failed,
             aside=len(body) > LARGE or json_bytes > _AT_ONCE,
         )
 
     def _submit(
-        self, call: Any, kind: type[_Infer], decoded: _Decoded, timeout: float | None
+        self, call: Any, kind: type[InferCall], decoded: Decoded, timeout: float | None
     ) -> None:
         self._infer_call(kind, decoded, timeout).run(call)
 
-    def _infer_call(self, kind: type[_Infer], decoded: _Decoded, timeout: float | None) -> _Infer:
+    def _infer_call(
+        self, kind: type[InferCall], decoded: Decoded, timeout: float | None
+    ) -> InferCall:
         graph, request, raw = decoded
         queue_timeout: float | None = None
         if request.timeout:
@@ -387,127 +382,20 @@ class OpenInferenceApplication:
             call,
             len(message),
             partial(self._grpc_decoded, message),
-            partial(self._submit, call, _GrpcInfer),
+            partial(self._submit, call, GrpcInfer),
             GrpcCall.fail_with,
             aside=len(message) > LARGE,
         )
 
-    def _grpc_decoded(self, message: bytes) -> _Decoded:
+    def _grpc_decoded(self, message: bytes) -> Decoded:
         request, raw = oip_message.decode(message)
         graph = self._graph(request.model, request.version, for_request=True)
         oip.fit(request, self._signature(graph))
         return graph, request, raw
 
-    async def _grpc_stream(self, call: GrpcCall) -> None:
-        """Run the requests concurrently; send their answers in the requests' order.
-
-        Raises:
-            RequestError: the caller is not admitted any more; the requests before are answered.
-        """
+    def _stream(self, call: GrpcCall) -> Awaitable[None]:
         readmit = None if self._applications is None else self._applications.readmit
-        waiting: asyncio.Queue[_Streamed | None] = asyncio.Queue(_MOST_STREAMED)
-        in_flight: set[_Streamed] = set()
-        writer = asyncio.create_task(self._write_in_order(call, waiting, in_flight))
-        try:
-            while (message := await call.read()) is not None:
-                if readmit is not None:
-                    try:
-                        call.exchange.caller = readmit(call.route, call.exchange)
-                    except RequestError:
-                        await waiting.put(None)
-                        await writer
-                        raise
-                one = _Streamed(call.exchange.another())
-                in_flight.add(one)
-                await waiting.put(one)
-                await self._stream_one(call, message, one)
-            await waiting.put(None)
-            await writer
-        finally:
-            writer.cancel()
-            for each in in_flight:
-                each.drop()
-
-    async def _stream_one(self, call: GrpcCall, message: bytes, one: _Streamed) -> None:
-        size = len(message)
-        try:
-            if size > SMALL:
-                one.held.take(2 * size)
-            if size > LARGE:
-                found = await run_aside(call.shared.threads, self._grpc_decoded, message)
-            else:
-                found = self._grpc_decoded(message)
-        except RequestError as error:
-            # Not the error itself, whose traceback refers to the message.
-            one.outcome.set_result(_stream_error("", error, None))
-            return
-        one.infer = infer = self._infer_call(_GrpcInfer, found, call.timeout)
-        infer.reply_within(one.held, call.shared.threads)
-        infer.call = OfStream(call.caller, call)
-        infer.start(one.answered)
-
-    async def _write_in_order(
-        self, call: GrpcCall, waiting: asyncio.Queue[_Streamed | None], in_flight: set[_Streamed]
-    ) -> None:
-        while (one := await waiting.get()) is not None:
-            answer = await one.outcome
-            if isinstance(answer, Outcome):
-                answer = await self._stream_answer(one, answer)
-            await call.write(answer)
-            in_flight.discard(one)
-            one.held.release()
-
-    async def _stream_answer(self, one: _Streamed, outcome: Outcome) -> bytes:
-        infer, error = one.infer, outcome.error
-        assert infer is not None, "only the engine gives outcomes"
-        if error is None:
-            value = outcome.value or {}
-            try:
-                large = infer.is_large(value)
-                reply: bytes = await infer.encode_aside(value) if large else infer.encoded(value)
-                return b"\x12" + varint(len(reply)) + reply
-            except RequestError as wrong:
-                error = wrong
-        return _stream_error(infer.request.id, error, infer.log_id)
-
-
-class _Streamed:
-    """One request of a stream.
-
-    Attributes:
-        outcome: its outcome; or the answer itself if it cannot be decoded.
-        held: reserved bytes of it and its answer, until that is written.
-        infer: None before it is decoded.
-    """
-
-    __slots__ = ("held", "infer", "outcome")
-
-    def __init__(self, held: Reservation) -> None:
-        self.outcome: asyncio.Future[Outcome | bytes] = asyncio.get_running_loop().create_future()
-        self.held = held
-        self.infer: _Infer | None = None
-
-    def answered(self, _: _Infer, outcome: Outcome) -> None:
-        """The engine has finished it."""
-        if not self.outcome.done():
-            value = outcome.value or {}
-            self.held.add(sum(getattr(each, "nbytes", 0) for each in value.values()))
-            self.outcome.set_result(outcome)
-
-    def drop(self) -> None:
-        """Cancel it: the caller has disconnected."""
-        self.held.release()
-        if self.infer is not None:
-            self.infer.cancel()
-
-
-def _stream_error(request_id: str, error: RequestError, log_id: int | None) -> bytes:
-    _, response = messages.inference_messages("ModelStreamInfer")
-    answer = response(error_message=text_for_caller(error, log_id))
-    if request_id:
-        answer.infer_response.id = request_id
-    encoded: bytes = answer.SerializeToString()
-    return encoded
+        return RequestStream(call, self._grpc_decoded, self._infer_call, readmit).run()
 
 
 def _decoded(
@@ -517,82 +405,11 @@ def _decoded(
     *,
     body: bytes,
     header: int | None,
-) -> _Decoded:
+) -> Decoded:
     request = oip_json.decode(body, header)
     request.version = version
     oip.fit(request, signature)
     return graph, request, False
-
-
-class _Infer(GraphCall):
-    """A request in progress.
-
-    Attributes:
-        request: the decoded request.
-        raw: whether it has raw bytes over gRPC.
-        typed: the tensors of a typed function; None for other graphs.
-    """
-
-    __slots__ = ("raw", "request", "typed")
-
-    typed: TypedTensors | None
-
-    request: InferRequest
-    raw: bool
-
-    @property
-    def priority(self) -> int:
-        return self.request.priority
-
-    def tensors(self, value: Feed) -> list[oip.OutTensor]:
-        """The outputs.
-
-        Raises:
-            RequestError: a requested one is missing, or has the wrong type.
-        """
-        if self.typed is not None:
-            return oip.answered(self.request, self.typed.signature, self.typed.outputs(value))
-        return oip.answered(self.request, self.graph.signature, value)
-
-
-class _HttpInfer(_Infer):
-    """Answers as JSON, followed by raw bytes."""
-
-    __slots__ = ()
-
-    def encode(self, value: Feed) -> tuple[bytes, int | None]:
-        """The body, and the size of its JSON if raw bytes follow."""
-        graph = self.graph
-        tensors = self.tensors(value)
-        return oip_json.encode(self.request, graph.name or "", graph.version, tensors)
-
-    def send(self, reply: tuple[bytes, int | None]) -> None:
-        body, header = reply
-        if header is None:
-            send_packed(self.call, 200, (JSON,), body)
-        else:
-            sizes = (_JSON_SIZE, str(header).encode())
-            send_packed(self.call, 200, (*_OCTETS, sizes), body)
-
-    def fail(self, error: RequestError) -> None:
-        self.call.send(_error(error, self.log_id))
-
-
-class _GrpcInfer(_Infer):
-    """Answers as messages."""
-
-    __slots__ = ()
-
-    def encode(self, value: Feed) -> bytes:
-        graph = self.graph
-        tensors = self.tensors(value)
-        return oip_message.encode(self.request, self.raw, graph.name or "", graph.version, tensors)
-
-    def send(self, reply: bytes) -> None:
-        self.call.reply(reply)
-
-    def fail(self, error: RequestError) -> None:
-        self.call.fail_with(error.with_text(text_for_caller(error, self.log_id)))
 
 
 def _simple(
@@ -633,26 +450,12 @@ def _configured(spec: TensorSpec) -> dict[str, Any]:
 
 
 def _header_size(call: HttpCall) -> int | None:
-    raw = call.exchange.head.fields.get(_JSON_SIZE)
+    raw = call.exchange.head.fields.get(JSON_SIZE)
     if raw is None:
         return None
     if not raw.isdigit() or len(raw) > 18:
         raise PackageError("inference-header-content-length is no number of bytes")
     return int(raw)
-
-
-def _send_json(call: HttpCall, status: int, value: Any) -> None:
-    call.reply(status, (JSON,), orjson.dumps(value))
-
-
-def _error(error: RequestError, log_id: int | None = None) -> HttpReply:
-    status = http_status(error)
-    body = orjson.dumps({"error": text_for_caller(error, log_id)}, default=str)
-    return HttpReply(status, (JSON, *reply_fields(error, status)), body, close=status == 413)
-
-
-def _failed(call: HttpCall, error: RequestError) -> None:
-    call.send(_error(error))
 
 
 def _no_route(path: str) -> HttpReply:

@@ -163,6 +163,16 @@ CONFIG: Final[Contents] = {
             "max_batch_size": {"const": 0, "description": "The shapes have all dimensions."},
             "input": _CONFIGURED,
             "output": _CONFIGURED,
+            "model_transaction_policy": {
+                "type": "object",
+                "required": ["decoupled"],
+                "properties": {
+                    "decoupled": {
+                        "type": "boolean",
+                        "description": "Whether a request may have several responses.",
+                    }
+                },
+            },
         },
     }
 }

@@ -18,13 +18,18 @@ RESULT: Final = "result"
 
 
 class Gathered:
-    """See the module."""
+    """See the module.
 
-    __slots__ = ("_bytes", "_pieces")
+    Attributes:
+        pieces: those that are kept.
+        bytes: those of all pieces.
+    """
+
+    __slots__ = ("bytes", "pieces")
 
     def __init__(self) -> None:
-        self._pieces: list[Feed] = []
-        self._bytes = 0
+        self.pieces: list[Feed] = []
+        self.bytes = 0
 
     def count(self, size: int) -> None:
         """Count a piece of so many bytes that is kept elsewhere.
@@ -32,8 +37,8 @@ class Gathered:
         Raises:
             TooLarge: all of them are over the limit.
         """
-        self._bytes += size + _OF_A_PIECE
-        if self._bytes > MOST_GATHERED:
+        self.bytes += size + _OF_A_PIECE
+        if self.bytes > MOST_GATHERED:
             raise TooLarge(
                 f"its pieces are too many for one answer, over {MOST_GATHERED >> 20} MiB in memory:"
                 " ask for them one by one, over HTTP/1.1"
@@ -46,9 +51,9 @@ class Gathered:
             TooLarge: all of them are over the limit.
         """
         self.count(size_of(piece))
-        self._pieces.append(piece)
+        self.pieces.append(piece)
 
     def whole(self) -> Feed:
         """All of them, as the list ``result``."""
-        bare = all(each.keys() == {RESULT} for each in self._pieces)
-        return {RESULT: [each[RESULT] if bare else each for each in self._pieces]}
+        bare = all(each.keys() == {RESULT} for each in self.pieces)
+        return {RESULT: [each[RESULT] if bare else each for each in self.pieces]}

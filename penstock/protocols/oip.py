@@ -52,6 +52,10 @@ NOT_HERE: Final = {
 
 SCHEDULING: Final = ("priority", "timeout")
 """Parameters of a request that ``InferRequest`` has as integers."""
+EMPTY_FINAL: Final = "triton_enable_empty_final_response"
+"""The parameter by which a caller asks for an empty response after the last piece of an answer."""
+FINAL: Final = "triton_final_response"
+"""The parameter of a stream's response that says whether it is the last one to its request."""
 
 DTYPES: Final[dict[str, np.dtype[Any]]] = {
     "BOOL": np.dtype(np.bool_),
@@ -97,6 +101,7 @@ class InferRequest:
         version: the version that the caller names; empty for none.
         priority: the priority that the caller names; 0 for none.
         timeout: the time that the caller allows, in microseconds; 0 for none.
+        empty_final: whether an empty response follows the last piece of an answer.
     """
 
     id: str = ""
@@ -109,6 +114,7 @@ class InferRequest:
     version: str = ""
     priority: int = 0
     timeout: int = 0
+    empty_final: bool = False
 
     def add(self, name: str, datatype: str, array: Array) -> None:
         """Add an input.
@@ -335,6 +341,42 @@ def answered(request: InferRequest, signature: Signature | None, value: Feed) ->
     specs = {} if signature is None else signature.output_specs
     names: Iterable[str] = request.outputs or specs or value
     return [out_tensor(name, value, specs.get(name)) for name in names]
+
+
+def joined(
+    request: InferRequest, signature: Signature | None, pieces: Sequence[Sequence[OutTensor]]
+) -> list[OutTensor]:
+    """Join the pieces of an answer: each tensor gets a first axis, that of the pieces.
+
+    Args:
+        request: the request.
+        signature: the model's signature, of one piece; None if unknown.
+        pieces: the tensors of each piece, as ``answered`` returns them.
+
+    Raises:
+        InputMismatch: the pieces of an output differ in shape or datatype.
+    """
+    if not pieces:
+        specs = {} if signature is None else signature.output_specs
+        return [_no_pieces(specs[name]) for name in request.outputs or specs]
+    found = []
+    for tensors in zip(*pieces, strict=True):
+        name, datatype, array = tensors[0]
+        for other in tensors:
+            if other.datatype != datatype or other.array.shape != array.shape:
+                raise InputMismatch(
+                    f"the pieces of the output {name!r} are not one tensor: {datatype} of shape"
+                    f" {[*array.shape]}, and {other.datatype} of shape {[*other.array.shape]}: ask"
+                    " for them one by one, by ModelStreamInfer or generate_stream"
+                )
+        found.append(OutTensor(name, datatype, np.stack([each.array for each in tensors])))
+    return found
+
+
+def _no_pieces(spec: TensorSpec) -> OutTensor:
+    datatype = datatype_of(spec)
+    shape = 0, *(0 if size is None else size for size in spec.shape or ())
+    return OutTensor(spec.alias, datatype, np.empty(shape, DTYPES[datatype]))
 
 
 def out_tensor(name: str, value: Feed, spec: TensorSpec | None) -> OutTensor:

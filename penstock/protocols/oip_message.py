@@ -66,6 +66,7 @@ _CONTENTS: Final[dict[str, _Contents]] = {
 }
 _FIELDS: Final = {each.number: each for each in _CONTENTS.values()}
 _BYTES: Final = 8
+_BOOL_PARAM: Final = 1
 _INT64_PARAM: Final = 2
 _UINT64_PARAM: Final = 5
 _MODEL, _VERSION, _ID, _INPUT, _OUTPUT, _RAW_INPUT = (
@@ -228,6 +229,8 @@ def _decode(data: bytes) -> tuple[InferRequest, bool]:
             name, value = _parameter(walker, begin, end)
             if name in oip.SCHEDULING:
                 setattr(found, name, value)
+            elif name == oip.EMPTY_FINAL:
+                found.empty_final = bool(value)
         if max(len(raws), len(tensors), len(outputs)) > MAX_TENSORS:
             raise Undecodable(f"the request has more than {MAX_TENSORS} tensors")
     found.outputs = tuple(outputs) or None
@@ -292,11 +295,12 @@ def _output(walker: Walker, start: int, stop: int) -> str:
 
 
 def _parameter(walker: Walker, start: int, stop: int) -> tuple[str, int]:
-    """Decode a parameter: its name, and its integer.
+    """Decode a parameter: its name, and its integer, or whether it is true.
 
     Raises:
         PackageError: it is one of an unsupported extension, whatever its value; or one of
-            ``oip.SCHEDULING`` without an integer from 0 to 2^63 - 1.
+            ``oip.SCHEDULING`` without an integer from 0 to 2^63 - 1; or ``oip.EMPTY_FINAL``
+            without true or false.
     """
     name, value = "", None
     for number, wire_type, begin, end in walker.fields(start, stop):
@@ -306,17 +310,23 @@ def _parameter(walker: Walker, start: int, stop: int) -> tuple[str, int]:
                 raise PackageError(f"{oip.NOT_HERE[name]} is not available here")
         elif number == 2 and wire_type == LENGTH:
             value = _integer(walker, begin, end)
-    if name in oip.SCHEDULING and (value is None or value >= 2**63):
+    if name in oip.SCHEDULING and (type(value) is not int or value >= 2**63):
         raise PackageError(f"the parameter {name} is an integer from 0 to 2^63 - 1")
+    if name == oip.EMPTY_FINAL and type(value) is not bool:
+        raise PackageError(f"the parameter {name} is true or false")
     return name, value or 0
 
 
 def _integer(walker: Walker, start: int, stop: int) -> int | None:
-    """Decode an ``InferParameter``; None if its value is no integer."""
-    found = None
+    """Decode an ``InferParameter``; None if its value is no integer, true or false."""
+    found: int | None = None
     for number, wire_type, value, _ in walker.fields(start, stop):
-        integer = wire_type == VARINT and number in (_INT64_PARAM, _UINT64_PARAM)
-        found = value if integer else None
+        if wire_type != VARINT:
+            found = None
+        elif number == _BOOL_PARAM:
+            found = value != 0
+        else:
+            found = value if number in (_INT64_PARAM, _UINT64_PARAM) else None
     return found
 
 
@@ -343,7 +353,12 @@ def _typed(data: bytes, where: str, tensor: _Tensor, budget: DecodeBudget) -> oi
 
 
 def encode(
-    request: InferRequest, raw: bool, model: str, version: str, outputs: Sequence[OutTensor]
+    request: InferRequest,
+    raw: bool,
+    model: str,
+    version: str,
+    outputs: Sequence[OutTensor],
+    final: bool | None = None,
 ) -> bytes:
     """Encode a ``ModelInferResponse``.
 
@@ -353,8 +368,51 @@ def encode(
         model: the model's name.
         version: the model's version.
         outputs: the tensors.
+        final: whether it is the last response to its request; None outside of streams.
     """
-    return _message(request.id, raw, model, version, outputs, raws=6)
+    parameters = () if final is None else (_FINAL[final],)
+    return _message(request.id, raw, model, version, outputs, parameters, raws=6)
+
+
+_FINAL: Final[dict[bool, bytes]] = {
+    final: b"".join(
+        encode_field(
+            4,
+            [
+                *encode_field(1, [oip.FINAL.encode()]),
+                *encode_field(2, [bytes((_BOOL_PARAM << 3 | VARINT, final))]),
+            ],
+        )
+    )
+    for final in (False, True)
+}
+"""The parameter ``oip.FINAL`` of a response."""
+
+
+def in_stream(response: bytes) -> bytes:
+    """Encode a ``ModelStreamInferResponse`` with this ``ModelInferResponse``."""
+    return b"".join(encode_field(2, [response]))
+
+
+def stream_error(text: str, request_id: str, model: str, version: str) -> bytes:
+    """Encode a ``ModelStreamInferResponse`` with an error, which is the last response to its
+    request.
+    """
+    response = _message(request_id, False, model, version, (), (_FINAL[True],), raws=6)
+    message = encode_field(1, [text.encode(errors="replace")])
+    return b"".join([*message, *encode_field(2, [response])])
+
+
+def id_of(data: bytes) -> str:
+    """The id of a ``ModelInferRequest`` that may be undecodable; empty if it has none."""
+    found = ""
+    try:
+        for number, wire_type, begin, end in Walker(data, _MOST_FIELDS).fields(0, len(data)):
+            if number == 3 and wire_type == LENGTH:
+                found = decode_text(data, begin, end)
+    except (ValueError, IndexError):
+        return ""
+    return found
 
 
 def encode_request(

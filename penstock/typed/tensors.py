@@ -6,7 +6,8 @@
     list of float, int, bool, str or bytes     of the shape [-1]
 
 A request has a tensor for each member. An answer that is a model has one for each member, any other
-is the tensor ``result``. Functions with other types, or members that may be missing, have none.
+is the tensor ``result``; the tensors of a function that yields are those of one piece. Functions
+with other types, or members that may be missing, have none.
 """
 
 from __future__ import annotations
@@ -102,8 +103,6 @@ _SEVERAL: Final = ("several",)
 
 def tensors_of(signature: Signature) -> TypedTensors | str:
     """The tensors of a function, or why it has none."""
-    if signature.streams:
-        return "answers in pieces"
     if signature.parameters is not None:
         return "has parameters outside of the body"
     try:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.api import errors, general_model, oip
+from penstock.api import errors, general_model, oip_call
 from penstock.api.baidu_std import BaiduStd
 from penstock.api.grpc import Grpc, GrpcCall
 from penstock.api.http import Http, HttpCall
@@ -28,7 +28,7 @@ from tests.services.door import Site
 
 FORMS: dict[str, Callable[[HttpCall, RequestError], None]] = {
     "typed": errors.failed,
-    "oip": oip._failed,
+    "oip": oip_call.failed,
     "general model": general_model._failed,
     "pipeline": HttpCall.fail_with,
 }

@@ -544,3 +544,83 @@ def test_arrays_of_bfloat16_are_sent_as_bf16() -> None:
     assert (tensor.datatype, oip.to_raw(tensor)) == ("BF16", array.tobytes())
     received = oip.from_raw("y", "BF16", [2], array.tobytes(), DecodeBudget(1))
     assert (received.dtype, received.tolist()) == (np.float32, [1.5, -2])
+
+
+@pytest.mark.parametrize("final", [None, False, True])
+def test_a_response_of_a_stream_says_whether_it_is_the_last_one(final: bool | None) -> None:
+    request = InferRequest(id="7")
+    outputs = [OutTensor("y", "INT64", np.array([1]))]
+    answer = RESPONSE.FromString(oip_message.encode(request, True, "m", "1", outputs, final))
+    parameters = {name: each.bool_param for name, each in answer.parameters.items()}
+    assert parameters == ({} if final is None else {"triton_final_response": final})
+    assert answer.outputs[0].name == "y"
+    assert len(answer.raw_output_contents) == 1
+
+
+def test_an_error_of_a_stream_names_its_request() -> None:
+    _, streamed = messages.inference_messages("ModelStreamInfer")
+    answer = streamed.FromString(oip_message.stream_error("no ä", "7", "m", "1"))
+    assert answer.error_message == "no ä"
+    response = answer.infer_response
+    assert (response.id, response.model_name, response.model_version) == ("7", "m", "1")
+    assert response.parameters["triton_final_response"].bool_param
+    inner = RESPONSE(model_name="m")
+    framed = oip_message.in_stream(inner.SerializeToString())
+    assert streamed.FromString(framed).infer_response == inner
+
+
+@pytest.mark.parametrize(("field", "value"), [("bool_param", True), ("bool_param", False)])
+def test_a_request_may_ask_for_an_empty_last_response(field: str, value: bool) -> None:
+    message = INFER(model_name="m", id="7")
+    setattr(message.parameters["triton_enable_empty_final_response"], field, value)
+    request, _ = oip_message.decode(message.SerializeToString())
+    assert request.empty_final is value
+
+
+@pytest.mark.parametrize(("field", "value"), [("int64_param", 1), ("string_param", "true")])
+def test_whether_it_asks_for_that_is_true_or_false(field: str, value: Any) -> None:
+    message = INFER(model_name="m", id="7")
+    setattr(message.parameters["triton_enable_empty_final_response"], field, value)
+    data = message.SerializeToString()
+    with pytest.raises(PackageError, match="is true or false"):
+        oip_message.decode(data)
+    assert oip_message.id_of(data) == "7"
+    assert oip_message.id_of(b"\xff") == ""
+
+
+def test_true_is_no_number_of_microseconds() -> None:
+    message = INFER(model_name="m")
+    message.parameters["timeout"].bool_param = True
+    with pytest.raises(PackageError, match="is an integer"):
+        oip_message.decode(message.SerializeToString())
+
+
+OF_PIECES = Signature(inputs={}, outputs={"x": ("FP32", [2, -1]), "y": ("BYTES", [1])})
+
+
+def pieces_of(*shapes: tuple[int, ...], text: str = "a") -> list[list[OutTensor]]:
+    value = [{"x": np.ones(shape, np.float32), "y": np.array([text], object)} for shape in shapes]
+    return [oip.answered(InferRequest(), OF_PIECES, each) for each in value]
+
+
+def test_pieces_are_joined_along_a_first_axis() -> None:
+    x, y = oip.joined(InferRequest(), OF_PIECES, pieces_of((2, 3), (2, 3), (2, 3), (2, 3)))
+    assert (x.name, x.datatype, x.array.shape) == ("x", "FP32", (4, 2, 3))
+    assert (y.name, y.datatype, y.array.tolist()) == ("y", "BYTES", [["a"]] * 4)
+
+
+def test_no_pieces_are_tensors_without_elements() -> None:
+    x, y = oip.joined(InferRequest(), OF_PIECES, [])
+    assert (x.datatype, x.array.dtype, x.array.shape) == ("FP32", np.float32, (0, 2, 0))
+    assert (y.datatype, y.array.shape) == ("BYTES", (0, 1))
+    (only,) = oip.joined(InferRequest(outputs=("y",)), OF_PIECES, [])
+    assert only.name == "y"
+
+
+def test_pieces_of_different_shapes_are_refused_unless_they_are_not_requested() -> None:
+    with pytest.raises(InputMismatch, match=r"'x' are not one tensor: .*\[2, 3\].*\[2, 4\]"):
+        oip.joined(InferRequest(), OF_PIECES, pieces_of((2, 3), (2, 4)))
+    request = InferRequest(outputs=("y",))
+    pieces = [[y] for _, y in pieces_of((2, 3), (2, 4))]
+    (y,) = oip.joined(request, OF_PIECES, pieces)
+    assert y.array.shape == (2, 1)

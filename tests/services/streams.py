@@ -101,6 +101,12 @@ def raw(size: int, times: int) -> Iterator[bytes]:
         yield bytes([n % 256]) * size
 
 
+@app.post("/double")
+def double(x: int) -> int:
+    """Answers at once."""
+    return 2 * x
+
+
 class Words:
     """A class with state."""
 

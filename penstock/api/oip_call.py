@@ -1,0 +1,158 @@
+"""Requests of the Open Inference Protocol in progress, over HTTP and gRPC.
+
+An answer in pieces is one answer here, whose tensors have a first axis of pieces; ``oip_stream``
+and ``oip_generate`` send the pieces one by one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final, TypeAlias
+
+import orjson
+
+from penstock.api.body import LARGE
+from penstock.api.compression import send_packed
+from penstock.api.errors import http_status, text_for_caller
+from penstock.api.graph_call import GraphCall
+from penstock.api.http import JSON, HttpCall
+from penstock.door.exchange import HttpReply
+from penstock.engine.graph import ServedGraph
+from penstock.errors import RequestError
+from penstock.protocols import oip, oip_json, oip_message
+from penstock.protocols.heads import Headers
+from penstock.protocols.oip import InferRequest
+from penstock.protocols.status import reply_fields
+from penstock.request import Feed, Outcome
+from penstock.tensor import Signature
+from penstock.typed.tensors import TypedTensors
+
+Decoded: TypeAlias = tuple[ServedGraph, InferRequest, bool]
+"""A decoded request: its graph, the request, and whether it has raw bytes over gRPC."""
+
+JSON_SIZE: Final = b"inference-header-content-length"
+_OCTETS: Final[Headers] = ((b"content-type", b"application/octet-stream"),)
+_PIECES: Final = "pieces"
+
+
+class InferCall(GraphCall):
+    """A request in progress.
+
+    Attributes:
+        request: the decoded request.
+        raw: whether it has raw bytes over gRPC.
+        typed: the tensors of a typed function; None for other graphs.
+    """
+
+    __slots__ = ("raw", "request", "typed")
+
+    request: InferRequest
+    raw: bool
+    typed: TypedTensors | None
+
+    @property
+    def priority(self) -> int:
+        return self.request.priority
+
+    @property
+    def signature(self) -> Signature | None:
+        """That of the model, or of one piece of its answers."""
+        return self.graph.signature if self.typed is None else self.typed.signature
+
+    def whole(self, outcome: Outcome) -> Outcome:
+        """See ``Submission``: ``tensors`` joins the pieces."""
+        return Outcome({_PIECES: self.gathered.pieces}) if outcome.error is None else outcome
+
+    def is_large(self, value: Feed) -> bool:
+        """See ``GraphCall``."""
+        return self.gathered.bytes > LARGE if self.graph.streams else super().is_large(value)
+
+    def tensors(self, value: Feed) -> list[oip.OutTensor]:
+        """The outputs.
+
+        Raises:
+            RequestError: a requested one is missing, or has the wrong type; pieces are not one
+                tensor.
+        """
+        if self.graph.streams:
+            pieces = [*map(self.outputs, value[_PIECES])]
+            return oip.joined(self.request, self.signature, pieces)
+        return self.outputs(value)
+
+    def outputs(self, value: Feed) -> list[oip.OutTensor]:
+        """The outputs of one answer, or of one piece.
+
+        Raises:
+            RequestError: a requested one is missing, or has the wrong type.
+        """
+        if self.typed is not None:
+            value = self.typed.outputs(value)
+        return oip.answered(self.request, self.signature, value)
+
+
+class HttpInfer(InferCall):
+    """Answers as JSON, followed by raw bytes."""
+
+    __slots__ = ()
+
+    def encode(self, value: Feed) -> tuple[bytes, int | None]:
+        """The body, and the size of its JSON if raw bytes follow."""
+        graph = self.graph
+        tensors = self.tensors(value)
+        return oip_json.encode(self.request, graph.name or "", graph.version, tensors)
+
+    def send(self, reply: tuple[bytes, int | None]) -> None:
+        body, header = reply
+        if header is None:
+            send_packed(self.call, 200, (JSON,), body)
+        else:
+            sizes = (JSON_SIZE, str(header).encode())
+            send_packed(self.call, 200, (*_OCTETS, sizes), body)
+
+    def fail(self, error: RequestError) -> None:
+        self.call.send(error_reply(error, self.log_id))
+
+
+class GrpcInfer(InferCall):
+    """Answers as messages."""
+
+    __slots__ = ()
+
+    final: ClassVar[bool | None] = None
+    """See ``oip_message.encode``."""
+
+    def encode(self, value: Feed) -> bytes:
+        return self.message(self.tensors(value), self.final)
+
+    def message(self, tensors: list[oip.OutTensor], final: bool | None) -> bytes:
+        """A response with these tensors."""
+        graph = self.graph
+        name, version = graph.name or "", graph.version
+        return oip_message.encode(self.request, self.raw, name, version, tensors, final)
+
+    def send(self, reply: bytes) -> None:
+        self.call.reply(reply)
+
+    def fail(self, error: RequestError) -> None:
+        self.call.fail_with(error.with_text(text_for_caller(error, self.log_id)))
+
+
+def error_reply(error: RequestError, log_id: int | None = None) -> HttpReply:
+    """An error over HTTP."""
+    status = http_status(error)
+    body = error_body(error, log_id)
+    return HttpReply(status, (JSON, *reply_fields(error, status)), body, close=status == 413)
+
+
+def error_body(error: RequestError, log_id: int | None = None) -> bytes:
+    """An error as JSON."""
+    return orjson.dumps({"error": text_for_caller(error, log_id)}, default=str)
+
+
+def failed(call: HttpCall, error: RequestError) -> None:
+    """Answer with an error."""
+    call.send(error_reply(error))
+
+
+def send_json(call: HttpCall, status: int, value: Any) -> None:
+    """Answer with a value."""
+    call.reply(status, (JSON,), orjson.dumps(value))
