@@ -34,7 +34,6 @@ _log = logging.getLogger(__name__)
 
 _LATE = "the request's deadline passed"
 _WRONG_NAME = "Failed to inference: Service name error."
-_IN_PIECES = "its answers come in pieces, which this protocol has not: call its route"
 
 Reply: TypeAlias = paddle.Reply | pb.Response
 Answer: TypeAlias = Reply | bytes
@@ -155,9 +154,6 @@ class PipelineProtocol:
         if graph is None:
             port.done(context, error_reply(UnknownService(_WRONG_NAME)), None)
             return None
-        if graph.streams:
-            port.done(context, error_reply(UnknownService(_IN_PIECES)), None)
-            return None
         ends = graph.ends
         assert ends is not None, "the service builds its graphs with both ends"
         if self._profile is not None and paddle.wants_profile(call):
@@ -255,6 +251,15 @@ class _PipelineCall(GraphCall):
             self.start(_PipelineCall.answered)
         else:
             self.refuse(error)
+
+    def whole(self, outcome: Outcome) -> Outcome:
+        """See ``Submission``: the pieces are one result."""
+        if outcome.error is not None:
+            return outcome
+        try:
+            return Outcome(paddle.join(self.gathered.pieces))
+        except RequestError as error:
+            return Outcome(None, error)
 
     def refuse(self, error: RequestError) -> None:
         """Answer with an error before it is submitted, and end it."""

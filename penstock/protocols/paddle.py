@@ -313,6 +313,37 @@ def pack(value: Feed, *, typed: bool, keep_text: bool, op: str = "") -> Reply:
     return reply
 
 
+def join(pieces: Sequence[Feed]) -> Feed:
+    """Join the results that are the pieces of an answer: under each name the list of its values;
+    numbers, and arrays of one dtype and shape, become an array with a first axis of pieces.
+
+    Raises:
+        InputMismatch: the pieces differ in their names, or in dtype or shape of their arrays.
+    """
+    first = pieces[0] if pieces else {}
+    for each in pieces:
+        if each.keys() != first.keys():
+            raise InputMismatch(
+                f"the pieces of the answer have different names, {[*first]} and {[*each]}:"
+                f" {_ONE_BY_ONE}"
+            )
+    return {name: _joined(name, [each[name] for each in pieces]) for name in first}
+
+
+_ONE_BY_ONE = "ask for them one by one"
+
+
+def _joined(name: str, values: list[Any]) -> Any:
+    if all(isinstance(each, bool | int | float | np.number | np.bool_) for each in values):
+        return np.array(values)
+    if not any(isinstance(each, np.ndarray) for each in values):
+        return values
+    kinds = {str((each.dtype, each.shape)) for each in map(np.asarray, values)}
+    if len(kinds) > 1:
+        raise InputMismatch(f"the pieces of {name!r} are not one array: {_ONE_BY_ONE}")
+    return np.stack(values)
+
+
 def reply_size(value: Feed, *, typed: bool, keep_text: bool) -> int:
     """Estimate the bytes of the reply with this result; rather too many than too few."""
     size = 0

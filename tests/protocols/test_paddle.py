@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -172,3 +174,27 @@ def test_the_repr_of_a_call_names_its_service_and_sizes() -> None:
     assert not request.typed
     assert request.message().logid == 7
     assert "7000" in repr(paddle.Reply(err_no=7000))
+
+
+def test_pieces_are_joined_under_their_names() -> None:
+    pieces = [{"t": f"a{n}", "n": n, "x": np.full(2, n, np.float32), "d": {}} for n in range(3)]
+    joined = paddle.join(pieces)
+    assert joined["t"] == ["a0", "a1", "a2"]
+    assert joined["n"].tolist() == [0, 1, 2]
+    assert (joined["x"].dtype, joined["x"].shape) == (np.float32, (3, 2))
+    assert joined["d"] == [{}, {}, {}]
+    assert paddle.join([]) == {}
+
+
+@pytest.mark.parametrize(
+    ("pieces", "text"),
+    [
+        ([{"a": 1}, {"b": 1}], "different names"),
+        ([{"a": np.zeros(2)}, {"a": np.zeros(3)}], "'a' are not one array"),
+        ([{"a": np.zeros(2)}, {"a": np.zeros(2, np.float32)}], "'a' are not one array"),
+        ([{"a": np.zeros(1)}, {"a": "text"}], "'a' are not one array"),
+    ],
+)
+def test_pieces_that_cannot_be_joined_are_refused(pieces: list[Any], text: str) -> None:
+    with pytest.raises(InputMismatch, match=text):
+        paddle.join(pieces)

@@ -297,12 +297,23 @@ def test_the_caller_s_time_limit_ends_a_stream_in_the_middle(streams: Streams) -
     assert (kind, error["error"]) == ("error", "deadline")
 
 
-def test_the_pipeline_protocol_refuses_it_before_it_runs(streams: Streams) -> None:
-    body = {"key": ["key"], "value": ["refused"]}
-    answer = streams.client.post("/endless/prediction", json=body).json()
-    assert answer["err_no"] != 0
-    assert "its answers come in pieces" in answer["err_msg"]
-    assert streams.noted("refused", "made") == 0
+def by_pipeline(streams: Streams, route: str, **members: object) -> dict[str, Any]:
+    body = {"key": [*members], "value": [str(each) for each in members.values()]}
+    found: dict[str, Any] = streams.client.post(f"/{route}/prediction", json=body).json()
+    return found
+
+
+def test_the_pipeline_protocol_gets_all_pieces_under_their_names(streams: Streams) -> None:
+    answer = by_pipeline(streams, "count", upto=3)
+    assert answer["err_no"] == 0, answer
+    assert dict(zip(answer["key"], answer["value"], strict=True)) == {
+        "text": "['é0', 'é1', 'é2']",
+        "n": "array([0, 1, 2])",
+    }
+    assert by_pipeline(streams, "count", upto=0)["key"] == []
+    error = by_pipeline(streams, "count", upto=3, fail_at=2)
+    assert error["err_no"] != 0
+    assert "there is no 2" in error["err_msg"]
 
 
 def test_the_description_has_every_format(streams: Streams) -> None:
