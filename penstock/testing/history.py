@@ -1,11 +1,14 @@
 """Records the events of clients and an engine, and checks them afterwards.
 
-A client records ``Invoke`` before it sends a request and exactly one of ``Ok``, ``Refused``,
-``Failed`` and ``Info`` afterwards (``ClientHistory`` is thread-safe); on the server's side a
+A client records ``Invoke`` before it sends a request, ``Piece`` for each piece of its answer if it
+has any, and exactly one of ``Ok``, ``Refused``, ``Failed`` and ``Info`` at its end
+(``ClientHistory`` is thread-safe); on the server's side a
 ``Recorder`` is one of the engine's instruments. ``check`` compares both lists, so that simulation,
 fault tests, soak tests and benchmarks use the same rules:
 
     - every request ends exactly once, and its answer has its nonce;
+    - the pieces of an answer are its first ones, without a gap and in order; if it ended well they
+      are all of them, and there are none after its end;
     - admitted = replied + cancelled, and nothing happens to a request that has ended;
     - no op gets a request more often than its retries allow, nor past the request's deadline;
     - an op never has more running Works than workers, abandoned ones included;
@@ -30,7 +33,8 @@ from penstock.request import Batch
 class Invoke(NamedTuple):
     """A client is about to send a request with its own ``id``; ``nonce`` is the expected answer.
 
-    ``graph`` is the name of the called graph; None if it does not matter.
+    ``graph`` is the name of the called graph; None if it does not matter. ``pieces`` is their
+    number in a whole answer; None for an answer without pieces.
     """
 
     id: int
@@ -38,6 +42,16 @@ class Invoke(NamedTuple):
     t: float
     deadline: float | None = None
     graph: str | None = None
+    pieces: int | None = None
+
+
+class Piece(NamedTuple):
+    """A piece of the answer had this number, from 0 on, and this nonce."""
+
+    id: int
+    number: int
+    nonce: object
+    t: float
 
 
 class Ok(NamedTuple):
@@ -72,7 +86,7 @@ class Info(NamedTuple):
     t: float
 
 
-ClientEvent: TypeAlias = Invoke | Ok | Refused | Failed | Info
+ClientEvent: TypeAlias = Invoke | Piece | Ok | Refused | Failed | Info
 
 
 class Admitted(NamedTuple):
@@ -163,9 +177,14 @@ class ClientHistory:
         t: float,
         deadline: float | None = None,
         graph: str | None = None,
+        pieces: int | None = None,
     ) -> None:
         """Record a request, before it is sent."""
-        self.events.append(Invoke(id, nonce, t, deadline, graph))
+        self.events.append(Invoke(id, nonce, t, deadline, graph, pieces))
+
+    def piece(self, id: int, number: int, nonce: object, t: float) -> None:
+        """Record a piece of the answer with its number and nonce."""
+        self.events.append(Piece(id, number, nonce, t))
 
     def ok(self, id: int, nonce: object, t: float) -> None:
         """Record a good answer with its nonce."""
@@ -316,18 +335,21 @@ class _Clients:
         self._found = found
         self._limits = limits
         self._open: dict[int, Invoke] = {}
+        self._pieces: Counter[int] = Counter()  # of requests that have not ended
         self._ended: dict[int, str] = {}
         self._failures: Counter[str | None] = Counter()
         self.good: Counter[str | None] = Counter()
 
     def read(self, events: Iterable[ClientEvent]) -> None:
         for event in events:
-            if type(event) is Invoke:
+            if isinstance(event, Invoke):
                 if event.id in self._open or event.id in self._ended:
                     self._found.add("sent twice", f"request {event.id} was sent twice")
                 self._open[event.id] = event
-                continue
-            self._complete(event)
+            elif isinstance(event, Piece):
+                self._take_piece(event)
+            else:
+                self._complete(event)
         for invoked in self._open.values():
             self._found.add(
                 "no completion", f"request {invoked.id}, sent at {invoked.t:.6f}, never ended"
@@ -343,7 +365,33 @@ class _Clients:
         if failed > most:
             self._found.add("failures", f"{failed} requests{graph} failed where {most} may")
 
-    def _complete(self, event: ClientEvent) -> None:
+    def _take_piece(self, event: Piece) -> None:
+        number, invoked = event.number, self._open.get(event.id)
+        what = f"request {event.id} got piece {number}"
+        if invoked is None:
+            before = self._ended.get(event.id)
+            story = "but was never sent" if before is None else f"after it ended with {before}"
+            self._found.add("piece after the end", f"{what} {story}")
+            return
+        wanted = self._pieces[event.id]
+        self._pieces[event.id] += 1
+        if number != wanted:
+            self._found.add("gap between pieces", f"{what} where {wanted} was next")
+        elif number >= (invoked.pieces or 0):
+            self._found.add("too many pieces", f"{what} of {invoked.pieces or 0}")
+        if event.nonce != invoked.nonce:
+            self._found.add("swapped piece", f"{what} of {event.nonce!r}, not {invoked.nonce!r}")
+
+    def _check_pieces(self, event: ClientEvent, invoked: Invoke) -> None:
+        """Check the number of pieces at the end of an answer."""
+        got = self._pieces.pop(event.id, 0)
+        if type(event) is Ok and got < (invoked.pieces or 0):
+            text = f"request {event.id} ended well after {got} of {invoked.pieces} pieces"
+            self._found.add("missing pieces", text)
+        elif type(event) is Refused and got:
+            self._found.add("refused late", f"request {event.id} was refused after {got} pieces")
+
+    def _complete(self, event: Ok | Refused | Failed | Info) -> None:
         kind = type(event).__name__.lower()
         invoked = self._open.pop(event.id, None)
         if invoked is None:
@@ -352,6 +400,7 @@ class _Clients:
             self._found.add("double completion", f"request {event.id} ended with {kind} {story}")
             return
         self._ended[event.id] = kind
+        self._check_pieces(event, invoked)
         self._failures[invoked.graph] += type(event) is Failed
         if type(event) is Ok:
             self.good[invoked.graph] += 1

@@ -145,6 +145,19 @@ def test_a_request_does_not_go_to_another_version_with_another_signature() -> No
     assert isinstance(harness.outcomes[0].error, ServiceClosed)
 
 
+@pytest.mark.parametrize("streams", [True, False])
+def test_a_request_for_pieces_goes_to_no_version_without_them(streams: bool) -> None:
+    harness = EngineOfGraphs()
+    old, new = harness.build("a", "1"), harness.build("a", "2")
+    old.streams, new.streams = streams, not streams
+    harness.engine.add(old)
+    decoded = Submission(old, {})
+    harness.engine.replace(new, harness.drained.append)
+    decoded.start(lambda _, outcome: harness.outcomes.append(outcome))
+    assert decoded.refused
+    assert isinstance(harness.outcomes[0].error, ServiceClosed)
+
+
 def test_an_empty_name_finds_the_only_graph() -> None:
     harness = EngineOfGraphs()
     a = harness.add("a")

@@ -14,6 +14,7 @@ from penstock.executors.work import WorkOptions
 from penstock.graph.dag import OpSpec, Plan, compile_graph
 from penstock.request import Batch, Outcome
 from tests.simulation.processes import ProcessWorkers
+from tests.simulation.streams import StreamingProcessWorkers, StreamingWorkers
 from tests.simulation.workers import Workers
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class RandomGraph:
     Attributes:
         served: the engine's graph.
         plan: its compiled graph.
+        streams: whether its last op streams.
         workers: the workers of each op.
         drained: how often a drain was requested.
         rests: how often the engine has reported the end of a drain.
@@ -65,6 +67,7 @@ class RandomGraph:
         self.world = world
         self.name = name
         self.plan = draw_plan(world.random)
+        self.streams = world.random.random() < 0.4
         self.workers = [self._draw_workers(op) for op in range(len(self.plan.names))]
         self.processes = [each for each in self.workers if isinstance(each, ProcessWorkers)]
         self.served = ServedGraph(world.engine, self.plan, name, str(version))
@@ -72,6 +75,7 @@ class RandomGraph:
         self._poisoned: dict[int, set[int]] = {}  # op -> nonces that kill its processes
         for op in range(len(self.plan.names)):
             self._add_op(op)
+        self.served.streams = self.stages[self.plan.last].streams = self.streams
         self._traces = self._allowed_traces()
 
     def __repr__(self) -> str:
@@ -90,14 +94,19 @@ class RandomGraph:
         return self.served.stages
 
     def _draw_workers(self, op: int) -> Workers:
-        kinds = ("thread", "thread", "killed", "inline", "process", "process")
+        streams = self.streams and op == self.plan.last
+        kinds = ["thread", "thread", "killed", "process", "process"] + ["inline"] * (not streams)
         kind = self.world.random.choice(kinds)
+        if streams:
+            if kind == "process":
+                return StreamingProcessWorkers(self, op)
+            return StreamingWorkers(self, op, kind)
         return ProcessWorkers(self, op) if kind == "process" else Workers(self, op, kind)
 
     def _add_op(self, op: int) -> None:
         random = self.world.random
         policy = BatchPolicy(
-            max_rows=random.choice((1, 1, 2, 4, 8)),
+            max_rows=1 if self.streams and op == self.plan.last else random.choice((1, 1, 2, 4, 8)),
             window=random.choice((None, None, 0.002, 0.02, 0.1)),
             capacity=random.choice((None, None, 1, 2, 4, 8)),
             levels=self.world.engine.options.levels,
@@ -148,6 +157,8 @@ class RandomGraph:
             elif client.deadline <= now:
                 world.problems.append(f"{name} got {sample} {now - client.deadline:.6f} s too late")
             else:
+                if client.has_begun and op == self.plan.last:
+                    world.problems.append(f"{name} got {sample} after its answer has begun")
                 for feed in sample.inputs.values():
                     mine = feed["nonce"] == client.nonce and feed["graph"] == self.name
                     if not mine or not feed.keys() <= self._traces[op]:

@@ -8,6 +8,7 @@ from penstock.engine.deadlines import TICK
 from penstock.engine.stage import Stage
 from penstock.request import Sample
 from tests.simulation.graphs import RandomGraph
+from tests.simulation.streams import StreamingCall, StreamingProcess
 from tests.simulation.world import NEARLY, World
 
 
@@ -23,6 +24,8 @@ class Guarantees:
         """Checks everything; ``quiet``: all turns and alarms that were due have run."""
         world = self._world
         waiting = self._check_queues(quiet)
+        if quiet:
+            self._check_streams()
         wanted = 0
         now = world.clock.now()
         for data_id, client in world.open.items():
@@ -39,6 +42,21 @@ class Guarantees:
         if events_seen != self._events_seen:  # only events change the counts
             self._check_counts(quiet)
             self._events_seen = events_seen if quiet else -1
+
+    def _check_streams(self) -> None:
+        """A worker waits for a client that does not read only, and works for no other sample than
+        one that is wanted."""
+        world = self._world
+        for call in world.calls:
+            if not isinstance(call, StreamingCall | StreamingProcess):
+                continue
+            sample = call.runs_for
+            if sample is None:
+                continue
+            if sample.gone:
+                world.problems.append(f"a worker makes pieces for {sample}, which has ended")
+            elif call.waits and world.open[sample.data_id].reads:
+                world.problems.append(f"a worker waits for credit for {sample}, whose client reads")
 
     def _check_queues(self, quiet: bool) -> int:
         """Checks each queue's bookkeeping and capacity, and that no sample waits beside an idle

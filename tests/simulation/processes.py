@@ -35,7 +35,7 @@ class ProcessWorkers(Workers):
         self.fails = random.choice((0.0, 0.0, 0.2, 0.9))  # the probability of a failed start
         self.next_start = self.rested = 0.0
         self._restarts = [Restarts() for _ in range(self.workers)]
-        self._alive = [Process(self, slot) for slot in range(self.workers)]
+        self._alive = [self._new_process(slot) for slot in range(self.workers)]
         self._at: dict[Work, Process] = {}
         self._waiting: deque[tuple[Work, Finished]] = deque()
 
@@ -147,12 +147,15 @@ class ProcessWorkers(Workers):
             self.took_up += 1
             self.given_up.discard(slot)
             self.workers = self.places - len(self.given_up)
-        process = Process(self, slot)
+        process = self._new_process(slot)
         self._alive.append(process)
         if self._waiting:
             self._hand(process, *self._waiting.popleft())
         if missing:
             self.grown()
+
+    def _new_process(self, slot: int) -> Process:
+        return Process(self, slot)
 
     def _hand(self, process: Process, work: Work, finished: Finished) -> None:
         self._at[work] = process

@@ -1,7 +1,8 @@
 """Runs the real engine in random worlds and checks its guarantees after every event.
 
 Faults: outcomes that come late, twice, never, out of order, or for work that was not handed out;
-calls over their timeout, abandoned calls that return; processes that die at any moment, of poison
+calls over their timeout, abandoned calls that return; readers of
+pieces that stop for a while or leave; processes that die at any moment, of poison
 or not, are replaced later or never, and begin batches that are just taken back; cancellation,
 deadlines, drain and close at any moment; full queues; replies that raise or call the engine; graphs
 that are replaced or removed while another one serves.
@@ -106,6 +107,7 @@ class Simulation:
             + [world.let_time_pass] * 4
             + [world.wait_for_alarm] * 5
             + [world.cancel] * world.random.choice((1, 3))
+            + [world.read] * world.random.choice((1, 4))
             + [world.start_prepared, world.start_prepared, world.change_graphs]
             + [self.stick, self.stick, world.unstick, self.die, self.report_twice] * faults
             + [self.report_unknown, self.settle_again, world.kill] * faults
@@ -231,7 +233,8 @@ class Simulation:
     def finish_requests(self) -> None:
         """Faults stop. Every request must be answered in time, and nothing may be left."""
         world = self.world
-        world.errors = world.mischief = 0.0
+        world.errors = world.mischief = world.slowness = 0.0
+        world.read_all()
         while world.prepared:
             world.start_prepared()
         nothing_hangs = world.random.random() < 0.5

@@ -11,15 +11,28 @@ import pytest
 
 from penstock.batching.batcher import Batcher, FifoQueue
 from penstock.batching.lanes import Lanes
+from penstock.engine import quarantine
 from penstock.engine.deadlines import Deadlines
 from penstock.engine.engine import Engine
-from penstock.engine.graph import ServedGraph
+from penstock.engine.graph import GraphState, ServedGraph
 from penstock.engine.quarantine import Quarantine
 from penstock.engine.stage import Stage
 from penstock.engine.timer import Timer
 from penstock.errors import ServiceBusy
 from penstock.executors.executor import Work
-from penstock.testing.history import Dispatched, Late, NotAdmitted, Replied
+from penstock.executors.stream import MOST_PIECES, Stream
+from penstock.testing.history import (
+    ClientEvent,
+    Dispatched,
+    Failed,
+    Info,
+    Invoke,
+    Late,
+    NotAdmitted,
+    Ok,
+    Piece,
+    Replied,
+)
 from tests.simulation.graphs import draw_plan
 from tests.simulation.processes import Process, ProcessWorkers
 from tests.simulation.simulate import Simulation, Violation, main, simulate
@@ -109,6 +122,7 @@ def test_every_kind_of_event_and_outcome_occurs(monkeypatch: pytest.MonkeyPatch)
         for stage in run.world.stages:
             occurred["timed out"] += stage.statistics().timeouts
             occurred["refused unseen"] += stage.statistics().refused
+        occurred.update(ends_of_answers(run.world.history.events))
         for event in run.world.recorder.events:
             match event:
                 case Dispatched():
@@ -127,8 +141,27 @@ def test_every_kind_of_event_and_outcome_occurs(monkeypatch: pytest.MonkeyPatch)
     expected |= {"taken back", "a turn was too short", "given up", "worker ended by us"}
     expected |= {"a graph goes with requests inside", "one goes while another serves"}
     expected |= {"sent on to the next version"}
+    expected |= {"all of many pieces", "no piece", "pieces, then failed", "pieces, then left"}
     expected |= {"killed worker", "refused unseen", "cleared", "run again", "taken up again"}
     assert {name for name, count in occurred.items() if count} == expected
+
+
+def ends_of_answers(events: Iterable[ClientEvent]) -> Iterator[str]:
+    """How answers in pieces have ended."""
+    pieces: Counter[int] = Counter()
+    empty = set()
+    for event in events:
+        if isinstance(event, Invoke):
+            if event.pieces == 0:
+                empty.add(event.id)
+        elif isinstance(event, Piece):
+            pieces[event.id] += 1
+        elif isinstance(event, Ok) and pieces[event.id] > MOST_PIECES:
+            yield "all of many pieces"
+        elif isinstance(event, Failed | Info) and pieces[event.id]:
+            yield "pieces, then failed" if isinstance(event, Failed) else "pieces, then left"
+        elif isinstance(event, Ok) and event.id in empty:
+            yield "no piece"
 
 
 # Deliberate bugs: each is a patch, and the words by which the simulation must notice it.
@@ -168,7 +201,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Engine, "_reply", reply)
 
 
-@bug("a cancelled request stays in the queues", "stand in queues|nobody waits for")
+@bug("a cancelled request stays in the queues", "stand in queues|nobody waits for|which has ended")
 def _(patch: pytest.MonkeyPatch) -> None:
     def forget(self: Engine, submission: Any) -> None:
         for sample in submission.samples:
@@ -338,7 +371,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @bug(
     "a request for the next version runs through the last one's plan",
-    "another's dict|IndexError| only$",
+    "another's dict|IndexError| only$|no call hangs, yet",
 )
 def _(patch: pytest.MonkeyPatch) -> None:
     real = Engine._refusal
@@ -513,6 +546,75 @@ def _(patch: pytest.MonkeyPatch) -> None:
 @bug("nothing is shed for a request of a higher priority", "of a lower one waits")
 def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Engine, "_shed", lambda *_: False)
+
+
+@bug("a piece is lost", "got piece . where|ended well after|pieces .* back")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = Stream.take
+    patch.setattr(Stream, "take", lambda self: real(self)[:2])
+
+
+@bug("pieces that arrive with the end are lost", "ended well after|pieces .* back")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Engine, "_end_stream", lambda self, sample: sample.stream.cancel())
+
+
+@bug("an answer that has begun is repeated", "after its answer has begun|got piece 0 where")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = Engine._begin_stream
+
+    def begin_stream(self: Engine, submission: Any, sample: Any) -> None:
+        attempt, spare = submission.attempt, sample.spare
+        real(self, submission, sample)
+        submission.attempt, sample.spare = attempt, spare
+
+    patch.setattr(Engine, "_begin_stream", begin_stream)
+
+
+@bug("an answer that has begun is repeated after a death", "after its answer has begun")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(quarantine, "_has_begun", lambda sample: False)
+
+
+@bug("who does not read is sent everything", "does not read, and gets")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = Engine._pieces
+
+    def pieces(self: Engine, sample: Any) -> None:
+        real(self, sample)
+        sample.stream.credit()
+
+    patch.setattr(Engine, "_pieces", pieces)
+
+
+@bug("credit does not reach the worker", "whose client reads")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Stream, "credit", lambda self: None)
+
+
+@bug("a cancellation does not reach the worker", "makes pieces for .* which has ended")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Stream, "cancel", lambda self: None)
+
+
+@bug("the first piece does not move the deadline", "too late before|no answer after its deadline")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def begin_stream(self: Engine, submission: Any, sample: Any) -> None:
+        submission.stream, sample.spare = sample.stream, None
+        submission.attempt = submission.plan.attempts
+
+    patch.setattr(Engine, "_begin_stream", begin_stream)
+
+
+@bug("a request for pieces is sent on to a version without", "ended well after")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def taker(self: Engine, submission: Any) -> Any:
+        graph = submission.graph
+        if graph.state is not GraphState.DRAINING:
+            return graph if graph.state is GraphState.SERVING else None
+        return self._default_of(graph.name)
+
+    patch.setattr(Engine, "_taker", taker)
 
 
 @pytest.mark.parametrize("name", BUGS)

@@ -69,10 +69,13 @@ class Workers(LocalExecutor):
         for batch in work.pending:
             self.graph.inspect(self.op, batch)
         work.begin_next()
-        call = Call(self, work, finished)
+        call = self._call(work, finished)
         world.calls.append(call)
         if self.kind == "inline":
             call.take_turn()
+
+    def _call(self, work: Work, finished: Finished) -> Call:
+        return Call(self, work, finished)
 
     def abandon(self, work: Work) -> None:
         """Handles an abandoned batch."""

@@ -19,12 +19,14 @@ from penstock.engine.stage import Stage
 from penstock.engine.submission import Submission
 from penstock.errors import DeadlineExceeded, KillsWorkers, RequestError, ServiceBusy, WorkerDied
 from penstock.executors.executor import Finished, Result, Work
+from penstock.executors.stream import MOST_PIECES
 from penstock.instrument import Instrument, Instruments, RequestInfo
-from penstock.request import Batch, Outcome, Sample
+from penstock.request import Batch, Feed, Outcome, Sample
 from penstock.testing.clock import ManualClock
-from penstock.testing.history import ClientHistory, Recorder
+from penstock.testing.history import ClientHistory, Invoke, Recorder
 from tests.simulation.graphs import RandomGraph
 from tests.simulation.processes import ProcessWorkers
+from tests.simulation.streams import Gatherer, Reader, pieces_of
 from tests.simulation.workers import RunningWork
 
 NEARLY = 1e-6
@@ -37,12 +39,16 @@ _MOST_GRAPHS = 6
 class Client:
     """One request from its client's view; equal requests have the same nonce."""
 
-    __slots__ = ("deadline", "nonce", "number", "open", "submission")
+    __slots__ = ("deadline", "event", "has_begun", "nonce", "number", "open", "reads", "submission")
+    __slots__ += ("unread",)
 
     def __init__(self, number: int, nonce: int, deadline: float) -> None:
         self.number = number
         self.nonce = nonce
         self.deadline = deadline
+        self.event = 0  # the index of its Invoke in the history
+        self.unread = 0  # pieces that came while it did not read
+        self.reads, self.has_begun = True, False
         self.submission: Submission | None = None
         self.open = True
 
@@ -105,6 +111,7 @@ class World:
         self.requests_sent = 0
         self.refused = 0
         self.errors = random.choice((0.0, 0.05, 0.3))
+        self.slowness = random.choice((0.0, 0.05, 0.5))
         self.mischief = random.choice((0.0, 0.0, 0.1, 0.4))
         self.poison = random.choice((0.0, 0.0, 0.05, 0.3))
         self.same = random.choice((0.0, 0.3, 0.6)) if self.poison else 0.0
@@ -130,6 +137,7 @@ class World:
         options = EngineOptions(
             max_requests=random.choice((1, 4, 16, 1024)),
             max_running=random.choice((None, None, 1, 2, 5)),
+            stream_limit=random.choice((0.1, 600.0)),
             levels=levels,
             ageing=random.choice((0.0, 0.01, 0.5, 100.0)),
             queue=tuple(self._draw_queue_policy() for _ in range(levels * random.randint(0, 1))),
@@ -200,13 +208,22 @@ class World:
         graph = self.engine.graph(name)
         if graph is None:
             return f"no {name}"
+        timeout: float | None
         timeout = self.random.choice((0.02, 0.2, 2.0, 60.0, 60.0)) * (self.random.random() - 0.01)
+        if graph.streams and self.random.random() < 0.4:
+            timeout = None
+        limit = self.engine.time_limit if timeout is None else timeout
         client = Client(
-            self.requests_sent, self._draw_nonce(self._random_graph_of(graph)), now + timeout
+            self.requests_sent, self._draw_nonce(self._random_graph_of(graph)), now + limit
         )
         self.requests_sent += 1
         feed = {"nonce": client.nonce, "graph": name}
-        submission = Submission(graph, feed, timeout, client.number)
+        kind = Submission
+        if graph.streams:
+            kind = Reader if self.random.random() < 0.8 else Gatherer
+        submission = kind(graph, feed, timeout, client.number)
+        if isinstance(submission, Gatherer):
+            submission.client, submission.world = client, self
         if self.random.random() < 0.1:  # as while its body is being decoded
             self.prepared.append((client, submission))
             return "prepared"
@@ -218,7 +235,10 @@ class World:
 
     def _submit(self, client: Client, submission: Submission) -> object:
         now, name = self.clock.now(), submission.graph.name
-        self.history.invoke(client.number, client.nonce, now, client.deadline, name)
+        client.event = len(self.history.events)
+        deadline = client.deadline if submission.deadline_by_client else None
+        pieces = pieces_of(client.nonce) if isinstance(submission, Reader) else None
+        self.history.invoke(client.number, client.nonce, now, deadline, name, pieces)
         try:
             self.engine.submit(submission, lambda _, outcome: self.reply(client, outcome))
         except RequestError as refusal:
@@ -269,7 +289,8 @@ class World:
         client.open = False
         del self.open[client.submission.data_id]
         if outcome.error is None:
-            self.history.ok(client.number, (outcome.value or {}).get("nonce"), now)
+            nonce = self._nonce_of(client, client.submission, outcome.value or {})
+            self.history.ok(client.number, nonce, now)
         else:
             self.history.failed(client.number, outcome.error.code, now)
             self._check_error(client, client.submission.data_id, outcome.error)
@@ -277,6 +298,74 @@ class World:
             self.random.choice((self.request, self.cancel, self.cancel))()
             if self.random.random() < 0.5:
                 raise ConnectionResetError("the transport broke")
+
+    @staticmethod
+    def _nonce_of(client: Client, submission: Submission, value: Feed) -> object:
+        """The nonce of a good answer."""
+        if isinstance(submission, Reader):
+            return client.nonce  # its pieces have had theirs
+        if not submission.graph.streams:
+            return value.get("nonce")
+        pieces = value["result"]
+        numbers = [each.get("piece") for each in pieces]
+        if numbers not in ([None], [*range(pieces_of(client.nonce))]):
+            return f"pieces {numbers}"
+        return next((each["nonce"] for each in pieces), client.nonce)
+
+    def begin_answer(self, client: Client) -> None:
+        """A piece of the answer is there: the first one changes the deadline."""
+        assert client.submission is not None
+        if not client.has_begun and not client.submission.deadline_by_client:
+            client.deadline = self.clock.now() + self.engine.options.stream_limit
+        client.has_begun = True
+
+    def take_piece(self, client: Client, piece: Feed) -> bool:
+        """The transport's callback for a piece, which may do anything; whether the client reads."""
+        now = self.clock.now()
+        submission = client.submission
+        if not client.open or submission is None:
+            self.problems.append(f"request {client.number} is over, or not yet in: {piece}")
+            return True
+        number = piece.get("piece")
+        if number is None:  # another op has jumped over the one that streams
+            number, invoked = 0, self.history.events[client.event]
+            assert isinstance(invoked, Invoke)
+            self.history.events[client.event] = invoked._replace(pieces=1)
+        else:
+            self.begin_answer(client)
+        self.history.piece(client.number, number, piece["nonce"], now)
+        if not client.reads:
+            client.unread += 1
+            if client.unread > MOST_PIECES:
+                self.problems.append(f"request {client.number} does not read, and gets {number}")
+            return False
+        client.reads = self.random.random() >= self.slowness
+        if self.mischief and self.random.random() < self.mischief / 4:
+            self.random.choice((self.request, self.cancel, self.cancel))()
+            if self.random.random() < 0.5:
+                raise ConnectionResetError("the transport broke")
+        return client.reads
+
+    def read(self) -> object:
+        """A client that has not read for a while reads everything."""
+        slow = self._slow
+        return self._resume(self.random.choice(slow)) if slow else None
+
+    def read_all(self) -> None:
+        """All such clients read everything."""
+        for each in self._slow:
+            self._resume(each)
+
+    @property
+    def _slow(self) -> list[Client]:
+        return [each for each in self.open.values() if not each.reads]
+
+    @staticmethod
+    def _resume(client: Client) -> int:
+        client.reads, client.unread = True, 0
+        assert client.submission is not None
+        client.submission.resume()
+        return client.number
 
     def _check_error(self, client: Client, data_id: int, error: RequestError) -> None:
         """Checks that there is a reason for this error."""

@@ -21,6 +21,7 @@ from penstock.testing.history import (
     Limits,
     NotAdmitted,
     Ok,
+    Piece,
     Recorder,
     Refused,
     Replied,
@@ -110,6 +111,67 @@ def test_a_violation_in_the_clients_events_is_found(
     events: list[ClientEvent], violation: str
 ) -> None:
     assert check(events, None, LIMITS) == [violation]
+
+
+STREAM: list[ClientEvent] = [
+    Invoke(1, "a", 0.0, pieces=3),
+    Piece(1, 0, "a", 0.1),
+    Invoke(2, "b", 0.2, pieces=1),
+    Piece(1, 1, "a", 0.3),
+    Piece(2, 0, "b", 0.3),
+    Piece(1, 2, "a", 0.4),
+    Ok(1, "a", 0.5),
+    Failed(2, "hook_failed", 0.5),
+]
+
+
+def test_pieces_in_order_and_one_end_are_a_correct_history() -> None:
+    assert check(STREAM) == []
+    cut = without(STREAM, Piece(1, 2, "a", 0.4))
+    for end in (Failed(1, "hook_failed", 0.5), Info(1, "left", 0.5)):
+        assert check(replaced(cut, Ok(1, "a", 0.5), end)) == []
+
+
+@pytest.mark.parametrize(
+    ("events", "violation"),
+    [
+        (without(STREAM, Piece(1, 2, "a", 0.4)), "request 1 ended well after 2 of 3 pieces"),
+        (
+            replaced(STREAM, Piece(1, 1, "a", 0.3), Piece(1, 2, "a", 0.3)),
+            "request 1 got piece 2 where 1 was next",
+        ),
+        (
+            replaced(STREAM, Piece(2, 0, "b", 0.3), Piece(2, 0, "b", 0.3), Piece(2, 0, "b", 0.3)),
+            "request 2 got piece 0 where 1 was next",
+        ),
+        (
+            replaced(STREAM, Piece(2, 0, "b", 0.3), Piece(2, 0, "b", 0.3), Piece(2, 1, "b", 0.3)),
+            "request 2 got piece 1 of 1",
+        ),
+        (
+            replaced(STREAM, Piece(1, 1, "a", 0.3), Piece(1, 1, "b", 0.3)),
+            "request 1 got piece 1 of 'b', not 'a'",
+        ),
+        (
+            [*STREAM, Piece(1, 3, "a", 0.6)],
+            "request 1 got piece 3 after it ended with ok",
+        ),
+        ([*STREAM, Piece(9, 0, "a", 0.6)], "request 9 got piece 0 but was never sent"),
+        (
+            [Invoke(1, "a", 0.0), Piece(1, 0, "a", 0.1), Ok(1, "a", 0.2)],
+            "request 1 got piece 0 of 0",
+        ),
+        (
+            replaced(STREAM, Failed(2, "hook_failed", 0.5), Refused(2, "busy", 0.5)),
+            "request 2 was refused after 1 pieces",
+        ),
+        ([*STREAM, Info(1, "left", 0.6)], "request 1 ended with info after it ended with ok"),
+    ],
+)
+def test_a_violation_in_the_pieces_of_an_answer_is_found(
+    events: list[ClientEvent], violation: str
+) -> None:
+    assert violation in check(events)
 
 
 def test_two_swapped_answers_are_two_violations() -> None:
