@@ -91,8 +91,10 @@ class Priorities(Instrument):
 
     def _is_last(self, shed: Sample) -> bool:
         stage = shed.flight.graph.stages[shed.op]
-        there = [(s.level, s.arrived) for where, s in self._world.waiting() if where is stage]
-        return (shed.level, shed.arrived) == max(there)
+        there = [
+            (s.level, s.late, s.arrived) for where, s in self._world.waiting() if where is stage
+        ]
+        return (shed.level, shed.late, shed.arrived) == max(there)
 
 
 class World:
