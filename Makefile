@@ -188,6 +188,8 @@ peers: ## install the system programs that tests use as peers (root)
 	npm ci --prefix tests/peers/node --ignore-scripts --no-audit --no-fund
 	$(PYTHON) -m venv tests/peers/triton/.venv
 	$(call install,tests/peers/triton/.venv/bin/python,tests/peers/triton/requirements.txt)
+	$(PYTHON) -m venv tests/peers/openai/.venv
+	$(call install,tests/peers/openai/.venv/bin/python,tests/peers/openai/requirements.txt)
 
 fmt: $(READY) ## format and sort imports
 	$(BIN)/ruff check --fix-only --quiet .

@@ -17,6 +17,7 @@ RUNNABLE = (
     ROOT / "README.md",
     ROOT / "docs/http.md",
     ROOT / "docs/streams.md",
+    ROOT / "docs/openai.md",
     ROOT / "docs/guide.md",
     ROOT / "docs/model-server.md",
     ROOT / "docs/bench.md",

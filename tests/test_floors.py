@@ -55,6 +55,7 @@ GROUND = [
 ]
 ROOF = {
     "penstock",
+    "penstock.openai",
     "penstock.testing",
 }  # the public names and the public fakes import from every room
 PURE = (

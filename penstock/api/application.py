@@ -185,16 +185,15 @@ class Applications:
     @cached_property
     def graphs(self) -> frozenset[str]:
         """Names of the graphs with routes of their own, which are not served by name."""
-        return frozenset(
-            each.graph for each in self.routes if isinstance(each, Http) and each.graph is not None
-        )
+        https = (each for each in self.routes if isinstance(each, Http))
+        return frozenset(name for each in https for name in each.own_graphs)
 
     @cached_property
     def paths(self) -> Mapping[str, frozenset[str]]:
         """The paths of each graph's own routes, by its name."""
         https = [each for each in self.routes if isinstance(each, Http)]
         return {
-            name: frozenset(each.pattern for each in https if each.graph == name)
+            name: frozenset(each.pattern for each in https if name in each.own_graphs)
             for name in self.graphs
         }
 

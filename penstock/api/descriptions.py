@@ -112,14 +112,15 @@ def errors(*statuses: int, form: Mapping[str, Any] = ERROR) -> dict[int, Answer]
     return {each: _error(each, _HEAD[each], form) for each in sorted(set(found))}
 
 
-def engine_errors(*, body: bool = True) -> dict[int, Answer]:
+def engine_errors(*, body: bool = True, form: Mapping[str, Any] = ERROR) -> dict[int, Answer]:
     """The answers of a route that runs a graph, other than 200.
 
     Args:
         body: whether its requests have bodies.
+        form: of the errors.
     """
     texts = {status: text for status, text in (_HEAD | _ENGINE).items() if body or status != 413}
-    return {each: _error(each, texts[each], ERROR) for each in sorted(texts)}
+    return {each: _error(each, texts[each], form) for each in sorted(texts)}
 
 
 def error_answer(status: int) -> Answer:

@@ -10,7 +10,7 @@ has the same id with the reason, which callers do not get.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -148,6 +148,24 @@ def failed(call: HttpCall, error: RequestError) -> None:
     fail(call, error)
 
 
-def fail(call: HttpCall, error: RequestError, log_id: int | None = None) -> None:
-    """Answer an error; see ``error_reply``."""
-    call.send(call.note(error) or error_reply(error, log_id))
+def fail(
+    call: HttpCall,
+    error: RequestError,
+    log_id: int | None = None,
+    form: Callable[[RequestError, int | None], HttpReply] = error_reply,
+) -> None:
+    """Answer an error, in the form of ``error_reply`` by default."""
+    call.send(noted(call, error, log_id, form))
+
+
+def noted(
+    call: HttpCall,
+    error: RequestError,
+    log_id: int | None = None,
+    form: Callable[[RequestError, int | None], HttpReply] = error_reply,
+) -> HttpReply:
+    """The answer to an error, which is noted."""
+    found = call.note(error)
+    if isinstance(found, RequestError):
+        return form(found, log_id if found is error else None)
+    return found

@@ -96,9 +96,11 @@ class HttpCall(BodyCall):
         status, headers, body, close = reply
         self.exchange.reply(status, headers, body, close=close)
 
-    def note(self, error: RequestError) -> HttpReply | None:
-        """Note the error with which the call ends; returns the answer instead of the usual one."""
-        return None
+    def note(self, error: RequestError) -> HttpReply | RequestError:
+        """Note the error with which the call ends; returns the answer instead of the usual one, or
+        the error that is answered as usual.
+        """
+        return error
 
     def fail(self, code: GrpcCode, text: str, metadata: Headers = ()) -> None:
         if self.started:
@@ -239,6 +241,7 @@ class Http(Described):
             patterns with placeholders.
         graph: the name of the only graph that it runs, if the graph is to be served by this route
             and not by its name.
+        graphs: the same for a route that runs one of several.
     """
 
     method: str
@@ -251,4 +254,10 @@ class Http(Described):
     there: Callable[[tuple[str, ...]], bool] | None = None
     takes: Callable[[Sequence[bytes]], bool] | None = None
     graph: str | None = None
+    graphs: frozenset[str] = frozenset()
     below: bool = False
+
+    @property
+    def own_graphs(self) -> frozenset[str]:
+        """The names of the graphs that are served by this route and not by their names."""
+        return self.graphs if self.graph is None else self.graphs | {self.graph}

@@ -16,14 +16,13 @@ without middleware does not pay for it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from time import monotonic
 from typing import Any
 
 from penstock.api.application import Application, Example, HasExamples, Route, Section
-from penstock.api.errors import error_body, error_reply
 from penstock.api.http import Http, HttpCall, Whole
 from penstock.door.exchange import HttpReply
 from penstock.errors import RequestError
@@ -139,7 +138,7 @@ class WithMiddleware:
             if isinstance(each, Http) and each.whole is not None:
                 yield replace(
                     each,
-                    whole=partial(_handle, self._chain, each.whole),
+                    whole=partial(_handle, self._chain, each.whole, each.failed),
                     failed=partial(_failed, self._chain, each.failed),
                 )
             else:
@@ -158,17 +157,17 @@ class _WatchedCall(HttpCall):
     chain: Sequence[Middleware]
     request: Request
 
-    def note(self, error: RequestError) -> HttpReply | None:
+    def note(self, error: RequestError) -> HttpReply | RequestError:
         for each in reversed(self.chain):
             try:
                 instead = each.on_error(self.request, error)
                 if instead is not None:
                     return _reply_of(instead)
             except RequestError as other:
-                return error_reply(other)
+                return other
             except Exception:  # noqa: BLE001 - the user's
                 _log.exception("%s.on_error raised", type(each).__name__)
-        return None
+        return error
 
     def reply(self, status: int, headers: Headers, body: bytes, *, close: bool = False) -> None:
         more = self._after(status, headers, len(body))
@@ -208,17 +207,25 @@ def _watched(chain: Sequence[Middleware], call: HttpCall) -> _WatchedCall:
     return found
 
 
-def _handle(chain: Sequence[Middleware], handler: Whole, call: HttpCall, body: bytes) -> None:
+def _handle(
+    chain: Sequence[Middleware],
+    handler: Whole,
+    failed: Callable[[HttpCall, RequestError], None],
+    call: HttpCall,
+    body: bytes,
+) -> None:
     watched = _watched(chain, call)
     for each in chain:
         try:
             answer = each.before(watched.request)
             reply = None if answer is None else _reply_of(answer)
         except RequestError as error:
-            reply = watched.note(error) or error_reply(error)
+            failed(watched, error)
+            return
         except Exception:  # noqa: BLE001 - the user's
             _log.exception("%s.before raised", type(each).__name__)
-            reply = error_body(500, "internal", "the service failed to answer; its log says why")
+            text = "the service failed to answer; its log says why"
+            reply = call.route.refusal(500, text)._replace(close=False)
         if reply is not None:
             watched.send(reply)
             return

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from penstock.api.errors import error_reply, fail
+from penstock.api.errors import error_reply, noted
 from penstock.api.graph_call import GraphCall
 from penstock.api.http import JSON, HttpCall
 from penstock.door.exchange import WRITABLE
@@ -38,6 +38,8 @@ class StreamCall(GraphCall):
     call: HttpCall
     context: Format
     status: int
+    form = staticmethod(error_reply)
+    """Makes the answer to an error."""
     _timer: asyncio.TimerHandle | None
 
     def run(self, call: HttpCall) -> None:
@@ -54,7 +56,10 @@ class StreamCall(GraphCall):
 
     def piece(self, piece: Feed) -> bool:
         """See ``Submission``: send a piece."""
-        text = self.context.piece(piece[BODY], first=self._count == 0)
+        return self.pass_on(self.context.piece(piece[BODY], first=self._count == 0))
+
+    def pass_on(self, text: bytes) -> bool:
+        """Send the text of a piece; returns what ``piece`` returns."""
         self._count += 1
         if self._kept is not None:
             self.gathered.count(len(text))
@@ -94,13 +99,13 @@ class StreamCall(GraphCall):
 
     def fail(self, error: RequestError) -> None:
         """Send an error, or if the answer has begun, end it in the middle."""
-        call = self.call
+        call, form = self.call, type(self).form
+        reply = noted(call, error, self.log_id, form)
         if not call.started:
-            fail(call, error, self.log_id)
+            call.send(reply)
             return
-        reply = call.note(error)
-        if reply is None or JSON not in reply.headers or b"\n" in reply.body:
-            reply = error_reply(error, self.log_id)
+        if JSON not in reply.headers or b"\n" in reply.body:
+            reply = form(error, self.log_id)
         text = self.context.error(reply.body)
         if text:
             call.exchange.send(text)

@@ -11,7 +11,7 @@ app.run()
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import cached_property, partial
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from penstock.api.application import Application
     from penstock.api.middleware import Middleware
     from penstock.api.mount import AsgiApp, MountApplication
+    from penstock.api.openai import ModelRoute
+    from penstock.api.openai import Service as OpenAiService
     from penstock.api.pages import Page
     from penstock.api.plain import PlainRoute
     from penstock.api.typed import TypedRoute
@@ -89,6 +91,7 @@ class App(Several):
         self._middleware: list[Middleware] = []
         self._errors: dict[type[BaseException], tuple[int, str | None]] = {}
         self._graphs: list[tuple[PlainRoute, Op, dict[str, Any]]] = []
+        self._models: list[tuple[ModelRoute, TypedOp]] = []
 
     def __repr__(self) -> str:
         return f"<App {self.name!r} {', '.join(each.path for each in self.routes)}>"
@@ -199,6 +202,82 @@ class App(Several):
     def delete(self, path: str, **options: Any) -> Callable[[_Target], _Target]:
         """``route`` for DELETE: the parameters are those of the query and the path."""
         return self.route(path, method="DELETE", **options)
+
+    def chat(self, model: str, **options: Any) -> Callable[[_Target], _Target]:
+        """Serve a function, or a class, as a model of OpenAI's ``POST /v1/chat/completions``.
+
+        Its parameters are members of the request, ``messages: list[ChatMessage]`` among them, or
+        one parameter is the whole: a ``ChatRequest``. It returns or yields texts, ``ChatReply`` or
+        dicts like it.
+
+        Args:
+            model: the name by which requests choose it; ``GET /v1/models`` lists all.
+            options: as for ``route``, apart from ``method``, ``status``, ``answers`` and
+                ``examples``.
+
+        Raises:
+            GraphError: another function has this name, or a route of the app this path.
+            HookError: the function does not fit.
+            ConfigError: an option is unknown.
+        """
+        from penstock.api.openai import CHAT
+        from penstock.typed.openai_op import ChatOp
+
+        return self._model(CHAT, ChatOp, model, options)
+
+    def completion(self, model: str, **options: Any) -> Callable[[_Target], _Target]:
+        """The same for ``POST /v1/completions``.
+
+        Its parameter is ``prompt: str``, the whole request a ``CompletionRequest``, and it answers
+        with texts or ``CompletionReply``.
+        """
+        from penstock.api.openai import COMPLETION
+        from penstock.typed.openai_op import CompletionOp
+
+        return self._model(COMPLETION, CompletionOp, model, options)
+
+    def _model(
+        self, service: OpenAiService, kind: type[TypedOp], model: str, options: dict[str, Any]
+    ) -> Callable[[_Target], _Target]:
+        from penstock.api.openai import ModelRoute
+        from penstock.service.declared_route import DeclaredRoute
+
+        where = f"the model {model!r}"
+        if not isinstance(model, str) or not model:
+            raise GraphError(f"a model has a name, such as @app.chat('tiny'), not {model!r}")
+        _check_options(where, options, of_route=True, without=_NOT_OF_MODELS)
+        taken = [(each.path, each.method) for each in self.routes]
+        if (service.path, "POST") in [
+            *taken,
+            *((each.path, "POST") for each, _, _ in self._graphs),
+        ]:
+            raise GraphError(f"another route of {self.name} is POST {service.path}")
+        if options.get("executor") == "external":
+            raise GraphError(f"{where}: external workers cannot run functions of OpenAI's routes")
+        for each, _ in self._models:
+            if each.service is service and each.model == model:
+                raise GraphError(f"two functions of {self.name} are {where} at {service.path}")
+        declared = DeclaredRoute(
+            path=service.path,
+            method="POST",
+            placeholders=(),
+            batched=options.get("batch") is not None,
+            external=False,
+            given=words.read(where, options),
+            status=200,
+            answers={},
+            examples=(),
+            kind=kind,
+        )
+
+        def add(target: _Target) -> _Target:
+            op = declared.op(target, self._lifespans)
+            self._check_name(op.name)
+            route = ModelRoute(service=service, model=model, graph=op.name, signature=op.signature)
+            self._models.append((route, op))
+            return target
+
+        return add
 
     def lifespan(self, function: Callable[[], Iterator[_Value]]) -> Callable[[], Iterator[_Value]]:
         """Run code before the routes below it serve, and after: a generator that yields once.
@@ -375,7 +454,9 @@ class App(Several):
                 f" segment, such as /items{path}"
             )
         others = [(each.path, each.method) for each in self.routes]
-        for other, its in [*others, *((graph[0].path, "POST") for graph in self._graphs)]:
+        others += [(graph[0].path, "POST") for graph in self._graphs]
+        others += [(model.service.path, "POST") for model, _ in self._models]
+        for other, its in others:
             found = PathPattern(other)
             if found.shape == pattern.shape and its == method:
                 raise GraphError(
@@ -389,6 +470,7 @@ class App(Several):
         if name in [
             *(each.graph for each in self.routes),
             *(graph[0].graph for graph in self._graphs),
+            *(model.graph for model, _ in self._models),
         ]:
             raise GraphError(f"two routes of {self.name} are called {name}: rename one")
 
@@ -404,11 +486,15 @@ class App(Several):
                 route.method,
                 route.path,
                 route.graph,
-                _shape(route.signature, route.signature.response),
+                _shape_of(op),
                 op,
                 {},
             )
             for route, op in zip(self.routes, self._ops, strict=True)
+        ]
+        graphs += [
+            ("POST", f"{each.service.path} ({each.model})", each.graph, _shape_of(op), op, {})
+            for each, op in self._models
         ]
         graphs += [
             ("POST", each.path, each.graph or "", _shape(each.request, each.response), last, more)
@@ -418,13 +504,16 @@ class App(Several):
             raise GraphError(f"the app {self.name!r} has no routes: put @app.route(...) above one")
         if flags.current().check_only:
             self._check_requests()
+        from penstock.api.openai import OpenAiApplication
         from penstock.api.pages import PageApplication
         from penstock.api.plain import PlainApplication
         from penstock.api.typed import TypedApplication
 
         plain = [route for route, _, _ in self._graphs]
         errors = [status for status, _ in self._errors.values()]
+        models = [model for model, _ in self._models]
         routed: list[MakeApplication] = [
+            partial(OpenAiApplication, routes=models, title=self.name),
             partial(
                 TypedApplication,
                 routes=self.routes,
@@ -471,6 +560,12 @@ class App(Several):
         from penstock.typed.op import BODY, KIND
 
         problems = []
+        for path, signature in [(each.model, each.signature) for each, _ in self._models]:
+            try:
+                signature.request.check_packages(path)
+                signature.response.check_packages(path)
+            except HookError as error:
+                problems.append(str(error))
         for route in self.routes:
             signature = route.signature
             try:
@@ -592,6 +687,11 @@ def _ops_until(last: Op) -> set[Op]:
     return found
 
 
+def _shape_of(op: TypedOp) -> str:
+    """The same of a typed function."""
+    return _shape(op.signature, op.signature.response)
+
+
 def _shape(request: Schema | Signature | None, response: Schema | None) -> str:
     """A route's request and answer types in one line."""
     from penstock.typed.outline import outline
@@ -611,13 +711,20 @@ _OF_ROUTES = (
 _OF_APPS = tuple(keys_of(ServiceConfig))
 
 
-def _check_options(where: str, given: Iterable[str], *, of_route: bool = False) -> None:
+_NOT_OF_MODELS: Final = ("method", "status", "answers", "examples")
+"""Options of routes that those of OpenAI do not have."""
+
+
+def _check_options(
+    where: str, given: Iterable[str], *, of_route: bool = False, without: Collection[str] = ()
+) -> None:
     """Refuse unknown options; the error names the nearest known one."""
     if flags.current().lenient:
         return
     known, others, place = _OF_APPS, _OF_ROUTES, "@app.route(...)"
     if of_route:
         known, others, place = _OF_ROUTES, _OF_APPS, "App(...)"
+    known = tuple(each for each in known if each not in without)
     problems = []
     for option in given:
         if option in known:

@@ -33,6 +33,7 @@ class DeclaredRoute:
         status: of its answers.
         answers: its further answers; see ``answers_of``.
         examples: as given; see ``examples_of``.
+        kind: of its op.
     """
 
     path: str
@@ -44,6 +45,7 @@ class DeclaredRoute:
     status: int
     answers: Mapping[int, Any]
     examples: Sequence[Any]
+    kind: type[TypedOp] = TypedOp
 
     def op(self, target: Callable[..., Any], lifespans: Sequence[Lifespan]) -> TypedOp:
         """The op that runs a function or class.
@@ -55,7 +57,7 @@ class DeclaredRoute:
         Raises:
             HookError: the annotations make no schema, or external workers cannot run it.
         """
-        op = TypedOp(
+        op = self.kind(
             target,
             batched=self.batched,
             method=self.method,

@@ -325,11 +325,15 @@ class TypedOp(Op):
         (result,) = fetch_data[_RESULT]
         if self._after is not None:
             result = plain_result(self._after(result), f"{self._called}.postprocess")
-        response = self.signature.response
         if isinstance(result, Response):
             if self.streams:
                 raise TypeError("it yielded a Response: pieces of one answer are values")
             return self._respond(result, feed)
+        return self._answer(result, feed)
+
+    def _answer(self, result: Any, feed: Feed) -> Feed:
+        """Check and encode a value."""
+        response = self.signature.response
         checked = response.check(result)
         if BODY in feed:
             return {BODY: response.write(checked, feed[ANSWER])}

@@ -1,0 +1,23 @@
+"""The public names for functions behind OpenAI's routes."""
+
+from penstock.typed.openai import (
+    ChatMessage,
+    ChatReply,
+    ChatRequest,
+    CompletionReply,
+    CompletionRequest,
+    FunctionCall,
+    ToolCall,
+    Usage,
+)
+
+__all__ = [
+    "ChatMessage",
+    "ChatReply",
+    "ChatRequest",
+    "CompletionReply",
+    "CompletionRequest",
+    "FunctionCall",
+    "ToolCall",
+    "Usage",
+]

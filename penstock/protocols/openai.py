@@ -1,0 +1,376 @@
+"""OpenAI's protocol: what a request asks for; answers, whole or in chunks; the list of models.
+
+A worker makes parts of an answer, each a dict of plain values with the keys below; ``ChatAnswer``
+and ``CompletionAnswer`` make chunks of them, or one whole answer. Source: OpenAI's API reference,
+and what its clients and vLLM's benchmark read.
+
+Guarantees for an answer in chunks:
+    - the chunks have one id and one time;
+    - the role is in the first chunk, and there is no chunk before the first part with content;
+    - ``finish_reason`` is null in every chunk but the last, which has nothing else;
+    - tokens are in a chunk of their own, without choices, if the request asks for them and the
+      function tells them;
+    - ``[DONE]`` follows a complete answer only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+import orjson
+
+from penstock.errors import InvalidInput
+from penstock.protocols import media
+from penstock.protocols.heads import Headers
+from penstock.protocols.pieces import OF_EVENTS
+from penstock.request import Feed
+
+PREFIX: Final = "/v1"
+"""Of all paths."""
+
+TEXT: Final = "@text"
+"""Key of a part's content: of a chat the delta as a JSON object without role and tool calls, of a
+completion the text as JSON. Empty for none."""
+CALLS: Final = "@calls"
+"""Key of a part's tool calls, as dicts."""
+FINISH: Final = "@finish"
+"""Key of the reason why the answer ends."""
+USAGE: Final = "@usage"
+"""Key of the numbers of tokens."""
+LOGPROBS: Final = "@logprobs"
+"""Key of the log probabilities of a part's tokens."""
+
+_DONE: Final = b"data: [DONE]\n\n"
+_NO_TOKENS: Final = {"prompt_tokens": 0, "total_tokens": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a request asks for, apart from its function's parameters.
+
+    Attributes:
+        model: the name of a model; None if the request names none.
+        stream: whether the answer comes in chunks.
+        usage: whether the chunks end with the numbers of tokens.
+        body: the whole request.
+    """
+
+    model: str | None
+    stream: bool
+    usage: bool
+    body: Mapping[str, Any]
+
+
+def asked(body: bytes, kind: str) -> Asked:
+    """Read a request's body.
+
+    Args:
+        body: the decompressed body.
+        kind: its media type.
+
+    Raises:
+        InvalidInput: a member is invalid.
+        Undecodable: the body is no JSON.
+        UnknownMediaType: it is of another type.
+        TooLarge: see ``media.check_json``.
+    """
+    value = media.decode(body, kind, exact=False)
+    if not isinstance(value, dict):
+        raise _invalid("the body is not an object", "object_type")
+    model, stream, options = (value.get(name) for name in ("model", "stream", "stream_options"))
+    if not isinstance(model, str | None):
+        raise _invalid("Input should be a valid string", "string_type", "model")
+    if not isinstance(stream, bool | None):
+        raise _invalid("Input should be a valid boolean", "bool_type", "stream")
+    if not isinstance(options, dict | None):
+        raise _invalid("Input should be an object", "object_type", "stream_options")
+    number = value.get("n")
+    if number not in (None, 1):
+        text = "an answer has one choice: send several requests"
+        raise _invalid(text, "unsupported_value", "n")
+    usage = options is not None and options.get("include_usage") is True
+    return Asked(model, bool(stream), usage, value)
+
+
+def parameters(body: Mapping[str, Any], names: frozenset[str] | None) -> dict[str, Any]:
+    """The members of a body for a function, in one form.
+
+    A member that is null is as one that is absent, ``stop`` and ``input`` are lists also if a
+    single text was sent, and the limit of tokens has both of its names.
+
+    Args:
+        body: the request.
+        names: of the function's parameters; None for all members.
+    """
+    found = {name: value for name, value in body.items() if value is not None}
+    for name in ("stop", "input"):
+        if isinstance(found.get(name), str):
+            found[name] = [found[name]]
+    limit = found.get("max_completion_tokens", found.get("max_tokens"))
+    if limit is not None:
+        found.setdefault("max_tokens", limit)
+        found.setdefault("max_completion_tokens", limit)
+    if names is None:
+        return found
+    return {name: value for name, value in found.items() if name in names}
+
+
+def _invalid(text: str, kind: str, *place: str) -> InvalidInput:
+    return InvalidInput([{"loc": ["body", *place], "msg": text, "type": kind}])
+
+
+class Answer:
+    """One answer of a chat or a completion: its chunks in their order, or the whole of it.
+
+    Args:
+        key: distinguishes it from other answers.
+        created: Unix time in seconds.
+        model: the name of its model.
+        usage: whether chunks end with the numbers of tokens.
+
+    Attributes:
+        idle, filler, headers: see ``Format``.
+    """
+
+    __slots__ = ("_begun", "_finish", "_head", "_id", "_tail", "_tokens", "_usage", "created",
+                 "model")  # fmt: skip
+
+    idle = OF_EVENTS.idle
+    filler = OF_EVENTS.filler
+    headers: Headers = OF_EVENTS.headers
+    prefix: ClassVar[str]
+    whole_kind: ClassVar[str]
+    chunk_kind: ClassVar[str]
+
+    def __init__(self, key: str, created: int, model: str, *, usage: bool = False) -> None:
+        self._id = f"{self.prefix}-{key}"
+        self.created = created
+        self.model = model
+        self._usage = usage
+        self._finish: str | None = None
+        self._tokens: Mapping[str, Any] | None = None
+        self._begun = False
+        common = orjson.dumps(self._common(self.chunk_kind))
+        self._head = b'data: %b,"choices":[{"index":0,' % common[:-1]
+        self._tail = b'],"usage":null}\n\n' if usage else b"]}\n\n"
+
+    def chunk(self, part: Feed) -> bytes:
+        """The event with a part; empty if it has nothing to be sent now."""
+        self._note(part)
+        content = self._content(part)
+        if not content:
+            return b""
+        self._begun = True
+        logprobs = _json_or_null(part.get(LOGPROBS))
+        middle = b',"logprobs":%b,"finish_reason":null}' % logprobs
+        return b"%b%b%b%b" % (self._head, content, middle, self._tail)
+
+    def last(self, *, empty: bool = False) -> bytes:
+        """The events at the end of a complete answer."""
+        begin = b""
+        if not self._begun:
+            begin = self.chunk({TEXT: self._nothing})
+        end = b'%b,"logprobs":null,"finish_reason":%b}' % (
+            self._empty,
+            orjson.dumps(self._reason()),
+        )
+        found = [begin, self._head, end, self._tail]
+        if self._usage and self._tokens is not None:
+            more = {**self._common(self.chunk_kind), "choices": [], "usage": self._tokens}
+            found.append(b"data: %b\n\n" % orjson.dumps(more))
+        found.append(_DONE)
+        return b"".join(found)
+
+    def error(self, body: bytes) -> bytes:
+        """The event of an error that ends an answer which has begun."""
+        return b"data: %b\n\n" % body
+
+    def events(self, parts: Iterable[Feed]) -> bytes:
+        """All events of a complete answer."""
+        return b"".join([*map(self.chunk, parts), self.last()])
+
+    def whole(self, parts: Sequence[Feed]) -> bytes:
+        """The body of an answer without chunks."""
+        for each in parts:
+            self._note(each)
+        choice = {"index": 0, **self._joined(parts)}
+        choice["logprobs"] = _joined_logprobs(parts)
+        choice["finish_reason"] = self._reason()
+        found = {**self._common(self.whole_kind), "choices": [choice], "usage": self._tokens}
+        return orjson.dumps(found)
+
+    def _common(self, kind: str) -> dict[str, Any]:
+        return {"id": self._id, "object": kind, "created": self.created, "model": self.model}
+
+    def _note(self, part: Feed) -> None:
+        """Keep what a part tells about the end."""
+        if FINISH in part:
+            self._finish = part[FINISH]
+        if USAGE in part:
+            self._tokens = part[USAGE]
+
+    def _reason(self) -> str:
+        return self._finish or "stop"
+
+    _nothing: ClassVar[bytes]
+    """The content of an answer without any."""
+    _empty: ClassVar[bytes]
+    """The member of a choice without content."""
+
+    def _content(self, part: Feed) -> bytes:
+        """The member of a choice with a part's content; empty for none."""
+        raise NotImplementedError
+
+    def _joined(self, parts: Iterable[Feed]) -> dict[str, Any]:
+        """The member of a choice with the content of all parts."""
+        raise NotImplementedError
+
+
+class CompletionAnswer(Answer):
+    """See ``Answer``."""
+
+    __slots__ = ()
+    prefix = "cmpl"
+    whole_kind = chunk_kind = "text_completion"
+    _nothing = b'""'
+    _empty = b'"text":""'
+
+    def _content(self, part: Feed) -> bytes:
+        text = part.get(TEXT)
+        return b'"text":%b' % text if text else b""
+
+    def _joined(self, parts: Iterable[Feed]) -> dict[str, Any]:
+        return {"text": "".join([orjson.loads(each[TEXT]) for each in parts if each.get(TEXT)])}
+
+
+class ChatAnswer(Answer):
+    """See ``Answer``."""
+
+    __slots__ = ("_calls", "_last")
+    prefix = "chatcmpl"
+    whole_kind = "chat.completion"
+    chunk_kind = "chat.completion.chunk"
+    _nothing = b'{"content":""}'
+    _empty = b'"delta":{}'
+
+    def __init__(self, key: str, created: int, model: str, *, usage: bool = False) -> None:
+        super().__init__(key, created, model, usage=usage)
+        self._calls: set[int] = set()
+        self._last = -1
+
+    def _reason(self) -> str:
+        return self._finish or ("tool_calls" if self._calls else "stop")
+
+    def _content(self, part: Feed) -> bytes:
+        delta = part.get(TEXT) or b""
+        calls = part.get(CALLS)
+        if calls:
+            more = orjson.dumps({"tool_calls": [self._numbered(each) for each in calls]})
+            delta = b"%b,%b" % (delta[:-1], more[1:]) if delta else more
+        if not delta:
+            return b""
+        if not self._begun:
+            delta = b'{"role":"assistant",%b' % delta[1:]
+        return b'"delta":' + delta
+
+    def _numbered(self, call: Mapping[str, Any]) -> dict[str, Any]:
+        """A tool call, or a further part of its arguments, with its index.
+
+        A part without an index that has an id or a name begins a new call; else it continues the
+        last one.
+        """
+        index = call.get("index")
+        named = bool(call.get("function", {}).get("name"))
+        if index is None:
+            begins = named or call.get("id") is not None or not self._calls
+            index = max(self._calls, default=-1) + 1 if begins else self._last
+        found = {**call, "index": index}
+        self._last = index
+        if index not in self._calls:
+            self._calls.add(index)
+            found.setdefault("id", f"call_{self._id.rpartition('-')[2][:24]}{index}")
+            found.setdefault("type", "function")
+        return found
+
+    def _joined(self, parts: Iterable[Feed]) -> dict[str, Any]:
+        texts: dict[str, list[str]] = {}
+        message: dict[str, Any] = {"role": "assistant", "content": None}
+        calls: dict[int, dict[str, Any]] = {}
+        for part in parts:
+            for name, value in orjson.loads(part.get(TEXT) or b"{}").items():
+                if isinstance(value, str):
+                    texts.setdefault(name, []).append(value)
+                else:
+                    message[name] = value
+            for each in part.get(CALLS) or ():
+                _join_call(calls, self._numbered(each))
+        message.update({name: "".join(each) for name, each in texts.items()})
+        if calls:
+            message["tool_calls"] = [calls[index] for index in sorted(calls)]
+        elif message["content"] is None:
+            message["content"] = ""
+        return {"message": message}
+
+
+def _join_call(calls: dict[int, dict[str, Any]], part: dict[str, Any]) -> None:
+    """Add a tool call, or a further part of its arguments, to those that are known."""
+    known = calls.setdefault(part.pop("index"), {})
+    function = {**known.get("function", {})}
+    for name, value in part.pop("function", {}).items():
+        text = function.get(name) if name == "arguments" else None
+        function[name] = value if text is None else text + value
+    known.update(part, function=function)
+
+
+def _joined_logprobs(parts: Iterable[Feed]) -> dict[str, Any] | None:
+    """The log probabilities of all parts, whose lists are joined."""
+    found: dict[str, Any] = {}
+    for part in parts:
+        for name, value in (part.get(LOGPROBS) or {}).items():
+            if not isinstance(value, list):
+                found[name] = value
+            elif isinstance(found.get(name), list):
+                found[name] += value
+            else:
+                found[name] = [*value]
+    return found or None
+
+
+def _json_or_null(value: Any) -> bytes:
+    return b"null" if value is None else orjson.dumps(value)
+
+
+def embeddings(model: str, data: bytes, usage: Mapping[str, Any] | None) -> bytes:
+    """The body of an answer with embeddings.
+
+    Args:
+        model: the name of the model.
+        data: the list of embeddings as JSON.
+        usage: the numbers of tokens; None if they are not known: clients need the member.
+    """
+    end = orjson.dumps({"model": model, "usage": usage or _NO_TOKENS})
+    return b'{"object":"list","data":%b,%b' % (data, end[1:])
+
+
+def models(names: Iterable[str], created: int) -> bytes:
+    """The body of the list of models."""
+    return orjson.dumps({"object": "list", "data": [_model(each, created) for each in names]})
+
+
+def one_model(name: str, created: int) -> bytes:
+    """The body of one model."""
+    return orjson.dumps(_model(name, created))
+
+
+def _model(name: str, created: int) -> dict[str, Any]:
+    # vLLM's benchmark reads the name of the tokenizer from ``root``.
+    return {
+        "id": name,
+        "object": "model",
+        "created": created,
+        "owned_by": "penstock",
+        "root": name,
+        "parent": None,
+    }

@@ -1,0 +1,429 @@
+"""OpenAI's routes of an App."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Annotated, Any
+
+import httpx
+import pytest
+
+from penstock import App, Caller, Header, HttpError, Middleware, Response
+from penstock.api.middleware import Request
+from penstock.errors import ConfigError, GraphError, HookError
+from penstock.openai import (
+    ChatMessage,
+    ChatReply,
+    ChatRequest,
+    CompletionReply,
+    CompletionRequest,
+    Usage,
+)
+from penstock.security.keys import line_of, new_key
+from penstock.testing import client
+
+CHAT = "/v1/chat/completions"
+HELLO = [{"role": "user", "content": "Hello to you"}]
+
+Words = Iterator[str | ChatReply]
+
+
+def words_of(messages: list[ChatMessage], max_tokens: int = 9) -> Words:
+    """Say the words of the last message."""
+    words = messages[-1].text.split()
+    for word in words[:max_tokens]:
+        if word == "teapot":
+            raise HttpError(418, "a teapot")
+        if word == "fail":
+            raise ValueError("a secret")
+        yield f"{word} "
+    if len(words) > max_tokens:
+        yield ChatReply(finish_reason="length")
+    yield ChatReply(usage=Usage(prompt_tokens=1, completion_tokens=len(words)))
+
+
+async def letters(request: ChatRequest) -> AsyncIterator[dict[str, Any]]:
+    for each in request.messages[-1].text:
+        yield {"content": each, "role": "assistant"}
+
+
+class Polite:
+    def load(self) -> None:
+        self.greeting = "Dear"
+
+    def predict(
+        self,
+        messages: list[ChatMessage],
+        stop: list[str] | None = None,
+        name: Annotated[str, Header(alias="x-name")] = "sir",
+    ) -> str:
+        return f"{self.greeting} {name}: {stop}"
+
+
+def upper(prompt: str) -> CompletionReply:
+    return CompletionReply(text=prompt.upper(), finish_reason="length")
+
+
+def echo(request: CompletionRequest) -> Iterator[str]:
+    yield request.prompt
+    yield getattr(request, "extra", "")
+
+
+def assistant(**config: Any) -> App:
+    app = App("assistant", **config)
+    app.chat("words", workers=4)(words_of)
+    app.chat("letters")(letters)
+    app.chat("org/polite:1")(Polite)
+    app.completion("words")(upper)
+    app.completion("echo")(echo)
+    return app
+
+
+@pytest.fixture(scope="module")
+def http() -> Iterator[httpx.Client]:
+    with client(assistant()) as found:
+        yield found
+
+
+def ask(http: httpx.Client, path: str = CHAT, **body: Any) -> httpx.Response:
+    if path == CHAT:
+        body = {"model": "words", "messages": HELLO, **body}
+    return http.post(path, json=body)
+
+
+def said(http: httpx.Client, text: str, **body: Any) -> httpx.Response:
+    return ask(http, messages=[{"role": "user", "content": text}], **body)
+
+
+def message(answer: httpx.Response) -> Any:
+    assert answer.status_code == 200, answer.text
+    return answer.json()["choices"][0]["message"]["content"]
+
+
+def chunks(answer: httpx.Response) -> list[Any]:
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == "text/event-stream"
+    assert "\r" not in answer.text
+    *events, done, rest = answer.text.split("\n\n")
+    assert (done, rest) == ("data: [DONE]", "")
+    return [json.loads(each.removeprefix("data: ")) for each in events]
+
+
+def error(answer: httpx.Response, status: int) -> Any:
+    assert answer.status_code == status, answer.text
+    found = answer.json()["error"]
+    assert found.keys() == {"message", "type", "param", "code"}
+    return found
+
+
+def test_a_function_that_yields_is_answered_at_once_unless_chunks_are_asked_for(
+    http: httpx.Client,
+) -> None:
+    answer = ask(http)
+    assert message(answer) == "Hello to you "
+    found = answer.json()
+    assert found["model"] == "words"
+    assert found["usage"] == {"prompt_tokens": 1, "completion_tokens": 3, "total_tokens": 4}
+    assert found["choices"][0]["finish_reason"] == "stop"
+
+
+def test_chunks_come_as_events(http: httpx.Client) -> None:
+    options = {"include_usage": True}
+    answer = ask(http, stream=True, stream_options=options, max_completion_tokens=2)
+    found = chunks(answer)
+    assert [each["choices"] and each["choices"][0]["delta"] for each in found] == [
+        {"role": "assistant", "content": "Hello "},
+        {"content": "to "},
+        {},
+        [],
+    ]
+    assert found[2]["choices"][0]["finish_reason"] == "length"
+    assert found[3]["usage"]["total_tokens"] == 4
+    assert answer.headers["cache-control"] == "no-store, no-transform"
+
+
+def test_a_request_chooses_its_model(http: httpx.Client) -> None:
+    assert message(ask(http, model="letters")) == "Hello to you"
+    assert len(chunks(ask(http, model="letters", stream=True))) == len("Hello to you") + 1
+    assert message(ask(http, model="org/polite:1", stop="a")) == "Dear sir: ['a']"
+    assert message(ask(http, model="org/polite:1", stop=["a", "b"])) == "Dear sir: ['a', 'b']"
+
+
+def test_a_function_that_returns_is_answered_in_chunks_as_well(http: httpx.Client) -> None:
+    found = chunks(ask(http, model="org/polite:1", stream=True))
+    assert [each["choices"][0]["delta"] for each in found] == [
+        {"role": "assistant", "content": "Dear sir: None"},
+        {},
+    ]
+
+
+def test_parameters_may_come_from_header_fields(http: httpx.Client) -> None:
+    body = {"model": "org/polite:1", "messages": HELLO}
+    answer = http.post(CHAT, json=body, headers={"x-name": "Ann"})
+    assert message(answer) == "Dear Ann: None"
+
+
+def test_unknown_members_and_nulls_are_accepted(http: httpx.Client) -> None:
+    answer = ask(http, max_tokens=None, metadata={"a": 1}, store=False, tools=None)
+    assert message(answer) == "Hello to you "
+
+
+def test_the_text_of_a_message_may_be_in_parts(http: httpx.Client) -> None:
+    parts = [
+        {"type": "text", "text": "Wa"},
+        {"type": "image_url", "image_url": {"url": "data:,"}},
+        {"type": "text", "text": "ter"},
+    ]
+    assert message(ask(http, messages=[{"role": "user", "content": parts}])) == "Water "
+
+
+def test_completions(http: httpx.Client) -> None:
+    answer = ask(http, "/v1/completions", model="words", prompt="abc")
+    choice = answer.json()["choices"][0]
+    assert (choice["text"], choice["finish_reason"]) == ("ABC", "length")
+    found = chunks(ask(http, "/v1/completions", model="echo", prompt="a", extra="b", stream=True))
+    assert [each["choices"][0]["text"] for each in found] == ["a", "b", ""]
+
+
+def test_models_are_listed_once_and_one_by_one(http: httpx.Client) -> None:
+    listed = http.get("/v1/models").json()["data"]
+    assert [each["id"] for each in listed] == ["words", "letters", "org/polite:1", "echo"]
+    for path in ("org/polite:1", "org%2Fpolite%3A1"):
+        assert http.get(f"/v1/models/{path}").json() == listed[2]
+    assert error(http.get("/v1/models/nope"), 404)["code"] == "model_not_found"
+
+
+@pytest.mark.parametrize(
+    ("model", "path"), [("nope", CHAT), ("echo", CHAT), ("letters", "/v1/completions")]
+)
+def test_another_model_is_not_found(http: httpx.Client, model: str, path: str) -> None:
+    found = error(ask(http, path, model=model), 404)
+    assert (found["code"], found["param"]) == ("model_not_found", "model")
+    assert found["type"] == "invalid_request_error"
+    assert repr(model) in found["message"]
+
+
+def test_the_only_model_needs_no_name() -> None:
+    app = App("one")
+    app.chat("words")(words_of)
+    with client(app) as http:
+        assert message(ask(http, model=None)) == "Hello to you "
+        assert message(http.post(CHAT, json={"messages": HELLO})) == "Hello to you "
+
+
+def test_one_of_several_models_must_be_named(http: httpx.Client) -> None:
+    found = error(ask(http, model=None), 400)
+    assert (found["code"], found["param"]) == ("missing_required_parameter", "model")
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "code"),
+    [
+        ({"messages": None}, "messages", "missing_required_parameter"),
+        ({"messages": [{"content": "a"}]}, "messages.0.role", "missing_required_parameter"),
+        ({"messages": "Hello"}, "messages", "invalid_type"),
+        ({"max_tokens": "many"}, "max_tokens", "invalid_value"),
+        ({"model": 5}, "model", "invalid_type"),
+        ({"stream": "yes"}, "stream", "invalid_type"),
+        ({"n": 2}, "n", "unsupported_value"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_wrong_member_is_named(
+    http: httpx.Client, body: dict[str, Any], param: str, code: str, stream: bool
+) -> None:
+    found = error(ask(http, **{"stream": stream, **body}), 400)
+    assert (found["param"], found["code"]) == (param, code)
+    assert found["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_error_of_the_function_has_its_status_and_is_not_retried(
+    http: httpx.Client, stream: bool
+) -> None:
+    answer = said(http, "fail", stream=stream)
+    found = error(answer, 500)
+    assert (found["type"], found["code"]) == ("server_error", "hook_failed")
+    assert "secret" not in answer.text
+    assert "this id: " in found["message"]
+    assert answer.headers["x-should-retry"] == "false"
+    answer = said(http, "teapot", stream=stream)
+    assert error(answer, 418)["message"] == "a teapot"
+    assert "x-should-retry" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "code"),
+    [
+        ("POST", CHAT, b"{", 400, "undecodable"),
+        ("GET", CHAT, b"", 405, None),
+        ("GET", "/v1/what", b"", 404, "unknown_url"),
+        ("POST", "/v1/responses", b"{}", 404, "unknown_url"),
+        ("POST", "/v1/models", b"{}", 405, None),
+    ],
+)
+def test_refusals_have_openais_form(
+    http: httpx.Client, method: str, path: str, body: bytes, status: int, code: str | None
+) -> None:
+    answer = http.request(method, path, content=body)
+    assert error(answer, status)["code"] == code
+
+
+def test_another_media_type_is_refused(http: httpx.Client) -> None:
+    answer = http.post(CHAT, content=b"{}", headers={"content-type": "text/plain"})
+    assert error(answer, 415)["type"] == "invalid_request_error"
+
+
+def test_a_large_body_is_refused() -> None:
+    with client(assistant(max_message_bytes=2000)) as http:
+        assert error(said(http, "a" * 3000), 413)["code"] == "too_large"
+
+
+def test_a_large_body_is_read_and_a_long_answer_joined_in_a_thread(http: httpx.Client) -> None:
+    text = "word " * 100_000
+    assert message(said(http, text, model="words", max_tokens=400)) == "word " * 400
+
+
+def test_the_key_of_the_official_client_is_a_key_of_the_service(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    key = new_key()
+    monkeypatch.setenv("KEYS", line_of("ann", key, ()))
+    app = assistant(security={"keys_env": "KEYS"})
+
+    @app.chat("who")
+    def who(messages: list[ChatMessage], caller: Caller) -> str:
+        return caller.name
+
+    with client(app) as http:
+        answer = ask(http)
+        assert error(answer, 401)["code"] == "invalid_api_key"
+        assert "www-authenticate" in answer.headers
+        assert error(http.get("/v1/models"), 401)["code"] == "invalid_api_key"
+        http.headers["authorization"] = f"Bearer {key}"
+        assert message(ask(http, model="who")) == "ann"
+        assert http.get("/v1/models").status_code == 200
+
+
+def test_beyond_its_quota_a_caller_is_told_when_to_retry() -> None:
+    quotas = {"few": {"rate": 0.001, "burst": 1, "routes": [CHAT]}}
+    with client(assistant(quotas=quotas)) as http:
+        assert message(ask(http)) == "Hello to you "
+        answer = ask(http)
+        assert error(answer, 429)["code"] == "rate_limit_exceeded"
+        assert "retry-after" in answer.headers
+        assert "x-should-retry" not in answer.headers
+
+
+def test_errors_of_middleware_have_the_form_of_the_route() -> None:
+    class Door(Middleware):
+        def before(self, request: Request) -> Response[Any] | None:
+            if request.headers.get("x-do") == "fail":
+                raise KeyError("a secret")
+            raise HttpError(403, "not you")
+
+    app = assistant()
+    app.middleware(Door())
+    with client(app) as http:
+        assert error(ask(http), 403)["message"] == "not you"
+        http.headers["x-do"] = "fail"
+        assert error(ask(http), 500)["type"] == "server_error"
+
+
+def test_an_error_of_middleware_about_an_error_has_the_form_of_the_route() -> None:
+    class Rename(Middleware):
+        def on_error(self, request: Request, error: Any) -> Response[Any] | None:
+            raise HttpError(410, "gone")
+
+    app = assistant()
+    app.middleware(Rename())
+    with client(app) as http:
+        assert error(said(http, "fail"), 410)["message"] == "gone"
+
+
+def test_routes_of_the_app_are_beside_those_of_openai() -> None:
+    app = assistant()
+
+    @app.get("/v1/what")
+    def what() -> str:
+        return "that"
+
+    with client(app) as http:
+        assert http.get("/v1/what").json() == "that"
+        assert error(http.get("/v1/which"), 404)["code"] == "unknown_url"
+        assert message(ask(http)) == "Hello to you "
+
+
+def test_models_are_not_served_by_the_names_of_their_functions(http: httpx.Client) -> None:
+    for name in ("words_of", "Polite"):
+        for path in (f"/{name}", f"/v2/models/{name}/infer"):
+            assert http.post(path, json={}).status_code == 404, path
+        answer = http.post(f"/{name}/prediction", json={"key": ["messages"], "value": ["[]"]})
+        assert answer.json()["err_no"] != 0
+
+
+def test_the_description_has_the_routes(http: httpx.Client) -> None:
+    document = http.get("/openapi.json").json()
+    chat = document["paths"][CHAT]["post"]
+    assert chat["description"] == "Models: `words`, `letters`, `org/polite:1`."
+    content = chat["requestBody"]["content"]["application/json"]
+    assert content["schema"] == {"$ref": "#/components/schemas/ChatRequest"}
+    assert content["examples"]["1"]["value"]["model"] == "words"
+    assert chat["responses"]["200"]["content"].keys() == {"application/json", "text/event-stream"}
+    missing = chat["responses"]["404"]["$ref"].rpartition("/")[2]
+    form = document["components"]["responses"][missing]["content"]["application/json"]["schema"]
+    assert form == {"$ref": "#/components/schemas/OpenAIError"}
+    assert {"/v1/completions", "/v1/models", "/v1/models/{model}"} <= document["paths"].keys()
+
+
+def no_messages(prompt: str) -> str:
+    return prompt
+
+
+def wrong_answer(messages: list[ChatMessage]) -> int:
+    return 1
+
+
+def wrong_pieces(messages: list[ChatMessage]) -> Iterator[str | int]:
+    yield 1
+
+
+def responds(messages: list[ChatMessage]) -> Response[str]:
+    return Response("a")
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (no_messages, "no_messages has no parameter messages: write def chat"),
+        (wrong_answer, "wrong_answer answers with int: write def chat"),
+        (wrong_pieces, "wrong_pieces answers with"),
+        (responds, "responds answers with"),
+    ],
+)
+def test_a_function_that_does_not_fit_is_refused_at_the_start(function: Any, text: str) -> None:
+    with pytest.raises(HookError, match=text):
+        App("wrong").chat("a")(function)
+
+
+def test_wrong_names_paths_and_options_are_refused() -> None:
+    app = assistant()
+    with pytest.raises(GraphError, match="two functions of assistant are the model 'words'"):
+        app.chat("words")
+    with pytest.raises(GraphError, match="a model has a name"):
+        app.chat(words_of)  # type: ignore[arg-type]
+    with pytest.raises(GraphError, match="two routes of assistant are called letters"):
+        app.chat("other")(letters)
+    with pytest.raises(GraphError, match="two routes of assistant are POST /v1/completions"):
+        app.post("/v1/completions")
+    with pytest.raises(GraphError, match="external workers"):
+        app.chat("other", executor="external")
+    with pytest.raises(ConfigError, match="status is not a known option"):
+        app.chat("other", status=201)
+    with pytest.raises(ConfigError, match="did you mean workers"):
+        app.chat("other", worker=1)
+    other = App("other")
+    other.post(CHAT)(no_messages)
+    with pytest.raises(GraphError, match="another route of other is POST /v1/chat/completions"):
+        other.chat("words")
