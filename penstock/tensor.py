@@ -34,6 +34,7 @@ class TensorSpec:
             are not checked before it runs.
         axes: the model's names of its dimensions, None for those without; empty if no dimension has
             a name.
+        optional: whether a request may leave it out.
     """
 
     name: str
@@ -44,6 +45,7 @@ class TensorSpec:
     bf16: bool = False
     shape_is_hint: bool = False
     axes: tuple[str | None, ...] = field(default=(), compare=False)
+    optional: bool = False
 
 
 Declared: TypeAlias = (

@@ -446,7 +446,8 @@ def _metadata(spec: TensorSpec) -> dict[str, Any]:
 def _configured(spec: TensorSpec) -> dict[str, Any]:
     datatype = oip.datatype_of(spec)
     kind = f"TYPE_{'STRING' if datatype == oip.BYTES else datatype or 'INVALID'}"
-    return {"name": spec.alias, "data_type": kind, "dims": oip.dimensions(spec)}
+    found = {"name": spec.alias, "data_type": kind, "dims": oip.dimensions(spec)}
+    return {**found, "optional": True} if spec.optional else found
 
 
 def _header_size(call: HttpCall) -> int | None:

@@ -148,6 +148,7 @@ _CONFIGURED: Final = {
             "name": {"type": "string"},
             "data_type": {"type": "string"},
             "dims": {"type": "array", "items": {"type": "integer", "minimum": -1}},
+            "optional": {"const": True, "description": "A request may leave it out."},
         },
     },
 }

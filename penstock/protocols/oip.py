@@ -264,13 +264,21 @@ def fit(request: InferRequest, signature: Signature | None) -> None:
     feed = request.feed
     if signature is not None:
         if feed.keys() != specs.keys():
-            raise InputMismatch(f"the model takes the inputs {_listed(specs)}, got {_listed(feed)}")
-        for name, spec in specs.items():
-            _check(spec, request.datatypes[name], feed[name])
+            _check_names(specs, feed)
+        for name, value in feed.items():
+            _check(specs[name], request.datatypes[name], value)
         _check_outputs(request, signature)
     for name, value in feed.items():
         if value.dtype.kind == "O" and (name not in specs or specs[name].dtype.kind != "S"):
             feed[name] = _as_texts(name, value)
+
+
+def _check_names(specs: dict[str, TensorSpec], feed: Feed) -> None:
+    missing = {name for name, spec in specs.items() if not spec.optional} - feed.keys()
+    if missing or not feed.keys() <= specs.keys():
+        text = f"the model takes the inputs {_listed(specs)}, got {_listed(feed)}"
+        optional = [name for name, spec in specs.items() if spec.optional]
+        raise InputMismatch(f"{text}; optional are {_listed(optional)}" if optional else text)
 
 
 def _check(spec: TensorSpec, datatype: str, array: Array) -> None:

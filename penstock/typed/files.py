@@ -57,6 +57,25 @@ def members_of_model(model: Any) -> list[tuple[str | None, Any]]:
     return []
 
 
+def names_with_default(model: Any) -> set[str | None]:
+    """The members of a model that a body may lack."""
+    model = get_origin(model) or model
+    if issubclass(model, BaseModel):
+        return {
+            _sent_name(name, each)
+            for name, each in model.model_fields.items()
+            if not each.is_required()
+        }
+    if dataclasses.is_dataclass(model):
+        missing = dataclasses.MISSING
+        return {
+            each.name
+            for each in dataclasses.fields(model)
+            if each.default is not missing or each.default_factory is not missing
+        }
+    return {*getattr(model, "__optional_keys__", ())}
+
+
 def alias_of(field: FieldInfo) -> str | AliasPath | AliasChoices | None:
     """The alias of a member in bodies, if it has one."""
     return field.validation_alias or field.alias

@@ -5,16 +5,19 @@
     float, int, bool, str, bytes, an Image     FP64, INT64, BOOL, BYTES of the shape [1]
     list of float, int, bool, str or bytes     of the shape [-1]
 
-A request has a tensor for each member. An answer that is a model has one for each member, any other
-is the tensor ``result``; the tensors of a function that yields are those of one piece. Functions
-with other types, or members that may be missing, have none.
+A request has a tensor for each member, which may be left out if the member has a default. An answer
+that is a model has one for each member, any other is the tensor ``result``; the tensors of a
+function that yields are those of one piece. Functions with other types, or answers whose members
+may be missing, have none.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, get_args, get_origin
+from dataclasses import replace
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 import numpy as np
 
@@ -24,7 +27,7 @@ from penstock.tensor import Signature as Tensors
 from penstock.tensor import TensorSpec
 from penstock.typed.annotations import element_of, models_of, unnamed
 from penstock.typed.arrays import Array, Image
-from penstock.typed.files import members_of_model
+from penstock.typed.files import members_of_model, names_with_default
 from penstock.typed.signature import Schema, Signature
 
 RESULT: Final = "result"
@@ -50,7 +53,8 @@ class TypedTensors:
     """
 
     def __init__(self, request: Schema, response: Schema) -> None:
-        inputs = [_spec(name, kind) for name, kind in _members(request)]
+        optional = _with_default(request)
+        inputs = [_spec(name, kind, optional=name in optional) for name, kind in _members(request)]
         found = models_of(response.annotation)
         answers = _members(response) if found else [(RESULT, response.annotation)]
         self.signature = Tensors(
@@ -64,12 +68,15 @@ class TypedTensors:
         """The members of a request, from tensors that fit the signature."""
         found = dict(feed)
         for name in self._bytes:  # texts in JSON are not the Base64 of bytes here
-            raw = [each.encode() if isinstance(each, str) else each for each in feed[name].flat]
-            feed[name] = np.array([*raw, None], object)[:-1]
+            if name in feed:
+                raw = [each.encode() if isinstance(each, str) else each for each in feed[name].flat]
+                feed[name] = np.array([*raw, None], object)[:-1]
         for name in self._scalars:
-            found[name] = feed[name].reshape(-1).tolist()[0]
+            if name in feed:
+                found[name] = feed[name].reshape(-1).tolist()[0]
         for name in self._lists:
-            found[name] = feed[name].tolist()
+            if name in feed:
+                found[name] = feed[name].tolist()
         return found
 
     def outputs(self, value: Feed) -> Feed:
@@ -119,12 +126,26 @@ def _members(schema: Schema) -> list[tuple[str, Any]]:
     return [(name, kind) for name, kind in members if name is not None]
 
 
-def _spec(name: str, kind: Any) -> TensorSpec:
+def _with_default(schema: Schema) -> set[str | None]:
+    """The members of a request that may be missing."""
+    found = models_of(schema.annotation)
+    return names_with_default(found[0]) if len(found) == 1 else set()
+
+
+def _spec(name: str, kind: Any, *, optional: bool = False) -> TensorSpec:
+    spec = _spec_of(name, kind, optional=optional)
+    return replace(spec, optional=True) if optional else spec
+
+
+def _spec_of(name: str, kind: Any, *, optional: bool) -> TensorSpec:
     base = unnamed(kind)
     marks: list[Any] = []
-    while get_origin(base) is Annotated:
-        base, *more = get_args(base)
-        marks += more
+    while get_origin(base) is Annotated or (optional and _or_none(base) is not None):
+        if get_origin(base) is Annotated:
+            base, *more = get_args(base)
+            marks += more
+        else:
+            base = _or_none(base)
         base = unnamed(base)
     array = next((each for each in marks if isinstance(each, Array)), None)
     if array is not None:
@@ -144,6 +165,14 @@ def _spec(name: str, kind: Any) -> TensorSpec:
     if element is not None:
         return _tensor(name, np.dtype(element), (None,), _SEVERAL)
     raise ValueError(f"{name!r} ({getattr(base, '__name__', base)}) has no tensor")
+
+
+def _or_none(kind: Any) -> Any:
+    """The T of ``T | None``; None for any other type."""
+    if get_origin(kind) not in (Union, UnionType):
+        return None
+    others = [each for each in get_args(kind) if each is not NoneType]
+    return others[0] if len(others) == 1 else None
 
 
 def _tensor(

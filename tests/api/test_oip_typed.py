@@ -74,6 +74,12 @@ def http() -> Iterator[httpx.Client]:
     def nested(item: Nested) -> int:
         return 1
 
+    @app.route("/greeting")
+    def greeting(
+        name: str, times: int = 2, end: str | None = None, marks: Annotated[bytes, "any"] = b"!"
+    ) -> str:
+        return f"hello {name}" * times + (end or "") + marks.decode()
+
     @app.get("/found")
     def found(x: int) -> int:
         return x
@@ -183,3 +189,19 @@ def test_what_does_not_fit_is_refused_and_says_why(
 ) -> None:
     answer = infer(http, model, *inputs)
     assert (answer.status_code, text in answer.json()["error"]) == (status, True), answer.text
+
+
+def test_an_input_with_a_default_may_be_left_out(http: httpx.Client) -> None:
+    name = tensor("name", "BYTES", ["a"])
+    answer = infer(http, "greeting", name)
+    assert answer.json()["outputs"][0]["data"] == ["hello ahello a!"], answer.text
+    others = tensor("times", "INT64", [1]), tensor("end", "BYTES", ["."])
+    answer = infer(http, "greeting", name, *others, tensor("marks", "BYTES", ["?"]))
+    assert answer.json()["outputs"][0]["data"] == ["hello a.?"]
+    inputs = http.get("/v2/models/greeting/config").json()["input"]
+    assert [each.get("optional", False) for each in inputs] == [False, True, True, True]
+    assert http.get("/v2/models/greeting").json()["inputs"][2]["datatype"] == "BYTES"
+    for wrong in (others, (name, tensor("naming", "BYTES", ["b"]))):
+        refused = infer(http, "greeting", *wrong)
+        assert refused.status_code == 400
+        assert "optional are ['end', 'marks', 'times']" in refused.json()["error"]
