@@ -57,6 +57,15 @@ Set = Annotated[
         help="Set a configuration key, such as op.uci.concurrency=4. May be repeated.",
     ),
 ]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="A configuration file whose keys override those in code, and in the file that the"
+        " script names.",
+    ),
+]
 Lenient = Annotated[
     bool,
     typer.Option("--lenient", help="Warn about unknown configuration keys instead of failing."),
@@ -191,6 +200,7 @@ def options(
     epilog=_examples(
         "penstock run service.py",
         "penstock run service.py --http-port 8080 -o op.det.concurrency=4",
+        "penstock run app.py --config production.yml",
         "penstock run service.py -- --model weights.onnx  # the script's own",
     )
 )
@@ -201,6 +211,7 @@ def run(
     rpc_port: Annotated[int | None, typer.Option(help="The gRPC port.")] = None,
     host: Annotated[str | None, typer.Option(help="The address to listen on.")] = None,
     overrides: Set = None,
+    config: Config = None,
     lenient: Lenient = False,
     strict: Annotated[
         bool,
@@ -237,7 +248,7 @@ def run(
     given = {"http_port": http_port, "rpc_port": rpc_port, "host": host}
     given |= {"log_level": log_level, "log_format": log_format, "strict": strict or None}
     with _errors_end_the_command(_log_options(given)):
-        now = _flags(given, overrides, lenient, arguments)
+        now = _flags(given, overrides, config, lenient, arguments)
     with _errors_end_the_command(now):
         with flags.using(now), logging_of_imports(now.log), signals_stop_the_start() as signals:
             try:
@@ -328,6 +339,7 @@ def check(
     file: File,
     arguments: Arguments = None,
     overrides: Set = None,
+    config: Config = None,
     lenient: Lenient = False,
     log_level: Level = None,
     log_format: Format = None,
@@ -344,7 +356,7 @@ def check(
 
     with _errors_end_the_command():
         given = {"log_level": log_level, "log_format": log_format}
-        now = _flags(given, overrides, lenient, arguments)
+        now = _flags(given, overrides, config, lenient, arguments)
         now.check_only = True
         now.opens = opens
         with flags.using(now), logging_of_imports(now.log), _script_errors_without_our_frames():
@@ -848,15 +860,20 @@ def version() -> None:
 def _flags(
     given: dict[str, Any],
     overrides: list[str] | None,
+    config: Path | None,
     lenient: bool,
     arguments: list[str] | None,
 ) -> flags.Flags:
-    from penstock.config.load import parse_override
+    from penstock.config.load import parse_override, read_overriding
 
     values = dict(parse_override(text) for text in overrides or ())
     values.update({key: value for key, value in given.items() if value is not None})
     return flags.Flags(
-        overrides=values, lenient=lenient, arguments=arguments or (), log=_log_options(values)
+        overrides=values,
+        over={} if config is None else read_overriding(config),
+        lenient=lenient,
+        arguments=arguments or (),
+        log=_log_options(values),
     )
 
 

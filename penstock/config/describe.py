@@ -46,9 +46,9 @@ editors that complete and check YAML.
 
 A service is configured by one YAML file, usually `config.yml`, or by the same data as a dict.
 
-- **Precedence:** a flag, then the environment, then the op's constructor, then YAML, then
-  the keys given to `Service(...)`, then `defaults` of the service's class (dotted key to value),
-  then the default below.
+- **Precedence:** a flag, then the environment, then the file of `penstock run FILE --config`, then
+  the op's constructor, then YAML, then the keys given to `Service(...)`, then `defaults` of the
+  service's class (dotted key to value), then the default below.
 - **Flags:** `-o key.inner=value` sets any key. Lists are written `-o op.uci.fetch_list=a,b`, and
   `local_service_conf` may be left out: `-o op.uci.devices=0`.
 - **Environment:** `PENSTOCK_<KEY>` sets a key at the top of the file, and

@@ -1,8 +1,8 @@
 """Merges a file or dict, the environment and flags to one checked ServiceConfig.
 
-Precedence: flags, environment, op constructors (see also ``resolve``), YAML, the defaults of the
-service's class, our defaults. All problems are reported at once, each with the place where its key
-was written.
+Precedence: flags, environment, the file of ``--config``, op constructors (see also ``resolve``),
+YAML, the defaults of the service's class, our defaults. All problems are reported at once, each
+with the place where its key was written.
 
 A flag or variable has no quotes to distinguish "0" from 0, so its key's type decides: text stays
 text, lists are split at commas, and any other value is read as unquoted YAML.
@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import re
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
 
 from pydantic import ValidationError
 
@@ -43,6 +43,9 @@ from penstock.config.schema import (
 from penstock.config.yaml import Document, read_file, read_text, resolved
 from penstock.errors import ConfigError
 
+Overriding: TypeAlias = Mapping[KeyPath, tuple[Any, str]]
+"""Keys of a file that override others: the value of each, and the place where it was written."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
@@ -53,6 +56,7 @@ class Loaded:
         warnings: warnings, to be logged once at the start.
         source: the file's path, or ``dict_name``.
         own: value by key of the keys that ops declare, by the op's name.
+        overriding: keys that a flag, the environment or the file of ``--config`` sets.
         place: formats a problem found later, with the place where its key was written.
     """
 
@@ -60,6 +64,7 @@ class Loaded:
     warnings: list[str]
     source: str
     own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    overriding: frozenset[KeyPath] = frozenset()
     place: Callable[[Problem], str] = field(default=in_words, compare=False)
 
 
@@ -68,6 +73,7 @@ def load(
     yml_file: str | Path | None = None,
     yml_dict: Mapping[str, Any] | None = None,
     overrides: Mapping[str, Any] | None = None,
+    over: Overriding | None = None,
     defaults: Mapping[tuple[str, ...], object] | None = None,
     constructors: Mapping[KeyPath, object] | None = None,
     environ: Mapping[str, str],
@@ -84,6 +90,7 @@ def load(
         yml_file: the file; relative to ``base_dir`` when that is given. Or else:
         yml_dict: the same as plain data; it is not modified.
         overrides: dotted key -> value, from flags; a value of None is a flag not given.
+        over: a further file, as ``read_overriding`` returns it.
         defaults: path of a key -> value, for keys without another value.
         constructors: the same of keys that ops were given in code; they override YAML.
         environ: has ``PENSTOCK_<KEY>`` for top-level keys, and ``PENSTOCK_SET`` for all. A variable
@@ -119,6 +126,8 @@ def load(
         layers.put_if_absent(key_path, value)
     for path_in_code, value in (constructors or {}).items():
         layers.data = _with(layers.data, path_in_code, value)
+    for in_file, (value, place) in (over or {}).items():
+        layers.put(in_file, value, place)
     for key, (variable, value) in from_environment(environ).items():
         layers.put(tuple(key.split(".")), value, f"environment {variable}")
     for key, value in (overrides or {}).items():
@@ -141,8 +150,32 @@ def load(
         warnings=warnings,
         source=source,
         own=own,
+        overriding=frozenset(layers.origins),
         place=layers.place,
     )
+
+
+def read_overriding(file: Path) -> Overriding:
+    """Read a configuration file whose keys override those in code, and in another file.
+
+    Raises:
+        ConfigError: with every problem of the file.
+    """
+    document = read_text(read_file(file), str(file))
+    if document.problems:
+        raise ConfigError([f"{file}:{each.line}: {in_words(each)}" for each in document.problems])
+
+    def leaves(data: Mapping[Any, Any], above: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
+        for key, value in data.items():
+            if isinstance(value, Mapping) and value:
+                yield from leaves(value, (*above, key))
+            else:
+                yield (*above, key), value
+
+    return {
+        path: (value, f"{file}:{document.lines.get(path, 1)}")
+        for path, value in leaves(document.data, ())
+    }
 
 
 class _Layers:
@@ -155,7 +188,7 @@ class _Layers:
         self.source = source
         self.origins: dict[KeyPath, str] = {}
 
-    def put(self, path: tuple[str, ...], value: Any, origin: str) -> None:
+    def put(self, path: KeyPath, value: Any, origin: str) -> None:
         self.data = _with(self.data, path, value)
         self.origins[path] = origin
 

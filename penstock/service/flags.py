@@ -27,6 +27,7 @@ class Flags:
 
     Attributes:
         overrides: dotted configuration key to value.
+        over: the keys of the file of ``--config``, see ``config.load``.
         lenient: unknown configuration keys are warnings.
         check_only: stop after the checks, without opening or starting anything.
         opens: also open the models, and run ``init_op`` and ``load``.
@@ -39,6 +40,7 @@ class Flags:
     """
 
     overrides: Mapping[str, Any] = field(default_factory=dict)
+    over: Mapping[tuple[str | int, ...], tuple[Any, str]] = field(default_factory=dict)
     lenient: bool = False
     check_only: bool = False
     opens: bool = False

@@ -73,12 +73,15 @@ def _run_script(path: Path) -> None:
         for service in services:
             if not isinstance(service, (Service, Several)) and not service.is_prepared:
                 config = path.parent / "config.yml"
-                if not config.is_file():
+                if config.is_file():
+                    service.prepare_pipeline_config(yml_file=config)
+                elif flags.current().over:
+                    service.prepare_pipeline_config(yml_dict={})
+                else:
                     raise StartupError(
                         f"{path} defines {service!r} but runs nothing, and there is no "
-                        f"{config} to run it with"
+                        f"{config} to run it with; --config names another file"
                     )
-                service.prepare_pipeline_config(yml_file=config)
         run(*services)
 
 
@@ -137,6 +140,7 @@ def _run_config(path: Path) -> None:
     loaded = load(
         yml_file=path,
         overrides=now.overrides,
+        over=now.over,
         environ=os.environ,
         lenient=now.lenient,
         ops_are_known=False,
@@ -165,7 +169,8 @@ def _run_config(path: Path) -> None:
     if isinstance(found, Several):
         raise StartupError(
             f"{path}: {wanted} is an App, which has its configuration in {script}: run that, and "
-            f"set keys there by App(..., key=value), by -o key=value, or by variables PENSTOCK_…"
+            f"set keys there by App(..., key=value), by --config {path}, by -o key=value, or by"
+            f" variables PENSTOCK_…"
         )
     with _importable(script.stem, names):
         found.prepare_pipeline_config(yml_file=path)

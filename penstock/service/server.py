@@ -186,6 +186,7 @@ class _Servable:
             yml_file=yml_file,
             yml_dict=yml_dict,
             overrides=now.overrides,
+            over=now.over,
             defaults={
                 **{tuple(key.split(".")): value for key, value in self.defaults.items()},
                 **self._own_keys,
@@ -204,12 +205,11 @@ class _Servable:
         return {}
 
     def _public_name(self, configured: str | None) -> str | None:
-        """The name in the URL, from a flag, the environment, the constructor, the file, or the
+        """The name in the URL: one that overrides, or from the constructor, the file, or the
         default.
         """
-        from penstock.config.load import from_environment
-
-        outranks = "name" in flags.current().overrides or "name" in from_environment(os.environ)
+        assert self._loaded is not None
+        outranks = ("name",) in self._loaded.overriding
         given = None if self.name == DEFAULT_NAME else self.name
         name = configured if outranks or given is None else given
         if name is None:

@@ -292,6 +292,35 @@ def test_every_invalid_hook_has_its_own_error_line() -> None:
 
 
 @pytest.mark.usefixtures("folder")
+def test_a_file_of_config_overrides_an_app_and_a_script_s_own_file() -> None:
+    Path("app.py").write_text(
+        "from penstock import App\napp = App('a', http_port=8000)\n"
+        "@app.route('/x', workers=2)\ndef x(n: int) -> int: ...\n"
+    )
+    Path("over.yml").write_text("op:\n  x: {concurrency: 5}\n")
+    done = penstock("check", "app.py", "--config", "over.yml")
+    assert "POST  /x  {n: integer} -> integer\n            5 threads" in done.output, done.output
+    Path("over.yml").write_text("op:\n  uci: {concurrency: 5}\n")
+    done = penstock("check", "service.py", "--config", "over.yml")
+    assert "op    uci  after request  5 threads" in done.output
+    done = penstock("check", "service.py", "--config", "over.yml", "-o", "op.uci.concurrency=7")
+    assert "op    uci  after request  7 threads" in done.output
+    done = penstock("check", "service.py", "--config", "none.yml")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "error: none.yml: cannot be read" in done.stderr
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_service_without_a_configuration_has_that_of_config() -> None:
+    Path("config.yml").rename("over.yml")
+    Path("service.py").write_text(CLASS)
+    done = penstock("check", "service.py")
+    assert "config.yml to run it with; --config names another file" in done.stderr
+    done = penstock("check", "service.py", "--config", "over.yml")
+    assert "op    uci  after request  2 threads" in done.output, done.stderr
+
+
+@pytest.mark.usefixtures("folder")
 def test_check_applies_overrides_and_shows_warnings() -> None:
     done = penstock("check", "service.py", "-o", "op.uci.concurrency=7", "--set", "worker_num=1",
                     "--set", "op.uci.batch_size=4")  # fmt: skip

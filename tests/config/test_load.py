@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.config.load import Loaded, from_environment, load, parse_override
+from penstock.config.load import Loaded, from_environment, load, parse_override, read_overriding
 from penstock.config.problems import Problem
 from penstock.config.schema import (
     DagConfig,
@@ -200,6 +200,40 @@ def test_flags_override_the_environment_and_the_environment_overrides_yaml(
     assert (config.rpc_port, config.http_port) == (18080, 18082)
     assert (config.host, config.name, config.worker_num) == ("::1", "7", 1)
     assert config.deadline == 2.5
+
+
+def test_a_further_file_overrides_code_and_yaml_and_is_below_the_environment(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "over.yml"
+    file.write_text(
+        "name: over\ndeadline: 7\nop:\n  a: {concurrency: 5}\n"
+        "priority:\n  levels: 2\n  routes: {/a.b: 2}\n"
+    )
+    found = load(
+        yml_dict={"name": "dict", "http_port": 8000, "op": {"a": {"concurrency": 2, "retry": 3}}},
+        over=read_overriding(file),
+        constructors={("op", "a", "concurrency"): 4},
+        environ={"PENSTOCK_DEADLINE": "8"},
+        overrides={"rpc_port": 8001},
+    )
+    config = found.config
+    assert (config.name, config.http_port, config.deadline) == ("over", 8000, 8.0)
+    assert (config.op["a"].concurrency, config.op["a"].retry) == (5, 3)
+    assert config.priority.routes == {"/a.b": 2}
+    assert ("name",) in found.overriding
+    assert ("http_port",) not in found.overriding
+
+
+def test_problems_of_a_further_file_have_its_lines(tmp_path: Path) -> None:
+    file = tmp_path / "over.yml"
+    file.write_text("op:\n  a:\n    concurrency: many\nhttp_prt: 8000\n")
+    with pytest.raises(ConfigError) as caught:
+        load(yml_dict={"rpc_port": 0}, over=read_overriding(file), environ={})
+    assert {each.partition(": ")[0] for each in caught.value.problems} == {f"{file}:3", f"{file}:4"}
+    file.write_text("deadline: 1\ndeadline: 2\n")
+    with pytest.raises(ConfigError, match=r"over\.yml:2: deadline"):
+        read_overriding(file)
 
 
 def test_an_invalid_value_is_reported_with_its_source(tmp_path: Path) -> None:
