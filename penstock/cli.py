@@ -347,7 +347,8 @@ def check(
         bool,
         typer.Option(
             "--open",
-            help="Also open the models, keys and certificates, and run __init__, load and init_op.",
+            help="Also open the models, keys and certificates, run __init__, load and init_op, and"
+            " the examples.",
         ),
     ] = False,
 ) -> None:

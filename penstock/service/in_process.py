@@ -73,6 +73,14 @@ class InProcessService:
         loaded = await asyncio.to_thread(LoadedDeployment, self._deployment)
         for note in (*self._deployment.warnings, *loaded.notes):
             _log.warning("%s", note)
+        await self.start_loaded(loaded)
+
+    async def start_loaded(self, loaded: LoadedDeployment) -> None:
+        """The same with models that are open; they are those of this deployment.
+
+        Raises:
+            StartupError: a step failed.
+        """
         sockets = bind_worker_sockets(self._deployment, self._stack)
         serving = self._serving = Serving(loaded, self.health, sockets=sockets)
         try:

@@ -6,6 +6,7 @@ The ports are bound first: a taken port fails at once. Then models are opened an
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import socket
@@ -23,9 +24,10 @@ from penstock.security.tokens import import_jwt
 from penstock.service import flags, op_servers
 from penstock.service.banner import address_lines, announce, check_reports
 from penstock.service.blueprint import Deployment
-from penstock.service.build import load
+from penstock.service.build import LoadedDeployment, load
 from penstock.service.credentials import Credentials, callers_without_key
 from penstock.service.door import tls_of
+from penstock.service.in_process import InProcessService
 from penstock.service.instruments import Process, instruments_in
 from penstock.service.lifecycle import SEND_TIMEOUT, EngineLifecycle, cannot_replace
 from penstock.service.listening import (
@@ -105,8 +107,29 @@ def _checked(deployment: Deployment, *, opens: bool) -> list[str]:
     if config.security.enabled:
         known = Credentials(config.security)
         warnings = [f"  warning  {each}" for each in callers_without_key(config, known)]
-    loaded = load(deployment.in_threads())
+    inside = deployment.in_threads()
+    loaded = load(inside)
+    _try_out(inside, loaded)
     return [*check_reports(deployment, loaded.options), *loaded.batching_lines, *warnings]
+
+
+def _try_out(deployment: Deployment, loaded: LoadedDeployment) -> None:
+    """Start the opened service without ports, run its examples, and end it. Not if an op has
+    workers or a server that only a running service has.
+
+    Raises:
+        StartupError: an example fails, or a step of the start.
+    """
+    options = [each for graph in deployment.graphs for each in graph.options]
+    if any(each.starts_server or each.executor.needs_socket for each in options):
+        return
+
+    async def start_and_stop() -> None:
+        service = InProcessService(deployment)
+        await service.start_loaded(loaded)
+        await service.stop()
+
+    asyncio.run(start_and_stop())
 
 
 def _run_role(deployment: Deployment, role: Role) -> NoReturn:

@@ -247,6 +247,37 @@ def test_check_finds_examples_that_fail_and_a_missing_package_as_run_does(
     assert all(line.startswith(start) for line, start in zip(lines, starts, strict=True)), lines
 
 
+TRIED = """
+from collections.abc import Iterator
+from penstock import App
+
+app = App("tried")
+
+@app.lifespan
+def told() -> Iterator[None]:
+    print("begins")
+    yield
+    print("ends")
+
+@app.route("/add", examples=[({"a": 1}, 2), ({"a": 2}, 4)], executor="process")
+def add(a: int) -> int:
+    return a + 1
+"""
+
+
+@pytest.mark.usefixtures("folder")
+def test_check_open_runs_the_examples_and_ends_what_it_began() -> None:
+    Path("app.py").write_text(TRIED)
+    assert penstock("check", "app.py").exit_code == 0
+    done = penstock("check", "app.py", "--open")
+    assert (done.exit_code, done.stdout) == (1, "begins\nends\n")
+    assert "error: route /add: example 2 fails: 4 is expected, the answer is 3" in done.stderr
+    Path("app.py").write_text(TRIED.replace("4)", "3)"))
+    done = penstock("check", "app.py", "--open")
+    assert done.exit_code == 0
+    assert done.stdout.startswith("begins\nends\ntried: the configuration")
+
+
 @pytest.mark.usefixtures("folder")
 def test_check_finds_a_missing_package_of_tokens_as_run_does(
     monkeypatch: pytest.MonkeyPatch,
