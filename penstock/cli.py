@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_args
@@ -373,6 +373,7 @@ def check(
         "penstock client 127.0.0.1:8080/classify -F image=@x.png  # a form",
         "penstock client 127.0.0.1:8080/items/3 all==true         # GET, a query",
         "penstock client 127.0.0.1:8080/draw x:=1 -o picture.png  # bytes",
+        "penstock client 127.0.0.1:8080/spell word=ab --stream    # an answer in pieces",
     )
 )
 def client(
@@ -401,7 +402,17 @@ def client(
     method: Annotated[str, typer.Option(help="The second part of the URL.")] = "prediction",
     grpc: Annotated[bool, typer.Option("--grpc/--http", help="The protocol of the call.")] = False,
     log_id: Annotated[int, typer.Option(help="A trace id, which appears in logs.")] = 0,
-    timeout: Annotated[float, typer.Option(help="Seconds to wait for the reply.")] = 60.0,
+    timeout: Annotated[
+        float,
+        typer.Option(help="Seconds to wait for the reply; with --stream, for each piece."),
+    ] = 60.0,
+    stream: Annotated[
+        bool,
+        typer.Option(
+            "--stream",
+            help="Print each piece of a route's answer when it arrives, on its own line.",
+        ),
+    ] = False,
     form: Form = None,
     request: Method = None,
     header: Header = None,
@@ -417,17 +428,19 @@ def client(
 ) -> None:
     """Send one request and print the reply as JSON.
 
-    The exit status is 1 if there is no reply, or an error reply.
+    The exit status is 1 if there is no reply, or an error reply; with --stream also if an error
+    ends the answer, or it was cut off.
     """
     from penstock.client.calls import ask_grpc, ask_http, feed_of, lacks_name
 
     with _errors_end_the_command():
         if "/" in target.removeprefix("https://").removeprefix("http://"):
             given = _Route(pairs or [], form or [], data, request, header or [], output, token)
-            if not _call_route(target, given, grpc=grpc, timeout=timeout, ca_file=ca_file):
+            call = _stream_route if stream else _call_route
+            if not call(target, given, grpc=grpc, timeout=timeout, ca_file=ca_file):
                 raise typer.Exit(1)
             return
-        if form or request or header or data or output or not pairs:
+        if form or request or header or data or output or stream or not pairs:
             text = "write HOST:PORT KEY=VALUE for a pipeline, or HOST:PORT/PATH for a route"
             raise Undecodable(text)
         ask = ask_grpc if grpc else ask_http
@@ -460,15 +473,13 @@ class _Route(NamedTuple):
     token: str | None
 
 
-def _call_route(
-    target: str, given: _Route, *, grpc: bool, timeout: float, ca_file: Path | None
-) -> bool:
-    """Call a route and print its answer; returns whether it is no error."""
+def _request_to(
+    target: str, given: _Route, *, grpc: bool, ca_file: Path | None
+) -> tuple[str, dict[str, Any]]:
+    """The URL of a request to a route, and the other arguments of a call."""
     from urllib.parse import urlencode
 
     from penstock.client import http_request
-    from penstock.client.calls import ask_route
-    from penstock.client.token import hint
 
     if grpc or sum(map(bool, (given.form, given.data is not None))) > 1:
         raise Undecodable("a route is called over HTTP, with items, --data or a form")
@@ -485,15 +496,22 @@ def _call_route(
     url = target if "://" in target else f"http://{target}"
     if items.query:
         url += f"{'&' if '?' in url else '?'}{urlencode(items.query)}"
-    answer = ask_route(
-        url,
-        body,
-        method=None if given.method is None else given.method.upper(),
-        headers=[http_request.header(text) for text in given.headers],
-        timeout=timeout,
-        ca_file=_text(ca_file),
-        token=given.token,
-    )
+    return url, {
+        "body": body,
+        "method": None if given.method is None else given.method.upper(),
+        "headers": [http_request.header(text) for text in given.headers],
+        "ca_file": _text(ca_file),
+        "token": given.token,
+    }
+
+
+def _call_route(target: str, given: _Route, *, timeout: float, **options: Any) -> bool:
+    """Call a route and print its answer; returns whether it is no error."""
+    from penstock.client.calls import ask_route
+    from penstock.client.token import hint
+
+    url, arguments = _request_to(target, given, **options)
+    answer = ask_route(url, **arguments, timeout=timeout)
     good = answer.status < 400
     if not good:
         typer.echo(f"error: HTTP {answer.status}{hint(answer.status, given.token)}", err=True)
@@ -509,6 +527,26 @@ def _call_route(
     else:
         typer.echo(answer.body, nl=False)
     return good
+
+
+def _stream_route(target: str, given: _Route, *, timeout: float, **options: Any) -> bool:
+    """Call a route and print the pieces of its answer as they arrive; returns true.
+
+    Raises:
+        PenstockError: the answer is an error, or not complete.
+    """
+    from penstock.client.http_stream import HttpPieces, request_of
+
+    url, arguments = _request_to(target, given, **options)
+    request = request_of(url, **arguments)
+    with HttpPieces(request, timeout, lambda piece: piece) as pieces, ExitStack() as files:
+        file = None if given.output is None else files.enter_context(given.output.open("wb"))
+        for piece in pieces:
+            if file is None:
+                typer.echo(piece, nl=isinstance(piece, str))
+            else:
+                file.write(piece if isinstance(piece, bytes) else f"{piece}\n".encode())
+    return True
 
 
 @app.command(

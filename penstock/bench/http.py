@@ -14,9 +14,10 @@ from typing import Any, cast
 import orjson
 
 from penstock.bench.generator import Attempt, Ended, Failure
-from penstock.bench.responses import BrokenAnswer, Response, ResponseReader
+from penstock.bench.responses import Response, ResponseReader
 from penstock.bench.results import TIMEOUT
 from penstock.bench.target import Target
+from penstock.client.http_answer import BrokenAnswer
 
 _MOST_TEXT = 200
 _BROKEN_OFF = "connection lost"

@@ -6,23 +6,11 @@ Source: RFC 9112.
 
 from __future__ import annotations
 
-import re
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from penstock.protocols.http1 import Http1Limits
+from penstock.client.http_answer import BrokenAnswer, new_chunks, read_head
 from penstock.protocols.http1.chunks import ChunkedBody
 from penstock.protocols.http1.limits import BrokenRule
-
-_STATUS: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: |\r)")
-_LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]+)[ \t]*\r\n", re.IGNORECASE)
-_CHUNKED: Final = re.compile(rb"\r\ntransfer-encoding:[ \t]*chunked[ \t]*\r\n", re.IGNORECASE)
-_CLOSES: Final = re.compile(rb"\r\nconnection:[^\r]*\bclose\b", re.IGNORECASE)
-_MOST_HEAD: Final = 64 << 10
-_LIMITS: Final = Http1Limits(max_chunks=1 << 40)
-
-
-class BrokenAnswer(Exception):
-    """The received bytes are not an HTTP/1.1 answer."""
 
 
 class Response(NamedTuple):
@@ -78,29 +66,18 @@ class ResponseReader:
 
     def _head(self) -> bool:
         """Parse a head; False while it is incomplete. Interim responses are skipped."""
-        end = self._buffer.find(b"\r\n\r\n") + 4
-        if end < 4:
-            if len(self._buffer) > _MOST_HEAD:
-                raise BrokenAnswer("the head is too long")
+        head = read_head(self._buffer)
+        if head is None:
             return False
-        head = bytes(self._buffer[: end - 2])
-        match = _STATUS.match(head)
-        if match is None:
-            raise BrokenAnswer(f"it begins with {head[:40]!r}")
-        status = int(match[2])
-        if status < 200:
-            self._buffer = self._buffer[end:]
+        if head.status < 200:
+            self._buffer = self._buffer[head.size :]
             return bool(self._buffer)
-        self._status, self._begin = status, end
-        self._reusable = match[1] == b"1" and _CLOSES.search(head) is None
-        length = _LENGTH.search(head)
-        if length is not None:
-            self._size = end + int(length[1])
-        elif status in (204, 304):
-            self._size = end
-        elif _CHUNKED.search(head):
-            self._chunks = ChunkedBody(_LIMITS)
-            self._buffer = self._buffer[end:]
+        self._status, self._begin, self._reusable = head.status, head.size, head.reusable
+        if head.length is not None:
+            self._size = head.size + head.length
+        elif head.chunked:
+            self._chunks = new_chunks()
+            self._buffer = self._buffer[head.size :]
         return True
 
     def _chunked(self, chunks: ChunkedBody) -> Response | None:

@@ -2,6 +2,7 @@
 
 from penstock.client.client import AsyncPipelineClient, PipelineClient, PredictFuture
 from penstock.client.errors import CallFailed, NotConnected
+from penstock.client.http_stream import stream, stream_async
 from penstock.client.messages import raise_for_error, response_arrays
 from penstock.client.tls import Tls
 
@@ -14,4 +15,6 @@ __all__ = [
     "Tls",
     "raise_for_error",
     "response_arrays",
+    "stream",
+    "stream_async",
 ]

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.bench.responses import BrokenAnswer, Response, ResponseReader
+from penstock.bench.responses import Response, ResponseReader
+from penstock.client.http_answer import BrokenAnswer
 
 PLAIN = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 CHUNKED = (

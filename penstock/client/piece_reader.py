@@ -1,0 +1,309 @@
+"""The pieces of an HTTP answer: server-sent events, lines of JSON, or bytes. Pure.
+
+An answer that was cut off is an error, never an end: its last chunk is missing, or it ends within
+an event or a line. Comments in events show that the connection is alive and are dropped; the data
+``[DONE]``, with which OpenAI's API ends its streams, is no piece.
+
+Source: the HTML standard, 9.2.6 (interpreting an event stream), the NDJSON specification.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
+
+from penstock.client.errors import CallFailed
+from penstock.client.http_answer import AnswerHead, AnswerReader, BrokenAnswer
+from penstock.protocols import media
+from penstock.protocols.grpc import code_of_http
+from penstock.protocols.pieces import EVENTS, LINES
+from penstock.protocols.status import GrpcCode
+
+Piece: TypeAlias = str | bytes
+"""The data of an event, or a line, as text; or bytes as they arrived."""
+
+MAX_PIECE_BYTES: Final = 256 << 20
+"""Most bytes of a piece: four times the default limit of a request."""
+
+_LINES: Final = frozenset({LINES, "application/jsonl", "application/jsonlines"})
+_DONE: Final = "[DONE]"
+_MOST_ERROR: Final = 64 << 10
+_MOST_TEXT: Final = 1000
+
+
+class Event(NamedTuple):
+    """A server-sent event: its type, and its data."""
+
+    kind: str
+    data: str
+
+
+class _Lines:
+    """Splits bytes at line feeds, also those of long lines that arrive in many parts."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self.held = 0
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the lines that are complete, without their ends."""
+        first, *others = data.split(b"\n")
+        if others:
+            lines = [b"".join((*self._parts, first)), *others[:-1]]
+            self._parts, self.held, first = [], 0, others[-1]
+        else:
+            lines = []
+        if first:
+            self._parts.append(first)
+            self.held += len(first)
+        return lines
+
+    def rest(self) -> bytes:
+        """The line that has no end yet."""
+        return b"".join(self._parts)
+
+
+class EventReader:
+    """Decodes server-sent events.
+
+    Lines may end with LF, CR LF or CR. Fields other than ``event`` and ``data`` have no effect.
+    """
+
+    def __init__(self) -> None:
+        self._lines = _Lines()
+        self._data: list[bytes] = []
+        self._kind = b""
+        self._is_first = True
+        self._after_cr = False
+        self._size = 0
+
+    @property
+    def held(self) -> int:
+        """Bytes of an event that is not complete."""
+        return self._lines.held + self._size
+
+    def feed(self, data: bytes) -> list[Event]:
+        """Process received bytes; return the events that they complete."""
+        if self._after_cr and data:
+            self._after_cr = False
+            data = data.removeprefix(b"\n")
+        if b"\r" in data:
+            self._after_cr = data.endswith(b"\r")
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        found = []
+        for line in self._lines.feed(data):
+            if self._is_first:
+                self._is_first = False
+                line = line.removeprefix(b"\xef\xbb\xbf")
+            if line:
+                self._field(line)
+                continue
+            if self._data:
+                text = b"\n".join(self._data).decode("utf-8", "replace")
+                found.append(Event(self._kind.decode("utf-8", "replace") or "message", text))
+                self._data, self._size = [], 0
+            self._kind = b""
+        return found
+
+    def _field(self, line: bytes) -> None:
+        name, _, value = line.partition(b":")
+        if name == b"data":
+            self._data.append(value.removeprefix(b" "))
+            self._size += len(value)
+        elif name == b"event":
+            self._kind = value.removeprefix(b" ")
+
+
+class _Reader(Protocol):
+    """From bytes to pieces; ``held``: bytes of a piece that is not complete."""
+
+    @property
+    def held(self) -> int: ...
+
+    def feed(self, data: bytes) -> Sequence[Piece | Event]:
+        """Process received bytes."""
+
+    def finish(self, *, whole: bool) -> Sequence[Piece]:
+        """The pieces at the end of the answer; ``whole``: the end cannot be that of a truncated
+        one.
+        """
+
+
+class _OfEvents(EventReader):
+    def finish(self, *, whole: bool) -> Sequence[Piece]:
+        return ()
+
+
+class _OfLines:
+    def __init__(self) -> None:
+        self._lines = _Lines()
+
+    @property
+    def held(self) -> int:
+        return self._lines.held
+
+    def feed(self, data: bytes) -> Sequence[Piece]:
+        return [text for line in self._lines.feed(data) if (text := self._text(line))]
+
+    def finish(self, *, whole: bool) -> Sequence[Piece]:
+        if whole and (text := self._text(self._lines.rest())):  # writers may omit the last line end
+            self._lines = _Lines()
+            return [text]
+        return ()
+
+    @staticmethod
+    def _text(line: bytes) -> str:
+        return line.decode("utf-8", "replace").strip()
+
+
+class _OfBytes:
+    held = 0
+
+    def feed(self, data: bytes) -> Sequence[Piece]:
+        return (data,)
+
+    def finish(self, *, whole: bool) -> Sequence[Piece]:
+        return ()
+
+
+class PieceReader:
+    """Decodes one HTTP answer to its pieces.
+
+    Args:
+        url: for the texts of errors.
+
+    Attributes:
+        pieces: those that have arrived, until they are taken.
+        end: None while further pieces may come; True after the last one, if the answer is complete;
+            else why there are no further ones. The pieces before it are right.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.pieces: deque[Piece] = deque()
+        self.end: CallFailed | Literal[True] | None = None
+        self._url = url
+        self._answer = AnswerReader()
+        self._reader: _Reader | None = None
+        self._error: list[bytes] | None = None  # the body of an error
+        self._count = 0
+
+    def receive(self, data: bytes) -> None:
+        """Process received bytes; empty at the end of the connection."""
+        if self.end is not None:
+            return
+        had_head = self._answer.head is not None
+        try:
+            parts = self._answer.receive(data) if data else []
+            if not data:
+                self._answer.eof()
+        except BrokenAnswer as broken:
+            if self._error is not None:
+                self._fail_with_status()
+            elif self._answer.head is None and not data:
+                self._fail(GrpcCode.UNAVAILABLE, "the connection was lost before the answer")
+            elif data:
+                self._fail(GrpcCode.UNKNOWN, f"no HTTP answer: {broken}")
+            else:
+                self._cut_off()
+            return
+        head = self._answer.head
+        if head is None:
+            return
+        if not had_head:
+            self._begin(head)
+        if self._error is not None:
+            self._error += parts
+            if self._answer.ended or sum(map(len, self._error)) > _MOST_ERROR:
+                self._fail_with_status()
+        elif self._reader is not None:
+            self._add(self._reader, parts)
+
+    def _begin(self, head: AnswerHead) -> None:
+        kind = media.essence(head.field("content-type"))
+        packed = head.field("content-encoding")
+        if not 200 <= head.status < 300:
+            self._error = []
+        elif packed not in ("", "identity"):
+            self._fail(GrpcCode.UNKNOWN, f"the answer is packed with {packed[:100]}")
+        elif kind == EVENTS:
+            self._reader = _OfEvents()
+        elif kind in _LINES:
+            self._reader = _OfLines()
+        elif kind == media.JSON or head.status == 204:
+            text = f"the answer does not come in pieces, it is {kind or 'empty'}"
+            self._fail(GrpcCode.UNIMPLEMENTED, text)
+        else:
+            self._reader = _OfBytes()
+
+    def _add(self, reader: _Reader, parts: Sequence[bytes]) -> None:
+        for part in parts:
+            for piece in reader.feed(part):
+                if isinstance(piece, Event):
+                    if piece.kind == "error":
+                        text = f"{self._after()}{_message(piece.data)}"
+                        self._fail(GrpcCode.UNKNOWN, text)
+                        return
+                    piece = piece.data
+                if piece != _DONE:
+                    self._count += 1
+                    self.pieces.append(piece)
+            if reader.held > MAX_PIECE_BYTES:
+                self._fail(GrpcCode.RESOURCE_EXHAUSTED, f"{self._after()}a piece is too large")
+                return
+        if self._answer.ended:
+            last = reader.finish(whole=not self._answer.ends_with_connection)
+            self._count += len(last)
+            self.pieces += last
+            if reader.held:
+                self._cut_off()
+            else:
+                self.end = True
+
+    def _cut_off(self) -> None:
+        self._fail(GrpcCode.UNAVAILABLE, f"{self._after()}the answer was cut off")
+
+    def _after(self) -> str:
+        return f"after {self._count} piece{'s' * (self._count != 1)}: "
+
+    def _fail_with_status(self) -> None:
+        head = self._answer.head
+        assert head is not None, "its body has begun"
+        body = b"".join(self._error or ()).decode("utf-8", "replace").strip()
+        text = f"HTTP {head.status}: {_message(body)}".removesuffix(": ")
+        self._fail(code_of_http(head.status), text)
+
+    def _fail(self, code: GrpcCode, text: str) -> None:
+        retryable = code is GrpcCode.UNAVAILABLE and not self._count
+        self.end = CallFailed(code, f"{self._url}: {text}", retryable=retryable)
+
+
+def _message(body: str) -> str:
+    """The text of an error: of our form, or whatever it is."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        return body[:_MOST_TEXT]
+    if isinstance(found, dict) and isinstance(found.get("message"), str):
+        message = found["message"][:_MOST_TEXT]
+        said = {name: found[name] for name in ("error", "id") if isinstance(found.get(name), str)}
+        more = [said["error"]] if "error" in said else []
+        more += [f"id {said['id']}"] if "id" in said else []
+        return f"{message} ({', '.join(more)[:_MOST_TEXT]})" if more else message
+    return body[:_MOST_TEXT]
+
+
+def value_of(piece: Piece) -> Any:
+    """The value of a piece: of a text its JSON; bytes as they are.
+
+    Raises:
+        CallFailed: the text is no JSON.
+    """
+    if isinstance(piece, bytes):
+        return piece
+    try:
+        return json.loads(piece)
+    except (ValueError, RecursionError):
+        text = f"a piece is no JSON: {piece[:100]!r}"
+        raise CallFailed(GrpcCode.UNKNOWN, text) from None

@@ -1,0 +1,166 @@
+"""Our own clients of answers in pieces, against functions that yield: the command and the SDK."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from penstock.client import CallFailed, stream, stream_async
+from tests.services.process import ServiceProcess, running
+
+pytestmark = pytest.mark.real
+
+SCRIPT = Path(__file__).with_name("streams.py")
+
+
+@dataclass(frozen=True)
+class Streams:
+    """The running service, and the folder of its notes."""
+
+    server: ServiceProcess
+    folder: Path
+
+    def url(self, path: str) -> str:
+        return self.server.http_url + path
+
+    def wait_for(self, right: Callable[[], bool]) -> None:
+        """Ask for something else until this is right."""
+        deadline = time.monotonic() + 30
+        while not right():
+            assert time.monotonic() < deadline
+            assert len([*stream(self.url("/count"), {"upto": 1})]) == 1
+
+
+@pytest.fixture(scope="module", params=["thread", "process"])
+def streams(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Streams]:
+    folder = tmp_path_factory.mktemp("streams")
+    environment = {"EXECUTOR": request.param, "FOLDER": str(folder)}
+    with running(SCRIPT, environment=environment) as server:
+        yield Streams(server, folder)
+
+
+def command(streams: Streams, path: str, *arguments: str) -> list[str]:
+    address = f"127.0.0.1:{streams.server.http_port}{path}"
+    return [sys.executable, "-m", "penstock", "client", address, "--stream", *arguments]
+
+
+def run(streams: Streams, path: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(streams, path, *arguments), capture_output=True, text=True, timeout=60
+    )
+
+
+def tokens(upto: int) -> list[dict[str, object]]:
+    return [{"text": f"é{n}", "n": n} for n in range(upto)]
+
+
+def test_the_command_prints_each_piece_when_it_arrives(streams: Streams) -> None:
+    os.mkfifo(streams.folder / "command")
+    arguments = command(streams, "/gated", "key=command", "upto:=3")
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as client:
+        assert client.stdout is not None
+        assert client.stdout.readline() == "0\n"
+        (streams.folder / "command").write_bytes(b"")  # only now the others are made
+        assert client.stdout.read() == "1\n2\n"
+    assert client.returncode == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["upto:=3"], ["-d", '{"upto": 3}'], ["-F", "upto=3"]],
+    ids=["items", "data", "form"],
+)
+@pytest.mark.parametrize("accept", ["*/*", "application/x-ndjson"])
+def test_the_command_sends_what_it_sends_elsewhere(
+    streams: Streams, arguments: list[str], accept: str
+) -> None:
+    done = run(streams, "/count", *arguments, "-H", f"accept: {accept}")
+    assert [json.loads(line) for line in done.stdout.splitlines()] == tokens(3)
+    assert (done.stderr, done.returncode) == ("", 0)
+
+
+def test_the_command_writes_bytes_as_they_are(streams: Streams, tmp_path: Path) -> None:
+    file = tmp_path / "pieces"
+    done = run(streams, "/bytes", "size:=70000", "times:=3", "-o", str(file))
+    assert (done.stdout, done.returncode) == ("", 0)
+    assert file.read_bytes() == b"".join(bytes([n]) * 70_000 for n in range(3))
+
+
+@pytest.mark.parametrize(
+    ("path", "arguments", "pieces", "words"),
+    [
+        ("/count", ["upto:=9", "fail_at:=2"], 2, "after 2 pieces: there is no 2 (im_a_teapot"),
+        ("/count", ["upto:=9", "fail_at:=0"], 0, "HTTP 418: there is no 0"),
+        ("/wrong", ["after:=1"], 1, "after 1 piece: "),
+        (
+            "/count",
+            ["upto:=9", "fail_at:=2", "-H", "accept: application/x-ndjson"],
+            2,
+            "after 2 pieces: the answer was cut off",
+        ),
+        ("/count", ["upto:=2", "-H", "accept: application/json"], 0, "does not come in pieces"),
+        ("/waits", ["key=late", "--timeout", "0.5"], 1, "no piece came within 0.5 s"),
+        ("/nowhere", [], 0, "HTTP 404"),
+    ],
+)
+def test_an_answer_that_is_not_complete_ends_the_command_with_its_error(
+    streams: Streams, path: str, arguments: list[str], pieces: int, words: str
+) -> None:
+    done = run(streams, path, *arguments)
+    assert len(done.stdout.splitlines()) == pieces
+    assert done.stderr.startswith("error: ")
+    assert words in done.stderr
+    assert done.returncode == 1
+
+
+def test_the_sdk_gets_values(streams: Streams) -> None:
+    with stream(streams.url("/count"), {"upto": 40}) as pieces:
+        assert [*pieces] == tokens(40)
+    assert b"".join(stream(streams.url("/bytes"), {"size": 3, "times": 2})) == b"\0\0\0\1\1\1"
+
+    async def read() -> list[object]:
+        return [each async for each in stream_async(streams.url("/count"), {"upto": 40})]
+
+    assert asyncio.run(read()) == tokens(40)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_closing_the_sdks_iterator_closes_the_generator(
+    streams: Streams, asynchronous: bool
+) -> None:
+    key = f"sdk-{asynchronous}"
+    if asynchronous:
+
+        async def first() -> object:
+            async with stream_async(streams.url("/endless"), {"key": key}) as pieces:
+                return await anext(pieces)
+
+        assert asyncio.run(first()) == "x" * 1000
+    else:
+        with stream(streams.url("/endless"), {"key": key}) as pieces:
+            assert next(pieces) == "x" * 1000
+    closed = streams.folder / f"{key}.closed"
+    streams.wait_for(closed.exists)
+
+
+def test_a_thread_that_waits_for_a_piece_is_woken_by_close(streams: Streams) -> None:
+    pieces = stream(streams.url("/waits"), {"key": "woken"}, timeout=None)
+    assert next(pieces) == 0
+    closer = threading.Thread(target=pieces.close)
+    closer.start()
+    with pytest.raises(CallFailed, match="cancelled by the caller"):
+        next(pieces)
+    closer.join()
+    streams.wait_for((streams.folder / "woken.closed").exists)
