@@ -38,16 +38,19 @@ from penstock.api.oip_call import (
 )
 from penstock.api.oip_description import (
     CONFIG,
+    EVENT,
+    GENERATE,
+    GENERATED,
+    INFER,
     MODEL,
-    REQUEST,
     RESPONSE,
     SERVER,
     STATISTICS,
     TRUTH,
+    Bodies,
     answers,
-    example,
-    request_of,
 )
+from penstock.api.oip_generate import Generate, GenerateStream
 from penstock.api.oip_statistics import ModelStatistics
 from penstock.api.oip_stream import RequestStream
 from penstock.api.operation import Contents
@@ -55,7 +58,7 @@ from penstock.door.exchange import HttpReply
 from penstock.engine.engine import Engine
 from penstock.engine.graph import GraphState, ServedGraph
 from penstock.errors import PackageError, RequestError, UnknownService
-from penstock.protocols import oip, oip_json, oip_message
+from penstock.protocols import oip, oip_generate, oip_json, oip_message
 from penstock.protocols import standard_messages as messages
 from penstock.protocols.status import GrpcCode
 from penstock.tensor import Signature, TensorSpec
@@ -115,7 +118,13 @@ class OpenInferenceApplication:
             yield self._facts(f"{path}/ready", self._model_ready, "Whether {} is ready.", TRUTH)
             yield self._facts(f"{path}/config", self._config, "The configuration of {}.", CONFIG)
             yield self._facts(f"{path}/stats", self._stats, "The statistics of {}.", STATISTICS)
-            yield self._of_model("POST", f"{path}/infer", self._infer, "Run {}.", RESPONSE, REQUEST)
+            yield self._of_model("POST", f"{path}/infer", self._infer, "Run {}.", RESPONSE, INFER)
+            for kind, name, summary, contents in (
+                (Generate, "generate", "Run {} by its inputs' names.", GENERATED),
+                (GenerateStream, "generate_stream", "Run {}, with an event for each piece.", EVENT),
+            ):
+                handler = partial(self._generate, kind)
+                yield self._of_model("POST", f"{path}/{name}", handler, summary, contents, GENERATE)
         service = f"/{messages.INFERENCE}/"
         facts: dict[str, Callable[[Any], dict[str, Any]]] = {
             "ServerLive": lambda _: {"live": self._health.live()[0]},
@@ -233,9 +242,10 @@ class OpenInferenceApplication:
         handler: Whole,
         summary: str,
         schema: Contents,
-        request: Contents | None = None,
+        bodies: Bodies | None = None,
     ) -> Http:
         """A route with the model's name in its path; OpenAPI lists it for each model."""
+        any_body = None if bodies is None else bodies.any
 
         def route(path: str, name: str, request: Contents | None, **more: Any) -> Http:
             return Http(
@@ -258,13 +268,13 @@ class OpenInferenceApplication:
                         continue  # typed functions have a route of their own
                     place = path.replace("{model}", quote(name))
                     signature = graph.signature
-                    if request is None or signature is None:
-                        yield route(place, name, request)
+                    if bodies is None or signature is None:
+                        yield route(place, name, any_body)
                     else:
-                        body = example(signature)
-                        yield route(place, name, request_of(signature), examples=[(body, None)])
+                        examples = [(bodies.example(signature), None)]
+                        yield route(place, name, bodies.of(signature), examples=examples)
 
-        return route(path, "a model", request, listed=listed, there=self._is_served)
+        return route(path, "a model", any_body, listed=listed, there=self._is_served)
 
     # Over HTTP.
 
@@ -339,9 +349,22 @@ class OpenInferenceApplication:
             aside=len(body) > LARGE or json_bytes > _AT_ONCE,
         )
 
-    def _submit(
-        self, call: Any, kind: type[InferCall], decoded: Decoded, timeout: float | None
-    ) -> None:
+    def _generate(self, kind: type[Any], call: HttpCall, body: bytes) -> None:
+        try:
+            graph = self._graph(*call.values, for_request=True)
+        except RequestError as error:
+            failed(call, error)
+            return
+        decode_body(
+            call,
+            len(body),
+            partial(_decoded_members, graph, self._signature(graph), *call.values[1:], body=body),
+            partial(self._submit, call, kind),
+            failed,
+            aside=len(body) > _AT_ONCE,
+        )
+
+    def _submit(self, call: Any, kind: type[Any], decoded: Decoded, timeout: float | None) -> None:
         self._infer_call(kind, decoded, timeout).run(call)
 
     def _infer_call(
@@ -407,6 +430,16 @@ def _decoded(
     header: int | None,
 ) -> Decoded:
     request = oip_json.decode(body, header)
+    request.version = version
+    oip.fit(request, signature)
+    return graph, request, False
+
+
+def _decoded_members(
+    graph: ServedGraph, signature: Signature | None, version: str = "", *, body: bytes
+) -> Decoded:
+    assert signature is not None, "it is a model"
+    request = oip_generate.decode(body, signature)
     request.version = version
     oip.fit(request, signature)
     return graph, request, False

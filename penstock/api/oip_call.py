@@ -31,7 +31,8 @@ Decoded: TypeAlias = tuple[ServedGraph, InferRequest, bool]
 
 JSON_SIZE: Final = b"inference-header-content-length"
 _OCTETS: Final[Headers] = ((b"content-type", b"application/octet-stream"),)
-_PIECES: Final = "pieces"
+PIECES: Final = "pieces"
+"""Key of all pieces of an answer."""
 
 
 class InferCall(GraphCall):
@@ -60,7 +61,7 @@ class InferCall(GraphCall):
 
     def whole(self, outcome: Outcome) -> Outcome:
         """See ``Submission``: ``tensors`` joins the pieces."""
-        return Outcome({_PIECES: self.gathered.pieces}) if outcome.error is None else outcome
+        return Outcome({PIECES: self.gathered.pieces}) if outcome.error is None else outcome
 
     def is_large(self, value: Feed) -> bool:
         """See ``GraphCall``."""
@@ -74,7 +75,7 @@ class InferCall(GraphCall):
                 tensor.
         """
         if self.graph.streams:
-            pieces = [*map(self.outputs, value[_PIECES])]
+            pieces = [*map(self.outputs, value[PIECES])]
             return oip.joined(self.request, self.signature, pieces)
         return self.outputs(value)
 
@@ -84,9 +85,16 @@ class InferCall(GraphCall):
         Raises:
             RequestError: a requested one is missing, or has the wrong type.
         """
-        if self.typed is not None:
-            value = self.typed.outputs(value)
-        return oip.answered(self.request, self.signature, value)
+        return outputs_of(self.request, self.graph, self.typed, value)
+
+
+def outputs_of(
+    request: InferRequest, graph: ServedGraph, typed: TypedTensors | None, value: Feed
+) -> list[oip.OutTensor]:
+    """The same, of any request; ``typed`` as in ``InferCall``."""
+    if typed is None:
+        return oip.answered(request, graph.signature, value)
+    return oip.answered(request, typed.signature, typed.outputs(value))
 
 
 class HttpInfer(InferCall):

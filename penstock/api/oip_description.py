@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from math import prod
 from typing import Any, Final
 
@@ -9,6 +11,7 @@ from penstock.api.descriptions import BYTES, engine_errors
 from penstock.api.operation import Answer, Contents
 from penstock.protocols.media import JSON
 from penstock.protocols.oip import DTYPES, datatype_of
+from penstock.protocols.pieces import OF_GENERATE
 from penstock.tensor import Signature, TensorSpec
 
 _ERROR: Final = {
@@ -246,6 +249,69 @@ def _shape_of(spec: TensorSpec) -> dict[str, Any]:
     ]
     count = len(sizes)
     return {"type": "array", "prefixItems": sizes, "minItems": count, "maxItems": count}
+
+
+def members_example(signature: Signature) -> dict[str, Any]:
+    """A request of zeros and empty texts by the inputs' names."""
+    return {
+        each["name"]: each["data"][0] if len(each["data"]) == 1 else each["data"]
+        for each in example(signature)["inputs"]
+    }
+
+
+def members_of(signature: Signature) -> Contents:
+    """The request bodies with a member for each input of a model."""
+    properties = {}
+    for spec in signature.inputs:
+        element = _ELEMENTS.get(spec.dtype.kind, _NUMBER)
+        properties[spec.alias] = {"anyOf": [element, {"type": "array", "items": element}]}
+    required = [each.alias for each in signature.inputs if not each.optional]
+    return {JSON: {**_MEMBERS, "title": "", "required": required, "properties": properties}}
+
+
+_MEMBERS: Final[dict[str, Any]] = {
+    "title": "GenerateRequest",
+    "type": "object",
+    "description": "A member for each input: its element, or a flat list of its elements, whose"
+    " number fits the shape. Members of `parameters` are the same. Others are ignored.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bodies:
+    """The request bodies of a route.
+
+    Attributes:
+        any: of all models.
+        of: of one model.
+        example: a body for one model.
+    """
+
+    any: Contents
+    of: Callable[[Signature], Contents]
+    example: Callable[[Signature], Any]
+
+
+INFER: Final = Bodies(REQUEST, request_of, example)
+GENERATE: Final = Bodies({JSON: _MEMBERS}, members_of, members_example)
+_GENERATED: Final = {
+    "title": "GenerateResponse",
+    "type": "object",
+    "required": ["model_name", "model_version"],
+    "properties": {
+        "id": {"type": "string"},
+        "model_name": {"type": "string"},
+        "model_version": {"type": "string"},
+    },
+    "description": "It has a member for each output: its only element, or a flat list.",
+}
+GENERATED: Final[Contents] = {JSON: _GENERATED}
+EVENT: Final[Contents] = {
+    OF_GENERATE.kind: {
+        "type": "string",
+        "description": "Events, each with a GenerateResponse as JSON in `data`.",
+    }
+}
 
 
 def answers(contents: Contents) -> dict[int, Answer]:

@@ -362,23 +362,43 @@ def joined(
         pieces: the tensors of each piece, as ``answered`` returns them.
 
     Raises:
-        InputMismatch: the pieces of an output differ in shape or datatype.
+        InputMismatch: the pieces of an output differ in shape or datatype, or the pieces in their
+            outputs.
     """
     if not pieces:
         specs = {} if signature is None else signature.output_specs
         return [_no_pieces(specs[name]) for name in request.outputs or specs]
     found = []
-    for tensors in zip(*pieces, strict=True):
+    for tensors in by_output(pieces):
         name, datatype, array = tensors[0]
         for other in tensors:
             if other.datatype != datatype or other.array.shape != array.shape:
                 raise InputMismatch(
                     f"the pieces of the output {name!r} are not one tensor: {datatype} of shape"
-                    f" {[*array.shape]}, and {other.datatype} of shape {[*other.array.shape]}: ask"
-                    " for them one by one, by ModelStreamInfer or generate_stream"
+                    f" {[*array.shape]}, and {other.datatype} of shape {[*other.array.shape]}:"
+                    f" {_ONE_BY_ONE}"
                 )
         found.append(OutTensor(name, datatype, np.stack([each.array for each in tensors])))
     return found
+
+
+def by_output(pieces: Sequence[Sequence[OutTensor]]) -> list[tuple[OutTensor, ...]]:
+    """The tensors of each output, from those of each piece.
+
+    Raises:
+        InputMismatch: the pieces differ in their outputs.
+    """
+    names = [each.name for each in pieces[0]] if pieces else []
+    for piece in pieces:
+        others = [each.name for each in piece]
+        if others != names:
+            raise InputMismatch(
+                f"the pieces of the answer have the outputs {names}, and {others}: {_ONE_BY_ONE}"
+            )
+    return [*zip(*pieces, strict=True)]
+
+
+_ONE_BY_ONE: Final = "ask for them one by one, by ModelStreamInfer or generate_stream"
 
 
 def _no_pieces(spec: TensorSpec) -> OutTensor:

@@ -60,6 +60,24 @@ def decode(body: bytes, header: int | None = None) -> InferRequest:
         raise
 
 
+def document_of(body: bytes) -> Any:
+    """Parse a JSON document; a large one is a ``Span``.
+
+    Raises:
+        Undecodable: the body is none.
+    """
+    if len(body) > LARGE:
+        return Span(body, 0, len(body))
+    try:
+        document = loads(body)
+    except orjson.JSONDecodeError as error:
+        raise Undecodable(
+            f"the body is not a JSON document (line {error.lineno}, column {error.colno})"
+        ) from None
+    values.check_numbers(body)
+    return document
+
+
 _NO_HEADER: Final = (
     "raw bytes after the JSON need the header Inference-Header-Content-Length, the size of the JSON"
 )
@@ -139,19 +157,9 @@ class _Reader:
         self._body = body[:size]
 
     def request(self, binary: bool) -> InferRequest:
-        document: Any
-        if len(self._body) > LARGE:
-            document = Span(self._body, 0, len(self._body))
-        else:
-            try:
-                document = loads(self._body)
-            except orjson.JSONDecodeError as error:
-                raise Undecodable(
-                    f"the body is not a JSON document (line {error.lineno}, column {error.colno})"
-                ) from None
-            values.check_numbers(self._body)
         found = InferRequest()
         inputs = None
+        document = document_of(self._body)
         for member, content in values.members_of(document, "the body", MAX_TENSORS):
             if values.is_null(content):
                 continue
@@ -376,7 +384,7 @@ def _encode(
             raws.append(oip.to_raw(each))
             pieces.append(b',"parameters":{"%b":%d}}' % (_SIZE.encode(), len(raws[-1])))
         else:
-            pieces += (b',"data":[', *_data(each), b"]}")
+            pieces += (b',"data":[', *data_of(each), b"]}")
     pieces.append(b"]}")
     size = sum(map(len, pieces)) if raws else None
     return join_bytes([*pieces, *raws]), size
@@ -390,15 +398,16 @@ def _about(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
 
 def _head(request: InferRequest, model: str, version: str) -> bytes:
     identity = b',"id":' + orjson.dumps(request.id) if request.id else b""
-    return b'%b%b,"outputs":[' % (_of_model(model, version), identity)
+    return b'%b%b,"outputs":[' % (of_model(model, version), identity)
 
 
 @lru_cache(maxsize=1024)
-def _of_model(model: str, version: str) -> bytes:
+def of_model(model: str, version: str) -> bytes:
+    """Encode the first members of an answer, without the end of its object."""
     return orjson.dumps({"model_name": model, "model_version": version})[:-1]
 
 
-def _data(tensor: OutTensor) -> list[bytes]:
+def data_of(tensor: OutTensor) -> list[bytes]:
     """Encode a flat list, without its brackets, in pieces that take little time each."""
     flat = tensor.array.reshape(-1)
     if tensor.datatype == BYTES:

@@ -9,7 +9,7 @@ Source: the HTML standard, 9.2 (server-sent events), the NDJSON specification, R
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.protocols import media
@@ -76,6 +76,10 @@ OF_EVENTS: Final = Format(
     filler=b": keep-alive\n\n",
     idle=b": keep-alive\n\n",
 )
+OF_GENERATE: Final = replace(
+    OF_EVENTS, kind=f"{EVENTS}; charset=utf-8", before_error=OF_EVENTS.before
+)
+"""Events of Triton's ``generate_stream``, whose errors are events like others."""
 OF_LINES: Final = Format(kind=LINES, after=b"\n")
 OF_LIST: Final = Format(kind=media.JSON, begin=b"[", between=b",", end=b"]", filler=b" ")
 _FORMATS: Final = {each.kind: each for each in (OF_EVENTS, OF_LINES, OF_LIST)}
