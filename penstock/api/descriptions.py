@@ -175,10 +175,20 @@ def typed_answer(response: Schema) -> Contents:
 
 def stream_answer(piece: Schema) -> Contents:
     """The bodies of an answer that comes in pieces."""
-    schema = piece.describe(refs=_REFS)
+    return {**{each: {} for each in piece.files}, **_in_pieces(piece.describe(refs=_REFS))}
+
+
+def graph_stream_answer(piece: Schema | None, signature: Signature | None) -> Contents:
+    """The same for a graph of ops; without a schema a piece is what the signature says."""
+    if piece is not None:
+        return stream_answer(piece)
+    return _in_pieces(graph_answer(signature)[media.JSON])
+
+
+def _in_pieces(piece: Mapping[str, Any]) -> Contents:
+    schema = {**piece}
     definitions = {name: schema.pop(name) for name in ("$defs",) if name in schema}
     return {
-        **{each: {} for each in piece.files},
         EVENTS: {"type": "string", "description": "Events, each with a piece as JSON in `data`."},
         LINES: {"type": "string", "description": "Lines, each with a piece as JSON."},
         media.JSON: {"type": "array", "items": schema, **definitions},

@@ -187,7 +187,7 @@ class GeneralModelApplication:
 
     def _listed(self, route: Http) -> Iterator[Http]:
         for name, graph in self._engine.names.items():
-            if graph.signature is not None:
+            if graph.signature is not None and not graph.streams:
                 yield replace(route, pattern=route.pattern.replace("{model}", quote(name)))
 
     def _is_served(self, values: tuple[str, ...]) -> bool:
@@ -208,6 +208,9 @@ class GeneralModelApplication:
             raise UnknownService(f"which model? Name one of {names} in the path or as `model`")
         if graph.name is None or graph.signature is None:
             raise UnknownService(f"model {name[:64]!r} does not declare its inputs: see Signature")
+        if graph.streams:
+            why = "answers in pieces, which this protocol has not: call its route"
+            raise UnknownService(f"model {graph.name!r} {why}")
         return graph
 
     def _http(self, choice: Choice, call: HttpCall, body: bytes) -> None:

@@ -23,6 +23,7 @@ from penstock.api.descriptions import (
     error_answer,
     graph_answer,
     graph_request,
+    graph_stream_answer,
     members_of,
     typed_answer,
     typed_request,
@@ -31,11 +32,13 @@ from penstock.api.errors import error_reply, fail, failed, refusal
 from penstock.api.graph_call import GraphCall
 from penstock.api.http import Http, HttpCall
 from penstock.api.operation import Answer
+from penstock.api.plain_stream import PlainStream, encode
 from penstock.api.typed import HEADERS, in_query, media_of
 from penstock.engine.engine import Engine
 from penstock.engine.graph import ServedGraph
 from penstock.errors import InvalidInput, RequestError, UnknownService
 from penstock.protocols import media, npy
+from penstock.protocols.pieces import format_for, list_of
 from penstock.request import Feed
 from penstock.typed.signature import Schema
 
@@ -133,6 +136,8 @@ class PlainApplication:
             request = typed_request(route.request, route.files)
         if route.response is not None:
             response = typed_answer(route.response)
+        if graph is not None and graph.streams:
+            response = graph_stream_answer(route.response, signature)
         name = graph and graph.name
         path = route.path.replace("{name}", quote(name)) if name else route.path
         return Http(
@@ -208,9 +213,16 @@ class PlainApplication:
         timeout: float | None,
     ) -> None:
         accept = call.exchange.head.fields.get(b"accept")
-        one = PlainCall(graph, feed, timeout, random.getrandbits(63))
+        accepted = None if accept is None else accept.decode("latin-1")
+        log_id = random.getrandbits(63)
+        if graph.streams:
+            stream = PlainStream(graph, feed, timeout, log_id, format_for(accepted))
+            stream.status, stream.piece_schema = 200, route.response
+            stream.run(call)
+            return
+        one = PlainCall(graph, feed, timeout, log_id)
         one.route = route
-        one.kind = media.answer_kind(None if accept is None else accept.decode("latin-1"), kind)
+        one.kind = media.answer_kind(accepted, kind)
         one.run(call)
 
 
@@ -235,10 +247,7 @@ class PlainCall(GraphCall):
         return super().is_large(value) or (response is not None and response.has_images)
 
     def encode(self, value: Feed) -> bytes:
-        response = self.route.response
-        if response is not None:
-            return response.write(response.check(value), self.kind)
-        return media.encode(value, self.kind)
+        return encode(value, self.route.response, self.kind)
 
     def send(self, reply: bytes) -> None:
         send_packed(self.call, 200, HEADERS[self.kind], reply)
@@ -260,6 +269,9 @@ def _example(
 
 
 def _answer_to_example(submission: PlainCall, value: Feed) -> tuple[bytes, str]:
+    if submission.graph.streams:
+        pieces, schema = submission.gathered.pieces, submission.route.response
+        return list_of([encode(each, schema, media.JSON) for each in pieces]), media.JSON
     return submission.encoded(value), submission.kind
 
 

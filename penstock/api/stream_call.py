@@ -56,10 +56,18 @@ class StreamCall(GraphCall):
 
     def piece(self, piece: Feed) -> bool:
         """See ``Submission``: send a piece."""
-        return self.pass_on(self.context.piece(piece[BODY], first=self._count == 0))
+        return self.send_piece(piece[BODY])
+
+    def send_piece(self, body: bytes) -> bool:
+        """Send a piece, encoded already; returns what ``piece`` returns.
+
+        Raises:
+            TooLarge: all pieces must be one answer, and are too many.
+        """
+        return self.pass_on(self.context.piece(body, first=self._count == 0))
 
     def pass_on(self, text: bytes) -> bool:
-        """Send the text of a piece; returns what ``piece`` returns."""
+        """Send the text of a piece; returns and raises the same."""
         self._count += 1
         if self._kept is not None:
             self.gathered.count(len(text))

@@ -318,7 +318,8 @@ class App(Several):
             last: the op whose output dict is the answer. Ops without inputs get the request's dict.
             request: the type of requests, such as a pydantic model, whose members are the request's
                 dict; None accepts any object.
-            response: the type of answers, which the last op's dict must match.
+            response: the type of answers, which the last op's dict must match; of each piece, if it
+                yields.
             name: of the graph; the path's last part by default.
             examples: as for ``route``.
             options: configuration of its ops: ``op={"name": {...}}``, ``dag={...}``.

@@ -4,6 +4,7 @@
 
     with client(app) as http:
         assert http.post("/predict", json={"x": 1.5}).json() == 3.0
+        assert [*http.pieces("/spell", json={"word": "ab"})] == ["a", "b"]
 
 Engine, batching and workers are those of a running service, on an event loop in a separate thread.
 Ops with process workers run in threads here. Needs the package ``httpx``.
@@ -20,14 +21,16 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import StartupError
 
 if TYPE_CHECKING:
-    import httpx
-
     from penstock.service.app import App
+    from penstock.testing.http_client import HttpClient
 
 
 @contextmanager
-def client(app: App) -> Iterator[httpx.Client]:
+def client(app: App) -> Iterator[HttpClient]:
     """Start a service; yields an ``httpx.Client`` that sends requests to it.
+
+    Its method ``pieces`` yields the pieces of an answer that comes in pieces, as values; its
+    ``stream`` is that of every ``httpx.Client``.
 
     Args:
         app: an App, or another service with ``asgi``.
@@ -36,7 +39,7 @@ def client(app: App) -> Iterator[httpx.Client]:
         StartupError: the service cannot start, or ``httpx`` is not installed.
     """
     try:
-        import httpx
+        from penstock.testing.http_client import HttpClient
     except ImportError as error:
         raise StartupError(
             "penstock.testing.client needs the package httpx:"
@@ -51,24 +54,9 @@ def client(app: App) -> Iterator[httpx.Client]:
     def run(coroutine: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
 
-    inner = httpx.ASGITransport(application, raise_app_exceptions=True)
-
-    class _Transport(httpx.BaseTransport):
-        def handle_request(self, request: httpx.Request) -> httpx.Response:
-            return run(_exchange(request))  # type: ignore[no-any-return]
-
-    async def _exchange(request: httpx.Request) -> httpx.Response:
-        body = request.read()
-        forwarded = httpx.Request(
-            request.method, request.url, headers=request.headers, content=body
-        )
-        answer = await inner.handle_async_request(forwarded)
-        content = b"".join([piece async for piece in answer.aiter_raw()])
-        return httpx.Response(answer.status_code, headers=answer.headers, content=content)
-
     try:
         run(application.start())
-        with httpx.Client(transport=_Transport(), base_url="http://service") as http:
+        with HttpClient(application, loop) as http:
             yield http
     finally:
         run(application.stop())

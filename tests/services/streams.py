@@ -9,10 +9,12 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from pydantic import BaseModel
 
-from penstock import App, HttpError
+from penstock import App, HttpError, Op, RequestOp, op
 
 app = App("streams")
 executor = os.environ["EXECUTOR"]
@@ -105,6 +107,45 @@ def raw(size: int, times: int) -> Iterator[bytes]:
 def double(x: int) -> int:
     """Answers at once."""
     return 2 * x
+
+
+@op(executor=executor)
+def known(request: dict[str, Any]) -> dict[str, Any]:
+    return {"upto": 3, **request}
+
+
+@op(known, executor=executor, workers=2)
+def numbers(given: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for n in range(given["upto"]):
+        if n == given.get("fail_at"):
+            raise HttpError(418, f"there is no {n}")
+        yield {"text": f"é{n}", "n": np.int64(n)}
+
+
+class EndlessOp(Op):
+    """Never ends by itself; ``postprocess`` makes the pieces."""
+
+    def process(self, feed_batch: Any, typical_logid: int = 0) -> Any:
+        (given,) = feed_batch
+        try:
+            while True:
+                note(given["key"], "made")
+                yield {"length": 1000}
+        finally:
+            note(given["key"], "closed")
+
+    def postprocess(
+        self, input_data: Any, fetch_data: Any, data_id: int = 0, log_id: int = 0
+    ) -> Any:
+        return {"text": "x" * fetch_data["length"]}, None, ""
+
+
+app.graph("/numbers", numbers, response=Token, examples=[({"upto": 1}, [{"text": "é0", "n": 0}])])
+app.graph(
+    "/endless_op",
+    EndlessOp("endless_op", input_ops=[RequestOp()], concurrency=2),
+    op={"endless_op": {"executor": executor}},
+)
 
 
 class Words:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import socket
@@ -84,12 +85,16 @@ def test_pieces_are_events_by_default_and_no_proxy_holds_them_back(streams: Stre
     assert "content-encoding" not in fields
 
 
+@pytest.mark.parametrize("path", ["/count", "/numbers"])
 @pytest.mark.parametrize("upto", [0, 1, 40])
-def test_pieces_are_lines_or_a_list_if_the_caller_accepts_that(streams: Streams, upto: int) -> None:
-    lines = streams.client.post("/count", json={"upto": upto}, headers={"accept": LINES})
+def test_pieces_are_events_or_lines_or_a_list_as_the_caller_accepts(
+    streams: Streams, path: str, upto: int
+) -> None:
+    ask = functools.partial(streams.client.post, path, json={"upto": upto})
+    assert events(ask().text) == [("message", each) for each in tokens(upto)]
+    lines = ask(headers={"accept": LINES})
     assert [json.loads(each) for each in lines.text.splitlines()] == tokens(upto)
-    whole = streams.client.post("/count", json={"upto": upto}, headers={"accept": LIST})
-    assert whole.json() == tokens(upto)
+    assert ask(headers={"accept": LIST}).json() == tokens(upto)
 
 
 def test_bytes_are_sent_as_they_are(streams: Streams) -> None:
@@ -116,6 +121,7 @@ def test_an_error_before_the_first_piece_has_its_own_status(streams: Streams) ->
     answer = streams.client.post("/count", json={"upto": 3, "fail_at": 0})
     assert answer.status_code == 418
     assert answer.json()["message"] == "there is no 0"
+    assert streams.client.post("/numbers", json={"fail_at": 0}).status_code == 418
     assert streams.client.post("/count", json={"upto": "x"}).status_code == 422
     assert streams.client.post("/wrong", json={"after": 0}).status_code == 500
 
@@ -137,8 +143,12 @@ def raw_answer(streams: Streams, path: str, body: dict[str, Any], accept: str) -
 @pytest.mark.parametrize("accept", [EVENTS, LINES, LIST])
 @pytest.mark.parametrize(
     ("path", "body"),
-    [("/count", {"upto": 9, "fail_at": 2}), ("/wrong", {"after": 2})],
-    ids=["raises", "wrong type"],
+    [
+        ("/count", {"upto": 9, "fail_at": 2}),
+        ("/numbers", {"upto": 9, "fail_at": 2}),
+        ("/wrong", {"after": 2}),
+    ],
+    ids=["raises", "an op raises", "wrong type"],
 )
 def test_an_error_after_pieces_never_looks_like_the_end(
     streams: Streams, path: str, body: dict[str, Any], accept: str
@@ -147,7 +157,7 @@ def test_an_error_after_pieces_never_looks_like_the_end(
     if accept == EVENTS:
         *pieces, (kind, error) = events(text)
         assert kind == "error"
-        assert error["error"] == ("im_a_teapot" if path == "/count" else "hook_failed")
+        assert error["error"] == ("hook_failed" if path == "/wrong" else "im_a_teapot")
         assert [each["n"] for _, each in pieces] == [0, 1]
     elif accept == LINES:
         assert [json.loads(each)["n"] for each in text.splitlines()] == [0, 1]
@@ -184,7 +194,7 @@ def test_curl_reads_a_stream_over_http_2(streams: Streams) -> None:
     assert [json.loads(each) for each in lines] == tokens(3)
 
 
-@pytest.mark.parametrize("path", ["/endless", "/endless_on_loop"])
+@pytest.mark.parametrize("path", ["/endless", "/endless_on_loop", "/endless_op"])
 @pytest.mark.parametrize("read_first", [True, False])
 def test_a_caller_that_disconnects_stops_its_generator_and_no_other(
     streams: Streams, path: str, read_first: bool
@@ -243,7 +253,7 @@ def test_a_caller_that_only_sends_nothing_more_gets_all_pieces(
     assert (b"data: 1" if accept == EVENTS else b",1") in answer
 
 
-@pytest.mark.parametrize("path", ["/endless", "/endless_on_loop"])
+@pytest.mark.parametrize("path", ["/endless", "/endless_on_loop", "/endless_op"])
 def test_a_reader_that_stops_holds_up_its_own_generator_only(streams: Streams, path: str) -> None:
     key = f"stops-{path[1:]}"
     body = json.dumps({"key": key}).encode()
@@ -317,7 +327,8 @@ def test_the_pipeline_protocol_gets_all_pieces_under_their_names(streams: Stream
 
 
 def test_the_description_has_every_format(streams: Streams) -> None:
-    operation = streams.client.get("/openapi.json").json()["paths"]["/count"]["post"]
-    described = operation["responses"]["200"]["content"]
-    assert list(described) == [EVENTS, LINES, LIST]
-    assert described[LIST]["schema"]["type"] == "array"
+    paths = streams.client.get("/openapi.json").json()["paths"]
+    for path in ("/count", "/numbers", "/endless_op"):
+        described = paths[path]["post"]["responses"]["200"]["content"]
+        assert list(described) == [EVENTS, LINES, LIST]
+        assert described[LIST]["schema"]["type"] == "array"
