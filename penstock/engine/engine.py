@@ -498,6 +498,10 @@ class Engine:
         submission.stream = sample.stream
         submission.attempt = submission.plan.attempts
         sample.spare = None
+        others = [each for each in submission.samples if each is not sample]
+        if others:  # of ops for whose results the last one has not waited
+            submission.samples = [sample]
+            self._drop(submission, others)
         if not submission.deadline_by_client:
             submission.due.pop(submission, None)
             submission.deadline = self.clock.now() + self.options.stream_limit

@@ -20,6 +20,7 @@ from penstock.executors.stream import MOST_PIECES, Stream
 from penstock.executors.work import WorkOptions
 from penstock.request import Feed, Outcome
 from tests.engine.test_engine import EngineHarness, make_harness
+from tests.graph.test_dag import plan_of
 
 
 class Reader(Submission):
@@ -158,6 +159,26 @@ def test_nothing_runs_again_after_the_first_piece() -> None:
     assert isinstance(end.error, OpTimeout)
     assert not stream.add({"n": 1}), "its worker is told when it returns"
     assert len(s.h.workers["op"].running) == 1
+
+
+def test_ops_for_which_the_last_one_has_not_waited_stop_with_the_first_piece() -> None:
+    edges = {"slow": ["@"], "fast": ["@"], "op": ["slow", "fast"]}
+    h = make_harness(edges, workers=2)
+    (graph,) = h.engine.graphs
+    graph.plan = plan_of(edges, "op", first_arrival=True)
+    graph.streams = graph.stages[graph.plan.last].streams = True
+    s = Streams(h)
+    reader = s.ask()
+    h.workers["fast"].finish()
+    h.clock.run()
+    s.stream().add({"n": 0})
+    h.clock.run()
+    assert h.workers["slow"].abandoned, "nobody needs its result"
+    s.end()
+    assert [end.error for end in reader.ends] == [None]
+    h.workers["slow"].finish()
+    h.clock.run()
+    assert h.engine.statistics().inside == 0
 
 
 def test_an_attempt_that_times_out_before_its_first_piece_is_repeated() -> None:
