@@ -6,7 +6,11 @@ from penstock.typed.openai import (
     ChatRequest,
     CompletionReply,
     CompletionRequest,
+    EmbeddingsReply,
+    EmbeddingsRequest,
     FunctionCall,
+    RerankReply,
+    RerankRequest,
     ToolCall,
     Usage,
 )
@@ -17,7 +21,11 @@ __all__ = [
     "ChatRequest",
     "CompletionReply",
     "CompletionRequest",
+    "EmbeddingsReply",
+    "EmbeddingsRequest",
     "FunctionCall",
+    "RerankReply",
+    "RerankRequest",
     "ToolCall",
     "Usage",
 ]

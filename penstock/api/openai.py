@@ -1,4 +1,4 @@
-"""OpenAI's routes for functions of the user's own: chats, completions and the list of models.
+"""OpenAI's routes for functions of the user's own, and the list of their models.
 
 The body of a request names its model, each of which has a graph of its own; the graph's worker
 reads the body's other members.
@@ -6,62 +6,32 @@ reads the body's other members.
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
-from uuid import uuid4
+from typing import Final
 
 from penstock.api import openai_description as description
 from penstock.api.application import Route, Section
 from penstock.api.body import LARGE
-from penstock.api.compression import send_packed
 from penstock.api.decoding import decode_body
-from penstock.api.graph_call import GraphCall
 from penstock.api.http import JSON, Http, HttpCall
-from penstock.api.openai_errors import error_reply, fail, failed, no_route, refusal
-from penstock.api.stream_call import StreamCall
+from penstock.api.openai_calls import Service
+from penstock.api.openai_errors import failed, no_route, refusal
 from penstock.engine.engine import Engine
-from penstock.engine.gathered import RESULT
 from penstock.engine.graph import ServedGraph
 from penstock.errors import InvalidInput, RequestError, UnknownService
 from penstock.protocols import openai
 from penstock.protocols.heads import Headers
-from penstock.protocols.openai import PREFIX, Answer, Asked, ChatAnswer, CompletionAnswer
+from penstock.protocols.openai import PREFIX, Asked
 from penstock.request import Feed
 from penstock.typed.op import BODY, KIND
 from penstock.typed.parameters import FIELDS, PATH, QUERY
 from penstock.typed.signature import Signature
 
 MODELS: Final = f"{PREFIX}/models"
-_MANY: Final = 256
-"""Parts of an answer from which on a thread joins them."""
 _HEADERS: Final[Headers] = (JSON,)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Service:
-    """What one of OpenAI's routes does.
-
-    Attributes:
-        path: of the route.
-        summary: one line.
-        answer: makes its answers.
-    """
-
-    path: str
-    summary: str
-    answer: type[Answer]
-
-
-CHAT: Final = Service(
-    path=f"{PREFIX}/chat/completions", summary="The next message of a chat.", answer=ChatAnswer
-)
-COMPLETION: Final = Service(
-    path=f"{PREFIX}/completions", summary="The continuation of a text.", answer=CompletionAnswer
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +137,7 @@ class OpenAiApplication:
         timeout: float | None,
     ) -> None:
         try:
+            of_answer = service.check(asked.body)
             route, graph = self._choose(models, asked.model)
         except RequestError as error:
             call.count_refusal(error)
@@ -179,16 +150,8 @@ class OpenAiApplication:
             feed[PATH] = []
             feed[QUERY] = head.query
             feed[FIELDS] = [[*field] for field in head.headers if field[0] in outside.fields]
-        key, created = uuid4().hex, int(time.time())
-        answer = service.answer(key, created, route.model, usage=asked.usage)
-        one: _Chunks | _Whole
-        if asked.stream and graph.streams:
-            one = _Chunks(graph, feed, timeout, random.getrandbits(63), answer)
-            one.status = 200
-        else:
-            one = _Whole(graph, feed, timeout, random.getrandbits(63), answer)
-            one.in_events = asked.stream
-        one.run(call)
+        feed |= of_answer
+        service.begin(graph, feed, timeout, asked, route.model).run(call)
 
     def _choose(
         self, models: Mapping[str, ModelRoute], model: str | None
@@ -222,57 +185,3 @@ class OpenAiApplication:
             call.reply(200, _HEADERS, openai.one_model(name, self._created))
         else:
             failed(call, UnknownService(f"the model {name[:100]!r} does not exist"))
-
-
-class _Whole(GraphCall):
-    """An answer at once. Its context is the protocol's answer.
-
-    Attributes:
-        in_events: whether it is sent as events.
-    """
-
-    __slots__ = ("in_events",)
-
-    call: HttpCall
-    context: Answer
-    in_events: bool
-
-    def is_large(self, value: Feed) -> bool:
-        """See ``GraphCall``."""
-        parts = _parts(value)
-        return len(parts) > _MANY or sum(len(each.get(openai.TEXT, b"")) for each in parts) > LARGE
-
-    def encode(self, value: Feed) -> bytes:
-        """See ``GraphCall``."""
-        answer = self.context
-        return answer.events(_parts(value)) if self.in_events else answer.whole(_parts(value))
-
-    def send(self, reply: bytes) -> None:
-        """See ``GraphCall``."""
-        if self.in_events:
-            self.call.reply(200, self.context.headers, reply)
-        else:
-            send_packed(self.call, 200, _HEADERS, reply)
-
-    def fail(self, error: RequestError) -> None:
-        """See ``GraphCall``."""
-        fail(self.call, error, self.log_id)
-
-
-def _parts(value: Feed) -> list[Feed]:
-    """The parts of an answer: the pieces of one that comes in pieces, or the only one."""
-    found: Any = value.get(RESULT)
-    return [value] if found is None else found
-
-
-class _Chunks(StreamCall):
-    """An answer in chunks. Its context is the protocol's answer."""
-
-    __slots__ = ()
-    form = staticmethod(error_reply)
-    context: Any
-
-    def piece(self, piece: Feed) -> bool:
-        """See ``Submission``: send a chunk, unless the piece has nothing to be sent now."""
-        text = self.context.chunk(piece)
-        return self.pass_on(text) if text else True

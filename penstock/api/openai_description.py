@@ -5,10 +5,16 @@ from __future__ import annotations
 from typing import Any, Final
 
 from penstock.api.descriptions import engine_errors, errors
+from penstock.api.openai_calls import CHAT, COMPLETION, EMBEDDINGS, RERANK
 from penstock.api.operation import Answer, Contents
 from penstock.protocols.media import JSON
 from penstock.protocols.pieces import EVENTS
-from penstock.typed.openai import ChatRequest, CompletionRequest
+from penstock.typed.openai import (
+    ChatRequest,
+    CompletionRequest,
+    EmbeddingsRequest,
+    RerankRequest,
+)
 from penstock.typed.signature import Schema
 
 _REFS: Final = "#/$defs/{model}"
@@ -108,14 +114,76 @@ _MESSAGE: Final = {
         "tool_calls": {"type": "array", "items": {"type": "object"}},
     },
 }
-_ANSWERS: Final = {
-    "/v1/chat/completions": _completion("ChatCompletion", "chat.completion", "message", _MESSAGE),
-    "/v1/completions": _completion("Completion", "text_completion", "text", _TEXT),
+_EMBEDDINGS: Final[Contents] = {
+    JSON: {
+        "title": "EmbeddingList",
+        "type": "object",
+        "required": ["object", "data", "model", "usage"],
+        "properties": {
+            "object": {"const": "list"},
+            "data": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "required": ["object", "index", "embedding"],
+                    "properties": {
+                        "object": {"const": "embedding"},
+                        "index": _NUMBER,
+                        "embedding": {
+                            "anyOf": [{"type": "array", "items": {"type": "number"}}, _TEXT],
+                            "description": "Numbers, or with `encoding_format` base64 their bytes"
+                            " as float32, little-endian.",
+                        },
+                    },
+                },
+            },
+            "model": _TEXT,
+            "usage": {"type": "object"},
+        },
+    }
 }
-_REQUESTS: Final = {"/v1/chat/completions": ChatRequest, "/v1/completions": CompletionRequest}
+_RANKING: Final[Contents] = {
+    JSON: {
+        "title": "Ranking",
+        "type": "object",
+        "required": ["id", "model", "usage", "results"],
+        "properties": {
+            "id": _TEXT,
+            "model": _TEXT,
+            "usage": {"type": "object"},
+            "results": {
+                "type": "array",
+                "description": "The best documents first.",
+                "items": {
+                    "type": "object",
+                    "required": ["index", "relevance_score"],
+                    "properties": {
+                        "index": _NUMBER,
+                        "relevance_score": {"type": "number"},
+                        "document": {"type": "object"},
+                    },
+                },
+            },
+        },
+    }
+}
+_ANSWERS: Final = {
+    CHAT.path: _completion("ChatCompletion", "chat.completion", "message", _MESSAGE),
+    COMPLETION.path: _completion("Completion", "text_completion", "text", _TEXT),
+    EMBEDDINGS.path: _EMBEDDINGS,
+    RERANK.path: _RANKING,
+}
+_REQUESTS: Final = {
+    CHAT.path: ChatRequest,
+    COMPLETION.path: CompletionRequest,
+    EMBEDDINGS.path: EmbeddingsRequest,
+    RERANK.path: RerankRequest,
+}
 _EXAMPLES: Final[dict[str, dict[str, Any]]] = {
-    "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hello"}]},
-    "/v1/completions": {"prompt": "Once upon a time"},
+    CHAT.path: {"messages": [{"role": "user", "content": "Hello"}]},
+    COMPLETION.path: {"prompt": "Once upon a time"},
+    EMBEDDINGS.path: {"input": ["Hello"]},
+    RERANK.path: {"query": "Hello", "documents": ["Hello", "Goodbye"]},
 }
 
 

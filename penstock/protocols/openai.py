@@ -1,5 +1,7 @@
 """OpenAI's protocol: what a request asks for; answers, whole or in chunks; the list of models.
 
+Rankings, which it lacks, are those of Jina and Cohere, as vLLM serves them.
+
 A worker makes parts of an answer, each a dict of plain values with the keys below; ``ChatAnswer``
 and ``CompletionAnswer`` make chunks of them, or one whole answer. Source: OpenAI's API reference,
 and what its clients and vLLM's benchmark read.
@@ -15,10 +17,12 @@ Guarantees for an answer in chunks:
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
+import numpy as np
 import orjson
 
 from penstock.errors import InvalidInput
@@ -42,8 +46,18 @@ USAGE: Final = "@usage"
 LOGPROBS: Final = "@logprobs"
 """Key of the log probabilities of a part's tokens."""
 
+SCORES: Final = "@scores"
+"""Key of the scores of documents, in the order of the request."""
+COUNT: Final = "@count"
+"""Key of the number of texts or documents of a request, in the op's input."""
+BASE64: Final = "@base64"
+"""Key of whether embeddings are sent as base64, in the op's input."""
+
+STOP: Final = "@stop"
+"""Key of the stop texts of a request, in the op's input."""
+
+_MOST_STOPS: Final = 64
 _DONE: Final = b"data: [DONE]\n\n"
-_NO_TOKENS: Final = {"prompt_tokens": 0, "total_tokens": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +108,45 @@ def asked(body: bytes, kind: str) -> Asked:
     return Asked(model, bool(stream), usage, value)
 
 
+def of_texts(body: Mapping[str, Any]) -> Feed:
+    """What a request for a chat or a completion says about its answer's end.
+
+    Raises:
+        InvalidInput: a member is invalid.
+    """
+    stop = body.get("stop")
+    stops = [stop] if isinstance(stop, str) else stop
+    if stops is None or stops == []:
+        return {}
+    if not isinstance(stops, list) or not all(isinstance(each, str) and each for each in stops):
+        raise _invalid("Input should be a text, or a list of texts", "string_type", "stop")
+    if len(stops) > _MOST_STOPS:
+        raise _invalid(f"there may be {_MOST_STOPS} texts", "too_long", "stop")
+    return {STOP: stops}
+
+
+def of_completion(body: Mapping[str, Any]) -> Feed:
+    """The same of a request for a completion.
+
+    Raises:
+        InvalidInput: a member is invalid.
+    """
+    prompt = body.get("prompt")
+    if isinstance(prompt, list):
+        if prompt and not isinstance(prompt[0], str):
+            raise _invalid("send a text, not tokens", "string_type", "prompt")
+        if len(prompt) != 1:
+            text = "an answer continues one text: send a request for each"
+            raise _invalid(text, "unsupported_value", "prompt")
+    return of_texts(body)
+
+
 def parameters(body: Mapping[str, Any], names: frozenset[str] | None) -> dict[str, Any]:
     """The members of a body for a function, in one form.
 
     A member that is null is as one that is absent, ``stop`` and ``input`` are lists also if a
-    single text was sent, and the limit of tokens has both of its names.
+    single text was sent, ``prompt`` is a text also if a list of one was sent, and the limit of
+    tokens has both of its names.
 
     Args:
         body: the request.
@@ -108,6 +156,9 @@ def parameters(body: Mapping[str, Any], names: frozenset[str] | None) -> dict[st
     for name in ("stop", "input"):
         if isinstance(found.get(name), str):
             found[name] = [found[name]]
+    prompt = found.get("prompt")
+    if isinstance(prompt, list) and len(prompt) == 1:
+        found["prompt"] = prompt[0]
     limit = found.get("max_completion_tokens", found.get("max_tokens"))
     if limit is not None:
         found.setdefault("max_tokens", limit)
@@ -257,7 +308,7 @@ class ChatAnswer(Answer):
 
     def __init__(self, key: str, created: int, model: str, *, usage: bool = False) -> None:
         super().__init__(key, created, model, usage=usage)
-        self._calls: set[int] = set()
+        self._calls: dict[str, int] = {}
         self._last = -1
 
     def _reason(self) -> str:
@@ -278,21 +329,31 @@ class ChatAnswer(Answer):
     def _numbered(self, call: Mapping[str, Any]) -> dict[str, Any]:
         """A tool call, or a further part of its arguments, with its index.
 
-        A part without an index that has an id or a name begins a new call; else it continues the
-        last one.
+        A part without an index that has a new id, or a name, begins a call; else it continues the
+        last one. Clients join the texts of parts: those that continue a call have its arguments
+        only.
         """
-        index = call.get("index")
-        named = bool(call.get("function", {}).get("name"))
+        function = {**call.get("function", {})}
+        name = function.pop("name", None)
+        key, index = call.get("id"), call.get("index")
         if index is None:
-            begins = named or call.get("id") is not None or not self._calls
-            index = max(self._calls, default=-1) + 1 if begins else self._last
-        found = {**call, "index": index}
+            index = self._last
+            if key is not None:
+                index = self._calls.get(key, self._next)
+            elif name or index < 0:
+                index = self._next
         self._last = index
-        if index not in self._calls:
-            self._calls.add(index)
-            found.setdefault("id", f"call_{self._id.rpartition('-')[2][:24]}{index}")
-            found.setdefault("type", "function")
-        return found
+        if index in self._calls.values():
+            return {**_without(call, "id", "type"), "index": index, "function": function}
+        key = key or f"call_{self._id.rpartition('-')[2][:24]}{index}"
+        self._calls[key] = index
+        function = {"name": name or "", **function}
+        return {"type": "function", **call, "id": key, "index": index, "function": function}
+
+    @property
+    def _next(self) -> int:
+        """The index of the next tool call."""
+        return max(self._calls.values(), default=-1) + 1
 
     def _joined(self, parts: Iterable[Feed]) -> dict[str, Any]:
         texts: dict[str, list[str]] = {}
@@ -314,13 +375,16 @@ class ChatAnswer(Answer):
         return {"message": message}
 
 
+def _without(value: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: each for name, each in value.items() if name not in names}
+
+
 def _join_call(calls: dict[int, dict[str, Any]], part: dict[str, Any]) -> None:
     """Add a tool call, or a further part of its arguments, to those that are known."""
     known = calls.setdefault(part.pop("index"), {})
-    function = {**known.get("function", {})}
-    for name, value in part.pop("function", {}).items():
-        text = function.get(name) if name == "arguments" else None
-        function[name] = value if text is None else text + value
+    function = {"name": "", "arguments": "", **known.get("function", {})}
+    for name, value in part.pop("function").items():
+        function[name] = function[name] + value if name == "arguments" else value
     known.update(part, function=function)
 
 
@@ -342,16 +406,106 @@ def _json_or_null(value: Any) -> bytes:
     return b"null" if value is None else orjson.dumps(value)
 
 
-def embeddings(model: str, data: bytes, usage: Mapping[str, Any] | None) -> bytes:
+def of_embeddings(body: Mapping[str, Any]) -> Feed:
+    """What a request for embeddings asks of the form of its answer, for ``embedded``.
+
+    Raises:
+        InvalidInput: a member is invalid.
+    """
+    form = body.get("encoding_format")
+    if form not in (None, "float", "base64"):
+        raise _invalid("Input should be 'float' or 'base64'", "literal_error", "encoding_format")
+    given = body.get("input")
+    if given == []:
+        raise _invalid("there is no text", "too_short", "input")
+    several = isinstance(given, list) and not isinstance(given[0], int)
+    return {BASE64: form == "base64", COUNT: len(given) if several and given else 1}
+
+
+def has_tokens(body: Mapping[str, Any]) -> bool:
+    """Whether a request for embeddings has numbers of tokens instead of texts."""
+    given = body.get("input")
+    return isinstance(given, list) and any(isinstance(each, int | list) for each in given)
+
+
+def embedded(vectors: np.ndarray, request: Feed) -> bytes:
+    """Embeddings as JSON, a list of objects.
+
+    Args:
+        vectors: float32, a row for each text.
+        request: has what ``of_embeddings`` returned.
+
+    Raises:
+        TypeError: they are no such array.
+    """
+    if vectors.ndim != 2 or len(vectors) != request[COUNT]:
+        shape = [*vectors.shape]
+        raise TypeError(f"it returned embeddings of the shape {shape} for {request[COUNT]} texts")
+    rows: Any = vectors
+    if request[BASE64]:
+        rows = [b64encode(each.tobytes()).decode() for each in vectors.astype("<f4")]
+    data = [
+        {"object": "embedding", "index": index, "embedding": each}
+        for index, each in enumerate(rows)
+    ]
+    return orjson.dumps(data, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def embeddings(model: str, part: Feed) -> bytes:
     """The body of an answer with embeddings.
 
     Args:
         model: the name of the model.
-        data: the list of embeddings as JSON.
-        usage: the numbers of tokens; None if they are not known: clients need the member.
+        part: has the result of ``embedded``. Clients need the numbers of tokens: 0 if they are not
+            known.
     """
-    end = orjson.dumps({"model": model, "usage": usage or _NO_TOKENS})
-    return b'{"object":"list","data":%b,%b' % (data, end[1:])
+    tokens = part.get(USAGE) or {"prompt_tokens": 0, "total_tokens": 0}
+    usage = {name: tokens.get(name, 0) for name in ("prompt_tokens", "total_tokens")}
+    end = orjson.dumps({"model": model, "usage": usage})
+    return b'{"object":"list","data":%b,%b' % (part[TEXT], end[1:])
+
+
+def of_rerank(body: Mapping[str, Any]) -> Feed:
+    """What a request for a ranking asks of the form of its answer.
+
+    Raises:
+        InvalidInput: a member is invalid.
+    """
+    top = body.get("top_n")
+    if top is not None and (type(top) is not int or top < 1):
+        raise _invalid("Input should be a positive integer", "int_type", "top_n")
+    if not isinstance(body.get("return_documents"), bool | None):
+        raise _invalid("Input should be a valid boolean", "bool_type", "return_documents")
+    documents = body.get("documents")
+    return {COUNT: len(documents) if isinstance(documents, list) else 0}
+
+
+def text_of(document: Any) -> Any:
+    """The text of a document, which may be in an object."""
+    return document.get("text") if isinstance(document, dict) else document
+
+
+def ranking(key: str, model: str, body: Mapping[str, Any], part: Feed) -> bytes:
+    """The body of an answer with a ranking: the best documents first.
+
+    Args:
+        key: distinguishes it from other answers.
+        model: the name of the model.
+        body: the request.
+        part: has the scores. Clients need the numbers of tokens: 0 if they are not known.
+    """
+    scores, documents = part[SCORES], body["documents"]
+    order = sorted(range(len(scores)), key=lambda index: -scores[index])
+    results: list[dict[str, Any]] = []
+    for index in order[: body.get("top_n") or len(order)]:
+        found = {"index": index, "relevance_score": scores[index]}
+        if body.get("return_documents") is not False:
+            given = documents[index]
+            found["document"] = given if isinstance(given, dict) else {"text": given}
+        results.append(found)
+    tokens = (part.get(USAGE) or {}).get("total_tokens", 0)
+    usage = {"total_tokens": tokens}
+    return orjson.dumps({"id": f"rerank-{key}", "model": model, "usage": usage, "results": results})
 
 
 def models(names: Iterable[str], created: int) -> bytes:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from penstock.api.middleware import Middleware
     from penstock.api.mount import AsgiApp, MountApplication
     from penstock.api.openai import ModelRoute
-    from penstock.api.openai import Service as OpenAiService
+    from penstock.api.openai_calls import Service as OpenAiService
     from penstock.api.pages import Page
     from penstock.api.plain import PlainRoute
     from penstock.api.typed import TypedRoute
@@ -220,7 +220,7 @@ class App(Several):
             HookError: the function does not fit.
             ConfigError: an option is unknown.
         """
-        from penstock.api.openai import CHAT
+        from penstock.api.openai_calls import CHAT
         from penstock.typed.openai_op import ChatOp
 
         return self._model(CHAT, ChatOp, model, options)
@@ -231,10 +231,33 @@ class App(Several):
         Its parameter is ``prompt: str``, the whole request a ``CompletionRequest``, and it answers
         with texts or ``CompletionReply``.
         """
-        from penstock.api.openai import COMPLETION
+        from penstock.api.openai_calls import COMPLETION
         from penstock.typed.openai_op import CompletionOp
 
         return self._model(COMPLETION, CompletionOp, model, options)
+
+    def embeddings(self, model: str, **options: Any) -> Callable[[_Target], _Target]:
+        """The same for ``POST /v1/embeddings``.
+
+        Its parameter is ``input: list[str]``, the whole request an ``EmbeddingsRequest``, and it
+        returns a row of numbers for each text: lists, an array or ``EmbeddingsReply``.
+        """
+        from penstock.api.openai_calls import EMBEDDINGS
+        from penstock.typed.openai_op import EmbeddingsOp
+
+        return self._model(EMBEDDINGS, EmbeddingsOp, model, options)
+
+    def rerank(self, model: str, **options: Any) -> Callable[[_Target], _Target]:
+        """The same for ``POST /v1/rerank``, as of Jina, Cohere and vLLM.
+
+        Its parameters are ``query: str`` and ``documents: list[str]``, the whole request a
+        ``RerankRequest``, and it returns the score of each document: a list, an array or
+        ``RerankReply``.
+        """
+        from penstock.api.openai_calls import RERANK
+        from penstock.typed.openai_op import RerankOp
+
+        return self._model(RERANK, RerankOp, model, options)
 
     def _model(
         self, service: OpenAiService, kind: type[TypedOp], model: str, options: dict[str, Any]

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import (
-    AsyncIterator,
+    AsyncGenerator,
     Awaitable,
     Callable,
+    Generator,
     Iterable,
-    Iterator,
     Mapping,
     Sequence,
 )
@@ -58,7 +58,8 @@ the answer has the usual ones of its route."""
 
 _CALLER = "caller"
 _ITEM = "item"
-_RESULT = "result"
+RESULT: Final = "result"
+"""Key of the results in the output of ``process``, and of an answer that is no dict."""
 
 
 class TypedOp(Op):
@@ -305,24 +306,24 @@ class TypedOp(Op):
     async def _process_async(self, feed_batch: list[Feed], typical_logid: int = 0) -> Feed:
         return self._results(await self._call(feed_batch), len(feed_batch))
 
-    def _pieces(self, feed_batch: list[Feed], typical_logid: int = 0) -> Iterator[Feed]:
+    def _pieces(self, feed_batch: list[Feed], typical_logid: int = 0) -> Generator[Feed]:
         with closing(self._call(feed_batch)) as pieces:
             for each in pieces:
-                yield {_RESULT: [each]}
+                yield {RESULT: [each]}
 
     async def _pieces_async(
         self, feed_batch: list[Feed], typical_logid: int = 0
-    ) -> AsyncIterator[Feed]:
+    ) -> AsyncGenerator[Feed]:
         async with aclosing(self._call(feed_batch)) as pieces:
             async for each in pieces:
-                yield {_RESULT: [each]}
+                yield {RESULT: [each]}
 
     def postprocess(
         self, input_data: dict[str, Feed], fetch_data: Any, data_id: int = 0, log_id: int = 0
     ) -> Feed:
         """Check and encode one request's answer."""
         (feed,) = input_data.values()
-        (result,) = fetch_data[_RESULT]
+        (result,) = fetch_data[RESULT]
         if self._after is not None:
             result = plain_result(self._after(result), f"{self._called}.postprocess")
         if isinstance(result, Response):
@@ -338,7 +339,7 @@ class TypedOp(Op):
         if BODY in feed:
             return {BODY: response.write(checked, feed[ANSWER])}
         plain = response.plain(checked)
-        return plain if isinstance(plain, dict) else {_RESULT: plain}
+        return plain if isinstance(plain, dict) else {RESULT: plain}
 
     def _respond(self, given: Response[Any], feed: Feed) -> Feed:
         """Check and encode an answer with a status and header fields of its own."""
@@ -365,7 +366,7 @@ class TypedOp(Op):
             plain = schema.plain(checked)
             if status >= 400:
                 raise HttpError(status, str(plain))
-            return plain if isinstance(plain, dict) else {_RESULT: plain}
+            return plain if isinstance(plain, dict) else {RESULT: plain}
         if given.media_type is None:
             kind = feed[ANSWER]
             if kind not in (media.JSON, media.MSGPACK, *schema.files):
@@ -389,8 +390,8 @@ class TypedOp(Op):
         if not self.signature.batched:
             if type(given) is CoroutineType:
                 raise TypeError(f"{self.hook_name('process')} returned a {type_instead(given)}")
-            return {_RESULT: [given]}
-        return {_RESULT: read_results(self, given, size, "result")}
+            return {RESULT: [given]}
+        return {RESULT: read_results(self, given, size, "result")}
 
 
 def _without_body(given: Response[Any], status: int) -> Feed:

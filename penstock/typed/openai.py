@@ -133,6 +133,38 @@ class CompletionRequest(_Request):
     suffix: str | None = None
 
 
+class EmbeddingsRequest(_Open):
+    """A whole request for embeddings.
+
+    Attributes:
+        input: the texts; a single one is a list of one.
+        model: as sent by the caller.
+        dimensions: the wanted length of embeddings.
+        user: the caller's own name of its user.
+    """
+
+    input: list[str] = Field(min_length=1)
+    model: str | None = None
+    dimensions: int | None = None
+    user: str | None = None
+
+
+class RerankRequest(_Open):
+    """A whole request for a ranking of documents.
+
+    Attributes:
+        query: what is searched for.
+        documents: their texts, also of those that were sent as objects.
+        model: as sent by the caller.
+        top_n: how many are wanted; the function gives the scores of all nevertheless.
+    """
+
+    query: str
+    documents: list[str]
+    model: str | None = None
+    top_n: int | None = None
+
+
 class Usage(_Open):
     """The numbers of tokens of one request.
 
@@ -224,3 +256,27 @@ class CompletionReply(_Reply):
     def part(self) -> Feed:
         """As a part of an answer; see ``penstock.protocols.openai``."""
         return {**self._end(), TEXT: to_json(self.text) if self.text else b""}
+
+
+class EmbeddingsReply(BaseModel):
+    """Embeddings of the texts of one request.
+
+    Attributes:
+        vectors: numbers, a row for each text: lists or an array.
+        usage: the numbers of tokens.
+    """
+
+    vectors: Any
+    usage: Usage | None = None
+
+
+class RerankReply(BaseModel):
+    """Scores of the documents of one request.
+
+    Attributes:
+        scores: one for each document, in the order of the request: a list or an array.
+        usage: the numbers of tokens.
+    """
+
+    scores: Any
+    usage: Usage | None = None

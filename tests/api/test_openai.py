@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import math
 from collections.abc import AsyncIterator, Iterator
 from typing import Annotated, Any
 
 import httpx
+import numpy as np
 import pytest
 
-from penstock import App, Caller, Header, HttpError, Middleware, Response
+from penstock import App, Array, Caller, Header, HttpError, Middleware, Response
 from penstock.api.middleware import Request
 from penstock.errors import ConfigError, GraphError, HookError
 from penstock.openai import (
@@ -18,6 +21,8 @@ from penstock.openai import (
     ChatRequest,
     CompletionReply,
     CompletionRequest,
+    EmbeddingsReply,
+    EmbeddingsRequest,
     Usage,
 )
 from penstock.security.keys import line_of, new_key
@@ -70,6 +75,36 @@ def echo(request: CompletionRequest) -> Iterator[str]:
     yield getattr(request, "extra", "")
 
 
+def repeat(messages: list[ChatMessage]) -> Iterator[str]:
+    yield from messages[-1].text
+
+
+def lengths(input: list[str], dimensions: int = 2) -> list[list[float]]:
+    if input[0] == "wrong":
+        return [[1.0]]
+    return [[len(each) / 3, *[0.5] * (dimensions - 1)] for each in input]
+
+
+Vectors = Annotated[np.ndarray, Array("float32", (None, None))]
+
+
+def arrays(request: EmbeddingsRequest) -> Vectors:
+    return np.array([[len(each), 0.1] for each in request.input], "float32")
+
+
+def batched(input: list[list[str]]) -> list[EmbeddingsReply]:
+    usage = Usage(prompt_tokens=7)
+    return [EmbeddingsReply(vectors=[[len(input)]] * len(each), usage=usage) for each in input]
+
+
+def nearest(query: str, documents: list[str]) -> list[float]:
+    if query == "wrong":
+        return [1.0]
+    if query == "nan":
+        return [math.nan] * len(documents)
+    return [-abs(len(query) - len(each)) for each in documents]
+
+
 def assistant(**config: Any) -> App:
     app = App("assistant", **config)
     app.chat("words", workers=4)(words_of)
@@ -77,6 +112,10 @@ def assistant(**config: Any) -> App:
     app.chat("org/polite:1")(Polite)
     app.completion("words")(upper)
     app.completion("echo")(echo)
+    app.embeddings("lengths")(lengths)
+    app.embeddings("arrays")(arrays)
+    app.embeddings("batched", batch=4)(batched)
+    app.rerank("nearest")(nearest)
     return app
 
 
@@ -186,9 +225,167 @@ def test_completions(http: httpx.Client) -> None:
     assert [each["choices"][0]["text"] for each in found] == ["a", "b", ""]
 
 
+def test_a_completion_continues_one_text(http: httpx.Client) -> None:
+    path = "/v1/completions"
+    answer = ask(http, path, model="words", prompt=["abc"])
+    assert answer.json()["choices"][0]["text"] == "ABC"
+    for prompt in ([], ["a", "b"], [1, 2], [[1]], None, 5):
+        assert error(ask(http, path, model="words", prompt=prompt), 400)["param"] == "prompt"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("text", "stop", "said", "made"),
+    [
+        ("one two three", "tw", "one ", 6),
+        ("one two three", [" t", "e"], "on", 3),
+        ("one two", ["two three", "five"], "one two", 7),
+        ("one", [], "one", 3),
+        ("one", None, "one", 3),
+    ],
+)
+def test_a_text_ends_before_a_stop_text_that_the_function_does_not_take(
+    text: str, stop: Any, said: str, made: int, stream: bool
+) -> None:
+    pieces = []
+
+    async def slowly(messages: list[ChatMessage]) -> AsyncIterator[ChatReply]:
+        for each in messages[-1].text:
+            pieces.append(each)
+            yield ChatReply(content=each, finish_reason="length")
+
+    def whole(messages: list[ChatMessage]) -> dict[str, Any]:
+        return {"content": messages[-1].text}
+
+    app = App("stops")
+    for function in (repeat, slowly, whole):
+        app.chat(function.__name__)(function)
+    with client(app) as http:
+        for model in ("repeat", "slowly", "whole"):
+            messages = [{"role": "user", "content": text}]
+            answer = ask(http, model=model, messages=messages, stop=stop, stream=stream)
+            if stream:
+                found = [each["choices"][0] for each in chunks(answer)]
+                given = "".join(each["delta"].get("content", "") for each in found)
+                reason = found[-1]["finish_reason"]
+            else:
+                given, reason = message(answer), answer.json()["choices"][0]["finish_reason"]
+            assert given == said
+            assert reason == ("length" if said == text and model == "slowly" else "stop")
+    assert len(pieces) == made
+
+
+@pytest.mark.parametrize("stop", [[""], "", [1], 5, ["a"] * 65])
+def test_wrong_stop_texts_are_refused(http: httpx.Client, stop: Any) -> None:
+    assert error(ask(http, stop=stop), 400)["param"] == "stop"
+
+
+@pytest.mark.parametrize("model", ["lengths", "arrays"])
+@pytest.mark.parametrize("given", ["four", ["four", "eight"], []])
+def test_embeddings(http: httpx.Client, model: str, given: Any) -> None:
+    body = {"model": model, "input": given}
+    if not given:
+        assert error(ask(http, "/v1/embeddings", **body), 400)["param"] == "input"
+        return
+    answers = {
+        form: ask(http, "/v1/embeddings", **body, encoding_format=form).json()
+        for form in (None, "float", "base64")
+    }
+    assert answers[None] == answers["float"]
+    floats, texts = answers["float"], answers["base64"]
+    assert floats["model"] == model
+    assert floats["usage"] == {"prompt_tokens": 0, "total_tokens": 0}
+    count = 1 if isinstance(given, str) else len(given)
+    for index in range(count):
+        one, other = floats["data"][index], texts["data"][index]
+        assert (one["index"], one["object"]) == (index, "embedding")
+        read = np.frombuffer(base64.b64decode(other["embedding"]), "<f4")
+        assert read.tolist() == np.float32(one["embedding"]).tolist()
+    first = 4 if model == "arrays" else 4 / 3
+    assert floats["data"][0]["embedding"][0] == pytest.approx(first)
+    assert len(floats["data"]) == len(texts["data"]) == count
+
+
+def test_embeddings_get_parameters_and_tell_tokens(http: httpx.Client) -> None:
+    answer = ask(http, "/v1/embeddings", model="lengths", input="a", dimensions=3)
+    assert len(answer.json()["data"][0]["embedding"]) == 3
+    answer = ask(http, "/v1/embeddings", model="batched", input=["a", "b"])
+    assert answer.json()["usage"] == {"prompt_tokens": 7, "total_tokens": 7}
+    assert [each["embedding"] for each in answer.json()["data"]] == [[1.0], [1.0]]
+
+
+@pytest.mark.parametrize("given", [[1, 2], [[1, 2], [3]], ["a", [1]]])
+def test_tokens_instead_of_texts_are_refused_with_what_to_do(
+    http: httpx.Client, given: Any
+) -> None:
+    found = error(ask(http, "/v1/embeddings", model="lengths", input=given), 400)
+    assert (found["param"], found["code"]) == ("input", "invalid_type")
+    assert "check_embedding_ctx_length=False" in found["message"]
+
+
+def test_a_function_may_take_tokens() -> None:
+    def sums(input: list[str] | list[int] | list[list[int]]) -> list[list[float]]:
+        rows: list[Any] = [input] if isinstance(input[0], int) else input
+        return [[float(sum(each))] for each in rows]
+
+    app = App("tokens")
+    app.embeddings("sums")(sums)
+    with client(app) as http:
+        for given, wanted in (([1, 2], [3.0]), ([[1], [2, 3]], [1.0, 5.0])):
+            data = ask(http, "/v1/embeddings", input=given).json()["data"]
+            assert [each["embedding"][0] for each in data] == wanted
+
+
+def test_wrong_embeddings_are_an_error_of_the_function(http: httpx.Client) -> None:
+    answer = ask(http, "/v1/embeddings", model="lengths", input=["wrong", "wrong"])
+    assert error(answer, 500)["type"] == "server_error"
+    wrong = ask(http, "/v1/embeddings", model="lengths", input="a", encoding_format="int8")
+    assert error(wrong, 400)["param"] == "encoding_format"
+
+
+DOCUMENTS = ["a", {"text": "four", "id": 7}, "three"]
+
+
+def test_a_ranking_has_the_best_first(http: httpx.Client) -> None:
+    body = {"model": "nearest", "query": "good", "documents": DOCUMENTS}
+    found = ask(http, "/v1/rerank", **body).json()
+    assert found["id"].startswith("rerank-")
+    assert (found["model"], found["usage"]) == ("nearest", {"total_tokens": 0})
+    assert found["results"] == [
+        {"index": 1, "relevance_score": 0.0, "document": {"text": "four", "id": 7}},
+        {"index": 2, "relevance_score": -1.0, "document": {"text": "three"}},
+        {"index": 0, "relevance_score": -3.0, "document": {"text": "a"}},
+    ]
+    found = ask(http, "/v1/rerank", **body, top_n=1, return_documents=False).json()
+    assert found["results"] == [{"index": 1, "relevance_score": 0.0}]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "param"),
+    [
+        ({"top_n": 0}, 400, "top_n"),
+        ({"top_n": "2"}, 400, "top_n"),
+        ({"return_documents": "no"}, 400, "return_documents"),
+        ({"documents": [{"id": 7}]}, 400, "documents.0"),
+        ({"documents": "a"}, 400, "documents"),
+        ({"documents": None}, 400, "documents"),
+        ({"query": None}, 400, "query"),
+        ({"query": "wrong"}, 500, None),
+        ({"query": "nan"}, 500, None),
+    ],
+)
+def test_a_wrong_ranking_is_refused(
+    http: httpx.Client, body: dict[str, Any], status: int, param: str | None
+) -> None:
+    whole = {"model": "nearest", "query": "good", "documents": DOCUMENTS, **body}
+    assert error(ask(http, "/v1/rerank", **whole), status)["param"] == param
+
+
 def test_models_are_listed_once_and_one_by_one(http: httpx.Client) -> None:
     listed = http.get("/v1/models").json()["data"]
-    assert [each["id"] for each in listed] == ["words", "letters", "org/polite:1", "echo"]
+    names = [each["id"] for each in listed]
+    assert names[:4] == ["words", "letters", "org/polite:1", "echo"]
+    assert len(names) == len(set(names)) == 8
     for path in ("org/polite:1", "org%2Fpolite%3A1"):
         assert http.get(f"/v1/models/{path}").json() == listed[2]
     assert error(http.get("/v1/models/nope"), 404)["code"] == "model_not_found"
@@ -374,7 +571,8 @@ def test_the_description_has_the_routes(http: httpx.Client) -> None:
     missing = chat["responses"]["404"]["$ref"].rpartition("/")[2]
     form = document["components"]["responses"][missing]["content"]["application/json"]["schema"]
     assert form == {"$ref": "#/components/schemas/OpenAIError"}
-    assert {"/v1/completions", "/v1/models", "/v1/models/{model}"} <= document["paths"].keys()
+    others = {"completions", "embeddings", "rerank", "models", "models/{model}"}
+    assert {f"/v1/{each}" for each in others} <= document["paths"].keys()
 
 
 def no_messages(prompt: str) -> str:
@@ -387,6 +585,10 @@ def wrong_answer(messages: list[ChatMessage]) -> int:
 
 def wrong_pieces(messages: list[ChatMessage]) -> Iterator[str | int]:
     yield 1
+
+
+def yields(input: list[str]) -> Iterator[list[float]]:
+    yield [1.0]
 
 
 def responds(messages: list[ChatMessage]) -> Response[str]:
@@ -405,6 +607,23 @@ def responds(messages: list[ChatMessage]) -> Response[str]:
 def test_a_function_that_does_not_fit_is_refused_at_the_start(function: Any, text: str) -> None:
     with pytest.raises(HookError, match=text):
         App("wrong").chat("a")(function)
+
+
+@pytest.mark.parametrize(
+    ("kind", "function", "text"),
+    [
+        ("embeddings", yields, "yields yields, which this route cannot: write def embed"),
+        ("embeddings", words_of, "words_of yields"),
+        ("embeddings", upper, "upper has no parameter input"),
+        ("rerank", lengths, "lengths has no parameter documents"),
+        ("completion", lengths, "lengths has no parameter prompt"),
+    ],
+)
+def test_a_function_of_another_route_is_refused_at_the_start(
+    kind: str, function: Any, text: str
+) -> None:
+    with pytest.raises(HookError, match=text):
+        getattr(App("wrong"), kind)("a")(function)
 
 
 def test_wrong_names_paths_and_options_are_refused() -> None:

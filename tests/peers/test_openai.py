@@ -80,6 +80,15 @@ def test_completions(answers: dict[str, Any]) -> None:
     assert answers["completion, chunks"] == ["A", "B", ""]
 
 
+def test_embeddings_are_read_as_floats_and_as_base64(answers: dict[str, Any]) -> None:
+    found = answers["embeddings"]
+    assert found["default"] == [pytest.approx([3.0, 2 / 3]), pytest.approx([1.0, 1 / 3])]
+    assert found["float"] == pytest.approx([3.0, 2 / 3])
+    assert found["usage"] == 0
+    assert found["tokens"]["class"] == "BadRequestError"
+    assert "check_embedding_ctx_length=False" in found["tokens"]["message"]
+
+
 @pytest.mark.parametrize(
     ("case", "kind", "code", "param"),
     [
@@ -116,4 +125,6 @@ def test_langchain_calls_models_and_tools(answers: dict[str, Any]) -> None:
     assert found["tokens of pieces"] == 3
     assert found["calls"] == found["calls of pieces"] == calls
     assert found["answer"] == "It says: sunny in Rome"
+    assert found["embeddings"] == [pytest.approx([3.0, 2 / 3]), pytest.approx([1.0, 1 / 3])]
+    assert found["embedding"] == pytest.approx([3.0, 2 / 3])
     assert found["batch"] == ["a ", "b ", "c "]

@@ -231,6 +231,33 @@ def test_parts_with_an_index_keep_it_in_any_order() -> None:
     assert len({each["id"] for each in calls}) == 2
 
 
+@pytest.mark.parametrize(
+    "again",
+    [
+        {"id": "a", "type": "function"},
+        {"index": 0, "id": "a", "name": "weather"},
+        {"index": 0, "name": "weather", "type": "function"},
+        {"name": ""},
+    ],
+)
+def test_what_a_further_part_of_a_call_repeats_is_not_sent_again(again: dict[str, Any]) -> None:
+    """Clients join the names of the parts."""
+    name = again.pop("name", None)
+    parts: list[Feed] = [
+        {CALLS: [call("1", "weather", id="a")]},
+        {CALLS: [call("2", name, **again)]},
+    ]
+    _, second, last = choices(events(chat(), parts))
+    assert second[0] == {"tool_calls": [{"index": 0, "function": {"arguments": "2"}}]}
+    assert last == ({}, "tool_calls")
+    (found,) = json.loads(chat().whole(parts))["choices"][0]["message"]["tool_calls"]
+    assert found == {
+        "id": "a",
+        "type": "function",
+        "function": {"name": "weather", "arguments": "12"},
+    }
+
+
 def test_a_message_with_tool_calls_only_has_no_content_and_ids_of_its_own() -> None:
     choice = json.loads(chat().whole([{CALLS: [call("{}", "time")]}]))["choices"][0]
     assert choice["message"]["content"] is None
@@ -282,7 +309,7 @@ def test_a_completion_has_texts() -> None:
 
 
 def test_embeddings_always_have_numbers_of_tokens_which_clients_need() -> None:
-    found = json.loads(embeddings("tiny", b"[1]", None))
+    found = json.loads(embeddings("tiny", {TEXT: b"[1]"}))
     assert found == {
         "object": "list",
         "data": [1],

@@ -62,5 +62,17 @@ def complete(prompt: str, max_tokens: int = 16) -> Iterator[str]:
         yield letter.upper()
 
 
+@app.embeddings("words")
+def embed(input: list[str]) -> list[list[float]]:
+    """Counts characters and words."""
+    return [[len(each), len(each.split()) / 3] for each in input]
+
+
+@app.rerank("words")
+def rerank(query: str, documents: list[str]) -> list[float]:
+    """Counts the words in common."""
+    return [len({*query.split()} & {*each.split()}) for each in documents]
+
+
 if __name__ == "__main__":
     app.run()

@@ -11,7 +11,7 @@ import sys
 import openai
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
-from langchain_openai import ChatOpenAI
+from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 
 URL, KEY = sys.argv[1:]
 MORE = {"base_url": f"{URL}/v1", "api_key": KEY, "max_retries": 2, "timeout": 20}
@@ -82,6 +82,16 @@ def tools(client):
     }
 
 
+def embeddings(client):
+    create = client.embeddings.create
+    return {
+        "default": [each.embedding for each in create(model="words", input=["a b", "c"]).data],
+        "float": create(model="words", input="a b", encoding_format="float").data[0].embedding,
+        "usage": create(model="words", input="a b").usage.total_tokens,
+        "tokens": failing(create, model="words", input=[1, 2]),
+    }
+
+
 def errors(client):
     create = client.chat.completions.create
     wrong_key = client.with_options(api_key="wrong").chat.completions.create
@@ -134,7 +144,10 @@ def langchain():
     assert isinstance(called, ToolMessage)
     answer = with_tools.invoke([HumanMessage("weather?"), asked, called])
     assert isinstance(answer, AIMessage)
+    embeddings = OpenAIEmbeddings(model="words", check_embedding_ctx_length=False, **more)
     return {
+        "embeddings": embeddings.embed_documents(["a b", "c"]),
+        "embedding": embeddings.embed_query("a b"),
         "whole": chat.invoke("one two").content,
         "tokens": chat.invoke("one two").usage_metadata["total_tokens"],
         "pieces": [each.content for each in pieces],
@@ -156,6 +169,7 @@ def main():
             "model": client.models.retrieve("words").model_dump(),
             "chats": chats(client),
             "tools": tools(client),
+            "embeddings": embeddings(client),
             "completion": client.completions.create(model="words", prompt="ab").choices[0].text,
             "completion, chunks": [
                 each.choices[0].text
