@@ -26,7 +26,7 @@ from penstock.errors import ConfigError
 from penstock.executors.kinds import THREAD, ExecutorKind, kind_named
 from penstock.executors.probing import PROBE_SECONDS
 from penstock.executors.work import WorkOptions
-from penstock.ops.words import WORDS, Given
+from penstock.ops.words import PARAMETERS, WORDS, Given
 from penstock.protocols import media
 from penstock.runtimes.runtime import ModelOptions
 
@@ -45,15 +45,7 @@ _KINDS: Final[dict[str | None, RemoteKind]] = {
 """The kind of the remote model, by ``client_type``."""
 
 CONSTRUCTOR: Final = (
-    "server_endpoints",
-    "fetch_list",
-    "client_config",
-    "client_type",
-    "concurrency",
-    "timeout",
-    "retry",
-    "batch_size",
-    "auto_batching_timeout",
+    *(each for each in PARAMETERS if each not in ("local_service_handler", "jump_to_ops")),
     "rows",
     "shared_outputs",
     "verify_batches",
