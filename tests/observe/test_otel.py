@@ -126,6 +126,13 @@ def test_http_spans_have_the_attributes_of_the_semantic_conventions() -> None:
     assert whole.resource.attributes["service.name"] == "text"
 
 
+def test_the_span_of_a_request_names_its_caller() -> None:
+    known, *_ = spans_of(timeline(caller="jwt:ann"))
+    assert facts(known)["enduser.id"] == "jwt:ann"
+    unknown, *_ = spans_of(timeline())
+    assert "enduser.id" not in facts(unknown)
+
+
 def test_grpc_spans_have_the_attributes_of_the_semantic_conventions() -> None:
     whole, *_ = spans_of(timeline(method=GRPC, route="/a.B/c"))
     assert (whole.name, whole.kind) == ("a.B/c", SpanKind.SERVER)
