@@ -39,7 +39,9 @@ class Lifespan:
             raise HookError(f"{self.name}: remove the decorator between it and @app.lifespan")
         if inspect.isasyncgenfunction(function):
             raise HookError(
-                f"{self.name}: write def instead of async def: it runs before the event loop does"
+                f"{self.name}: write def instead of async def: it runs before the event loop does;"
+                " what belongs to the loop, such as a client of asyncio, is made at the first"
+                " request that needs it"
             )
         if not inspect.isgeneratorfunction(function):
             raise HookError(f"{self.name} has no yield between the start and the end")

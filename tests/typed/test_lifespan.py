@@ -134,7 +134,7 @@ def without_iterator() -> Pool:  # type: ignore[misc]
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        (asynchronous, "write def instead of async def"),
+        (asynchronous, "write def instead of async def: .* is made at the first request"),
         (without_yield, "has no yield"),
         (with_parameter, "must have no parameters: yield what"),
         (decorated, "decorated: remove the decorator between it and @app.lifespan"),
