@@ -26,6 +26,9 @@ from penstock.protocols.grpc import GrpcError
 from penstock.protocols.heads import Headers
 from penstock.protocols.status import GrpcCode
 
+ENDING = "the server is shutting down"
+"""The text of streams that end with their service."""
+
 _log = logging.getLogger(__name__)
 
 _MOST_UNSENT = 64 << 10
@@ -169,7 +172,11 @@ class Call(ABC):
             _log.exception("a call failed inside penstock; please report this")
             self.fail(GrpcCode.INTERNAL, "internal error")
         else:
-            self.finish()
+            assert self.inbox is not None, "it reads from one"
+            if self.inbox.closed:
+                self.fail(GrpcCode.UNAVAILABLE, ENDING)
+            else:
+                self.finish()
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,9 +46,21 @@ class Inbox:
     """Unread messages of one call, and the bytes of the next one.
 
     Used for streams, and for unary calls whose message arrives in several pieces.
+
+    Attributes:
+        closed: it ends for ``read`` before the caller has ended it.
     """
 
-    __slots__ = ("_ahead", "_counted", "_ended", "_exchange", "_reader", "_threads", "_waiter")
+    __slots__ = (
+        "_ahead",
+        "_counted",
+        "_ended",
+        "_exchange",
+        "_reader",
+        "_threads",
+        "_waiter",
+        "closed",
+    )
 
     def __init__(self, exchange: Exchange, reader: Reader, threads: Executor | None) -> None:
         self._exchange = exchange
@@ -56,7 +68,7 @@ class Inbox:
         self._threads = threads
         self._ahead: deque[tuple[bytes | grpc.Deferred, int]] = deque()
         self._counted = 0
-        self._ended = False
+        self._ended = self.closed = False
         self._waiter: asyncio.Future[None] | None = None
 
     def __len__(self) -> int:
@@ -99,10 +111,15 @@ class Inbox:
 
     def wake(self, *, ended: bool) -> None:
         """Wake ``read``."""
-        self._ended = ended
+        self._ended = ended or self.closed
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
+
+    def close(self) -> None:
+        """Let ``read`` end after the messages that have arrived."""
+        self.closed = True
+        self.wake(ended=True)
 
     def take(self) -> bytes | grpc.Deferred:
         """Take the oldest message; its bytes stay reserved."""

@@ -24,7 +24,7 @@ from urllib.parse import unquote, unquote_to_bytes
 
 from penstock.api.application import Admission, Route, Section
 from penstock.api.baidu_std import BaiduStd, BaiduStdCall
-from penstock.api.call import Shared
+from penstock.api.call import ENDING, Shared
 from penstock.api.cors import Cors, is_preflight
 from penstock.api.grpc import Grpc, GrpcCall
 from penstock.api.hosts import Hosts
@@ -160,11 +160,21 @@ class Router:
         self._mounted.sort(key=lambda each: -len(each[0]))
         self._sections.sort(key=lambda each: -len(each.path))  # the inner ones first
 
-    def end_streams(self) -> None:
-        """End the calls of stream handlers, which may not end by themselves, at shutdown."""
+    def end_streams(self, *, when_answered: bool = False) -> None:
+        """End the calls of stream handlers, which may not end by themselves, at shutdown.
+
+        Args:
+            when_answered: those whose messages are requests end later, when the requests that have
+                arrived are answered.
+        """
         for call in list(self._shared.streams):
+            inbox = call.inbox
+            waits = when_answered and isinstance(call, GrpcCall) and call.route.of_messages
+            if waits and inbox is not None:
+                inbox.close()
+                continue
             call.stop()
-            call.fail(GrpcCode.UNAVAILABLE, "the server is shutting down")
+            call.fail(GrpcCode.UNAVAILABLE, ENDING)
 
     def begin(self, exchange: Exchange) -> Receiver | None:
         head = exchange.head

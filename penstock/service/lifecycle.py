@@ -300,7 +300,7 @@ class EngineLifecycle:
             "another process accepts connections now: %s requests in flight",
             engine.statistics().inside,
         )
-        grpc.end_streams()  # these do not end by themselves
+        grpc.end_streams(when_answered=True)  # these do not end by themselves
         leaving = door.hand_over(allowed - min(SEND_TIMEOUT, allowed / 10))
         await _first(leaving, self._stop.wait())
         return loop.time() - began

@@ -43,7 +43,7 @@ class Site:
         for name in ("pieces", "whole"):
             self.add_model(name)
         service = OpenInferenceApplication(self.engine, Health())
-        router = Router(service.routes(), max_message_bytes=1 << 20)
+        router = self.router = Router(service.routes(), max_message_bytes=1 << 20)
         path = f"/{messages.INFERENCE}/ModelStreamInfer"
         self.exchange = RecordedExchange(grpc_head(path, *headers))
         self.receiver = router.begin(self.exchange)
@@ -326,3 +326,24 @@ async def test_the_end_without_pieces_is_told_only_to_who_asks() -> None:
     assert site.shown() == [("b", [], True, "")]
     await site.half_close()
     assert site.status() == GrpcCode.OK
+
+
+async def test_a_stream_ends_for_another_process_when_its_requests_are_answered() -> None:
+    site = Site()
+    await site.ask("pieces", "a", empty_final=True)
+    site.router.end_streams(when_answered=True)
+    await site.until(lambda: True)
+    await site.ask("nope", "b")  # it is not read any more
+    site.stream(0).add(piece(1))
+    assert not site.exchange.ended
+    site.end()
+    await site.until(lambda: site.exchange.ended)
+    assert [each[:3] for each in site.shown()] == [("a", [1], False), ("a", [], True)]
+    assert site.status() == GrpcCode.UNAVAILABLE
+
+
+async def test_a_stream_without_requests_ends_for_another_process_at_once() -> None:
+    site = Site()
+    site.router.end_streams(when_answered=True)
+    await site.until(lambda: site.exchange.ended)
+    assert site.status() == GrpcCode.UNAVAILABLE

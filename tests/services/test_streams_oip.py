@@ -7,6 +7,7 @@ import os
 import queue
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
@@ -186,6 +187,29 @@ def test_a_service_that_shuts_down_finishes_answers_in_pieces(tmp_path: Path) ->
             next(rpc.answers)
         assert failure.value.code() is grpc.StatusCode.UNAVAILABLE  # type: ignore[attr-defined]
         assert server.wait_exit() == 0
+
+
+def test_an_engine_that_is_replaced_finishes_answers_in_pieces(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "replaced")
+    environment = {
+        "EXECUTOR": "thread",
+        "FOLDER": str(tmp_path),
+        "PENSTOCK_SET": "build_dag_each_worker=true;worker_num=1",
+    }
+    with running(SCRIPT, environment=environment) as server, opened(server) as channel:
+        rpc = Rpc(channel)
+        rpc.send(request_to("gated", key="replaced", upto=3))
+        assert rpc.number() == 0
+        server.send_signal(signal.SIGHUP)
+        deadline = time.monotonic() + 30
+        while "another process accepts connections now" not in server.log():
+            assert time.monotonic() < deadline
+        threading.Thread(target=(tmp_path / "replaced").write_bytes, args=(b"",)).start()
+        assert [rpc.number(), rpc.number()] == [1, 2]
+        with pytest.raises(grpc.RpcError) as failure:
+            next(rpc.answers)
+        assert failure.value.code() is grpc.StatusCode.UNAVAILABLE  # type: ignore[attr-defined]
+        assert server.stop() == 0
 
 
 def generate(streams: Streams, model: str, *, stream: bool = False, **body: Any) -> httpx.Response:
