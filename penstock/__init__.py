@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from penstock.ops.ends import RequestOp, ResponseOp
     from penstock.ops.op import Op
     from penstock.ops.product import CustomException, ProductErrCode
+    from penstock.ops.seats import Done
     from penstock.ops.short import FunctionOp, Model, op
     from penstock.protocols.status import CustomExceptionCode
     from penstock.protocols.status import CustomExceptionCode as ChannelDataEcode
@@ -48,6 +49,7 @@ __all__ = [
     "Cookie",
     "CustomException",
     "CustomExceptionCode",
+    "Done",
     "File",
     "FunctionOp",
     "Header",
@@ -86,6 +88,7 @@ _NAMES_BY_MODULE = {
     "penstock.ops.ends": ("RequestOp", "ResponseOp"),
     "penstock.ops.op": ("Op",),
     "penstock.ops.product": ("CustomException", "ProductErrCode"),
+    "penstock.ops.seats": ("Done",),
     "penstock.ops.short": ("FunctionOp", "Model", "op"),
     "penstock.protocols.status": ("CustomExceptionCode", *_ALIASES),
     "penstock.runtimes.local_service": ("LocalServiceHandler",),

@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1]
 RUNNABLE = (
     ROOT / "README.md",
     ROOT / "docs/http.md",
+    ROOT / "docs/seats.md",
     ROOT / "docs/streams.md",
     ROOT / "docs/openai.md",
     ROOT / "docs/guide.md",

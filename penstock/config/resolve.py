@@ -65,6 +65,7 @@ class OpOptions(WorkOptions):
             always with ``batch_size`` 1.
         splits: whether a request with more rows than ``batch_size`` is split.
         overrun: whether a batch takes a request that makes it longer than ``batch_size``.
+        seats: the most requests that a worker runs at once, for an op with seats; None for others.
         media: the media type of bodies on ``socket``.
         cpus: CPU sets of its worker processes, one for each, in turn; empty is all CPUs.
         thread_num: CPU threads that one run of its model may use.
@@ -87,6 +88,7 @@ class OpOptions(WorkOptions):
     splits: bool = False
     overrun: bool = False
     executor: ExecutorKind = THREAD
+    seats: int | None = None
     socket: str | None = None
     media: str = media.JSON
     cpus: tuple[frozenset[int], ...] = ()
@@ -179,6 +181,7 @@ def resolve_op(
         overrun=entry.batch_rows and entry.enable_overrun,
         joining=_joining(entry),
         executor=place,
+        seats=entry.seats,
         socket=entry.socket,
         media=media.MSGPACK if entry.socket_format == "msgpack" else media.JSON,
         isolate_errors=entry.isolate_errors,

@@ -998,6 +998,11 @@ class OpConfig(Section):
         " executor of another package. By default `dag.is_thread_op` decides; coroutines run on"
         " the event loop.",
     )
+    seats: Count | None = Field(
+        default=None,
+        description="For a class with `join` and `step`: the number of requests that each of its"
+        " workers runs at once, see [Seats](seats.md).",
+    )
     socket: Text | None = Field(
         default=None,
         description="Path of the Unix socket to which the workers of an op with `executor:"

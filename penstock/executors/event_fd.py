@@ -9,6 +9,7 @@ Source: Linux eventfd(2).
 from __future__ import annotations
 
 import os
+import select
 import weakref
 
 
@@ -42,6 +43,13 @@ class EventFd:
             except InterruptedError:  # a signal; Python does not repeat this call by itself
                 continue
             return
+
+    def wait_for(self, milliseconds: int) -> None:
+        """The same, at most that long."""
+        waiting = select.poll()
+        waiting.register(self._fd, select.POLLIN)
+        if waiting.poll(milliseconds):
+            self.wait()
 
     def clear(self) -> None:
         """For the loop: consume all signals so far, of which there may be none."""

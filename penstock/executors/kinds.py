@@ -21,6 +21,7 @@ from penstock.executors.local import CoroutineExecutor, InlineExecutor, ThreadEx
 from penstock.executors.processes.executor import ProcessExecutor
 from penstock.executors.processes.spawner import Spawner
 from penstock.executors.remote import Outgoing, RemoteExecutor, passed_on
+from penstock.executors.seats.threads import SeatedThreads
 from penstock.executors.work import BoundOp
 from penstock.executors.workers.watchdog import Supervision
 from penstock.protocols import media
@@ -46,6 +47,7 @@ class ExecutorSpec:
         conf: the contents of a remote op's ``client_config``.
         outgoing: makes further header fields of a remote op's calls.
         streams: whether the op's answers come in pieces.
+        seats: the most requests that a worker runs at once, if the op has seats; else None.
     """
 
     op: str
@@ -61,6 +63,7 @@ class ExecutorSpec:
     conf: ModelConf | None = None
     outgoing: Outgoing = passed_on
     streams: bool = False
+    seats: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +80,7 @@ class ExecutorKind:
         on_loop: it runs on the engine's loop, so that a call blocks everything else.
         one_worker: it has one worker, whatever the op's concurrency.
         streams: it runs ops whose answers come in pieces.
+        seats: it runs ops with seats.
     """
 
     name: str
@@ -87,6 +91,7 @@ class ExecutorKind:
     on_loop: bool = False
     one_worker: bool = False
     streams: bool = False
+    seats: bool = False
 
     def __repr__(self) -> str:
         return f"<ExecutorKind {self.name}>"
@@ -100,6 +105,12 @@ class ExecutorKind:
     def opens_again(self) -> bool:
         """Whether each worker opens the op by running the user's program again, or as a fork."""
         return not (self.opens_here or self.needs_socket)
+
+
+def _thread(spec: ExecutorSpec) -> Executor:
+    if spec.seats is not None:
+        return SeatedThreads(spec.ops, spec.seats, spec.loop)
+    return ThreadExecutor(spec.ops, spec.loop)
 
 
 def _process(spec: ExecutorSpec) -> Executor:
@@ -132,9 +143,7 @@ INLINE: Final = ExecutorKind(
     on_loop=True,
     one_worker=True,
 )
-THREAD: Final = ExecutorKind(
-    name="thread", make=lambda spec: ThreadExecutor(spec.ops, spec.loop), streams=True
-)
+THREAD: Final = ExecutorKind(name="thread", make=_thread, streams=True, seats=True)
 COROUTINE: Final = ExecutorKind(
     name="coroutine",
     make=lambda spec: CoroutineExecutor(spec.ops, spec.loop),

@@ -119,12 +119,13 @@ class BoundOp:
 
     Attributes:
         label: the op's name in the log.
-        runs: whether the op overrides ``process``, or has a model, local or remote.
+        runs: whether the op overrides ``process``, or has seats, or a model, local or remote.
         after_model: whether it is a model that takes the outputs of another model unchanged.
         fed_as_it_is: whether ``process`` gets the op's input unchanged, without a ``preprocess``.
         joining: that of the options.
         alters: whether even a feed that runs alone may be padded.
         streams: whether ``process`` is a generator, whose answers come in pieces.
+        seats: the methods of an op with seats, in the place of ``process``; None for others.
     """
 
     def __init__(self, op: Op, model: Model | None, options: WorkOptions, index: int = 0) -> None:
@@ -138,10 +139,12 @@ class BoundOp:
         self.options = options
         self.joining = options.joining
         self.index = index
-        self.runs = any(each is not None for each in (self.process, model, options.remote))
+        ways = self.process, model, options.remote, self.op.seat_hooks
+        self.runs = any(each is not None for each in ways)
         self.fed_as_it_is = self.runs and self.preprocess is None
         self.jumps = op.is_jump_op()
         self.streams = op.streams
+        self.seats = self.op.seat_hooks
         self.after_model = type(op) is ModelOp and any(
             type(each) is ModelOp for each in op.get_input_ops()
         )

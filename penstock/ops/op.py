@@ -20,6 +20,7 @@ from penstock.errors import GraphError, NotProvided
 from penstock.ops.callers import CallerParameter
 from penstock.ops.channel_data import ChannelData
 from penstock.ops.functions import is_generator
+from penstock.ops.seats import SeatHooks
 from penstock.ops.words import WORDS, Given
 from penstock.request import Feed
 
@@ -86,6 +87,9 @@ class Op:
 
     one_at_a_time: bool = False
     """Whether ``process`` is a function of one request, so that ``batch_size`` can only be 1."""
+
+    seated: bool = False
+    """Whether it is a class with seats, whose methods run in the place of ``process``."""
 
     given: Given | None = None
     """The options of an op of the short form, as its author wrote them; None for other ops."""
@@ -185,10 +189,17 @@ class Op:
 
     @property
     def streams(self) -> bool:
-        """Whether ``process`` is a generator: an answer comes in pieces, and a call answers one
-        request.
+        """Whether ``process`` is a generator, or the op has seats: an answer comes in pieces, and a
+        call answers one request.
         """
-        return is_generator(self.process)
+        return self.seated or is_generator(self.process)
+
+    @property
+    def seat_hooks(self) -> SeatHooks | None:
+        """The methods of a class with seats, which run in the place of ``process``; after
+        ``init_op``.
+        """
+        return None
 
     @property
     def closes(self) -> bool:

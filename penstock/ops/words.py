@@ -50,6 +50,7 @@ FURTHER: Final = (
     "executor",
     "socket",
     "socket_format",
+    "seats",
     "on_timeout",
     "memory_limit_mib",
     "max_batches",

@@ -107,6 +107,7 @@ class App(Several):
         executor: str | None = None,
         timeout: float | None = None,
         retry: int | None = None,
+        seats: int | None = None,
         status: int = 200,
         answers: Mapping[int, Any] | None = None,
         examples: Sequence[Any] = (),
@@ -134,6 +135,8 @@ class App(Several):
                 ``socket`` for external workers; then the function only declares the types.
             timeout: seconds for one call of the function; by default no limit.
             retry: attempts in all, repeated after a timeout.
+            seats: for a class with ``join`` and ``step``: the number of requests that each worker
+                runs at once.
             status: of its answers, 200 to 299.
             answers: the further statuses that its answers may have (see ``Response``), each with
                 the type of its value; None: without a body, ``HttpError``: an error that it raises,
@@ -160,6 +163,7 @@ class App(Several):
             "executor": executor,
             "timeout": timeout,
             "retry": retry,
+            "seats": seats,
         }
         given = words.read(f"route({path!r})", {**own, **options})
         declared = DeclaredRoute(

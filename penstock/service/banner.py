@@ -220,9 +220,10 @@ def _workers(options: OpOptions) -> str:
         return f"{kind} workers at {options.socket}"
     if options.executor.one_worker:
         return kind
+    seats = "" if options.seats is None else f" x {options.seats} seats"
     if options.concurrency == 1:
-        return f"1 {kind}"
-    return f"{options.concurrency} {kind}{'es' if kind.endswith('s') else 's'}"
+        return f"1 {kind}{seats}"
+    return f"{options.concurrency} {kind}{'es' if kind.endswith('s') else 's'}{seats}"
 
 
 def _describe(given: OpOptions, options: OpOptions) -> str:

@@ -512,9 +512,13 @@ def _caller_problems(op: Op, options: OpOptions) -> list[str]:
 
 
 def _stream_problems(op: Op, options: OpOptions, graph: Graph) -> list[str]:
+    if not op.seated and options.seats is not None:
+        return [f"op {op.name!r}: seats are for a class with join and step: leave them out"]
     if not op.streams:
         return []
     what = f"op {op.name!r}: {op.hook_name('process')} is a generator, whose answers come in pieces"
+    if op.seated:
+        what = f"op {op.name!r} has seats, and its answers come in pieces"
     problems = []
     if op is not graph.ops[graph.plan.last]:
         problems.append(f"{what}: only the last op of a graph may be one")
@@ -522,7 +526,11 @@ def _stream_problems(op: Op, options: OpOptions, graph: Graph) -> list[str]:
         problems.append(f"{what}: {op.word('batch_size')} must be 1")
     if op.is_jump_op():
         problems.append(f"{what}: it cannot jump over other ops")
-    if not options.executor.streams:
+    if op.seated and not options.executor.seats:
+        problems.append(
+            f"{what}: with the executor {options.executor.name!r} it cannot run; use thread"
+        )
+    elif not options.executor.streams:
         problems.append(
             f"{what}: with the executor {options.executor.name!r} they cannot; use thread, or write"
             " async def"

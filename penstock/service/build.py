@@ -270,6 +270,7 @@ class LoadedGraph:
                 conf=None if options.remote is None else remote_conf(options.remote),
                 outgoing=outgoing,
                 streams=op.streams,
+                seats=options.seats,
             )
             graph.add_op(
                 name,

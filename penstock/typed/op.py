@@ -38,13 +38,14 @@ from penstock.ops.functions import (
 )
 from penstock.ops.hooks import read_results
 from penstock.ops.op import Op
+from penstock.ops.seats import STEPS, SeatHooks, check_seats, has_seats, hooks_of
 from penstock.ops.words import Given
 from penstock.protocols import media
 from penstock.request import Feed
 from penstock.typed import pictures
 from penstock.typed.lifespan import Lifespan, values_for
 from penstock.typed.response import BODILESS, Response
-from penstock.typed.signature import Schema, Signature, response_of
+from penstock.typed.signature import Schema, Signature, response_of, response_of_step
 
 BODY: Final = "@body"
 """Key of the request's body in the op's input, and of the answer's body in its output."""
@@ -112,10 +113,11 @@ class TypedOp(Op):
         self._called = called = name_of(target)
         self._steps: _Steps | None = None
         self._class: ServedClass | None = None
+        self.seated = _seated(target, batched, given)
         if isinstance(target, type):
-            self._steps, self._class = _Steps(target, batched), ServedClass(target)
+            self._steps, self._class = _Steps(target, batched, self.seated), ServedClass(target)
         self._function = run = target if self._steps is None else self._steps.run
-        streams = is_generator(run)
+        streams = self.seated or is_generator(run)
         if streams and batched:
             raise HookError(
                 f"{called} is a generator, whose answers come in pieces: leave out batch, since"
@@ -134,6 +136,7 @@ class TypedOp(Op):
         self._before: Callable[..., Any] | None = None
         self._after: Callable[[Any], Any] | None = None
         self._close: Callable[[], Any] | None = None
+        self._seat_hooks: SeatHooks | None = None
         self._fresh = False
         self._entering: str | None = None
         self.given = given
@@ -151,7 +154,7 @@ class TypedOp(Op):
         self.caller_parameter = self.signature.caller
         if self.caller_parameter is not None:
             self.preprocess = self._with_caller  # type: ignore[method-assign]
-        if streams:
+        if streams and not self.seated:
             waits = is_async_generator(run)
             self.process = self._pieces_async if waits else self._pieces  # type: ignore[method-assign, assignment]
         elif is_coroutine(run):
@@ -184,6 +187,9 @@ class TypedOp(Op):
             after = f"{called}.postprocess, or the check of its result,"
         assert self._class is not None
         named = {"process": f"{called}.{steps.name}", "init_op": self._entering or self._class.step}
+        if self.seated:
+            named["process"] = f"{called}.step"
+            named |= {each: f"{called}.{each}" for each in (*STEPS, "leave", "fits")}
         return {**named, "preprocess": before, "postprocess": after}.get(hook, hook)
 
     def hook_function(self, hook: str) -> Callable[..., Any]:
@@ -264,6 +270,16 @@ class TypedOp(Op):
         self._before = getattr(made, "preprocess", None)
         self._after = getattr(made, "postprocess", None)
         self._close = getattr(made, "close", None)
+        if self.seated:
+            self._seat_hooks = hooks_of(made, self._join, _as_result)
+
+    @property
+    def seat_hooks(self) -> SeatHooks | None:
+        return self._seat_hooks
+
+    def _join(self, feed: Feed) -> Any:
+        state = self._call([feed])
+        return plain_result(state, self.hook_name("join"))
 
     def preprocess(self, input_dicts: dict[str, Feed], data_id: int = 0, log_id: int = 0) -> Feed:
         """Decode and check one request."""
@@ -394,6 +410,32 @@ class TypedOp(Op):
         return {RESULT: read_results(self, given, size, "result")}
 
 
+def _as_result(piece: Any) -> Feed:
+    return {RESULT: [piece]}
+
+
+def _seated(target: Any, batched: bool, given: Given | None) -> bool:
+    """Whether the target is a class with seats.
+
+    Raises:
+        HookError: it has seats, and cannot.
+    """
+    if given is None or "seats" not in given.keys:
+        if has_seats(target) and not (hasattr(target, "predict") or hasattr(target, "inference")):
+            raise HookError(
+                f"{name_of(target)} has join and step, which are for seats: write seats=8, or"
+                " another number of requests that run at once"
+            )
+        return False
+    check_seats(target)
+    if batched:
+        raise HookError(
+            f"{name_of(target)} has seats, and batch: leave out batch, since step gets all running"
+            " requests"
+        )
+    return True
+
+
 def _without_body(given: Response[Any], status: int) -> Feed:
     return {BODY: b"", KIND: "", HEAD: [status, [*map(list, given.headers)]]}
 
@@ -420,12 +462,20 @@ class _Steps:
 
     Attributes:
         name: of the method that is called with a batch, or with one request.
-        run: that method.
+        run: that method; of a class with seats, ``join``.
         has_before: whether ``preprocess`` makes its input.
         skip: number of leading parameters of the first step that are not the caller's: the object.
     """
 
-    def __init__(self, target: type, batched: bool) -> None:
+    def __init__(self, target: type, batched: bool, seated: bool = False) -> None:
+        self.seated = seated
+        if seated:
+            self.name, self.run = "join", target.join  # type: ignore[attr-defined]
+            self.before = self.after = None
+            self.has_before = False
+            self.skip = takes_object(target, "join")
+            self._check_unused(target)
+            return
         names = ("batch_inference", "inference", "predict") if batched else ("inference", "predict")
         name = method_of(target, names)
         for each in ("preprocess", "postprocess"):
@@ -450,6 +500,14 @@ class _Steps:
         self.has_before = self.before is not None
         self.skip = takes_object(target, "preprocess" if self.has_before else name)
 
+    @staticmethod
+    def _check_unused(target: type) -> None:
+        for each in ("preprocess", "postprocess"):
+            if hasattr(target, each):
+                raise HookError(
+                    f"{target.__name__}.{each} would not run: a class with seats has join and step"
+                )
+
 
 def _signature(
     target: Any,
@@ -464,7 +522,10 @@ def _signature(
         if given:
             target = functools.partial(target, **dict.fromkeys(given))
         return Signature(target, batched=batched, method=method, placeholders=placeholders)
-    last = response_of(steps.after or steps.run, batched=batched and not steps.after)
+    if steps.seated:
+        last = response_of_step(target.step, f"{target.__name__}.step")
+    else:
+        last = response_of(steps.after or steps.run, batched=batched and not steps.after)
     found = Signature(
         steps.before or steps.run,
         batched=batched and not steps.before,
@@ -475,5 +536,5 @@ def _signature(
         placeholders=placeholders,
     )
     found.batched = batched
-    found.streams = is_generator(steps.run)
+    found.streams = steps.seated or is_generator(steps.run)
     return found

@@ -24,7 +24,8 @@ from collections import abc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
-from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_hints
 
 from pydantic import (
     BaseModel,
@@ -49,6 +50,7 @@ from pydantic_core import (
 from penstock.errors import HookError, InvalidInput, Undecodable
 from penstock.ops.callers import caller_parameter
 from penstock.ops.functions import called_by, given_by, is_generator, name_of
+from penstock.ops.seats import Done
 from penstock.protocols import json_numbers, media
 from penstock.request import Feed
 from penstock.typed.annotations import (
@@ -57,6 +59,8 @@ from penstock.typed.annotations import (
     free_variable,
     has_own_config,
     models_of,
+    unnamed,
+    unwrapped,
 )
 from penstock.typed.arrays import AS_FILES, IMAGE
 from penstock.typed.attempts import Attempts
@@ -722,6 +726,40 @@ def response_of(function: Callable[..., Any], *, batched: bool) -> Schema:
     if is_generator(function):  # of pieces that are files, only bytes are sent as they are
         found.files = (media.OCTETS,) if answer is bytes else ()
     return found
+
+
+def response_of_step(step: Callable[..., Any], name: str) -> Schema:
+    """Return the schema of the pieces of a class with seats, from the annotation of ``step``:
+    ``list[str | Done | Exception | None]`` has pieces that are texts. Any value without one.
+
+    Raises:
+        HookError: it is no such list.
+    """
+    given = _hints(step, name).get("return", Any)
+    each = Any if given is Any else element_of(given)
+    if each is None:
+        raise HookError(
+            f"{name} returns a list with a result for each running request: write -> list[str |"
+            f" Done | None], or with other pieces, not {getattr(given, '__name__', given)}"
+        )
+    kinds = get_args(each) if get_origin(unnamed(each)) in (Union, UnionType) else [each]
+    pieces = [kind for kind in kinds if not _is_end(kind)]
+    if not pieces:
+        raise HookError(f"{name} has no type of pieces: write -> list[str | Done | None]")
+    piece = pieces[0] if len(pieces) == 1 else Union[tuple(pieces)]  # noqa: UP007
+    piece, responds = answer_type(piece)
+    if responds:
+        raise HookError(f"{name} makes pieces of answers, which cannot be a Response or a File")
+    found = Schema(piece, f"{name}'s result", of_answers=True)
+    found.files = (media.OCTETS,) if piece is bytes else ()
+    return found
+
+
+def _is_end(kind: Any) -> bool:
+    """Whether a type in the annotation of ``step`` is no piece: an end, an error, or nothing."""
+    kind = unwrapped(kind)
+    kind = get_origin(kind) or kind
+    return isinstance(kind, type) and issubclass(kind, (Done, BaseException, NoneType))
 
 
 def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:

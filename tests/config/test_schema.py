@@ -174,6 +174,7 @@ OP = [
     ("use_encryption_model", False, False, 0, NO_RANGE),
     ("encryption_key", "./key", "./key", 1, ""),
     ("executor", "inline", "inline", 1, "ray"),
+    ("seats", 16, 16, 1.5, 0),
     ("socket", "run/op.sock", "run/op.sock", 1, ""),
     ("socket_format", "msgpack", "msgpack", 1, "pickle"),
     ("memory_limit_mib", 500, 500, "500MiB", 0),

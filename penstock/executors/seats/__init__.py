@@ -1,0 +1,1 @@
+"""Ops with seats: requests join a running batch, and leave it between two steps."""
