@@ -109,20 +109,21 @@ def _checked(deployment: Deployment, *, opens: bool) -> list[str]:
         warnings = [f"  warning  {each}" for each in callers_without_key(config, known)]
     inside = deployment.in_threads()
     loaded = load(inside)
-    _try_out(inside, loaded)
+    if _tried_out(inside, loaded):
+        warnings = []  # they were logged
     return [*check_reports(deployment, loaded.options), *loaded.batching_lines, *warnings]
 
 
-def _try_out(deployment: Deployment, loaded: LoadedDeployment) -> None:
+def _tried_out(deployment: Deployment, loaded: LoadedDeployment) -> bool:
     """Start the opened service without ports, run its examples, and end it. Not if an op has
-    workers or a server that only a running service has.
+    workers or a server that only a running service has; returns whether it was done.
 
     Raises:
         StartupError: an example fails, or a step of the start.
     """
     options = [each for graph in deployment.graphs for each in graph.options]
     if any(each.starts_server or each.executor.needs_socket for each in options):
-        return
+        return False
 
     async def start_and_stop() -> None:
         service = InProcessService(deployment)
@@ -130,6 +131,7 @@ def _try_out(deployment: Deployment, loaded: LoadedDeployment) -> None:
         await service.stop()
 
     asyncio.run(start_and_stop())
+    return True
 
 
 def _run_role(deployment: Deployment, role: Role) -> NoReturn:

@@ -189,7 +189,7 @@ def double(x: int) -> int: ...
 
 
 @pytest.mark.usefixtures("folder")
-def test_check_open_reads_certificates_and_keys() -> None:
+def test_check_open_reads_certificates_and_keys(caplog: pytest.LogCaptureFixture) -> None:
     Path("app.py").write_text(SECURED)
     done = penstock("check", "app.py")
     assert done.exit_code == 0
@@ -204,7 +204,11 @@ def test_check_open_reads_certificates_and_keys() -> None:
     assert done.exit_code == 1
     assert "keys.txt: line 1 is not: NAME sha256:DIGEST" in done.stderr
     Path("keys.txt").write_text("")
-    assert penstock("check", "app.py", "--open").exit_code == 0
+    done = penstock(
+        "check", "app.py", "--open", "-o", "quotas.few.rate=1", "-o", "quotas.few.callers=ann"
+    )
+    assert done.exit_code == 0
+    assert (done.output + caplog.text).count("no API key has the name 'ann'") == 1
 
 
 EXAMPLES = """
