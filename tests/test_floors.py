@@ -66,6 +66,7 @@ PURE = (
     "penstock.client.health",
     "penstock.client.http_answer",
     "penstock.client.keepalive",
+    "penstock.client.model_stream",
     "penstock.client.piece_reader",
     "penstock.door.polling",
     "penstock.executors.workers.restarts",

@@ -51,6 +51,9 @@ class Carrier(Protocol):
     def leave(self, call: Call) -> None:
         """Cancel a call on this connection."""
 
+    def consumed(self, call: Call, count: int) -> None:
+        """Return bytes of a call's answer, which were held, to the server's window."""
+
 
 class Sender(Protocol):
     """An endpoint, for the calls that it could be sent to."""

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from functools import cache
 from math import ceil
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock.client.balancer import Endpoints
 from penstock.client.call import METHOD, Call, Outcome, cancel, failure
@@ -29,9 +29,12 @@ from penstock.client.connection import CallProtocol
 from penstock.client.endpoints import Endpoint, own_address
 from penstock.client.errors import CallFailed
 from penstock.client.grpc import GRPC
+from penstock.client.message_stream import Arrived, AsyncMessages, Messages, StreamCall
 from penstock.client.tls import Security, Tls
 from penstock.client.token import Token, metadata
 from penstock.protocols.status import GrpcCode
+
+T = TypeVar("T")
 
 _CLOSE_TIMEOUT = 5.0
 """Timeout of ``close`` in seconds: longer than disconnecting takes."""
@@ -271,6 +274,33 @@ class Channel(_Channel):
             raise
         return _reply(outcomes.pop())
 
+    def stream(
+        self,
+        request: bytes,
+        *,
+        deadline: float | None,
+        method: str,
+        fields: bytes,
+        decode: Callable[[bytes], T | None],
+        explain: Callable[[CallFailed], CallFailed],
+    ) -> Messages[T]:
+        """Begin a call whose answer has several messages; see ``start`` and ``Messages``.
+
+        ``fields``: a header block of further fields.
+        """
+        frame = self._protocol.frame(request)
+        thread, endpoints = self._open or self._opened()
+
+        def start(
+            on_arrived: Callable[[Arrived], object], on_outcome: Callable[[Outcome], object]
+        ) -> StreamCall:
+            block = fields + self._metadata()
+            call = StreamCall(frame, deadline, on_outcome, on_arrived, method, block)
+            thread.hand_over(endpoints.start, call)
+            return call
+
+        return Messages(start, thread.hand_over, decode, explain)
+
     def cancel(self, call: Call) -> None:
         """Cancel a call, also on the server; no effect if it has ended."""
         if self._open is not None:
@@ -370,6 +400,29 @@ class AsyncChannel(_Channel):
             cancel(call)
             raise
         return _reply(outcome)
+
+    def stream(
+        self,
+        request: bytes,
+        *,
+        deadline: float | None,
+        method: str,
+        fields: bytes,
+        decode: Callable[[bytes], T | None],
+        explain: Callable[[CallFailed], CallFailed],
+    ) -> AsyncMessages[T]:
+        """Begin a call whose answer has several messages; see ``Channel.stream``."""
+        frame = self._protocol.frame(request)
+
+        def start(
+            on_arrived: Callable[[Arrived], object], on_outcome: Callable[[Outcome], object]
+        ) -> StreamCall:
+            block = fields + self._metadata()
+            call = StreamCall(frame, deadline, on_outcome, on_arrived, method, block)
+            self._open.start(call)
+            return call
+
+        return AsyncMessages(start, decode, explain)
 
     async def close(self) -> None:
         """Disconnect and wait for it; in-flight calls end with CANCELLED."""

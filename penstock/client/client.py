@@ -9,11 +9,15 @@ from copy import copy
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypedDict, TypeVar, Unpack, overload
 
+from numpy.typing import NDArray
+
 from penstock.client.call import Outcome
 from penstock.client.channels import AsyncChannel, Channel
 from penstock.client.endpoints import parse_endpoints
 from penstock.client.errors import CallFailed, NotConnected
+from penstock.client.message_stream import AsyncMessages, Messages
 from penstock.client.messages import decode_reply, encode_request, pack_request
+from penstock.client.model_stream import BY_MODEL_STREAM, encode_feed
 from penstock.client.tls import Tls
 from penstock.client.token import Token
 from penstock.protocols import pb
@@ -102,6 +106,19 @@ class _Client(Generic[AnyChannel]):
         self, feed_dict: object, fetch: object, timeout: float | None = None, **options: Any
     ) -> tuple[AnyChannel, bytes, float | None]:
         """The channel, the bytes of a request, and its deadline."""
+        channel, deadline = self._begin(timeout)
+        message = pack_request(feed_dict, fetch, own_address=channel.own_address, **options)
+        return channel, encode_request(message), deadline
+
+    def _stream_request(
+        self, feed_dict: dict[str, Any], name: str, timeout: float | None, log_id: int
+    ) -> tuple[AnyChannel, bytes, float | None]:
+        """The same for a model whose answer comes in pieces."""
+        channel, deadline = self._begin(timeout)
+        return channel, encode_feed(feed_dict, name, str(log_id)), deadline
+
+    def _begin(self, timeout: float | None) -> tuple[AnyChannel, float | None]:
+        """The channel of a call that begins now, and its deadline."""
         if timeout is not None and not (math.isfinite(timeout) and timeout > 0):
             raise ValueError(f"timeout must be a positive number of seconds or None, got {timeout}")
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -110,8 +127,7 @@ class _Client(Generic[AnyChannel]):
             raise NotConnected("call connect() first")
         if not channel.is_ours():
             raise NotConnected("connected in another process or on another event loop")
-        message = pack_request(feed_dict, fetch, own_address=channel.own_address, **options)
-        return channel, encode_request(message), deadline
+        return channel, deadline
 
     def __repr__(self) -> str:
         channel = self._channel
@@ -240,6 +256,46 @@ class PipelineClient(_Client[Channel]):
             return PredictFuture(channel, request, deadline)
         return decode_reply(channel.call(request, deadline=deadline))
 
+    def stream(
+        self,
+        feed_dict: dict[str, Any],
+        *,
+        name: str,
+        timeout: float | None = None,
+        log_id: int = 0,
+    ) -> Messages[dict[str, NDArray[Any]]]:
+        """Call a function or a graph whose answer comes in pieces, by ``ModelStreamInfer``.
+
+            with client.stream({"word": "ab"}, name="spell") as pieces:
+                for piece in pieces:
+                    print(piece["text"][0])
+
+        The pipeline protocol has no pieces. So the called function or graph must be a model of the
+        Open Inference Protocol: docs/streams.md says when it is. One that answers at once has one
+        piece.
+
+        Args:
+            feed_dict: the inputs by name; only read. Arrays are sent as they are; a text or a
+                number is a tensor of the shape [1], a list of them one with as many elements.
+            name: the model's name.
+            timeout: seconds for the whole call; None means no limit by the client.
+            log_id: the request's id in the server's log.
+
+        Returns:
+            An iterator of the pieces: arrays by output; texts are arrays of ``str``. The call
+            begins at once. Closing the iterator, or dropping it, cancels the call, also on the
+            server; a slow reader holds up its own generator only.
+
+        Raises:
+            CallFailed: raised by ``next()``: the server refused the call, or an error ended the
+                answer; UNIMPLEMENTED: the server has no streams.
+            NotConnected: before ``connect``, after ``close``, or in a forked child.
+            TypeError: the feed is not a dict, or has a value that cannot be sent.
+            ValueError: the timeout is not a positive number.
+        """
+        channel, request, deadline = self._stream_request(feed_dict, name, timeout, log_id)
+        return channel.stream(request, deadline=deadline, **BY_MODEL_STREAM)
+
     def close(self) -> None:
         """Disconnect; in-flight calls end with ``CallFailed``. Closing twice is allowed."""
         self._replace(None)
@@ -286,6 +342,25 @@ class AsyncPipelineClient(_Client[AsyncChannel]):
         """Make one call; arguments, result and errors as in ``PipelineClient.predict``."""
         channel, request, deadline = self._request(feed_dict, fetch, **options)
         return decode_reply(await channel.call(request, deadline=deadline))
+
+    def stream(
+        self,
+        feed_dict: dict[str, Any],
+        *,
+        name: str,
+        timeout: float | None = None,
+        log_id: int = 0,
+    ) -> AsyncMessages[dict[str, NDArray[Any]]]:
+        """Call a function or a graph whose answer comes in pieces; as ``PipelineClient.stream``.
+
+            async with client.stream({"word": "ab"}, name="spell") as pieces:
+                async for piece in pieces:
+                    print(piece["text"][0])
+
+        Cancelling a task that waits for a piece cancels the call on the server too.
+        """
+        channel, request, deadline = self._stream_request(feed_dict, name, timeout, log_id)
+        return channel.stream(request, deadline=deadline, **BY_MODEL_STREAM)
 
     async def close(self) -> None:
         """Disconnect; in-flight calls end with ``CallFailed``. Closing twice is allowed."""

@@ -94,6 +94,9 @@ class Connection(asyncio.Protocol, ABC):
     def leave(self, call: Call) -> None:
         """Cancel a call on this connection."""
 
+    def consumed(self, call: Call, count: int) -> None:
+        """Return bytes of a call's answer to the server's window, if the protocol has one."""
+
     @abstractmethod
     def close(self, failed: CallFailed | None = None) -> None:
         """Disconnect; open calls end with ``failed``, or with UNAVAILABLE."""

@@ -13,6 +13,7 @@ from penstock.client.call import Call, Outcome, failure, of_head, of_reset, of_w
 from penstock.client.connection import CallProtocol, Connection, Owner
 from penstock.client.errors import CallFailed
 from penstock.client.keepalive import Keepalive, KeepaliveStep
+from penstock.client.message_stream import StreamCall
 from penstock.protocols.grpc import encode_message, encode_timeout
 from penstock.protocols.heads import ResponseHead
 from penstock.protocols.http2 import (
@@ -42,9 +43,10 @@ _FIELDS = encode_block(
 )
 """Header fields that are equal for all calls; they follow the others."""
 
-_LIMITS = Http2Limits(stream_window=4 << 20, connection_window=16 << 20, resets=1 << 31)
-"""Replies are read at once, so a window only has to cover one round trip. Resets are not limited:
-an overloaded server that refuses calls is no attacker."""
+_LIMITS = Http2Limits(stream_window=4 << 20, connection_window=1 << 30, resets=1 << 31)
+"""Replies are read at once, so a window only has to cover one round trip; messages of a stream that
+nobody takes fill its own window, and the connection's has room for 256 of them. Resets are not
+limited: an overloaded server that refuses calls is no attacker."""
 
 MAX_CALLS = 2**29
 """Calls after which a connection is replaced: stream identifiers end at 2**31."""
@@ -109,6 +111,10 @@ class GrpcConnection(Connection):
         assert call.stream is not None
         self._http2.reset(call.stream, ErrorCode.CANCEL)
         self._detach(call)
+        self._after()
+
+    def consumed(self, call: Call, count: int) -> None:
+        self._http2.consumed(call.stream, count)
         self._after()
 
     def close(self, failed: CallFailed | None = None) -> None:
@@ -181,7 +187,8 @@ class GrpcConnection(Connection):
             return
         head = cast(ResponseHead, event.head)
         if event.ended:
-            self._ended(call, of_whole_head(head))
+            has_status = isinstance(call, StreamCall) and b"grpc-status" in head.fields
+            self._ended(call, call.outcome(head.fields) if has_status else of_whole_head(head))
             return
         failed = of_head(head)
         if failed is not None:
@@ -192,11 +199,15 @@ class GrpcConnection(Connection):
     def _data(self, event: DataReceived) -> None:
         stream = event.stream
         call: Call | None = stream.context
-        self._http2.consumed(stream, event.counted)
         self._keepalive.pings = 0
-        if call is None or call.ended:
-            return
-        failed = call.receive(event.data)
+        if isinstance(call, StreamCall) and not call.ended:
+            count, failed = call.take(event.data, event.counted)
+            self._http2.consumed(stream, count)
+        else:
+            self._http2.consumed(stream, event.counted)
+            if call is None or call.ended:
+                return
+            failed = call.receive(event.data)
         if failed is not None:
             self._ended(call, failed)
         elif event.ended:
@@ -222,7 +233,8 @@ class GrpcConnection(Connection):
         call: Call | None = event.stream.context
         if call is None or call.ended:
             return
-        if event.by_peer and event.code == ErrorCode.REFUSED_STREAM:
+        begun = isinstance(call, StreamCall) and call.begun
+        if event.by_peer and event.code == ErrorCode.REFUSED_STREAM and not begun:
             self._detach(call)
             self._owner.retry_unprocessed(call)
         else:

@@ -31,6 +31,7 @@ from penstock.client.messages import (
 )
 from penstock.client.model_client import METHOD as GENERAL_METHOD
 from penstock.client.model_feeds import ModelFeeds
+from penstock.client.model_stream import as_texts
 from penstock.client.tls import Tls
 from penstock.errors import (
     DeadlineExceeded,
@@ -359,23 +360,11 @@ def _outputs_of(reply: bytes, wanted: Mapping[str, str]) -> Feed:
         found = oip_message.decode_response(reply)
     except RequestError as error:
         raise InferenceFailed(f"the server's answer cannot be read: {error}") from error
-    texts = {name: _texts(value) for name, value in found.items()}
+    texts = {name: as_texts(value) for name, value in found.items()}
     missing = [name for name in wanted.values() if name not in texts]
     if missing:
         raise InferenceFailed(f"the server's answer lacks {missing}")
     return {name: texts[there] for name, there in wanted.items()} or texts
-
-
-def _texts(value: oip.Array) -> oip.Array:
-    """Decode the elements of BYTES to texts if all are UTF-8; other arrays stay."""
-    if value.dtype != object:
-        return value
-    texts = np.empty(value.size, object)
-    try:
-        texts[:] = [each.decode() for each in value.reshape(-1).tolist()]
-    except UnicodeDecodeError:
-        return value
-    return texts.reshape(value.shape)
 
 
 class RemotePipeline:

@@ -15,7 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.client import CallFailed, stream, stream_async
+from penstock.client import (
+    AsyncPipelineClient,
+    CallFailed,
+    PipelineClient,
+    stream,
+    stream_async,
+)
 from tests.services.process import ServiceProcess, running
 
 pytestmark = pytest.mark.real
@@ -164,3 +170,30 @@ def test_a_thread_that_waits_for_a_piece_is_woken_by_close(streams: Streams) -> 
         next(pieces)
     closer.join()
     streams.wait_for((streams.folder / "woken.closed").exists)
+
+
+def test_the_pipeline_client_gets_pieces_of_a_typed_function(streams: Streams) -> None:
+    endpoint = f"127.0.0.1:{streams.server.http_port}"
+    with PipelineClient() as client:
+        client.connect([endpoint])
+        with client.stream({"upto": 3, "fail_at": -1}, name="count") as pieces:
+            assert [(each["text"].tolist(), each["n"].tolist()) for each in pieces] == [
+                ([f"é{n}"], [n]) for n in range(3)
+            ]
+        pieces = client.stream({"upto": 9, "fail_at": 2}, name="count")
+        assert [next(pieces)["n"].item(), next(pieces)["n"].item()] == [0, 1]
+        with pytest.raises(CallFailed, match="there is no 2"):
+            next(pieces)
+        with pytest.raises(CallFailed, match="nothing"):
+            next(client.stream({}, name="nothing"))
+        with client.stream({"key": "pipeline"}, name="endless") as endless:
+            assert next(endless)["result"].tolist() == ["x" * 1000]
+    streams.wait_for((streams.folder / "pipeline.closed").exists)
+
+    async def read() -> list[int]:
+        async with AsyncPipelineClient() as client:
+            await client.connect([endpoint])
+            pieces = client.stream({"upto": 40, "fail_at": -1}, name="count")
+            return [each["n"].item() async for each in pieces]
+
+    assert asyncio.run(read()) == [*range(40)]
