@@ -16,6 +16,7 @@ import pytest
 
 import penstock
 import penstock.client
+import penstock.openai
 import penstock.testing
 from penstock.config.describe import json_schema
 from penstock.config.load import parse_override
@@ -374,7 +375,7 @@ def test_links_are_to_files(page: Path) -> None:
     assert [path for path in paths if path and (page.parent / path).is_dir()] == []
 
 
-@pytest.mark.parametrize("module", [penstock, penstock.client, penstock.testing])
+@pytest.mark.parametrize("module", [penstock, penstock.client, penstock.openai, penstock.testing])
 def test_every_public_name_has_one_entry_in_the_reference(module: ModuleType) -> None:
     entries = re.findall(
         r"^::: (\S+)$",

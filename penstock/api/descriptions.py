@@ -189,7 +189,7 @@ def _in_pieces(piece: Mapping[str, Any]) -> Contents:
     schema = {**piece}
     definitions = {name: schema.pop(name) for name in ("$defs",) if name in schema}
     return {
-        EVENTS: {"type": "string", "description": "Events, each with a piece as JSON in `data`."},
+        EVENTS: {"description": "Events, each with a piece as JSON in `data`."},
         LINES: {"type": "string", "description": "Lines, each with a piece as JSON."},
         media.JSON: {"type": "array", "items": schema, **definitions},
     }

@@ -308,7 +308,6 @@ _GENERATED: Final = {
 GENERATED: Final[Contents] = {JSON: _GENERATED}
 EVENT: Final[Contents] = {
     OF_GENERATE.kind: {
-        "type": "string",
         "description": "Events, each with a GenerateResponse as JSON in `data`.",
     }
 }

@@ -166,7 +166,7 @@ CHAT: Final = Service(
     path=f"{PREFIX}/chat/completions",
     summary="The next message of a chat.",
     begin=partial(_texts, ChatAnswer),
-    check=openai.of_texts,
+    check=openai.of_chat,
 )
 COMPLETION: Final = Service(
     path=f"{PREFIX}/completions",

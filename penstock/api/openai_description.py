@@ -102,7 +102,7 @@ def _completion(title: str, kind: str, name: str, content: dict[str, Any]) -> Co
         },
     }
     text = "With `stream`: events, each with a chunk as JSON in `data`; `[DONE]` is the last one."
-    return {JSON: whole, EVENTS: {"type": "string", "description": text}}
+    return {JSON: whole, EVENTS: {"description": text}}
 
 
 _MESSAGE: Final = {

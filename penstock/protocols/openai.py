@@ -125,6 +125,17 @@ def of_texts(body: Mapping[str, Any]) -> Feed:
     return {STOP: stops}
 
 
+def of_chat(body: Mapping[str, Any]) -> Feed:
+    """The same of a request for a chat.
+
+    Raises:
+        InvalidInput: a member is invalid.
+    """
+    if body.get("messages") == []:
+        raise _invalid("there is no message", "too_short", "messages")
+    return of_texts(body)
+
+
 def of_completion(body: Mapping[str, Any]) -> Feed:
     """The same of a request for a completion.
 

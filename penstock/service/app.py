@@ -94,7 +94,8 @@ class App(Several):
         self._models: list[tuple[ModelRoute, TypedOp]] = []
 
     def __repr__(self) -> str:
-        return f"<App {self.name!r} {', '.join(each.path for each in self.routes)}>"
+        models = [model.model for model, _ in self._models]
+        return f"<App {self.name!r} {', '.join([*(each.path for each in self.routes), *models])}>"
 
     def route(
         self,

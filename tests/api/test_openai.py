@@ -418,6 +418,7 @@ def test_one_of_several_models_must_be_named(http: httpx.Client) -> None:
     ("body", "param", "code"),
     [
         ({"messages": None}, "messages", "missing_required_parameter"),
+        ({"messages": []}, "messages", "invalid_value"),
         ({"messages": [{"content": "a"}]}, "messages.0.role", "missing_required_parameter"),
         ({"messages": "Hello"}, "messages", "invalid_type"),
         ({"max_tokens": "many"}, "max_tokens", "invalid_value"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -10,6 +11,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from penstock import App, Cookie, File, Header, HttpError, Query, Response, op, redirect
+from penstock.openai import ChatMessage
 from penstock.typed.arrays import Array, Image
 
 app = App("everything")
@@ -161,6 +163,17 @@ class Text(BaseModel):
 
 
 app.graph("/shout", shout, request=Text, response=Text)
+
+
+@app.chat("echo", workers=2)
+def chat(messages: list[ChatMessage]) -> Iterator[str]:
+    yield from messages[-1].text[:10]
+
+
+@app.embeddings("lengths")
+def embed(input: list[str]) -> list[list[float]]:
+    return [[len(each)] for each in input]
+
 
 if __name__ == "__main__":
     app.run()
