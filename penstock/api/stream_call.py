@@ -27,7 +27,7 @@ HEARTBEAT: Final = 15.0
 
 
 class StreamCall(GraphCall):
-    """See the module; its context is the format.
+    """See the module; its context is the format. A subclass has ``piece``, or ``pieces``.
 
     Attributes:
         status: of the answer.
@@ -54,10 +54,6 @@ class StreamCall(GraphCall):
             self.at_end(self._timer_off)
         super().run(call)
 
-    def piece(self, piece: Feed) -> bool:
-        """See ``Submission``: send a piece."""
-        return self.send_piece(piece[BODY])
-
     def send_piece(self, body: bytes) -> bool:
         """Send a piece, encoded already; returns what ``piece`` returns.
 
@@ -66,11 +62,15 @@ class StreamCall(GraphCall):
         """
         return self.pass_on(self.context.piece(body, first=self._count == 0))
 
-    def pass_on(self, text: bytes) -> bool:
-        """Send the text of a piece; returns and raises the same."""
-        self._count += 1
+    def send_pieces(self, bodies: list[bytes]) -> bool:
+        """The same for one or more pieces, at once."""
+        return self.pass_on(self.context.pieces(bodies, first=self._count == 0), len(bodies))
+
+    def pass_on(self, text: bytes, count: int = 1) -> bool:
+        """Send the text of so many pieces; returns and raises the same."""
+        self._count += count
         if self._kept is not None:
-            self.gathered.count(len(text))
+            self.gathered.count(len(text), count)
             self._kept.append(text)
             return True
         self._begin()
@@ -150,3 +150,13 @@ class StreamCall(GraphCall):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+class BodyStream(StreamCall):
+    """A call whose pieces the op has encoded."""
+
+    __slots__ = ()
+
+    def pieces(self, pieces: list[Feed]) -> bool:
+        """See ``Submission``: send the pieces."""
+        return self.send_pieces([each[BODY] for each in pieces])

@@ -27,7 +27,7 @@ from penstock.api.errors import fail, failed, refusal
 from penstock.api.graph_call import GraphCall
 from penstock.api.http import Http, HttpCall
 from penstock.api.operation import Answer, Contents, Parameter
-from penstock.api.stream_call import StreamCall
+from penstock.api.stream_call import BodyStream
 from penstock.engine.engine import Engine
 from penstock.engine.gathered import RESULT
 from penstock.engine.graph import ServedGraph
@@ -223,11 +223,11 @@ class TypedApplication:
             feed[QUERY] = head.query
             wanted = parameters.fields
             feed[FIELDS] = [[*field] for field in head.headers if field[0] in wanted]
-        one: StreamCall | _TypedCall
+        one: BodyStream | _TypedCall
         if form is None:
             one = _TypedCall(graph, feed, call.timeout, random.getrandbits(63), answer)
         else:
-            one = StreamCall(graph, feed, call.timeout, random.getrandbits(63), form)
+            one = BodyStream(graph, feed, call.timeout, random.getrandbits(63), form)
         one.status = status
         one.run(call)
 

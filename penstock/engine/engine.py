@@ -474,23 +474,19 @@ class Engine:
         submission: Submission = sample.flight
         if submission.stream is None:
             self._begin_stream(submission, sample)
-        wants_more = True
-        for piece in pieces:
-            delivered = _delivered(submission, piece)
-            if isinstance(delivered, RequestError):
-                self._reply(submission, Outcome(None, delivered))
-            else:
-                wants_more = delivered
-            if submission.over:
-                return
-        if wants_more:
+        wants_more = _delivered(submission, pieces)
+        if submission.over:
+            return
+        if isinstance(wants_more, RequestError):
+            self._reply(submission, Outcome(None, wants_more))
+        elif wants_more:
             stream.credit()
 
     @staticmethod
     def _in_one_piece(submission: Submission, answer: Outcome) -> Outcome:
         """Another op has jumped over the last one, which streams: its result is the only piece."""
         submission.stream, submission.gathered = None, Gathered()
-        delivered = _delivered(submission, answer.value or {})
+        delivered = _delivered(submission, [answer.value or {}])
         return Outcome(None, delivered) if isinstance(delivered, RequestError) else answer
 
     def _begin_stream(self, submission: Submission, sample: Sample) -> None:
@@ -871,24 +867,31 @@ def _as_promised(promise: Promise, submission: Submission, outcome: Outcome) -> 
         return Outcome(None, error)
 
 
-def _delivered(submission: Submission, piece: Feed) -> bool | RequestError:
-    """Pass on a piece; returns whether the next ones may come, or the error that ends the
+def _delivered(submission: Submission, pieces: list[Feed]) -> bool | RequestError:
+    """Pass on pieces; returns whether the next ones may come, or the error that ends the
     request.
     """
     promise = submission.graph.promise
+    broken = None
     if promise is not None:
-        try:  # sizes of outputs may differ between pieces
-            piece = promise.kept(piece, {**submission.sizes})
+        kept = []
+        try:
+            for piece in pieces:  # sizes of outputs may differ between them
+                kept.append(promise.kept(piece, {**submission.sizes}))
         except WrongType as error:
-            _log_broken(submission, error)
-            return error
+            broken = error
+        pieces = kept
     try:
-        return submission.piece(piece)
+        wants_more = not pieces or submission.pieces(pieces)
     except RequestError as error:
         return error
     except Exception:  # noqa: BLE001 - the engine continues after a bug of a protocol
         _log.exception("a piece could not be delivered (data_id=%s)", submission.data_id)
         return InferenceFailed("internal error")
+    if broken is None or submission.over:
+        return wants_more
+    _log_broken(submission, broken)
+    return broken
 
 
 def _log_broken(submission: Submission, error: WrongType) -> None:

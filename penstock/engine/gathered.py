@@ -31,13 +31,13 @@ class Gathered:
         self.pieces: list[Feed] = []
         self.bytes = 0
 
-    def count(self, size: int) -> None:
-        """Count a piece of so many bytes that is kept elsewhere.
+    def count(self, size: int, pieces: int = 1) -> None:
+        """Count pieces of so many bytes in all that are kept elsewhere.
 
         Raises:
             TooLarge: all of them are over the limit.
         """
-        self.bytes += size + _OF_A_PIECE
+        self.bytes += size + pieces * _OF_A_PIECE
         if self.bytes > MOST_GATHERED:
             raise TooLarge(
                 f"its pieces are too many for one answer, over {MOST_GATHERED >> 20} MiB in memory:"

@@ -197,6 +197,15 @@ class Submission(Flight):
         self.gathered.add(piece)
         return True
 
+    def pieces(self, pieces: list[Feed]) -> bool:
+        """Take the pieces that have arrived together, one or more; as ``piece`` otherwise."""
+        wants_more = True
+        for each in pieces:
+            wants_more = self.piece(each)
+            if self.over:
+                return False
+        return wants_more
+
     def resume(self) -> None:
         """Let the next pieces come."""
         if self.stream is not None and not self.over:

@@ -93,6 +93,7 @@ class ThreadExecutor(LocalExecutor):
         self._submitted = EventFd()
         self._done: deque[tuple[Work, Finished]] = deque()
         self._progressed: deque[Stream] = deque()
+        self._notified = False  # the loop has been woken for them
         self._answered = EventFd(watched=True)
         loop.add_reader(self._answered, self._report)
         # Daemons, because a call that never returns must not keep the process from ending.
@@ -151,13 +152,16 @@ class ThreadExecutor(LocalExecutor):
     def _notify(self, stream: Stream) -> None:
         """In a worker's thread: there are pieces."""
         self._progressed.append(stream)
-        self._answered.signal()
+        if not self._notified:
+            self._notified = True
+            self._answered.signal()
 
     def _report(self) -> None:
         """On the loop: pass on pieces, and report finished Works; the engine may have taken some of
         their results before.
         """
         self._answered.clear()
+        self._notified = False  # before the pieces are taken
         progressed = self._progressed
         for _ in range(len(progressed)):
             progressed.popleft().arrive()
@@ -184,6 +188,7 @@ class CoroutineExecutor(LocalExecutor):
         self._free = list(ops)
         self._loop = loop
         self._tasks: dict[Work, asyncio.Task[None]] = {}
+        self._progressed: list[Stream] = []
 
     def submit(self, work: Work, finished: Finished) -> None:
         """Start a task for the Work."""
@@ -241,7 +246,7 @@ class CoroutineExecutor(LocalExecutor):
 
     async def _run_batch(self, op: BoundOp, batch: Batch) -> list[Outcome]:
         if op.streams:
-            batch.samples[0].stream.notify = Stream.arrive
+            batch.samples[0].stream.notify = self._notify
             return await run_stream_async(op, batch)
         batch.worker = op.index
         began = batch.began = time.monotonic()
@@ -267,6 +272,17 @@ class CoroutineExecutor(LocalExecutor):
             return end(op, members) if not apart else await _in_thread(end, op, members)
         finally:
             batch.ran = time.monotonic() - began
+
+    def _notify(self, stream: Stream) -> None:
+        """There are pieces: pass them on once this turn's have been made."""
+        self._progressed.append(stream)
+        if len(self._progressed) == 1:
+            self._loop.call_soon(self._pass_on)
+
+    def _pass_on(self) -> None:
+        progressed, self._progressed = self._progressed, []
+        for stream in progressed:
+            stream.arrive()
 
     async def _call(self, op: BoundOp, batch: Batch, feed_batch: list[Feed], log_id: int) -> Answer:
         try:

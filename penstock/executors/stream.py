@@ -72,7 +72,7 @@ class Stream:
         self._taken = self._taken_bytes = 0
         self.credited = self.credited_bytes = 0
         self._notified = False
-        self._room: threading.Event | None = None  # a thread waits for credit, if it is set
+        self._room: threading.Lock | None = None  # a thread that waits for credit acquires it
         self._waiter: asyncio.Future[None] | None = None
         self.changed: Callable[[Stream], None] | None = None
         self.cancelled = False
@@ -117,13 +117,11 @@ class Stream:
         if not self.add(piece):
             return False
         if self.is_full:
-            room = threading.Event()
+            if self._room is None:
+                self._room = threading.Lock()
+                self._room.acquire()
             while self.is_full and not self.cancelled:
-                room.clear()
-                self._room = room
-                if self.is_full and not self.cancelled:  # the loop may not have seen the event
-                    room.wait()
-            self._room = None
+                self._room.acquire()
         return not self.cancelled
 
     async def wait(self) -> bool:
@@ -165,8 +163,8 @@ class Stream:
 
     def _wake(self) -> None:
         room, waiter = self._room, self._waiter
-        if room is not None:
-            room.set()
+        if room is not None and room.locked():
+            room.release()
         if waiter is not None:
             self._waiter = None
             if not waiter.done():
@@ -177,7 +175,13 @@ class Stream:
 
 def size_of(piece: Feed) -> int:
     """The bytes of a piece's texts, bytes and arrays, also of those in its lists and dicts."""
-    return sum([_size(each, _MOST_LEVELS) for each in dict.values(piece)])
+    size = 0
+    for each in dict.values(piece):
+        size += len(each) if type(each) in _TEXTS else _size(each, _MOST_LEVELS)
+    return size
+
+
+_TEXTS: Final = (bytes, str)
 
 
 def _size(value: object, levels: int) -> int:

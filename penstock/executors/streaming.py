@@ -20,7 +20,14 @@ from typing import Any
 
 from penstock.errors import Cancelled, RequestError
 from penstock.executors.work import BoundOp, broken, postprocess, preprocess
-from penstock.ops.failures import HOOK_FAULTS, log_culprits, no_parts, process_raised, with_status
+from penstock.ops.failures import (
+    HOOK_FAULTS,
+    hook_raised,
+    log_culprits,
+    no_parts,
+    process_raised,
+    with_status,
+)
 from penstock.ops.hooks import read_process
 from penstock.request import Batch, Feed, Outcome, Sample
 
@@ -106,7 +113,7 @@ def _send_one(
 def _send_pieces(op: BoundOp, batch: Batch, sample: Sample, feed: Feed) -> RequestError | None:
     """Iterate over the generator; returns the error that has ended it, if any."""
     assert op.process is not None
-    put = sample.stream.put
+    make, put = _maker(op, sample), sample.stream.put
     pieces = None
     try:
         batch.started = _monotonic()
@@ -118,7 +125,7 @@ def _send_pieces(op: BoundOp, batch: Batch, sample: Sample, feed: Feed) -> Reque
             batch.processed += _monotonic() - started
             if given is _NO_MORE:
                 return None
-            piece = _piece(op, sample, given)
+            piece = make(given)
             if isinstance(piece, RequestError):
                 return piece
             if not put(piece):
@@ -138,7 +145,7 @@ async def _send_pieces_async(
     op: BoundOp, batch: Batch, sample: Sample, feed: Feed
 ) -> RequestError | None:
     assert op.process is not None
-    stream = sample.stream
+    make, stream = _maker(op, sample), sample.stream
     pieces = None
     try:
         pieces = op.process([feed], sample.log_id)
@@ -149,7 +156,7 @@ async def _send_pieces_async(
             batch.processed += _monotonic() - started
             if given is _NO_MORE:
                 return None
-            piece = _piece(op, sample, given)
+            piece = make(given)
             if isinstance(piece, RequestError):
                 return piece
             if not stream.add(piece) or (stream.is_full and not await stream.wait()):
@@ -169,13 +176,27 @@ async def _send_pieces_async(
                 _log.exception("op %s: closing its generator raised", op.label)
 
 
-def _piece(op: BoundOp, sample: Sample, given: object) -> Feed | RequestError:
-    """The piece of the answer that a yielded value becomes."""
-    result = read_process(op.op, given)
-    if isinstance(result, RequestError):
-        return result
-    outcome = postprocess(op, sample, result)
-    return outcome.value or {} if outcome.error is None else outcome.error
+def _maker(op: BoundOp, sample: Sample) -> Callable[[Any], Feed | RequestError]:
+    """What makes the pieces of the sample's answer of the values that are yielded; returns errors
+    as values.
+    """
+    maker = op.op.piece_maker(sample.inputs)
+
+    def of_op(given: Any) -> Feed | RequestError:
+        result = read_process(op.op, given)
+        if isinstance(result, RequestError):
+            return result
+        outcome = postprocess(op, sample, result)
+        return outcome.value or {} if outcome.error is None else outcome.error
+
+    def made(given: Any) -> Feed | RequestError:
+        assert maker is not None
+        try:
+            return maker(given)
+        except HOOK_FAULTS as fault:
+            return hook_raised(op.op, "postprocess", sample, fault, label=op.label)
+
+    return of_op if maker is None else made
 
 
 _NO_MORE = object()

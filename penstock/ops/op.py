@@ -201,6 +201,15 @@ class Op:
         """
         return None
 
+    def piece_maker(self, input_data: dict[str, Feed]) -> Callable[[Any], Feed] | None:
+        """What makes the pieces of one answer of the values that ``process`` yields, instead of
+        ``postprocess``, whose errors its errors count as; None: ``postprocess`` does.
+
+        Args:
+            input_data: as of ``postprocess``.
+        """
+        return None
+
     @property
     def closes(self) -> bool:
         """Whether ``close`` has work to do."""

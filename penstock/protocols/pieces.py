@@ -59,6 +59,11 @@ class Format:
         lead = self.begin if first else self.between
         return b"%b%b%b%b" % (lead, self.before, body, self.after)
 
+    def pieces(self, bodies: Sequence[bytes], *, first: bool) -> bytes:
+        """The same for one or more pieces."""
+        between = self.after + self.between + self.before
+        return self.piece(between.join(bodies), first=first)
+
     def last(self, *, empty: bool) -> bytes:
         """The end of an answer with or without pieces."""
         return self.begin + self.end if empty else self.end

@@ -52,7 +52,16 @@ async def test_a_wrong_first_answer_aborts_the_measurement(answer: bytes, fault_
 async def test_the_weight_of_an_answer_is_its_bytes_on_the_wire() -> None:
     async with serving(lambda: FakeHttp(lambda n: RIGHT)) as port:
         weight = await asyncio.to_thread(weight_of_answer, port, "/", BODY, RIGHT_BODY)
-    assert weight == len(RIGHT)
+    assert weight == (len(RIGHT), len(RIGHT))
+
+
+@pytest.mark.parametrize("chunks", [(b"a\n\n", b"b\n\n"), (b"a\n\nb\n\n",)])
+async def test_events_may_be_sent_in_any_number_of_chunks(chunks: tuple[bytes, ...]) -> None:
+    sent = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+    sent += b"".join(b"%x\r\n%b\r\n" % (len(each), each) for each in (*chunks, b""))
+    async with serving(lambda: FakeHttp(lambda n: sent)) as port:
+        least, most = await asyncio.to_thread(weight_of_answer, port, "/", BODY, None)
+    assert least < len(sent) < most
 
 
 @pytest.mark.peers

@@ -2,10 +2,13 @@
 
 from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
 
+from penstock import Signature
 from penstock.engine.engine import EngineOptions
 from penstock.engine.gathered import MOST_GATHERED, Gathered
+from penstock.engine.promise import Promise
 from penstock.engine.submission import Submission
 from penstock.errors import (
     Cancelled,
@@ -15,6 +18,7 @@ from penstock.errors import (
     OpTimeout,
     RequestError,
     TooLarge,
+    WrongType,
 )
 from penstock.executors.stream import MOST_PIECES, Stream
 from penstock.executors.work import WorkOptions
@@ -26,9 +30,10 @@ from tests.graph.test_dag import plan_of
 class Reader(Submission):
     """A caller that gets pieces one by one."""
 
-    __slots__ = ("ends", "got", "reads", "refuses")
+    __slots__ = ("ends", "got", "reads", "refuses", "together")
 
     got: list[Feed]
+    together: list[int]
     ends: list[Outcome]
     reads: bool
     refuses: Exception | None
@@ -38,6 +43,10 @@ class Reader(Submission):
             raise self.refuses
         self.got.append(piece)
         return self.reads
+
+    def pieces(self, pieces: list[Feed]) -> bool:
+        self.together.append(len(pieces))
+        return super().pieces(pieces)
 
     def whole(self, outcome: Outcome) -> Outcome:
         return outcome
@@ -53,6 +62,7 @@ class Streams:
     def ask(self, life: float | None = None, *, reads: bool = True) -> Reader:
         reader = Reader(self.h.engine.graphs[0], {"x": 1}, life)
         reader.got, reader.ends, reader.reads, reader.refuses = [], [], reads, None
+        reader.together = []
         self.h.engine.submit(reader, lambda one, outcome: one.ends.append(outcome))
         self.h.clock.run()
         return reader
@@ -101,6 +111,36 @@ def test_pieces_that_have_not_been_passed_on_come_before_the_end() -> None:
     s.end()
     assert reader.got == [{"n": 0}]
     assert len(reader.ends) == 1
+
+
+def test_pieces_that_arrive_together_are_passed_on_together() -> None:
+    s = make_streams()
+    reader = s.ask()
+    stream = s.stream()
+    stream.notify = lambda _: None
+    for n in range(3):
+        stream.add({"n": n})
+    stream.arrive()
+    assert reader.got == [{"n": 0}, {"n": 1}, {"n": 2}]
+    assert reader.together == [3]
+
+
+def test_a_piece_that_is_not_as_declared_ends_the_answer_after_those_before_it() -> None:
+    s = make_streams()
+    (graph,) = s.h.engine.graphs
+    promised = {"y": ("FP32", [-1])}
+    graph.promise = Promise("op", Signature(inputs=promised, outputs=promised))
+    reader = s.ask()
+    reader.sizes = {}
+    stream = s.stream()
+    stream.notify = lambda _: None
+    right = {"y": np.zeros(1, np.float32)}
+    for each in (right, {"x": 1}, right):
+        stream.add(each)
+    stream.arrive()
+    assert [[*each] for each in reader.got] == [["y"]]
+    (end,) = reader.ends
+    assert isinstance(end.error, WrongType)
 
 
 def test_an_error_after_pieces_is_the_one_end() -> None:

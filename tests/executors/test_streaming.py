@@ -13,6 +13,7 @@ import pytest
 from penstock import Caller, FunctionOp, Op, RequestOp, ResponseOp, op
 from penstock.engine.submission import Submission
 from penstock.errors import ConfigError
+from penstock.executors.stream import MOST_PIECES
 from penstock.request import Feed, Outcome
 from tests.ops.test_short import response_op_of
 from tests.service.in_process import InProcessService, blueprint_of, service_of
@@ -21,14 +22,19 @@ from tests.service.in_process import InProcessService, blueprint_of, service_of
 class Collector(Submission):
     """A caller that keeps the pieces, and how the answer has ended."""
 
-    __slots__ = ("end", "got")
+    __slots__ = ("end", "got", "together")
 
     got: list[Feed]
+    together: list[int]
     end: asyncio.Future[Outcome]
 
     def piece(self, piece: Feed) -> bool:
         self.got.append(piece)
         return True
+
+    def pieces(self, pieces: list[Feed]) -> bool:
+        self.together.append(len(pieces))
+        return super().pieces(pieces)
 
     def whole(self, outcome: Outcome) -> Outcome:
         return outcome
@@ -36,7 +42,7 @@ class Collector(Submission):
 
 def ask(service: InProcessService, feed: Feed) -> Collector:
     one = Collector(service.engine.graphs[0], feed)
-    one.got, one.end = [], asyncio.get_running_loop().create_future()
+    one.got, one.together, one.end = [], [], asyncio.get_running_loop().create_future()
     one.start(lambda each, outcome: each.end.set_result(outcome))
     return one
 
@@ -126,6 +132,19 @@ async def test_an_op_that_yields_answers_in_pieces(kind: str) -> None:
     got, end = await pieces_of(KINDS[kind]())
     assert got == COUNTED
     assert end.error is None
+
+
+async def test_pieces_that_a_coroutine_makes_in_one_turn_are_passed_on_together() -> None:
+    @op()
+    async def count(request: Any) -> AsyncIterator[Feed]:
+        for n in range(request["n"]):
+            yield {"n": n}
+
+    async with service_of(whole(count)) as service:
+        one = ask(service, {"n": MOST_PIECES + 2})
+        await asyncio.wait_for(one.end, 30)
+        assert one.together == [MOST_PIECES, 2]
+        assert [each["n"] for each in one.got] == [*range(MOST_PIECES + 2)]
 
 
 async def test_process_of_the_oldest_generation_may_yield() -> None:

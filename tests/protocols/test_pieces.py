@@ -36,6 +36,7 @@ def test_bytes_are_sent_as_they_are_unless_another_format_is_asked_for() -> None
 def test_a_list_is_json_when_it_has_ended_and_only_then(count: int) -> None:
     bodies = [b"%d" % n for n in range(count)]
     text = b"".join(OF_LIST.piece(each, first=n == 0) for n, each in enumerate(bodies))
+    assert not bodies or OF_LIST.pieces(bodies, first=True) == text
     whole = text + OF_LIST.last(empty=count == 0)
     assert json.loads(whole) == [*range(count)]
     with pytest.raises(json.JSONDecodeError):
@@ -45,6 +46,8 @@ def test_a_list_is_json_when_it_has_ended_and_only_then(count: int) -> None:
 def test_events_and_lines_end_with_each_piece() -> None:
     assert OF_EVENTS.piece(b'{"a":1}', first=True) == b'data: {"a":1}\n\n'
     assert OF_LINES.piece(b'{"a":1}', first=True) == b'{"a":1}\n'
+    assert OF_EVENTS.pieces([b"1", b"2"], first=False) == b"data: 1\n\ndata: 2\n\n"
+    assert OF_LINES.pieces([b"1", b"2"], first=False) == b"1\n2\n"
     assert OF_EVENTS.last(empty=True) == OF_LINES.last(empty=True) == b""
 
 
