@@ -157,6 +157,7 @@ FUZZED ?= tests/schemathesis/service.py tests/schemathesis/models.py $(wildcard 
 fuzz-api: $(READY) ## send 2,000 requests made of its description to each route of each app and example (minutes)
 	$(BIN)/python examples/image_classifier/train.py
 	$(BIN)/python examples/sentiment/export.py
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python examples/textgen/train.py
 	$(BIN)/python -m tests.schemathesis.judge $(FUZZED) --cases 2000
 	$(BIN)/python -m tests.schemathesis.judge $(filter tests/%,$(FUZZED)) --cases 2000 --keys
 
