@@ -57,6 +57,7 @@ STOP: Final = "@stop"
 """Key of the stop texts of a request, in the op's input."""
 
 _MOST_STOPS: Final = 64
+_NO_REASON: Final = b',"finish_reason":null}'
 _DONE: Final = b"data: [DONE]\n\n"
 
 
@@ -196,12 +197,14 @@ class Answer:
         idle, filler, headers: see ``Format``.
     """
 
-    __slots__ = ("_begun", "_finish", "_head", "_id", "_tail", "_tokens", "_usage", "created",
-                 "model")  # fmt: skip
+    __slots__ = ("_begun", "_end", "_finish", "_head", "_id", "_lead", "_tail", "_tokens", "_usage",
+                 "created", "model")  # fmt: skip
 
     idle = OF_EVENTS.idle
     filler = OF_EVENTS.filler
     headers: Headers = OF_EVENTS.headers
+    member: ClassVar[bytes]
+    """The member of a choice with its content."""
     prefix: ClassVar[str]
     whole_kind: ClassVar[str]
     chunk_kind: ClassVar[str]
@@ -217,17 +220,23 @@ class Answer:
         common = orjson.dumps(self._common(self.chunk_kind))
         self._head = b'data: %b,"choices":[{"index":0,' % common[:-1]
         self._tail = b'],"usage":null}\n\n' if usage else b"]}\n\n"
+        self._lead = b'%b"%b":' % (self._head, self.member)
+        self._end = b',"logprobs":null%b%b' % (_NO_REASON, self._tail)
 
     def chunk(self, part: Feed) -> bytes:
         """The event with a part; empty if it has nothing to be sent now."""
+        if self._begun and len(part) == 1 and part.get(TEXT):  # of nearly every part
+            return b"%b%b%b" % (self._lead, part[TEXT], self._end)
         self._note(part)
         content = self._content(part)
         if not content:
             return b""
         self._begun = True
-        logprobs = _json_or_null(part.get(LOGPROBS))
-        middle = b',"logprobs":%b,"finish_reason":null}' % logprobs
-        return b"%b%b%b%b" % (self._head, content, middle, self._tail)
+        logprobs = part.get(LOGPROBS)
+        end = self._end
+        if logprobs is not None:
+            end = b',"logprobs":%b%b%b' % (orjson.dumps(logprobs), _NO_REASON, self._tail)
+        return self._head + content + end
 
     def last(self, *, empty: bool = False) -> bytes:
         """The events at the end of a complete answer."""
@@ -296,6 +305,7 @@ class CompletionAnswer(Answer):
     __slots__ = ()
     prefix = "cmpl"
     whole_kind = chunk_kind = "text_completion"
+    member = b"text"
     _nothing = b'""'
     _empty = b'"text":""'
 
@@ -314,6 +324,7 @@ class ChatAnswer(Answer):
     prefix = "chatcmpl"
     whole_kind = "chat.completion"
     chunk_kind = "chat.completion.chunk"
+    member = b"delta"
     _nothing = b'{"content":""}'
     _empty = b'"delta":{}'
 
@@ -411,10 +422,6 @@ def _joined_logprobs(parts: Iterable[Feed]) -> dict[str, Any] | None:
             else:
                 found[name] = [*value]
     return found or None
-
-
-def _json_or_null(value: Any) -> bytes:
-    return b"null" if value is None else orjson.dumps(value)
 
 
 def of_embeddings(body: Mapping[str, Any]) -> Feed:

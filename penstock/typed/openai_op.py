@@ -118,6 +118,11 @@ class TextOp(OpenAiOp):
         """Add the request's stop texts to the input of ``process``."""
         (feed,) = input_dicts.values()
         if self._ends_texts and STOP in feed:
+            if self.seated:
+                text = f"{self._called} has seats, and takes no stop texts"
+                raise InvalidInput(
+                    [{"loc": ["body", "stop"], "msg": text, "type": "unsupported_value"}]
+                )
             found[STOP] = feed[STOP]
         return found
 

@@ -6,13 +6,14 @@ import base64
 import json
 import math
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any
 
 import httpx
 import numpy as np
 import pytest
 
-from penstock import App, Array, Caller, Header, HttpError, Middleware, Response
+from penstock import App, Array, Caller, Done, Header, HttpError, Middleware, Response
 from penstock.api.middleware import Request
 from penstock.errors import ConfigError, GraphError, HookError
 from penstock.openai import (
@@ -273,6 +274,65 @@ def test_a_text_ends_before_a_stop_text_that_the_function_does_not_take(
             assert given == said
             assert reason == ("length" if said == text and model == "slowly" else "stop")
     assert len(pieces) == made
+
+
+class Together:
+    """Says the letters of the last message, for all running requests at once."""
+
+    def join(self, messages: list[ChatMessage], max_tokens: int = 9) -> list[str]:
+        if messages[-1].text == "fail":
+            raise ValueError("a secret")
+        return [*reversed(messages[-1].text[:max_tokens])]
+
+    def step(self, running: list[list[str]]) -> list[str | ChatReply | Done | None]:
+        return [each.pop() if each else Done(ChatReply(finish_reason="length")) for each in running]
+
+
+class Stopping(Together):
+    def join(
+        self, messages: list[ChatMessage], max_tokens: int = 9, stop: list[str] | None = None
+    ) -> list[str]:
+        return [*reversed(f"{messages[-1].text}{stop}")]
+
+
+def test_a_class_with_seats() -> None:
+    app = App("seats")
+    app.chat("together", seats=4)(Together)
+    app.chat("stopping", seats=2)(Stopping)
+    with client(app) as http, ThreadPoolExecutor(8) as threads:
+        texts = [f"letter{n}" for n in range(8)]
+        for stream in (False, True):
+            asked = [
+                threads.submit(said, http, each, model="together", stream=stream) for each in texts
+            ]
+            answers = [each.result() for each in asked]
+            if not stream:
+                assert [message(each) for each in answers] == texts
+                continue
+            for text, answer in zip(texts, answers, strict=True):
+                found = [each["choices"][0] for each in chunks(answer)]
+                assert "".join(each["delta"].get("content", "") for each in found) == text
+                assert found[-1]["finish_reason"] == "length"
+        assert error(said(http, "fail", model="together"), 500)["code"] == "hook_failed"
+        refused = error(said(http, "a", model="together", stop="b"), 400)
+        assert (refused["param"], refused["code"]) == ("stop", "unsupported_value")
+        assert message(said(http, "a", model="stopping", stop="b")) == "a['b']"
+
+
+async def whole(messages: list[ChatMessage]) -> str:
+    return messages[-1].text
+
+
+def test_coroutines_and_batches_are_answered() -> None:
+    def together(messages: list[list[ChatMessage]]) -> list[str]:
+        return [each[-1].text for each in messages]
+
+    app = App("others")
+    app.chat("whole")(whole)
+    app.chat("together", batch=4)(together)
+    with client(app) as http:
+        for model in ("whole", "together"):
+            assert message(said(http, "one two", model=model, stop="t")) == "one "
 
 
 @pytest.mark.parametrize("stop", [[""], "", [1], 5, ["a"] * 65])

@@ -12,10 +12,11 @@ from penstock import App
 from penstock.openai import ChatMessage, ChatReply, ToolCall, Usage
 
 app = App("assistant", **({"security": {"keys_env": "KEYS"}} if "KEYS" in os.environ else {}))
+EXECUTOR = os.environ.get("EXECUTOR", "thread")
 FOLDER = Path(os.environ.get("FOLDER", "/nonexistent"))
 
 
-@app.chat("words", workers=4, executor=os.environ.get("EXECUTOR", "thread"))
+@app.chat("words", workers=4, executor=EXECUTOR)
 def words(messages: list[ChatMessage], max_tokens: int = 100) -> Iterator[str | ChatReply]:
     """Says the last message again, word by word."""
     found = messages[-1].text.split()
@@ -62,13 +63,13 @@ def complete(prompt: str, max_tokens: int = 16) -> Iterator[str]:
         yield letter.upper()
 
 
-@app.embeddings("words")
+@app.embeddings("words", executor=EXECUTOR)
 def embed(input: list[str]) -> list[list[float]]:
     """Counts characters and words."""
     return [[len(each), len(each.split()) / 3] for each in input]
 
 
-@app.rerank("words")
+@app.rerank("words", executor=EXECUTOR)
 def rerank(query: str, documents: list[str]) -> list[float]:
     """Counts the words in common."""
     return [len({*query.split()} & {*each.split()}) for each in documents]

@@ -156,3 +156,26 @@ def test_a_caller_of_the_old_http_gets_all_events_at_once(service: Running) -> N
     fields, _, events = received.partition(b"\r\n\r\n")
     assert b"content-length: %d" % len(events) in fields.lower()
     assert events.endswith(b"data: [DONE]\n\n")
+
+
+def test_the_other_routes_are_answered_by_workers_of_each_kind(service: Running) -> None:
+    with httpx.Client(base_url=service.server.http_url, timeout=30) as client:
+        body = {"query": "a b", "documents": ["a", "b a", "c"], "top_n": 2}
+        results = client.post("/v1/rerank", json=body).json()["results"]
+        assert [(each["index"], each["relevance_score"]) for each in results] == [(1, 2), (0, 1)]
+        data = client.post("/v1/embeddings", json={"input": ["a", "b c"]}).json()["data"]
+        assert [each["embedding"][0] for each in data] == [1, 3]
+
+
+def test_http_2_has_the_same_events_and_a_reset_after_an_error(service: Running) -> None:
+    url = service.server.http_url
+    with httpx.Client(base_url=url, http1=False, http2=True, timeout=30) as client:
+        answer = client.post(CHAT, content=body_of("one two"))
+        assert answer.http_version == "HTTP/2"
+        assert answer.text.endswith("data: [DONE]\n\n")
+        received: list[bytes] = []
+        with client.stream("POST", CHAT, content=body_of("one fail")) as failing:
+            with pytest.raises(httpx.RemoteProtocolError):
+                received.extend(failing.iter_raw())
+        assert b'"code":"hook_failed"' in b"".join(received)
+        assert b"[DONE]" not in b"".join(received)
