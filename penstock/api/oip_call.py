@@ -129,13 +129,13 @@ class GrpcInfer(InferCall):
     """See ``oip_message.encode``."""
 
     def encode(self, value: Feed) -> bytes:
-        return self.message(self.tensors(value), self.final)
+        return oip_message.encode_with(self.head(self.final), self.raw, self.tensors(value))
 
-    def message(self, tensors: list[oip.OutTensor], final: bool | None) -> bytes:
-        """A response with these tensors."""
-        graph = self.graph
-        name, version = graph.name or "", graph.version
-        return oip_message.encode(self.request, self.raw, name, version, tensors, final)
+    def head(self, final: bool | None) -> bytes:
+        """See ``oip_message.head_of``."""
+        return oip_message.head_of(
+            self.request.id, self.graph.name or "", self.graph.version, final
+        )
 
     def send(self, reply: bytes) -> None:
         self.call.reply(reply)

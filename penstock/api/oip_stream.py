@@ -198,19 +198,21 @@ class _Request:
 
     Attributes:
         outcome: its outcome, if it is answered at once, or refused before it runs.
+        head: what the pieces of its answer begin with; empty before the first one.
         held: reserved bytes of it and its answer, until that is written.
         infer: None before it is decoded.
         refused: its id, and why it was refused before it was decoded.
         waits: whether its pieces wait for the reader.
     """
 
-    __slots__ = ("held", "infer", "outcome", "refused", "waits")
+    __slots__ = ("head", "held", "infer", "outcome", "refused", "waits")
 
     def __init__(self, held: Reservation) -> None:
         self.outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self.held = held
         self.infer: _InOrder | _InPieces | None = None
         self.refused: tuple[str, RequestError] | None = None
+        self.head = b""
         self.waits = False
 
     def go_on(self) -> None:
@@ -245,11 +247,13 @@ class _InPieces(GrpcInfer):
 
     requests: RequestStream
     one: _Request
-    final = False
 
-    def tensors(self, value: Feed) -> list[Any]:
-        """See ``InferCall``; those of a piece."""
-        return self.outputs(value)
+    def encode(self, value: Feed) -> bytes:
+        """Encode a piece."""
+        one = self.one
+        if not one.head:
+            one.head = self.head(final=False)
+        return oip_message.encode_with(one.head, self.raw, self.outputs(value))
 
     def piece(self, piece: Feed) -> bool:
         """See ``Submission``: send a piece."""
@@ -272,5 +276,5 @@ class _InPieces(GrpcInfer):
                 return
             requests.send(response)
         elif self.request.empty_final:
-            requests.send(oip_message.in_stream(self.message([], True)))
+            requests.send(oip_message.in_stream(self.head(final=True)))
         requests.end_streaming(self.one)

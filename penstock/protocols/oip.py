@@ -430,14 +430,18 @@ def sent(name: str, value: Array) -> OutTensor:
 
 def _typed(what: str, name: str, array: Array) -> OutTensor:
     dtype = array.dtype
-    if dtype.kind == "V" and dtype.name == "bfloat16":
+    kind = dtype.kind
+    if kind in "OSU":
+        return OutTensor(name, BYTES, array)
+    if kind == "V" and dtype.name == "bfloat16":
         return OutTensor(name, BF16, widened(array))
     datatype = _NAMES.get(dtype if dtype.isnative else dtype.newbyteorder("="))
-    if dtype.kind in "OSU":
-        datatype = BYTES
     if datatype is None:
         raise WrongType(f"{what} {name!r}: an array of {array.dtype} cannot be sent")
     return OutTensor(name, datatype, array)
+
+
+_TEXTS: Final = frozenset((str, bytes))
 
 
 def _tensor(name: str, value: Any) -> Array:
@@ -454,12 +458,14 @@ def _tensor(name: str, value: Any) -> Array:
                 value = np.atleast_1d(np.asarray(value))
             except (ValueError, TypeError, OverflowError) as error:
                 raise WrongType(f"output {name!r} is no tensor: {error}") from error
-    if value.dtype.kind == "O" and not all(
-        isinstance(each, (str, bytes)) for each in value.reshape(-1).tolist()
-    ):
-        raise WrongType(
-            f"output {name!r} is no tensor: it holds other things than numbers or texts"
-        )
+    if value.dtype.kind == "O":
+        elements = value.reshape(-1).tolist()
+        if not _TEXTS.issuperset(map(type, elements)) and not all(
+            isinstance(each, (str, bytes)) for each in elements
+        ):
+            raise WrongType(
+                f"output {name!r} is no tensor: it holds other things than numbers or texts"
+            )
     array: Array = value
     return array
 

@@ -66,6 +66,7 @@ _CONTENTS: Final[dict[str, _Contents]] = {
 }
 _FIELDS: Final = {each.number: each for each in _CONTENTS.values()}
 _BYTES: Final = 8
+_TEXT: Final = varint(_BYTES << 3 | LENGTH)
 _BOOL_PARAM: Final = 1
 _INT64_PARAM: Final = 2
 _UINT64_PARAM: Final = 5
@@ -370,8 +371,20 @@ def encode(
         outputs: the tensors.
         final: whether it is the last response to its request; None outside of streams.
     """
-    parameters = () if final is None else (_FINAL[final],)
-    return _message(request.id, raw, model, version, outputs, parameters, raws=6)
+    return encode_with(head_of(request.id, model, version, final), raw, outputs)
+
+
+def encode_with(head: bytes, raw: bool, outputs: Sequence[OutTensor]) -> bytes:
+    """The same; the head is that of ``head_of``, which the pieces of an answer share."""
+    return _message(head, raw, outputs, raws=6)
+
+
+def head_of(request_id: str, model: str, version: str, final: bool | None = None) -> bytes:
+    """Encode what a response has besides its tensors; the arguments are those of ``encode``."""
+    head = _of_model(model, version)
+    if request_id:
+        head = b"".join([head, *encode_field(3, [request_id.encode()])])
+    return head if final is None else head + _FINAL[final]
 
 
 _FINAL: Final[dict[bool, bytes]] = {
@@ -391,16 +404,18 @@ _FINAL: Final[dict[bool, bytes]] = {
 
 def in_stream(response: bytes) -> bytes:
     """Encode a ``ModelStreamInferResponse`` with this ``ModelInferResponse``."""
-    return b"".join(encode_field(2, [response]))
+    return b"".join((_RESPONSE, varint(len(response)), response))
+
+
+_RESPONSE: Final = varint(2 << 3 | LENGTH)
 
 
 def stream_error(text: str, request_id: str, model: str, version: str) -> bytes:
     """Encode a ``ModelStreamInferResponse`` with an error, which is the last response to its
     request.
     """
-    response = _message(request_id, False, model, version, (), (_FINAL[True],), raws=6)
     message = encode_field(1, [text.encode(errors="replace")])
-    return b"".join([*message, *encode_field(2, [response])])
+    return b"".join([*message, in_stream(head_of(request_id, model, version, True))])
 
 
 def id_of(data: bytes) -> str:
@@ -429,7 +444,7 @@ def encode_request(
     wanted = [
         piece for name in outputs for piece in encode_field(6, encode_field(1, [name.encode()]))
     ]
-    return _message(request_id, True, model, "", inputs, wanted, raws=7)
+    return _message(head_of(request_id, model, ""), True, inputs, wanted, raws=7)
 
 
 def decode_response(data: bytes) -> dict[str, oip.Array]:
@@ -458,29 +473,39 @@ def decode_response(data: bytes) -> dict[str, oip.Array]:
 
 
 def _message(
-    request_id: str,
+    head: bytes,
     raw: bool,
-    model: str,
-    version: str,
     tensors: Sequence[OutTensor],
     wanted: Sequence[Buffer] = (),
     *,
     raws: int,
 ) -> bytes:
     """Encode a request or a response, which differ in the field number of raw bytes."""
-    raw = raw or any(each.datatype == BF16 or each.datatype == "FP16" for each in tensors)
-    pieces: list[Buffer] = [_of_model(model, version)]
-    if request_id:
-        pieces += encode_field(3, [request_id.encode()])
+    # Called for each piece of an answer: the fields are written in place.
+    pieces: list[Buffer] = [head]
+    for each in tensors:
+        raw = raw or each.datatype in _ONLY_RAW
     behind: list[Buffer] = []
     for each in tensors:
         about = _about(each.name, each.datatype, each.array.shape)
         if raw:
-            behind += encode_field(raws, [oip.to_raw(each)])
-            pieces += encode_field(5, [about])
+            octets = oip.to_raw(each)
+            behind += (_TAGS[raws], varint(len(octets)), octets)
+            pieces += (_TENSOR, varint(len(about)), about)
         else:
-            pieces += encode_field(5, [about, *encode_field(5, _contents(each))])
+            contents = _contents(each)
+            inner = len(contents[0]) if len(contents) == 1 else sum(map(len, contents))
+            size = varint(inner)
+            pieces += (_TENSOR, varint(len(about) + 1 + len(size) + inner), about)
+            pieces += (_TENSOR_CONTENTS, size, *contents)
     return join_bytes([*pieces, *wanted, *behind])
+
+
+_ONLY_RAW: Final = (BF16, "FP16")
+_TENSOR: Final = varint(5 << 3 | LENGTH)
+"""The tag of an input, and of an output."""
+_TENSOR_CONTENTS: Final = _TENSOR
+_TAGS: Final = {number: varint(number << 3 | LENGTH) for number in (6, 7)}
 
 
 @lru_cache(maxsize=1024)
@@ -498,7 +523,10 @@ def _about(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
 def _contents(tensor: OutTensor) -> list[Buffer]:
     flat = tensor.array.reshape(-1)
     if tensor.datatype == BYTES:
-        texts = (each if isinstance(each, bytes) else str(each).encode() for each in flat.tolist())
-        return [piece for each in texts for piece in encode_field(_BYTES, [each])]
+        found: list[Buffer] = []
+        for each in flat.tolist():
+            text = each if isinstance(each, bytes) else str(each).encode()
+            found += (_TEXT, varint(len(text)), text)
+        return found
     row = _CONTENTS[tensor.datatype]
     return encode_field(row.number, pack_numbers(flat, row.dtype))

@@ -60,6 +60,10 @@ class TypedTensors:
         self.signature = Tensors(
             inputs=inputs, outputs=[_spec(name, kind) for name, kind in answers]
         )
+        self._outputs = [
+            (each.alias, each.axes, np.dtype(object) if each.dtype.kind == "S" else each.dtype)
+            for each in self.signature.outputs
+        ]
         self._bytes = [each.alias for each in inputs if each.dtype.kind == "S"]
         self._scalars = [each.alias for each in inputs if each.axes == _ONE]
         self._lists = [each.alias for each in inputs if each.axes == _SEVERAL]
@@ -86,16 +90,15 @@ class TypedTensors:
             WrongType: a value does not fit, such as an integer beyond 64 bits.
         """
         found: Feed = {}
-        for spec in self.signature.outputs:
-            name = spec.alias
+        for name, axes, dtype in self._outputs:
             given = value.get(name)
             if isinstance(given, enum.Enum):
                 given = given.value
             try:
-                if spec.axes in (_ONE, _SEVERAL):
-                    many = [given] if spec.axes == _ONE else given
-                    dtype = np.dtype(object) if spec.dtype.kind == "S" else spec.dtype
-                    found[name] = np.array(many, dtype)
+                if axes is _ONE:
+                    found[name] = np.array([given], dtype)
+                elif axes is _SEVERAL:
+                    found[name] = np.array(given, dtype)
                 else:
                     found[name] = np.asarray(given)
             except (TypeError, ValueError, OverflowError) as error:
