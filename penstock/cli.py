@@ -657,6 +657,7 @@ def trace(
         "penstock bench http://127.0.0.1:8080/add a:=1 b:=2",
         "penstock bench http://127.0.0.1:8080/classify -F image=@x.png -c 1,8",
         "penstock bench http://127.0.0.1:8080/v2/models/resnet --rate 50,100",
+        "penstock bench http://127.0.0.1:8080/spell word=ab --stream",
         "penstock bench grpc://127.0.0.1:9090/uci/prediction x=1,2 -o r.csv",
     )
 )
@@ -695,6 +696,14 @@ def bench(
     timeout: Annotated[str, typer.Option(help="Timeout of one request, from its sending.")] = "30s",
     connections: Annotated[int, typer.Option(min=1, help="Connections that gRPC calls share.")] = 1,
     processes: Annotated[int, typer.Option(min=1, help="Client processes.")] = 1,
+    stream: Annotated[
+        bool,
+        typer.Option(
+            "--stream",
+            help="The answers come in pieces: report the time to the first piece, the time between"
+            " pieces, (latency - first) / (pieces - 1), and pieces a second. A piece has content.",
+        ),
+    ] = False,
     header: Header = None,
     ca_file: CaFile = None,
     token: Token = None,
@@ -737,6 +746,7 @@ def bench(
             headers=header or (),
             ca_file=_text(ca_file),
             token=token,
+            in_pieces=stream,
         )
         load = command.load_of(
             concurrency,

@@ -71,6 +71,7 @@ PURE = (
     "penstock.door.polling",
     "penstock.executors.workers.restarts",
     "penstock.executors.transport",
+    "penstock.bench.pieces",
     "penstock.bench.report",
     "penstock.bench.responses",
     "penstock.bench.results",

@@ -9,7 +9,7 @@ for result in run(target, Load(steps=(Step(concurrency=4), Step(rate=200)))):
 """
 
 from penstock.bench.requests import target_of
-from penstock.bench.results import OpTimes, Percentiles, StepResult
+from penstock.bench.results import OpTimes, Percentiles, PieceTimes, StepResult
 from penstock.bench.run import run
 from penstock.bench.schedule import Load, Step
 from penstock.bench.target import BadTarget, Target
@@ -19,6 +19,7 @@ __all__ = [
     "Load",
     "OpTimes",
     "Percentiles",
+    "PieceTimes",
     "Step",
     "StepResult",
     "Target",

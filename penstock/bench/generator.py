@@ -14,6 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple, Protocol
 
+from penstock.bench.pieces import between_pieces
 from penstock.bench.results import UNFINISHED, UNSENT, WAITED_FOR, Measured
 from penstock.bench.schedule import Load, Step, arrivals
 from penstock.bench.timer import PreciseTimer
@@ -44,13 +45,17 @@ class Attempt:
     Attributes:
         due: when it was due to be sent.
         sent: when it was sent.
+        first: when the first piece of its answer arrived; None before, and without pieces.
+        pieces: pieces that have arrived.
     """
 
-    __slots__ = ("due", "sent")
+    __slots__ = ("due", "first", "pieces", "sent")
 
     def __init__(self, due: float, sent: float) -> None:
         self.due = due
         self.sent = sent
+        self.first: float | None = None
+        self.pieces = 0
 
 
 class Failure(NamedTuple):
@@ -69,6 +74,10 @@ class Failure(NamedTuple):
 
 Ended = Callable[[Attempt, Failure | None], object]
 """Called once for each attempt, never from within ``send``."""
+
+
+Arrived = Callable[[Attempt, int, float], object]
+"""Called with pieces of the answer to an attempt: how many, and when they arrived."""
 
 
 class Sender(Protocol):
@@ -105,11 +114,11 @@ class Generator:
         self._closing = False
         self._idle = asyncio.Event()
 
-    async def run(self, connect: Callable[[Ended], Sender]) -> Measured:
+    async def run(self, connect: Callable[[Ended, Arrived], Sender]) -> Measured:
         """Send the requests, wait for the answers, and return the measurements."""
         loop = asyncio.get_running_loop()
         self._loop = loop
-        self._sender = connect(self._ended)
+        self._sender = connect(self._ended, self._arrived)
         open_loop = self._step.rate is not None
         if open_loop:
             self._random_arrivals()
@@ -190,6 +199,13 @@ class Generator:
         self._in_flight += 1
         self._sender.send(Attempt(now if due is None else due, now))
 
+    def _arrived(self, attempt: Attempt, count: int, now: float) -> None:
+        if attempt.first is None:
+            attempt.first = now
+        attempt.pieces += count
+        if self._first <= now < self._end:
+            self._measured.pieces += count
+
     def _ended(self, attempt: Attempt, failure: Failure | None) -> None:
         now = time.monotonic()
         self._in_flight -= 1
@@ -219,6 +235,13 @@ class Generator:
             return
         if failure is None:
             measured.good += 1
+            if attempt.first is not None:
+                first = attempt.first - attempt.due
+                measured.first_pieces.append(first)
+                measured.of_good += attempt.pieces
+                between = between_pieces(now - attempt.due, first, attempt.pieces)
+                if between is not None:
+                    measured.between_pieces.append(between)
         else:
             kind = failure.kind
             measured.errors[kind] += 1

@@ -9,18 +9,25 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
+import time
 from typing import Any, cast
 
 import orjson
 
-from penstock.bench.generator import Attempt, Ended, Failure
+from penstock.bench.generator import Arrived, Attempt, Ended, Failure
+from penstock.bench.pieces import has_content
 from penstock.bench.responses import Response, ResponseReader
 from penstock.bench.results import TIMEOUT
 from penstock.bench.target import Target
+from penstock.client.errors import CallFailed
 from penstock.client.http_answer import BrokenAnswer
+from penstock.client.piece_reader import PieceReader
+from penstock.protocols.status import GrpcCode
 
 _MOST_TEXT = 200
 _BROKEN_OFF = "connection lost"
+_KINDS = {GrpcCode.UNAVAILABLE: _BROKEN_OFF, GrpcCode.UNKNOWN: "error in the answer"}
+"""Failures of answers in pieces, by their status."""
 
 
 class HttpSender:
@@ -30,11 +37,16 @@ class HttpSender:
         target: the service and its requests.
         timeout: seconds for an answer, including connecting.
         ended: called for every attempt.
+        arrived: called for pieces, if the answers come in pieces.
     """
 
-    def __init__(self, target: Target, timeout: float, ended: Ended) -> None:
+    def __init__(
+        self, target: Target, timeout: float, ended: Ended, arrived: Arrived = lambda *_: None
+    ) -> None:
         self.timeout = timeout
         self.ended = ended
+        self.arrived = arrived
+        self._kind = PiecesConnection if target.in_pieces else HttpConnection
         self.loop = asyncio.get_running_loop()
         self.idle: list[HttpConnection] = []
         self.connections: set[HttpConnection] = set()
@@ -94,7 +106,7 @@ class HttpSender:
         try:
             async with asyncio.timeout_at(self.loop.time() + self.timeout):
                 _, made = await self.loop.create_connection(
-                    lambda: HttpConnection(self),
+                    lambda: self._kind(self),
                     host,
                     self._target.port,
                     ssl=self._tls,
@@ -175,6 +187,52 @@ class HttpConnection(asyncio.Protocol):
             self._timer = None
         if attempt is not None:
             self._owner.ended(attempt, failure)
+
+
+class PiecesConnection(HttpConnection):
+    """A connection whose answers come in pieces."""
+
+    _pieces: PieceReader
+
+    def send(self, attempt: Attempt, request: bytes) -> None:
+        """Send a request; none must be in flight."""
+        self._pieces = PieceReader("")
+        super().send(attempt, request)
+
+    def data_received(self, data: bytes) -> None:
+        attempt, reader = self._attempt, self._pieces
+        if attempt is None:
+            self._transport.abort()  # no request is in flight
+            return
+        now = time.monotonic()
+        reader.receive(data)
+        count = sum(map(has_content, reader.pieces))
+        reader.pieces.clear()
+        if count:
+            self._owner.arrived(attempt, count, now)
+        if reader.end is True:
+            if reader.reusable:
+                self._owner.idle.append(self)
+            else:
+                self._transport.close()
+            self._end(None)
+        elif reader.end is not None:
+            self._transport.abort()
+            self._end(_failure_of_pieces(reader, reader.end))
+
+    def eof_received(self) -> None:
+        if self._attempt is not None:
+            self.data_received(b"")
+
+
+def _failure_of_pieces(reader: PieceReader, failed: CallFailed) -> Failure:
+    """The failure of an answer in pieces."""
+    text = str(failed.args[1])[:_MOST_TEXT]
+    status = reader.status
+    if status is not None and not 200 <= status < 300:
+        return Failure(f"HTTP {status}", text.removeprefix(f"HTTP {status}").removeprefix(": "))
+    kind = _KINDS.get(failed.status, "no answer in pieces")
+    return Failure(kind, text, reached=status is not None)
 
 
 def failure_of(response: Response) -> Failure | None:

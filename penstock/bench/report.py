@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import orjson
 
-from penstock.bench.results import StepResult
+from penstock.bench.results import PieceTimes, StepResult
 from penstock.bench.schedule import Load
 from penstock.bench.target import Target
 
@@ -42,6 +42,8 @@ def lines_of(result: StepResult) -> list[str]:
         + "".join(f"{_ms(each):>9}" for each in times)
         + f"{result.failed:>9}"
     ]
+    if result.pieces is not None:
+        lines.append(_pieces(result.pieces))
     for kind, count in sorted(result.errors.items(), key=lambda each: -each[1]):
         text = result.texts.get(kind, "")
         lines.append(f"          {count} × {kind}" + (f": {text}" if text else ""))
@@ -54,6 +56,17 @@ def lines_of(result: StepResult) -> list[str]:
         )
     remarks = [*result.remarks, *(["interrupted"] if result.interrupted else [])]
     return [*lines, *(f"          {each}" for each in remarks)]
+
+
+def _pieces(times: PieceTimes) -> str:
+    shown = [
+        f"{name} {_ms(each.p50)}, {_ms(each.p90)}, {_ms(each.p99)}"
+        for name, each in (("first", times.first), ("between", times.between))
+    ]
+    return (
+        f"          pieces: {times.rate:.1f}/s, {times.mean:.1f} an answer;"
+        f" {' and '.join(shown)} ms (p50, p90, p99)"
+    )
 
 
 def level_of(result: StepResult) -> float:
@@ -109,8 +122,20 @@ def _row(result: StepResult) -> dict[str, Any]:
         "rate": result.rate,
         **{f"latency_{name}": getattr(result.latency, name) for name in _TIMES},
         **{f"from_sending_{name}": getattr(result.from_sending, name) for name in _TIMES},
+        **_piece_columns(result.pieces),
         "lag_p99": result.lag_p99,
         "client_busy": result.client_busy,
+    }
+
+
+def _piece_columns(times: PieceTimes | None) -> dict[str, Any]:
+    if times is None:
+        return {}
+    return {
+        **{f"first_piece_{name}": getattr(times.first, name) for name in _TIMES},
+        **{f"between_pieces_{name}": getattr(times.between, name) for name in _TIMES},
+        "piece_rate": times.rate,
+        "pieces_mean": times.mean,
     }
 
 

@@ -58,6 +58,7 @@ def target_of(
     headers: Sequence[str] = (),
     ca_file: str | None = None,
     token: str | None = None,
+    in_pieces: bool = False,
 ) -> Target:
     """Make a target. For random inputs, the model's metadata is requested.
 
@@ -74,6 +75,7 @@ def target_of(
         headers: header fields, ``name: value`` each; over gRPC metadata.
         ca_file: trusted certificates instead of the system's authorities.
         token: a key or token for the service; ``headers`` take precedence.
+        in_pieces: the answers come in pieces, whose times are measured; over HTTP.
 
     Raises:
         BadTarget: an argument is invalid, or the model's metadata cannot be requested.
@@ -91,6 +93,11 @@ def target_of(
         raise BadTarget("shapes and raw bytes are for models: the path is /v2/models/NAME")
     if scheme.grpc and (fields or method or as_json):
         raise BadTarget("forms, methods and JSON members are for HTTP")
+    if in_pieces and (scheme.grpc or model is not None):
+        raise BadTarget(
+            "pieces are measured over HTTP: of a function that yields, or of"
+            " /v2/models/NAME/generate_stream"
+        )
     if (data is not None) + bool(pairs) + bool(fields) > 1:
         raise BadTarget("give either data, items or a form")
     values, query = requests_of(data, pairs, members=as_json or not is_pipeline(parts.path, scheme))
@@ -102,6 +109,7 @@ def target_of(
         ca_file=ca_file,
         headers=with_token([header(text) for text in headers], token),
         token=token,
+        in_pieces=in_pieces,
     )
     if model is not None:
         return inference.target_of(place, model, values, shapes, grpc=scheme.grpc, binary=binary)

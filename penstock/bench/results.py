@@ -68,6 +68,10 @@ class Measured:
             within the measured time.
         from_sending: the same, from the time of sending.
         lags: seconds by which requests were sent too late.
+        first_pieces: seconds from a request's due time to the first piece of its good answer.
+        between_pieces: mean seconds between the pieces of a good answer, one value for each.
+        pieces: pieces that arrived within the measured time; ``of_good``: those of good answers to
+            requests that were due within it.
         answered: good answers within the measured time.
         errors: number of failed requests by kind; ``texts`` has the first text of each kind.
         seconds: measured time; shorter than planned if interrupted.
@@ -77,6 +81,10 @@ class Measured:
     latencies: array[float] = field(default_factory=lambda: array("d"))
     from_sending: array[float] = field(default_factory=lambda: array("d"))
     lags: array[float] = field(default_factory=lambda: array("d"))
+    first_pieces: array[float] = field(default_factory=lambda: array("d"))
+    between_pieces: array[float] = field(default_factory=lambda: array("d"))
+    pieces: int = 0
+    of_good: int = 0
     answered: int = 0
     good: int = 0
     errors: Counter[str] = field(default_factory=Counter)
@@ -113,6 +121,24 @@ class OpTimes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PieceTimes:
+    """The pieces of good answers in a step; percentiles in seconds.
+
+    Attributes:
+        first: time to the first piece, from a request's due time.
+        between: mean time between the pieces of an answer: (latency - first) / (pieces - 1), for
+            answers with at least two.
+        rate: pieces per second within the measured time, also of answers that failed later.
+        mean: pieces of an answer.
+    """
+
+    first: Percentiles
+    between: Percentiles
+    rate: float
+    mean: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
     """One step; each request that was due within its measured time has one outcome.
 
@@ -126,6 +152,7 @@ class StepResult:
             closed loop a request is due when the one before has ended: the same as
             ``from_sending``, not corrected for coordinated omission.
         from_sending: latency from the time of sending.
+        pieces: if the answers come in pieces; else None.
         lag_p99: p99 of the client's own delay in sending.
         client_busy: share of time in which the busiest client process ran, or waited for a core.
         ops: op times from the server's status; empty without a status.
@@ -142,6 +169,7 @@ class StepResult:
     rate: float
     latency: Percentiles
     from_sending: Percentiles
+    pieces: PieceTimes | None = None
     lag_p99: float
     client_busy: float
     ops: tuple[OpTimes, ...] = ()
@@ -174,20 +202,34 @@ class StepResult:
 
 
 def result_of(
-    step: Step, parts: Sequence[Measured], ops: tuple[OpTimes, ...] = (), server_note: str = ""
+    step: Step,
+    parts: Sequence[Measured],
+    ops: tuple[OpTimes, ...] = (),
+    server_note: str = "",
+    *,
+    in_pieces: bool = False,
 ) -> StepResult:
     """Combine the measurements of several processes in one step."""
     latencies, sendings, lags = array("d"), array("d"), array("d")
+    first, between = array("d"), array("d")
     errors: Counter[str] = Counter()
     texts: dict[str, str] = {}
     for part in parts:
         latencies += part.latencies
         sendings += part.from_sending
         lags += part.lags
+        first += part.first_pieces
+        between += part.between_pieces
         errors += part.errors
         texts = part.texts | texts
     seconds = max(part.seconds for part in parts)
     good = sum(part.good for part in parts)
+    pieces = PieceTimes(
+        first=Percentiles.of(first),
+        between=Percentiles.of(between),
+        rate=sum(part.pieces for part in parts) / seconds if seconds else 0.0,
+        mean=sum(part.of_good for part in parts) / good if good else 0.0,
+    )
     return StepResult(
         step=step,
         seconds=seconds,
@@ -198,6 +240,7 @@ def result_of(
         rate=sum(part.answered for part in parts) / seconds if seconds else 0.0,
         latency=Percentiles.of(latencies),
         from_sending=Percentiles.of(sendings),
+        pieces=pieces if in_pieces else None,
         lag_p99=Percentiles.of(lags).p99,
         client_busy=max(part.busy / part.seconds if part.seconds else 0.0 for part in parts),
         ops=ops,

@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 
 import uvloop
 
-from penstock.bench.generator import Attempt, Ended, Failure, Generator, Sender
+from penstock.bench.generator import Arrived, Attempt, Ended, Failure, Generator, Sender
 from penstock.bench.grpc import GrpcSender
 from penstock.bench.http import HttpSender
 from penstock.bench.results import Measured, OpTimes, StepResult, ops_between, result_of
@@ -61,7 +61,7 @@ def run(
             status = _ServerStatus(target, load, first, first + load.duration)
             parts = measure(step, begin, partial(_tick, on_tick, number, begin))
             ops, note = status.between()
-            result = result_of(step, parts, ops, note)
+            result = result_of(step, parts, ops, note, in_pieces=target.in_pieces)
             if result.requests:
                 results.append(result)
                 on_result(result)
@@ -74,15 +74,17 @@ def _tick(on_tick: Tick, number: int, begin: float) -> bool:
     return on_tick(number, time.monotonic() - begin)
 
 
-def _connect(target: Target, load: Load, ended: Ended) -> Sender:
+def _connect(target: Target, load: Load, ended: Ended, arrived: Arrived) -> Sender:
     if target.calls is None:
-        return HttpSender(target, load.timeout, ended)
+        return HttpSender(target, load.timeout, ended, arrived)
     return GrpcSender(target, load.timeout, load.connections, ended)
 
 
 async def _ask_once(target: Target, load: Load) -> Failure | None:
     ends: asyncio.Queue[Failure | None] = asyncio.Queue()
-    sender = _connect(target, load, lambda attempt, failure: ends.put_nowait(failure))
+    sender = _connect(
+        target, load, lambda attempt, failure: ends.put_nowait(failure), lambda *_: None
+    )
     try:
         sender.send(Attempt(0.0, 0.0))
         return await ends.get()

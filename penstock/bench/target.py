@@ -39,6 +39,7 @@ class Target:
         headers: header fields of every request.
         token: a key or token for the service, in ``headers`` as well.
         bodies: the bodies, sent in turn.
+        in_pieces: whether the answers come in pieces, whose times are measured; only over HTTP.
     """
 
     url: str
@@ -52,6 +53,7 @@ class Target:
     headers: tuple[Field, ...] = field(default=(), repr=False)
     token: Token | None = field(default=None, repr=False)
     bodies: tuple[Body, ...] = (Body(b""),)
+    in_pieces: bool = False
 
     @property
     def authority(self) -> str:

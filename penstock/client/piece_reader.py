@@ -172,7 +172,7 @@ class PieceReader:
     """Decodes one HTTP answer to its pieces.
 
     Args:
-        url: for the texts of errors.
+        url: for the texts of errors; empty to leave it out.
 
     Attributes:
         pieces: those that have arrived, until they are taken.
@@ -188,6 +188,18 @@ class PieceReader:
         self._reader: _Reader | None = None
         self._error: list[bytes] | None = None  # the body of an error
         self._count = 0
+
+    @property
+    def status(self) -> int | None:
+        """The answer's HTTP status; None before its head."""
+        head = self._answer.head
+        return None if head is None else head.status
+
+    @property
+    def reusable(self) -> bool:
+        """Whether the connection stays open for another request after a complete answer."""
+        head = self._answer.head
+        return head is not None and head.reusable and not self._answer.ends_with_connection
 
     def receive(self, data: bytes) -> None:
         """Process received bytes; empty at the end of the connection."""
@@ -276,7 +288,8 @@ class PieceReader:
 
     def _fail(self, code: GrpcCode, text: str) -> None:
         retryable = code is GrpcCode.UNAVAILABLE and not self._count
-        self.end = CallFailed(code, f"{self._url}: {text}", retryable=retryable)
+        place = f"{self._url}: " if self._url else ""
+        self.end = CallFailed(code, place + text, retryable=retryable)
 
 
 def _message(body: str) -> str:

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock.bench import Load, Step, target_of
+from penstock.bench import run as run_load
 from penstock.client import (
     AsyncPipelineClient,
     CallFailed,
@@ -197,3 +199,20 @@ def test_the_pipeline_client_gets_pieces_of_a_typed_function(streams: Streams) -
             return [each["n"].item() async for each in pieces]
 
     assert asyncio.run(read()) == [*range(40)]
+
+
+def test_the_load_generator_measures_pieces(streams: Streams) -> None:
+    target = target_of(streams.url("/count"), data='{"upto": 20}', in_pieces=True)
+    (result,) = run_load(target, Load(steps=(Step(concurrency=2),), duration=0.5, warm_up=0.1))
+    assert result.errors == {}
+    assert result.pieces is not None
+    assert result.pieces.mean == 20
+    assert 0 < result.pieces.first.p50 < result.latency.p50
+    assert 0 < result.pieces.between.p50 < result.latency.p50
+    requests = '[{"upto": 2}, {"upto": 9, "fail_at": 2}]'
+    (limited,) = run_load(
+        target_of(streams.url("/count"), data=requests, in_pieces=True),
+        Load(steps=(Step(concurrency=1),), duration=0.5, warm_up=0.0),
+    )
+    assert {*limited.errors} == {"error in the answer"}
+    assert "there is no 2" in limited.texts["error in the answer"]
