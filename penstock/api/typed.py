@@ -173,9 +173,9 @@ class TypedApplication:
                 continue
             assert schema is None or isinstance(schema, Schema)
             contents = {} if schema is None or status in BODILESS else typed_answer(schema)
+            contents = _only(contents, kind, files=False)
             if schema is response and route.signature.streams:
                 contents = stream_answer(schema)
-            contents = _only(contents, kind, files=False)
             text = "The result." if status == route.status else phrase(status)
             other = found.get(status)
             if response.responds and status == 200 and route.method == "GET":

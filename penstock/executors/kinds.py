@@ -134,7 +134,7 @@ def _remote(spec: ExecutorSpec) -> Executor:
 
 def _external(spec: ExecutorSpec) -> Executor:
     assert spec.listener is not None
-    return ExternalExecutor(spec.op, spec.listener, spec.media, spec.loop)
+    return ExternalExecutor(spec.op, spec.listener, spec.media, spec.loop, streams=spec.streams)
 
 
 INLINE: Final = ExecutorKind(
@@ -154,7 +154,9 @@ COROUTINE: Final = ExecutorKind(
 REMOTE: Final = ExecutorKind(name="coroutine", make=_remote, on_loop=True)
 """The kind of remote ops; their ``process`` is a coroutine of ours."""
 PROCESS: Final = ExecutorKind(name="process", make=_process, own_processes=True, streams=True)
-EXTERNAL: Final = ExecutorKind(name="external", make=_external, elsewhere=True, needs_socket=True)
+EXTERNAL: Final = ExecutorKind(
+    name="external", make=_external, elsewhere=True, needs_socket=True, streams=True
+)
 
 BUILT_IN: Final = (INLINE, THREAD, PROCESS, EXTERNAL)
 _registered: dict[str, ExecutorKind] = {kind.name: kind for kind in BUILT_IN}

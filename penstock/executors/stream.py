@@ -23,6 +23,9 @@ from penstock.request import Feed
 
 MOST_PIECES: Final = 16
 MOST_BYTES: Final = 64 << 10
+TOLD_AFTER: Final = MOST_PIECES // 2
+TOLD_AFTER_BYTES: Final = MOST_BYTES // 2
+"""Pieces, or bytes, with credit after which a worker elsewhere is told: not after each one."""
 _OF_AN_ITEM: Final = 32
 """Bytes of an item of a list or dict; a guess."""
 _MOST_LEVELS: Final = 8

@@ -14,6 +14,13 @@ Three further keys are extensions of ours, which other services ignore: ``failed
 answered its batches; ``heads`` is a JSON object of ids to the media type, the status and the header
 fields (pairs) of their answers.
 
+An answer in pieces is an extension as well. The value of an id in ``more_ids`` is a piece, and more
+may follow in further frames; an id in ``end_ids`` has no value: its last piece was sent. Only to a
+worker that has sent a piece, the service sends two other kinds of frames:
+
+    credit   the id in ``credit_ids`` with the number of pieces that its caller has got, as text
+    cancel   the id in ``cancel_ids``: nobody waits for further pieces
+
 Guarantees: frames do not depend on the boundaries of reads; at most one partial frame is buffered;
 a payload over the limit is refused as soon as its length is known. An answer is not decoded unless
 every value is bytes, a text or a short list of ids, and there are few of them: so its objects take
@@ -39,7 +46,11 @@ _ERRORS: Final = ("error_ids", "error_id")
 _FAILED: Final = "failed_ids"
 _LEAVING: Final = "leaving"
 _HEADS: Final = "heads"
-_KEYS: Final = 5
+_MORE: Final = "more_ids"
+_ENDED: Final = "end_ids"
+_CREDIT: Final = "credit_ids"
+_CANCEL: Final = "cancel_ids"
+_KEYS: Final = 7
 """Most keys of an answer that are no ids."""
 
 # First octets of msgpack values, with the number of octets of their length.
@@ -125,6 +136,44 @@ def read_batch(payload: bytes) -> dict[str, bytes]:
     return _bodies(_map(payload))
 
 
+class Told(NamedTuple):
+    """What the service says about an answer in pieces.
+
+    Attributes:
+        credit: the number of pieces that the callers have got, by id.
+        cancelled: ids of requests for whose further pieces nobody waits.
+    """
+
+    credit: dict[str, int]
+    cancelled: frozenset[str]
+
+
+def told_frame(told: Told) -> list[bytes]:
+    """Encode it as two pieces."""
+    value: dict[str, Any] = {key: b"%d" % count for key, count in told.credit.items()}
+    if told.credit:
+        value[_CREDIT] = "".join(told.credit)
+    if told.cancelled:
+        value[_CANCEL] = "".join(told.cancelled)
+    return _frame(value)
+
+
+def read_told(payload: bytes) -> Told | None:
+    """Decode a frame of the service, for workers; None if it is a batch.
+
+    Raises:
+        FrameError: it is neither.
+    """
+    found = _map(payload)
+    if _CREDIT not in found and _CANCEL not in found:
+        return None
+    try:
+        credit = {key: int(found[key]) for key in _ids(found.get(_CREDIT, ""))}
+    except (KeyError, TypeError, ValueError):
+        raise FrameError("a credit is no number") from None
+    return Told(credit, frozenset(_ids(found.get(_CANCEL, ""))))
+
+
 class Answer(NamedTuple):
     """A worker's answer to a batch.
 
@@ -134,6 +183,8 @@ class Answer(NamedTuple):
         failed: those of them that failed because of the worker.
         leaving: whether the worker accepts no further batch.
         heads: JSON, see the module; empty if all answers have the usual ones.
+        more: ids whose bodies are pieces of their answers, after which more may follow.
+        ended: ids whose answers in pieces have ended, without a further piece.
     """
 
     bodies: dict[str, bytes]
@@ -141,6 +192,8 @@ class Answer(NamedTuple):
     failed: frozenset[str] = frozenset()
     leaving: bool = False
     heads: bytes = b""
+    more: frozenset[str] = frozenset()
+    ended: frozenset[str] = frozenset()
 
 
 def answer_frame(answer: Answer) -> list[bytes]:
@@ -158,6 +211,10 @@ def answer_frame(answer: Answer) -> list[bytes]:
         value[_LEAVING] = b""
     if answer.heads:
         value[_HEADS] = answer.heads
+    if answer.more:
+        value[_MORE] = "".join(answer.more)
+    if answer.ended:
+        value[_ENDED] = "".join(answer.ended)
     return _frame(value)
 
 
@@ -176,11 +233,16 @@ def read_answer(payload: bytes, most: int) -> Answer:
     leaving = found.pop(_LEAVING, None) is not None
     refused = frozenset[str]().union(*(_ids(found.pop(key, "")) for key in _ERRORS))
     failed = frozenset(_ids(found.pop(_FAILED, "")))
+    more = frozenset(_ids(found.pop(_MORE, "")))
+    ended = frozenset(_ids(found.pop(_ENDED, "")))
     heads = found.pop(_HEADS, b"")
     if not isinstance(heads, bytes | str):
         raise FrameError("the heads are no JSON")
     heads = heads.encode() if isinstance(heads, str) else heads
-    return Answer(_bodies(found), refused | failed, failed, leaving, heads)
+    bodies = _bodies(found)
+    if not bodies.keys() >= more or more & (refused | failed) or ended & bodies.keys():
+        raise FrameError("its pieces and ends contradict each other")
+    return Answer(bodies, refused | failed, failed, leaving, heads, more, ended)
 
 
 def _frame(value: Mapping[str, Any]) -> list[bytes]:

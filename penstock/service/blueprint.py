@@ -33,6 +33,7 @@ from penstock.ops.hooks import asks_caller, bind, overrides
 from penstock.ops.op import Op
 from penstock.ops.short import Model
 from penstock.ops.words import COROUTINES
+from penstock.protocols import media
 from penstock.runtimes.cpus import usable_cpus
 from penstock.service.affinity import available, cpu_problems
 from penstock.service.config_warnings import HOOKS, config_warnings, unknown_ops_of_flags
@@ -526,6 +527,11 @@ def _stream_problems(op: Op, options: OpOptions, graph: Graph) -> list[str]:
         problems.append(f"{what}: {op.word('batch_size')} must be 1")
     if op.is_jump_op():
         problems.append(f"{what}: it cannot jump over other ops")
+    if options.executor.needs_socket and options.media != media.JSON:
+        from penstock.typed.op import TypedOp
+
+        if isinstance(op, TypedOp):  # its pieces are sent on as they are
+            problems.append(f"{what}: leave out socket_format: its pieces are JSON")
     if op.seated and not options.executor.seats:
         problems.append(
             f"{what}: with the executor {options.executor.name!r} it cannot run; use thread"

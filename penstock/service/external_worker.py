@@ -14,7 +14,7 @@ from penstock.door.budget import default_budget
 from penstock.errors import HookError, StartupError
 from penstock.executors.external.program import WorkerProgram
 from penstock.executors.work import BoundOp, WorkOptions
-from penstock.ops.functions import is_coroutine
+from penstock.ops.functions import runs_on_loop
 from penstock.service.bound_ops import init
 from penstock.typed.decoded import DECODED
 from penstock.typed.op import TypedOp
@@ -69,9 +69,7 @@ def bound_op(target: Callable[..., Any], *, batched: bool = False) -> BoundOp:
     op = TypedOp(target, batched=batched or hasattr(target, "batch_inference"), answers=None)
     if op.caller_parameter is not None:
         raise HookError(f"{op.name}: an external worker does not get the Caller")
-    if op.streams:
-        raise HookError(f"{op.name} is a generator: an external worker cannot answer in pieces")
-    if is_coroutine(op.process):
+    if runs_on_loop(op.process):
         raise HookError(f"{op.name} is a coroutine: an external worker runs one call at a time")
     init(op)
     DECODED.share(default_budget())

@@ -17,10 +17,13 @@ from penstock.protocols.worker_frames import (
     Answer,
     FrameError,
     FrameReader,
+    Told,
     answer_frame,
     batch_frame,
     read_answer,
     read_batch,
+    read_told,
+    told_frame,
 )
 
 A, B = "a" * 36, "b" * 36
@@ -68,6 +71,7 @@ def test_a_batch_is_encoded_as_the_documented_map() -> None:
         Answer({A: b"1", B: b"2"}),
         Answer({A: b"1", B: b"2"}, frozenset((A, B)), frozenset((B,)), leaving=True),
         Answer({}, leaving=True),
+        Answer({A: b"a piece"}, more=frozenset((A,)), ended=frozenset((B,))),
     ],
 )
 def test_an_encoded_answer_is_decoded_to_the_same(answer: Answer) -> None:
@@ -93,12 +97,25 @@ def test_refused_ids_are_read_in_each_documented_form(key: str, ids: object) -> 
         ormsgpack.packb({A: b"", "error_ids": 5}),
         ormsgpack.packb({A: b"", "heads": []}),
         ormsgpack.packb({A: b"", "error_ids": [1]}),
+        ormsgpack.packb({"more_ids": A}),
+        ormsgpack.packb({A: b"", "end_ids": A}),
+        ormsgpack.packb({A: b"", "more_ids": A, "error_ids": A}),
         ormsgpack.packb({1: b""}, option=ormsgpack.OPT_NON_STR_KEYS),
     ],
 )
 def test_an_invalid_answer_is_refused(payload: bytes) -> None:
     with pytest.raises(FrameError):
         read_answer(payload, 2)
+
+
+def test_what_a_service_says_about_pieces_is_read_apart_from_batches() -> None:
+    for told in (Told({A: 16}, frozenset()), Told({}, frozenset((A,)))):
+        assert read_told(told_frame(told)[1]) == told
+    assert told_frame(Told({A: 16}, frozenset()))[1] == ormsgpack.packb({A: b"16", "credit_ids": A})
+    assert read_told(batch_frame({A: b"{}"})[1]) is None
+    for wrong in ({"credit_ids": A}, {A: b"x", "credit_ids": A}, {"cancel_ids": "short"}):
+        with pytest.raises(FrameError):
+            read_told(ormsgpack.packb(wrong))
 
 
 @given(st.binary(max_size=200))

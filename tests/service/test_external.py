@@ -16,6 +16,7 @@ import pytest
 from pydantic import BaseModel
 
 from penstock import App, HttpError, Op, Response
+from penstock.errors import ConfigError
 from penstock.executors.external.program import WorkerProgram
 from penstock.protocols import media
 from penstock.service.external_worker import bound_op, worker_program
@@ -50,8 +51,10 @@ def declared(items: list[Item]) -> list[Inverse]:
 
 
 @contextmanager
-def worker(path: Path, kind: str = media.JSON) -> Iterator[None]:
-    program = WorkerProgram(bound_op(invert, batched=True), str(path), kind)
+def worker(
+    path: Path, kind: str = media.JSON, function: Any = invert, *, batched: bool = True
+) -> Iterator[None]:
+    program = WorkerProgram(bound_op(function, batched=batched), str(path), kind)
     thread = threading.Thread(target=program.run)
     thread.start()
     try:
@@ -147,6 +150,54 @@ def test_an_external_op_of_a_graph_gets_its_input_s_dict(tmp_path: Path) -> None
     with client(app) as http, worker(path):
         assert http.post("/work", json={"value": 4}).json() == {"inverse": 0.25}
         assert http.post("/work", json={"value": "x"}).status_code == 422
+
+
+def spell(word: str) -> Iterator[str]:
+    for letter in word:
+        if letter == "?":
+            raise HttpError(418, "no letter")
+        yield letter
+
+
+class SpellOp(Op):
+    def process(self, feed_batch: Any, typical_logid: int = 0) -> Any:
+        yield AssertionError("the service does not run it")
+
+
+def test_external_workers_answer_in_pieces(tmp_path: Path) -> None:
+    app, path, other = App("tests"), tmp_path / "spell.sock", tmp_path / "op.sock"
+    app.post("/spell", executor="external", socket=str(path))(spell)
+    options = {"executor": "external", "socket": str(other)}
+    app.graph("/graph", SpellOp("work"), op={"work": options})
+    many = "ab" * 50
+    with (
+        client(app) as http,
+        worker(path, function=spell, batched=False),
+        worker(other, function=spell, batched=False),
+    ):
+        for word in (many, "a", ""):
+            assert [*http.pieces("/spell", json={"word": word})] == [*word]
+            found = [*http.pieces("/graph", json={"word": word})]
+            assert found == [{"result": letter} for letter in word]
+        with pytest.raises(httpx.HTTPStatusError, match="418"):
+            next(http.pieces("/spell", json={"word": "?"}))
+        pieces = http.pieces("/spell", json={"word": "a?"})
+        assert next(pieces) == "a"
+        with pytest.raises(httpx.RemoteProtocolError, match="no letter"):
+            next(pieces)
+        assert http.post("/spell", json={"word": 1}).status_code == 422
+        described = http.get("/openapi.json").json()["paths"]["/spell"]["post"]["responses"]["200"]
+        assert [*described["content"]] == ["text/event-stream", "application/x-ndjson", media.JSON]
+
+
+def test_pieces_of_a_route_s_external_workers_are_json(tmp_path: Path) -> None:
+    app = App("tests")
+    options = {"socket": str(tmp_path / "spell.sock"), "socket_format": "msgpack"}
+    app.post("/spell", executor="external", **options)(spell)
+    (service,) = app.services
+    service.prepare_beside({})
+    with pytest.raises(ConfigError, match=r"spell is a generator.*leave out socket_format"):
+        service.blueprint()
 
 
 @pytest.mark.parametrize("kind", [media.JSON, media.MSGPACK])

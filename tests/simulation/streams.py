@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from penstock.engine.submission import Submission
 from penstock.errors import Cancelled, HookFailed, OpTimeout
 from penstock.executors.executor import Finished, Work
-from penstock.executors.stream import MOST_PIECES, Stream
-from penstock.executors.workers.worker import TOLD_AFTER
+from penstock.executors.stream import MOST_PIECES, TOLD_AFTER, Stream
 from penstock.request import Batch, Feed, Outcome, Sample
 from tests.simulation.processes import Process, ProcessWorkers
 from tests.simulation.workers import Call, Workers

@@ -27,13 +27,16 @@ from penstock.executors.external.jobs import (
     outcome_of,
     refusal_of,
 )
+from penstock.executors.external.pieces import PiecesFrom
 from penstock.ops.failures import broke_protocol, log_fault, worker_died
 from penstock.protocols.worker_frames import (
     Answer,
     FrameError,
     FrameReader,
+    Told,
     batch_frame,
     read_answer,
+    told_frame,
 )
 from penstock.request import Batch, Outcome, Sample
 
@@ -80,6 +83,7 @@ class Connection:
         link: the socket; closed with this.
         kind: the media type of the bodies.
         owner: receives the events, each at most once.
+        streams: whether the answers of its op come in pieces; then a batch has one request.
 
     Attributes:
         pid: the worker's process id, from the system; 0 if it is in another namespace.
@@ -96,6 +100,8 @@ class Connection:
         kind: str,
         loop: asyncio.AbstractEventLoop,
         owner: Owner,
+        *,
+        streams: bool = False,
     ) -> None:
         link.setblocking(False)
         self.index = index
@@ -120,6 +126,8 @@ class Connection:
         self._rest: Iterator[dict[str, bytes]] = iter(())  # bodies for later frames
         self._waiting: dict[str, Sample] = {}  # samples of the batch not answered, by id
         self._outcomes: dict[Sample, Outcome] = {}
+        self._streams = streams
+        self._pieces = PiecesFrom(self._tell)
         loop.add_reader(link, self._read)
 
     def __repr__(self) -> str:
@@ -145,6 +153,8 @@ class Connection:
             key = f"{self._first_part}{self._ids:012x}"
             bodies[key] = body
             self._waiting[key] = sample
+            if self._streams:
+                self._pieces.begin(key, sample.stream, batch)
         self._rest = _parts(bodies)
         batch.prepared = time.monotonic() - now
         self._send_next(batch)
@@ -169,6 +179,7 @@ class Connection:
         """
         work, finished = self.work, self._finished
         self.work = self._finished = None
+        self._pieces.end()
         if work is None or finished is None:
             return None
         batch = work.current
@@ -196,8 +207,8 @@ class Connection:
 
     def _end_of(self, batch: Batch) -> None:
         outcomes = self._outcomes
-        assert batch.started is not None
-        batch.ran = time.monotonic() - batch.started
+        assert batch.began is not None
+        batch.ran = time.monotonic() - batch.began
         batch.processed = batch.ran - batch.prepared
         batch.started = None
         assert self.work is not None
@@ -209,6 +220,7 @@ class Connection:
         assert work is not None
         assert finished is not None
         self.work = self._finished = None
+        self._pieces.end()
         self._outcomes, self._waiting, self._jobs = {}, {}, {}
         self._reader.limit = _UNASKED_BYTES
         self._owner.done(self, work, finished)
@@ -254,7 +266,7 @@ class Connection:
             return
         answer = read_answer(payload, len(self._jobs))
         self.leaving = self.leaving or answer.leaving
-        if answer.leaving and not answer.bodies:
+        if answer.leaving and not answer.bodies and not answer.ended:
             # The worker was idle when it sent this; it still answers a batch that crossed it.
             if self.work is None:
                 self._end(None)
@@ -265,8 +277,13 @@ class Connection:
 
     def _take(self, answer: Answer) -> None:
         jobs, bodies, kind = self._jobs, answer.bodies, self._kind
-        if not (bodies.keys() <= jobs.keys() >= answer.refused):
+        if not (bodies.keys() <= jobs.keys() >= answer.refused | answer.ended):
             raise FrameError("its answer has ids that it was not sent")
+        if self._streams:
+            if self._take_piece(answer):
+                return
+        elif answer.more or answer.ended:
+            raise FrameError("it sends pieces of an answer that is whole")
         decode = partial(_outcomes_of, self._op, jobs, answer, kind)
         if sum(map(len, bodies.values())) <= _DECODED_AT_ONCE:
             self._take_outcomes(decode())
@@ -274,6 +291,31 @@ class Connection:
         self._jobs = {}
         self._decoding = self._loop.run_in_executor(None, decode)
         self._decoding.add_done_callback(partial(self._decoded, self.work))
+
+    def _take_piece(self, answer: Answer) -> bool:
+        """Take a piece, or the end of an answer in pieces; returns False for an error, or a request
+        that is left out.
+        """
+        ((key, sample),) = self._jobs.items()
+        body = answer.bodies.get(key)
+        if body is not None and key not in answer.refused:
+            self._pieces.take(outcome_of(sample, body, self._kind), len(body))
+            if key in answer.more:
+                return True
+        elif key not in answer.ended:
+            return False
+        fault = self._pieces.fault
+        if fault is not None:
+            log_fault(self._op, "an external worker", sample, fault)
+        self._take_outcomes(({sample: Outcome({} if fault is None else None, fault)}, []))
+        return True
+
+    def _tell(self, told: Told) -> None:
+        """Tell the worker about its answer in pieces."""
+        if self._closed:
+            return
+        self._unsent.extend(map(memoryview, told_frame(told)))
+        self._write()
 
     def _decoded(self, work: Work | None, decoding: asyncio.Future[_Decoded]) -> None:
         """A large answer has been decoded in a thread."""

@@ -46,6 +46,7 @@ class ExternalExecutor(LocalExecutor):
         listener: bound to the op's socket; the caller closes it.
         kind: the media type that the workers read and write.
         connect_timeout: seconds that requests wait for a worker.
+        streams: whether the op's answers come in pieces.
 
     Attributes:
         media: the media type of the bodies that its workers read and write.
@@ -62,6 +63,7 @@ class ExternalExecutor(LocalExecutor):
         loop: asyncio.AbstractEventLoop,
         *,
         connect_timeout: float = CONNECT_TIMEOUT,
+        streams: bool = False,
     ) -> None:
         self.workers = 0
         self.instruments = Instruments()
@@ -71,6 +73,7 @@ class ExternalExecutor(LocalExecutor):
         self._listener = listener
         self._loop = loop
         self._connect_timeout = connect_timeout
+        self._streams = streams
         self._connections: dict[int, Connection] = {}  # by number
         self._idle: deque[Connection] = deque()
         self._busy: dict[Work, Connection] = {}
@@ -251,7 +254,7 @@ class ExternalExecutor(LocalExecutor):
                 link.close()
                 continue
             self._connections[index] = Connection(
-                self._name, index, link, self.media, self._loop, self
+                self._name, index, link, self.media, self._loop, self, streams=self._streams
             )
 
     def _accept_again(self) -> None:

@@ -14,13 +14,16 @@ import random
 import select
 import socket
 import time
+from collections import deque
 from typing import Any, Final
 
 import orjson
 
-from penstock.errors import NumberedError, RequestError
+from penstock.errors import Cancelled, NumberedError, RequestError
 from penstock.executors.external.jobs import is_callers, refusal_body
+from penstock.executors.streaming import run_stream
 from penstock.executors.work import BoundOp, run_batch
+from penstock.executors.workers.child_stream import ChildStream
 from penstock.ops.failures import without_sentence
 from penstock.protocols.worker_frames import (
     MOST_BYTES,
@@ -30,8 +33,9 @@ from penstock.protocols.worker_frames import (
     FrameReader,
     answer_frame,
     read_batch,
+    read_told,
 )
-from penstock.request import REQUEST_OP_NAME, Batch, CloseReason, Sample
+from penstock.request import REQUEST_OP_NAME, Batch, CloseReason, Feed, Sample
 from penstock.typed.op import ANSWER, BODY, HEAD, KIND
 
 _log = logging.getLogger(__name__)
@@ -43,6 +47,56 @@ _DISCONNECT_TIMEOUT: Final = (
 )
 _SEND_TIMEOUT: Final = 60.0  # seconds within which the service must read some of an answer; a guess
 _AT_ONCE: Final = 256 << 10  # bytes of one read
+
+
+class _Received:
+    """What the service has sent over one connection.
+
+    Attributes:
+        payloads: of frames that were not handled.
+    """
+
+    def __init__(self, link: socket.socket) -> None:
+        self._link = link
+        self._reader = FrameReader(MOST_BYTES)
+        self.payloads: deque[bytes] = deque()
+        self._readable = select.poll()
+        self._readable.register(link, select.POLLIN)
+
+    @property
+    def partial(self) -> bool:
+        """Whether a frame has begun to arrive."""
+        return bool(self._reader)
+
+    def read(self) -> bool:
+        """Read what has arrived; returns False when the service has disconnected."""
+        data = self._link.recv(_AT_ONCE)
+        self.payloads.extend(self._reader.receive(data))
+        return bool(data)
+
+    def follow(self, key: str, stream: ChildStream, *, wait: bool) -> bool:
+        """Handle what the service says about an answer in pieces.
+
+        Args:
+            key: the id of its request.
+            stream: its stream.
+            wait: whether to wait for a frame.
+
+        Returns:
+            False when the service has disconnected.
+        """
+        if self._readable.poll(None if wait else 0) and not self.read():
+            return False
+        while self.payloads:
+            told = read_told(self.payloads[0])
+            if told is None:  # a batch, which waits for its turn
+                break
+            self.payloads.popleft()
+            if key in told.credit:
+                stream.credit(told.credit[key])
+            if key in told.cancelled:
+                stream.cancelled = True
+        return True
 
 
 class WorkerProgram:
@@ -105,21 +159,27 @@ class WorkerProgram:
         """
         self._announced = False
         link.sendall(READY)
-        reader = FrameReader(MOST_BYTES)
+        received = _Received(link)
         while True:
-            if self._stopped and not self._announced and not reader:
+            if self._stopped and not self._announced and not received.partial:
                 self._send(link, Answer({}, leaving=True))
             readable = self._wait(link)
             if not readable:
                 return
             if link.fileno() not in readable:  # only woken by ``stop``
                 continue
-            data = link.recv(_AT_ONCE)
-            if not data:
+            if not received.read():
                 return
-            for payload in reader.receive(data):
-                if payload:
-                    self._send(link, self._answer(read_batch(payload)))
+            while received.payloads:
+                payload = received.payloads.popleft()
+                if not payload or read_told(payload) is not None:  # of an answer that has ended
+                    continue
+                jobs = read_batch(payload)
+                if self._op.streams:
+                    answer = self._answer_in_pieces(link, received, jobs)
+                else:
+                    answer = self._answer(jobs)
+                self._send(link, answer)
 
     def _send(self, link: socket.socket, answer: Answer) -> None:
         if self._stopped and not self._announced:
@@ -142,14 +202,48 @@ class WorkerProgram:
         if not self._stopped:
             select.select([self._woken], [], [], seconds)
 
+    def _sample(self, body: bytes) -> Sample:
+        self._requests += 1
+        feed = {BODY: body, KIND: self._kind, ANSWER: self._kind}
+        return Sample(self._requests, {REQUEST_OP_NAME: feed}, math.inf)
+
+    def _answer_in_pieces(
+        self, link: socket.socket, received: _Received, jobs: dict[str, bytes]
+    ) -> Answer:
+        """Run a batch of an op that streams, one request after the other; returns its end."""
+        ended: set[str] = set()
+        bodies: dict[str, bytes] = {}
+        failed: set[str] = set()
+        for key, body in jobs.items():
+            sample = self._sample(body)
+            error = self._run_stream(link, received, key, sample)
+            if error is None or isinstance(error, Cancelled):
+                ended.add(key)
+                continue
+            if not is_callers(error):
+                failed.add(key)
+            bodies[key] = self._refusal(sample, error)
+        return Answer(bodies, frozenset(bodies), frozenset(failed), ended=frozenset(ended))
+
+    def _run_stream(
+        self, link: socket.socket, received: _Received, key: str, sample: Sample
+    ) -> RequestError | None:
+        """Send the pieces of one answer; returns its error, if any."""
+
+        def send(_: int, piece: Feed) -> None:
+            self._send(link, Answer({key: piece[BODY]}, more=frozenset((key,))))
+
+        def read(wait: bool) -> bool:
+            return received.follow(key, stream, wait=wait)
+
+        sample.stream = stream = ChildStream(sample.data_id, send, read)
+        batch = Batch([sample], CloseReason.FULL, time.monotonic())
+        (outcome,) = run_stream(self._op, batch)
+        return outcome.error
+
     def _answer(self, jobs: dict[str, bytes]) -> Answer:
         """Run a batch."""
-        kind = self._kind
-        samples = []
-        for body in jobs.values():
-            self._requests += 1
-            feed = {BODY: body, KIND: kind, ANSWER: kind}
-            samples.append(Sample(self._requests, {REQUEST_OP_NAME: feed}, math.inf))
+        samples = [self._sample(body) for body in jobs.values()]
         if not samples:
             return Answer({})
         outcomes = run_batch(self._op, Batch(samples, CloseReason.FULL, time.monotonic()))

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from penstock.errors import StartupError
 from penstock.executors.executor import Finished, Work
-from penstock.executors.stream import MOST_BYTES, MOST_PIECES, Stream
+from penstock.executors.stream import MOST_PIECES, TOLD_AFTER, TOLD_AFTER_BYTES, Stream
 from penstock.executors.transport.frames import CREDIT, Frame, FrameError, Kind, header
 from penstock.executors.transport.marshalling import outcomes_in, output
 from penstock.executors.transport.values import LARGE, Decoder, Fetch, decode, encode
@@ -27,10 +27,6 @@ from penstock.request import Batch, Outcome
 
 ANSWER_BYTES: Final = 1 << 30
 """Most bytes of one answer that goes through the link."""
-
-TOLD_AFTER: Final = MOST_PIECES // 2
-TOLD_AFTER_BYTES: Final = MOST_BYTES // 2
-"""Pieces, or bytes, with credit after which the worker is told: not after each one."""
 
 _LEAVE_TIMEOUT: Final = 5.0
 """Seconds within which an idle worker ends after STOP."""

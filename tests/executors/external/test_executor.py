@@ -74,12 +74,18 @@ async def site(
     batch: int = 1,
     kind: str = media.JSON,
     connect_timeout: float = 30.0,
+    streams: bool = False,
     **options: Any,
 ) -> AsyncIterator[Site]:
     path = folder / "workers.sock"
     listener = bind_unix(path, "test")
     executor = ExternalExecutor(
-        "op", listener, kind, asyncio.get_running_loop(), connect_timeout=connect_timeout
+        "op",
+        listener,
+        kind,
+        asyncio.get_running_loop(),
+        connect_timeout=connect_timeout,
+        streams=streams,
     )
     harness = EngineHarness(
         "external",

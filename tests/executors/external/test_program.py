@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import select
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from struct import pack, unpack
@@ -15,8 +16,9 @@ import ormsgpack
 import pytest
 from pydantic import BaseModel
 
-from penstock.errors import HookError
+from penstock.errors import HookError, HttpError
 from penstock.executors.external.program import WorkerProgram
+from penstock.executors.stream import MOST_PIECES
 from penstock.protocols import media
 from penstock.service.external_worker import bound_op
 
@@ -202,9 +204,118 @@ async def later(value: int) -> int:
     return value
 
 
-def test_a_coroutine_is_refused() -> None:
+async def pieces_on_the_loop(value: int) -> AsyncIterator[int]:
+    yield value
+
+
+@pytest.mark.parametrize("function", [later, pieces_on_the_loop])
+def test_a_coroutine_is_refused(function: Any) -> None:
     with pytest.raises(HookError, match="coroutine"):
-        bound_op(later)
+        bound_op(function)
+
+
+closed = threading.Event()
+
+
+def count(value: int) -> Iterator[int]:
+    try:
+        for n in range(value):
+            if n == 100:
+                raise HttpError(418, "too many")
+            yield n
+    finally:
+        closed.set()
+
+
+def pieces(service: FakeService, key: str) -> list[Any]:
+    """The pieces of an answer, and the members of the frame that ends it."""
+    found: list[Any] = []
+    while True:
+        answer = service.answers()
+        if answer.get("more_ids") != key:
+            return [*found, answer]
+        found.append(decoded(answer[key]))
+
+
+def test_a_generator_answers_in_pieces(service: FakeService, tmp_path: Path) -> None:
+    with running(tmp_path / "batching.socket", count):
+        service.accept()
+        for n, key in ((3, IDS[0]), (0, IDS[1])):
+            service.send({key: b'{"value": %d}' % n})
+            assert pieces(service, key) == [*range(n), {"end_ids": key}]
+        service.send({IDS[2]: b'{"value": "x"}'})
+        (end,) = pieces(service, IDS[2])
+        assert end["error_ids"] == IDS[2]
+        assert "failed_ids" not in end
+        service.link.close()
+
+
+def test_a_generator_waits_for_credit_and_ends_with_its_error(
+    service: FakeService, tmp_path: Path
+) -> None:
+    with running(tmp_path / "batching.socket", count):
+        service.accept()
+        key = IDS[0]
+        service.send({key: b'{"value": 200}'})
+        got = [decoded(service.answers()[key]) for _ in range(MOST_PIECES)]
+        assert not select.select([service.link], [], [], 0.1)[0], "it has no credit"
+        for told in range(MOST_PIECES, 101, MOST_PIECES):
+            service.send({key: b"%d" % told, "credit_ids": key})
+            while len(got) < min(told + MOST_PIECES, 100):
+                got.append(decoded(service.answers()[key]))
+        (end,) = pieces(service, key)
+        assert got == [*range(100)]
+        assert decoded(end[key])["error"] == "im_a_teapot"
+        service.link.close()
+
+
+def test_a_cancelled_generator_is_closed_and_the_worker_goes_on(
+    service: FakeService, tmp_path: Path
+) -> None:
+    closed.clear()
+    with running(tmp_path / "batching.socket", count):
+        service.accept()
+        service.send({IDS[0]: b'{"value": 50}'})
+        service.answers()
+        service.send({"cancel_ids": IDS[0]})
+        *got, end = pieces(service, IDS[0])
+        assert end == {"end_ids": IDS[0]}
+        assert len(got) < MOST_PIECES
+        assert closed.wait(10)
+        service.send({IDS[1]: b'{"value": 1}'})
+        assert pieces(service, IDS[1]) == [0, {"end_ids": IDS[1]}]
+        service.link.close()
+
+
+def test_a_worker_that_is_stopped_ends_its_answer_in_pieces_first(
+    service: FakeService, tmp_path: Path
+) -> None:
+    with running(tmp_path / "batching.socket", count) as program:
+        service.accept()
+        service.send({IDS[0]: b'{"value": 20}'})
+        frames = [service.answers() for _ in range(MOST_PIECES)]
+        program.stop()
+        service.send({IDS[0]: b"16", "credit_ids": IDS[0]})
+        while "end_ids" not in frames[-1]:
+            frames.append(service.answers())
+        assert sum("leaving" in each for each in frames) == 1
+        assert len(frames) == 21
+        service.link.close()
+
+
+def test_a_service_that_disconnects_closes_the_generator(
+    service: FakeService, tmp_path: Path
+) -> None:
+    closed.clear()
+    with running(tmp_path / "batching.socket", count):
+        service.accept()
+        service.send({IDS[0]: b'{"value": 50}'})
+        service.answers()
+        service.accept()
+        assert closed.wait(10)
+        service.send({IDS[1]: b'{"value": 1}'})
+        assert pieces(service, IDS[1]) == [0, {"end_ids": IDS[1]}]
+        service.link.close()
 
 
 class Closing:
