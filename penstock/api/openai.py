@@ -40,13 +40,13 @@ class ModelRoute:
 
     Attributes:
         service: the route.
-        model: the name in requests.
+        models: the names in requests, of which the first is shown.
         graph: the name of its graph.
         signature: its function's types.
     """
 
     service: Service
-    model: str
+    models: tuple[str, ...]
     graph: str
     signature: Signature
 
@@ -65,7 +65,7 @@ class OpenAiApplication:
         self._routes = list(routes)
         self._title = title
         self._created = int(time.time())
-        self._models = list(dict.fromkeys(each.model for each in self._routes))
+        self._models = list(dict.fromkeys(name for each in self._routes for name in each.models))
 
     def routes(self) -> Iterator[Route | Section]:
         """What to serve."""
@@ -96,7 +96,8 @@ class OpenAiApplication:
         )
 
     def _route(self, service: Service) -> Http:
-        models = {each.model: each for each in self._routes if each.service is service}
+        routes = [each for each in self._routes if each.service is service]
+        models = {name: each for each in routes for name in each.models}
         request, answer, example = description.of(service.path, next(iter(models)))
         return Http(
             "POST",
@@ -110,7 +111,7 @@ class OpenAiApplication:
             request=request,
             answers=description.answers(answer),
             examples=((example, None),),
-            graphs=frozenset(each.graph for each in models.values()),
+            graphs=frozenset(each.graph for each in routes),
         )
 
     def _answer(
@@ -138,7 +139,7 @@ class OpenAiApplication:
     ) -> None:
         try:
             of_answer = service.check(asked.body)
-            route, graph = self._choose(models, asked.model)
+            name, route, graph = self._choose(models, asked.model)
         except RequestError as error:
             call.count_refusal(error)
             failed(call, error)
@@ -151,18 +152,18 @@ class OpenAiApplication:
             feed[QUERY] = head.query
             feed[FIELDS] = [[*field] for field in head.headers if field[0] in outside.fields]
         feed |= of_answer
-        service.begin(graph, feed, timeout, asked, route.model).run(call)
+        service.begin(graph, feed, timeout, asked, name).run(call)
 
     def _choose(
         self, models: Mapping[str, ModelRoute], model: str | None
-    ) -> tuple[ModelRoute, ServedGraph]:
-        """The route of a model, and its graph.
+    ) -> tuple[str, ModelRoute, ServedGraph]:
+        """The name of a model, its route, and its graph.
 
         Raises:
             InvalidInput: none is named, and there are several.
             UnknownService: there is none of this name, or it is not served now.
         """
-        if model is None and len(models) > 1:
+        if model is None and len({each.graph for each in models.values()}) > 1:
             text = f"Field required: one of {', '.join(models)}"
             raise InvalidInput([{"loc": ["body", "model"], "msg": text, "type": "missing"}])
         name = next(iter(models)) if model is None else model
@@ -174,7 +175,7 @@ class OpenAiApplication:
         graph = self._engine.choose(route.graph)
         if graph is None:
             raise UnknownService(f"the model {name!r} is not served now")
-        return route, graph
+        return name, route, graph
 
     def _give_models(self, call: HttpCall, _body: bytes) -> None:
         call.reply(200, _HEADERS, openai.models(self._models, self._created))

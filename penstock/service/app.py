@@ -94,7 +94,7 @@ class App(Several):
         self._models: list[tuple[ModelRoute, TypedOp]] = []
 
     def __repr__(self) -> str:
-        models = [model.model for model, _ in self._models]
+        models = [model.models[0] for model, _ in self._models]
         return f"<App {self.name!r} {', '.join([*(each.path for each in self.routes), *models])}>"
 
     def route(
@@ -208,7 +208,7 @@ class App(Several):
         """``route`` for DELETE: the parameters are those of the query and the path."""
         return self.route(path, method="DELETE", **options)
 
-    def chat(self, model: str, **options: Any) -> Callable[[_Target], _Target]:
+    def chat(self, *models: str, **options: Any) -> Callable[[_Target], _Target]:
         """Serve a function, or a class, as a model of OpenAI's ``POST /v1/chat/completions``.
 
         Its parameters are members of the request, ``messages: list[ChatMessage]`` among them, or
@@ -216,7 +216,8 @@ class App(Several):
         dicts like it.
 
         Args:
-            model: the name by which requests choose it; ``GET /v1/models`` lists all.
+            models: the name by which requests choose it, and others that mean the same;
+                ``GET /v1/models`` lists all.
             options: as for ``route``, apart from ``method``, ``status``, ``answers`` and
                 ``examples``.
 
@@ -228,9 +229,9 @@ class App(Several):
         from penstock.api.openai_calls import CHAT
         from penstock.typed.openai_op import ChatOp
 
-        return self._model(CHAT, ChatOp, model, options)
+        return self._model(CHAT, ChatOp, models, options)
 
-    def completion(self, model: str, **options: Any) -> Callable[[_Target], _Target]:
+    def completion(self, *models: str, **options: Any) -> Callable[[_Target], _Target]:
         """The same for ``POST /v1/completions``.
 
         Its parameter is ``prompt: str``, the whole request a ``CompletionRequest``, and it answers
@@ -239,9 +240,9 @@ class App(Several):
         from penstock.api.openai_calls import COMPLETION
         from penstock.typed.openai_op import CompletionOp
 
-        return self._model(COMPLETION, CompletionOp, model, options)
+        return self._model(COMPLETION, CompletionOp, models, options)
 
-    def embeddings(self, model: str, **options: Any) -> Callable[[_Target], _Target]:
+    def embeddings(self, *models: str, **options: Any) -> Callable[[_Target], _Target]:
         """The same for ``POST /v1/embeddings``.
 
         Its parameter is ``input: list[str]``, the whole request an ``EmbeddingsRequest``, and it
@@ -250,9 +251,9 @@ class App(Several):
         from penstock.api.openai_calls import EMBEDDINGS
         from penstock.typed.openai_op import EmbeddingsOp
 
-        return self._model(EMBEDDINGS, EmbeddingsOp, model, options)
+        return self._model(EMBEDDINGS, EmbeddingsOp, models, options)
 
-    def rerank(self, model: str, **options: Any) -> Callable[[_Target], _Target]:
+    def rerank(self, *models: str, **options: Any) -> Callable[[_Target], _Target]:
         """The same for ``POST /v1/rerank``, as of Jina, Cohere and vLLM.
 
         Its parameters are ``query: str`` and ``documents: list[str]``, the whole request a
@@ -262,29 +263,35 @@ class App(Several):
         from penstock.api.openai_calls import RERANK
         from penstock.typed.openai_op import RerankOp
 
-        return self._model(RERANK, RerankOp, model, options)
+        return self._model(RERANK, RerankOp, models, options)
 
     def _model(
-        self, service: OpenAiService, kind: type[TypedOp], model: str, options: dict[str, Any]
+        self,
+        service: OpenAiService,
+        kind: type[TypedOp],
+        models: tuple[str, ...],
+        options: dict[str, Any],
     ) -> Callable[[_Target], _Target]:
         from penstock.api.openai import ModelRoute
         from penstock.service.declared_route import DeclaredRoute
 
-        where = f"the model {model!r}"
-        if not isinstance(model, str) or not model:
-            raise GraphError(f"a model has a name, such as @app.chat('tiny'), not {model!r}")
+        if not models or not all(isinstance(each, str) and each for each in models):
+            raise GraphError("a model has a name, such as @app.chat('tiny')")
+        where = f"the model {models[0]!r}"
         _check_options(where, options, of_route=True, without=_NOT_OF_MODELS)
-        taken = [(each.path, each.method) for each in self.routes]
-        if (service.path, "POST") in [
-            *taken,
-            *((each.path, "POST") for each, _, _ in self._graphs),
-        ]:
+        posted = [each.path for each in self.routes if each.method == "POST"]
+        if service.path in [*posted, *(each.path for each, _, _ in self._graphs)]:
             raise GraphError(f"another route of {self.name} is POST {service.path}")
         if options.get("executor") == "external":
             raise GraphError(f"{where}: external workers cannot run functions of OpenAI's routes")
-        for each, _ in self._models:
-            if each.service is service and each.model == model:
-                raise GraphError(f"two functions of {self.name} are {where} at {service.path}")
+        known = [
+            name for each, _ in self._models if each.service is service for name in each.models
+        ]
+        for name in models:
+            if [*known, *models].count(name) > 1:
+                raise GraphError(
+                    f"two functions of {self.name} are the model {name!r} at {service.path}"
+                )
         declared = DeclaredRoute(
             path=service.path,
             method="POST",
@@ -301,7 +308,9 @@ class App(Several):
         def add(target: _Target) -> _Target:
             op = declared.op(target, self._lifespans)
             self._check_name(op.name)
-            route = ModelRoute(service=service, model=model, graph=op.name, signature=op.signature)
+            route = ModelRoute(
+                service=service, models=models, graph=op.name, signature=op.signature
+            )
             self._models.append((route, op))
             return target
 
@@ -522,7 +531,7 @@ class App(Several):
             for route, op in zip(self.routes, self._ops, strict=True)
         ]
         graphs += [
-            ("POST", f"{each.service.path} ({each.model})", each.graph, _shape_of(op), op, {})
+            ("POST", f"{each.service.path} ({each.models[0]})", each.graph, _shape_of(op), op, {})
             for each, op in self._models
         ]
         graphs += [
@@ -589,7 +598,7 @@ class App(Several):
         from penstock.typed.op import BODY, KIND
 
         problems = []
-        for path, signature in [(each.model, each.signature) for each, _ in self._models]:
+        for path, signature in [(each.models[0], each.signature) for each, _ in self._models]:
             try:
                 signature.request.check_packages(path)
                 signature.response.check_packages(path)

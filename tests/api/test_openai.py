@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from penstock import App, Array, Caller, Done, Header, HttpError, Middleware, Response
+from penstock.api import stream_call
 from penstock.api.middleware import Request
 from penstock.errors import ConfigError, GraphError, HookError
 from penstock.openai import (
@@ -335,6 +337,30 @@ def test_coroutines_and_batches_are_answered() -> None:
             assert message(said(http, "one two", model=model, stop="t")) == "one "
 
 
+def test_a_reader_is_told_that_the_first_chunk_is_on_its_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stream_call, "HEARTBEAT", 0.0)
+    shown = threading.Event()
+
+    def late(messages: list[ChatMessage]) -> Iterator[str]:
+        assert shown.wait(30)
+        yield "late"
+
+    app = App("late")
+    app.chat("late")(late)
+    lines = []
+    body = {"messages": HELLO, "stream": True}
+    with client(app) as http, http.stream("POST", CHAT, json=body) as answer:
+        for line in answer.iter_lines():
+            lines.append(line)
+            shown.set()
+    assert lines[:2] == [": keep-alive", ""]
+    events = [each for each in lines if each.startswith("data: ")]
+    assert json.loads(events[0][6:])["choices"][0]["delta"]["content"] == "late"
+    assert events[-1] == "data: [DONE]"
+
+
 @pytest.mark.parametrize("stop", [[""], "", [1], 5, ["a"] * 65])
 def test_wrong_stop_texts_are_refused(http: httpx.Client, stop: Any) -> None:
     assert error(ask(http, stop=stop), 400)["param"] == "stop"
@@ -467,6 +493,23 @@ def test_the_only_model_needs_no_name() -> None:
     with client(app) as http:
         assert message(ask(http, model=None)) == "Hello to you "
         assert message(http.post(CHAT, json={"messages": HELLO})) == "Hello to you "
+
+
+def test_a_model_may_have_several_names() -> None:
+    app = App("names")
+    app.chat("words", "gpt-4o-mini")(words_of)
+    with client(app) as http:
+        for name in ("words", "gpt-4o-mini"):
+            answer = ask(http, model=name)
+            assert message(answer) == "Hello to you "
+            assert answer.json()["model"] == name
+        assert ask(http, model=None).json()["model"] == "words"
+        listed = http.get("/v1/models").json()["data"]
+        assert [each["id"] for each in listed] == ["words", "gpt-4o-mini"]
+    with pytest.raises(GraphError, match="two functions of names are the model 'gpt-4o-mini'"):
+        app.chat("other", "gpt-4o-mini")
+    with pytest.raises(GraphError, match="two functions of names are the model 'twice'"):
+        app.chat("twice", "twice")
 
 
 def test_one_of_several_models_must_be_named(http: httpx.Client) -> None:
@@ -691,8 +734,9 @@ def test_wrong_names_paths_and_options_are_refused() -> None:
     app = assistant()
     with pytest.raises(GraphError, match="two functions of assistant are the model 'words'"):
         app.chat("words")
-    with pytest.raises(GraphError, match="a model has a name"):
-        app.chat(words_of)  # type: ignore[arg-type]
+    for names in ((words_of,), (), ("",)):
+        with pytest.raises(GraphError, match="a model has a name"):
+            app.chat(*names)  # type: ignore[arg-type]
     with pytest.raises(GraphError, match="two routes of assistant are called letters"):
         app.chat("other")(letters)
     with pytest.raises(GraphError, match="two routes of assistant are POST /v1/completions"):

@@ -6,6 +6,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.errors import InvalidInput, RequestError, Undecodable, UnknownMediaType
 from penstock.protocols.media import JSON
@@ -20,7 +22,12 @@ from penstock.protocols.openai import (
     CompletionAnswer,
     asked,
     embeddings,
+    has_tokens,
     models,
+    of_chat,
+    of_completion,
+    of_embeddings,
+    of_rerank,
     parameters,
 )
 from penstock.request import Feed
@@ -100,6 +107,30 @@ def test_a_wrong_member_is_refused_by_its_name(body: bytes, place: list[str]) ->
 def test_what_is_no_json_is_refused(body: bytes, kind: str, error: type[RequestError]) -> None:
     with pytest.raises(error):
         asked(body, kind)
+
+
+scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+values = st.recursive(
+    scalars,
+    lambda each: st.lists(each, max_size=3) | st.dictionaries(st.text(), each, max_size=3),
+)
+NAMES = (
+    "model", "stream", "stream_options", "n", "stop", "input", "prompt", "messages", "documents",
+    "max_tokens", "max_completion_tokens", "encoding_format", "top_n", "return_documents",
+)  # fmt: skip
+
+
+@given(st.dictionaries(st.sampled_from(NAMES), values))
+def test_any_object_is_read_or_refused(body: dict[str, Any]) -> None:
+    for check in (of_chat, of_completion, of_embeddings, of_rerank):
+        try:
+            asked(json.dumps(body).encode(), JSON)
+            found = check(body)
+        except RequestError:
+            continue
+        assert isinstance(found, dict)
+    assert isinstance(parameters(body, None), dict)
+    assert has_tokens(body) in (True, False)
 
 
 def test_a_function_gets_the_members_that_it_names() -> None:

@@ -601,6 +601,7 @@ def test_an_invalid_value_is_refused_with_app_and_route(
 
 def test_the_test_client_without_httpx_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "httpx", None)
+    monkeypatch.delitem(sys.modules, "penstock.testing.http_client", raising=False)
     with (
         pytest.raises(StartupError, match=r"pip install 'penstock-serving\[testing\]'"),
         client(make_app()),
