@@ -65,7 +65,6 @@ class OpOptions(WorkOptions):
             always with ``batch_size`` 1.
         splits: whether a request with more rows than ``batch_size`` is split.
         overrun: whether a batch takes a request that makes it longer than ``batch_size``.
-        seats: the most requests that a worker runs at once, for an op with seats; None for others.
         media: the media type of bodies on ``socket``.
         cpus: CPU sets of its worker processes, one for each, in turn; empty is all CPUs.
         thread_num: CPU threads that one run of its model may use.
@@ -88,7 +87,6 @@ class OpOptions(WorkOptions):
     splits: bool = False
     overrun: bool = False
     executor: ExecutorKind = THREAD
-    seats: int | None = None
     socket: str | None = None
     media: str = media.JSON
     cpus: tuple[frozenset[int], ...] = ()

@@ -21,6 +21,7 @@ from penstock.executors.local import CoroutineExecutor, InlineExecutor, ThreadEx
 from penstock.executors.processes.executor import ProcessExecutor
 from penstock.executors.processes.spawner import Spawner
 from penstock.executors.remote import Outgoing, RemoteExecutor, passed_on
+from penstock.executors.seats.processes import SeatedProcesses
 from penstock.executors.seats.threads import SeatedThreads
 from penstock.executors.work import BoundOp
 from penstock.executors.workers.watchdog import Supervision
@@ -115,6 +116,16 @@ def _thread(spec: ExecutorSpec) -> Executor:
 
 def _process(spec: ExecutorSpec) -> Executor:
     assert spec.spawner is not None
+    if spec.seats is not None:
+        return SeatedProcesses(
+            spec.op,
+            spec.workers,
+            spec.spawner,
+            spec.loop,
+            source=spec.source,
+            supervision=spec.supervision,
+            seats=spec.seats,
+        )
     return ProcessExecutor(
         spec.op,
         spec.workers,
@@ -153,7 +164,9 @@ COROUTINE: Final = ExecutorKind(
 """The kind of every op whose ``process`` is a coroutine, whatever its configuration."""
 REMOTE: Final = ExecutorKind(name="coroutine", make=_remote, on_loop=True)
 """The kind of remote ops; their ``process`` is a coroutine of ours."""
-PROCESS: Final = ExecutorKind(name="process", make=_process, own_processes=True, streams=True)
+PROCESS: Final = ExecutorKind(
+    name="process", make=_process, own_processes=True, streams=True, seats=True
+)
 EXTERNAL: Final = ExecutorKind(
     name="external", make=_external, elsewhere=True, needs_socket=True, streams=True
 )

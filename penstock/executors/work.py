@@ -96,6 +96,7 @@ class WorkOptions:
         remote: the model that the default ``process`` calls; None is the op's own model, if any.
         joining: how feeds are joined; None: with ``penstock.batching.stack`` only.
         batch_size: the most requests, or with ``batch_rows`` the most rows, of one call.
+        seats: the most requests that a worker runs at once, for an op with seats; None for others.
     """
 
     isolate_errors: bool = True
@@ -107,6 +108,7 @@ class WorkOptions:
     remote: RemoteOptions | None = None
     joining: Joining | None = None
     batch_size: int = 1
+    seats: int | None = None
 
 
 class BoundOp:
@@ -125,7 +127,7 @@ class BoundOp:
         joining: that of the options.
         alters: whether even a feed that runs alone may be padded.
         streams: whether ``process`` is a generator, whose answers come in pieces.
-        seats: the methods of an op with seats, in the place of ``process``; None for others.
+        seat_hooks: the methods of an op with seats, in the place of ``process``; None for others.
     """
 
     def __init__(self, op: Op, model: Model | None, options: WorkOptions, index: int = 0) -> None:
@@ -144,7 +146,7 @@ class BoundOp:
         self.fed_as_it_is = self.runs and self.preprocess is None
         self.jumps = op.is_jump_op()
         self.streams = op.streams
-        self.seats = self.op.seat_hooks
+        self.seat_hooks = self.op.seat_hooks
         self.after_model = type(op) is ModelOp and any(
             type(each) is ModelOp for each in op.get_input_ops()
         )

@@ -62,7 +62,7 @@ class Seats:
             self.client.get("/livez").raise_for_status()
 
 
-@pytest.fixture(scope="module", params=["thread"])
+@pytest.fixture(scope="module", params=["thread", "process"])
 def seats(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Seats]:
@@ -202,7 +202,7 @@ def test_the_start_line_shows_the_seats(seats: Seats) -> None:
     assert f"{kind} x 16 seats" in seats.server.log()
 
 
-@pytest.mark.parametrize("executor", ["thread"])
+@pytest.mark.parametrize("executor", ["thread", "process"])
 def test_a_drain_with_all_seats_taken_lets_them_end(executor: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "gate")
     with (
@@ -222,3 +222,21 @@ def test_a_drain_with_all_seats_taken_lets_them_end(executor: str, tmp_path: Pat
     assert [len(each) - 1 for each in seats.lines("step", "gate")] == [16] * 3
     joined = sorted(each[1] for each in seats.lines("join"))
     assert joined == sorted(each[1] for each in seats.lines("leave"))
+
+
+@pytest.mark.parametrize("fault", ["dies", "dies in join"])
+def test_a_worker_that_dies_is_told_to_all_its_requests_and_replaced(
+    seats: Seats, fault: str
+) -> None:
+    if seats.executor == "thread":
+        pytest.skip("a thread cannot end without its service")
+    others = [seats.begin(f"with-{fault[-4:]}-{n}", upto=100_000_000) for n in range(3)]
+    if fault == "dies":
+        others.append(seats.begin("dies", fault=fault))
+    else:  # nothing of its answer was sent
+        assert seats.count("dies", fault=fault).json()["error"] == "worker_died"
+    for connection, response in others:
+        (kind, error) = events(ended_early(response))[-1]
+        assert (kind, error["error"]) == ("error", "worker_died")
+        connection.close()
+    assert seats.count("next", upto=2).json() == ["é1", "é2"]

@@ -9,17 +9,22 @@ from __future__ import annotations
 import os
 import pickle
 from collections import deque
+from collections.abc import Sequence
+from time import monotonic
 from typing import Any, Final
 
-from penstock.errors import text_of
+from penstock.errors import RequestError, text_of
 from penstock.executors.processes.channel import receive
 from penstock.executors.processes.slabs import WorkerSlabs
 from penstock.executors.processes.status_page import StatusPage
+from penstock.executors.seats.child import SeatedChild
 from penstock.executors.transport.frames import Frame, Kind, header
-from penstock.executors.transport.values import Blob, Decoder
+from penstock.executors.transport.marshalling import batches_in, outcomes_out
+from penstock.executors.transport.values import Blob, Decoder, encode
 from penstock.executors.work import BoundOp
 from penstock.executors.workers.child import UNOPENED, Child
-from penstock.ops.failures import HOOK_FAULTS
+from penstock.ops.failures import HOOK_FAULTS, cannot_send
+from penstock.request import Batch, Outcome, Sample
 
 _AT_ONCE: Final = 256 << 10
 _MOST_DESCRIPTORS: Final = 16
@@ -29,6 +34,7 @@ class ProcessChild(Child):
     """See the module, and Child."""
 
     _progress: StatusPage
+    _seats: SeatedChild | None = None
 
     def _prepare(self) -> None:
         self._descriptors: deque[int] = deque()
@@ -44,6 +50,30 @@ class ProcessChild(Child):
     def _prepare_for(self, op: BoundOp, outside: str | None) -> None:
         self._outside = outside
         self._pickle = _pickled if outside is None else None
+
+    def _serve_seats(self, op: BoundOp) -> None:
+        self._seats = SeatedChild(op, self, self._progress)
+        while self._queue:  # read while it started
+            self._seats.frame_received(self._queue.popleft())
+        self._seats.serve()
+
+    def sample_of(self, op: BoundOp, frame: Frame) -> tuple[Sample, RequestError | None]:
+        """See Link."""
+        self._unopened = None
+        *value, _ = self._decoder.decode(frame.body)
+        ((sample,),) = batches_in(value, monotonic())
+        why = self._unopened
+        return sample, None if why is None else cannot_send(op.name, why, [sample], op.label)
+
+    def done_frame(self, number: int, batch: Batch, outcome: Outcome) -> list[bytes | memoryview]:
+        """See Link."""
+        body = encode(outcomes_out(batch, [outcome]))
+        return [header(Kind.DONE, number, sum(map(len, body))), *body]
+
+    def write(self, pieces: Sequence[bytes | memoryview]) -> None:
+        """See Link."""
+        self._send(pieces)
+        self._wake()
 
     def _need(self, nbytes: int) -> int:
         """Request shared memory for an output, and wait: sending it through the socket takes far
@@ -78,6 +108,8 @@ class ProcessChild(Child):
 
     def _frame_received(self, frame: Frame) -> None:
         match frame.kind:
+            case Kind.RUN | Kind.CREDIT | Kind.CANCEL | Kind.HANDLED if self._seats is not None:
+                self._seats.frame_received(frame)
             case Kind.SLAB:
                 self._slabs.accept(frame.number, self._descriptors.popleft())
             case Kind.DROP:

@@ -36,7 +36,10 @@ class ProcessExecutor(WorkerPool[ProcessWorker]):
         source: the op that they open.
         supervision: limits of the workers.
         streams: whether the op's answers come in pieces.
+        seats: the number of Works that a worker has at once.
     """
+
+    _kind: type[ProcessWorker] = ProcessWorker
 
     def __init__(
         self,
@@ -48,8 +51,11 @@ class ProcessExecutor(WorkerPool[ProcessWorker]):
         source: OpSource | None = None,
         supervision: Supervision | None = None,
         streams: bool = False,
+        seats: int = 1,
     ) -> None:
-        super().__init__(name, count, loop, supervision or Supervision(), streams=streams)
+        super().__init__(
+            name, count, loop, supervision or Supervision(), streams=streams, seats=seats
+        )
         self.takes_several = not streams  # which occupy a worker for long
         self._spawner = spawner
         self._source = source or OpSource(op=name, label=name)
@@ -68,7 +74,7 @@ class ProcessExecutor(WorkerPool[ProcessWorker]):
             spawned = await self._spawner.spawn(self._source, index)
         except StartupError as error:
             raise NoWorkerError(str(error)) from error
-        return ProcessWorker(
+        return self._kind(
             self.op,
             index,
             spawned,

@@ -1,9 +1,10 @@
 """The status page: shared memory that shows the engine a worker's running batch at any time.
 
-It has two numbers: the running batch, and the start time of its ``process`` call. The worker
-writes, the engine reads; each number is one aligned word, so reads are atomic. It survives a worker
-that hangs or is killed, and so shows which batch killed it. After the numbers ``faulthandler``
-writes the stacks of a worker that a signal ends.
+It has three numbers: the running batch, the start time of its ``process`` call, and for a worker
+with seats, the batch whose request joins. The worker writes, the engine reads; each number is one
+aligned word, so reads are atomic. It survives a worker that hangs or is killed, and so shows which
+batch killed it. After the numbers ``faulthandler`` writes the stacks of a worker that a signal
+ends.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class StatusPage:
         view = memoryview(self._map)
         self._number = view[:8].cast("Q")
         self._started = view[8:16].cast("d")
+        self._joining = view[16:24].cast("Q")
 
     @property
     def number(self) -> int:
@@ -56,6 +58,15 @@ class StatusPage:
     def started(self, when: float | None) -> None:
         self._started[0] = when or 0.0
 
+    @property
+    def joining(self) -> int:
+        """The number of the batch whose request is joining; 0 if none is."""
+        return self._joining[0]
+
+    @joining.setter
+    def joining(self, number: int) -> None:
+        self._joining[0] = number
+
     def take_stacks(self) -> None:
         """For the worker: let ``faulthandler`` write here."""
         os.lseek(self.descriptor, _STACKS_AT, os.SEEK_SET)
@@ -70,5 +81,6 @@ class StatusPage:
         """Unmap the memory."""
         self._number.release()
         self._started.release()
+        self._joining.release()
         self._map.close()
         os.close(self.descriptor)

@@ -91,7 +91,7 @@ class ProcessWorker(Worker):
             value = batches_out([batch.samples for batch in batches], time.monotonic())
             value.append(loan.grant())
             # Unpickling runs user code; if that kills the worker, only one batch is lost.
-            body = encode(value, place=loan.place, pickle=_pickled, blobs=len(batches) == 1)
+            body = encode(value, place=loan.place, pickle=pickled, blobs=len(batches) == 1)
             head = header(Kind.RUN, self._first, sum(map(len, body)))
         except FrameError:
             loan.end()
@@ -197,6 +197,6 @@ class ProcessWorker(Worker):
             return
 
 
-def _pickled(value: Any) -> bytes:
+def pickled(value: Any) -> bytes:
     """Pickle a value of an op in this process; only the worker unpickles it."""
     return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)

@@ -88,8 +88,9 @@ class Steps:
         seats: their number.
         ended: called with each request and its outcome.
         flush: called before and after each step: what has come so far is passed on.
-        called: called with the start of each call of ``join`` or ``step``, and with None at its
-            end; for workers whose engine sees no batch.
+        called: called with the start of each call of ``join`` or ``step``, and with the request
+            that joins; at the end of the call with None twice. For workers whose engine does not
+            see their batches.
 
     """
 
@@ -99,11 +100,11 @@ class Steps:
         seats: int,
         ended: Callable[[Seated, Outcome], None],
         flush: Callable[[], None],
-        called: Callable[[float | None], None] = lambda when: None,
+        called: Callable[[float | None, Seated | None], None] = lambda when, joins: None,
     ) -> None:
-        assert op.seats is not None
+        assert op.seat_hooks is not None
         self._op = op
-        self._hooks = op.seats
+        self._hooks = op.seat_hooks
         self._seats: Seats[Seated] = Seats(seats)
         self._count = seats
         self._asked = 0  # the requests that it has
@@ -198,14 +199,14 @@ class Steps:
         if not isinstance(feed, dict):
             return not_a_feed(op.name, feed)
         batch.started = started = began + batch.prepared
-        self._called(started)
+        self._called(started, one)
         try:
             one.state = self._hooks.join(feed)
         except HOOK_FAULTS as fault:
             return self._failure([one], fault, "join")
         finally:
             batch.started = None
-            self._called(None)
+            self._called(None, None)
             batch.processed = _monotonic() - started
         return None
 
@@ -231,7 +232,7 @@ class Steps:
         started = _monotonic()
         for batch in batches:
             batch.started = started
-        self._called(started)
+        self._called(started, None)
         fault: BaseException | None = None
         results: Any = None
         try:
@@ -239,7 +240,7 @@ class Steps:
         except HOOK_FAULTS as error:
             fault = error
         self._took = took = _monotonic() - started
-        self._called(None)
+        self._called(None, None)
         for batch in batches:
             batch.started = None
             batch.processed += took

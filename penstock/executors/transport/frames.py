@@ -16,7 +16,7 @@ from struct import error as StructError
 from typing import Final, NamedTuple
 
 HEADER_BYTES: Final = 16
-VERSION: Final = 5
+VERSION: Final = 6
 
 _MAGIC: Final = b"PF"
 _HEADER: Final = Struct("<2sBBIQ")
@@ -74,6 +74,9 @@ class Kind(IntEnum):
     8 octets."""
     CANCEL = 18
     """Engine: no further piece of the batch is wanted."""
+    HANDLED = 19
+    """Engine, to a worker with seats: so many of its batches are settled, and what waited for their
+    seats has been sent."""
 
 
 class Frame(NamedTuple):

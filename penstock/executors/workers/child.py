@@ -209,11 +209,18 @@ class Child:
         """
         self._decided = decided
         self._prepare_for(op, outside)
+        if op.seat_hooks is not None:
+            self._serve_seats(op)
+            return
         while self._queue or not self._ended:
             if self._queue:
                 self._run_all(op, self._queue.popleft())
             else:
                 self._read()
+
+    def _serve_seats(self, op: BoundOp) -> None:
+        """The same for an op with seats."""
+        raise NotImplementedError("workers with seats are processes on this machine")
 
     def _run_all(self, op: BoundOp, frame: Frame) -> None:
         progress, running = self._progress, self._running
@@ -250,13 +257,23 @@ class Child:
             left -= running.ran
             number += 1
 
+    def piece_frame(
+        self, op: BoundOp, number: int, sample: Sample, piece: Feed
+    ) -> list[bytes | memoryview]:
+        """A piece as a frame.
+
+        Raises:
+            RequestError: it cannot be sent.
+        """
+        try:
+            body = self._allowed(encode(output(piece), pickle=self._pickle))
+        except FrameError as error:
+            raise cannot_send(op.name, f"a piece: {error}", [sample], op.label) from None
+        return [header(Kind.PIECE, number, sum(map(len, body))), *body]
+
     def _new_stream(self, op: BoundOp, number: int, sample: Sample) -> ChildStream:
         def send(number: int, piece: Feed) -> None:
-            try:
-                body = self._allowed(encode(output(piece), pickle=self._pickle))
-            except FrameError as error:
-                raise cannot_send(op.name, f"a piece: {error}", [sample], op.label) from None
-            self._send([header(Kind.PIECE, number, sum(map(len, body))), *body])
+            self._send(self.piece_frame(op, number, sample, piece))
             self._wake()
 
         stream = self._stream = ChildStream(number, send, self._read_on)
@@ -265,7 +282,13 @@ class Child:
 
     def _read_on(self, wait: bool) -> bool:
         """Read the engine's frames, if there are any; returns False when it has ended."""
-        if wait or self._readable.poll(0):
+        return self.read_for(None if wait else 0)
+
+    def read_for(self, milliseconds: int | None) -> bool:
+        """Read the engine's frames, if some come within that time; returns False when it has ended,
+        or wants this worker to end.
+        """
+        if not self._ended and self._readable.poll(milliseconds):
             self._read()
         return not self._ended
 

@@ -39,18 +39,27 @@ class ChildStream:
         Raises:
             RequestError: it cannot be sent.
         """
+        self.add(piece)
+        alive = self._read(False)
+        while alive and not self.cancelled and self.is_full:
+            alive = self._read(True)
+        return alive and not self.cancelled
+
+    def add(self, piece: Feed) -> None:
+        """Send a piece, without waiting.
+
+        Raises:
+            RequestError: it cannot be sent.
+        """
         self._send(self.number, piece)
         size = size_of(piece)
         self._made += 1
         self._uncredited.append(size)
         self._bytes += size
-        alive = self._read(False)
-        while alive and not self.cancelled and self._is_full:
-            alive = self._read(True)
-        return alive and not self.cancelled
 
     @property
-    def _is_full(self) -> bool:
+    def is_full(self) -> bool:
+        """Whether the worker must wait for credit."""
         return len(self._uncredited) >= MOST_PIECES or self._bytes >= MOST_BYTES
 
     def credit(self, count: int) -> None:

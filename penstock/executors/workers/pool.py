@@ -10,7 +10,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar
 
@@ -43,6 +43,8 @@ class WorkerPool(ABC, Generic[W]):
 
     Args:
         supervision: limits of the workers.
+        streams: whether the op's answers come in pieces.
+        seats: the number of Works that a worker has at once.
 
     Attributes:
         loaded: by slot, its worker's report of its model and memory; None before.
@@ -59,14 +61,16 @@ class WorkerPool(ABC, Generic[W]):
         supervision: Supervision,
         *,
         streams: bool = False,
+        seats: int = 1,
     ) -> None:
-        self.workers = count
+        self.workers = count * seats
         self.op = name
         self.instruments = Instruments()
         self.loaded: list[dict[str, Any] | None] = [None] * count
         self._loop = loop
         self._supervision = supervision
         self._streams = streams
+        self._seats = seats
         self._idle: deque[W] = deque()
         self._busy: dict[Work, W] = {}
         self._waiting: deque[tuple[Work, Finished]] = deque()  # Works that wait for a worker
@@ -77,7 +81,10 @@ class WorkerPool(ABC, Generic[W]):
         self._closing = False
         self._batching: Any = None  # as the first worker decided
         self._keep_tasks: list[asyncio.Task[None]] = []
-        self._watchdog = Watchdog(name, self._supervision, self._busy.values, loop)
+        self._watchdog = Watchdog(name, self._supervision, self._busy_workers, loop)
+
+    def _busy_workers(self) -> Iterable[W]:
+        return {*self._busy.values()}
 
     @property
     def alive(self) -> bool:
@@ -91,7 +98,9 @@ class WorkerPool(ABC, Generic[W]):
         Raises:
             StartupError: a worker failed to start, with its reason; the others are ended.
         """
-        starts = [self._loop.create_task(self._start(index)) for index in range(self.workers)]
+        starts = [
+            self._loop.create_task(self._start(index)) for index in range(len(self._restarts))
+        ]
         try:
             await asyncio.gather(*starts)  # the first failure is raised at once
         except BaseException as error:
@@ -391,7 +400,7 @@ class WorkerPool(ABC, Generic[W]):
         """
         if self._leaving is not None or self._given_up or self._closing:
             return False
-        if len(self._alive) < self.workers:
+        if len(self._alive) < len(self._restarts):
             return False
         why = why_replaced(self._supervision, worker)
         if why is None:
@@ -441,7 +450,7 @@ class WorkerPool(ABC, Generic[W]):
         """Disable a slot, so that no Work waits for its worker."""
         if index not in self._given_up:
             self._given_up.add(index)
-            self.workers = max(1, len(self._restarts) - len(self._given_up))
+            self.workers = max(1, len(self._restarts) - len(self._given_up)) * self._seats
             _log.error(
                 "op %s: the workers of slot %s die repeatedly at the start; it is disabled, and a"
                 " start is tried every %g s",
@@ -457,7 +466,7 @@ class WorkerPool(ABC, Generic[W]):
         """A worker started after all: enable its slot."""
         if index in self._given_up:
             self._given_up.discard(index)
-            self.workers = len(self._restarts) - len(self._given_up)
+            self.workers = (len(self._restarts) - len(self._given_up)) * self._seats
             _log.warning("op %s: worker %s has started again", self.op, index)
             self.grown()
 

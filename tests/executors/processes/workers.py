@@ -127,9 +127,16 @@ class Acting(Op):
 
 
 class Processes:
-    """A Spawner that starts new interpreters."""
+    """A Spawner that starts new interpreters.
 
-    def __init__(self) -> None:
+    Args:
+        module: what they run.
+        environment: more variables for them.
+    """
+
+    def __init__(self, module: str = __name__, **environment: str) -> None:
+        self._module = module
+        self._environment = environment
         self._all: dict[int, subprocess.Popen[bytes]] = {}
 
     @property
@@ -141,10 +148,10 @@ class Processes:
         ours, theirs = socket.socketpair()
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-m", __name__, source.op, str(index), str(theirs.fileno())],
+                [sys.executable, "-m", self._module, source.op, str(index), str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                env={**os.environ, "PYTHONPATH": str(ROOT), **self._environment},
             )
         self._all[process.pid] = process
         return Spawned(process.pid, os.pidfd_open(process.pid), ours)

@@ -6,17 +6,25 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable
+from multiprocessing.connection import Connection, Listener
+from pathlib import Path
 from typing import Any
 
 from penstock.engine.submission import Submission
+from penstock.errors import HttpError
+from penstock.executors.executor import Executor
+from penstock.executors.seats.processes import SeatedProcesses
 from penstock.executors.seats.threads import SeatedThreads
 from penstock.executors.work import BoundOp, WorkOptions
+from penstock.executors.workers.watchdog import Supervision
 from penstock.ops.op import Op
 from penstock.ops.seats import SeatHooks, hooks_of
 from penstock.request import Feed, Outcome
 from tests.executors.harness import EngineHarness
+from tests.executors.processes.workers import Processes
 
 PATIENCE = 20.0
+KEY = b"a test and its workers"
 
 
 class Reader(Submission):
@@ -45,32 +53,58 @@ class Served:
     """What a user writes: the test lets each step go, with the results that it chooses.
 
     Attributes:
-        steps: the names of the running requests of each step that has begun.
-        left: the names, as they leave.
+        steps: the states of the running requests of each step that has begun.
+        go: what makes the results of the step of these.
+        joins, left: the names, as they join and leave.
     """
 
     def __init__(self) -> None:
-        self.steps: queue.Queue[list[str]] = queue.Queue()
-        self.go: queue.Queue[Callable[[list[Any]], Any]] = queue.Queue()
+        self.steps: queue.Queue[list[Feed]] = queue.Queue()
+        self.go: queue.Queue[Callable[[list[Feed]], Any]] = queue.Queue()
         self.joins: list[str] = []
         self.left: list[str] = []
 
-    def join(self, feed: Feed) -> dict[str, Any]:
-        if "error" in feed:
-            raise feed["error"]
+    def join(self, feed: Feed) -> Feed:
+        if "status" in feed:
+            raise HttpError(feed["status"], "no such prompt")
         self.joins.append(feed["name"])
         return dict(feed)
 
-    def step(self, running: list[dict[str, Any]]) -> Any:
-        self.steps.put([each["name"] for each in running])
+    def step(self, running: list[Feed]) -> Any:
+        self.steps.put(running)
         return self.go.get()(running)
 
-    def leave(self, state: dict[str, Any]) -> None:
+    def leave(self, state: Feed) -> None:
         self.left.append(state["name"])
 
 
+class Fitting(Served):
+    """It has memory for requests of ``size`` up to 10."""
+
+    used = 0
+
+    def fits(self, state: Feed) -> bool:
+        if self.used + state["size"] > 10:
+            return False
+        self.used += state["size"]
+        state["runs"] = True
+        return True
+
+    def leave(self, state: Feed) -> None:
+        super().leave(state)
+        self.used -= state["size"] if state.get("runs") else 0
+
+
+class Leaving(Served):
+    """Its ``leave`` raises."""
+
+    def leave(self, state: Feed) -> None:
+        super().leave(state)
+        raise RuntimeError("it cannot")
+
+
 class SeatedOp(Op):
-    """An op around it."""
+    """An op around one of them."""
 
     seated = True
 
@@ -87,22 +121,86 @@ def _piece(given: Any) -> Any:
     return {"piece": given} if isinstance(given, int | str) else given
 
 
+class Controlled(Served):
+    """Stands here for the object of one worker process, or several, which connect to a socket and
+    say what happens; see ``tests/executors/seats/worker.py``.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._listener = Listener(str(path), "AF_UNIX", authkey=KEY)
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection = self._listener.accept()
+            except OSError:  # closed
+                return
+            threading.Thread(target=self._hear, args=(connection,), daemon=True).start()
+
+    def _hear(self, connection: Connection) -> None:
+        while True:
+            try:
+                what, value = connection.recv()
+                if what == "step":
+                    connection.send(_results(self.step, value))
+                    continue
+            except (EOFError, OSError):  # the process has ended
+                return
+            else:
+                {"join": self.joins, "leave": self.left}[what].append(value)
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+def _results(step: Callable[[list[Feed]], Any], running: list[Feed]) -> tuple[bool, Any]:
+    try:
+        return True, step(running)
+    except HttpError as error:
+        return False, error.status
+
+
 class SeatHarness(EngineHarness):
-    """See the module; one object in one or several threads."""
+    """See the module; one object, which all workers have.
+
+    Args:
+        folder: of a socket, for worker processes; None: threads.
+    """
+
+    executor: Any
 
     def __init__(
         self,
         seats: int,
-        made: Any = None,
+        made: type[Served] = Served,
         *,
+        folder: Path | None = None,
         workers: int = 1,
         options: WorkOptions | None = None,
+        supervision: Supervision | None = None,
     ) -> None:
-        self.made: Any = made or Served()
         options = options or WorkOptions()
-        ops = [BoundOp(SeatedOp(self.made), None, options, index) for index in range(workers)]
-        threads = SeatedThreads(ops, seats, asyncio.get_running_loop())
-        super().__init__("seats", None, executor=threads, options=options)
+        self.processes: Processes | None = None
+        loop = asyncio.get_running_loop()
+        executor: Executor
+        if folder is None:
+            self.made = made()
+            ops = [BoundOp(SeatedOp(self.made), None, options, index) for index in range(workers)]
+            executor = SeatedThreads(ops, seats, loop)
+        else:
+            self.made = Controlled(folder / "control")
+            self.processes = Processes(
+                "tests.executors.seats.worker",
+                CONTROL=str(folder / "control"),
+                KIND=made.__name__,
+                SEATS=str(seats),
+            )
+            executor = SeatedProcesses(
+                "op", workers, self.processes, loop, seats=seats, supervision=supervision
+            )
+        super().__init__("seats", None, executor=executor, options=options)
         self.graph.streams = self.stage.streams = True
 
     def ask(self, name: str, life: float | None = None, **feed: Any) -> Reader:
@@ -126,33 +224,42 @@ class SeatHarness(EngineHarness):
 
     async def begun(self) -> list[str]:
         """The names of the requests in the step that begins."""
-        return await asyncio.to_thread(self.made.steps.get, True, PATIENCE)
+        running = await asyncio.to_thread(self.made.steps.get, True, PATIENCE)
+        return [each["name"] for each in running]
 
-    def let_go(self, results: Callable[[list[Any]], Any]) -> None:
+    def let_go(self, results: Callable[[list[Feed]], Any]) -> None:
         """End the running step with what a function makes of the states."""
         self.made.go.put(results)
 
     async def dispatched(self, count: int) -> None:
         """Wait until so many requests have been handed over."""
+        await self.until(lambda: self.stage.statistics().samples >= count)
+
+    async def until(self, right: Callable[[], bool]) -> None:
         async with asyncio.timeout(PATIENCE):
-            while self.stage.statistics().samples < count:
-                await asyncio.sleep(0)
+            while not right():
+                await asyncio.sleep(0.001)
 
     async def __aenter__(self) -> SeatHarness:
+        await self.executor.start()
         return self
 
     async def __aexit__(self, *error: object) -> None:
         self.engine.close()
-        self.let_go(nothing)  # for a step that still runs
-        await self.executor.close(PATIENCE)
-        assert threading.active_count() < 50
+        for _ in range(4):
+            self.let_go(nothing)  # for steps that still run
+        in_time = await self.executor.close(PATIENCE)
+        if self.processes is not None:
+            self.processes.end()
+            self.made.close()  # type: ignore[attr-defined]
+        assert in_time or error[0] is not None
 
 
-def nothing(running: list[Any]) -> list[Any]:
+def nothing(running: list[Feed]) -> list[Any]:
     """A step without pieces."""
     return [None] * len(running)
 
 
-def piece_each(running: list[Any]) -> list[Any]:
+def piece_each(running: list[Feed]) -> list[Any]:
     """A step with a piece for each request."""
     return ["piece"] * len(running)
