@@ -74,6 +74,8 @@ class RequestInfo(Protocol):
         deadline: when it must be answered.
         samples: its samples that are queued or running.
         steps: the recorder's, of the batches it was in; None before the first.
+        stream: from which the pieces of its answer come, once ``stream_begun`` was called, with
+            ``taken``, their number so far.
     """
 
     data_id: int
@@ -83,6 +85,7 @@ class RequestInfo(Protocol):
     deadline: float
     samples: list[Sample]
     steps: Any
+    stream: Any
 
     @property
     def graph(self) -> GraphInfo:
@@ -191,6 +194,11 @@ class Instrument:
     def late(self, op: str, batch: Batch, now: float) -> None:
         """The results of a batch that had timed out arrived, and were dropped."""
 
+    def stream_begun(self, request: RequestInfo, now: float) -> None:
+        """The first piece of a request's answer has arrived; ``replied`` or ``cancelled`` follows.
+        Further pieces are no events; see ``request.stream``.
+        """
+
     def replied(self, request: RequestInfo, error: RequestError | None, now: float) -> None:
         """A request was answered."""
 
@@ -237,6 +245,7 @@ class Instruments:
     returned: Callable[[str, Batch, int, float], None] | None
     given_up: Callable[[str, Batch, float], None] | None
     late: Callable[[str, Batch, float], None] | None
+    stream_begun: Callable[[RequestInfo, float], None] | None
     replied: Callable[[RequestInfo, RequestError | None, float], None] | None
     cancelled: Callable[[RequestInfo, float], None] | None
     worker_started: Callable[[str, int, float], None] | None

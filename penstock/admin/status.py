@@ -122,6 +122,7 @@ class Reporter:
             "inside": seen.inside,
             "signature": signature and described(signature),
             "requests": self._counters.of_graph(graph, sketches=sketches),
+            **({"streams": self._counters.of_streams(graph)} if graph.streams else {}),
             "ops": [
                 {
                     **{name: getattr(each, name) for name in _OF_STAGE},

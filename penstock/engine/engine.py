@@ -502,6 +502,8 @@ class Engine:
             submission.due.pop(submission, None)
             submission.deadline = self.clock.now() + self.options.stream_limit
             submission.due = self._deadlines.add(submission, submission.deadline)
+        if self.instruments.stream_begun is not None:
+            self.instruments.stream_begun(submission, self.clock.now())
 
     def _end_stream(self, sample: Sample) -> None:
         """The outcome of a sample is there: pass on the last pieces, if its op streams."""

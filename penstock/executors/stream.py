@@ -86,6 +86,11 @@ class Stream:
         return self._made
 
     @property
+    def taken(self) -> int:
+        """The number of pieces that were taken."""
+        return self._taken
+
+    @property
     def has_begun(self) -> bool:
         """Whether a piece was taken."""
         return self._taken > 0

@@ -48,6 +48,9 @@ class _Trace:
             "status": timeline.status, "error": timeline.error, "trace": timeline.trace,
             "caller": timeline.caller,
         }  # fmt: skip
+        first = timeline.first_piece
+        if first is not None:
+            facts |= {"pieces": timeline.pieces, "ended": timeline.error or "ok"}
         lane = self._lane(timeline.began, timeline.ended)
         name = f"{timeline.graph or 'request'} {timeline.data_id}"
         self._slice(name, timeline.began, timeline.ended, _REQUESTS, lane, facts)
@@ -60,6 +63,12 @@ class _Trace:
                 self._step(lane, timeline, step)
             else:
                 self._step(self._lane(step.queued, end), timeline, step)
+        if first is not None:
+            seconds = timeline.replied - first
+            rate = round((timeline.pieces - 1) / seconds, 2) if seconds > 0 else None
+            stream = {"pieces": timeline.pieces, "pieces_per_second": rate}
+            own = self._lane(first, timeline.replied)
+            self._slice("pieces", first, timeline.replied, _REQUESTS, own, facts=stream)
         self._slice("pack", timeline.replied, timeline.ended, _REQUESTS, lane)
 
     def names(self) -> Iterable[Event]:

@@ -35,6 +35,77 @@ _RAN: Final = itemgetter(10)
 PHASES: Final = ("preprocess", "process", "postprocess")
 
 
+class Streams:
+    """The answers in pieces of one graph.
+
+    Attributes:
+        first: seconds from the admission of a request to the first piece, not counted yet.
+        between: mean seconds between the pieces of an answer, one for each, not counted yet.
+        ended: answers that have ended, by how: ``ok``, ``cancelled`` or the code of the error.
+        pieces: of answers that have ended.
+    """
+
+    __slots__ = (
+        "_between",
+        "_between_sum",
+        "_first",
+        "_first_sum",
+        "between",
+        "ended",
+        "first",
+        "pieces",
+    )
+
+    def __init__(self) -> None:
+        self.first: list[float] = []
+        self.between: list[float] = []
+        self.ended: Counter[str] = Counter()
+        self.pieces = 0
+        self._first = [0] * (len(SECONDS) + 1)
+        self._between = [0] * (len(SECONDS) + 1)
+        self._first_sum = self._between_sum = 0.0
+
+    def begin(self, seconds: float) -> None:
+        """The first piece of an answer is there, so long after the request was admitted."""
+        self.first.append(seconds)
+        if len(self.first) > MANY:
+            self._count()
+
+    def end(self, why: str, pieces: int, seconds: float) -> None:
+        """An answer has ended.
+
+        Args:
+            why: how.
+            pieces: how many it had.
+            seconds: from the first one to its end.
+        """
+        self.ended[why] += 1
+        self.pieces += pieces
+        if pieces > 1:
+            self.between.append(seconds / (pieces - 1))
+            if len(self.between) > MANY:
+                self._count()
+
+    def _count(self) -> None:
+        self._first_sum += _count(self.first, SECONDS, self._first)
+        self._between_sum += _count(self.between, SECONDS, self._between)
+
+    def plain(self, open_now: Sequence[Any]) -> dict[str, Any]:
+        """The counts.
+
+        Args:
+            open_now: the streams of answers that have not ended.
+        """
+        self._count()
+        return {
+            "open": len(open_now),
+            "ended": dict(self.ended),
+            "pieces": self.pieces + sum(each.taken for each in open_now),
+            "first": _histogram(SECONDS, self._first, self._first_sum),
+            "between": _histogram(SECONDS, self._between, self._between_sum),
+        }
+
+
 class Requests:
     """The requests of one graph.
 
@@ -147,11 +218,16 @@ class Counters(Instrument):
 
     Attributes:
         requests: by graph and version, ``GraphInfo.key``.
+        streams: the answers in pieces by graph and version.
+        open_streams: requests whose answers in pieces have begun, with the time of the first piece.
+            A request is removed when it ends; between that a piece costs nothing here.
         ops: by name.
         callers: those that are known.
     """
 
     def __init__(self) -> None:
+        self.streams: defaultdict[tuple[str | None, str], Streams] = defaultdict(Streams)
+        self.open_streams: dict[RequestInfo, float] = {}
         self.requests: defaultdict[tuple[str | None, str], Requests] = defaultdict(Requests)
         self.ops: defaultdict[str, Batches] = defaultdict(Batches)
         self.callers = Callers()
@@ -164,6 +240,38 @@ class Counters(Instrument):
     def cancelled(self, request: RequestInfo, now: float) -> None:
         """See Instrument."""
         self.requests[request.graph.key].cancelled += 1
+
+    def stream_begun(self, request: RequestInfo, now: float) -> None:
+        """See Instrument."""
+        self.open_streams[request] = now
+        self.streams[request.graph.key].begin(now - request.admitted_at)
+
+    def stream_ended(
+        self, request: RequestInfo, why: str | None, now: float
+    ) -> tuple[float, int] | None:
+        """A request has ended, which may have a stream.
+
+        Args:
+            request: the request.
+            why: the code of its error, or that of a caller that has left; None for a good answer.
+            now: the time.
+
+        Returns:
+            the time of its first piece, and the number of its pieces; None without a stream.
+        """
+        begun = self.open_streams.pop(request, None)
+        if begun is None:
+            return None
+        pieces: int = request.stream.taken
+        self.streams[request.graph.key].end(why or "ok", pieces, now - begun)
+        return begun, pieces
+
+    def of_streams(self, graph: GraphInfo) -> dict[str, Any]:
+        """The answers in pieces of one graph: how many are open, how the others ended, the number
+        of pieces, the seconds until the first one and between two.
+        """
+        open_now = [x.stream for x in self.open_streams if x.graph.key == graph.key]
+        return self.streams[graph.key].plain(open_now)
 
     def late(self, op: str, batch: Batch, now: float) -> None:
         """See Instrument."""

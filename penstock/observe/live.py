@@ -37,6 +37,19 @@ def summary(timeline: Timeline, now: float) -> Shown:
         "ms": _ms(timeline.seconds),
         "ago": round(now - timeline.ended, 3),
         "longest": _longest(timeline),
+        "stream": None if timeline.first_piece is None else _stream(timeline, timeline.first_piece),
+    }
+
+
+def _stream(timeline: Timeline, first: float) -> Shown:
+    """The pieces of an answer: their number, the time of the first one, and how many followed it in
+    a second. The error of the request, or none, says how it ended.
+    """
+    seconds = timeline.replied - first
+    return {
+        "pieces": timeline.pieces,
+        "first": _ms(first - timeline.began),
+        "rate": round((timeline.pieces - 1) / seconds, 2) if seconds > 0 else None,
     }
 
 

@@ -73,6 +73,33 @@ _OF_SERVICE: Final = (
         "Time from the admission of a request to its answer.",
     ),
     Family(
+        "penstock_first_piece_seconds",
+        "histogram",
+        _SERVICE,
+        "Time from the admission of a request to the first piece of its answer.",
+    ),
+    Family(
+        "penstock_between_pieces_seconds",
+        "histogram",
+        _SERVICE,
+        "Mean time between the pieces of an answer that has ended: from the first piece to the end"
+        " of the answer, divided by the number of the others.",
+    ),
+    Family("penstock_pieces", "counter", _SERVICE, "Pieces of answers."),
+    Family(
+        "penstock_streams_open",
+        "gauge",
+        _SERVICE,
+        "Answers in pieces that have begun and not yet ended.",
+    ),
+    Family(
+        "penstock_streams_ended",
+        "counter",
+        (*_SERVICE, "why"),
+        "Answers in pieces that have begun and ended. Why: ok, cancelled (its caller left), or the"
+        " code of the error.",
+    ),
+    Family(
         "penstock_requests_in_flight", "gauge", _SERVICE, "Requests admitted and not yet ended."
     ),
     Family(
@@ -350,12 +377,23 @@ class Families:
         add("penstock_requests", seen["cancelled"], *labels, "cancelled", "")
         self._add_histogram("penstock_request_duration_seconds", SECONDS, seen["seconds"], *labels)
         add("penstock_requests_in_flight", graph.get("inside", 0), *labels)
+        if "streams" in graph:
+            self._add_streams(graph["streams"], *labels)
         if self._of_original:
             add("pd_query_request_success", seen["answers"]["ok"], *labels)
             add("pd_query_request_failure", sum(answers.values()), *labels)
             add("pd_query_request_duration_us", 1e6 * seen["seconds"]["sum"], *labels)
         for op in graph["ops"]:
             self._add_op(op, *labels, op.get("op") or op["name"].removeprefix(f"{name}/"))
+
+    def _add_streams(self, seen: Report, *labels: str) -> None:
+        for name in ("first", "between"):
+            family = "penstock_first_piece" if name == "first" else "penstock_between_pieces"
+            self._add_histogram(f"{family}_seconds", SECONDS, seen[name], *labels)
+        self._add("penstock_pieces", seen["pieces"], *labels)
+        self._add("penstock_streams_open", seen.get("open", 0), *labels)
+        for why, count in {"ok": 0, **seen["ended"]}.items():
+            self._add("penstock_streams_ended", count, *labels, why)
 
     def _add_op(self, op: Report, *labels: str) -> None:
         add = self._add

@@ -60,7 +60,8 @@ Listener: TypeAlias = Callable[[Timeline], object]
 _Over: TypeAlias = list[Any]
 """The values of a Timeline, except for its engine: graph, route, data id, log id, the request's
 head, whether it is a gRPC call, the four times, status, error code, steps, unfinished samples,
-text, caller, and the exception behind the error.
+text, caller, the exception behind the error, and of an answer in pieces the time of the first one
+and their number.
 
 Steps are nested tuples, the last step first: when its sample was queued, its attempt, the values of
 its BatchTimes, and the steps before.
@@ -94,7 +95,8 @@ class Recorder(Instrument):
 
     def __init__(self, engine: int = 0, counters: Counters | None = None) -> None:
         self._engine = engine
-        counters = counters or Counters()
+        self._counters = counters = counters or Counters()
+        self._open_streams = counters.open_streams
         self._ops, self._requests = counters.ops, counters.requests
         self._callers = counters.callers
         self._batches = 0
@@ -147,6 +149,9 @@ class Recorder(Instrument):
         code, text, raised = (CANCELLED if gone else None), "", None
         if error is not None:
             code, text, raised = error.code, text_of(error)[:_MOST_TEXT], error.raised
+        stream = None
+        if self._open_streams:
+            stream = self._counters.stream_ended(request, code, now)
         if data_id == NO_ID:
             admitted = now
         else:
@@ -170,7 +175,7 @@ class Recorder(Instrument):
                 self._callers.count(name_of(request.caller), code, refused=data_id == NO_ID)
             self._keep([
                 request.graph.label, "", data_id, request.log_id, None, False, admitted, admitted,
-                now, now, 0, code, request.steps, left, text, request.caller, raised,
+                now, now, 0, code, request.steps, left, text, request.caller, raised, stream,
             ])  # fmt: skip
             return
         if exchange.caller is not None:
@@ -178,7 +183,7 @@ class Recorder(Instrument):
         over = [
             request.graph.label, call.label, data_id, request.log_id, exchange.head, call.is_grpc,
             exchange.began, admitted, now, now, 0, code, request.steps, left, text, exchange.caller,
-            raised,
+            raised, stream,
         ]  # fmt: skip
         if gone or exchange.over:
             self._keep(over)
@@ -208,7 +213,7 @@ class Recorder(Instrument):
             began = exchange.began
             self._notify([
                 "", route, NO_ID, 0, head, False, began, now, now, now, status, None, None, (),
-                "", exchange.caller, None,
+                "", exchange.caller, None, None,
             ])  # fmt: skip
 
     def so_far(self, exchange: ExchangeInfo) -> Timeline | None:
@@ -321,7 +326,7 @@ class Recorder(Instrument):
     def _timeline(self, over: _Over) -> Timeline:
         (
             graph, route, data_id, log_id, head, is_grpc, began, admitted, replied, ended, status,
-            code, steps, left, text, caller, raised,
+            code, steps, left, text, caller, raised, stream,
         ) = over  # fmt: skip
         method = state = ""
         trace = _trace(head)
@@ -332,9 +337,11 @@ class Recorder(Instrument):
         while steps is not None:
             queued, attempt, batch, steps = steps
             found.append(Step(batch[0], queued, attempt, BatchTimes(*batch)))
+        first_piece, pieces = stream or (None, 0)
         return Timeline(
             self._engine, graph, route, data_id, log_id, trace, began, admitted, replied,
             ended, status, code, method, state, found[::-1], text, name_of(caller), raised,
+            pieces, first_piece,
         )  # fmt: skip
 
 

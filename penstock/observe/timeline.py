@@ -145,6 +145,8 @@ class Timeline:
         text: its error's text; empty without one.
         caller: the name of who made it; empty without an admission of callers.
         raised: the exception of user code behind its error; None without one.
+        pieces: the number of pieces of its answer; 0 for an answer without pieces.
+        first_piece: when the first one was there; None without one.
     """
 
     engine: int
@@ -165,6 +167,8 @@ class Timeline:
     text: str = ""
     caller: str = ""
     raised: Raised | None = None
+    pieces: int = 0
+    first_piece: float | None = None
 
     @property
     def seconds(self) -> float:
@@ -178,9 +182,10 @@ class Timeline:
     @classmethod
     def of(cls, plain: Plain) -> Timeline:
         """The timeline from plain values."""
-        *head, steps, text, caller, raised = plain
+        *head, steps, text, caller, raised, pieces, first_piece = plain
         made = [
             Step(op, queued, attempt, None if batch is None else BatchTimes(*batch))
             for op, queued, attempt, batch in steps
         ]
-        return cls(*[*head, made, text, caller, None if raised is None else Raised(*raised)])
+        why = None if raised is None else Raised(*raised)
+        return cls(*[*head, made, text, caller, why, pieces, first_piece])

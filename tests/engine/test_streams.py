@@ -22,6 +22,7 @@ from penstock.errors import (
 )
 from penstock.executors.stream import MOST_PIECES, Stream
 from penstock.executors.work import WorkOptions
+from penstock.instrument import Instrument, RequestInfo
 from penstock.request import Feed, Outcome
 from tests.engine.test_engine import EngineHarness, make_harness
 from tests.graph.test_dag import plan_of
@@ -111,6 +112,41 @@ def test_pieces_that_have_not_been_passed_on_come_before_the_end() -> None:
     s.end()
     assert reader.got == [{"n": 0}]
     assert len(reader.ends) == 1
+
+
+class Begins(Instrument):
+    """Notes the events of streams, and how many pieces had been taken by then."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, int]] = []
+
+    def stream_begun(self, request: RequestInfo, now: float) -> None:
+        self.seen.append(("begun", request.stream.taken))
+
+    def replied(self, request: RequestInfo, error: RequestError | None, now: float) -> None:
+        self.seen.append(("replied", request.stream.taken if request.stream else 0))
+
+    def cancelled(self, request: RequestInfo, now: float) -> None:
+        self.seen.append(("cancelled", request.stream.taken if request.stream else 0))
+
+
+def test_instruments_hear_of_the_first_piece_and_of_the_end_only() -> None:
+    s = make_streams()
+    begins = Begins()
+    s.h.engine.instruments.install(begins)
+    s.ask()
+    stream = s.stream()
+    for n in range(3):
+        stream.add({"n": n})
+    s.end()
+    assert begins.seen == [("begun", 1), ("replied", 3)]
+    s.ask()
+    s.end(HookFailed("before the first piece"))
+    assert begins.seen[2:] == [("replied", 0)]
+    reader = s.ask()
+    s.stream().add({"n": 0})
+    reader.cancel()
+    assert begins.seen[3:] == [("begun", 1), ("cancelled", 1)]
 
 
 def test_pieces_that_arrive_together_are_passed_on_together() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -89,3 +90,11 @@ def test_a_summary_has_the_longest_part_and_the_age() -> None:
     refused = summary(timeline(data_id=NO_ID, error="busy"), 20.0)
     assert refused["id"] is None
     assert refused["longest"] == {"op": "", "part": "unpack", "ms": 500.0}
+
+
+def test_an_answer_in_pieces_has_their_number_and_rate() -> None:
+    assert summary(timeline(), 20.0)["stream"] is None
+    streamed = replace(timeline(), pieces=5, first_piece=12.0)
+    assert summary(streamed, 20.0)["stream"] == {"pieces": 5, "first": 2000.0, "rate": 2.0}
+    at_once = replace(timeline(), pieces=1, first_piece=14.0)
+    assert summary(at_once, 20.0)["stream"] == {"pieces": 1, "first": 4000.0, "rate": None}

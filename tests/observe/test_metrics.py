@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,8 +12,12 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as read_plain
 
 from penstock.door.limits import DoorStatistics
+from penstock.errors import HookFailed, ServiceClosed
+from penstock.observe.chrome import trace
 from penstock.observe.counters import Counters
 from penstock.observe.metrics import DOOR, FAMILIES, OF_ORIGINAL, exposition
+from penstock.observe.recorder import Recorder
+from penstock.observe.timeline import Timeline
 from tests.documents import ROOT, rows_of
 
 # promtool check metrics: promlint in github.com/prometheus/client_golang.
@@ -185,3 +190,91 @@ def test_the_document_lists_every_metric_as_it_is_declared() -> None:
         [f"`{each.shown}`", each.kind, ", ".join(f"`{x}`" for x in each.labels) or "–", each.text]
         for each in (*FAMILIES, *OF_ORIGINAL)
     ]
+
+
+def test_a_graph_that_streams_has_the_metrics_of_pieces() -> None:
+    streams = {
+        "open": 2,
+        "ended": {"ok": 3, "hook_failed": 1},
+        "pieces": 50,
+        "first": {"sum": 0.5, "classes": {"<= 0.1": 6}},
+        "between": {"sum": 0.25, "classes": {"<= 0.05": 4}},
+    }
+    plain = report()
+    _, text = exposition(plain)
+    assert not any("piece" in name or "stream" in name for name, _ in samples(text))
+    plain["graphs"][0]["streams"] = streams
+    _, text = exposition(plain)
+    found = samples(text)
+    labels = ("ocr", "1")
+    assert found["penstock_first_piece_seconds_count", labels] == 6
+    assert found["penstock_between_pieces_seconds_sum", labels] == 0.25
+    assert found["penstock_pieces_total", labels] == 50
+    assert found["penstock_streams_open", labels] == 2
+    ended = {key: value for key, value in found.items() if key[0] == "penstock_streams_ended_total"}
+    assert sorted(ended.values()) == [1, 3]
+
+
+class _Graph:
+    key = ("g", "1")
+    label = "g"
+    stages = ()
+
+
+class _Request:
+    """A request whose answer comes in pieces."""
+
+    graph, caller, call, steps, samples, log_id = _Graph(), None, None, None, (), 0
+
+    def __init__(self, data_id: int, admitted_at: float) -> None:
+        self.data_id, self.admitted_at = data_id, admitted_at
+        self.stream = SimpleNamespace(taken=0)
+
+
+def test_answers_in_pieces_are_counted_at_their_begin_and_end() -> None:
+    counters = Counters()
+    recorder = Recorder(0, counters)
+    whole, cut, open_one, at_once = (_Request(number, 10.0) for number in range(4))
+    for request in (whole, cut, open_one):
+        counters.stream_begun(request, 10.02)
+    whole.stream.taken, cut.stream.taken, open_one.stream.taken = 5, 1, 7
+    recorder.replied(whole, None, 10.38)
+    recorder.cancelled(cut, 11.0)
+    recorder.replied(at_once, ServiceClosed(), 11.0)
+    seen = counters.of_streams(_Graph())
+    assert seen["open"] == 1
+    assert seen["ended"] == {"ok": 1, "cancelled": 1}
+    assert seen["pieces"] == 5 + 1 + 7
+    assert seen["first"]["classes"] == {"<= 0.025": 3}
+    assert seen["between"] == {"sum": pytest.approx(0.09), "classes": {"<= 0.1": 1}}
+    assert [(each.pieces, each.first_piece) for each in recorder.latest()] == [
+        (5, 10.02), (1, 10.02), (0, None),
+    ]  # fmt: skip
+    recorder.replied(open_one, HookFailed("x"), 12.0)
+    seen = counters.of_streams(_Graph())
+    assert (seen["open"], seen["pieces"]) == (0, 13)
+    assert seen["ended"] == {"ok": 1, "cancelled": 1, "hook_failed": 1}
+    assert not counters.open_streams
+    for _ in range(1000):  # more than are counted together
+        request = _Request(9, 10.0)
+        counters.stream_begun(request, 10.0)
+        request.stream.taken = 2
+        recorder.replied(request, None, 10.0)
+    assert sum(counters.of_streams(_Graph())["between"]["classes"].values()) == 1002
+    timeline = recorder.latest()[0]
+    assert Timeline.of(timeline.plain()) == timeline
+
+
+def test_a_trace_has_the_pieces_of_an_answer_as_a_slice() -> None:
+    counters = Counters()
+    recorder = Recorder(0, counters)
+    request = _Request(1, 10.0)
+    counters.stream_begun(request, 10.5)
+    request.stream.taken = 11
+    recorder.replied(request, HookFailed("x"), 11.5)
+    events = trace(recorder.latest())["traceEvents"]
+    (pieces,) = [each for each in events if each["name"] == "pieces"]
+    assert (pieces["ts"], pieces["dur"]) == (0.5e6, 1e6)
+    assert pieces["args"] == {"pieces": 11, "pieces_per_second": 10.0}
+    (whole,) = [each for each in events if each["name"] == "g 1"]
+    assert (whole["args"]["pieces"], whole["args"]["ended"]) == (11, "hook_failed")

@@ -713,6 +713,23 @@ def test_a_timeline_has_sums_lanes_and_steps(page: Page) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("stream", "error", "text"),
+    [
+        ((5, 25, 40), None, "5, the first after 25.0 ms, then 40.0 a second; complete"),
+        ((1, 25, 0), "cancelled", "1, the first after 25.0 ms; ended by cancelled"),
+    ],
+)
+def test_an_answer_in_pieces_is_told_with_its_end(
+    page: Page, stream: tuple[int, int, int], error: str | None, text: str
+) -> None:
+    told = dict(zip(("pieces", "first", "rate"), stream, strict=True))
+    load_timeline(page, timeline(stream=told, error=error))
+    assert f"Pieces{text}" in texts(page, ".facts div")
+    page.evaluate(f"showTimeline({json.dumps(timeline())})")
+    assert not any(each.startswith("Pieces") for each in texts(page, ".facts div"))
+
+
 def test_a_refused_request_has_its_text_and_no_steps(page: Page) -> None:
     text = "<b>full</b>"
     load_timeline(page, timeline(None, error="busy", text=text, steps=None))

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -24,6 +25,7 @@ from penstock.client import (
     stream,
     stream_async,
 )
+from tests.observe.test_metrics import samples
 from tests.services.process import ServiceProcess, running
 
 pytestmark = pytest.mark.real
@@ -216,3 +218,39 @@ def test_the_load_generator_measures_pieces(streams: Streams) -> None:
     )
     assert {*limited.errors} == {"error in the answer"}
     assert "there is no 2" in limited.texts["error in the answer"]
+
+
+def test_metrics_the_live_page_and_a_trace_have_the_pieces(
+    streams: Streams, tmp_path: Path
+) -> None:
+    def seen() -> dict[tuple[str, tuple[str, ...]], float]:
+        text = urlopen(f"{streams.server.http_url}/metrics", timeout=30).read()
+        found = samples(text)
+        return {key: value for key, value in found.items() if "count" in key[1]}
+
+    before = seen()
+    url = streams.url("/count")
+    assert len([*stream(url, {"upto": 3})]) == 3
+    with stream(url, {"upto": 2}) as pieces:
+        assert len([*pieces]) == 2
+    after = seen()
+    labels = ("count", "1")
+    change = {key[0]: after[key] - before.get(key, 0) for key in after if key[1] == labels}
+    assert change["penstock_pieces_total"] == 5
+    assert change["penstock_first_piece_seconds_count"] == 2
+    assert change["penstock_between_pieces_seconds_count"] == 2
+    assert change["penstock_streams_open"] == 0
+    ended = "penstock_streams_ended_total", ("count", "1", "ok")
+    assert after[ended] - before[ended] == 2
+    lists = json.loads(urlopen(f"{streams.server.http_url}/ui/requests", timeout=30).read())
+    told = [each["stream"] for each in lists["latest"] if each["route"] == "/count"]
+    assert [each["pieces"] for each in told[:2]] == [2, 3]
+    assert all(each["first"] > 0 for each in told)
+    file = tmp_path / "trace.json"
+    address = f"127.0.0.1:{streams.server.http_port}"
+    arguments = ["trace", address, "--requests", "1", "-o", str(file)]
+    with subprocess.Popen([sys.executable, "-m", "penstock", *arguments]) as tracing:
+        while tracing.poll() is None:
+            assert len([*stream(url, {"upto": 3})]) == 3
+    events = json.loads(file.read_bytes())["traceEvents"]
+    assert [each["args"]["pieces"] for each in events if each["name"] == "pieces"] == [3]

@@ -55,12 +55,19 @@ function routeOf(request) {
   return [request.method, request.route, request.graph && `(${request.graph})`].filter(Boolean).join(' ');
 }
 
+/** The pieces of an answer in words: how many, when the first one was there, how fast the others, and the end. */
+function piecesOf({ stream: { pieces, first, rate }, error }) {
+  const more = pieces > 1 && rate !== null ? `, then ${digits(rate, 1)} a second` : '';
+  return `${pieces}, the first after ${time(first)}${more}; ${error ? `ended by ${error}` : 'complete'}`;
+}
+
 function requestFacts(request) {
   const good = `✓ ${request.status ? `status ${request.status}` : 'ok'}`;
   return make('dl', { class: 'facts' },
     fact('Time', time(request.ms)),
     fact('Outcome', request.error ? make('span', { class: 'bad' }, ...faultOf(request)) : good),
     fact('Route', routeOf(request) || '–'),
+    request.stream ? fact('Pieces', piecesOf(request)) : null,
     request.caller ? fact('Caller', request.caller) : null,
     fact('Log id', request.log_id),
     fact('Engine', String(request.engine)),
