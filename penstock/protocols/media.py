@@ -25,6 +25,10 @@ MOST_STRUCTURED: Final = 4 << 20
 """Maximum bytes of JSON or msgpack: decoding so many bytes of the shortest numbers takes a fifth
 of a second, during which no other thread of the process runs."""
 
+MOST_TEXTS: Final = 16 << 20
+"""Maximum bytes of JSON that may have large texts, such as pictures in Base64, and has few values:
+that takes no longer."""
+
 MOST_COST: Final = 400_000
 """Most arrays of JSON or msgpack; an object counts as four and more. So many take a fifth of a
 second to be decoded and validated, and less than 100 MB."""
@@ -123,6 +127,7 @@ def decode(
     exact: bool = True,
     dates: bool = False,
     width: int = 0,
+    texts: bool = False,
 ) -> Any:
     """Decode a body to a plain value.
 
@@ -138,6 +143,7 @@ def decode(
         dates: whether msgpack may have timestamps, which become datetimes, and keys that are no
             texts.
         width: see ``check_json``.
+        texts: see ``check_json``.
 
     Raises:
         Undecodable: the body does not match its type.
@@ -147,7 +153,7 @@ def decode(
     if is_json(kind):
         if kind != JSON:
             check_kind(body, kind, raw)
-        check_json(body, width)
+        check_json(body, width, texts=texts)
         try:
             return json_numbers.loads_exactly(body) if exact else json_numbers.loads(body)
         except ValueError as error:
@@ -182,12 +188,13 @@ def check_size(size: int) -> None:
         )
 
 
-def check_json(body: bytes, width: int = 0) -> None:
+def check_json(body: bytes, width: int = 0, *, texts: bool = False) -> None:
     """Refuse JSON whose decoding would block other threads for too long, or take too much memory.
 
     Args:
         body: the body.
         width: the most members that an object gets when it is validated.
+        texts: whether it may be larger if it has few values, as with pictures in Base64.
 
     Raises:
         TooLarge: it is too large, or has too many arrays and objects.
@@ -196,7 +203,11 @@ def check_json(body: bytes, width: int = 0) -> None:
     size = len(body)
     if size < json_values.MAX_NUMBER:
         return
-    check_size(size)
+    # A value has a comma, unless it is the last one; ``MOST_STRUCTURED`` is of the shortest ones.
+    if not texts or body.count(b",") > MOST_STRUCTURED // 2:
+        check_size(size)
+    elif size > MOST_TEXTS:
+        raise TooLarge(f"JSON may have {MOST_TEXTS >> 20} MiB here")
     json_values.check_numbers(body)
     if structures.cost(0, size, width) > MOST_COST:
         check_cost(structures.cost_of_json(body, width, MOST_COST))

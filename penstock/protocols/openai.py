@@ -91,7 +91,7 @@ def asked(body: bytes, kind: str) -> Asked:
         UnknownMediaType: it is of another type.
         TooLarge: see ``media.check_json``.
     """
-    value = media.decode(body, kind, exact=False)
+    value = media.decode(body, kind, exact=False, texts=True)
     if not isinstance(value, dict):
         raise _invalid("the body is not an object", "object_type")
     model, stream, options = (value.get(name) for name in ("model", "stream", "stream_options"))

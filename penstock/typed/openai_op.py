@@ -77,7 +77,7 @@ class OpenAiOp(TypedOp):
         body = feed.get(BODY)
         if body is None:  # of the pipeline protocol, which has every graph's name
             raise UnknownService(f"{self._called} answers OpenAI's routes only")
-        given = self._members_of(media.decode(body, feed[KIND], exact=False))
+        given = self._members_of(media.decode(body, feed[KIND], exact=False, texts=True))
         if signature.parameters is None:
             return signature.request.accept(given)
         return signature.parameters.read(feed, lambda: signature.request.accept(given))
@@ -282,7 +282,7 @@ class EmbeddingsOp(OpenAiOp):
             return super()._read(input_dicts)
         except InvalidInput:
             (feed,) = input_dicts.values()
-            if not has_tokens(media.decode(feed[BODY], feed[KIND], exact=False)):
+            if not has_tokens(media.decode(feed[BODY], feed[KIND], exact=False, texts=True)):
                 raise
         text = "send texts, not tokens: with LangChain, check_embedding_ctx_length=False does so"
         raise InvalidInput([{"loc": ["body", "input"], "msg": text, "type": "string_type"}])

@@ -581,6 +581,13 @@ def test_a_large_body_is_refused() -> None:
         assert error(said(http, "a" * 3000), 413)["code"] == "too_large"
 
 
+def test_pictures_in_a_message_may_be_large(http: httpx.Client) -> None:
+    url = f"data:image/png;base64,{'A' * (5 << 20)}"
+    content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "see"}]
+    answer = ask(http, messages=[{"role": "user", "content": content}])
+    assert message(answer) == "see "
+
+
 def test_a_large_body_is_read_and_a_long_answer_joined_in_a_thread(http: httpx.Client) -> None:
     text = "word " * 100_000
     assert message(said(http, text, model="words", max_tokens=400)) == "word " * 400

@@ -172,3 +172,16 @@ def test_texts_are_utf_8(charset: str, taken: bool) -> None:
         else:
             with pytest.raises(UnknownMediaType, match="send UTF-8"):
                 media.decode(body, kind)
+
+
+def test_json_may_be_larger_if_it_has_few_values_and_large_texts() -> None:
+    size = media.MOST_STRUCTURED + 1
+    picture = b'{"picture": "%b"}' % (b"a" * size)
+    assert len(media.decode(picture, media.JSON, texts=True)["picture"]) == size
+    for body, texts in (
+        (picture, False),
+        (b"[%b1]" % (b"1," * (size // 2 + 1)), True),
+        (b'"%b"' % (b"a" * media.MOST_TEXTS), True),
+    ):
+        with pytest.raises(TooLarge):
+            media.decode(body, media.JSON, texts=texts)
