@@ -273,7 +273,8 @@ _MEMBERS: Final[dict[str, Any]] = {
     "title": "GenerateRequest",
     "type": "object",
     "description": "A member for each input: its element, or a flat list of its elements, whose"
-    " number fits the shape. Members of `parameters` are the same. Others are ignored.",
+    " number fits the shape. Members of `parameters` are the same. Other texts, numbers, true and"
+    " false are ignored.",
 }
 
 

@@ -70,7 +70,7 @@ class GenerateStream(StreamCall):
 
     def piece(self, piece: Feed) -> bool:
         """See ``StreamCall``."""
-        return self.pass_on(self.context.piece(self.encoded(piece), first=False))
+        return self.send_piece(self.encoded(piece))
 
     def answered(self, outcome: Outcome) -> None:
         """See ``StreamCall``."""

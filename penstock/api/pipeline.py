@@ -252,6 +252,13 @@ class _PipelineCall(GraphCall):
         else:
             self.refuse(error)
 
+    def piece(self, piece: Feed) -> bool:
+        """See ``Submission``: those that are kept count in the budget of bytes in flight."""
+        before = self.gathered.bytes
+        self.gathered.add(piece)
+        self.port.reserve(self.context, self.gathered.bytes - before)
+        return True
+
     def whole(self, outcome: Outcome) -> Outcome:
         """See ``Submission``: the pieces are one result."""
         if outcome.error is not None:

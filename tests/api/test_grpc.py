@@ -217,6 +217,18 @@ async def test_a_sender_too_far_ahead_is_paused_until_its_messages_are_read() ->
     exchange.on_gone and exchange.on_gone()
 
 
+async def test_a_stream_that_is_closed_ends_after_the_messages_that_have_arrived() -> None:
+    exchange = begin_call("/a.B/Sleeps")
+    call: GrpcCall = exchange.state
+    exchange.state.data(exchange, framed(b"a"), False)
+    assert call.inbox is not None
+    call.inbox.close()
+    exchange.state.data(exchange, framed(b"b"), False)
+    async with asyncio.timeout(5):
+        assert [await call.read(), await call.read(), await call.read()] == [b"a", b"b", None]
+    exchange.on_gone and exchange.on_gone()
+
+
 async def test_a_handler_waits_for_a_client_that_does_not_read() -> None:
     exchange = begin_call("/a.B/Echoes")
     exchange.waiting = 1 << 20

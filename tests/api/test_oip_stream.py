@@ -36,7 +36,7 @@ SIGNATURE = Signature(inputs={"x": ("INT64", [-1])}, outputs={"y": ("INT64", [-1
 class Site:
     """The models ``pieces``, which streams, and ``whole``; and one stream of requests."""
 
-    def __init__(self, *headers: tuple[bytes, bytes]) -> None:
+    def __init__(self, *headers: tuple[bytes, bytes], method: str = "ModelStreamInfer") -> None:
         self.clock = ManualClock()
         self.engine = Engine(self.clock)
         self.workers: dict[str, FakeExecutor] = {}
@@ -44,7 +44,7 @@ class Site:
             self.add_model(name)
         service = OpenInferenceApplication(self.engine, Health())
         router = self.router = Router(service.routes(), max_message_bytes=1 << 20)
-        path = f"/{messages.INFERENCE}/ModelStreamInfer"
+        path = f"/{messages.INFERENCE}/{method}"
         self.exchange = RecordedExchange(grpc_head(path, *headers))
         self.receiver = router.begin(self.exchange)
         self.read = 0
@@ -347,3 +347,14 @@ async def test_a_stream_without_requests_ends_for_another_process_at_once() -> N
     site.router.end_streams(when_answered=True)
     await site.until(lambda: site.exchange.ended)
     assert site.status() == GrpcCode.UNAVAILABLE
+
+
+async def test_pieces_that_are_kept_for_one_answer_count_in_the_budget_of_bytes() -> None:
+    site = Site(method="ModelInfer")
+    await site.ask("pieces", "a")
+    stream = site.stream(0)
+    before = site.exchange.taken
+    assert stream.add({"y": np.zeros(100_000 // 8, np.int64)})
+    assert site.exchange.taken - before >= 100_000
+    assert not stream.add({"y": np.zeros(1 << 17, np.int64)})
+    assert site.status() == GrpcCode.RESOURCE_EXHAUSTED

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import RequestError
-from penstock.protocols import oip, oip_json, oip_message
+from penstock.protocols import oip, oip_generate, oip_json, oip_message
 from penstock.protocols import standard_messages as messages
 from penstock.protocols.oip import MAX_TENSORS, InferRequest
+from penstock.tensor import Signature
 from tests.fuzz.choices import Choices
 
 NAMES = re.compile("'.*'|[0-9]+")
@@ -69,7 +70,27 @@ def of_message(choices: Choices) -> Hashable:
     return usual is not None, raw, *sorted(set(request.datatypes.values()))[:3]
 
 
-PARTS = (of_json, of_message)
+MODEL = Signature(
+    inputs={"x": ("FP32", [-1, 2]), "n": ("INT8", [1]), "t": ("BYTES", [-1]), "on": ("BOOL", None)}
+)
+
+
+def of_members(choices: Choices) -> Hashable:
+    body = choices.rest()
+    request = oip_generate.decode(body, MODEL)
+    outputs = check(request, len(body))
+    names = request.feed.keys()
+    for name, spec in MODEL.input_specs.items():
+        if name in names and spec.shape is not None:
+            assert len(request.feed[name].shape) == len(spec.shape)
+    answer = json.loads(oip_generate.encode(request, "m", "1", outputs))
+    assert answer.keys() - {"id"} == {"model_name", "model_version", *names}
+    joined = json.loads(oip_generate.encode_joined(request, "m", "1", MODEL, [outputs, outputs]))
+    assert joined.keys() == answer.keys()
+    return "members", bool(request.id), *sorted(names)
+
+
+PARTS = (of_json, of_message, of_members)
 
 
 def run(data: bytes) -> Hashable:
@@ -115,6 +136,8 @@ SEEDS = [
     seed("UINT64", None, [2], uint64_contents=[1, 2**64 - 1]),
     seed("INT8", None, [1], int_contents=[-1]),
     seed("BYTES", None, [1], bytes_contents=[b"a"]),
+    b'\2{"x": [1, 2.5], "n": -1, "t": "a", "on": [true], "id": "7", "stream": false}',
+    b'\2{"parameters": {"t": ["a", "b"], "priority": 1, "top_k": null}, "x": [1, "NaN", 3, 4]}',
 ]  # fmt: skip
 WORDS = [
     *(f'"{name}"'.encode() for name in (*oip.DTYPES, "shape", "data", "parameters", "outputs")),
