@@ -424,6 +424,7 @@ class Stage:
     def _end_useless_calls(self) -> None:
         self._ending = False
         for work in list(self._out):
+            self.executor.look(work)  # which batch runs, if that is known elsewhere only
             if any(_is_useless(each) for each in list(work.pending)):
                 self._take_back(work)  # those with live requests are handed over again
             batch = work.current

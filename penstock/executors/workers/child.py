@@ -17,6 +17,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from math import inf
 from time import monotonic
 from typing import Any, Final, Protocol
 
@@ -111,12 +112,16 @@ class _Nothing:
 
 
 class _Running(Batch):
-    """The running batch, whose calls the engine sees."""
+    """The running batch, whose calls the engine sees; after a call that was not short, ``look``
+    reads what the engine has sent meanwhile.
+    """
 
-    __slots__ = ("_progress",)
+    __slots__ = ("_look", "_progress", "_since")
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: Progress, look: Callable[[], object]) -> None:
         self._progress = progress
+        self._look = look
+        self._since = inf
         super().__init__([Sample(0, {}, 0.0)], CloseReason.FULL, 0.0)
 
     @property
@@ -126,6 +131,11 @@ class _Running(Batch):
     @started.setter
     def started(self, when: float | None) -> None:
         self._progress.started = when
+        if when is not None:
+            self._since = when
+        elif monotonic() - self._since > _SLOW:
+            self._since = inf
+            self._look()
 
 
 class Child:
@@ -158,14 +168,14 @@ class Child:
         self._readable = select.poll()
         self._readable.register(link, select.POLLIN)
         self._stream: ChildStream | None = None
-        self._cancelled = 0  # the batch whose stream was cancelled last
+        self._gone: set[int] = set()  # batches of the hand-over whose requests have ended
         self._prepare()
         while not (self._greeted or self._ended):
             self._read()
         if self._ended:
             raise ConnectionResetError("the engine has ended")
         self._begin()
-        self._running = _Running(self._progress)
+        self._running = _Running(self._progress, self._look)
 
     def _prepare(self) -> None:
         """Make what reading frames needs."""
@@ -230,6 +240,8 @@ class Child:
         last = first + len(value[0] or value[2]) - 1
         self._shared.begin(grant)
         left = TURN
+        if self._gone:
+            self._gone = {each for each in self._gone if each >= first}
         for samples in batches_in(value, monotonic()):
             if left <= 0.0:
                 samples = running.samples = []
@@ -237,6 +249,8 @@ class Child:
                 return
             progress.number = number
             running.samples = samples
+            if number in self._gone:
+                self._mark_gone()
             running.began = None
             running.prepared = running.processed = 0.0
             if op.streams:
@@ -277,8 +291,18 @@ class Child:
             self._wake()
 
         stream = self._stream = ChildStream(number, send, self._read_on)
-        stream.cancelled = self._cancelled == number
+        stream.cancelled = number in self._gone
         return stream
+
+    def _mark_gone(self) -> None:
+        """The requests of the running batch have ended: no further call for them."""
+        for sample in self._running.samples:
+            sample.gone = True
+
+    def _look(self) -> None:
+        """Handle frames that have arrived during a batch."""
+        with suppress(OSError):  # the engine has ended, which the next read of a batch notices
+            self._read_on(False)
 
     def _read_on(self, wait: bool) -> bool:
         """Read the engine's frames, if there are any; returns False when it has ended."""
@@ -400,7 +424,9 @@ class Child:
                 if frame.number == self._stream.number:
                     self._stream.credit(*CREDIT.unpack(frame.body))
             case Kind.CANCEL:
-                self._cancelled = frame.number  # its batch may not have begun
+                self._gone.add(frame.number)  # it may not have begun
+                if frame.number == self._progress.number:
+                    self._mark_gone()
                 if self._stream is not None and frame.number == self._stream.number:
                     self._stream.cancelled = True
             case Kind.BATCHING:

@@ -130,18 +130,27 @@ class WorkerPool(ABC, Generic[W]):
             worker.look()
 
     def take_back(self, work: Work) -> list[Batch]:
-        """See Executor: batches that were sent to a worker stay there."""
-        return [] if work in self._busy else work.take_back()
+        """See Executor: batches that were sent to a worker stay there; it is told which of them are
+        useless.
+        """
+        worker = self._busy.get(work)
+        if worker is None:
+            return work.take_back()
+        worker.tell_useless()
+        return []
 
     def abandon(self, work: Work) -> None:
         """Kill the worker of a call that exceeded its timeout, with its stack in the log, if
         ``on_timeout`` says so or other batches wait behind it; otherwise let the call return.
 
         A call whose requests were only cancelled may run on: disconnecting clients must not cost
-        workers.
+        workers. But its worker is told, and makes no further call for them.
         """
         worker, batch = self._busy.get(work), work.current
-        if worker is None or batch is None or not batch.settled or worker.ending:
+        if worker is None or batch is None or worker.ending:
+            return
+        if not batch.settled:
+            worker.tell_useless()
             return
         if self._supervision.kill_late or work.pending:
             _log.warning(

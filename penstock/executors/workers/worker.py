@@ -96,6 +96,7 @@ class Worker(ABC):
         self._in_flight: deque[Batch] = deque()  # batches not answered, in order
         self._first = 1  # the number of the first of them
         self._begun = 0  # the last number that has begun
+        self._useless = 0  # the last number of which it knows that nobody waits for it
         self._answered_bytes = 0  # of large answers to the current Work
         self._closing: asyncio.TimerHandle | None = None
         # The credit of the current stream of which it has been told.
@@ -176,6 +177,15 @@ class Worker(ABC):
             self._told, self._told_bytes = stream.credited, stream.credited_bytes
             body = CREDIT.pack(stream.credited)
             self._channel.send([header(Kind.CREDIT, self._first, len(body)), body])
+
+    def tell_useless(self) -> None:
+        """Tell it for which of its batches nobody waits; those of streams know it already."""
+        if self.streams:
+            return
+        for number, batch in enumerate(self._in_flight, self._first):
+            if number > self._useless and all(sample.gone for sample in batch.samples):
+                self._useless = number
+                self._channel.send([header(Kind.CANCEL, number, 0)])
 
     def ask_to_stop(self) -> None:
         """Make it end after its current batches."""

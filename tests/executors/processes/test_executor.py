@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from penstock.engine.submission import Submission
 from penstock.errors import (
     DeadlineExceeded,
     HookFailed,
@@ -205,6 +206,29 @@ async def test_a_worker_is_killed_only_for_a_call_past_its_timeout_and_with_kill
     ((_, (outcome,)),) = await harness.results(work)
     # A worker killed by us makes no suspects.
     assert type(outcome.error) is (InferenceFailed if kill_late and late else type(None))
+
+
+async def test_no_further_call_is_made_for_a_request_that_is_cancelled(
+    processes: Processes, tmp_path: Path
+) -> None:
+    harness = EngineHarness("process", None, executor=executor(processes, "parts"))
+    await harness.executor.start()
+    entered, gate, called = (tmp_path / name for name in ("entered", "gate", "called"))
+    waits = {"do": "wait", "entered": str(entered), "gate": str(gate)}
+    parts = [waits, *[{"do": "touch", "path": str(called)}] * 3]
+    submission = Submission(harness.graph, {"n": 0, "parts": parts})
+    submission.start(lambda _, outcome: pytest.fail("it was cancelled"))
+    await until(entered.exists)
+    submission.cancel()
+    await asyncio.sleep(0)
+    gate.touch()
+    await harness.at_rest()
+    assert not called.exists()
+    outcome = await harness.request(parts=[{}, {"do": "touch", "path": str(called)}])
+    assert outcome.value is not None
+    assert outcome.value["calls"] == 2
+    assert called.exists()
+    await harness.close()
 
 
 async def test_workers_killed_for_late_calls_do_not_count_as_early_deaths(

@@ -117,6 +117,8 @@ class Acting(Op):
             return {"x": feed["x"]}
         elif do == "batching":
             return {"told": len(BATCHING), "by": BATCHING[-1].get("decided by")}
+        elif do == "touch":
+            Path(feed["path"]).touch()
         elif do == "sleep":
             time.sleep(feed["seconds"])
         elif do == "sum":
@@ -124,6 +126,20 @@ class Acting(Op):
         elif do == "lengthen":
             return {"text": feed["text"] * feed["times"]}
         return {**feed, "pid": os.getpid()}
+
+
+class Parts(Acting):
+    """Makes a call for each of the feed's ``parts``."""
+
+    def preprocess(self, input_dicts: Any, data_id: int = 0, log_id: int = 0) -> Any:
+        (feed,) = input_dicts.values()
+        return [dict(each) for each in feed["parts"]]
+
+    def postprocess(
+        self, input_data: Any, fetch_data: Any, data_id: int = 0, log_id: int = 0
+    ) -> Any:
+        (feed,) = input_data.values()
+        return {"n": feed["n"], "calls": len(fetch_data)}
 
 
 class Processes:
@@ -212,7 +228,8 @@ def main(op: str, index: int, descriptor: int) -> None:
             loaded["batching"] = {"decided by": index}
         child.ready(loaded)
         outside = "op 'next'" if op == "read by others" else None
-        child.serve(BoundOp(Acting(name=op), None, WorkOptions(), index), outside, BATCHING.append)
+        acting = Parts(name=op) if op == "parts" else Acting(name=op)
+        child.serve(BoundOp(acting, None, WorkOptions(), index), outside, BATCHING.append)
 
 
 def init_op_that_hangs(here: Path) -> None:
