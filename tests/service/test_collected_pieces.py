@@ -69,3 +69,17 @@ def test_pieces_of_different_shapes_are_refused(http: httpx.Client) -> None:
     assert answer.status_code == 400
     assert "the pieces of the output 'result' are not one tensor" in answer.json()["error"]
     assert infer(http, "growing", "upto", 1).json()["outputs"][0]["shape"] == [1, 0]
+
+
+@pytest.mark.parametrize("end", ["generate", "generate_stream"])
+def test_a_model_s_description_has_an_example_for_generate_that_works(
+    http: httpx.Client, end: str
+) -> None:
+    paths = http.get("/openapi.json").json()["paths"]
+    content = paths[f"/v2/models/rows/{end}"]["post"]["requestBody"]["content"]["application/json"]
+    assert content["schema"]["required"] == ["x"]
+    (example,) = content["examples"].values()
+    answer = http.post(f"/v2/models/rows/{end}", json=example["value"])
+    assert answer.status_code == 200, answer.text
+    responses = paths[f"/v2/models/rows/{end}"]["post"]["responses"]["200"]["content"]
+    assert answer.headers["content-type"] in responses
