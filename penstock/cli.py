@@ -701,7 +701,7 @@ def bench(
         typer.Option(
             "--stream",
             help="The answers come in pieces: report the time to the first piece, the time between"
-            " pieces, (latency - first) / (pieces - 1), and pieces a second. A piece has content.",
+            " pieces, (last - first) / (pieces - 1), and pieces a second. A piece has content.",
         ),
     ] = False,
     header: Header = None,

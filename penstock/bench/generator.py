@@ -46,15 +46,17 @@ class Attempt:
         due: when it was due to be sent.
         sent: when it was sent.
         first: when the first piece of its answer arrived; None before, and without pieces.
+        last: when the latest one arrived.
         pieces: pieces that have arrived.
     """
 
-    __slots__ = ("due", "first", "pieces", "sent")
+    __slots__ = ("due", "first", "last", "pieces", "sent")
 
     def __init__(self, due: float, sent: float) -> None:
         self.due = due
         self.sent = sent
         self.first: float | None = None
+        self.last = 0.0
         self.pieces = 0
 
 
@@ -202,6 +204,7 @@ class Generator:
     def _arrived(self, attempt: Attempt, count: int, now: float) -> None:
         if attempt.first is None:
             attempt.first = now
+        attempt.last = now
         attempt.pieces += count
         if self._first <= now < self._end:
             self._measured.pieces += count
@@ -236,10 +239,9 @@ class Generator:
         if failure is None:
             measured.good += 1
             if attempt.first is not None:
-                first = attempt.first - attempt.due
-                measured.first_pieces.append(first)
+                measured.first_pieces.append(attempt.first - attempt.due)
                 measured.of_good += attempt.pieces
-                between = between_pieces(now - attempt.due, first, attempt.pieces)
+                between = between_pieces(attempt.first, attempt.last, attempt.pieces)
                 if between is not None:
                     measured.between_pieces.append(between)
         else:

@@ -5,8 +5,8 @@ OpenAI's API that is the text, the reasoning or the call of a tool in one of its
 with the role, with the reason of the end, or with the usage have none.
 
 Source: AIPerf's metrics: time to first token (the first response with content), and inter token
-latency, (latency - time to first token) / (output tokens - 1); here pieces are counted, since what
-a token is only the model knows.
+latency, (latency - time to first token) / (output tokens - 1), where the latency ends with the last
+response with content. Here pieces are counted, since what a token is only the model knows.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ def _is_said(choice: dict[str, Any]) -> bool:
     return any(delta.get(name) for name in names)
 
 
-def between_pieces(latency: float, first: float, pieces: int) -> float | None:
+def between_pieces(first: float, last: float, pieces: int) -> float | None:
     """The mean seconds between the pieces of an answer; None if it has fewer than two.
 
     Args:
-        latency: of the whole answer.
-        first: of its first piece, from the same time.
+        first: when the first one arrived.
+        last: when the last one arrived.
         pieces: their number.
     """
-    return (latency - first) / (pieces - 1) if pieces > 1 else None
+    return (last - first) / (pieces - 1) if pieces > 1 else None

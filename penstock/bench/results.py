@@ -126,8 +126,8 @@ class PieceTimes:
 
     Attributes:
         first: time to the first piece, from a request's due time.
-        between: mean time between the pieces of an answer: (latency - first) / (pieces - 1), for
-            answers with at least two.
+        between: mean time between the pieces of an answer: from the first to the last one, divided
+            by their number less one, for answers with at least two.
         rate: pieces per second within the measured time, also of answers that failed later.
         mean: pieces of an answer.
     """

@@ -1,8 +1,10 @@
 """The pieces of an HTTP answer: server-sent events, lines of JSON, or bytes. Pure.
 
 An answer that was cut off is an error, never an end: its last chunk is missing, or it ends within
-an event or a line. Comments in events show that the connection is alive and are dropped; the data
-``[DONE]``, with which OpenAI's API ends its streams, is no piece.
+an event or a line. Comments in events show that the connection is alive and are dropped. The data
+``[DONE]``, with which OpenAI's API ends its streams, is no piece; after it nothing can be missing.
+OpenAI's and Triton's errors are events of the usual type, ``{"error": ...}``, which might be a
+piece as well: one that is followed by the mark, or by an answer that was cut off, is the error.
 
 Source: the HTML standard, 9.2.6 (interpreting an event stream), the NDJSON specification.
 """
@@ -29,6 +31,7 @@ MAX_PIECE_BYTES: Final = 256 << 20
 
 _LINES: Final = frozenset({LINES, "application/jsonl", "application/jsonlines"})
 _DONE: Final = "[DONE]"
+_SUSPECT: Final = '{"error":'
 _MOST_ERROR: Final = 64 << 10
 _MOST_TEXT: Final = 1000
 
@@ -188,6 +191,8 @@ class PieceReader:
         self._reader: _Reader | None = None
         self._error: list[bytes] | None = None  # the body of an error
         self._count = 0
+        self._done = False
+        self._suspect: str | None = None  # a piece that may be an error: what follows tells
 
     @property
     def status(self) -> int | None:
@@ -213,6 +218,8 @@ class PieceReader:
         except BrokenAnswer as broken:
             if self._error is not None:
                 self._fail_with_status()
+            elif self._done:
+                self.end = True
             elif self._answer.head is None and not data:
                 self._fail(GrpcCode.UNAVAILABLE, "the connection was lost before the answer")
             elif data:
@@ -258,7 +265,16 @@ class PieceReader:
                         self._fail(GrpcCode.UNKNOWN, text)
                         return
                     piece = piece.data
-                if piece != _DONE:
+                if piece == _DONE:
+                    if self._suspect is not None:
+                        self._cut_off()
+                        return
+                    self._done = True
+                    continue
+                self._pass_on()
+                if isinstance(piece, str) and piece.startswith(_SUSPECT):
+                    self._suspect = piece
+                else:
                     self._count += 1
                     self.pieces.append(piece)
             if reader.held > MAX_PIECE_BYTES:
@@ -271,10 +287,21 @@ class PieceReader:
             if reader.held:
                 self._cut_off()
             else:
+                self._pass_on()
                 self.end = True
 
+    def _pass_on(self) -> None:
+        """What might have been an error was a piece."""
+        if self._suspect is not None:
+            self._count += 1
+            self.pieces.append(self._suspect)
+            self._suspect = None
+
     def _cut_off(self) -> None:
-        self._fail(GrpcCode.UNAVAILABLE, f"{self._after()}the answer was cut off")
+        if self._suspect is not None:
+            self._fail(GrpcCode.UNKNOWN, f"{self._after()}{_message(self._suspect)}")
+        else:
+            self._fail(GrpcCode.UNAVAILABLE, f"{self._after()}the answer was cut off")
 
     def _after(self) -> str:
         return f"after {self._count} piece{'s' * (self._count != 1)}: "
@@ -293,18 +320,22 @@ class PieceReader:
 
 
 def _message(body: str) -> str:
-    """The text of an error: of our form, or whatever it is."""
+    """The text of an error: of our form, OpenAI's, Triton's, or whatever it is."""
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):
         return body[:_MOST_TEXT]
-    if isinstance(found, dict) and isinstance(found.get("message"), str):
-        message = found["message"][:_MOST_TEXT]
-        said = {name: found[name] for name in ("error", "id") if isinstance(found.get(name), str)}
-        more = [said["error"]] if "error" in said else []
-        more += [f"id {said['id']}"] if "id" in said else []
-        return f"{message} ({', '.join(more)[:_MOST_TEXT]})" if more else message
-    return body[:_MOST_TEXT]
+    if not isinstance(found, dict):
+        return body[:_MOST_TEXT]
+    inner = found.get("error")
+    if isinstance(inner, dict):
+        found = {**inner, "error": inner.get("code")}
+    message = found.get("message", found.get("error"))
+    if not isinstance(message, str):
+        return body[:_MOST_TEXT]
+    more = [str(found["error"])] if "message" in found and found.get("error") else []
+    more += [f"id {found['id']}"] if "id" in found else []
+    return (f"{message} ({', '.join(more)})" if more else message)[:_MOST_TEXT]
 
 
 def value_of(piece: Piece) -> Any:

@@ -89,6 +89,32 @@ def test_an_error_event_ends_an_answer_with_its_message() -> None:
     assert not failure(reader).retryable
 
 
+OF_OPENAI = b'data: {"error":{"message":"no 2","type":"server_error","code":"failed"}}\n\n'
+OF_TRITON = b'data: {"error":"no 2"}\n\n'
+
+
+@pytest.mark.parametrize(
+    ("parts", "end", "text"),
+    [
+        ([OF_OPENAI], False, "no 2 (failed)"),
+        ([OF_OPENAI, b"data: [DONE]\n\n"], True, "no 2 (failed)"),
+        ([OF_TRITON], False, "no 2"),
+    ],
+)
+def test_an_error_that_looks_like_a_piece_is_told_by_what_follows(
+    parts: list[bytes], end: bool, text: str
+) -> None:
+    reader = read(answer(EVENTS, b"data: 1\n\n", *parts, end=end))
+    assert [*reader.pieces] == ["1"]
+    assert str(failure(reader)) == f"UNKNOWN: {URL}: after 1 piece: {text}"
+
+
+def test_a_piece_that_looks_like_an_error_is_one_if_the_answer_goes_on_or_ends_well() -> None:
+    reader = read(answer(EVENTS, OF_TRITON, b"data: 1\n\n", OF_TRITON))
+    assert [*reader.pieces] == ['{"error":"no 2"}', "1", '{"error":"no 2"}']
+    assert reader.end is True
+
+
 @pytest.mark.parametrize(
     ("kind", "parts", "pieces"),
     [
@@ -125,8 +151,9 @@ def test_the_last_line_may_lack_its_end_only_where_the_answer_has_one() -> None:
     assert "cut off" in str(failure(cut))
 
 
-def test_the_mark_at_the_end_of_openais_streams_is_no_piece() -> None:
-    reader = read(answer(EVENTS, b'data: {"a":1}\n\ndata: [DONE]\n\n'))
+@pytest.mark.parametrize("end", [True, False])
+def test_the_mark_at_the_end_of_openais_streams_is_no_piece_but_the_end(end: bool) -> None:
+    reader = read(answer(EVENTS, b'data: {"a":1}\n\ndata: [DONE]\n\n', end=end))
     assert [*reader.pieces] == ['{"a":1}']
     assert reader.end is True
 
@@ -144,6 +171,13 @@ def test_the_mark_at_the_end_of_openais_streams_is_no_piece() -> None:
             GrpcCode.UNKNOWN,
             "HTTP 422: b (a)",
         ),
+        (
+            answer("application/json", b'{"error":{"message":"b","code":"a"}}', status=404),
+            GrpcCode.UNIMPLEMENTED,
+            "HTTP 404: b (a)",
+        ),
+        (answer("application/json", b'{"error":"b"}', status=400), GrpcCode.INTERNAL, "400: b"),
+        (answer("application/json", b'{"error":[]}', status=400), GrpcCode.INTERNAL, ': {"error'),
         (answer("text/plain", b"busy\n", status=503), GrpcCode.UNAVAILABLE, "HTTP 503: busy"),
         (
             answer("text/plain", b"full", status=503, end=False),

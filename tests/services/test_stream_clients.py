@@ -115,6 +115,12 @@ def test_the_command_writes_bytes_as_they_are(streams: Streams, tmp_path: Path) 
         ("/count", ["upto:=9", "fail_at:=0"], 0, "HTTP 418: there is no 0"),
         ("/wrong", ["after:=1"], 1, "after 1 piece: "),
         (
+            "/v2/models/count/generate_stream",
+            ["upto:=9", "fail_at:=2"],
+            2,
+            "after 2 pieces: there is no 2",
+        ),
+        (
             "/count",
             ["upto:=9", "fail_at:=2", "-H", "accept: application/x-ndjson"],
             2,
