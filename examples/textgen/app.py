@@ -97,9 +97,11 @@ class Writer:
     ) -> Text:
         ids = network.with_earlier(network.ids_of(prompt))
         random = np.random.default_rng(seed)
-        place = self.free.pop()
-        logits, _ = self.model.run([place], ids[None], np.array([0]))
-        return Text(place, ids[-1], len(ids), 0, max_tokens, temperature, random, logits[0])
+        logits, _ = self.model.run(self.free[-1:], ids[None], np.array([0]))
+        # Taken at the end: no leave follows a join that has raised.
+        return Text(
+            self.free.pop(), ids[-1], len(ids), 0, max_tokens, temperature, random, logits[0]
+        )
 
     def step(self, running: list[Text]) -> list[str | Done]:
         for text in running:

@@ -601,7 +601,8 @@ class QueueConfig(QueuePolicyConfig):
     """``queue``: how long requests may wait in the queues of ops."""
 
     levels: dict[Annotated[str, AfterValidator(_level_name)], QueuePolicyConfig] = Field(
-        default={}, description='Other policies, by priority, in quotes: `"1"` is the highest.'
+        default={},
+        description='Other values of these keys, by priority, in quotes: `"1"` is the highest.',
     )
 
     @property
@@ -610,8 +611,12 @@ class QueueConfig(QueuePolicyConfig):
         return bool(self.model_fields_set)
 
     def of(self, priority: int) -> QueuePolicyConfig:
-        """The policy of one priority."""
-        return self.levels.get(str(priority), self)
+        """The policy of one priority: its own keys, and the general ones for the others."""
+        own = self.levels.get(str(priority))
+        if own is None:
+            return self
+        others = QueuePolicyConfig.model_fields.keys() - own.model_fields_set
+        return own.model_copy(update={key: getattr(self, key) for key in others})
 
 
 class PriorityConfig(Section):

@@ -320,6 +320,18 @@ def test_an_invalid_entry_of_pad_is_refused_with_its_name(entry: Any) -> None:
         load(yml_dict=config_with(("op", "uci"), "pad", entry), environ={})
 
 
+def test_a_priority_without_a_key_of_the_queue_has_the_general_one() -> None:
+    queue = QueueConfig(
+        timeout=0.5,
+        levels={
+            "2": QueuePolicyConfig(timeout_action="delay"),
+            "3": QueuePolicyConfig(timeout=9.0),
+        },
+    )
+    policies = [(each.timeout, each.timeout_action) for each in map(queue.of, (1, 2, 3))]
+    assert policies == [(0.5, "reject"), (0.5, "delay"), (9.0, "reject")]
+
+
 def test_any_key_of_pad_enables_it_unless_enabled_is_false() -> None:
     assert not PadConfig().on
     assert PadConfig(sizes=32).on
