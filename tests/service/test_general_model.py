@@ -205,3 +205,22 @@ def test_one_of_several_models_is_selected_by_path_or_field(tmp_path: Path) -> N
         assert "'two', 'six'" in unnamed.json()["err_msg"]
         unknown = httpx.post(f"{server.http_url}/GeneralModelService/nope/inference", json=body)
         assert unknown.status_code == 404
+
+
+def test_a_graph_whose_answers_come_in_pieces_is_refused(tmp_path: Path) -> None:
+    script = tmp_path / "count.py"
+    script.write_text(
+        "from penstock import Service, Signature, op\n"
+        "from penstock.api.general_model import GeneralModelApplication\n\n"
+        "@op()\ndef count(request):\n    yield {'y': request['x']}\n\n"
+        "tensors = {'inputs': {'x': ('FP32', [3])}, 'outputs': {'y': ('FP32', [3])}}\n"
+        "more = {'signature': Signature(**tensors), 'applications': [GeneralModelApplication]}\n"
+        "service = Service('count', count, **more)\n"
+    )
+    tensor = {"name": "x", "elem_type": 1, "shape": [3], "float_data": [1, 2, 3]}
+    with running(script, command=(*SERVE[:3], "run")) as server:
+        answer = httpx.post(f"{server.http_url}{URL}", json={"tensor": [tensor]})
+        assert (answer.status_code, answer.json()["err_no"]) == (404, 3002)
+        assert "answers in pieces" in answer.json()["err_msg"]
+        described = httpx.get(f"{server.http_url}/openapi.json").json()["paths"]
+        assert "/GeneralModelService/count/inference" not in described
