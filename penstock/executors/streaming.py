@@ -113,7 +113,7 @@ def _send_one(
 def _send_pieces(op: BoundOp, batch: Batch, sample: Sample, feed: Feed) -> RequestError | None:
     """Iterate over the generator; returns the error that has ended it, if any."""
     assert op.process is not None
-    make, put = _maker(op, sample), sample.stream.put
+    make, put = maker_of(op, sample), sample.stream.put
     pieces = None
     try:
         batch.started = _monotonic()
@@ -145,7 +145,7 @@ async def _send_pieces_async(
     op: BoundOp, batch: Batch, sample: Sample, feed: Feed
 ) -> RequestError | None:
     assert op.process is not None
-    make, stream = _maker(op, sample), sample.stream
+    make, stream = maker_of(op, sample), sample.stream
     pieces = None
     try:
         pieces = op.process([feed], sample.log_id)
@@ -176,7 +176,7 @@ async def _send_pieces_async(
                 _log.exception("op %s: closing its generator raised", op.label)
 
 
-def _maker(op: BoundOp, sample: Sample) -> Callable[[Any], Feed | RequestError]:
+def maker_of(op: BoundOp, sample: Sample) -> Callable[[Any], Feed | RequestError]:
     """What makes the pieces of the sample's answer of the values that are yielded; returns errors
     as values.
     """

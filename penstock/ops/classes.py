@@ -12,6 +12,7 @@ from typing import Any
 
 from penstock.errors import HookError
 from penstock.ops.functions import is_generator, name_of
+from penstock.ops.seats import has_seats
 
 
 class ServedClass:
@@ -60,6 +61,11 @@ def method_of(target: type, names: Sequence[str]) -> str:
         HookError: there is none.
     """
     name = next((name for name in names if hasattr(target, name)), None)
+    if name is None and has_seats(target):
+        raise HookError(
+            f"{target.__name__} has join and step, which are for seats: write seats=8, or another"
+            " number of requests that run at once"
+        )
     if name is None:
         hint = "; rename __call__ to predict" if "__call__" in vars(target) else ""
         raise HookError(

@@ -40,12 +40,14 @@ from penstock.ops.functions import (
     is_coroutine,
     is_generator,
     name_of,
+    plain_result,
     runs_on_loop,
     uncallable,
 )
 from penstock.ops.hooks import read_results
 from penstock.ops.op import Op
 from penstock.ops.product import product_error
+from penstock.ops.seats import STEPS, SeatHooks, check_seats, hooks_of
 from penstock.protocols import json_numbers
 from penstock.protocols.array_text import parse_array
 from penstock.request import Feed
@@ -218,7 +220,7 @@ class FunctionOp(Op):
     ``timeout``. With ``batch`` it is called for several requests at once, or for one if ``batch``
     is 1: each of its inputs is a list with a dict for each of them, and so is its result. A
     parameter that is annotated ``Caller`` gets who calls. A function that yields dicts answers in
-    pieces.
+    pieces, and so does a class with ``seats``, whose ``step`` makes dicts.
 
     Raises:
         HookError: the function does not take one argument for each input, or yields and has
@@ -239,8 +241,11 @@ class FunctionOp(Op):
         self._object: Any = None
         self._close: Callable[[], Any] | None = None
         self._fresh = False
+        self.seated = options.get("seats") is not None
+        if self.seated:
+            check_seats(function)
         if isinstance(function, type):
-            self._method = _method_of(function)
+            self._method = "join" if self.seated else _method_of(function)
             self._class = ServedClass(function)
             self._own = takes_object(function, self._method)
             self.function = getattr(function, self._method)
@@ -262,6 +267,11 @@ class FunctionOp(Op):
             self.process = self._pieces_async if waits else self._pieces  # type: ignore[method-assign]
 
     def _check_function(self) -> None:
+        if self.batched and self.seated:
+            raise HookError(
+                f"op {self.name!r} has seats, and batch: leave out batch, since step gets all"
+                " running requests"
+            )
         if self.batched and is_generator(self.function):
             raise HookError(
                 f"op {self.name!r}: {self._noun} is a generator, whose answers come in pieces:"
@@ -313,6 +323,19 @@ class FunctionOp(Op):
         self._close = getattr(self._object, "close", None)
 
     @property
+    def _called(self) -> str:
+        return name_of(self._target)
+
+    @property
+    def seat_hooks(self) -> SeatHooks | None:
+        if not self.seated or self._object is None:
+            return None
+        return hooks_of(self._object, self._join, self._read)
+
+    def _join(self, feed: Feed) -> Any:
+        return plain_result(self._call(feed), self.hook_name("join"))
+
+    @property
     def is_one_coroutine(self) -> bool:
         return self.one_at_a_time and self._class is None and runs_on_loop(self.function)
 
@@ -335,6 +358,8 @@ class FunctionOp(Op):
     def hook_name(self, hook: str) -> str:
         if self._class is not None and hook == "init_op":
             return self._class.step
+        if self.seated and hook in ("process", *STEPS, "leave", "fits"):
+            return f"{self._called}.{'step' if hook == 'process' else hook}"
         if hook in ("process", "postprocess"):
             return name_of(self.function) if self._class is None else self._noun
         return hook
@@ -437,6 +462,7 @@ def op(
     executor: str | None = None,
     timeout: float | None = None,
     retry: int | None = None,
+    seats: int | None = None,
     **options: Any,
 ) -> Callable[..., FunctionOp]:
     """Make an op of a function, which gets the output dict of each input op, in order.
@@ -459,6 +485,8 @@ def op(
             of a ``socket``.
         timeout: seconds for one call; by default no limit.
         retry: attempts in all, repeated after a timeout.
+        seats: for a class with ``join`` and ``step``: the number of requests that each worker runs
+            at once. ``join`` gets the dicts, and ``step`` makes dicts.
         options: other parameters of ``Op``, and keys of an op's configuration, such as
             ``memory_limit_mib``.
 
@@ -478,6 +506,7 @@ def op(
         "executor": executor,
         "timeout": timeout,
         "retry": retry,
+        "seats": seats,
     }
     for source in inputs:
         if not isinstance(source, Op):

@@ -38,7 +38,7 @@ from penstock.ops.functions import (
 )
 from penstock.ops.hooks import read_results
 from penstock.ops.op import Op
-from penstock.ops.seats import STEPS, SeatHooks, check_seats, has_seats, hooks_of
+from penstock.ops.seats import STEPS, SeatHooks, check_seats, hooks_of
 from penstock.ops.words import Given
 from penstock.protocols import media
 from penstock.request import Feed
@@ -425,11 +425,6 @@ def _seated(target: Any, batched: bool, given: Given | None) -> bool:
         HookError: it has seats, and cannot.
     """
     if given is None or "seats" not in given.keys:
-        if has_seats(target) and not (hasattr(target, "predict") or hasattr(target, "inference")):
-            raise HookError(
-                f"{name_of(target)} has join and step, which are for seats: write seats=8, or"
-                " another number of requests that run at once"
-            )
         return False
     check_seats(target)
     if batched:

@@ -8,6 +8,7 @@ import pytest
 
 from penstock.errors import HookError
 from penstock.ops.seats import Done, check_seats, has_seats
+from penstock.ops.short import op
 
 
 class Whole:
@@ -77,3 +78,45 @@ def test_an_end_shows_its_last_piece() -> None:
     assert repr(Done()) == "Done()"
     assert repr(Done("last")) == "Done('last')"
     assert Done(1).piece == 1
+
+
+class Letters:
+    """The letters of a request's word, as dicts."""
+
+    def load(self) -> None:
+        self.made: list[str] = []
+
+    def join(self, feed: dict[str, Any]) -> list[str]:
+        return [*feed["word"]]
+
+    def step(self, running: list[list[str]]) -> list[Any]:
+        return [{"letter": each.pop(0)} if each else Done() for each in running]
+
+
+def test_a_class_with_seats_below_op_streams_and_names_its_methods() -> None:
+    made = op(seats=4)(Letters)
+    assert made.streams
+    assert made.seat_hooks is None, "before init_op"
+    made.init_op()
+    hooks = made.seat_hooks
+    assert hooks is not None
+    state = hooks.join(made.preprocess({"@": {"word": "ab"}}))
+    assert hooks.wrap(*hooks.step([state])) == {"letter": "a"}
+    assert made.hook_name("process") == "Letters.step"
+    assert made.hook_name("join") == "Letters.join"
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "words"),
+    [
+        (Letters, {"seats": 4, "batch": 4}, "has seats, and batch: leave out batch"),
+        (len, {"seats": 4}, "len has seats, and is no class"),
+        (Letters, {}, "Letters has join and step, which are for seats: write seats=8"),
+        (type("Two", (Letters,), {"join": lambda self, a, b: a}), {"seats": 4}, "gets one dict"),
+    ],
+)
+def test_what_cannot_be_an_op_with_seats_is_refused(
+    target: Any, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(HookError, match=words):
+        op(**options)(target)

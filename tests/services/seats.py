@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock import App, Done, HttpError
+from penstock import App, Done, HttpError, op
 
 app = App("seats")
 folder = Path(os.environ["FOLDER"])
@@ -68,6 +68,24 @@ class Count:
     def leave(self, state: State) -> None:
         self.log.write(f"leave {state.key}\n")
 
+
+@op()
+def clean(request: dict[str, str]) -> dict[str, str]:
+    return {"word": request["word"].strip()}
+
+
+@op(clean, seats=4, executor=executor)
+class Letters:
+    """The last op of a graph."""
+
+    def join(self, cleaned: dict[str, str]) -> list[str]:
+        return [*cleaned["word"]]
+
+    def step(self, running: list[list[str]]) -> list[dict[str, str] | Done]:
+        return [{"letter": each.pop(0)} if each else Done() for each in running]
+
+
+app.graph("/letters", Letters)
 
 if __name__ == "__main__":
     app.run()

@@ -187,6 +187,15 @@ def test_a_reader_that_stops_is_left_out_and_another_is_not_held_up(seats: Seats
     seats.wait_for(lambda: len(seats.lines("leave", "slow")) == 1)
 
 
+def test_the_last_op_of_a_graph_may_have_seats(seats: Seats) -> None:
+    answer = seats.client.post("/letters", json={"word": " ab "})
+    assert answer.status_code == 200
+    if answer.headers["content-type"] == EVENTS:
+        assert [each for _, each in events(answer.text)] == [{"letter": "a"}, {"letter": "b"}]
+    else:
+        assert answer.json() == {"letter": ["a", "b"]}
+
+
 def test_the_description_has_the_parameters_of_join_and_the_pieces_of_step(seats: Seats) -> None:
     document = seats.client.get("/openapi.json").json()
     operation = document["paths"]["/count"]["post"]

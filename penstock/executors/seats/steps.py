@@ -22,7 +22,8 @@ from typing import Any, Final
 
 from penstock.errors import Cancelled, HookFailed, RequestError
 from penstock.executors.seats.table import Seats
-from penstock.executors.work import BoundOp, broken, postprocess, preprocess
+from penstock.executors.streaming import maker_of
+from penstock.executors.work import BoundOp, broken, preprocess
 from penstock.ops.failures import (
     HOOK_FAULTS,
     log_culprits,
@@ -31,9 +32,8 @@ from penstock.ops.failures import (
     type_instead,
     with_status,
 )
-from penstock.ops.hooks import read_process
 from penstock.ops.seats import Done
-from penstock.request import Batch, Outcome, Sample
+from penstock.request import Batch, Feed, Outcome, Sample
 
 _log = logging.getLogger(__name__)
 
@@ -56,9 +56,12 @@ class Seated:
         stream: where its pieces go.
         given_by: whatever the shell needs to report its end.
         state: what ``join`` returned.
+        make: makes the pieces of its answer of those of ``step``; set when it joins.
     """
 
-    __slots__ = ("batch", "given_by", "sample", "state", "stream")
+    __slots__ = ("batch", "given_by", "make", "sample", "state", "stream")
+
+    make: Callable[[Any], Feed | RequestError]
 
     def __init__(self, batch: Batch, given_by: Any = None) -> None:
         self.batch = batch
@@ -198,6 +201,7 @@ class Steps:
             return error
         if not isinstance(feed, dict):
             return not_a_feed(op.name, feed)
+        one.make = maker_of(op, sample)
         batch.started = started = began + batch.prepared
         self._called(started, one)
         try:
@@ -272,15 +276,14 @@ class Steps:
 
     def _send(self, one: Seated, piece: Any) -> RequestError | None:
         """Send a piece; returns the error if it is none."""
-        op, sample = self._op, one.sample
-        result = read_process(op.op, self._hooks.wrap(piece))
-        if isinstance(result, RequestError):
-            return self._logged([one], result, "step")
-        outcome = postprocess(op, sample, result)
-        if outcome.error is not None:
-            return outcome.error
         try:
-            one.stream.add(outcome.value or {})
+            made = one.make(self._hooks.wrap(piece))
+        except HOOK_FAULTS as fault:
+            return self._failure([one], fault, "step")
+        if isinstance(made, RequestError):
+            return self._logged([one], made, "step")
+        try:
+            one.stream.add(made)
         except RequestError as error:  # it cannot be sent
             return error
         return None

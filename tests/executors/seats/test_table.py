@@ -120,37 +120,33 @@ def test_all_are_taken_out_at_the_end() -> None:
     assert not seats.has_work
 
 
-@given(st.integers(1, 4), st.lists(st.sampled_from("acjslf"), max_size=60), st.randoms())
-def test_no_seat_is_free_beside_one_who_waits(
-    count: int, events: list[str], random: object
-) -> None:
-    choose = random.choice  # type: ignore[attr-defined]
+EVENTS = st.lists(st.tuples(st.sampled_from("acsl"), st.integers(0, 7)), max_size=40)
+
+
+@given(st.integers(1, 4), EVENTS)
+def test_no_seat_is_free_beside_one_who_waits(count: int, events: list[tuple[str, int]]) -> None:
     seats: Seats[One] = Seats(count)
     waiting: list[One] = []
     sitting: list[One] = []
-    ended = 0
-    for event in events:
+    for event, pick in events:
+        one = sitting[pick % len(sitting)] if sitting else One()
         if event == "a":
             waiting.append(One())
             seats.ask(waiting[-1])
-        elif event == "c" and sitting:
-            choose(sitting).unwanted = True
-        elif event == "s" and sitting:
-            one = choose(sitting)
+        elif event == "c":
+            one.unwanted = True
+        elif event == "s":
             one.held_up = not one.held_up
-        elif event == "l" and (wanted := [one for one in sitting if not one.unwanted]):
-            one = choose(wanted)
+        elif event == "l" and one in sitting:
             seats.leave(one)
             sitting.remove(one)
-            ended += 1
-        for one in seats.leaving():
-            assert one.unwanted
-            sitting.remove(one)
-            ended += 1
+        for each in seats.leaving():
+            assert each.unwanted
+            sitting.remove(each)
         while (joins := seats.next()) is not None:
             assert joins is waiting.pop(0)
             seats.sit(joins)
             sitting.append(joins)
         assert len(sitting) <= count
         assert not waiting or len(sitting) == count
-        assert seats.ready() == [one for one in sitting if not one.held_up]
+        assert seats.ready() == [each for each in sitting if not each.held_up]
