@@ -608,7 +608,8 @@ def test_the_key_of_the_official_client_is_a_key_of_the_service(
         answer = ask(http)
         assert error(answer, 401)["code"] == "invalid_api_key"
         assert "www-authenticate" in answer.headers
-        assert error(http.get("/v1/models"), 401)["code"] == "invalid_api_key"
+        for path in ("/v1/models", "/v1/models/who", "/v1/what"):
+            assert error(http.get(path), 401)["code"] == "invalid_api_key"
         http.headers["authorization"] = f"Bearer {key}"
         assert message(ask(http, model="who")) == "ann"
         assert http.get("/v1/models").status_code == 200
@@ -648,6 +649,37 @@ def test_an_error_of_middleware_about_an_error_has_the_form_of_the_route() -> No
     app.middleware(Rename())
     with client(app) as http:
         assert error(said(http, "fail"), 410)["message"] == "gone"
+
+
+def test_declared_errors_of_the_app_have_openais_form() -> None:
+    def lookup(messages: list[ChatMessage]) -> str:
+        raise KeyError("no such topic")
+
+    app = App("topics")
+    app.chat("topics")(lookup)
+    app.error(KeyError, status=404, code="no_topic")
+    with client(app) as http:
+        found = error(ask(http, model=None), 404)
+    assert (found["code"], found["param"]) == ("no_topic", None)
+
+
+class Greeting(str):
+    __slots__ = ()
+
+
+def test_a_value_of_a_lifespan_is_given_to_functions() -> None:
+    app = App("lives")
+
+    @app.lifespan
+    def greeting() -> Iterator[Greeting]:
+        yield Greeting("Dear")
+
+    @app.chat("greets")
+    def greets(messages: list[ChatMessage], greeting: Greeting) -> str:
+        return f"{greeting} {messages[-1].role}"
+
+    with client(app) as http:
+        assert message(ask(http, model=None)) == "Dear user"
 
 
 def test_routes_of_the_app_are_beside_those_of_openai() -> None:
