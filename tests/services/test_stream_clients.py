@@ -216,7 +216,7 @@ def test_the_load_generator_measures_pieces(streams: Streams) -> None:
     assert result.pieces is not None
     assert result.pieces.mean == 20
     assert 0 < result.pieces.first.p50 < result.latency.p50
-    assert 0 < result.pieces.between.p50 < result.latency.p50
+    assert 0 <= result.pieces.between.p50 < result.latency.p50  # 0: they arrived together
     requests = '[{"upto": 2}, {"upto": 9, "fail_at": 2}]'
     (limited,) = run_load(
         target_of(streams.url("/count"), data=requests, in_pieces=True),
