@@ -59,6 +59,11 @@ class PlainStream(StreamCall):
         self._drop()
         super().answered(outcome)
 
+    def complete(self) -> None:
+        """See ``Submission``."""
+        self._drop()
+        super().complete()
+
     def cancel(self) -> None:
         """See ``GraphCall``."""
         self._drop()

@@ -75,11 +75,9 @@ class StreamCall(GraphCall):
             self._kept.append(text)
             return True
         self._begin()
-        exchange = self.call.exchange
-        if exchange.head.method == "HEAD":
-            exchange.finish()
-            self.cancel()
+        if self.over:
             return False
+        exchange = self.call.exchange
         exchange.send(text)
         if self._timer is not None:
             self._sent_at = asyncio.get_running_loop().time()
@@ -122,10 +120,13 @@ class StreamCall(GraphCall):
         call.exchange.abort()
 
     def _begin(self) -> None:
-        """Send the head, once."""
-        if not self.call.started:
-            self.call.exchange.on_half_closed = self._look_for_caller
-            self.call.start(self.status, self.context.headers)
+        """Send the head, once; it is the whole answer to HEAD."""
+        call = self.call
+        if not call.started:
+            call.exchange.on_half_closed = self._look_for_caller
+            call.start(self.status, self.context.headers)
+            if call.exchange.head.method == "HEAD":
+                self.complete()
 
     def _look_for_caller(self) -> None:
         """The caller has left, or only sends nothing more: the system of one that has left replies
@@ -143,6 +144,8 @@ class StreamCall(GraphCall):
         silent = loop.time() - self._sent_at
         if silent >= HEARTBEAT and self.call.exchange.unsent == 0:
             self._begin()
+            if self.over:
+                return
             self.call.exchange.send(self.context.idle)
             self._sent_at, silent = loop.time(), 0.0
         self._timer = loop.call_later(max(1.0, HEARTBEAT - silent), self._show_life)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import logging
+import select
 import socket
 import struct
 import sys
@@ -50,6 +51,9 @@ NEVER: Final = inf
 
 _AT_ONCE: Final = struct.pack("ii", 1, 0)
 """SO_LINGER: close drops data that the peer has not received."""
+
+_FIRST_LOOK: Final = 0.006
+"""Seconds until a reset is first looked for; later looks are a sweep's period apart."""
 
 
 class Pace:
@@ -108,6 +112,7 @@ class Connection(asyncio.Protocol, Member):
         "_peer",
         "_reader",
         "_reading",
+        "_watch",
         "dirty",
         "eof",
         "lagging",
@@ -141,6 +146,9 @@ class Connection(asyncio.Protocol, Member):
         self._peer: Peer | None = None
         self._reader: Pace | None = None  # while output is unsent
         self._reading = True
+        self._watch: asyncio.Task[None] | None = (
+            None  # of a client that has closed its sending half
+        )
 
     @property
     def peer(self) -> Peer:
@@ -387,6 +395,26 @@ class Connection(asyncio.Protocol, Member):
             link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
         self.transport.abort()
 
+    async def watch_for_reset(self) -> None:
+        """Abort once the client, which has closed its sending half, is known to have disconnected:
+        its system has replied with a reset to what was written.
+
+        The transport of a half-closed connection does not read any more, so the socket is polled.
+        """
+        if self.closing or self.transport.is_closing():
+            return
+        watched = select.poll()
+        watched.register(self.transport.get_extra_info("socket"), 0)
+        pause = _FIRST_LOOK
+        while True:
+            await asyncio.sleep(pause)
+            if self.closing or self.transport.is_closing():
+                return
+            if watched.poll(0):  # POLLERR or POLLHUP, which are always reported
+                self.abort()
+                return
+            pause = min(1.0, self.shared.period)
+
     def broken(self) -> None:
         """Log the exception that is being handled as a bug, and abort the connection."""
         _log.exception("a connection failed inside penstock; please report this")
@@ -400,6 +428,9 @@ class Connection(asyncio.Protocol, Member):
         """Called by the transport: the connection is lost."""
         # A flush that was scheduled before must not count the output again.
         self.closing = self._cut = True
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
         shared = self.shared
         shared.buffered -= self.counted
         shared.budget.release(self.counted)

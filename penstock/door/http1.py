@@ -182,7 +182,6 @@ class Http1Session(Connection):
         "_exchange",
         "_in_head",
         "_keep_alive",
-        "_probe",
         "_resuming",
         "answered",
         "core",
@@ -201,7 +200,6 @@ class Http1Session(Connection):
         self._keep_alive = shared.keep_alive()
         self.write_blocked = False
         self._resuming = False  # ``_resume`` is scheduled
-        self._probe: asyncio.Task[None] | None = None
 
     # Input.
 
@@ -247,7 +245,7 @@ class Http1Session(Connection):
         if self._exchange is None or broken:
             return False
         if self.shared.limits.half_close_probe:
-            self._probe = asyncio.create_task(self._watch_half_closed())
+            self._watch = asyncio.create_task(self._watch_half_closed())
         return True
 
     def _begin(self, head: RequestHead, ended: bool, whole: bytes | None) -> Http1Exchange:
@@ -442,9 +440,6 @@ class Http1Session(Connection):
         self.end(linger=True)
 
     def gone(self) -> None:
-        if self._probe is not None:
-            self._probe.cancel()
-            self._probe = None
         exchange = self._exchange
         self._exchange = None
         if exchange is not None and not exchange.over:
@@ -483,10 +478,6 @@ class Http1Session(Connection):
         socket is polled. HTTP/1.0 has no interim responses.
         Source: RFC 9110, sections 15.2 and 15.2.1.
         """
-        if self.transport.is_closing():
-            return
-        watched = select.poll()
-        watched.register(self.transport.get_extra_info("socket"), 0)
         await asyncio.sleep(_PROBE_AFTER)
         exchange = self._exchange
         answers = exchange is None or exchange.started or self.answered or self.out
@@ -494,12 +485,4 @@ class Http1Session(Connection):
             self.write(CONTINUE)
         elif exchange is not None and exchange.started and exchange.on_half_closed is not None:
             guarded(exchange.on_half_closed)
-        pause = _PROBE_AFTER / 4
-        while True:
-            await asyncio.sleep(pause)
-            if self.closing or self.transport.is_closing():
-                return
-            if watched.poll(0):  # POLLERR or POLLHUP, which are always reported
-                self.abort()
-                return
-            pause = min(1.0, self.shared.period)
+        await self.watch_for_reset()

@@ -585,6 +585,7 @@ class Http2Session(Connection):
         self._leaving = True
         self.core.ping(_PING)
         self.flush()
+        self._watch = asyncio.create_task(self.watch_for_reset())
         return True
 
     def gone(self) -> None:

@@ -409,6 +409,12 @@ class Engine:
         self._finish(submission)
         self._go_on()
 
+    def complete(self, submission: Submission) -> None:
+        """Answer a request whose answer comes in pieces before its op ends; no further piece is
+        wanted.
+        """
+        self._reply(submission, Outcome({}))
+
     def drain(self, at_rest: Callable[[], None]) -> None:
         """Refuse new requests and finish the admitted ones; then call ``at_rest``, once."""
         self._draining = True

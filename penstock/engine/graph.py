@@ -49,6 +49,9 @@ class Host(Protocol):
     def cancel(self, submission: Any) -> None:
         """Cancel a request; see ``Engine``."""
 
+    def complete(self, submission: Any) -> None:
+        """Answer a request whose caller needs no further piece; see ``Engine``."""
+
 
 class GraphState(Enum):
     """The states of a graph."""

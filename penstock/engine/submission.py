@@ -211,6 +211,10 @@ class Submission(Flight):
         if self.stream is not None and not self.over:
             self.stream.credit()
 
+    def complete(self) -> None:
+        """Answer it now, as if its op had ended: the caller needs no further piece."""
+        self.graph.engine.complete(self)
+
     def whole(self, outcome: Outcome) -> Outcome:
         """The outcome of a request whose answer has come in pieces; by default a list of them,
         under ``result``.

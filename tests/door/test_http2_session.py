@@ -408,10 +408,13 @@ def test_a_half_closed_client_gets_the_answers_to_complete_requests(opened: Open
         client.until_closed()
 
 
-def test_a_disconnected_client_is_detected_by_a_ping(opened: Opened) -> None:
+@pytest.mark.parametrize("has_read", [True, False])
+def test_a_disconnected_client_is_detected_by_a_ping(opened: Opened, has_read: bool) -> None:
     site = opened()
     with linked(site.port) as client:
         client.open("/hold", end=True)
         site.until(lambda seen: bool(site.echo_app.holding))
+        if has_read:  # else its system sends a reset at once
+            client.alive()
         client.socket.close()
         site.until(lambda seen: (seen.gone, seen.open) == (1, 0))

@@ -223,6 +223,22 @@ def test_a_cancelled_request_wants_no_further_piece_and_gets_none() -> None:
     assert not reader.ends
 
 
+@pytest.mark.parametrize("pieces", [0, 1])
+def test_a_caller_that_needs_no_further_piece_is_answered_at_once(pieces: int) -> None:
+    s = make_streams()
+    reader = s.ask()
+    stream = s.stream()
+    for n in range(pieces):
+        stream.add({"n": n})
+    reader.complete()
+    assert [end.error for end in reader.ends] == [None]
+    assert not stream.add({"n": 1})
+    s.end(Cancelled("the request was cancelled"))
+    assert len(reader.got) == pieces
+    assert len(reader.ends) == 1
+    assert s.h.engine.statistics().inside == 0
+
+
 def test_nothing_runs_again_after_the_first_piece() -> None:
     s = make_streams(WorkOptions(timeout=1.0, retry=3), attempts=3)
     reader = s.ask()
