@@ -7,6 +7,7 @@ go on.
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,9 @@ async def waits(key: str) -> AsyncIterator[int]:
 @app.post("/dies", executor=executor)
 def dies(after: int) -> Iterator[int]:
     """Ends its process after some pieces."""
-    yield from range(after)
+    for n in range(after):
+        time.sleep(0.001)  # as a model takes: pieces that are quicker may be lost
+        yield n
     os._exit(3)
 
 

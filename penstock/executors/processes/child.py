@@ -75,6 +75,10 @@ class ProcessChild(Child):
         self._send(pieces)
         self._wake()
 
+    def has_cancelled(self, number: int) -> bool | None:
+        """See Child; the engine writes it on the status page."""
+        return self._progress.cancelled == number
+
     def _need(self, nbytes: int) -> int:
         """Request shared memory for an output, and wait: sending it through the socket takes far
         longer.

@@ -1,7 +1,8 @@
 """The status page: shared memory that shows the engine a worker's running batch at any time.
 
-It has three numbers: the running batch, the start time of its ``process`` call, and for a worker
-with seats, the batch whose request joins. The worker writes, the engine reads; each number is one
+It has four numbers: the running batch, the start time of its ``process`` call, and for a worker
+with seats, the batch whose request joins, which the worker writes and the engine reads; and the
+batch whose stream was cancelled, which the engine writes and the worker reads. Each number is one
 aligned word, so reads are atomic. It survives a worker that hangs or is killed, and so shows which
 batch killed it. After the numbers ``faulthandler`` writes the stacks of a worker that a signal
 ends.
@@ -39,6 +40,7 @@ class StatusPage:
         self._number = view[:8].cast("Q")
         self._started = view[8:16].cast("d")
         self._joining = view[16:24].cast("Q")
+        self._cancelled = view[24:32].cast("Q")
 
     @property
     def number(self) -> int:
@@ -48,6 +50,17 @@ class StatusPage:
     @number.setter
     def number(self, number: int) -> None:
         self._number[0] = number
+
+    @property
+    def cancelled(self) -> int:
+        """The number of the batch whose stream was cancelled last; 0 before the first. The engine
+        writes it.
+        """
+        return self._cancelled[0]
+
+    @cancelled.setter
+    def cancelled(self, number: int) -> None:
+        self._cancelled[0] = number
 
     @property
     def started(self) -> float | None:
@@ -82,5 +95,6 @@ class StatusPage:
         self._number.release()
         self._started.release()
         self._joining.release()
+        self._cancelled.release()
         self._map.close()
         os.close(self.descriptor)

@@ -16,6 +16,7 @@ from penstock.executors.processes.crash_report import how_it_ended
 from penstock.executors.processes.slabs import Loan, Slab, SlabPool
 from penstock.executors.processes.spawner import Exited, Spawned
 from penstock.executors.processes.status_page import StatusPage
+from penstock.executors.stream import Stream
 from penstock.executors.transport.frames import Frame, FrameError, Kind, header
 from penstock.executors.transport.marshalling import batches_out
 from penstock.executors.transport.values import encode
@@ -109,6 +110,11 @@ class ProcessWorker(Worker):
                 self._in_flight[0].started = page.started
             elif page.number >= first + len(self._in_flight):
                 self._channel.end(FrameError("the worker reports a batch that it was not sent"))
+
+    def _stream_changed(self, stream: Stream) -> None:
+        if stream.cancelled:
+            self._page.cancelled = self._first
+        super()._stream_changed(stream)
 
     def drop(self, slab: Slab) -> None:
         self._slabs.discard(slab)

@@ -68,7 +68,7 @@ class Kind(IntEnum):
     """Worker without a status page: a ``process`` call of the batch begins; only if the op has a
     ``timeout``."""
     PIECE = 16
-    """Worker: a piece of the answer to the batch's one sample."""
+    """Worker: a piece of the answer to the batch's one sample, or a list of pieces."""
     CREDIT = 17
     """Engine: the number of the batch's pieces, from its first one on, that the caller has got, as
     8 octets."""

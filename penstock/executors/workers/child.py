@@ -14,9 +14,10 @@ from __future__ import annotations
 import logging
 import select
 import socket
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from math import inf
 from time import monotonic
 from typing import Any, Final, Protocol
@@ -35,7 +36,7 @@ from penstock.executors.transport.values import (
     encode,
 )
 from penstock.executors.work import BoundOp, run_batch
-from penstock.executors.workers.child_stream import ChildStream
+from penstock.executors.workers.child_stream import JoiningStream, Sender
 from penstock.ops.failures import cannot_send
 from penstock.request import Batch, CloseReason, Feed, Outcome, Sample
 
@@ -147,8 +148,10 @@ class Child:
 
     Attributes:
         decides: whether this worker decides how requests are batched, and reports it.
+        sending: held while a frame is sent.
     """
 
+    _op: BoundOp
     _progress: Progress
     _shared: Shared
 
@@ -167,7 +170,9 @@ class Child:
         self._writable.register(link, select.POLLOUT)
         self._readable = select.poll()
         self._readable.register(link, select.POLLIN)
-        self._stream: ChildStream | None = None
+        self.sending: AbstractContextManager[Any] = threading.RLock()
+        self._sender: Sender | None = None
+        self._stream: JoiningStream | None = None
         self._gone: set[int] = set()  # batches of the hand-over whose requests have ended
         self._prepare()
         while not (self._greeted or self._ended):
@@ -217,6 +222,7 @@ class Child:
             outside: a reader of its outputs that accepts only plain values and arrays, if any.
             decided: called with another worker's decision how requests are batched.
         """
+        self._op = op
         self._decided = decided
         self._prepare_for(op, outside)
         if op.seat_hooks is not None:
@@ -254,8 +260,10 @@ class Child:
             running.began = None
             running.prepared = running.processed = 0.0
             if op.streams:
-                samples[0].stream = self._new_stream(op, number, samples[0])
+                samples[0].stream = self._new_stream(number)
             outcomes = self._outcomes(op, samples)
+            if self._stream is not None:
+                self._stream.flush()
             for sample in samples:
                 sample.inputs = {}
             body = self._body(op, outcomes)
@@ -272,27 +280,19 @@ class Child:
             number += 1
 
     def piece_frame(
-        self, op: BoundOp, number: int, sample: Sample, piece: Feed
+        self, op: BoundOp, number: int, sample: Sample, piece: Feed | list[Feed]
     ) -> list[bytes | memoryview]:
-        """A piece as a frame.
+        """A piece, or a list of them, as a frame.
 
         Raises:
             RequestError: it cannot be sent.
         """
         try:
-            body = self._allowed(encode(output(piece), pickle=self._pickle))
+            plain = [*map(output, piece)] if isinstance(piece, list) else output(piece)
+            body = self._allowed(encode(plain, pickle=self._pickle))
         except FrameError as error:
             raise cannot_send(op.name, f"a piece: {error}", [sample], op.label) from None
         return [header(Kind.PIECE, number, sum(map(len, body))), *body]
-
-    def _new_stream(self, op: BoundOp, number: int, sample: Sample) -> ChildStream:
-        def send(number: int, piece: Feed) -> None:
-            self._send(self.piece_frame(op, number, sample, piece))
-            self._wake()
-
-        stream = self._stream = ChildStream(number, send, self._read_on)
-        stream.cancelled = number in self._gone
-        return stream
 
     def _mark_gone(self) -> None:
         """The requests of the running batch have ended: no further call for them."""
@@ -302,10 +302,35 @@ class Child:
     def _look(self) -> None:
         """Handle frames that have arrived during a batch."""
         with suppress(OSError):  # the engine has ended, which the next read of a batch notices
-            self._read_on(False)
+            self.read(False)
 
-    def _read_on(self, wait: bool) -> bool:
-        """Read the engine's frames, if there are any; returns False when it has ended."""
+    def _new_stream(self, number: int) -> JoiningStream:
+        stream = self._stream = JoiningStream(number, self, self._make_sender)
+        stream.cancelled = number in self._gone
+        return stream
+
+    def _make_sender(self) -> Sender:
+        if self._sender is None:
+            self._sender = Sender()
+        return self._sender
+
+    def send_pieces(self, number: int, pieces: list[Feed]) -> None:
+        """Send pieces of the stream of the batch ``number`` in one frame.
+
+        Raises:
+            RequestError: one of them cannot be sent.
+        """
+        self._send(self.piece_frame(self._op, number, self._running.samples[0], pieces))
+        self._wake()
+
+    def has_cancelled(self, number: int) -> bool | None:
+        """Whether no further piece of the batch is wanted; None if only a frame tells."""
+        return None
+
+    def read(self, wait: bool) -> bool:
+        """Read the engine's frames, if there are any, or wait for them; returns False when it has
+        ended.
+        """
         return self.read_for(None if wait else 0)
 
     def read_for(self, milliseconds: int | None) -> bool:
@@ -386,6 +411,10 @@ class Child:
         self._wake()
 
     def _send(self, pieces: Sequence[bytes | memoryview]) -> None:
+        with self.sending:
+            self._send_now(pieces)
+
+    def _send_now(self, pieces: Sequence[bytes | memoryview]) -> None:
         data: bytes | memoryview
         for data in [b"".join(pieces)] if sum(map(len, pieces)) <= _AT_ONCE else pieces:
             while data:

@@ -131,7 +131,7 @@ class Worker(ABC):
             if self.streams:
                 self._told = self._told_bytes = 0
                 stream: Stream = batch.samples[0].stream
-                stream.notify, stream.changed = Stream.arrive, self._stream_changed
+                stream.notify, stream.changed = _several, self._stream_changed
         try:
             if batches:
                 self._send(batches)
@@ -266,10 +266,14 @@ class Worker(ABC):
         if not self.streams:
             raise FrameError("a worker sent a piece of an answer that is whole")
         stream: Stream = batch.samples[0].stream
-        if stream.made - self._told >= MOST_PIECES:
+        given = self._decoder.decode(body)
+        pieces = given if type(given) is list else [given]
+        if stream.made - self._told + len(pieces) > MOST_PIECES:
             raise FrameError("a worker sent more pieces than it has credit for")
         self._begin(self._first)
-        stream.add(output(self._decoder.decode(body)))
+        for each in pieces:
+            stream.add(output(each))
+        stream.arrive()
 
     def _answered(self, batch: Batch, body: bytes | memoryview) -> None:
         outcomes = outcomes_in(self._decoder.decode(body), batch)
@@ -317,6 +321,10 @@ class Worker(ABC):
     def _cut(self, error: FrameError) -> None:
         if not self.broken.done():
             self.broken.set_result(error)
+
+
+def _several(stream: Stream) -> None:
+    """The pieces of one frame arrive together; see ``Worker._piece_arrived``."""
 
 
 def _report_of(value: Any) -> dict[str, Any]:
