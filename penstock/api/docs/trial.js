@@ -3,6 +3,7 @@
 
 const BASE = location.pathname.replace(/docs$/, '');
 const FILE = 'a file';
+const IN_PIECES = /^(text\/event-stream|application\/x-ndjson)/;
 
 /** A form that sends a request to the route, and shows its answer. */
 function trial(path, verb, operation, number) {
@@ -37,8 +38,9 @@ function trial(path, verb, operation, number) {
         }
         const begun = performance.now();
         const answer = await fetch(url, { method: verb.toUpperCase(), body: data, headers: { ...headers, ...who() }, cache: 'no-store' });
-        const bytes = await answer.arrayBuffer();
+        const [bytes, cut] = IN_PIECES.test(answer.headers.get('content-type')) ? await arriving(out, answer) : [await answer.arrayBuffer()];
         await show(out, answer, bytes, performance.now() - begun);
+        if (cut) out.append(make('p', { class: 'bad' }, `The answer ended in the middle: ${cut.message}`));
       } catch (error) {
         out.replaceChildren(make('p', { class: 'bad' }, `Not sent: ${error.message}`));
       } finally {
@@ -57,6 +59,25 @@ function trial(path, verb, operation, number) {
   if (offered.length) choose(offered[0]);
   form.append(area, send, out);
   return form;
+}
+
+/** Show the text of an answer in pieces while it arrives; returns its bytes, and the error if it was cut off. */
+async function arriving(out, answer) {
+  const reader = answer.body.getReader();
+  const decoder = new TextDecoder();
+  const chunks = [];
+  const shown = make('pre', { class: 'arriving', tabindex: '0' });
+  out.replaceChildren(make('p', {}, make('button', { class: 'stop', type: 'button', onclick: () => reader.cancel() }, 'Stop')), shown);
+  let cut;
+  try {
+    for (let each = await reader.read(); !each.done; each = await reader.read()) {
+      chunks.push(each.value);
+      shown.append(decoder.decode(each.value, { stream: true }));
+    }
+  } catch (error) {
+    cut = error;
+  }
+  return [await new Blob(chunks).arrayBuffer(), cut];
 }
 
 /** An answer: status, time, header fields and body. */
