@@ -144,6 +144,23 @@ async def test_a_cancelled_request_gives_its_seat_back_before_the_next_step(star
         await h.until(lambda: h.made.left == ["a"])
 
 
+async def test_a_request_that_is_cancelled_before_it_joins_never_does(start: Start) -> None:
+    async with start(2) as h:
+        h.ask("a")
+        assert await h.begun() == ["a"]
+        b = h.ask("b")
+        await h.dispatched(2)
+        b.cancel()
+        h.let_go(piece_each)
+        assert await h.begun() == ["a"]
+        assert h.made.joins == ["a"]
+        h.ask("c")
+        await h.dispatched(3)
+        h.let_go(piece_each)
+        assert await h.begun() == ["a", "c"]
+        assert not h.made.left
+
+
 async def test_a_slow_reader_is_left_out_of_steps_and_nobody_else_notices(start: Start) -> None:
     async with start(2) as h:
         slow, quick = await h.seated("slow", "quick")
