@@ -139,7 +139,7 @@ class World:
         options = EngineOptions(
             max_requests=random.choice((1, 4, 16, 1024)),
             max_running=random.choice((None, None, 1, 2, 5)),
-            stream_limit=random.choice((0.1, 600.0)),
+            stream_limit=random.choice((0.1, 120.0)),
             levels=levels,
             ageing=random.choice((0.0, 0.01, 0.5, 100.0)),
             queue=tuple(self._draw_queue_policy() for _ in range(levels * random.randint(0, 1))),
