@@ -450,7 +450,7 @@ def embedded(vectors: np.ndarray, request: Feed) -> bytes:
     """Embeddings as JSON, a list of objects.
 
     Args:
-        vectors: float32, a row for each text.
+        vectors: C-contiguous float32, a row for each text.
         request: has what ``of_embeddings`` returned.
 
     Raises:
@@ -459,6 +459,8 @@ def embedded(vectors: np.ndarray, request: Feed) -> bytes:
     if vectors.ndim != 2 or len(vectors) != request[COUNT]:
         shape = [*vectors.shape]
         raise TypeError(f"it returned embeddings of the shape {shape} for {request[COUNT]} texts")
+    if not np.isfinite(vectors).all():
+        raise TypeError("it returned an embedding that is not finite")
     rows: Any = vectors
     if request[BASE64]:
         rows = [b64encode(each.tobytes()).decode() for each in vectors.astype("<f4")]

@@ -292,7 +292,7 @@ class EmbeddingsOp(OpenAiOp):
         usage = None
         if isinstance(checked, EmbeddingsReply):
             checked, usage = checked.vectors, checked.usage
-        found: Feed = {TEXT: embedded(np.asarray(checked, "float32"), feed)}
+        found: Feed = {TEXT: embedded(np.asarray(checked, "float32", "C"), feed)}
         return found if usage is None else {**found, USAGE: usage.plain()}
 
 

@@ -95,6 +95,12 @@ def arrays(request: EmbeddingsRequest) -> Vectors:
     return np.array([[len(each), 0.1] for each in request.input], "float32")
 
 
+def by_column(input: list[str]) -> Any:
+    if input[0] in ("nan", "inf"):
+        return np.array([[1, float(input[0])]], "float32")
+    return np.array([[len(each) for each in input], [0.1] * len(input)], "float32").T
+
+
 def batched(input: list[list[str]]) -> list[EmbeddingsReply]:
     usage = Usage(prompt_tokens=7)
     return [EmbeddingsReply(vectors=[[len(input)]] * len(each), usage=usage) for each in input]
@@ -117,6 +123,7 @@ def assistant(**config: Any) -> App:
     app.completion("echo")(echo)
     app.embeddings("lengths")(lengths)
     app.embeddings("arrays")(arrays)
+    app.embeddings("by_column")(by_column)
     app.embeddings("batched", batch=4)(batched)
     app.rerank("nearest")(nearest)
     return app
@@ -366,7 +373,7 @@ def test_wrong_stop_texts_are_refused(http: httpx.Client, stop: Any) -> None:
     assert error(ask(http, stop=stop), 400)["param"] == "stop"
 
 
-@pytest.mark.parametrize("model", ["lengths", "arrays"])
+@pytest.mark.parametrize("model", ["lengths", "arrays", "by_column"])
 @pytest.mark.parametrize("given", ["four", ["four", "eight"], []])
 def test_embeddings(http: httpx.Client, model: str, given: Any) -> None:
     body = {"model": model, "input": given}
@@ -387,7 +394,7 @@ def test_embeddings(http: httpx.Client, model: str, given: Any) -> None:
         assert (one["index"], one["object"]) == (index, "embedding")
         read = np.frombuffer(base64.b64decode(other["embedding"]), "<f4")
         assert read.tolist() == np.float32(one["embedding"]).tolist()
-    first = 4 if model == "arrays" else 4 / 3
+    first = 4 / 3 if model == "lengths" else 4
     assert floats["data"][0]["embedding"][0] == pytest.approx(first)
     assert len(floats["data"]) == len(texts["data"]) == count
 
@@ -425,6 +432,10 @@ def test_a_function_may_take_tokens() -> None:
 def test_wrong_embeddings_are_an_error_of_the_function(http: httpx.Client) -> None:
     answer = ask(http, "/v1/embeddings", model="lengths", input=["wrong", "wrong"])
     assert error(answer, 500)["type"] == "server_error"
+    for given in ("nan", "inf"):
+        for form in ("float", "base64"):
+            body = {"model": "by_column", "input": given, "encoding_format": form}
+            assert error(ask(http, "/v1/embeddings", **body), 500)["code"] == "hook_failed"
     wrong = ask(http, "/v1/embeddings", model="lengths", input="a", encoding_format="int8")
     assert error(wrong, 400)["param"] == "encoding_format"
 
@@ -471,7 +482,7 @@ def test_models_are_listed_once_and_one_by_one(http: httpx.Client) -> None:
     listed = http.get("/v1/models").json()["data"]
     names = [each["id"] for each in listed]
     assert names[:4] == ["words", "letters", "org/polite:1", "echo"]
-    assert len(names) == len(set(names)) == 8
+    assert len(names) == len(set(names)) == 9
     for path in ("org/polite:1", "org%2Fpolite%3A1"):
         assert http.get(f"/v1/models/{path}").json() == listed[2]
     assert error(http.get("/v1/models/nope"), 404)["code"] == "model_not_found"
