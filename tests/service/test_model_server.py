@@ -155,7 +155,7 @@ MODEL_REPOSITORY = (
         (["--prot", "1"], "unrecognized arguments: --prot"),
         (["--model-repository", "."], MODEL_REPOSITORY),
         (["--use", "1"], "ambiguous option: --use could match --use_calib, --use_mkl"),
-        (["--port", "x"], "argument --port: invalid int value: 'x'"),
+        (["--port", "x"], "argument --port/--http-port: invalid int value: 'x'"),
         (["stop"], "stop: penstock serve has no such command: end the service with SIGTERM"),
         (["kill"], "kill: penstock serve has no such command: end the service with SIGKILL"),
         (["check"], "check: penstock serve has no such command: start the service and request"),
