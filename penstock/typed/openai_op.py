@@ -58,8 +58,7 @@ class OpenAiOp(TypedOp):
         members = top_of(signature.request.describe(refs="{model}")).get("properties", {})
         if self.needs not in members:
             raise HookError(f"{self._called} has no parameter {self.needs}: write {self.example}")
-        # A model of the whole request takes what it likes.
-        self._names = None if signature.whole else frozenset(members)
+        self._members = frozenset(members)
         if signature.response.responds or not self._answers_with(signature.response.annotation):
             kind = signature.response.annotation
             raise HookError(
@@ -84,12 +83,13 @@ class OpenAiOp(TypedOp):
 
     def _members_of(self, body: dict[str, Any]) -> dict[str, Any]:
         """The members of a request's body that the function takes."""
-        return parameters(body, self._names)
+        # A model of the whole request takes what it likes.
+        return parameters(body, None if self.signature.whole else self._members)
 
 
 class TextOp(OpenAiOp):
     """An op whose answers are texts. It ends them at the request's stop texts, unless the function
-    takes these itself.
+    has a parameter for these.
     """
 
     may_yield = True
@@ -98,7 +98,9 @@ class TextOp(OpenAiOp):
 
     def __init__(self, target: Any, **more: Any) -> None:
         super().__init__(target, **more)
-        self._ends_texts = self._names is not None and "stop" not in self._names
+        # A whole request has them, whether or not the function looks at them.
+        unseen = self.signature.whole and not self.seated
+        self._ends_texts = unseen or "stop" not in self._members
 
     def preprocess(self, input_dicts: dict[str, Feed], data_id: int = 0, log_id: int = 0) -> Feed:
         """See ``TypedOp``."""

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import httpx
 import numpy as np
 import pytest
+from pydantic import BaseModel
 
 from penstock import App, Array, Caller, Done, Header, HttpError, Middleware, Response
 from penstock.api import stream_call
@@ -285,6 +286,27 @@ def test_a_text_ends_before_a_stop_text_that_the_function_does_not_take(
     assert len(pieces) == made
 
 
+class OwnRequest(BaseModel):
+    messages: list[ChatMessage]
+
+
+def spell_request(request: ChatRequest) -> Iterator[str]:
+    yield from request.messages[-1].text
+
+
+def repeat_request(request: OwnRequest) -> str:
+    return request.messages[-1].text
+
+
+def test_a_text_ends_before_a_stop_text_that_only_a_whole_request_has() -> None:
+    app = App("requests")
+    app.chat("spell")(spell_request)
+    app.chat("repeat")(repeat_request)
+    with client(app) as http:
+        for model in ("spell", "repeat"):
+            assert message(said(http, "one two", model=model, stop=["t"])) == "one "
+
+
 class Together:
     """Says the letters of the last message, for all running requests at once."""
 
@@ -304,9 +326,15 @@ class Stopping(Together):
         return [*reversed(f"{messages[-1].text}{stop}")]
 
 
+class StoppingWhole(Together):
+    def join(self, request: ChatRequest) -> list[str]:
+        return [*reversed(f"{request.messages[-1].text}{request.stop}")]
+
+
 def test_a_class_with_seats() -> None:
     app = App("seats")
     app.chat("together", seats=4)(Together)
+    app.chat("whole", seats=2)(StoppingWhole)
     app.chat("stopping", seats=2)(Stopping)
     with client(app) as http, ThreadPoolExecutor(8) as threads:
         texts = [f"letter{n}" for n in range(8)]
@@ -325,7 +353,8 @@ def test_a_class_with_seats() -> None:
         assert error(said(http, "fail", model="together"), 500)["code"] == "hook_failed"
         refused = error(said(http, "a", model="together", stop="b"), 400)
         assert (refused["param"], refused["code"]) == ("stop", "unsupported_value")
-        assert message(said(http, "a", model="stopping", stop="b")) == "a['b']"
+        for model in ("stopping", "whole"):
+            assert message(said(http, "a", model=model, stop="b")) == "a['b']"
 
 
 async def whole(messages: list[ChatMessage]) -> str:
