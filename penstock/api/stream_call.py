@@ -74,8 +74,7 @@ class StreamCall(GraphCall):
             self.held.take(len(text))
             self._kept.append(text)
             return True
-        self._begin()
-        if self.over:
+        if not self._begin():
             return False
         exchange = self.call.exchange
         exchange.send(text)
@@ -119,14 +118,16 @@ class StreamCall(GraphCall):
         call.exchange.count_error(error.code)
         call.exchange.abort()
 
-    def _begin(self) -> None:
-        """Send the head, once; it is the whole answer to HEAD."""
+    def _begin(self) -> bool:
+        """Send the head, once; returns whether a body follows: not in the answer to HEAD."""
         call = self.call
+        has_body: bool = call.exchange.head.method != "HEAD"
         if not call.started:
             call.exchange.on_half_closed = self._look_for_caller
             call.start(self.status, self.context.headers)
-            if call.exchange.head.method == "HEAD":
+            if not has_body:
                 self.complete()
+        return has_body
 
     def _look_for_caller(self) -> None:
         """The caller has left, or only sends nothing more: the system of one that has left replies
@@ -143,8 +144,7 @@ class StreamCall(GraphCall):
         loop = asyncio.get_running_loop()
         silent = loop.time() - self._sent_at
         if silent >= HEARTBEAT and self.call.exchange.unsent == 0:
-            self._begin()
-            if self.over:
+            if not self._begin():
                 return
             self.call.exchange.send(self.context.idle)
             self._sent_at, silent = loop.time(), 0.0

@@ -52,6 +52,17 @@ def test_pieces_that_a_thread_encodes_keep_their_order(given: list[int]) -> None
     assert [each["values"] for each in found] == [[*range(size)] for size in given]
 
 
+def test_pieces_that_a_thread_encodes_after_their_op_has_ended_are_sent() -> None:
+    @op()
+    def few_bytes(request: Any) -> Iterator[dict[str, Any]]:
+        for number in range(request["count"]):  # the op has credit for all of them
+            yield {"number": number, "values": np.ones(LARGE, np.int8)}
+
+    for count in (1, 5):
+        found = pieces(few_bytes, {"count": count})
+        assert [each["number"] for each in found] == [*range(count)]
+
+
 class Word(BaseModel):
     word: str
 
