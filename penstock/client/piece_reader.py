@@ -4,7 +4,8 @@ An answer that was cut off is an error, never an end: its last chunk is missing,
 an event or a line. Comments in events show that the connection is alive and are dropped. The data
 ``[DONE]``, with which OpenAI's API ends its streams, is no piece; after it nothing can be missing.
 OpenAI's and Triton's errors are events of the usual type, ``{"error": ...}``, which might be a
-piece as well: one that is followed by the mark, or by an answer that was cut off, is the error.
+piece as well: one that is followed by the mark, or by an answer that was cut off, is the error. So
+is one that ends a complete answer, as from Triton, if it has a text or an object and nothing else.
 
 Source: the HTML standard, 9.2.6 (interpreting an event stream), the NDJSON specification.
 """
@@ -225,7 +226,7 @@ class PieceReader:
             elif data:
                 self._fail(GrpcCode.UNKNOWN, f"no HTTP answer: {broken}")
             else:
-                self._cut_off()
+                self.cut_off()
             return
         head = self._answer.head
         if head is None:
@@ -237,7 +238,9 @@ class PieceReader:
             if self._answer.ended or sum(map(len, self._error)) > _MOST_ERROR:
                 self._fail_with_status()
         elif self._reader is not None:
-            self._add(self._reader, parts)
+            self.add(parts)
+            if self._answer.ended:
+                self.finish(whole=not self._answer.ends_with_connection)
 
     def _begin(self, head: AnswerHead) -> None:
         kind = media.essence(head.field("content-type"))
@@ -246,49 +249,61 @@ class PieceReader:
             self._error = []
         elif packed not in ("", "identity"):
             self._fail(GrpcCode.UNKNOWN, f"the answer is packed with {packed[:100]}")
-        elif kind == EVENTS:
-            self._reader = _OfEvents()
-        elif kind in _LINES:
-            self._reader = _OfLines()
         elif kind == media.JSON or head.status == 204:
             text = f"the answer does not come in pieces, it is {kind or 'empty'}"
             self._fail(GrpcCode.UNIMPLEMENTED, text)
         else:
-            self._reader = _OfBytes()
+            self.begin(kind)
 
-    def _add(self, reader: _Reader, parts: Sequence[bytes]) -> None:
+    def begin(self, kind: str) -> None:
+        """Process the head of an answer that something else receives; ``kind``: its media type."""
+        self._reader = (
+            _OfEvents() if kind == EVENTS else _OfLines() if kind in _LINES else _OfBytes()
+        )
+
+    def add(self, parts: Sequence[bytes]) -> None:
+        """Process parts of the body."""
+        reader = self._reader
+        assert reader is not None, "it has begun"
         for part in parts:
-            for piece in reader.feed(part):
-                if isinstance(piece, Event):
-                    if piece.kind == "error":
-                        text = f"{self._after()}{_message(piece.data)}"
-                        self._fail(GrpcCode.UNKNOWN, text)
-                        return
-                    piece = piece.data
-                if piece == _DONE:
-                    if self._suspect is not None:
-                        self._cut_off()
-                        return
-                    self._done = True
-                    continue
-                self._pass_on()
-                if isinstance(piece, str) and piece.startswith(_SUSPECT):
-                    self._suspect = piece
-                else:
-                    self._count += 1
-                    self.pieces.append(piece)
-            if reader.held > MAX_PIECE_BYTES:
+            self._take(reader.feed(part))
+            if self.end is None and reader.held > MAX_PIECE_BYTES:
                 self._fail(GrpcCode.RESOURCE_EXHAUSTED, f"{self._after()}a piece is too large")
+            if self.end is not None:
                 return
-        if self._answer.ended:
-            last = reader.finish(whole=not self._answer.ends_with_connection)
-            self._count += len(last)
-            self.pieces += last
-            if reader.held:
-                self._cut_off()
+
+    def finish(self, *, whole: bool = True) -> None:
+        """Process the end of the body; ``whole``: it cannot be that of a truncated one."""
+        reader = self._reader
+        assert reader is not None, "it has begun"
+        if self.end is not None:
+            return
+        self._take(reader.finish(whole=whole))
+        if reader.held or (self._suspect is not None and _is_error(self._suspect)):
+            self.cut_off()
+        else:
+            self._pass_on()
+            self.end = True
+
+    def _take(self, found: Sequence[Piece | Event]) -> None:
+        for piece in found:
+            if isinstance(piece, Event):
+                if piece.kind == "error":
+                    self._fail(GrpcCode.UNKNOWN, f"{self._after()}{_message(piece.data)}")
+                    return
+                piece = piece.data
+            if piece == _DONE:
+                if self._suspect is not None:
+                    self.cut_off()
+                    return
+                self._done = True
+                continue
+            self._pass_on()
+            if isinstance(piece, str) and piece.startswith(_SUSPECT):
+                self._suspect = piece
             else:
-                self._pass_on()
-                self.end = True
+                self._count += 1
+                self.pieces.append(piece)
 
     def _pass_on(self) -> None:
         """What might have been an error was a piece."""
@@ -297,7 +312,8 @@ class PieceReader:
             self.pieces.append(self._suspect)
             self._suspect = None
 
-    def _cut_off(self) -> None:
+    def cut_off(self) -> None:
+        """Process the end of an answer that lacks something."""
         if self._suspect is not None:
             self._fail(GrpcCode.UNKNOWN, f"{self._after()}{_message(self._suspect)}")
         else:
@@ -317,6 +333,15 @@ class PieceReader:
         retryable = code is GrpcCode.UNAVAILABLE and not self._count
         place = f"{self._url}: " if self._url else ""
         self.end = CallFailed(code, place + text, retryable=retryable)
+
+
+def _is_error(piece: str) -> bool:
+    """Whether the last piece of a complete answer is an error."""
+    try:
+        found = json.loads(piece)
+    except (ValueError, RecursionError):
+        return False
+    return len(found) == 1 and isinstance(found["error"], str | dict)
 
 
 def _message(body: str) -> str:

@@ -7,11 +7,15 @@ cut off is an error, as over a connection. Needs the package ``httpx``.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, MutableMapping
 from typing import Any, TypeAlias, TypeVar
 
 import httpx
+
+from penstock.client.errors import CallFailed
+from penstock.client.piece_reader import PieceReader, value_of
+from penstock.protocols import media
+from penstock.protocols.pieces import EVENTS
 
 Message: TypeAlias = MutableMapping[str, Any]
 Application: TypeAlias = Callable[
@@ -20,8 +24,6 @@ Application: TypeAlias = Callable[
 ]
 
 _Result = TypeVar("_Result")
-
-EVENTS = "text/event-stream"
 
 
 class HttpClient(httpx.Client):
@@ -47,7 +49,8 @@ class HttpClient(httpx.Client):
             request: further arguments of ``httpx.Client.stream``, such as ``json``.
 
         Yields:
-            the piece as plain values; ``bytes`` as they arrive, of a route whose pieces are bytes.
+            the piece as plain values; ``bytes`` as they arrive, of an answer that is no
+            server-sent events. ``[DONE]``, with which OpenAI's API ends, is no piece.
 
         Raises:
             httpx.HTTPStatusError: the answer is an error without any piece.
@@ -57,18 +60,31 @@ class HttpClient(httpx.Client):
             if answer.is_error:
                 answer.read()
                 answer.raise_for_status()
-            if answer.headers.get("content-type") != EVENTS:
+            if media.essence(answer.headers.get("content-type", "")) == EVENTS:
+                yield from _values(answer)
+            else:
                 yield from answer.iter_bytes()
-                return
-            kind = ""
-            for line in answer.iter_lines():
-                name, _, value = line.partition(": ")
-                if name == "event":
-                    kind = value
-                elif name == "data" and kind == "error":
-                    raise httpx.RemoteProtocolError(f"the answer ends with an error: {value}")
-                elif name == "data":
-                    yield json.loads(value)
+
+
+def _values(answer: httpx.Response) -> Iterator[Any]:
+    """The pieces of an answer of server-sent events."""
+    reader = PieceReader("")
+    reader.begin(EVENTS)
+    parts = answer.iter_bytes()
+    while reader.end is None:
+        try:
+            part = next(parts, None)
+        except httpx.RemoteProtocolError:
+            reader.cut_off()
+        else:
+            if part is None:
+                reader.finish()
+            else:
+                reader.add((part,))
+        while reader.pieces:
+            yield value_of(reader.pieces.popleft())
+    if isinstance(reader.end, CallFailed):
+        raise httpx.RemoteProtocolError(f"the answer has ended in the middle: {reader.end}")
 
 
 class _Transport(httpx.BaseTransport):

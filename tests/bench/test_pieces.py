@@ -140,6 +140,10 @@ def test_an_answer_without_pieces_is_good_and_has_no_times() -> None:
         ),
         (events(b"1", end=b"zz\r\n"), "error in the answer: no HTTP answer"),
         (
+            events(b"1", b'{"error":"no memory"}'),
+            "error in the answer: after 1 piece: no memory",
+        ),
+        (
             events(b"1", end=b'1d\r\nevent: error\ndata: {"a": 1}\n\n\r\n'),
             "error in the answer: after 1 piece",
         ),

@@ -98,7 +98,9 @@ OF_TRITON = b'data: {"error":"no 2"}\n\n'
     [
         ([OF_OPENAI], False, "no 2 (failed)"),
         ([OF_OPENAI, b"data: [DONE]\n\n"], True, "no 2 (failed)"),
+        ([OF_OPENAI], True, "no 2 (failed)"),
         ([OF_TRITON], False, "no 2"),
+        ([OF_TRITON], True, "no 2"),
     ],
 )
 def test_an_error_that_looks_like_a_piece_is_told_by_what_follows(
@@ -109,9 +111,19 @@ def test_an_error_that_looks_like_a_piece_is_told_by_what_follows(
     assert str(failure(reader)) == f"UNKNOWN: {URL}: after 1 piece: {text}"
 
 
-def test_a_piece_that_looks_like_an_error_is_one_if_the_answer_goes_on_or_ends_well() -> None:
-    reader = read(answer(EVENTS, OF_TRITON, b"data: 1\n\n", OF_TRITON))
-    assert [*reader.pieces] == ['{"error":"no 2"}', "1", '{"error":"no 2"}']
+@pytest.mark.parametrize("last", ['{"error":"no","n":2}', '{"error":0.5}', '{"error":null}'])
+def test_a_piece_that_looks_like_an_error_is_one_if_the_answer_goes_on_or_it_has_more(
+    last: str,
+) -> None:
+    data = f"data: {last}\n\n".encode()
+    reader = read(answer(EVENTS, OF_TRITON, b"data: 1\n\n", data))
+    assert [*reader.pieces] == ['{"error":"no 2"}', "1", last]
+    assert reader.end is True
+
+
+def test_a_last_line_that_lacks_its_end_follows_a_piece_that_looks_like_an_error() -> None:
+    reader = read(answer(LINES, b'{"error":"no 2"}\n', b"1"))
+    assert [*reader.pieces] == ['{"error":"no 2"}', "1"]
     assert reader.end is True
 
 

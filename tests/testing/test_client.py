@@ -9,7 +9,9 @@ import httpx
 import pytest
 
 from penstock import App, HttpError
+from penstock.openai import ChatMessage
 from penstock.testing import client
+from penstock.testing.http_client import HttpClient
 
 closed = threading.Event()
 
@@ -38,6 +40,10 @@ def make_app() -> App:
         finally:
             closed.set()
 
+    @app.chat("echo")
+    def chat(messages: list[ChatMessage]) -> Iterator[str]:
+        yield from spell(messages[-1].text)
+
     @app.get("/whole")
     def whole(n: int = 1) -> int:
         return n
@@ -46,7 +52,7 @@ def make_app() -> App:
 
 
 @pytest.fixture(scope="module")
-def http() -> Iterator[httpx.Client]:
+def http() -> Iterator[HttpClient]:
     with client(make_app()) as found:
         yield found
 
@@ -75,6 +81,32 @@ def test_an_error_before_the_first_piece_has_its_status_and_one_after_it_its_tex
         assert next(pieces) == "a"
         with pytest.raises(httpx.RemoteProtocolError, match="no letter"):
             next(pieces)
+
+
+def chat(http: HttpClient, word: str) -> Iterator[str]:
+    body = {"model": "echo", "stream": True, "messages": [{"role": "user", "content": word}]}
+    for chunk in http.pieces("/v1/chat/completions", json=body):
+        yield chunk["choices"][0]["delta"].get("content") or ""
+
+
+def test_pieces_of_openais_routes_have_no_mark_and_their_error_its_text(http: HttpClient) -> None:
+    assert "".join(chat(http, "ab")) == "ab"
+    pieces = chat(http, "a?")
+    while not next(pieces):
+        pass
+    with pytest.raises(httpx.RemoteProtocolError, match="no letter"):
+        assert not [*pieces]
+
+
+def test_pieces_of_generate_stream_are_objects_and_its_error_has_its_text(
+    http: HttpClient,
+) -> None:
+    path = "/v2/models/spell/generate_stream"
+    assert [each["result"] for each in http.pieces(path, json={"word": "ab"})] == ["a", "b"]
+    pieces = http.pieces(path, json={"word": "a?"})
+    assert next(pieces)["result"] == "a"
+    with pytest.raises(httpx.RemoteProtocolError, match="no letter"):
+        next(pieces)
 
 
 def test_an_answer_is_read_while_it_is_made_and_who_leaves_ends_it() -> None:
