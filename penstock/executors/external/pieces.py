@@ -12,7 +12,7 @@ from collections.abc import Callable
 from itertools import islice
 
 from penstock.errors import RequestError
-from penstock.executors.stream import MOST_PIECES, TOLD_AFTER, TOLD_AFTER_BYTES, Stream
+from penstock.executors.stream import MOST_BYTES, MOST_PIECES, TOLD_AFTER, TOLD_AFTER_BYTES, Stream
 from penstock.protocols.worker_frames import FrameError, Told
 from penstock.request import Batch, Outcome
 
@@ -35,6 +35,7 @@ class PiecesFrom:
         self._told = 0
         self._has_begun = self._cancelled = False
         self._sizes: deque[int] = deque()  # of the pieces of whose credit it has not been told
+        self._bytes = 0  # their sum
         self.fault: RequestError | None = None
 
     def begin(self, key: str, stream: Stream, batch: Batch) -> None:
@@ -42,6 +43,7 @@ class PiecesFrom:
         self._key, self._stream, self._batch = key, stream, batch
         self._told, self._has_begun, self._cancelled, self.fault = 0, False, False, None
         self._sizes.clear()
+        self._bytes = 0
         stream.notify, stream.changed = Stream.arrive, self._changed
 
     def end(self) -> None:
@@ -66,6 +68,7 @@ class PiecesFrom:
         if len(self._sizes) >= MOST_PIECES:
             raise FrameError("it sends more pieces than it has credit for")
         self._sizes.append(size)
+        self._bytes += size
         self._has_begun = True
         if piece.error is not None:
             self.fault = piece.error
@@ -73,7 +76,8 @@ class PiecesFrom:
             self._cancel()
             return
         # The time limit is that of each piece; who waits for credit is not late.
-        batch.started = None if len(self._sizes) >= MOST_PIECES else time.monotonic()
+        waits = len(self._sizes) >= MOST_PIECES or self._bytes >= MOST_BYTES
+        batch.started = None if waits else time.monotonic()
         stream.add(piece.value or {})
 
     def _changed(self, stream: Stream) -> None:
@@ -86,7 +90,7 @@ class PiecesFrom:
         if count < TOLD_AFTER and sum(islice(self._sizes, count)) < TOLD_AFTER_BYTES:
             return
         for _ in range(count):
-            self._sizes.popleft()
+            self._bytes -= self._sizes.popleft()
         self._told = stream.credited
         if self._batch is not None and self._batch.started is None:
             self._batch.started = time.monotonic()

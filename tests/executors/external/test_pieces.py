@@ -13,7 +13,7 @@ import pytest
 
 from penstock.engine.submission import Submission
 from penstock.errors import HookFailed, InvalidInput, OpTimeout, WorkerBrokeProtocol, WrongType
-from penstock.executors.stream import MOST_PIECES
+from penstock.executors.stream import MOST_BYTES, MOST_PIECES
 from penstock.request import Feed, Outcome
 from tests.executors.external.test_executor import Site, site
 from tests.executors.external.workers import FakeWorker
@@ -57,8 +57,10 @@ async def job(worker: FakeWorker) -> str:
     return key
 
 
-async def piece(worker: FakeWorker, key: str, number: int) -> None:
-    await worker.answer({key: json.dumps({"n": number}).encode(), "more_ids": key})
+async def piece(worker: FakeWorker, key: str, number: int, size: int = 1) -> None:
+    """Send a piece of at least so many bytes."""
+    body = json.dumps({"n": number}).encode().ljust(size)
+    await worker.answer({key: body, "more_ids": key})
 
 
 async def ended(one: Reader) -> Outcome:
@@ -192,16 +194,27 @@ async def test_the_time_limit_is_that_of_a_piece(tmp_path: Path) -> None:
         await worker.answer({"end_ids": key})
 
 
-async def test_a_worker_that_waits_for_credit_is_not_late(tmp_path: Path) -> None:
-    async with streaming(tmp_path, timeout=0.05) as (at, worker):
+@pytest.mark.parametrize(
+    ("count", "size"),
+    [(MOST_PIECES, 1), (2, MOST_BYTES // 2), (1, MOST_BYTES)],
+)
+async def test_a_worker_that_waits_for_credit_is_not_late(
+    tmp_path: Path, count: int, size: int
+) -> None:
+    async with streaming(tmp_path, timeout=5.0) as (at, worker):
         one = ask(at, reads=False)
         key = await job(worker)
-        for n in range(MOST_PIECES):
-            await piece(worker, key, n)
-        await at.until(lambda: len(one.got) == MOST_PIECES)
-        work = next(iter(at.harness.stage._out))
+        for n in range(count):
+            work = next(iter(at.harness.stage._out))
+            assert work.current is not None
+            assert work.current.started is not None
+            await piece(worker, key, n, size)
+            await at.until(lambda n=n: len(one.got) == n + 1)
         assert work.current is not None
         assert work.current.started is None
+        one.resume()
+        await worker.batch()  # credit
+        assert work.current.started is not None
         one.cancel()
         assert await worker.batch() == {"cancel_ids": key}
         await worker.answer({"end_ids": key})
