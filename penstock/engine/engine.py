@@ -504,9 +504,11 @@ class Engine:
         if others:  # of ops for whose results the last one has not waited
             submission.samples = [sample]
             self._drop(submission, others)
-        if not submission.deadline_by_client:
+        limit = self.clock.now() + self.options.stream_limit
+        if not submission.deadline_by_client or limit < submission.deadline:
+            submission.deadline_by_client = False
             submission.due.pop(submission, None)
-            submission.deadline = self.clock.now() + self.options.stream_limit
+            submission.deadline = limit
             submission.due = self._deadlines.add(submission, submission.deadline)
         if self.instruments.stream_begun is not None:
             self.instruments.stream_begun(submission, self.clock.now())

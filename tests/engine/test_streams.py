@@ -303,6 +303,15 @@ def test_the_first_piece_replaces_the_service_s_deadline_but_not_the_caller_s(
     assert isinstance(end.error, DeadlineExceeded)
 
 
+def test_a_caller_cannot_exceed_the_limit_of_an_answer_in_pieces() -> None:
+    s = make_streams(options=EngineOptions(stream_limit=2.0))
+    reader = s.ask(life=50.0)
+    s.stream().add({"n": 0})
+    s.h.clock.advance(2.1)
+    (end,) = reader.ends
+    assert isinstance(end.error, DeadlineExceeded)
+
+
 def test_a_stream_without_a_piece_ends_at_the_usual_deadline() -> None:
     s = make_streams(options=EngineOptions(time_limit=60.0, stream_limit=600.0))
     reader = s.ask()

@@ -162,5 +162,13 @@ def limited(key: str, fault: str = "", at: int = 0, upto: int = 3) -> Iterator[s
     yield from pieces(key, fault, at, upto)
 
 
+@app.post("/idle", workers=1024)
+async def idle(key: str) -> AsyncIterator[str]:
+    """Waits at the gate ``idle`` between its two pieces."""
+    yield "first"
+    await events.setdefault("idle", asyncio.Event()).wait()
+    yield "last"
+
+
 if __name__ == "__main__":
     app.run()

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import queue
+import resource
 import socket
 import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from http.client import HTTPConnection, IncompleteRead
 from itertools import count
 from pathlib import Path
@@ -410,3 +412,99 @@ def test_a_caller_that_leaves_within_a_character_is_one_that_leaves(site: Site, 
     site.wait_for(lambda: site.counts() == before + 1)
     site.check_next(kind)
     assert site.noted(f"within {kind}", "ends") == 1
+
+
+@pytest.fixture(scope="module")
+def bounded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("bounded")
+    environment = {"FOLDER": str(folder), "PENSTOCK_STREAM_LIMIT": "1"}
+    with running(SCRIPT, environment=environment) as server, calling(server, folder) as found:
+        yield found
+
+
+@pytest.mark.parametrize(("kind", "make"), pairs(DOORS))
+def test_an_answer_that_stands_still_is_ended_by_its_limit(
+    bounded: Site, kind: str, make: type[Answer]
+) -> None:
+    answer, key = bounded.ask(make, kind, fault="gate", at=2)
+    pieces, error = answer.rest()
+    assert pieces == ["é0", "é1"]
+    assert "deadline" in error
+    answer.close()
+    bounded.open_gate(key)
+    bounded.check_next(kind)
+    assert bounded.noted(key, "steps") == 3
+    assert bounded.noted(key, "ends") == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_answer_that_never_ends_is_ended_by_its_limit(bounded: Site, kind: str) -> None:
+    answer, key = bounded.ask(OverHttp1, kind, fault="endless")
+    pieces, error = answer.rest()
+    assert len(pieces) > 3
+    assert error == "deadline"
+    answer.close()
+    bounded.check_next(kind)
+    assert bounded.noted(key, "ends") == 1
+
+
+def test_readers_that_stop_are_disconnected(tmp_path: Path) -> None:
+    environment = {"FOLDER": str(tmp_path), "PENSTOCK_WRITE_TIMEOUT": "1"}
+    with running(SCRIPT, environment=environment) as server, calling(server, tmp_path) as site:
+        keys = {}
+        for kind in KINDS:
+            answer, keys[kind] = site.ask(OverHttp1, kind, fault="endless")
+            assert answer.piece().startswith("é0")
+        for kind, key in keys.items():
+            site.wait_for(partial(lambda key: site.noted(key, "ends") == 1, key))
+            site.check_next(kind)
+
+
+@pytest.mark.parametrize("at", [0, 2])
+def test_a_step_over_the_route_s_timeout_is_told(site: Site, at: int) -> None:
+    answer, key = site.ask(OverHttp1, "limited", fault="gate", at=at)
+    assert answer.rest() == ([f"é{n}" for n in range(at)], "op_timeout")
+    site.open_gate(key)
+    site.check_next("limited")
+    assert (site.noted(key, "steps"), site.noted(key, "ends")) == (at + 1, 1)
+
+
+@pytest.mark.parametrize("total", [60, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kind", ["thread", "process", "loop", "seats"])
+@pytest.mark.timeout(600)
+def test_none_of_many_that_leave_causes_a_further_step_or_keeps_memory(
+    site: Site, kind: str, total: int
+) -> None:
+    before, memory = site.counts(), 0
+    keys: list[str] = []
+    for number in range(total):
+        answer, key = site.ask(OverHttp1, kind, fault="gate", at=1)
+        keys.append(key)
+        assert answer.piece() == "é0"
+        site.wait_for(partial(lambda key: site.noted(key, "waits") == 1, key))
+        answer.leave()
+        site.wait_for(partial(lambda n: site.counts() == before + n + 1, number))
+        site.open_gate(key)
+        if number == total // 2:
+            memory = site.server.memory()
+    site.check_next(kind)
+    assert [(site.noted(key, "steps"), site.noted(key, "ends")) for key in keys] == [(2, 1)] * total
+    assert site.server.memory() - memory < 4 << 20
+
+
+@pytest.mark.parametrize("total", [300, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.timeout(600)
+def test_many_answers_may_stand_still_at_once(total: int, tmp_path: Path) -> None:
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if most < total + 500:
+        pytest.skip(f"a process may have {most} descriptors here")
+    environment = {"FOLDER": str(tmp_path), "PENSTOCK_MAX_CONNECTIONS": "1100"}
+    with running(SCRIPT, environment=environment) as server, calling(server, tmp_path) as site:
+        answers = [site.ask(OverHttp1, "idle")[0] for _ in range(total)]
+        assert {each.piece() for each in answers} == {"first"}
+        site.check_next("thread")
+        site.open_gate("idle")
+        for each in answers:
+            assert each.rest() == (["last"], "")
+            each.close()
+        assert site.counts("cancelled") == 0
