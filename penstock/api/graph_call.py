@@ -35,7 +35,7 @@ class GraphCall(Submission):
 
     Attributes:
         call: the call from the door.
-        held: reserves the bytes of a large reply.
+        held: reserves the bytes of a large reply, and of pieces that are kept.
         threads: encode large replies; None for the loop's default threads.
         aside: its work in a thread, such as the encoding of a large reply; None if there is none.
         as_text: whether ``encode`` writes arrays as text.
@@ -83,6 +83,21 @@ class GraphCall(Submission):
         self.held = held
         self.threads = threads
         self.aside = None
+
+    def piece(self, piece: Feed) -> bool:
+        """See ``Submission``: those that are kept count in the budget of bytes in flight."""
+        before = self.gathered.bytes
+        self.gathered.add(piece)
+        self.take(self.gathered.bytes - before)
+        return True
+
+    def take(self, size: int) -> None:
+        """Reserve bytes that pieces take until the answer is whole.
+
+        Raises:
+            RequestError: they do not fit.
+        """
+        self.held.take(size)
 
     def answered(self, outcome: Outcome) -> None:
         """Reply with the graph's outcome, or its refusal."""

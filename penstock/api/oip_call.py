@@ -59,13 +59,6 @@ class InferCall(GraphCall):
         """That of the model, or of one piece of its answers."""
         return self.graph.signature if self.typed is None else self.typed.signature
 
-    def piece(self, piece: Feed) -> bool:
-        """See ``Submission``: those that are kept count in the budget of bytes in flight."""
-        before = self.gathered.bytes
-        self.gathered.add(piece)
-        self.held.take(self.gathered.bytes - before)
-        return True
-
     def whole(self, outcome: Outcome) -> Outcome:
         """See ``Submission``: ``tensors`` joins the pieces."""
         return Outcome({PIECES: self.gathered.pieces}) if outcome.error is None else outcome

@@ -252,12 +252,9 @@ class _PipelineCall(GraphCall):
         else:
             self.refuse(error)
 
-    def piece(self, piece: Feed) -> bool:
-        """See ``Submission``: those that are kept count in the budget of bytes in flight."""
-        before = self.gathered.bytes
-        self.gathered.add(piece)
-        self.port.reserve(self.context, self.gathered.bytes - before)
-        return True
+    def take(self, size: int) -> None:
+        """See ``GraphCall``."""
+        self.port.reserve(self.context, size)
 
     def whole(self, outcome: Outcome) -> Outcome:
         """See ``Submission``: the pieces are one result."""

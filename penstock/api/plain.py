@@ -262,10 +262,19 @@ def _example(
     """The submission of an example."""
     kind = media_of(graph) or media.JSON
     feed = decode(media.encode(request, kind), kind, graph, route)
-    found = PlainCall(graph, feed, timeout, log_id)
+    found = _ExampleCall(graph, feed, timeout, log_id)
     found.route = route
     found.kind = kind
     return found
+
+
+class _ExampleCall(PlainCall):
+    """A call of nobody, which takes nothing of callers' budget of bytes."""
+
+    __slots__ = ()
+
+    def take(self, size: int) -> None:
+        """See ``GraphCall``."""
 
 
 def _answer_to_example(submission: PlainCall, value: Feed) -> tuple[bytes, str]:

@@ -71,7 +71,7 @@ class StreamCall(GraphCall):
         self._count += count
         if self._kept is not None:
             self.gathered.count(len(text), count)
-            self.held.take(len(text))
+            self.take(len(text))
             self._kept.append(text)
             return True
         if not self._begin():

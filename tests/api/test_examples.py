@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -147,6 +147,18 @@ def graph_with(examples: list[Any], runs: list[int], request: Any = None) -> App
     app = App("tests")
     app.graph("/total", total, request=request, response=Sum, examples=examples)
     return app
+
+
+def test_an_example_of_a_graph_that_yields_has_the_list_of_all_pieces() -> None:
+    @op()
+    def count(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        for n in range(request["x"]):
+            yield {"n": n}
+
+    app = App("tests")
+    app.graph("/count", count, examples=[({"x": 2}, [{"n": 0}, {"n": 1}])])
+    with client(app) as http:
+        assert http.get("/health/deep").json()["ok"]
 
 
 def test_a_graph_s_examples_are_run_described_and_checked() -> None:

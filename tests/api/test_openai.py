@@ -633,6 +633,19 @@ def test_a_large_body_is_read_and_a_long_answer_joined_in_a_thread(http: httpx.C
     assert message(said(http, text, model="words", max_tokens=400)) == "word " * 400
 
 
+def test_pieces_that_are_kept_count_in_the_budget_of_bytes_in_flight() -> None:
+    def much(messages: list[ChatMessage]) -> Iterator[str]:
+        for _ in range(100):
+            yield 20_000 * "a"
+
+    app = App("much", max_inflight_bytes=1_000_000)
+    app.chat("much")(much)
+    with client(app) as http:
+        for _ in range(2):
+            assert error(ask(http, model="much"), 429)["message"].startswith("too many bytes")
+            assert len(chunks(ask(http, model="much", stream=True))) == 101
+
+
 def test_the_key_of_the_official_client_is_a_key_of_the_service(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
