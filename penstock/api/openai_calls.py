@@ -25,7 +25,7 @@ from penstock.protocols.openai import PREFIX, Answer, Asked, ChatAnswer, Complet
 from penstock.request import Feed
 
 _MANY: Final = 256
-"""Parts of an answer from which on a thread joins them."""
+"""Parts of an answer, or ranked documents, from which on a thread writes it."""
 _HEADERS: Final[Headers] = (JSON,)
 
 
@@ -92,8 +92,8 @@ class _Once(GraphCall):
     context: Callable[[Feed], bytes]
 
     def is_large(self, value: Feed) -> bool:
-        """See ``GraphCall``: the worker has written nearly all of it."""
-        return False
+        """See ``GraphCall``: a ranking of many documents. The worker has written embeddings."""
+        return len(value.get(openai.SCORES, ())) > _MANY
 
     def encode(self, value: Feed) -> bytes:
         """See ``GraphCall``."""

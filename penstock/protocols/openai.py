@@ -515,7 +515,7 @@ def ranking(key: str, model: str, body: Mapping[str, Any], part: Feed) -> bytes:
         part: has the scores. Clients need the numbers of tokens: 0 if they are not known.
     """
     scores, documents = part[SCORES], body["documents"]
-    order = sorted(range(len(scores)), key=lambda index: -scores[index])
+    order = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)
     results: list[dict[str, Any]] = []
     for index in order[: body.get("top_n") or len(order)]:
         found = {"index": index, "relevance_score": scores[index]}

@@ -29,6 +29,7 @@ from penstock.openai import (
     EmbeddingsRequest,
     Usage,
 )
+from penstock.protocols import openai
 from penstock.security.keys import line_of, new_key
 from penstock.testing import client
 
@@ -484,6 +485,25 @@ def test_a_ranking_has_the_best_first(http: httpx.Client) -> None:
     ]
     found = ask(http, "/v1/rerank", **body, top_n=1, return_documents=False).json()
     assert found["results"] == [{"index": 1, "relevance_score": 0.0}]
+
+
+def test_a_ranking_of_many_documents_is_written_in_a_thread(
+    http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranking, threads = openai.ranking, []
+
+    def noted(*args: Any) -> bytes:
+        threads.append(threading.get_ident())
+        return ranking(*args)
+
+    monkeypatch.setattr(openai, "ranking", noted)
+    for count in (2, 1000):
+        body = {"model": "nearest", "query": "good", "documents": ["four", "a"] * (count // 2)}
+        found = ask(http, "/v1/rerank", **body).json()["results"]
+        wanted = [*range(0, count, 2), *range(1, count, 2)]
+        assert [each["index"] for each in found] == wanted
+    loop, aside = threads
+    assert loop != aside
 
 
 @pytest.mark.parametrize(
