@@ -6,6 +6,7 @@ An error after the first piece is an event like the others, and ends the answer 
 from __future__ import annotations
 
 from penstock.api.compression import send_packed
+from penstock.api.encoded_pieces import EncodedPieces, Waiting
 from penstock.api.http import JSON, HttpCall
 from penstock.api.oip_call import PIECES, InferCall, error_reply, outputs_of
 from penstock.api.stream_call import StreamCall
@@ -23,6 +24,8 @@ class Generate(InferCall):
 
     __slots__ = ()
 
+    as_text = True
+
     def encode(self, value: Feed) -> bytes:
         request, graph, signature = self.request, self.graph, self.signature
         name, version = graph.name or "", graph.version
@@ -39,15 +42,16 @@ class Generate(InferCall):
         self.call.send(error_reply(error, self.log_id))
 
 
-class GenerateStream(StreamCall):
+class GenerateStream(EncodedPieces, StreamCall):
     """A request whose answer is an event for each piece; one event if the model does not stream.
 
     Attributes:
         request, raw, typed: see ``InferCall``.
     """
 
-    __slots__ = ("raw", "request", "typed")
+    __slots__ = ("raw", "request", "typed", "waiting")
 
+    as_text = True
     form = staticmethod(error_reply)
     request: InferRequest
     raw: bool
@@ -60,6 +64,7 @@ class GenerateStream(StreamCall):
     def run(self, call: HttpCall) -> None:
         """See ``StreamCall``."""
         self.status, self.context = 200, OF_GENERATE
+        self.waiting = Waiting()
         super().run(call)
 
     def encode(self, value: Feed) -> bytes:
@@ -67,10 +72,6 @@ class GenerateStream(StreamCall):
         request, graph = self.request, self.graph
         outputs = outputs_of(request, graph, self.typed, value)
         return oip_generate.encode(request, graph.name or "", graph.version, outputs)
-
-    def piece(self, piece: Feed) -> bool:
-        """See ``StreamCall``."""
-        return self.send_piece(self.encoded(piece))
 
     def answered(self, outcome: Outcome) -> None:
         """See ``StreamCall``."""

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import Executor
 from typing import Any, Final
 
 from penstock.api.body import LARGE, SMALL
 from penstock.api.call import OfStream
+from penstock.api.encoded_pieces import EncodedPieces, Waiting
 from penstock.api.errors import text_for_caller
 from penstock.api.grpc import GrpcCall
 from penstock.api.oip_call import Decoded, GrpcInfer, InferCall
@@ -240,25 +242,31 @@ class _InOrder(GrpcInfer):
             one.outcome.set_result(outcome)
 
 
-class _InPieces(GrpcInfer):
+class _InPieces(EncodedPieces, GrpcInfer):
     """A request whose answer is sent in pieces."""
 
-    __slots__ = ("one", "requests")
+    __slots__ = ("one", "requests", "waiting")
 
     requests: RequestStream
     one: _Request
 
+    def reply_within(self, held: Reservation, threads: Executor | None) -> None:
+        """See ``GraphCall``."""
+        super().reply_within(held, threads)
+        self.waiting = Waiting()
+
     def encode(self, value: Feed) -> bytes:
-        """Encode a piece."""
+        """Encode the response with a piece."""
         one = self.one
         if not one.head:
             one.head = self.head(final=False)
-        return oip_message.encode_with(one.head, self.raw, self.outputs(value))
+        body = oip_message.encode_with(one.head, self.raw, self.outputs(value))
+        return oip_message.in_stream(body)
 
-    def piece(self, piece: Feed) -> bool:
-        """See ``Submission``: send a piece."""
+    def send_piece(self, body: bytes) -> bool:
+        """See ``EncodedPieces``."""
         requests = self.requests
-        if requests.send(oip_message.in_stream(self.encoded(piece))):
+        if requests.send(body):
             return True
         requests.go_on(self.one)
         return False
@@ -267,14 +275,20 @@ class _InPieces(GrpcInfer):
         """See ``Submission``: the pieces have been sent."""
         return outcome
 
-    def answered(self, outcome: Outcome) -> None:
+    def end(self, outcome: Outcome) -> None:
         """Send the end, if the caller asks for it, or the error."""
-        requests = self.requests
         if outcome.error is not None:
-            response = requests.error(self.one, outcome.error)
-            if response is None:
-                return
-            requests.send(response)
-        elif self.request.empty_final:
+            self.fail(outcome.error)
+            return
+        requests = self.requests
+        if self.request.empty_final:
             requests.send(oip_message.in_stream(self.head(final=True)))
         requests.end_streaming(self.one)
+
+    def fail(self, error: RequestError) -> None:
+        """See ``GraphCall``."""
+        requests = self.requests
+        response = requests.error(self.one, error)
+        if response is not None:
+            requests.send(response)
+            requests.end_streaming(self.one)

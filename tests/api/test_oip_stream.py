@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable
+from concurrent.futures import Executor
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from penstock.api.health import Health
 from penstock.api.oip import OpenInferenceApplication
 from penstock.api.router import Router
 from penstock.batching.batcher import Batcher, BatchPolicy
+from penstock.door.budget import ByteBudget
 from penstock.door.exchange import WRITABLE
 from penstock.engine.engine import Engine
 from penstock.engine.graph import ServedGraph
@@ -36,16 +38,22 @@ SIGNATURE = Signature(inputs={"x": ("INT64", [-1])}, outputs={"y": ("INT64", [-1
 class Site:
     """The models ``pieces``, which streams, and ``whole``; and one stream of requests."""
 
-    def __init__(self, *headers: tuple[bytes, bytes], method: str = "ModelStreamInfer") -> None:
+    def __init__(
+        self,
+        *headers: tuple[bytes, bytes],
+        method: str = "ModelStreamInfer",
+        threads: Executor | None = None,
+    ) -> None:
         self.clock = ManualClock()
         self.engine = Engine(self.clock)
         self.workers: dict[str, FakeExecutor] = {}
         for name in ("pieces", "whole"):
             self.add_model(name)
         service = OpenInferenceApplication(self.engine, Health())
-        router = self.router = Router(service.routes(), max_message_bytes=1 << 20)
+        router = self.router = Router(service.routes(), max_message_bytes=1 << 20, threads=threads)
         path = f"/{messages.INFERENCE}/{method}"
-        self.exchange = RecordedExchange(grpc_head(path, *headers))
+        self.budget = ByteBudget(1 << 20)
+        self.exchange = RecordedExchange(grpc_head(path, *headers), self.budget)
         self.receiver = router.begin(self.exchange)
         self.read = 0
 
