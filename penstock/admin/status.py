@@ -37,7 +37,7 @@ from penstock.engine.statistics import StageStatistics
 from penstock.errors import StartupError
 from penstock.executors.processes.executor import ProcessExecutor
 from penstock.graph.dag import REQUEST
-from penstock.observe.counters import Counters
+from penstock.observe.counters import Counters, of_steps
 from penstock.observe.metrics import exposition
 from penstock.observe.processes import ProcessTimes, thread_seconds
 from penstock.observe.reports import Report, total
@@ -128,7 +128,7 @@ class Reporter:
                     **{name: getattr(each, name) for name in _OF_STAGE},
                     # Its name without a version, for metrics, which have labels for both.
                     **({} if graph.label == (graph.name or "") else {"op": op}),
-                    **self._op(stage, sketches),
+                    **self._op(stage, each, sketches),
                     **({"given_by": stage.given_by} if stage.given_by else {}),
                     "inputs": [graph.stages[i].name for i in inputs if i != REQUEST],
                     "reads_request": REQUEST in inputs,
@@ -139,7 +139,7 @@ class Reporter:
             ],
         }
 
-    def _op(self, stage: Stage, sketches: bool) -> Report:
+    def _op(self, stage: Stage, seen: StageStatistics, sketches: bool) -> Report:
         model = self._models.get(stage.name, "")
         found = {**self._counters.of_op(stage.name, sketches=sketches), "model": model}
         loaded = getattr(stage.executor, "loaded", None)
@@ -149,6 +149,10 @@ class Reporter:
         threads = getattr(stage.executor, "thread_ids", None)
         if threads is not None:
             found["threads"] = {"cpu": sum(map(thread_seconds, threads))}
+        counts = getattr(stage.executor, "step_counts", None)
+        if counts is not None:
+            found["seats"] = {"all": seen.workers, "taken": seen.workers - seen.idle}
+            found["steps"] = of_steps(counts)
         policy = stage.batcher.policy
         by = stage.batching
         found["batching"] = {

@@ -10,6 +10,8 @@ from operator import itemgetter, sub
 from typing import Any, Final
 
 from penstock.errors import RequestError
+from penstock.executors.seats.counts import RUNNING, SECONDS_AT
+from penstock.executors.seats.counts import SECONDS as STEP_SECONDS
 from penstock.instrument import GraphInfo, Instrument, RequestInfo
 from penstock.observe.callers import Callers
 from penstock.observe.sketch import Sketch
@@ -22,7 +24,7 @@ ROWS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 _NAMES: Final[dict[tuple[float, ...], list[str]]] = {
     bounds: [*(f"<= {bound:g}" for bound in bounds), f"> {bounds[-1]:g}"]
-    for bounds in (SECONDS, ROWS)
+    for bounds in (SECONDS, ROWS, RUNNING, STEP_SECONDS)
 }
 
 MANY: Final = 200
@@ -339,6 +341,21 @@ class Counters(Instrument):
             "reasons": dict(found.reasons),
             "worker_changes": dict(found.workers),
         }
+
+
+def of_steps(numbers: Sequence[int]) -> dict[str, Any]:
+    """The steps of an op with seats: their number, the requests in each, and its seconds.
+
+    Args:
+        numbers: as ``StepCounts`` has them.
+    """
+    *buckets, requests, nanoseconds = numbers
+    running = buckets[:SECONDS_AT]
+    return {
+        "count": sum(running),
+        "running": _histogram(RUNNING, running, requests),
+        "seconds": _histogram(STEP_SECONDS, buckets[SECONDS_AT:], nanoseconds / 1e9),
+    }
 
 
 def _count(values: list[Any], bounds: Sequence[float], counts: list[int]) -> Any:

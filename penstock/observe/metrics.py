@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
+from penstock.executors.seats.counts import RUNNING
+from penstock.executors.seats.counts import SECONDS as STEP_SECONDS
 from penstock.observe.counters import ROWS, SECONDS
 from penstock.version import VERSION
 
@@ -216,7 +218,15 @@ _OF_OPS: Final = (
     ),
     Family("penstock_op_elements", "counter", _OP, "Elements of padded arrays, padding included."),
     Family("penstock_op_padding_elements", "counter", _OP, "Elements of padding."),
-    Family("penstock_op_workers", "gauge", (*_OP, "state"), "Workers, by state: idle or busy."),
+    Family(
+        "penstock_op_workers",
+        "gauge",
+        (*_OP, "state"),
+        "Workers, by state: idle or busy; of an op with seats its seats, free or taken.",
+    ),
+    Family("penstock_op_seats", "gauge", _OP, "Seats of all workers of an op with seats."),
+    Family("penstock_step_running", "histogram", _OP, "Requests that ran in a step."),
+    Family("penstock_step_seconds", "histogram", _OP, "Time of a step."),
     Family("penstock_op_worker_starts", "counter", _OP, "Workers that became ready for batches."),
     Family("penstock_op_worker_deaths", "counter", _OP, "Workers that died."),
     Family(
@@ -412,6 +422,11 @@ class Families:
         workers, idle = op.get("workers", 0), op.get("idle", 0)
         add("penstock_op_workers", idle, *labels, "idle")
         add("penstock_op_workers", max(0, workers - idle), *labels, "busy")
+        if "steps" in op:
+            add("penstock_op_seats", op.get("seats", {}).get("all", 0), *labels)
+            steps = op["steps"]
+            self._add_histogram("penstock_step_running", RUNNING, steps["running"], *labels)
+            self._add_histogram("penstock_step_seconds", STEP_SECONDS, steps["seconds"], *labels)
         if "process" in op:
             self._add_process(op["process"], "worker", *labels)
         if self._of_original:

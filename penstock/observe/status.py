@@ -149,15 +149,33 @@ def _tensors(tensors: list[dict[str, Any]]) -> str:
 
 
 def _op(op: dict[str, Any]) -> str:
-    size = op["samples"] / op["batches"] if op["batches"] else 0.0
-    batches = op["batches"] or 1
-    phases = " + ".join(f"{1000 * each / batches:.2f}" for each in op["seconds"].values())
     return (
-        f"  op    {op['name']}  {op['idle']} of {op['workers']} workers idle  waiting"
-        f" {op['waiting']}  batches {op['batches']} of {size:.1f}  ms a batch {phases}"
+        f"  op    {op['name']}  {_steps(op) if 'steps' in op else _batches(op)}"
         + (f"  filled in {100 * op['filled_in'] / op['elements']:.0f} %" if op["elements"] else "")
         + "".join(f"  {key} {op[key]}" for key in ("errors", "timeouts", "deaths") if op.get(key))
         + _batched(op["batching"])
+    )
+
+
+def _batches(op: dict[str, Any]) -> str:
+    """The workers of an op, and its batches."""
+    batches = op["batches"] or 1
+    size = op["samples"] / batches
+    phases = " + ".join(f"{1000 * each / batches:.2f}" for each in op["seconds"].values())
+    return (
+        f"{op['idle']} of {op['workers']} workers idle  waiting {op['waiting']}"
+        f"  batches {op['batches']} of {size:.1f}  ms a batch {phases}"
+    )
+
+
+def _steps(op: dict[str, Any]) -> str:
+    """The seats of an op, and its steps."""
+    seats, steps = op["seats"], op["steps"]
+    count = steps["count"] or 1
+    running, seconds = (steps[each]["sum"] / count for each in ("running", "seconds"))
+    return (
+        f"{seats['taken']}/{seats['all']} seats  waiting {op['waiting']}  requests {op['samples']}"
+        f"  steps {steps['count']} of {running:.1f}  ms a step {1000 * seconds:.2f}"
     )
 
 

@@ -13,8 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families as read_plai
 
 from penstock.door.limits import DoorStatistics
 from penstock.errors import HookFailed, ServiceClosed
+from penstock.executors.seats.counts import StepCounts
 from penstock.observe.chrome import trace
-from penstock.observe.counters import Counters
+from penstock.observe.counters import Counters, of_steps
 from penstock.observe.metrics import DOOR, FAMILIES, OF_ORIGINAL, exposition
 from penstock.observe.recorder import Recorder
 from penstock.observe.timeline import Timeline
@@ -213,6 +214,35 @@ def test_a_graph_that_streams_has_the_metrics_of_pieces() -> None:
     assert found["penstock_streams_open", labels] == 2
     ended = {key: value for key, value in found.items() if key[0] == "penstock_streams_ended_total"}
     assert sorted(ended.values()) == [1, 3]
+
+
+def test_an_op_with_seats_has_the_metrics_of_seats_and_steps() -> None:
+    counts = StepCounts()
+    for running, seconds in ((16, 0.0002), (16, 0.02), (3, 0.5)):
+        counts.add(running, seconds)
+    plain = report()
+    assert not any("step" in name or "seats" in name for name, _ in _series(plain))
+    seated = {"seats": {"all": 32, "taken": 12}, "steps": of_steps(counts.numbers)}
+    plain["graphs"][0]["ops"].append(op("ocr/read", **seated))
+    found = _series(plain)
+    labels = ("read", "ocr", "1")
+    assert found["penstock_op_seats", labels] == 32
+    for name in ("running", "seconds"):
+        assert found[f"penstock_step_{name}_count", labels] == 3
+    assert found["penstock_step_running_sum", labels] == 35
+    assert found["penstock_step_running_bucket", ("4.0", *labels)] == 1
+    assert found["penstock_step_seconds_sum", labels] == pytest.approx(0.5202)
+    assert found["penstock_step_seconds_bucket", ("0.00025", *labels)] == 1
+    del plain["graphs"][0]["ops"][1]["seats"]  # the engines have ended, and their seats
+    assert _series(plain)["penstock_op_seats", labels] == 0
+
+
+def _series(plain: dict[str, Any]) -> dict[tuple[str, tuple[str, ...]], float]:
+    return {
+        key: value
+        for key, value in samples(exposition(plain)[1]).items()
+        if not key[0].startswith("penstock_op_stage")
+    }
 
 
 class _Graph:

@@ -73,3 +73,15 @@ def test_the_callers_of_many_ended_engines_are_counted_in_bounded_memory(key: st
     kept = 4 if key == "callers" else 0  # the most active ones, or the first ones
     assert names == [*(f"{kept}.{number}" for number in range(MOST)), OTHERS]
     assert sum(each["requests"] for each in ended[key]) == (1 + 2 + 3 + 4 + 5) * MOST
+
+
+def test_seats_end_with_their_engine_and_steps_remain_counted() -> None:
+    report = report_of_one_engine()
+    (op,) = report["graphs"][0]["ops"]
+    op["seats"] = {"all": 16, "taken": 3}
+    op["steps"] = {"count": 2, "running": {"sum": 5, "classes": {"<= 4": 2}}}
+    ended = with_ended(None, report)
+    summed = total([report, report, ended])
+    (op,) = summed["graphs"][0]["ops"]
+    assert op["seats"] == {"all": 32, "taken": 6}
+    assert op["steps"] == {"count": 6, "running": {"sum": 15, "classes": {"<= 4": 6}}}

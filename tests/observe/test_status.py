@@ -85,3 +85,31 @@ def test_callers_are_shown_with_what_was_refused() -> None:
         "caller    ann  requests 9  failed 2  refused: quota 3",
         "caller    bob  requests 1  failed 0",
     ]
+
+
+def test_an_op_with_seats_is_shown_with_those_taken_and_its_steps() -> None:
+    steps = {"count": 8, "running": {"sum": 60}, "seconds": {"sum": 0.01}}
+    op = {
+        "name": "write",
+        "seats": {"all": 16, "taken": 12},
+        "steps": steps,
+        "waiting": 3,
+        "samples": 40,
+        "elements": 0,
+        "errors": 2,
+        "batching": {"why": None},
+    }
+    graph = {"name": "g", "version": "1", "state": "serving", "inside": 0, "signature": None}
+    report = {
+        "ready": True,
+        "engines": 1,
+        "requests": {"answered": 0},
+        "seconds": {"sum": 0.0},
+        "answers": {},
+        "refusals": {},
+        "graphs": [{**graph, "ops": [op]}],
+    }
+    line = "  op    write  12/16 seats  waiting 3  requests 40  steps 8 of 7.5  ms a step 1.25"
+    assert shown(report).splitlines()[-1] == line + "  errors 2"
+    op["steps"] = {"count": 0, "running": {"sum": 0}, "seconds": {"sum": 0}}
+    assert "steps 0 of 0.0  ms a step 0.00" in shown(report)

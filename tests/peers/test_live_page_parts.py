@@ -467,6 +467,20 @@ def test_versions_are_shown_if_there_are_others_than_the_first(page: Page) -> No
 # Ops.
 
 
+def test_the_panel_shows_the_seats_of_an_op_and_its_steps(page: Page) -> None:
+    load(page, *ELEMENTS, *OF_OPS)
+    page.evaluate(f"ask = async () => ({answer(points(9, 4))})")
+    for at, count in ((0, 10), (10, 30)):
+        steps = {"count": count, "running": {"sum": 6 * count}, "seconds": {"sum": 0.002 * count}}
+        seats = {"all": 16, "taken": 12}
+        remember(page, at, status(graph(None, op("write", seats=seats, steps=steps))))
+    page.evaluate("openOp('\\n1\\nwrite')")
+    facts = dict(zip(texts(page, ".facts dt"), texts(page, ".facts dd"), strict=True))
+    assert facts["Seats"] == "12 of 16 taken"
+    assert (facts["Requests in a step"], facts["Time of a step"]) == ("6.0", "2.00 ms")
+    assert "Workers" not in facts
+
+
 def test_the_panel_shows_an_op_and_is_closed(page: Page) -> None:
     load(page, *ELEMENTS, *OF_OPS)
     of_op = {"rate": 4, "errors": 0, "timeouts": 0, "p50": 100, "p99": 300}

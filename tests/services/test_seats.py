@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from penstock.observe.status import shown
 from tests.services.process import ServiceProcess, running
 from tests.services.test_streams import EVENTS, LIST, events
 
@@ -204,6 +205,33 @@ def test_the_description_has_the_parameters_of_join_and_the_pieces_of_step(seats
     request = operation["requestBody"]["content"]["application/json"]["schema"]
     (name,) = [request["$ref"].rpartition("/")[2]]
     assert [*document["components"]["schemas"][name]["properties"]] == ["key", "upto", "fault"]
+
+
+def test_the_metrics_and_the_status_have_seats_and_steps(seats: Seats) -> None:
+    def of_the_op() -> tuple[dict[str, Any], dict[str, float]]:
+        text = seats.client.get("/metrics").raise_for_status().text
+        lines = [each.rpartition(" ") for each in text.splitlines() if 'op="Count"' in each]
+        values = {line.partition("{")[0]: float(value) for line, _, value in lines}
+        status = seats.client.get("/status").json()
+        (op,) = next(graph["ops"] for graph in status["graphs"] if graph["name"] == "Count")
+        return op, values
+
+    seats.wait_for(lambda: of_the_op()[0]["seats"]["taken"] == 0)
+    before, _ = of_the_op()
+    seats.count("counted", upto=7)
+    op, values = of_the_op()
+    assert op["steps"]["count"] - before["steps"]["count"] == 7
+    assert op["steps"]["running"]["sum"] - before["steps"]["running"]["sum"] == 7
+    assert values["penstock_op_seats"] == 16
+    assert values["penstock_step_running_count"] == op["steps"]["count"]
+    assert values["penstock_step_running_sum"] == op["steps"]["running"]["sum"]
+    assert values["penstock_step_seconds_count"] == op["steps"]["count"]
+    assert values["penstock_step_seconds_sum"] >= 0.001 * op["steps"]["count"]
+    taken = [seats.begin(f"seated-{n}", upto=100_000_000) for n in range(3)]
+    assert of_the_op()[0]["seats"] == {"all": 16, "taken": 3}
+    assert "3/16 seats" in shown(seats.client.get("/status").json())
+    for each in taken:
+        close(*each)
 
 
 def test_the_start_line_shows_the_seats(seats: Seats) -> None:

@@ -48,6 +48,9 @@ function figures(key, { now, from, seconds }) {
     preprocess: per(gained((each) => each.seconds.preprocess), batches),
     process: per(gained((each) => each.seconds.process), batches),
     postprocess: per(gained((each) => each.seconds.postprocess), batches),
+    steps: gained((each) => each.steps?.count ?? 0),
+    running: gained((each) => each.steps?.running.sum ?? 0),
+    stepping: gained((each) => each.steps?.seconds.sum ?? 0),
   };
   if (op.workers === 0) found.state = 'none';
   else if (faults) found.state = 'errors';

@@ -2,10 +2,10 @@
 
 It has four numbers: the running batch, the start time of its ``process`` call, and for a worker
 with seats, the batch whose request joins, which the worker writes and the engine reads; and the
-batch whose stream was cancelled, which the engine writes and the worker reads. Each number is one
-aligned word, so reads are atomic. It survives a worker that hangs or is killed, and so shows which
-batch killed it. After the numbers ``faulthandler`` writes the stacks of a worker that a signal
-ends.
+batch whose stream was cancelled, which the engine writes and the worker reads. A worker with seats
+counts its steps behind them. Each number is one aligned word, so reads are atomic. It survives a
+worker that hangs or is killed, and so shows which batch killed it. After the numbers
+``faulthandler`` writes the stacks of a worker that a signal ends.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ import mmap
 import os
 from typing import Final
 
+from penstock.executors.seats.counts import SIZE
+
 _SIZE: Final = mmap.PAGESIZE
-_STACKS_AT: Final = 64
+_STEPS_AT: Final = 32
+_STACKS_AT: Final = _STEPS_AT + 8 * SIZE
 _MOST_STACKS: Final = 32 << 10  # most bytes of stacks that are read
 
 
@@ -26,6 +29,9 @@ class StatusPage:
 
     Args:
         descriptor: of the memory; None creates it. Closed with this.
+
+    Attributes:
+        steps: the counts of a worker with seats; see ``StepCounts``.
     """
 
     def __init__(self, descriptor: int | None = None) -> None:
@@ -41,6 +47,7 @@ class StatusPage:
         self._started = view[8:16].cast("d")
         self._joining = view[16:24].cast("Q")
         self._cancelled = view[24:32].cast("Q")
+        self.steps = view[_STEPS_AT:_STACKS_AT].cast("Q")
 
     @property
     def number(self) -> int:
@@ -96,5 +103,6 @@ class StatusPage:
         self._started.release()
         self._joining.release()
         self._cancelled.release()
+        self.steps.release()
         self._map.close()
         os.close(self.descriptor)

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from penstock.errors import RequestError
+from penstock.executors.seats.counts import StepCounts
 from penstock.executors.seats.steps import Seated, Steps
 from penstock.executors.transport.frames import CREDIT, Frame, Kind
 from penstock.executors.work import BoundOp
@@ -25,6 +26,7 @@ class Page(Protocol):
     number: int
     joining: int
     started: float | None
+    steps: memoryview
 
 
 class Link(Protocol):
@@ -68,7 +70,8 @@ class SeatedChild:
         self._op = op
         self._link = link
         self._page = page
-        self._steps = Steps(op, op.options.seats, self._ended, self._flush, self._called)
+        counts = StepCounts(page.steps)
+        self._steps = Steps(op, op.options.seats, self._ended, self._flush, self._called, counts)
         self._seated: dict[int, Seated] = {}
         self._out: list[bytes | memoryview] = []
         self._reported = 0  # ended requests

@@ -16,6 +16,7 @@ from typing import Any, cast
 from penstock.executors.executor import Finished, Work
 from penstock.executors.processes.executor import ProcessExecutor
 from penstock.executors.processes.worker import ProcessWorker, pickled
+from penstock.executors.seats.counts import added
 from penstock.executors.stream import MOST_PIECES, TOLD_AFTER, TOLD_AFTER_BYTES, Stream
 from penstock.executors.transport.frames import CREDIT, Frame, FrameError, Kind, header
 from penstock.executors.transport.marshalling import batches_out, outcomes_in, output
@@ -63,6 +64,11 @@ class SeatedWorker(ProcessWorker):
         self._last = 0  # the number of the last batch that was sent
         self._telling = False
         super().__init__(*args, **more)
+
+    @property
+    def step_counts(self) -> list[int]:
+        """The counts of its steps; see ``StepCounts``."""
+        return self._page.steps.tolist()
 
     def run(self, work: Work, finished: Finished) -> None:
         """Send a Work's batch."""
@@ -192,6 +198,7 @@ class SeatedProcesses(ProcessExecutor):
     def __init__(self, *args: Any, seats: int, **more: Any) -> None:
         super().__init__(*args, seats=seats, streams=True, **more)
         self._alone: deque[tuple[Work, Finished]] = deque()  # wait for a worker without requests
+        self._counted = added(())  # the steps of workers that have ended
 
     def submit(self, work: Work, finished: Finished) -> None:
         """Give the Work to the worker with the most free seats, or to the next one that has any."""
@@ -201,6 +208,11 @@ class SeatedProcesses(ProcessExecutor):
         waiting = self._alone if _runs_alone(work) else self._waiting
         waiting.append((work, finished))
         self._hand_out()
+
+    @property
+    def step_counts(self) -> list[int]:
+        """The counts of all steps, those of ended workers included; see ``StepCounts``."""
+        return added((self._counted, *(each.step_counts for each in self._workers)))
 
     @property
     def _workers(self) -> Iterable[SeatedWorker]:
@@ -253,6 +265,7 @@ class SeatedProcesses(ProcessExecutor):
 
     def _report_lost(self, worker: ProcessWorker) -> None:
         assert isinstance(worker, SeatedWorker)
+        self._counted = added((self._counted, worker.step_counts))
         lost = worker.lost_works()
         worker.lost = [each for one in lost if one.begun for each in one.batch.data_ids]
         for one in lost:

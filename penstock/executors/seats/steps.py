@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from penstock.errors import Cancelled, HookFailed, RequestError
+from penstock.executors.seats.counts import StepCounts
 from penstock.executors.seats.table import Seats
 from penstock.executors.streaming import maker_of
 from penstock.executors.work import BoundOp, broken, preprocess
@@ -94,7 +95,10 @@ class Steps:
         called: called with the start of each call of ``join`` or ``step``, and with the request
             that joins; at the end of the call with None twice. For workers whose engine does not
             see their batches.
+        counts: counts the steps; None: those of its own.
 
+    Attributes:
+        counts: the same.
     """
 
     def __init__(
@@ -104,6 +108,7 @@ class Steps:
         ended: Callable[[Seated, Outcome], None],
         flush: Callable[[], None],
         called: Callable[[float | None, Seated | None], None] = lambda when, joins: None,
+        counts: StepCounts | None = None,
     ) -> None:
         assert op.seat_hooks is not None
         self._op = op
@@ -116,6 +121,7 @@ class Steps:
         self._ended = ended
         self._flush = flush
         self._called = called
+        self.counts = counts or StepCounts()
 
     @property
     def has_work(self) -> bool:
@@ -245,6 +251,7 @@ class Steps:
             fault = error
         self._took = took = _monotonic() - started
         self._called(None, None)
+        self.counts.add(len(running), took)
         for batch in batches:
             batch.started = None
             batch.processed += took

@@ -12,6 +12,7 @@ from typing import Any
 
 from penstock.executors.event_fd import EventFd
 from penstock.executors.executor import Finished, LocalExecutor, Work
+from penstock.executors.seats.counts import added
 from penstock.executors.seats.steps import Seated, Steps
 from penstock.executors.stream import Stream
 from penstock.executors.work import BoundOp
@@ -67,6 +68,11 @@ class SeatedThreads(LocalExecutor):
         """The system's ids of the worker threads."""
         return [each.native_id for each in self._threads if each.native_id is not None]
 
+    @property
+    def step_counts(self) -> list[int]:
+        """The counts of all steps; see ``StepCounts``."""
+        return added(each.counts.numbers for each in self._threads)
+
     async def close(self, timeout: float) -> bool:
         """End the threads after their running calls; requests that have joined leave."""
         for thread in self._threads:
@@ -106,6 +112,7 @@ class _Thread(threading.Thread):
 
     Attributes:
         taken: the number of its Works; the loop's.
+        counts: of its steps.
     """
 
     def __init__(self, op: BoundOp, seats: int, executor: SeatedThreads) -> None:
@@ -120,6 +127,7 @@ class _Thread(threading.Thread):
         self._reported = 0  # its finished Works
         self._handled = 0  # those of them that the loop has reported; written by the loop
         self._steps = Steps(op, seats, self._ended, executor.flush)
+        self.counts = self._steps.counts
 
     def give(self, item: tuple[Work, Finished] | None) -> None:
         """On the loop: hand over a Work, or None at the end."""

@@ -12,6 +12,7 @@ import pytest
 from penstock.errors import WorkerDied
 from penstock.executors.work import WorkOptions
 from penstock.executors.workers.watchdog import Supervision
+from penstock.observe.counters import of_steps
 from penstock.ops.seats import Done
 from tests.executors.seats.harness import SeatHarness, nothing, piece_each
 
@@ -45,6 +46,9 @@ async def test_a_death_is_told_to_all_seats_once_and_the_worker_is_replaced(star
         h.let_go(end_all)
         assert (await c.end()).error is None
         assert c.got == ["last"]
+        # One step of a, and one of c in the next worker; the one that killed it never ended.
+        assert of_steps(h.executor.step_counts)["running"] == {"sum": 2, "classes": {"<= 1": 2}}
+    assert of_steps(h.executor.step_counts)["count"] == 2
     assert not h.verdict()
 
 

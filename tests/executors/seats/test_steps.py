@@ -16,6 +16,7 @@ from penstock.errors import HttpError, OpTimeout
 from penstock.executors.seats.steps import Steps
 from penstock.executors.stream import MOST_PIECES
 from penstock.executors.work import WorkOptions
+from penstock.observe.counters import of_steps
 from penstock.ops.seats import Done
 from tests.executors.seats.harness import (
     PATIENCE,
@@ -395,3 +396,21 @@ async def test_a_request_whose_deadline_passes_while_it_runs_leaves(start: Start
         assert await h.begun() == ["b"]
         await h.until(lambda: h.made.left == ["a"])
         assert not b.outcome.done()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_steps_are_counted_by_the_requests_that_ran(start: Start, workers: int) -> None:
+    async with start(4, workers=workers) as h:
+        assert of_steps(h.executor.step_counts)["count"] == 0
+        for names in ("abc", "d"):
+            readers = [h.ask(name) for name in names]
+            running: set[str] = set()
+            while running != {*names}:  # of one worker, or of two
+                running |= {*await h.begun()}
+                h.let_go(ends(*names))
+            for reader in readers:
+                await reader.end()
+        seen = of_steps(h.executor.step_counts)
+        assert seen["running"]["sum"] == 4
+        assert 2 <= seen["count"] <= 4
+        assert sum(seen["seconds"]["classes"].values()) == seen["count"]
