@@ -76,7 +76,7 @@ class GenerateStream(EncodedPieces, StreamCall):
     def answered(self, outcome: Outcome) -> None:
         """See ``StreamCall``."""
         if outcome.error is None and not self.graph.streams:
-            self.gathered = Gathered()
+            self.stream, self.gathered = None, Gathered()
             try:
                 self.piece(outcome.value or {})
             except RequestError as error:

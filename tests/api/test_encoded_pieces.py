@@ -173,7 +173,10 @@ async def test_an_answer_at_once_that_is_large_is_an_event(error: RequestError |
         caller.workers["whole"].finish(0, [Outcome(value, error)])
         if error is None:
             assert not caller.exchange.answered
+            caller.exchange.waiting = WRITABLE + 1
             await rest(caller, LARGE, 0)
+            assert caller.exchange.on_writable is not None
+            caller.exchange.on_writable()
         else:
             assert caller.exchange.replies[0][0] == 500
         caller.gate.set()
