@@ -160,6 +160,7 @@ class Batch:
         began: monotonic seconds when its worker began it; None before.
         started: monotonic seconds when the running ``process`` call began, None outside of one.
             Written by the worker, read by the engine's time-out check.
+        joins: whether that call is ``join``, of an op with seats.
         worker: the number of the worker that ran it, within the op.
         ran: seconds the worker spent on it, set by the worker at the end.
         prepared: seconds of that before the first ``process`` call.
@@ -176,6 +177,7 @@ class Batch:
         "deaths",
         "elements",
         "filled_in",
+        "joins",
         "prepared",
         "processed",
         "ran",
@@ -198,7 +200,7 @@ class Batch:
         self.started: float | None = None
         self.worker = 0
         self.ran = self.prepared = self.processed = 0.0
-        self.settled = False
+        self.settled = self.joins = False
         self.deaths = self.elements = self.filled_in = 0
 
     @property

@@ -440,7 +440,8 @@ class Stage:
             notify(self.name, batch, self._clock.now())
         error = timed_out(self.name, batch, self.options.timeout, self.options.retry)
         failed = [(sample, error) for sample in batch.samples]
-        log_culprits(self.name, failed, self.options.process)
+        hook = self.options.join if batch.joins else self.options.process
+        log_culprits(self.name, failed, hook)
         for sample in batch.samples:
             self._settle(sample, Outcome(None, error))
 

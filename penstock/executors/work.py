@@ -92,6 +92,7 @@ class WorkOptions:
         retry: attempts of ``process`` after a timeout.
         retry_on_crash: whether the requests of a batch whose worker died run once more, one by one.
         process: the name of that hook in the log, see ``Op.hook_name``.
+        join: that of ``join``.
         label: the op's name in the log, with its service's if there are several; None: its name.
         remote: the model that the default ``process`` calls; None is the op's own model, if any.
         joining: how feeds are joined; None: with ``penstock.batching.stack`` only.
@@ -104,6 +105,7 @@ class WorkOptions:
     retry: int = 1
     retry_on_crash: bool = False
     process: str = "process"
+    join: str = "join"
     label: str | None = None
     remote: RemoteOptions | None = None
     joining: Joining | None = None

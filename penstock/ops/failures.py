@@ -282,6 +282,18 @@ def _with_reason(error: RequestError, why: str) -> RequestError:
     return error
 
 
+def refused_alone(op: str, fits: str) -> HookFailed:
+    """The error of a request that ``fits``, by its name in messages, refused though nothing else
+    ran.
+    """
+    what = "refused it while nothing else ran"
+    error = HookFailed(failed_to_predict(op, f"{fits} {what}"))
+    error.__cause__ = _Reason(
+        f"process {what}; let it or join raise HttpError(413) for what can never fit"
+    )
+    return error
+
+
 def batch_failed(op: str, error: RequestError) -> RequestError:
     """The error of a batch whose feeds cannot be joined, or whose result cannot be split."""
     text = str(error)

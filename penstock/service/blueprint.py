@@ -476,7 +476,7 @@ def _resolved(op: Op, config: ServiceConfig, usual: ExecutorKind, cpus: int) -> 
     entry = config.op.get(op.name)
     workers = COROUTINES if op.is_one_coroutine else 1
     resolved = resolve_op(op.name, arguments, entry, usual, cpus, path, op.given, workers)
-    resolved = replace(resolved, process=op.hook_name("process"))
+    resolved = replace(resolved, process=op.hook_name("process"), join=op.hook_name("join"))
     if resolved.remote is not None:
         if overrides(op, "process", Op):
             key = "server_endpoints"

@@ -81,11 +81,13 @@ class SeatedChild:
         """Make steps until the engine sends STOP or closes the link."""
         link, steps = self._link, self._steps
         while link.read_for(0 if steps.has_work else None):
-            steps.admit()
+            joined = steps.admit()
             wait = steps.wait_for_others()
             if wait:
                 self._let_others_come(wait)
-                steps.admit()
+                joined = steps.admit() or joined
+            if joined and not link.read_for(0):  # who was cancelled meanwhile must not run
+                break
             steps.step()
         with suppress(ConnectionError):  # the engine may have ended
             steps.close()

@@ -110,6 +110,7 @@ class SeatedWorker(ProcessWorker):
                 self._take_in(one)
                 runs = one.number == joining if joining else not one.stream.is_full
                 one.batch.started = started if runs else None
+                one.batch.joins = one.number == joining
 
     def _take_in(self, one: _Seated) -> None:
         if not one.begun:

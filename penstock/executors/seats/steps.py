@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from penstock.errors import Cancelled, HookFailed, RequestError
+from penstock.errors import Cancelled, RequestError
 from penstock.executors.seats.counts import StepCounts
 from penstock.executors.seats.table import Seats
 from penstock.executors.streaming import maker_of
@@ -30,6 +30,7 @@ from penstock.ops.failures import (
     log_culprits,
     not_a_feed,
     process_raised,
+    refused_alone,
     type_instead,
     with_status,
 )
@@ -137,18 +138,22 @@ class Steps:
         self._seats.ask(one)
         self._asked += 1
 
-    def admit(self) -> None:
-        """Let requests leave and join. Raises nothing."""
+    def admit(self) -> bool:
+        """Let requests leave and join; returns whether any has asked to join, which takes time.
+        Raises nothing.
+        """
+        joined = False
         try:
             for one in self._seats.leaving():
                 self._give_back(one)
                 self._end(one, _CANCELLED)
             for one in self._seats.withdrawn():
                 self._end(one, _CANCELLED)
-            self._let_join()
+            joined = self._let_join()
         except BaseException:  # noqa: BLE001 - a worker that ends would take its seats along
             self._failed()
         self._flush()
+        return joined
 
     def step(self) -> None:
         """Make one step with those that run, if there are any. Raises nothing."""
@@ -183,11 +188,13 @@ class Steps:
             self._ended(one, *broken(one.batch))
         self._flush()
 
-    def _let_join(self) -> None:
+    def _let_join(self) -> bool:
         seats, fits = self._seats, self._hooks.fits
+        joined = False
         if seats.fitting is not None and self._fits(seats.fitting):
             seats.fit()
         while (one := seats.next()) is not None:
+            joined = True
             error = self._join(one)
             if error is not None:
                 self._end(one, error)
@@ -195,6 +202,7 @@ class Steps:
             seats.sit(one, runs=fits is None)
             if fits is not None and self._fits(one):
                 seats.fit()
+        return joined
 
     def _join(self, one: Seated) -> RequestError | None:
         """Let a request join; returns its error if it cannot."""
@@ -208,6 +216,7 @@ class Steps:
         if not isinstance(feed, dict):
             return not_a_feed(op.name, feed)
         one.make = maker_of(op, sample)
+        batch.joins = True
         batch.started = started = began + batch.prepared
         self._called(started, one)
         try:
@@ -216,6 +225,7 @@ class Steps:
             return self._failure([one], fault, "join")
         finally:
             batch.started = None
+            batch.joins = False
             self._called(None, None)
             batch.processed = _monotonic() - started
         return None
@@ -230,9 +240,8 @@ class Steps:
             self._leave(one, self._failure([one], fault, "fits"))
             return False
         if not self._seats.running:
-            what = self._op.op.hook_name("fits")
-            text = f"op {self._op.name!r}: {what} refused it while nothing else ran"
-            self._leave(one, HookFailed(text))
+            error = refused_alone(self._op.name, self._op.op.hook_name("fits"))
+            self._leave(one, self._logged([one], error, "fits"))
         return False
 
     def _step(self, running: list[Seated]) -> None:

@@ -99,8 +99,8 @@ class Seats(Generic[A]):
         return found
 
     def ready(self) -> list[A]:
-        """Those that run in the next step."""
-        return [one for one in self.running if not one.held_up]
+        """Those that run in the next step; not those that were cancelled while others joined."""
+        return [one for one in self.running if not (one.unwanted or one.held_up)]
 
     def leave(self, one: A) -> None:
         """A request has ended, or failed."""

@@ -67,6 +67,8 @@ class Served:
     def join(self, feed: Feed) -> Feed:
         if "status" in feed:
             raise HttpError(feed["status"], "no such prompt")
+        if "gate" in feed:
+            Path(feed["gate"]).read_bytes()  # until who has opened this pipe closes it
         self.joins.append(feed["name"])
         return dict(feed)
 
@@ -84,6 +86,8 @@ class Fitting(Served):
     used = 0
 
     def fits(self, state: Feed) -> bool:
+        if state["size"] > 100:
+            raise HttpError(413, "it can never fit")
         if self.used + state["size"] > 10:
             return False
         self.used += state["size"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections import deque
 from collections.abc import Callable
@@ -309,6 +310,24 @@ async def test_a_step_over_the_timeout_fails_its_requests_and_the_seats_are_free
         await h.until(lambda: h.made.left == ["a", "b", "c"])
 
 
+async def test_a_join_over_the_timeout_is_named_in_the_log(
+    start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    async with start(2, options=WorkOptions(timeout=0.05)) as h:
+        a = h.ask("a", gate=str(gate))
+        with await asyncio.to_thread(gate.open, "wb"):
+            assert isinstance((await a.end()).error, OpTimeout)
+        await h.until(lambda: h.made.left == ["a"])
+        b = h.ask("b")
+        await h.begun()
+        assert isinstance((await b.end()).error, OpTimeout)
+        h.let_go(nothing)
+    found = [each.getMessage() for each in caplog.records if "took longer" in each.getMessage()]
+    assert [line.split()[2] for line in found] == ["join", "process"]
+
+
 async def test_requests_beyond_the_seats_of_all_threads_wait(start: Start) -> None:
     async with start(2, workers=2) as h:
         for name in "abcde":
@@ -361,12 +380,47 @@ async def test_one_that_does_not_fit_waits_and_none_overtakes_it(start: Start) -
         assert getattr(h.made, "used", 0) == 0
 
 
-async def test_one_that_does_not_fit_alone_fails(start: Start) -> None:
+async def test_one_that_does_not_fit_alone_fails_and_the_log_says_so(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
     async with start(4, Fitting) as h:
         a = h.ask("a", size=11)
         outcome = await a.end()
         assert "fits refused it while nothing else ran" in str(outcome.error)
         await h.until(lambda: h.made.left == ["a"])
+    if h.processes is None:  # else it is in the log of the process
+        (record,) = [each for each in caplog.records if each.levelname == "WARNING"]
+        assert record.getMessage().startswith("op op: fits refused it while nothing else ran")
+        assert "(data_ids=[0]" in record.getMessage()
+
+
+async def test_fits_may_refuse_for_good_what_can_never_fit(start: Start) -> None:
+    async with start(4, Fitting) as h:
+        outcome = await h.ask("a", size=101).end()
+        assert isinstance(outcome.error, HttpError)
+        assert outcome.error.status == 413
+        await h.until(lambda: h.made.left == ["a"])
+
+
+async def test_those_that_are_cancelled_while_others_join_run_in_no_step(
+    start: Start, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    async with start(5) as h:
+        _, b = await h.seated("a", "b")
+        others = b, h.ask("c", gate=str(gate)), h.ask("d")
+        await h.dispatched(4)
+        h.let_go(piece_each)
+        with await asyncio.to_thread(gate.open, "wb"):  # c joins
+            for each in others:
+                each.cancel()
+            await asyncio.sleep(0)
+        assert await h.begun() == ["a"]
+        h.let_go(ends("a"))
+        joined = ["b", "c"] if h.processes is None else ["b", "c", "d"]  # it reads after all joins
+        await h.until(lambda: sorted(h.made.left) == ["a", *joined])
+        assert h.made.joins == ["a", *joined]
 
 
 async def test_one_that_is_cancelled_while_it_does_not_fit_leaves(start: Start) -> None:
