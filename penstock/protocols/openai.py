@@ -57,6 +57,11 @@ STOP: Final = "@stop"
 """Key of the stop texts of a request, in the op's input."""
 
 _MOST_STOPS: Final = 64
+_LONGEST_STOP: Final = 1000
+"""Characters of a stop text. The search for its beginning at the end of a piece takes as many
+steps: with 100,000 a long answer took its worker 6 s."""
+_AT_ONCE: Final = 500
+"""Ranked documents that are encoded at once."""
 _NO_REASON: Final = b',"finish_reason":null}'
 _DONE: Final = b"data: [DONE]\n\n"
 
@@ -123,6 +128,8 @@ def of_texts(body: Mapping[str, Any]) -> Feed:
         raise _invalid("Input should be a text, or a list of texts", "string_type", "stop")
     if len(stops) > _MOST_STOPS:
         raise _invalid(f"there may be {_MOST_STOPS} texts", "too_long", "stop")
+    if max(map(len, stops)) > _LONGEST_STOP:
+        raise _invalid(f"a text may have {_LONGEST_STOP} characters", "string_too_long", "stop")
     return {STOP: stops}
 
 
@@ -516,16 +523,23 @@ def ranking(key: str, model: str, body: Mapping[str, Any], part: Feed) -> bytes:
     """
     scores, documents = part[SCORES], body["documents"]
     order = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)
-    results: list[dict[str, Any]] = []
-    for index in order[: body.get("top_n") or len(order)]:
-        found = {"index": index, "relevance_score": scores[index]}
-        if body.get("return_documents") is not False:
-            given = documents[index]
-            found["document"] = given if isinstance(given, dict) else {"text": given}
-        results.append(found)
+    order = order[: body.get("top_n") or len(order)]
+    # In slices: a list of many dicts takes the garbage collector long, and its encoding holds the
+    # GIL.
+    slices: list[bytes] = []
+    for start in range(0, len(order), _AT_ONCE):
+        results: list[dict[str, Any]] = []
+        for index in order[start : start + _AT_ONCE]:
+            found = {"index": index, "relevance_score": scores[index]}
+            if body.get("return_documents") is not False:
+                given = documents[index]
+                found["document"] = given if isinstance(given, dict) else {"text": given}
+            results.append(found)
+        slices.append(orjson.dumps(results)[1:-1])
     tokens = (part.get(USAGE) or {}).get("total_tokens", 0)
     usage = {"total_tokens": tokens}
-    return orjson.dumps({"id": f"rerank-{key}", "model": model, "usage": usage, "results": results})
+    begin = orjson.dumps({"id": f"rerank-{key}", "model": model, "usage": usage})
+    return b'%b,"results":[%b]}' % (begin[:-1], b",".join(slices))
 
 
 def models(names: Iterable[str], created: int) -> bytes:

@@ -54,7 +54,8 @@ class OpenAiOp(TypedOp):
         super().__init__(target, **more)
         signature = self.signature
         if self.streams and not self.may_yield:
-            raise HookError(f"{self._called} yields, which this route cannot: write {self.example}")
+            what = "has seats" if self.seated else "yields"
+            raise HookError(f"{self._called} {what}, which this route cannot: write {self.example}")
         members = top_of(signature.request.describe(refs="{model}")).get("properties", {})
         if self.needs not in members:
             raise HookError(f"{self._called} has no parameter {self.needs}: write {self.example}")

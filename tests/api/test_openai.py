@@ -398,7 +398,7 @@ def test_a_reader_is_told_that_the_first_chunk_is_on_its_way(
     assert events[-1] == "data: [DONE]"
 
 
-@pytest.mark.parametrize("stop", [[""], "", [1], 5, ["a"] * 65])
+@pytest.mark.parametrize("stop", [[""], "", [1], 5, ["a"] * 65, ["a", "b" * 1001]])
 def test_wrong_stop_texts_are_refused(http: httpx.Client, stop: Any) -> None:
     assert error(ask(http, stop=stop), 400)["param"] == "stop"
 
@@ -840,6 +840,19 @@ def test_a_function_of_another_route_is_refused_at_the_start(
 ) -> None:
     with pytest.raises(HookError, match=text):
         getattr(App("wrong"), kind)("a")(function)
+
+
+class SeatedRows:
+    def join(self, input: list[str]) -> list[str]:
+        return input
+
+    def step(self, running: list[list[str]]) -> list[list[list[float]]]:
+        return [[[1.0] for _ in texts] for texts in running]
+
+
+def test_seats_of_a_route_without_pieces_are_refused_at_the_start() -> None:
+    with pytest.raises(HookError, match="SeatedRows has seats, which this route cannot: write"):
+        App("wrong").embeddings("a", seats=2)(SeatedRows)
 
 
 def test_wrong_names_paths_and_options_are_refused() -> None:
