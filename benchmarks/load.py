@@ -32,6 +32,7 @@ class Report:
         generator: the share of the time in which the generator itself computed; near 1, the
             generator was the limit.
         server_cpu_s: CPU seconds of the measured process: the server, a bare loop, or a client.
+        loop_cpu_s: those of the thread that has Penstock's event loop.
         faults: the first of them; a run with a fault is invalid.
     """
 
@@ -41,6 +42,7 @@ class Report:
     p99_us: float
     generator: float
     server_cpu_s: float
+    loop_cpu_s: float = 0.0
     fault_count: int = 0
     faults: tuple[str, ...] = ()
 
@@ -53,6 +55,11 @@ class Report:
     def cpu_us(self) -> float:
         """CPU microseconds of an answer; 0 without any."""
         return self.server_cpu_s * 1e6 / self.answers if self.answers else 0.0
+
+    @property
+    def loop_us(self) -> float:
+        """CPU microseconds of the event loop for an answer; 0 without any."""
+        return self.loop_cpu_s * 1e6 / self.answers if self.answers else 0.0
 
     def print(self) -> int:
         """Print one line of JSON; gives the exit status, 0 without any fault."""
@@ -98,18 +105,33 @@ def percentile_us(ordered_ns: Sequence[int], share: float) -> float:
 
 
 class CpuClock:
-    """CPU time of a process and its current children, in seconds. None: always 0."""
+    """CPU time of a process and its current children, in seconds. None: always 0.
+
+    The event loop runs in the first thread of the child that is named ``engine``, which a service
+    with worker processes has, else in that of the process itself.
+    """
 
     def __init__(self, pid: int | None) -> None:
         self._processes: list[psutil.Process] = []
         if pid is not None:
             root = psutil.Process(pid)
             self._processes = [root, *root.children(recursive=True)]
+        engines = [each for each in self._processes if each.name() == "engine"]
+        self._loops = engines or self._processes[:1]
 
     def seconds(self) -> float:
         """User and system time so far."""
         times = [process.cpu_times() for process in self._processes]
         return sum(each.user + each.system for each in times)
+
+    def loop_seconds(self) -> float:
+        """That of the event loop's thread."""
+        return sum(
+            each.user_time + each.system_time
+            for process in self._loops
+            for each in process.threads()
+            if each.id == process.pid
+        )
 
 
 def options_of(module: str, *more: tuple[str, dict[str, object]]) -> argparse.Namespace:

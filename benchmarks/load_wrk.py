@@ -53,9 +53,10 @@ def load_wrk(
     least, most = weight_of_answer(port, path, body.read_bytes(), expected, kind, bearer)
     server = CpuClock(plan.server_pid)
     for seconds in (plan.warmup_seconds, plan.seconds):
-        before, own_before = server.seconds(), _children_cpu()
+        before, loop_before, own_before = server.seconds(), server.loop_seconds(), _children_cpu()
         counts = _run(port, path, body, connections, heads, seconds, kind, bearer)
         server_cpu_s, own_cpu_s = server.seconds() - before, _children_cpu() - own_before
+        loop_cpu_s = server.loop_seconds() - loop_before
     faults = [f"{name} errors: {counts[name]}" for name in ERRORS if counts[name]]
     answers, seconds = int(counts["requests"]), counts["seconds"]
     # Answers in flight at the end may be counted on one side only.
@@ -70,6 +71,7 @@ def load_wrk(
         p99_us=counts["p99_us"],
         generator=own_cpu_s / seconds,
         server_cpu_s=server_cpu_s,
+        loop_cpu_s=loop_cpu_s,
         fault_count=len(faults),
         faults=tuple(faults),
     )

@@ -55,6 +55,7 @@ class Summary:
     p50_ratio: float
     later_ms: float
     more_cpu_ms: float
+    loop_ms: float
     floor_rate: float
     floor_cpu_us: float
     floor_p50_ms: float
@@ -98,6 +99,7 @@ def summarise(reports: Sequence[Report], floor: Sequence[Report]) -> Summary:
         p50_ratio=median(_quotient(ours.p50_us, base.p50_us) for ours, base in pairs),
         later_ms=median((ours.p50_us - base.p50_us) / 1000 for ours, base in pairs),
         more_cpu_ms=median((ours.cpu_us - base.cpu_us) / 1000 for ours, base in pairs),
+        loop_ms=median(ours.loop_us for ours in reports) / 1000,
         floor_rate=median(base.rate for base in floor),
         floor_cpu_us=median(base.cpu_us for base in floor),
         floor_p50_ms=median(base.p50_us for base in floor) / 1000,
@@ -124,6 +126,7 @@ def verdict(target: Target | None, found: Summary) -> str:
         (target.p50, found.p50_ratio, "{:g} of the floor's p50"),
         (target.later_ms, found.later_ms, "{:g} ms later"),
         (target.cpu_ms, found.more_cpu_ms, "{:g} ms more CPU"),
+        (target.loop_ms, found.loop_ms, "{:g} ms CPU of the loop"),
     ):
         if limit is not None:
             met = "met" if value <= limit else "**missed**"

@@ -1,4 +1,4 @@
-"""Mosec with the regression model: its Rust server and one worker process, on the same core."""
+"""Mosec: its Rust server and one worker process, on the same core."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mosec import Runtime, Server, Worker
+from mosec import Runtime, Server, SSEWorker, Worker
 from mosec.mixin import MsgpackMixin
+from pydantic import BaseModel
 
 from benchmarks.servers.options import server_options
 from benchmarks.servers.regression import session_of
@@ -32,16 +33,42 @@ class PackedRegression(MsgpackMixin, Regression):
     """The same with msgpack."""
 
 
+class Piece(BaseModel):
+    """A piece of an answer."""
+
+    text: str
+    index: int
+
+
+class Pieces(SSEWorker):
+    """Answers in pieces, those of a batch side by side."""
+
+    def forward(self, data: list[Any]) -> list[Any]:
+        """Send the pieces of a batch; what it gives is not sent."""
+        counts = [each["count"] for each in data]
+        for index in range(max(counts)):
+            for number, count in enumerate(counts):
+                if index < count:
+                    piece = Piece(text="piece", index=index)
+                    self.send_stream_event(piece.model_dump_json(), number)
+        return data
+
+
 def main() -> None:
     """Serve until it is terminated."""
     options = server_options()
     # It reads its own command line from here.
     sys.argv = [sys.argv[0], "--address", "127.0.0.1", "--port", str(options.http_port)]
     sys.argv += ["--log-level", "warning"]
-    worker = PackedRegression if options.graph == "regress-msgpack" else Regression
+    routes: dict[str, tuple[str, type[Worker], int]] = {
+        "regress-json": ("/bench/prediction", Regression, 32),
+        "regress-msgpack": ("/bench/prediction", PackedRegression, 32),
+        "pieces": ("/pieces", Pieces, 64),
+    }
+    path, worker, batch = routes[options.graph]
     server = Server()  # type: ignore[no-untyped-call]
-    runtime = Runtime(worker, num=1, max_batch_size=32, max_wait_time=1)
-    server.register_runtime({"/bench/prediction": [runtime]})
+    runtime = Runtime(worker, num=1, max_batch_size=batch, max_wait_time=1)
+    server.register_runtime({path: [runtime]})
     server.run()  # type: ignore[no-untyped-call]
 
 

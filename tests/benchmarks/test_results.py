@@ -15,6 +15,7 @@ def report(answers: int, *, cpu_s: float = 0.5, p50_us: float = 100.0) -> Report
         p99_us=2 * p50_us,
         generator=0.5,
         server_cpu_s=cpu_s,
+        loop_cpu_s=0.1,
     )
 
 
@@ -67,6 +68,8 @@ def test_rounds_without_a_floor_are_refused() -> None:
         (Target(p50=1.5), 0.5, "≤ 1.5 of the floor's p50: met (1.5)"),
         (Target(later_ms=0.4), 0.5, "≤ 0.4 ms later: **missed** (0.5)"),
         (Target(cpu_ms=0.1), 0.5, "≤ 0.1 ms more CPU: met (-2.5)"),
+        (Target(loop_ms=1.0), 0.5, "≤ 1 ms CPU of the loop: met (0.5)"),
+        (Target(loop_ms=0.4), 0.5, "≤ 0.4 ms CPU of the loop: **missed** (0.5)"),
         (None, 0.5, ""),
     ],
 )
