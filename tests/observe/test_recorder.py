@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Op
+from penstock import Done, Op, op
 from penstock.caller import Caller
 from penstock.errors import ServiceClosed
 from penstock.observe.chrome import trace
@@ -192,6 +192,11 @@ async def test_a_trace_has_requests_with_steps_and_workers_with_batches() -> Non
     slices = [each for each in events if each["ph"] == "X"]
     assert sum(each["name"] == "batch of 1" for each in slices) == 3
     assert {each["id"] for each in events if each["ph"] == "s"} == {1, 2, 3}
+    assert_nested_or_disjoint(slices)
+
+
+def assert_nested_or_disjoint(slices: list[Any]) -> None:
+    """Checks that a viewer can draw the slices of each lane."""
     for one in slices:
         for other in slices:
             if (one["pid"], one["tid"]) == (other["pid"], other["tid"]):
@@ -203,6 +208,31 @@ async def test_a_trace_has_requests_with_steps_and_workers_with_batches() -> Non
                     start <= begin + 1e-3 and end <= stop + 1e-3
                 )
                 assert disjoint or nested, (one, other)
+
+
+async def test_a_trace_has_requests_with_seats_beside_each_other() -> None:
+    @op(root(), seats=4)
+    class Pairs:
+        """Ends its requests when two have joined."""
+
+        joined = 0
+
+        def join(self, request: Any) -> int:
+            self.joined += 1
+            return self.joined
+
+        def step(self, running: list[int]) -> list[Any]:
+            return [Done({"x": str(each)}) if self.joined == 2 else None for each in running]
+
+    async with service_of(Pairs) as service:
+        kept = recorder(service)
+        await asyncio.gather(service.call(x="1"), service.call(x="2"))
+        events = trace(kept.latest())["traceEvents"]
+    lanes = {each["tid"] for each in events if each["name"] == "batch of 1"}
+    names = {each["tid"]: each["args"]["name"] for each in events if each["name"] == "thread_name"}
+    assert {names[each] for each in lanes} == {"worker 0, lane 1", "worker 0, lane 2"}
+    assert {each["tid"] for each in events if each["ph"] == "f"} == lanes
+    assert_nested_or_disjoint([each for each in events if each["ph"] == "X"])
 
 
 async def test_the_facts_of_a_request_have_its_ids_ops_and_times() -> None:
