@@ -102,7 +102,7 @@ async def test_a_request_that_a_dead_worker_had_not_taken_in_runs_in_the_next(st
 
 async def test_a_step_over_the_timeout_ends_its_worker_if_it_is_to_be_killed(start: Start) -> None:
     limits = Supervision(kill_late=True)
-    async with start(2, options=WorkOptions(timeout=0.05), supervision=limits) as h:
+    async with start(2, options=WorkOptions(timeout=1.0), supervision=limits) as h:
         a, b = await h.seated("a", "b")
         for reader in (a, b):
             assert (await reader.end()).error is not None
