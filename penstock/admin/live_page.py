@@ -79,7 +79,7 @@ def _listed(recorder: Recorder) -> dict[str, list[Shown]]:
 def recorded_request(recorder: Recorder, text: str) -> Shown | None:
     """The request of this engine with that id; see ``Recorder.find``."""
     timeline = recorder.find(text)
-    return None if timeline is None else details(timeline, time.monotonic())
+    return None if timeline is None else details(timeline, time.monotonic(), recorder.latest())
 
 
 def merged(answers: list[dict[str, list[Shown]]]) -> dict[str, list[Shown]]:

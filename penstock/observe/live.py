@@ -53,8 +53,14 @@ def _stream(timeline: Timeline, first: float) -> Shown:
     }
 
 
-def details(timeline: Timeline, now: float) -> Shown:
+def details(timeline: Timeline, now: float, others: Iterable[Timeline] = ()) -> Shown:
     """One request with its steps.
+
+    Args:
+        timeline: of the request.
+        now: monotonic seconds.
+        others: requests among which those are that the same worker ran at the same time, in other
+            batches: with seats, or on the event loop.
 
     ``unpack``, ``entry``, ``ops``, ``between`` and ``pack`` add up to ``ms``: ``entry`` is the wait
     for admission to the graph, ``ops`` the time in which at least one op has the request,
@@ -75,12 +81,12 @@ def details(timeline: Timeline, now: float) -> Shown:
         "ops": _ms(inside),
         "between": _ms(replied - entered - inside),
         "pack": _ms(timeline.ended - replied),
-        "steps": [_step(step, timeline) for step in timeline.steps],
+        "steps": [_step(step, timeline, others) for step in timeline.steps],
     }
 
 
-def _step(step: Step, timeline: Timeline) -> Shown:
-    began = timeline.began
+def _step(step: Step, timeline: Timeline, others: Iterable[Timeline]) -> Shown:
+    began, batch = timeline.began, step.batch
     return {
         "op": step.op,
         "attempt": step.attempt,
@@ -88,8 +94,22 @@ def _step(step: Step, timeline: Timeline) -> Shown:
             {"name": name, "begin": _ms(begin - began), "end": _ms(end - began)}
             for name, begin, end in step.stages(timeline.replied)
         ],
-        "batch": None if step.batch is None else _batch(step.batch),
+        "batch": None if batch is None else {**_batch(batch), "beside": _beside(batch, others)},
     }
+
+
+def _beside(batch: BatchTimes, others: Iterable[Timeline]) -> list[str]:
+    """The ids of requests that its worker ran at the same time, in other batches."""
+    return [
+        str(each.data_id)
+        for each in others
+        for other in (step.batch for step in each.steps)
+        if other is not None
+        and (other.op, other.worker) == (batch.op, batch.worker)
+        and other.number != batch.number
+        and other.took_up < batch.returned
+        and other.returned > batch.took_up
+    ]
 
 
 def _batch(batch: BatchTimes) -> Shown:

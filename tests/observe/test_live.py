@@ -60,6 +60,19 @@ def test_ids_are_texts_as_browsers_would_round_numbers() -> None:
     assert shown["steps"][0]["batch"]["requests"] == ["1", "9007199254740993"]
 
 
+def test_requests_that_the_worker_ran_at_the_same_time_are_named() -> None:
+    others = [
+        timeline(step("a", 11.5, 13.0, number=6), data_id=6),
+        timeline(step("a", 11.5, 13.0, number=7, worker=2), data_id=7),
+        timeline(step("b", 11.5, 13.0, number=8), data_id=8),
+        timeline(step("a", 12.0, 13.0, number=9), data_id=9),
+        timeline(step("a", 11.0, 12.0), data_id=10),
+        timeline(replace(step("a", 11.0, 12.0), batch=None), data_id=11),
+    ]
+    shown = details(timeline(step("a", 11.0, 12.0)), 20.0, others)
+    assert shown["steps"][0]["batch"]["beside"] == ["6"]
+
+
 def test_the_sum_of_parts_is_the_time_of_a_request_that_timed_out() -> None:
     late = step("a", 11.0, 30.0, given_up=True)
     shown = details(timeline(late, Step("b", 13.0, 2, None), error="op_timeout"), 20.0)

@@ -690,7 +690,7 @@ def timeline(number: str | None = "7", **changes: Any) -> dict[str, Any]:
     parts = [("queue", 20, 50), ("process", 50, 70), ("process", 70, 80)]
     batch = {
         "number": 3, "worker": 0, "closed": "size", "rows": 4, "requests": ["7", "8"],
-        "elements": 10, "filled_in": 5, "timed_out": False, "errors": 1,
+        "elements": 10, "filled_in": 5, "timed_out": False, "errors": 1, "beside": ["9"],
     }  # fmt: skip
     step = {
         "op": "first", "attempt": 2, "batch": batch,
@@ -723,7 +723,7 @@ def test_a_timeline_has_sums_lanes_and_steps(page: Page) -> None:
     assert texts(page, ".legend li") == legend
     assert texts(page, "#panel .scroll tbody tr") == [
         "first attempt 230.0 ms30.0 msNo. 3, worker 0, closed by size, 2 requests, 4 rows"
-        ", padding 50 %, 1 of 2 failedrequests 7 8"
+        ", padding 50 %, 1 of 2 failedrequests 7 8at the same time in this worker: 9"
     ]
 
 

@@ -7,7 +7,7 @@ const MEANING = {
   run: 'run: how long its parts took is not known',
   unfinished: 'unfinished: the request ended first',
 };
-const MATES = 12;             // requests of a batch that are named
+const MATES = 12;             // requests of a batch, or beside it, that are named
 
 const kindOf = (part) => part.replace(' ', '-');
 
@@ -159,14 +159,18 @@ function batchOf(batch) {
   if (!batch) return ['–'];
   const mates = batch.requests.length;
   const rows = batch.rows === mates ? '' : `, ${several(batch.rows, 'row')}`;
+  const beside = batch.beside ?? [];
   const words = [`No. ${batch.number}, worker ${batch.worker}, closed by ${batch.closed}, ${several(mates, 'request')}${rows}`];
   if (batch.elements) words.push(`, padding ${share(batch.filled_in, batch.elements)}`);
   if (batch.timed_out) words.push(make('span', { class: 'bad' }, ', timed out'));
   else if (batch.errors) words.push(make('span', { class: 'bad' }, `, ${batch.errors} of ${mates} failed`));
-  if (mates > 1) {
-    words.push(make('br'), 'requests ');
-    batch.requests.slice(0, MATES).forEach((id, i) => words.push(i ? ' ' : '', link(id, () => openRequest(id))));
-    if (mates > MATES) words.push(` and ${mates - MATES} more`);
-  }
+  if (mates > 1) words.push(make('br'), 'requests ', ...named(batch.requests));
+  if (beside.length) words.push(make('br'), 'at the same time in this worker: ', ...named(beside));
   return words;
+}
+
+/** Requests as links; the first of many. */
+function named(ids) {
+  const links = ids.slice(0, MATES).flatMap((id, i) => [i ? ' ' : '', link(id, () => openRequest(id))]);
+  return ids.length > MATES ? [...links, ` and ${ids.length - MATES} more`] : links;
 }
