@@ -82,7 +82,8 @@ def penstock(*arguments: str, token: str | None = KEY) -> Result:
     return done
 
 
-LOAD = "-c 1 --duration 100ms --warm-up 0"
+# Long enough for a request to end beside other tests.
+LOAD = "-c 1 --duration 1s --warm-up 0"
 COMMANDS = {
     "a route": "client {http}/double x:=2",
     "a pipeline over HTTP": "client {http} x=[[1,2,3]] --name scale",
@@ -93,7 +94,7 @@ COMMANDS = {
     "bench of a model over gRPC": f"bench grpc://{{grpc}}/v2/models/scale {LOAD}",
     "status, at the admin port after a redirect": "status {http}",
     "trace": "trace {http} --seconds 0.1 -o {folder}/trace.json",
-    "plan of a load": "plan http://{http}/v2/models/scale --measuring 100ms -c 1",
+    "plan of a load": "plan http://{http}/v2/models/scale --measuring 1s -c 1",
 }
 
 
