@@ -6,6 +6,7 @@
     │   ├── GraphError          the graph of ops is invalid
     │   ├── ModelError          a model folder or file cannot be opened as configured
     │   │   └── MissingDevice   the configured device does not exist
+    │   ├── VersionsError       a change of a model's versions makes no sense
     │   └── HookError           an op's hook cannot be called
     ├── RequestError            one request ends with it; others are not affected
     │   ├── Undecodable         caller: the bytes are not the message
@@ -103,6 +104,12 @@ class ModelError(StartupError):
 
 class MissingDevice(ModelError):
     """The configured device does not exist."""
+
+
+class VersionsError(StartupError, ValueError):
+    """Versions of a model, labels and weights do not fit together; nothing has changed."""
+
+    code = "versions"
 
 
 class HookError(StartupError):

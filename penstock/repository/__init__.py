@@ -1,0 +1,1 @@
+"""Which versions of models there are and should be, decided from values."""
