@@ -896,6 +896,232 @@ def key(
     typer.echo(made)
 
 
+models = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Show, load and change the models of a service.",
+)
+app.add_typer(models, name="models")
+
+ModelName = Annotated[str, typer.Argument(metavar="NAME", help="The model's name.")]
+Address = Annotated[
+    str,
+    typer.Option(
+        "--address",
+        "-a",
+        metavar="HOST:PORT",
+        help="The HTTP port of the service, or that of operators; https://HOST:PORT with TLS.",
+    ),
+]
+RowsAsJson = Annotated[bool, typer.Option("--json", help="Print the versions as JSON.")]
+Patience = Annotated[
+    float, typer.Option(min=1.0, help="Seconds to wait; what was begun goes on after them.")
+]
+_ADDRESS = "127.0.0.1:9393"
+_PATIENCE = 3600.0
+_BAR = 30
+
+
+@models.command("list", epilog=_examples("penstock models list", "penstock models list --json"))
+def list_models(
+    address: Address = _ADDRESS,
+    ready: Annotated[bool, typer.Option("--ready", help="Only versions that serve.")] = False,
+    as_json: RowsAsJson = False,
+    ca_file: CaFile = None,
+    token: Token = None,
+) -> None:
+    """Print the versions of all models, with their states."""
+    from penstock.observe.models import Models
+
+    with _errors_end_the_command():
+        rows = Models(address, _text(ca_file), token).index()
+    _print_rows([each for each in rows if not ready or each["state"] == "READY"], as_json=as_json)
+
+
+@models.command(
+    "load",
+    epilog=_examples(
+        "penstock models load resnet",
+        "penstock models load resnet --model-config config.json",
+    ),
+)
+def load_model(
+    name: ModelName,
+    model_config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Its configuration as JSON, instead of that in the repository."
+        ),
+    ] = None,
+    address: Address = _ADDRESS,
+    timeout: Patience = _PATIENCE,
+    as_json: RowsAsJson = False,
+    ca_file: CaFile = None,
+    token: Token = None,
+) -> None:
+    """Load a model, or its newest version; also what failed before is tried again.
+
+    Ends when every engine serves it. The exit status is 1 if none does; then what served before
+    still does.
+    """
+    parameters = {}
+    if model_config is not None:
+        with _errors_end_the_command():
+            try:
+                parameters["config"] = model_config.read_text()
+            except (OSError, UnicodeDecodeError) as error:
+                raise Undecodable(f"{model_config} cannot be read: {error}") from error
+    body = {"parameters": parameters}
+    _change(name, "load", body, address, timeout, ca_file, token, as_json=as_json)
+
+
+@models.command("unload")
+def unload_model(
+    name: ModelName,
+    dependents: Annotated[
+        bool, typer.Option("--dependents", help="Also the ensembles that use it.")
+    ] = False,
+    address: Address = _ADDRESS,
+    timeout: Patience = _PATIENCE,
+    as_json: RowsAsJson = False,
+    ca_file: CaFile = None,
+    token: Token = None,
+) -> None:
+    """Unload all versions of a model. Ends when its processes have ended."""
+    body = {"parameters": {"unload_dependents": dependents}}
+    _change(name, "unload", body, address, timeout, ca_file, token, as_json=as_json)
+
+
+@models.command(
+    "label",
+    epilog=_examples(
+        "penstock models label resnet canary 4",
+        "penstock models label resnet canary --remove",
+    ),
+)
+def label_version(
+    name: ModelName,
+    label: Annotated[str, typer.Argument(help="The label, such as stable or canary.")],
+    version: Annotated[str | None, typer.Argument(help="The version that it is to name.")] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the label.")] = False,
+    address: Address = _ADDRESS,
+    as_json: RowsAsJson = False,
+    ca_file: CaFile = None,
+    token: Token = None,
+) -> None:
+    """Let a label name a version, which requests can use in the place of its number."""
+    if remove == (version is not None):
+        raise typer.BadParameter("give either a version or --remove")
+    body = {"labels": {label: version}}
+    _change(name, "update", body, address, _PATIENCE, ca_file, token, as_json=as_json)
+
+
+@models.command(
+    "weights",
+    epilog=_examples(
+        "penstock models weights resnet 3=90 4=10",
+        "penstock models weights resnet --clear",
+    ),
+)
+def weigh_versions(
+    name: ModelName,
+    weights: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="VERSION=SHARE", help="The share of each version."),
+    ] = None,
+    clear: Annotated[
+        bool, typer.Option("--clear", help="All requests go to the default version again.")
+    ] = False,
+    address: Address = _ADDRESS,
+    as_json: RowsAsJson = False,
+    ca_file: CaFile = None,
+    token: Token = None,
+) -> None:
+    """Divide the requests that name no version between versions."""
+    if clear == bool(weights):
+        raise typer.BadParameter("give either VERSION=SHARE for each version, or --clear")
+    shares = {}
+    for text in weights or ():
+        version, _, share = text.rpartition("=")
+        if not version or not (share.isascii() and share.isdecimal()):
+            raise typer.BadParameter(f"{text!r}: write VERSION=SHARE, such as 4=10")
+        shares[version] = int(share)
+    body = {"weights": shares}
+    _change(name, "update", body, address, _PATIENCE, ca_file, token, as_json=as_json)
+
+
+@models.command("promote")
+def promote_version(
+    name: ModelName,
+    version: Annotated[str, typer.Argument(help="The version, or its label.")],
+    address: Address = _ADDRESS,
+    as_json: RowsAsJson = False,
+    ca_file: CaFile = None,
+    token: Token = None,
+) -> None:
+    """Let a version run all requests that name none."""
+    body = {"promote": version}
+    _change(name, "update", body, address, _PATIENCE, ca_file, token, as_json=as_json)
+
+
+@models.command("rollback")
+def roll_back_model(
+    name: ModelName,
+    address: Address = _ADDRESS,
+    timeout: Patience = _PATIENCE,
+    as_json: RowsAsJson = False,
+    ca_file: CaFile = None,
+    token: Token = None,
+) -> None:
+    """Go back to the version that ran the requests before.
+
+    The one that is taken back is not loaded again until it is told to.
+    """
+    _change(name, "update", {"rollback": True}, address, timeout, ca_file, token, as_json=as_json)
+
+
+def _change(
+    name: str,
+    action: str,
+    body: dict[str, Any],
+    address: str,
+    timeout: float,
+    ca_file: Path | None,
+    token: str | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Change a model, and show how far it is: one line on a terminal, else one for each state."""
+    from penstock.observe.models import Models, progress
+
+    last = ""
+    in_place = sys.stderr.isatty()
+
+    def show(rows: list[dict[str, Any]]) -> None:
+        nonlocal last
+        line = progress(rows, _BAR if in_place else 0)
+        if in_place:
+            typer.echo(f"\r\x1b[K{line}", nl=False, err=True)
+        elif line and line != last and not as_json:
+            typer.echo(line, err=True)
+        last = line
+
+    with _errors_end_the_command():
+        try:
+            found = Models(address, _text(ca_file), token)
+            rows = found.change(name, action, body, timeout, show)
+        finally:
+            if in_place and last:
+                typer.echo("\r\x1b[K", nl=False, err=True)
+    _print_rows(rows, as_json=as_json)
+
+
+def _print_rows(rows: list[dict[str, Any]], *, as_json: bool) -> None:
+    from penstock.observe.models import table
+
+    typer.echo(json.dumps(rows, indent=2) if as_json else table(rows))
+
+
 def _text(path: Path | None) -> str | None:
     return None if path is None else str(path)
 

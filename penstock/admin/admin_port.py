@@ -64,7 +64,7 @@ class AdminPort:
 
 def is_of_operators(route: Route | Section) -> bool:
     """Whether a route moves to the port for operators."""
-    return isinstance(route, Http) and route.admin
+    return isinstance(route, (Http, Grpc)) and route.admin
 
 
 def of_operators(declared: Iterable[Route | Section]) -> list[Route]:

@@ -7,7 +7,7 @@ import json
 import ssl
 import urllib.error
 import urllib.request
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -23,6 +23,7 @@ class NoStatus(PenstockError):
 
 
 _MOST_CALLERS: Final = 10
+_MOST_ERROR: Final = 16_384  # bytes of an error's body
 
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 _IF_TLS: Final = "; is it the HTTP port? If the service uses TLS, write https://HOST:PORT"
@@ -66,6 +67,47 @@ def ask_trace(
 def _ask(
     address: str, path: str, timeout: float, ca_file: str | None, token: Token | None
 ) -> dict[str, Any]:
+    what = path[1:].partition("?")[0]
+    found: dict[str, Any] = ask(address, path, what, timeout, ca_file, token).value
+    return found
+
+
+class Answered(NamedTuple):
+    """The answer of a service.
+
+    Attributes:
+        value: its JSON.
+        url: of the service that gave it, without the path: that of its port for operators, if it
+            has one.
+    """
+
+    value: Any
+    url: str
+
+
+def ask(
+    address: str,
+    path: str,
+    what: str,
+    timeout: float,
+    ca_file: str | None = None,
+    token: Token | None = None,
+    body: Any = None,
+) -> Answered:
+    """Send a request of operators to a running service.
+
+    Args:
+        address: as for ``ask_status``.
+        path: of a route that answers with JSON.
+        what: is asked for, in messages.
+        timeout: seconds until the answer.
+        ca_file: as for ``ask_status``.
+        token: likewise.
+        body: a JSON value to post; None: the request is a GET, which follows redirects.
+
+    Raises:
+        NoStatus: there is no answer, or it is an error.
+    """
     url = address if "://" in address else f"http://{address}"
     handlers: list[Any] = [urllib.request.ProxyHandler({}), TokenStays()]
     try:
@@ -76,31 +118,34 @@ def _ask(
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     handlers.append(urllib.request.HTTPSHandler(context=context))
     opener = urllib.request.build_opener(*handlers)
-    what = path[1:].partition("?")[0]
     try:
+        fields = {} if body is None else {"Content-Type": "application/json"}
         request = urllib.request.Request(  # noqa: S310 - the user's own URL
-            url.rstrip("/") + path, headers=dict(with_token((), token))
+            url.rstrip("/") + path,
+            None if body is None else json.dumps(body).encode(),
+            {**fields, **dict(with_token((), token))},
         )
         with opener.open(request, timeout=timeout) as answer:
-            found: dict[str, Any] = json.load(answer)
+            return Answered(json.load(answer), answer.url.removesuffix(path))
     except urllib.error.HTTPError as error:
         with error:
-            text = f"{url} has no {what}: HTTP {error.code}{_message_of(error)}"
-        text += hint(error.code, token)
-        raise NoStatus(text) from error
+            text = _message_of(error)
+            if body is None or error.code in (401, 404, 405):
+                text = f"{url} has no {what}: HTTP {error.code}{': ' if text else ''}{text}"
+        raise NoStatus((text or f"{url}: HTTP {error.code}") + hint(error.code, token)) from error
     except (OSError, ValueError, http.client.HTTPException) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         text = f"{url}: the {what} cannot be read: {reason}"
         if isinstance(reason, ConnectionResetError | http.client.BadStatusLine):
             text += _IF_TLS if url.startswith("http:") else ""
         raise NoStatus(text) from error
-    return found
 
 
 def _message_of(error: urllib.error.HTTPError) -> str:
     """The text of an error answer; empty for one that is not ours."""
     try:
-        return f": {json.loads(error.read(4096))['message']}"
+        found = json.loads(error.read(_MOST_ERROR))
+        return str(found["message"] if "message" in found else found["error"])
     except (OSError, ValueError, KeyError, TypeError, http.client.HTTPException):
         return ""
 
