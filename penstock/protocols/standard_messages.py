@@ -45,6 +45,7 @@ def _class(name: str) -> _Message:
 
 HealthCheckRequest = _class("grpc.health.v1.HealthCheckRequest")
 HealthCheckResponse = _class("grpc.health.v1.HealthCheckResponse")
+ModelConfig = _class("inference.ModelConfig")
 
 
 def reflection_messages(service: str) -> tuple[_Message, _Message]:
