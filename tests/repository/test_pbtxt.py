@@ -256,7 +256,7 @@ def test_what_is_not_supported_or_wrong_is_refused_with_its_line(text: str, prob
 
 def test_all_problems_are_reported_at_once() -> None:
     with pytest.raises(ModelError) as raised:
-        parse("nam: 'm'\nsequence_batching { }\nmax_batch_size: -1", "c")
+        parse("title: 'm'\nsequence_batching { }\nmax_batch_size: -1", "c")
     assert [each.split(":")[1] for each in str(raised.value).splitlines()] == ["1", "2", "3"]
 
 
