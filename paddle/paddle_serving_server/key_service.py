@@ -25,6 +25,7 @@ from penstock.service.serve_flags import parse, parser
 from penstock.supervisor.child_processes import Child, ends_within, fork
 from penstock_paddle import DEFAULTS
 
+_ON: Final = ("--hot_loading=true",)  # as in ``serve``
 _HOST: Final = "127.0.0.1"  # loopback only: the key is sent in plain text
 _FIRST_PORT: Final = 12000  # the original's
 _MAX_REQUEST: Final = 4096  # bytes
@@ -83,7 +84,7 @@ class KeyService:
         try:
             os.write(holder, self._key)
             own = ["--port", str(self._port), "--encryption_key", f"/proc/self/fd/{holder}"]
-            serve = [sys.executable, "-P", "-m", "penstock", "serve", *self._arguments, *own]
+            serve = [sys.executable, "-P", "-m", "penstock", "serve", *_ON, *self._arguments, *own]
 
             environment = {f"PENSTOCK_{key.upper()}": str(each) for key, each in DEFAULTS.items()}
 

@@ -27,6 +27,9 @@ _LIBRARIES: Final = {
     "paddlepaddle-gpu": "Paddle's models, on the CPU and on cards",
     "onnxruntime": "ONNX models",
 }
+_ON: Final = ("--pad=true", "--hot_loading=true")
+"""On in the original; flags that follow may switch them off."""
+
 _SIGNALS: Final = {"stop": signal.SIGTERM, "kill": signal.SIGKILL}
 """By command. After SIGTERM a server still answers its in-flight requests."""
 
@@ -51,8 +54,7 @@ def main(arguments: Sequence[str]) -> int:
     from penstock.cli import app
 
     with _recorded(arguments):
-        # Padding is on in the original, unless --no_pad follows.
-        app(["serve", "--pad", *arguments], prog_name="penstock", obj=DEFAULTS)
+        app(["serve", *_ON, *arguments], prog_name="penstock", obj=DEFAULTS)
     return 0
 
 

@@ -111,7 +111,7 @@ def route_lines(deployment: Deployment, decided: Decided, models: Sequence[str])
     lines += [f"  model {each}" for each in models[:_MOST_MODELS]]
     if len(models) > _MOST_MODELS:
         lines.append(f"  and {len(models) - _MOST_MODELS} more models")
-    return lines
+    return lines + [f"  hot   {each}" for graph in graphs for each in graph.notes]
 
 
 def check_reports(deployment: Deployment, decided: Decided | None) -> list[str]:

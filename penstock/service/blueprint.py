@@ -57,6 +57,7 @@ class Blueprint:
         graph: what runs after what.
         options: each op's options, by the plan's index.
         warnings: warnings, to be logged once.
+        notes: further start lines.
         name: its name in requests, the first part of its URL; None accepts any name.
         version: distinguishes graphs of the same name.
         instruments: the instruments of its service.
@@ -84,6 +85,7 @@ class Blueprint:
     method: str = "POST"
     route: str | None = None
     shape: str = ""
+    notes: tuple[str, ...] = ()
     legacy: bool = False
     one_port: bool = False
     description: Description | None = None

@@ -8,7 +8,7 @@ which several models read the request, or one model's outputs, and run in parall
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +22,7 @@ from penstock.ops.short import Model
 from penstock.runtimes.cpus import usable_cpus
 from penstock.runtimes.runtime import HOLD_GIL, runtime_of
 from penstock.service.blueprint import MakeApplication
+from penstock.service.hot_loading import TIME_FILES, Copies, HotLoading, copies_of
 from penstock.service.server import Service, Several, WebService, run
 
 DEFAULT_PORT: Final = 9393
@@ -65,6 +66,11 @@ class Workflow:
     name: str
     nodes: tuple[Node, ...]
 
+    def with_paths(self, paths: Mapping[str, str]) -> Workflow:
+        """The same with models in other places, by their paths here."""
+        nodes = (replace(each, path=paths.get(each.path, each.path)) for each in self.nodes)
+        return replace(self, nodes=tuple(nodes))
+
     @property
     def ends(self) -> list[str]:
         """Names of the nodes whose outputs are the answer."""
@@ -101,10 +107,11 @@ class ModelServer(Several):
         workflows: at least one, with different names.
         services: see ``GeneralModelApplication``.
         warnings: texts to be logged at the start.
+        hot_loading: whether models are taken anew while they are served; see ``hot_loading.py``.
         config: top-level configuration keys, such as ``http_port=8000``.
 
     Attributes:
-        workflows, config, warnings: as given.
+        workflows, config, warnings, hot_loading: as given.
     """
 
     def __init__(
@@ -112,12 +119,15 @@ class ModelServer(Several):
         workflows: Sequence[Workflow],
         services: Services | None = None,
         warnings: Sequence[str] = (),
+        hot_loading: bool = False,
         **config: Any,
     ) -> None:
         self.workflows = list(workflows)
         self._general = services or {}
         self.warnings = warnings
+        self.hot_loading = hot_loading
         self.config = config
+        self._copies: Copies | None = None
 
     @property
     def services(self) -> list[WebService]:
@@ -133,8 +143,19 @@ class ModelServer(Several):
         ensembles = frozenset(each.name for each in self.workflows if len(each.ends) > 1)
         # One object for all: an application of several services is served once.
         general = partial(GeneralModelApplication, ensembles=ensembles, services=self._general)
-        served = [each.service([general], self.config) for each in self.workflows]
+        copies = self._copies
+        paths = {} if copies is None else copies.paths
+        workflows = [each.with_paths(paths) for each in self.workflows]
+        served = [each.service([general], self.config) for each in workflows]
         served[0].warnings = self.warnings
+        if copies is not None:
+            models = {each.name: [x.path for x in each.nodes] for each in self.workflows}
+            served[0].instruments.append(HotLoading(copies, models))
+            served[0].notes = [
+                f"{path}  is opened from a copy, and taken anew when its"
+                f" {' or '.join(TIME_FILES)} is touched"
+                for path in paths
+            ]
         return served
 
     def run(self) -> None:
@@ -143,10 +164,28 @@ class ModelServer(Several):
         Raises:
             StartupError: the service cannot start.
         """
-        run(self)
+        if not self.hot_loading:
+            run(self)
+            return
+        with copies_of(node.path for each in self.workflows for node in each.nodes) as copies:
+            self._copies = copies
+            try:
+                run(self, versions=self._version)
+            except StartupError as error:
+                error.args = (copies.in_own_words(str(error)),)
+                raise
+
+    def _version(self, description: Mapping[str, Any]) -> WebService:
+        """A further version of a workflow, with models in other places."""
+        found = next(each for each in self.workflows if each.name == description["name"])
+        assert self._copies is not None
+        paths = {**self._copies.paths, **description["paths"]}
+        return found.with_paths(paths).service([], self.config)
 
 
-def configured(file: Path, defaults: Mapping[str, object]) -> ModelServer:
+def configured(
+    file: Path, defaults: Mapping[str, object], *, hot_loading: bool = False
+) -> ModelServer:
     """The server for a configuration file."""
     config = model_server.load(file)
     workflows = []
@@ -166,7 +205,7 @@ def configured(file: Path, defaults: Mapping[str, object]) -> ModelServer:
     for path in {node.path for each in workflows for node in each.nodes}:
         check_path(f"{file}: {path}", path)
     given_keys = {"http_port": DEFAULT_PORT, **defaults, **config.server}
-    return ModelServer(workflows, config.services, **given_keys)
+    return ModelServer(workflows, config.services, hot_loading=hot_loading, **given_keys)
 
 
 def places(path: str, workers: int) -> dict[str, Any]:

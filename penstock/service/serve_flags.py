@@ -229,6 +229,11 @@ def parser() -> argparse.ArgumentParser:
         " leaves the model's answers alone.",
     )
     switch("no_pad", help="Do not pad; the default.")
+    switch(
+        "hot_loading",
+        help="Take a model anew from its folder, without a restart, when fluid_time_file or"
+        " fluid_time_stamp in it is touched.",
+    )
     add(
         "--precision",
         type=str.lower,
@@ -324,7 +329,7 @@ def parse(
         keys |= {"dag.enable_prometheus": True, "dag.prometheus_port": given.prometheus_port}
     keys = {key: each for key, each in keys.items() if each is not None}
     if given.config is not None:
-        return configured(Path(given.config), own), keys
+        return configured(Path(given.config), own, hot_loading=given.hot_loading), keys
     workflows: list[Workflow] = []
     index = 0
     for listed in given.model:
@@ -349,7 +354,8 @@ def parse(
     without_effect = (f"{each}; it has no effect" for each in hardware)
     warnings = [*_warnings(given, index), *without_effect]
     config: dict[str, Any] = {"http_port": DEFAULT_PORT, **own}
-    return ModelServer(workflows, warnings=warnings, **config), keys
+    hot = given.hot_loading
+    return ModelServer(workflows, warnings=warnings, hot_loading=hot, **config), keys
 
 
 def _problems_of_flags(given: argparse.Namespace) -> Iterator[str]:

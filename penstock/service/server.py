@@ -72,6 +72,7 @@ class _Servable:
         legacy: whether services of this class were written for the original and rely on its further
             behaviour; see docs/compatibility.md.
         warnings: texts that are logged at the start, besides those about the configuration.
+        notes: texts among the start lines.
         places: path of a configuration key -> where it was written, for messages; for keys that are
             neither in a file nor in a dict.
         one_port: whether gRPC shares the HTTP port if ``rpc_port`` is not set.
@@ -95,6 +96,7 @@ class _Servable:
         self.instruments = list(instruments)
         self.applications = list(applications)
         self.warnings: Sequence[str] = ()
+        self.notes: Sequence[str] = ()
         self.places: Mapping[tuple[str | int, ...], str] = {}
         self.one_port = False
         self._response_op: ResponseOp | None = None
@@ -158,6 +160,7 @@ class _Servable:
             signature=self.signature,
             legacy=self.legacy,
             warnings=warnings,
+            notes=tuple(self.notes),
             one_port=self.one_port,
         )
 

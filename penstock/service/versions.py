@@ -87,6 +87,16 @@ class Versions:
         finally:
             self._swapping = False
 
+    def description(self, name: str | None) -> Description | None:
+        """What the default version of a graph was made of; None for one with which the service
+        started.
+        """
+        graph = self._engine.graph(name or "")
+        for each in self._loaded.graphs:
+            if graph is not None and each.blueprint.key == graph.key:
+                return each.blueprint.description
+        return None
+
     def obey(self, order: OfChange) -> None:
         """Take part in a change of all engines."""
         match order:
