@@ -86,7 +86,7 @@ test: $(READY) ## pure and engine tests (two to four minutes)
 PYTHONS ?= 3.12 3.13 3.14
 IMPORTED := pytest pytest-asyncio pytest-timeout pytest-xdist hypothesis schemathesis 'httpx[http2]' h11 httptools \
 	uvicorn h2 fastapi grpcio grpcio-health-checking grpcio-reflection psutil onnx onnxruntime pillow msgpack \
-	opencv-python-headless requests packaging grpcio-tools shapely pyclipper
+	opencv-python-headless requests packaging grpcio-tools shapely pyclipper s3fs 'moto[s3]' flask flask-cors
 test-pythons: $(READY) ## the tests of `make test` with each of Python 3.12 to 3.14 that is found (minutes each)
 	for version in $(PYTHONS); do \
 		python=$$(ls -d ~/.pyenv/versions/$$version.*/bin/python 2>/dev/null | tail -1); \
@@ -94,7 +94,7 @@ test-pythons: $(READY) ## the tests of `make test` with each of Python 3.12 to 3
 		if [ -z "$$python" ]; then echo "Python $$version is not installed: not tried"; continue; fi; \
 		echo "Python $$version: $$python"; \
 		$$python -m venv $(VENV)/python$$version && \
-		$(VENV)/python$$version/bin/python -m pip install --quiet $(IMPORTED) --editable '.[jwt,otel,reload,snappy]' --editable paddle && \
+		$(VENV)/python$$version/bin/python -m pip install --quiet $(IMPORTED) --editable '.[jwt,otel,reload,repository,snappy]' --editable paddle && \
 		$(VENV)/python$$version/bin/python -m pip install --quiet --no-deps --ignore-requires-python \
 			rapidocr-onnxruntime && \
 		$(VENV)/python$$version/bin/python -m pytest $(PAIRS) -m "not real and not faults and not peers" \

@@ -8,6 +8,12 @@
     │   │   └── MissingDevice   the configured device does not exist
     │   ├── VersionsError       a change of a model's versions makes no sense
     │   └── HookError           an op's hook cannot be called
+    ├── StoreError              operator: a model's files cannot be had; what serves goes on
+    │   ├── StoreUnavailable    nobody: the store does not answer, a later try may succeed
+    │   │   └── EmptyListing    operator: a store that had models lists none
+    │   ├── VersionUnfinished   nobody: files are still being copied, a later try may succeed
+    │   ├── ContentRefused      operator: digest, signature or names; the same content never passes
+    │   └── CacheFull           operator: the cache's limit, or its disk, has no room
     ├── RequestError            one request ends with it; others are not affected
     │   ├── Undecodable         caller: the bytes are not the message
     │   │   ├── UnknownEncoding caller: the content coding is not supported
@@ -116,6 +122,51 @@ class HookError(StartupError):
     """A hook's signature fits no generation of the API."""
 
     code = "hook"
+
+
+class StoreError(PenstockError):
+    """The files of a model cannot be had from a repository. What serves is not affected."""
+
+    code = "store"
+
+
+class StoreUnavailable(StoreError):
+    """The store does not answer, or refuses to: an outage, or wrong credentials."""
+
+    code = "store_unavailable"
+
+
+class EmptyListing(StoreUnavailable):
+    """A store that had files lists none. That is taken for an outage, not for a deletion."""
+
+    code = "store_empty"
+
+
+class VersionUnfinished(StoreError):
+    """Files of a version are missing, or still change."""
+
+    code = "version_unfinished"
+
+
+class ContentRefused(StoreError):
+    """The files of a version are refused: a digest, the signature, or a name is wrong.
+
+    Attributes:
+        fingerprint: of the files as the store lists them (``repository.manifest``): the same files
+            are refused again.
+    """
+
+    code = "content_refused"
+
+    def __init__(self, text: str, fingerprint: str = "") -> None:
+        self.fingerprint = fingerprint
+        super().__init__(text)
+
+
+class CacheFull(StoreError):
+    """The cache has no room: everything in it is in use, or the disk is full."""
+
+    code = "cache_full"
 
 
 class Raised(NamedTuple):

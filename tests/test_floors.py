@@ -31,6 +31,7 @@ FLOORS = {
     "penstock.repository": 2,
     "penstock.runtimes": 2,
     "penstock.client": 3,
+    "penstock.store": 3,
     "penstock.typed": 3,
     "penstock.executors": 4,
     "penstock.door": 5,

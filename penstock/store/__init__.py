@@ -1,0 +1,1 @@
+"""Where models come from: their files in folders and stores, and a local cache of them."""

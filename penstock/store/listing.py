@@ -1,0 +1,67 @@
+"""What a store lists, and the interface of stores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+from penstock.repository.manifest import File
+
+Progress: TypeAlias = Callable[[int], None]
+"""Called with the number of bytes that were transferred since the last call, in any thread. What it
+raises ends the transfer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """The files of a repository, or of a folder in it, at one time.
+
+    Attributes:
+        files: by path. Hidden ones, whose name starts with a dot, are left out.
+        refused: why a path is not used, by path as text that can be printed.
+        unfinished: paths of files that a program is still writing.
+    """
+
+    files: tuple[File, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
+    unfinished: tuple[str, ...] = ()
+
+
+class Store(Protocol):
+    """A place with files. Every method may block, and may be called in any thread."""
+
+    @property
+    def url(self) -> str:
+        """The place, without passwords: for messages, and as the key of what is known of it."""
+
+    def scan(self, folder: str = "") -> Listing:
+        """List the files of the place, or of one folder in it; never from a cache.
+
+        Raises:
+            StoreUnavailable: the store does not answer.
+        """
+
+    def read(self, file: File, limit: int) -> bytes:
+        """Read a small file.
+
+        Raises:
+            ContentRefused: it is larger than the limit, in bytes, or not what was listed.
+            StoreUnavailable: the store does not answer.
+        """
+
+    def copy(self, file: File, to: Path, progress: Progress) -> None:
+        """Transfer a file, of at most its listed size.
+
+        Args:
+            file: as listed.
+            to: the file to write; its folder exists.
+            progress: told the bytes.
+
+        Raises:
+            ContentRefused: it is not what was listed, such as a link that leaves the repository.
+            VersionUnfinished: it has another size than was listed, or has gone.
+            StoreUnavailable: the store does not answer.
+            OSError: the file cannot be written.
+        """
