@@ -171,6 +171,58 @@ def specs_of(described: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:
     )
 
 
+def difference(old: Signature | None, new: Signature | None) -> str | None:
+    """Why callers of one signature could not call another one, in a few words; None if they can.
+
+    Every request that the old one takes must be good for the new one, and every answer of the new
+    one must be as the old one says; inputs that a request may leave out may be added.
+
+    Args:
+        old: the one that callers know; None if it is not known: then there is nothing to break.
+        new: the other one.
+    """
+    if old is None:
+        return None
+    if new is None:
+        return "it declares no inputs"
+    for side, before, after in (
+        ("input", old.input_specs, new.input_specs),
+        ("output", old.output_specs, new.output_specs),
+    ):
+        for name in before:
+            if name not in after:
+                return f"it has no {side} {name!r}"
+        for name, spec in after.items():
+            if name in before:
+                narrow, wide = (before[name], spec) if side == "input" else (spec, before[name])
+                if not _fits(narrow, wide):
+                    return f"{side} {name!r} is {_shown(spec)}, and was {_shown(before[name])}"
+            elif side == "output" or not spec.optional:
+                return f"{side} {name!r} is new"
+    return None
+
+
+def _fits(narrow: TensorSpec, wide: TensorSpec) -> bool:
+    """Whether every tensor of one spec is one of another."""
+    if (narrow.dtype, narrow.bf16, narrow.is_lod) != (wide.dtype, wide.bf16, wide.is_lod):
+        return False
+    if narrow.optional and not wide.optional:
+        return False
+    if wide.shape is None or wide.shape_is_hint:
+        return True
+    if narrow.shape is None or len(narrow.shape) != len(wide.shape):
+        return False
+    return all(most in (None, size) for size, most in zip(narrow.shape, wide.shape, strict=True))
+
+
+def _shown(spec: TensorSpec) -> str:
+    shape = (
+        "?" if spec.shape is None else ", ".join("?" if x is None else str(x) for x in spec.shape)
+    )
+    kind = "bfloat16" if spec.bf16 else "text" if spec.dtype.hasobject else spec.dtype.name
+    return f"{kind} [{shape}]{' or none' * spec.optional}"
+
+
 def widened(array: NDArray[Any]) -> NDArray[Any]:
     """An array of ml_dtypes' bfloat16 as float32; others unchanged."""
     # Compared by its name, so that the package is not needed.

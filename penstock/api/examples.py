@@ -175,7 +175,7 @@ class Examples:
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         log_id = random.getrandbits(63) if log_id is None else log_id
         submission = example.submission(graph, timeout, log_id)
-        submission.pinned = True
+        submission.asked = graph.version
         if beside:
             self._engine.add_room(submission)
         submission.start(partial(_keep, future))

@@ -383,7 +383,7 @@ class OpenInferenceApplication:
         one = kind(graph, feed, timeout, random.getrandbits(63))
         one.typed = typed
         one.queue_timeout = queue_timeout
-        one.pinned = bool(request.version)
+        one.asked = request.version or None
         one.request = request
         one.raw = raw
         return one

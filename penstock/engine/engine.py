@@ -13,8 +13,9 @@ Guarantees:
       level, which is answered as busy;
     - late, double and unknown results are dropped and recorded, never raised;
     - a draining graph finishes its admitted requests, and refuses new ones;
-    - a request that names a version runs in that version or is refused; one that names none runs in
-      the default version of its name.
+    - a request that names a version, or a label, runs in that version or is refused; one that names
+      none is drawn by the weights of its name's versions, if there are any, or runs in the default
+      version.
 
 Thread: everything runs on one loop. Source: ``docs/compatibility.md`` (ids, deadlines, capacity).
 """
@@ -22,10 +23,12 @@ Thread: everything runs on one loop. Source: ``docs/compatibility.md`` (ids, dea
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from itertools import accumulate
+from typing import Protocol
 
 from penstock.batching.queue_policy import QueuePolicy
 from penstock.caller import Caller
@@ -55,7 +58,9 @@ from penstock.graph.flight import Put
 from penstock.instrument import Instrument, Instruments
 from penstock.ops.callers import AsksCaller
 from penstock.ops.failures import origin_of
+from penstock.repository.served import Description, Served, Update
 from penstock.request import REQUEST_OP_NAME, Feed, Outcome, Sample
+from penstock.tensor import difference
 
 _log = logging.getLogger(__name__)
 
@@ -117,18 +122,40 @@ class EngineStatistics:
 
 
 class Versions(Protocol):
-    """Changes the versions of graphs while they serve."""
+    """Changes the versions of graphs while they serve, in every engine of the service or in none.
 
-    async def swap(self, description: Mapping[str, Any]) -> None:
-        """Serve a new version in every engine of the service, in place of the others of its name;
-        returns when all engines do.
+    Changes of different names run side by side, those of one name one after the other.
+    """
+
+    def names(self) -> list[str | None]:
+        """The known names, those without versions included."""
+
+    def served(self, name: str | None) -> Served | None:
+        """The state of a name, which this engine serves; None if it is not known."""
+
+    async def change(self, name: str | None, update: Update, *, ended: bool = False) -> None:
+        """Change what is served under a name; returns when all engines serve it.
+
+        Args:
+            name: of a graph; it may be new, if the service lets names come.
+            update: makes the wanted state of the present one, without waiting. It is called again
+                if another change of the name came first.
+            ended: whether to return only when the versions that are served no more have ended, and
+                their workers with them.
+
+        Raises:
+            StartupError: nothing has changed, with the reason.
+        """
+
+    async def swap(self, description: Description) -> None:
+        """Serve a new version in place of all others of its name; see ``change``.
 
         Args:
             description: plain data with ``name`` and ``version``, texts, and what the service needs
                 to make the version; see ``penstock.run``.
 
         Raises:
-            StartupError: no engine serves it, with the reason.
+            StartupError: nothing has changed, with the reason.
         """
 
 
@@ -171,6 +198,9 @@ class Engine:
         self.permit: Callable[[Submission], None] | None = None
         self.identify: Callable[[Submission], Caller | None] | None = None
         self.names: dict[str, ServedGraph] = {}
+        self._named: dict[tuple[str | None, str], ServedGraph] = {}  # by name and version
+        self._labels: dict[str | None, Mapping[str, ServedGraph]] = {}  # by name and label
+        self._draws: dict[str | None, tuple[list[ServedGraph], list[int]]] = {}
         self._unnamed: ServedGraph | None = None
         self._for_no_name: ServedGraph | None = None
         self._waiting: dict[Submission, None] = {}  # in order of arrival
@@ -203,10 +233,18 @@ class Engine:
 
         Args:
             name: the name in the request; empty for the only graph.
-            version: as the request names it; None for the default version. A named version may be
-                draining: then the request will be refused.
+            version: a version or a label, as the request names it; None: one is drawn by the
+                weights, or the default version. A named version may be draining: then the request
+                will be refused.
         """
-        return self.graph(name, version)
+        if not self._draws or version is not None:
+            return self.graph(name, version)
+        graph = self.graph(name)
+        draw = None if graph is None else self._draws.get(graph.name)
+        if draw is None:
+            return graph
+        graphs, weights = draw
+        return random.choices(graphs, cum_weights=weights)[0]  # noqa: S311 - no secret
 
     def graph(self, name: str, version: str | None = None) -> ServedGraph | None:
         """The graph of that name, for descriptions of it, or None; the arguments are those of
@@ -214,36 +252,39 @@ class Engine:
         """
         if version is None:
             return self.names.get(name, self._unnamed if name else self._for_no_name)
-        return self._version(name, version)
+        return self._find(name, version)
 
-    def _version(self, name: str, version: str) -> ServedGraph | None:
-        for graph in self.graphs:
-            if graph.key == (name, version):
-                return graph
-        return None
+    def _find(self, name: str | None, text: str) -> ServedGraph | None:
+        """The graph that a version or a label names."""
+        found = self._named.get((name, text))
+        return self._labels.get(name, {}).get(text) if found is None else found
 
     def set_aside(self, graph: ServedGraph) -> None:
         """Include a graph that is being made ready in the statistics, and in a drain.
 
         Raises:
-            GraphError: another graph has its name and version.
+            GraphError: another graph that is aside has its name and version.
         """
-        if any(each.key == graph.key for each in self.all_graphs):
-            raise GraphError(f"there are two graphs {graph}: give each a name of its own")
+        if any(each.key == graph.key for each in self.aside):
+            raise _twice(graph)
         self.aside.append(graph)
-        self.removed.discard(graph.key)
 
-    def add(self, graph: ServedGraph, *, default: bool = False) -> None:
+    def add(self, graph: ServedGraph, *, default: bool = False, again: bool = False) -> None:
         """Start to serve a graph, whose workers are ready.
 
         Args:
             graph: new, or aside.
             default: whether it becomes the default version of its name. The first one becomes it in
                 any case.
+            again: whether it takes the place of another one of its name and version, which is to be
+                drained.
 
         Raises:
             GraphError: another graph has its name and version, or it has served before.
         """
+        old = self._named.get(graph.key)
+        if old is not None and old.state is GraphState.SERVING and not again:
+            raise _twice(graph)
         if graph not in self.aside:
             self.set_aside(graph)
         try:
@@ -251,7 +292,10 @@ class Engine:
         finally:
             self.aside.remove(graph)
         self.graphs.append(graph)
-        if default or self._default_of(graph.name) is None:
+        self._named[graph.key] = graph
+        self.removed.discard(graph.key)
+        present = self.default_of(graph.name)
+        if default or present is None or present is old:
             self.make_default(graph)
 
     def make_default(self, graph: ServedGraph) -> None:
@@ -260,9 +304,37 @@ class Engine:
         Raises:
             GraphError: it does not serve.
         """
-        if graph.state is not GraphState.SERVING:
-            raise GraphError(f"graph {graph} is {graph.state.value} and cannot be the default")
+        _check_serves(graph)
         self._set_default(graph.name, graph)
+
+    def route(
+        self,
+        name: str | None,
+        *,
+        default: ServedGraph | None,
+        labels: Mapping[str, ServedGraph] | None = None,
+        weights: Mapping[ServedGraph, int] | None = None,
+    ) -> None:
+        """Let these graphs of a name, and no others, run its requests from now on.
+
+        Args:
+            name: of the graphs.
+            default: runs the requests that name no version; None refuses them.
+            labels: further texts by which requests name a version.
+            weights: shares of the requests that name no version; none: all go to the default.
+
+        Raises:
+            GraphError: one of them does not serve.
+        """
+        for graph in (*(labels or {}).values(), *(weights or {}), *([default] if default else [])):
+            _check_serves(graph)
+        self._set_default(name, default)
+        self._labels.pop(name, None)
+        if labels:
+            self._labels[name] = dict(labels)
+        self._draws.pop(name, None)
+        if weights:
+            self._draws[name] = [*weights], [*accumulate(weights.values())]
 
     def drain_graph(self, graph: ServedGraph, at_rest: Callable[[], None]) -> None:
         """Let a graph finish its admitted requests; then call ``at_rest``, once.
@@ -271,7 +343,7 @@ class Engine:
         another one.
         """
         graph.become(GraphState.DRAINING)
-        if self._default_of(graph.name) is graph:
+        if self.default_of(graph.name) is graph:
             self._set_default(graph.name, None)
         graph.drain_stages()
         self._at_rest.append((graph, at_rest))
@@ -287,7 +359,10 @@ class Engine:
             raise GraphError(f"graph {graph} has {graph.inside} requests inside")
         graph.become(GraphState.REMOVED)
         (self.aside if graph in self.aside else self.graphs).remove(graph)
-        self.removed.add(graph.key)
+        if self._named.get(graph.key) is graph:
+            del self._named[graph.key]
+        if graph.key not in self._named:
+            self.removed.add(graph.key)
 
     def replace(
         self, graph: ServedGraph, at_rest: Callable[[ServedGraph], None]
@@ -535,14 +610,15 @@ class Engine:
     def _defaults(self) -> list[ServedGraph]:
         return [*self.names.values(), *([] if self._unnamed is None else [self._unnamed])]
 
-    def _default_of(self, name: str | None) -> ServedGraph | None:
+    def default_of(self, name: str | None) -> ServedGraph | None:
+        """The default version of a graph's name; None if there is none."""
         return self._unnamed if name is None else self.names.get(name)
 
     def _set_default(self, name: str | None, graph: ServedGraph | None) -> None:
         if name is None:
             self._unnamed = graph
         elif graph is None:
-            del self.names[name]
+            self.names.pop(name, None)
         else:
             self.names[name] = graph
         only = next(iter(self.names.values())) if len(self.names) == 1 else None
@@ -638,16 +714,24 @@ class Engine:
         return None
 
     def _taker(self, submission: Submission) -> ServedGraph | None:
-        """The graph that takes a request: its own, or the default version, if it may run there."""
-        graph = submission.graph
+        """The graph that takes a request: its own, or the one that serves what it asked for by
+        now, if it may run there.
+        """
+        graph, asked = submission.graph, submission.asked
         if graph.state in _TAKES:
             return graph
-        successor = None if submission.pinned else self._default_of(graph.name)
-        if successor is None:
+        if asked is None:
+            successor = self.default_of(graph.name)
+        else:
+            successor = self._find(graph.name, asked)
+        if successor is None or successor.state is not GraphState.SERVING:
             return None
         # Its inputs were checked against the signature, and its caller expects pieces or a whole.
-        alike = successor.signature == graph.signature and successor.streams == graph.streams
-        return successor if alike else None
+        if successor.streams != graph.streams or (successor.signature is None) != (
+            graph.signature is None
+        ):
+            return None
+        return None if difference(graph.signature, successor.signature) else successor
 
     def _start(self, submission: Submission, now: float) -> None:
         # The ops own it now; it is freed when they drop it.
@@ -920,6 +1004,15 @@ def _log_late(submission: Submission, op: str, how: str) -> None:
 def log_dropped(instrument: Instrument, error: Exception) -> None:
     """For Instruments: log that an instrument is disabled."""
     _log.error("instrument %r raised and is dropped", instrument, exc_info=error)
+
+
+def _twice(graph: ServedGraph) -> GraphError:
+    return GraphError(f"there are two graphs {graph}: give each a name of its own")
+
+
+def _check_serves(graph: ServedGraph) -> None:
+    if not _serves(graph):
+        raise GraphError(f"graph {graph} is {graph.state.value} and cannot be the default")
 
 
 def _serves(graph: ServedGraph) -> bool:

@@ -52,8 +52,8 @@ class Submission(Flight):
         data_id: its id in this engine; NO_ID before the admission, and after a refusal.
         level: its priority level; 0 is the highest. Set when it is submitted.
         over: answered, refused or cancelled.
-        pinned: whether its caller named the graph's version: it runs in that version or is
-            refused. Else another default version may run it.
+        asked: the version or label that its caller named, and in which it runs or is refused; None
+            if it named none: then another default version may run it.
         due: the bucket of deadlines that has it; set when it is admitted.
         admitted_at: monotonic seconds; set when it is admitted.
         samples: its samples that are queued or running; set when it is admitted.
@@ -68,6 +68,7 @@ class Submission(Flight):
 
     __slots__ = (
         "admitted_at",
+        "asked",
         "call",
         "context",
         "data_id",
@@ -82,7 +83,6 @@ class Submission(Flight):
         "log_id",
         "on_answer",
         "over",
-        "pinned",
         "queue_timeout",
         "samples",
         "sizes",
@@ -109,8 +109,8 @@ class Submission(Flight):
         # Without super(): this runs for every request.
         self.plan = graph.plan
         self.attempt = 1
-        self._feed = self._joins = self.call = self.endings = self.steps = None
-        self.ended = self.over = self.pinned = False
+        self._feed = self._joins = self.call = self.endings = self.steps = self.asked = None
+        self.ended = self.over = False
         self.graph = graph
         self.feed = feed
         self.log_id = log_id
@@ -125,6 +125,7 @@ class Submission(Flight):
             self.deadline = graph.now() + graph.time_limit
             self.deadline_by_client = False
 
+    asked: str | None
     call: Any
     endings: list[Callable[[], object]] | None
     steps: Any

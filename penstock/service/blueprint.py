@@ -10,7 +10,7 @@ of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -34,6 +34,13 @@ from penstock.ops.op import Op
 from penstock.ops.short import Model
 from penstock.ops.words import COROUTINES
 from penstock.protocols import media
+from penstock.repository.served import (
+    Description,
+    Served,
+    at_start,
+    check_text,
+    is_at_start,
+)
 from penstock.runtimes.cpus import usable_cpus
 from penstock.service.affinity import available, cpu_problems
 from penstock.service.config_warnings import HOOKS, config_warnings, unknown_ops_of_flags
@@ -41,7 +48,6 @@ from penstock.service.graph import Graph, graph_of
 from penstock.service.instruments import imported, named_instruments, originals
 from penstock.service.models import on_this_machine, problems_of_model
 from penstock.supervisor.engine_id import EngineId
-from penstock.supervisor.version_table import Description
 from penstock.tensor import Signature
 
 _OF_ONE_GRAPH = frozenset({"name", "service", "missing_device", "dag", "op"})
@@ -125,11 +131,17 @@ class Deployment:
     """The graphs that are served together.
 
     Attributes:
-        graphs: at least one, with different names.
+        graphs: every version that is served.
         config: the keys of the door and the engine, on which they agree.
         engine_id: the id of this engine.
         service: how many services the script ran before this one; None if it does not run it, but
             another server or a test does.
+        make: makes further versions; None: there are none.
+        first: the graphs of the service's own code; None: all.
+        changed: the states of the names whose versions are others than those of ``first``.
+        open_ended: whether names may come that ``first`` does not have; it may have none.
+        base: has what belongs to the service and not to one of its graphs (warnings, instruments,
+            applications) if there may be no graph; not served itself.
     """
 
     graphs: tuple[Blueprint, ...]
@@ -137,7 +149,10 @@ class Deployment:
     engine_id: EngineId = field(default_factory=EngineId)
     service: int | None = None
     make: MakeVersion | None = None
-    first: tuple[Blueprint, ...] = ()
+    first: tuple[Blueprint, ...] | None = None
+    changed: Mapping[str | None, Served] = field(default_factory=dict)
+    open_ended: bool = False
+    base: Blueprint | None = None
 
     @property
     def processes(self) -> int:
@@ -157,22 +172,27 @@ class Deployment:
     @property
     def is_supervised(self) -> bool:
         """Whether parts of it run in processes other than the one that starts the service."""
-        return bool(self.processes) or self.config.build_dag_each_worker
+        return bool(self.processes) or self.config.build_dag_each_worker or self.open_ended
+
+    @property
+    def _parts(self) -> tuple[Blueprint, ...]:
+        """The graphs, and the base."""
+        return self.graphs if self.base is None else (self.base, *self.graphs)
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Of all graphs, each once."""
-        return tuple(dict.fromkeys(text for graph in self.graphs for text in graph.warnings))
+        return tuple(dict.fromkeys(text for graph in self._parts for text in graph.warnings))
 
     @property
     def instruments(self) -> tuple[Instrument, ...]:
         """Of all graphs, each once."""
-        return tuple(dict.fromkeys(each for graph in self.graphs for each in graph.instruments))
+        return tuple(dict.fromkeys(each for graph in self._parts for each in graph.instruments))
 
     @property
     def applications(self) -> tuple[MakeApplication, ...]:
         """Of all graphs, each once."""
-        return tuple(dict.fromkeys(each for graph in self.graphs for each in graph.applications))
+        return tuple(dict.fromkeys(each for graph in self._parts for each in graph.applications))
 
     @property
     def models(self) -> dict[str, str]:
@@ -191,10 +211,17 @@ class Deployment:
     def in_threads(self) -> Deployment:
         """A copy with threads instead of workers that open the ops themselves."""
         make = self.make
-        graphs = tuple(map(_in_threads, self.graphs))
         return replace(
-            self, graphs=graphs, make=make and (lambda description: _in_threads(make(description)))
+            self.each(_in_threads),
+            make=make and (lambda description: _in_threads(make(description))),
         )
+
+    def each(self, change: Callable[[Blueprint], Blueprint]) -> Deployment:
+        """A copy with changed graphs; each is changed once."""
+        made = {id(graph): change(graph) for graph in (*self.graphs, *(self.first or ()))}
+        graphs = tuple(made[id(graph)] for graph in self.graphs)
+        first = None if self.first is None else tuple(made[id(graph)] for graph in self.first)
+        return replace(self, graphs=graphs, first=first)
 
     def at(self, engine_id: EngineId) -> Deployment:
         """A copy for another engine."""
@@ -202,7 +229,13 @@ class Deployment:
 
     @property
     def _originals(self) -> tuple[Blueprint, ...]:
-        return self.first or self.graphs
+        return self.graphs if self.first is None else self.first
+
+    @property
+    def states(self) -> dict[str | None, Served]:
+        """The state of each name."""
+        found = {each.name: _at_start(each) for each in self._originals}
+        return {**found, **self.changed}
 
     def _suffix(self, graph: Blueprint) -> str:
         """The version, in labels, if it is not one with which the service started."""
@@ -215,9 +248,12 @@ class Deployment:
 
     def op_name(self, graph: Blueprint, op: str) -> str:
         """An op's label, unique in the engine: with its graph's name, if the service started with
-        several graphs; and with its version, if the service did not start with it.
+        several graphs or without that one, but for an op that is called as its graph in a service
+        that started without any; and with its version, if the service did not start with it.
         """
-        name = op if len(self._originals) == 1 else f"{graph.name or '*'}/{op}"
+        names = [each.name for each in self._originals]
+        alone = names == [graph.name] or (not names and op == graph.name)
+        name = op if alone else f"{graph.name or '*'}/{op}"
         return name + self._suffix(graph)
 
     def source_of(self, graph: Blueprint, op: str) -> OpSource:
@@ -257,6 +293,9 @@ class Deployment:
             StartupError: no version can be made of it, or it cannot run in this service.
         """
         self.check_description(description)
+        if is_at_start(description):
+            key = description["name"], description["version"]
+            return next(each for each in self._originals if each.key == key)
         assert self.make is not None
         made, version = self.make(description), description["version"]
         if made.name != description["name"]:
@@ -274,23 +313,41 @@ class Deployment:
         Raises:
             StartupError: the service takes no versions, or has no such graph, or they are no texts.
         """
-        name, version = description.get("name"), description.get("version")
+        name = description.get("name")
+        version = check_text("a version", description.get("version"))
+        if is_at_start(description):
+            if (name, version) not in [each.key for each in self._originals]:
+                raise StartupError(f"the service did not start with version {version} of {name!r}")
+            return
         if self.make is None:
             raise StartupError("this service takes no further versions: see penstock.run")
-        if not isinstance(version, str) or not version.isprintable() or not 0 < len(version) <= 64:
-            raise StartupError(f"a version is a printable text of 1 to 64 characters: {version!r}")
-        if name not in [each.name for each in self._originals]:
+        self.check_name(name)
+
+    def check_name(self, name: str | None) -> None:
+        """Check that there may be versions of this name.
+
+        Raises:
+            StartupError: the service has no such graph, and takes no others.
+        """
+        if self.open_ended:
+            if not name or not isinstance(name, str) or not name.isprintable() or "/" in name:
+                raise StartupError(f"a model's name is printable text without '/': {name!r}")
+        elif name not in [each.name for each in self._originals]:
             raise StartupError(f"there is no graph {name!r} to have a further version")
 
-    def with_versions(self, descriptions: Iterable[Description]) -> Deployment:
-        """A copy with these versions in the places of others of the same names.
+    def with_states(self, states: Iterable[Served]) -> Deployment:
+        """A copy with these states of names, in place of those that it has.
 
         Raises:
             StartupError: see ``version_of``.
         """
-        by_name = {each["name"]: self.version_of(each) for each in descriptions}
-        graphs = tuple(by_name.get(each.name, each) for each in self.graphs)
-        return replace(self, graphs=graphs, first=self._originals)
+        changed = {**self.changed, **{each.name: each for each in states}}
+        graphs = tuple(
+            self.version_of(description)
+            for state in {**self.states, **changed}.values()
+            for description in state.versions.values()
+        )
+        return replace(self, graphs=graphs, first=self._originals, changed=changed)
 
     def _problems_of(self, graph: Blueprint) -> Iterator[str]:
         """What a further version cannot have, because the service has it once."""
@@ -400,6 +457,11 @@ def _may_admit(make: Callable[..., Any]) -> bool:
     return not str(getattr(make, "__module__", "")).startswith("penstock.")
 
 
+def _at_start(graph: Blueprint) -> Served:
+    """The state of a name before any change."""
+    return Served(name=graph.name).with_version(at_start(*graph.key))
+
+
 def _in_threads(graph: Blueprint) -> Blueprint:
     options = (
         replace(each, executor=THREAD) if each.executor.opens_again else each
@@ -408,12 +470,18 @@ def _in_threads(graph: Blueprint) -> Blueprint:
     return replace(graph, options=tuple(options))
 
 
-def deploy(graphs: Sequence[Blueprint], make: MakeVersion | None = None) -> Deployment:
+def deploy(
+    graphs: Sequence[Blueprint],
+    make: MakeVersion | None = None,
+    *,
+    base: Blueprint | None = None,
+) -> Deployment:
     """Put graphs behind one door, and into one engine.
 
     Args:
-        graphs: the graphs.
+        graphs: the graphs; there may be none if there is a base.
         make: makes further versions of them; None: there will be none.
+        base: see ``Deployment``; with it, further names may come.
 
     Raises:
         ConfigError: two of them have the same name, or differ in keys of the door or the engine.
@@ -429,7 +497,8 @@ def deploy(graphs: Sequence[Blueprint], make: MakeVersion | None = None) -> Depl
         if names.count(name) > 1
     ]
     given: dict[str, Blueprint] = {}
-    for graph in graphs:
+    parts = [*([] if base is None else [base]), *graphs]
+    for graph in parts:
         for key in sorted(graph.config.model_fields_set - _OF_ONE_GRAPH):
             first = given.setdefault(key, graph)
             here, there = getattr(graph.config, key), getattr(first.config, key)
@@ -445,7 +514,7 @@ def deploy(graphs: Sequence[Blueprint], make: MakeVersion | None = None) -> Depl
                 )
                 if problem not in problems:  # as for each route of an app
                     problems.append(problem)
-    measured = [graph.config.dag for graph in graphs if graph.config.dag.enable_prometheus]
+    measured = [graph.config.dag for graph in parts if graph.config.dag.enable_prometheus]
     ports = {dag.prometheus_port for dag in measured if dag.prometheus_port is not None}
     if len(ports) > 1:
         listed = " and ".join(map(str, sorted(ports)))
@@ -453,8 +522,8 @@ def deploy(graphs: Sequence[Blueprint], make: MakeVersion | None = None) -> Depl
     if problems:
         raise ConfigError(problems)
     more: dict[str, Any] = {key: getattr(graph.config, key) for key, graph in given.items()}
-    config = graphs[0].config.model_copy(update=more)
-    applications = [each for graph in graphs for each in graph.applications]
+    config = parts[0].config.model_copy(update=more)
+    applications = [each for graph in parts for each in graph.applications]
     if not config.security.enabled and not any(map(_may_admit, applications)):
         for op in (op for graph in graphs for op in graph.graph.ops):
             if asks_caller(op) == "required":
@@ -464,12 +533,17 @@ def deploy(graphs: Sequence[Blueprint], make: MakeVersion | None = None) -> Depl
     config = config.model_copy(update={"dag": config.dag.model_copy(update=metrics)})
     # Once for all graphs, on the first.
     made, missing = originals(config, legacy=any(graph.legacy for graph in graphs))
-    first = replace(
-        graphs[0],
-        instruments=(*graphs[0].instruments, *made),
-        warnings=(*graphs[0].warnings, *missing),
+    first, *others = (
+        replace(
+            parts[0],
+            instruments=(*parts[0].instruments, *made),
+            warnings=(*parts[0].warnings, *missing),
+        ),
+        *parts[1:],
     )
-    return Deployment(graphs=(first, *graphs[1:]), config=config, make=make)
+    if base is None:
+        return Deployment(graphs=(first, *others), config=config, make=make)
+    return Deployment(graphs=tuple(others), config=config, make=make, base=first, open_ended=True)
 
 
 def _resolved(op: Op, config: ServiceConfig, usual: ExecutorKind, cpus: int) -> OpOptions:

@@ -19,7 +19,7 @@ from penstock.config.resolve import OpOptions
 from penstock.config.schema import ServiceConfig
 from penstock.engine.clock import LoopClock
 from penstock.engine.engine import Engine, EngineOptions, log_dropped
-from penstock.engine.graph import ServedGraph
+from penstock.engine.graph import GraphState, ServedGraph
 from penstock.engine.promise import Promise
 from penstock.engine.sizing import Sizing
 from penstock.engine.stage import Stage
@@ -35,6 +35,7 @@ from penstock.instrument import Instrument, Instruments
 from penstock.ops.ends import Ends
 from penstock.ops.hooks import asks_caller
 from penstock.ops.op import Op
+from penstock.repository.served import Served
 from penstock.runtimes.model import Model
 from penstock.service.batches import batch_key_of, batched, batching_of, sized, sizing_of
 from penstock.service.blueprint import Blueprint, Deployment, supervision_of
@@ -113,8 +114,8 @@ class LoadedDeployment:
 
     def _served(self, engine: Engine) -> list[tuple[LoadedGraph, ServedGraph]]:
         """The graphs that the engine still has."""
-        served = {graph.key: graph for graph in engine.graphs}
-        return [(x, served[x.blueprint.key]) for x in self.graphs if x.blueprint.key in served]
+        served = {*engine.graphs}
+        return [(x, x.served) for x in self.graphs if x.served in served]
 
     def engine(
         self,
@@ -151,15 +152,47 @@ class LoadedDeployment:
             Instruments([*instruments, *self.deployment.instruments], log_dropped),
         )
         for graph in self.graphs:
-            engine.add(graph.build(engine, loop, spawner, sockets, outgoing))
+            graph.served = graph.build(engine, loop, spawner, sockets, outgoing)
+            engine.add(graph.served)
+        for state in self.deployment.changed.values():
+            route(engine, state)
         return engine
 
 
+def route(engine: Engine, state: Served) -> list[ServedGraph]:
+    """Let the requests for a name get its versions as a state says; returns other graphs of that
+    name that serve.
+
+    Args:
+        engine: serves a graph of each version; of several the newest one counts.
+        state: the state of the name.
+    """
+    serving = [
+        each
+        for each in engine.graphs
+        if each.name == state.name and each.state is GraphState.SERVING
+    ]
+    by_version = {graph.version: graph for graph in serving}
+    engine.route(
+        state.name,
+        default=None if state.default is None else by_version[state.default],
+        labels={label: by_version[version] for label, version in state.labels.items()},
+        weights={by_version[version]: share for version, share in state.weights.items()},
+    )
+    kept = {by_version[version] for version in state.versions}
+    return [each for each in serving if each not in kept]
+
+
 class LoadedGraph:
-    """One graph of a LoadedDeployment."""
+    """One graph of a LoadedDeployment.
+
+    Attributes:
+        served: the graph in the engine, once it is built.
+    """
 
     def __init__(self, blueprint: Blueprint, deployment: Deployment, watched: Watched) -> None:
         self.blueprint = blueprint
+        self.served: ServedGraph | None = None
         self._deployment = deployment
         graph = blueprint.graph
         self.ends = Ends(graph.request_op, graph.response_op)

@@ -29,11 +29,11 @@ def send_keys(deployment: Deployment) -> Deployment:
         ModelError: there is no key, or the key service does not serve the model.
     """
     timeout = deployment.config.start_timeout or None
-    graphs = tuple(
-        replace(graph, options=tuple(_calling(each, timeout) for each in graph.options))
-        for graph in deployment.graphs
+    return deployment.each(
+        lambda graph: replace(
+            graph, options=tuple(_calling(each, timeout) for each in graph.options)
+        )
     )
-    return replace(deployment, graphs=graphs)
 
 
 def _calling(options: OpOptions, timeout: float | None) -> OpOptions:

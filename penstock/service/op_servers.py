@@ -27,7 +27,7 @@ from penstock.config.schema import ServiceConfig
 from penstock.errors import StartupError
 from penstock.observe.logs import default_format
 from penstock.runtimes.runtime import ModelOptions
-from penstock.service.blueprint import Deployment
+from penstock.service.blueprint import Blueprint, Deployment
 from penstock.supervisor.child_processes import Child, ends_within, fork, status_text
 
 _log = logging.getLogger(__name__)
@@ -109,14 +109,11 @@ def _calling(deployment: Deployment, ports: Ports) -> Deployment:
         at = tuple(Endpoint(host=_HOST, port=port) for port in ports[name])
         return replace(options, remote=replace(options.remote, endpoints=at, name=_MODEL))
 
-    graphs = tuple(
-        replace(
-            graph,
-            options=tuple(of(deployment.op_name(graph, each.name), each) for each in graph.options),
-        )
-        for graph in deployment.graphs
-    )
-    return replace(deployment, graphs=graphs)
+    def calling(graph: Blueprint) -> Blueprint:
+        options = (of(deployment.op_name(graph, each.name), each) for each in graph.options)
+        return replace(graph, options=tuple(options))
+
+    return deployment.each(calling)
 
 
 def _config(model: ModelOptions, card: str, port: int, service: ServiceConfig) -> dict[str, Any]:

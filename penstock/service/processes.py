@@ -24,6 +24,7 @@ from penstock.executors.executor import OpSource
 from penstock.executors.processes.child import ProcessChild
 from penstock.executors.workers.child import Child
 from penstock.observe.logs import LogOptions, logging_to_stderr
+from penstock.repository.served import Served
 from penstock.service.blueprint import Deployment
 from penstock.service.instruments import Process, instruments_in
 from penstock.service.listening import Listeners
@@ -37,7 +38,7 @@ from penstock.supervisor.fork_safety import threads_that_prevent_fork
 from penstock.supervisor.process_title import engine_title, name_process, worker_title
 from penstock.supervisor.signals import Stopped, StopSignals, signals_stop_the_start
 from penstock.supervisor.supervisor import Supervisor
-from penstock.supervisor.version_table import Description
+from penstock.supervisor.version_table import VersionTable
 
 _log = logging.getLogger(__name__)
 
@@ -89,10 +90,10 @@ class Processes:
                     engine_id=engine_id,
                     line=control.fileno(),
                     listeners=listeners,
-                    versions=supervisor.descriptions,
+                    versions=[each.plain() for each in supervisor.changed],
                     kept=self.kept,
                 ).run_program()
-            return self._engine(own, engine_id, control, supervisor.descriptions)
+            return self._engine(own, engine_id, control, supervisor.changed)
 
         def worker(engine_id: EngineId, op: OpSource, index: int, channel: socket.socket) -> int:
             if spawns:
@@ -107,8 +108,9 @@ class Processes:
             return self._worker(engine_id, op, index, channel)
 
         sockets = [tuple(each.values()) for each in engines]
+        table = VersionTable(self.deployment.states)
         supervisor = Supervisor(
-            engine, worker, sockets, open_ports, stop_timeout, answer_timeout, spawns=spawns
+            engine, worker, sockets, open_ports, stop_timeout, answer_timeout, table, spawns=spawns
         )
         return supervisor.run(signals)
 
@@ -119,7 +121,8 @@ class Processes:
         if role.source is None:
             listeners = {key: socket.socket(fileno=fd) for key, fd in role.listeners.items()}
             name = role.engine_id.name or "the engine"
-            engine = partial(self._engine, listeners, role.engine_id, line, role.versions)
+            versions = [*map(Served.of_plain, role.versions)]
+            engine = partial(self._engine, listeners, role.engine_id, line, versions)
             take_over(name, engine, stoppable=True)
         main = partial(
             self._worker, role.engine_id, role.source, role.index, line, elsewhere=role.elsewhere
@@ -131,7 +134,7 @@ class Processes:
         listeners: Listeners,
         engine_id: EngineId,
         control: socket.socket,
-        versions: Sequence[Description],
+        versions: Sequence[Served],
     ) -> int:
         name_process(engine_title(engine_id))
         with (
@@ -140,7 +143,7 @@ class Processes:
         ):
             try:
                 with signals_stop_the_start() as signals:
-                    deployment = self.deployment.at(engine_id).with_versions(versions)
+                    deployment = self.deployment.at(engine_id).with_states(versions)
                     self.serve(deployment, listeners, signals, control)
             except StartupError as error:
                 if not report_failure(control, str(error)):

@@ -13,7 +13,6 @@ from penstock.executors.elsewhere.opening import VARIABLE
 from penstock.executors.executor import OpSource
 from penstock.service.program import this_program
 from penstock.supervisor.engine_id import EngineId
-from penstock.supervisor.version_table import Description
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +24,7 @@ class Role:
         engine_id: its engine, or the engine that it works for.
         line: descriptor of its socket to the supervisor, or to its engine.
         listeners: descriptors of an engine's listening sockets, by configuration key.
-        versions: descriptions of versions that an engine serves.
+        versions: states of names that an engine serves, plain; see ``Deployment.changed``.
         source: the op of a worker; None for an engine.
         index: the worker's number.
         elsewhere: whether the worker was not started by the supervisor.
@@ -37,7 +36,7 @@ class Role:
     engine_id: EngineId
     line: int
     listeners: Mapping[str, int] = field(default_factory=dict)
-    versions: Sequence[Description] = ()
+    versions: Sequence[Mapping[str, Any]] = ()
     source: OpSource | None = None
     index: int = 0
     elsewhere: bool = False

@@ -23,8 +23,8 @@ from penstock.service import flags, unserved
 if TYPE_CHECKING:
     from penstock.config.load import Loaded
     from penstock.instrument import Instrument
+    from penstock.repository.served import Description
     from penstock.service.blueprint import Blueprint, MakeApplication
-    from penstock.supervisor.version_table import Description
     from penstock.tensor import Signature
 
 DEFAULT_NAME = "default_service"

@@ -1,30 +1,44 @@
 """Changes the versions of a running engine's graphs.
 
 A version is made ready aside: its models are opened and its ``init_op`` run in a thread, its
-workers started, and its examples run in it, while the engine's graphs serve. Then it becomes the
-default version of its name, and the others of that name finish their requests and end.
+workers started, and its examples run in it, while the engine's graphs serve. When all versions of
+the wanted state are ready, requests get them at once; those that are in no state any more finish
+their requests and end.
 
-With a supervisor all engines do so, or none (see ``supervisor/version_table.py``).
+With a supervisor all engines do so, or none. Without one this engine has the same table of its own
+(see ``supervisor/version_table.py``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import json
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import nullcontext, suppress
-from typing import Any, Final, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, TypeVar
 
 from penstock.engine.engine import Engine
-from penstock.engine.graph import GraphState, ServedGraph
+from penstock.engine.graph import ServedGraph
 from penstock.errors import StartupError
-from penstock.service.build import LoadedDeployment, LoadedGraph
+from penstock.repository.served import Description, Served, Update
+from penstock.service.build import LoadedDeployment, LoadedGraph, route
 from penstock.service.daemon_pool import DaemonPool
-from penstock.supervisor.client import SupervisorClient
-from penstock.supervisor.messages import Abort, Commit, OfChange, Prepare, Retire
-from penstock.supervisor.version_table import Description
+from penstock.supervisor.messages import (
+    Abort,
+    Change,
+    Changed,
+    Commit,
+    OfChange,
+    Prepare,
+    Retire,
+    Stale,
+)
+from penstock.supervisor.version_table import Sends, VersionTable
+from penstock.tensor import difference
 
 _T = TypeVar("_T")
 
@@ -32,6 +46,45 @@ _log = logging.getLogger(__name__)
 
 _GRACE: Final = 5.0
 """Seconds for the calls of a graph at rest to return, when its workers are ended."""
+
+_THREADS: Final = 4
+"""Threads that open models: versions of so many names are made ready at once."""
+
+ANY: Final = "any"
+"""In the description of a version: its ``signature`` may differ from that of the default one."""
+
+
+class Table(Protocol):
+    """The table of versions, as an engine sees it: ``SupervisorClient``, or ``_OwnTable``."""
+
+    async def change(self, base: int, state: Served, *, ended: bool = False) -> Stale | None:
+        """Request a state."""
+
+    def prepared(self, change: int, problem: str | None) -> None:
+        """The versions of a change are ready, or why one cannot be."""
+
+    def committed(self, change: int) -> None:
+        """This engine serves the state of a change."""
+
+    def retired(self, change: int) -> None:
+        """The versions that it has removed have ended."""
+
+
+@dataclass(slots=True)
+class _Step:
+    """A change in which this engine takes part.
+
+    Attributes:
+        state: the wanted one.
+        task: makes the versions ready.
+        ready: the new versions, aside.
+        old: graphs that serve no more.
+    """
+
+    state: Served
+    task: asyncio.Task[None] | None = None
+    ready: dict[str, ServedGraph] = field(default_factory=dict)
+    old: list[ServedGraph] = field(default_factory=list)
 
 
 class Versions:
@@ -43,7 +96,7 @@ class Versions:
         build: builds a graph for the engine.
         warm_up: runs the examples of a graph in it.
         models: the names of the ops' models, by label; completed here.
-        supervisor: the client of this engine's supervisor; None without one.
+        table: of the service; None: this engine is the only one, without a supervisor.
     """
 
     def __init__(
@@ -53,39 +106,67 @@ class Versions:
         build: Callable[[LoadedGraph], ServedGraph],
         warm_up: Callable[[ServedGraph], Awaitable[None]],
         models: dict[str, str],
-        supervisor: SupervisorClient | None = None,
+        table: Table | None = None,
     ) -> None:
         self._loaded = loaded
         self._engine = engine
         self._build = build
         self._warm_up = warm_up
         self._models = models
-        self._supervisor = supervisor
-        self._loading = DaemonPool(1, "versions")
-        self._swapping = False
+        self._states: dict[str | None, Served] = {**loaded.deployment.states}
+        self._numbers: dict[str | None, int] = {}  # of the changes that made them
+        self._supervised = table is not None
+        own = None if table is not None else _OwnTable(self._states, self.obey)
+        self._own = own
+        self._table: Table = table or own  # type: ignore[assignment] # one of them is there
+        self._loading = DaemonPool(_THREADS, "versions")
+        self._making = asyncio.Lock()  # the function that makes versions is the user's
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._preparing: asyncio.Task[Any] | None = None
-        self._candidate: ServedGraph | None = None  # of the supervisor's change
+        self._steps: dict[int, _Step] = {}
+
+    def names(self) -> list[str | None]:
+        """See ``engine.Versions``."""
+        return [*self._states]
+
+    def served(self, name: str | None) -> Served | None:
+        """See ``engine.Versions``."""
+        return self._states.get(name)
 
     async def swap(self, description: Description) -> None:
         """See ``engine.Versions``."""
-        self._loaded.deployment.check_description(description)
-        try:
-            json.dumps(description)
-        except (TypeError, ValueError) as error:
-            raise StartupError(f"a version's description is plain data: {error}") from error
-        if self._supervisor is not None:
-            await self._supervisor.change(description)
-            return
-        if self._swapping:
-            raise StartupError("another version is being made ready: try again later")
-        self._swapping = True
-        try:
-            graph = await self._prepare(description)
-            self._serve(graph)
-            self._retire_others(graph)
-        finally:
-            self._swapping = False
+        name = description.get("name")
+        await self.change(name, lambda state: (state or Served(name=name)).only(description))
+
+    async def change(self, name: str | None, update: Update, *, ended: bool = False) -> None:
+        """See ``engine.Versions``."""
+        base, state = self._numbers.get(name, 0), self._states.get(name)
+        while True:
+            wanted = update(state)
+            self._check(name, state, wanted)
+            stale = await self._table.change(base, wanted, ended=ended)
+            if stale is None:
+                return
+            base = stale.base
+            state = None if stale.state is None else Served.of_plain(stale.state)
+
+    def _check(self, name: str | None, state: Served | None, wanted: Served) -> None:
+        """Check a wanted state, as far as that is possible without making anything.
+
+        Raises:
+            StartupError: it is of another name, or has a version that the service cannot have.
+        """
+        if wanted.name != name:
+            raise StartupError(f"a state of {name!r} was wanted, and one of {wanted.name!r} made")
+        if state is None:
+            self._loaded.deployment.check_name(name)
+        for version, description in wanted.versions.items():
+            if state is not None and state.versions.get(version) == description:
+                continue
+            self._loaded.deployment.check_description(description)
+            try:
+                json.dumps(description)
+            except (TypeError, ValueError) as error:
+                raise StartupError(f"a version's description is plain data: {error}") from error
 
     def description(self, name: str | None) -> Description | None:
         """What the default version of a graph was made of; None for one with which the service
@@ -100,28 +181,30 @@ class Versions:
     def obey(self, order: OfChange) -> None:
         """Take part in a change of all engines."""
         match order:
-            case Prepare(change, description):
-                self._preparing = self._start(self._answer(change, description))
+            case Prepare(change, plain):
+                step = self._steps[change] = _Step(Served.of_plain(plain))
+                step.task = self._start(self._answer(change, step))
             case Commit(change):
-                self._serve(self._ready())
-                assert self._supervisor is not None
-                self._supervisor.committed(change)
-            case Abort():
-                if self._candidate is not None:
-                    self._start(self._end(self._candidate))
-                elif self._preparing is not None:
-                    self._preparing.cancel()
-                self._candidate = None
-            case Retire():
-                self._retire_others(self._ready())
-                self._candidate = None
+                self._serve(change, self._steps[change])
+                self._table.committed(change)
+            case Abort(change):
+                self._abort(self._steps.pop(change, None))
+            case Retire(change):
+                self._start(self._retire(change, self._steps.pop(change)))
 
-    def _ready(self) -> ServedGraph:
-        assert self._candidate is not None, "the supervisor knows that it is ready"
-        return self._candidate
+    def _abort(self, step: _Step | None) -> None:
+        """Remove what was made ready; nothing if this engine has just reported a problem, too."""
+        if step is None:
+            return
+        if step.task is not None:
+            step.task.cancel()
+        for graph in step.ready.values():
+            self._start(self._end(graph))
 
     async def close(self) -> None:
         """End with the engine, which then ends the workers of all graphs."""
+        if self._own is not None:
+            self._own.close()
         tasks = [*self._tasks]
         for each in tasks:
             each.cancel()
@@ -134,34 +217,47 @@ class Versions:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _answer(self, change: int, description: Description) -> None:
-        """Make a version ready, and report it to the supervisor."""
-        assert self._supervisor is not None
+    async def _answer(self, change: int, step: _Step) -> None:
+        """Make the versions of a change ready, and report it."""
         problem = None
         try:
-            self._candidate = await self._prepare(description)
+            await self._prepare(step)
         except StartupError as error:
             problem = str(error)
         except Exception as error:  # noqa: BLE001 - our bug: this engine serves on
             _log.exception("a version cannot be made ready")
             problem = repr(error)
+        if problem is not None:
+            self._steps.pop(change, None)
+        step.task = None
         with suppress(StartupError):  # the supervisor is gone, and this engine ends
-            self._supervisor.prepared(change, problem)
+            self._table.prepared(change, problem)
 
-    async def _prepare(self, description: Description) -> ServedGraph:
-        """Make a version ready, aside.
+    async def _prepare(self, step: _Step) -> None:
+        """Make the versions ready, aside, that this engine lacks.
 
         Raises:
-            StartupError: it cannot be, within ``start_timeout``; nothing of it is left.
+            StartupError: one cannot be, within ``start_timeout``; nothing of them is left.
         """
+        present = self._states.get(step.state.name)
+        known: Mapping[str, Description] = {} if present is None else present.versions
         limit = self._loaded.deployment.config.start_timeout or None
         try:
-            async with asyncio.timeout(limit):
-                graph = await self._make_ready(description)
-        except TimeoutError as error:
-            text = f"version {description['version']} was not ready within {limit:g} s"
-            raise StartupError(f"{text} (start_timeout)") from error
-        return graph
+            for version, description in step.state.versions.items():
+                if known.get(version) == description:
+                    continue
+                try:
+                    async with asyncio.timeout(limit):
+                        step.ready[version] = await self._make_ready(description)
+                except TimeoutError as error:
+                    text = f"version {version} was not ready within {limit:g} s"
+                    raise StartupError(f"{text} (start_timeout)") from error
+        except BaseException:
+            # In tasks of their own: this one may have been cancelled.
+            ends = [self._start(self._end(graph)) for graph in step.ready.values()]
+            step.ready.clear()
+            await asyncio.shield(asyncio.gather(*ends))
+            raise
 
     async def _aside(self, function: Callable[..., _T], *arguments: Any) -> _T:
         """Call a function in a thread."""
@@ -170,11 +266,10 @@ class Versions:
 
     async def _make_ready(self, description: Description) -> ServedGraph:
         deployment = self._loaded.deployment
-        blueprint = await self._aside(deployment.version_of, description)
+        async with self._making:
+            blueprint = await self._aside(deployment.version_of, description)
         who = f"version {blueprint.version} of {blueprint.called}"
-        if any(each.key == blueprint.key for each in self._engine.all_graphs):
-            raise StartupError(f"{who} is there already")
-        if blueprint.processes and self._supervisor is None:
+        if blueprint.processes and not self._supervised:
             raise StartupError(f"{who} has ops in processes, and the service started without any")
         loaded = await self._aside(LoadedGraph, blueprint, deployment, lambda *_: nullcontext())
         await self._aside(loaded.make_workers)
@@ -183,25 +278,52 @@ class Versions:
         try:
             await graph.start()
             loaded.signatures.check_started(graph)
+            self._check_successor(graph, description)
             await self._warm_up(graph)
         except BaseException:
             # In a task of its own: this one may have been cancelled.
             await asyncio.shield(self._start(self._end(graph)))
             raise
+        loaded.served = graph
         self._loaded.graphs.append(loaded)
         self._models |= deployment.models_of(blueprint)
         return graph
 
-    def _serve(self, graph: ServedGraph) -> None:
-        """Make a graph that is aside the default version of its name."""
-        self._engine.add(graph, default=True)
-        _log.info("graph %s serves", graph)
+    def _check_successor(self, graph: ServedGraph, description: Description) -> None:
+        """Check that callers of the default version can call this one.
 
-    def _retire_others(self, graph: ServedGraph) -> None:
-        for each in [*self._engine.graphs]:
-            others = each.name == graph.name and each is not graph
-            if others and each.state is GraphState.SERVING:
-                self._start(self._end(each))
+        Raises:
+            StartupError: they cannot, and the description does not allow that.
+        """
+        default = self._engine.default_of(graph.name)
+        if default is None or description.get("signature") == ANY:
+            return
+        why = difference(default.signature, graph.signature)
+        if default.streams != graph.streams:
+            why = "its answers come in pieces" if graph.streams else "its answers are in one piece"
+        if why is not None:
+            raise StartupError(
+                f"version {graph.version} of {graph.name} has another signature than version"
+                f" {default.version}: {why}; `signature: any` in its description allows that"
+            )
+
+    def _serve(self, change: int, step: _Step) -> None:
+        """Let requests get the wanted state from now on."""
+        engine, state = self._engine, step.state
+        for graph in step.ready.values():
+            engine.add(graph, again=True)
+        step.old = route(engine, state)
+        self._states[state.name] = state
+        self._numbers[state.name] = change
+        for graph in step.ready.values():
+            _log.info("graph %s serves", graph)
+        _log.info("%s: %s", state.called, _described(state))
+
+    async def _retire(self, change: int, step: _Step) -> None:
+        """End what serves no more, and report it."""
+        await asyncio.gather(*(self._start(self._end(graph)) for graph in step.old))
+        with suppress(StartupError):  # the supervisor is gone, and this engine ends
+            self._table.retired(change)
 
     async def _end(self, graph: ServedGraph) -> None:
         """Let a graph finish its requests, and end its workers."""
@@ -211,8 +333,82 @@ class Versions:
         await graph.close(_GRACE)
         self._engine.remove(graph)
         _log.info("graph %s has ended", graph)
-        self._loaded.graphs[:] = [x for x in self._loaded.graphs if x.blueprint.key != graph.key]
+        self._loaded.graphs[:] = [each for each in self._loaded.graphs if each.served is not graph]
         del graph
         # Models are large, and would wait in cycles for the next full collection. It is short:
         # what was there at the start of the service is frozen.
         gc.collect()
+
+
+class _OwnTable:
+    """The table of an engine without a supervisor: its orders are obeyed at once."""
+
+    def __init__(
+        self, states: Mapping[str | None, Served], obey: Callable[[OfChange], None]
+    ) -> None:
+        self._table = VersionTable(states)
+        self._obey = obey
+        self._numbers = itertools.count(1)
+        self._asked: dict[int, asyncio.Future[Stale | None]] = {}
+
+    async def change(self, base: int, state: Served, *, ended: bool = False) -> Stale | None:
+        """See ``Table``."""
+        number = next(self._numbers)
+        answer: asyncio.Future[Stale | None] = asyncio.get_running_loop().create_future()
+        self._asked[number] = answer
+        try:
+            self._tell(self._table.want(self, Change(number, base, state.plain(), ended), [self]))
+            return await answer
+        finally:
+            del self._asked[number]
+
+    def prepared(self, change: int, problem: str | None) -> None:
+        """See ``Table``."""
+        self._tell(self._table.prepared(self, change, problem))
+
+    def committed(self, change: int) -> None:
+        """See ``Table``."""
+        self._tell(self._table.committed(self, change))
+
+    def retired(self, change: int) -> None:
+        """See ``Table``."""
+        self._tell(self._table.retired(self, change))
+
+    def close(self) -> None:
+        """The engine ends: nothing changes any more."""
+        for answer in self._asked.values():
+            if not answer.done():
+                answer.set_exception(StartupError("the service is shutting down"))
+                answer.exception()  # marks it as retrieved, in case nothing waits
+
+    def _tell(self, sends: Sends) -> None:
+        for _, message in sends:
+            match message:
+                case Changed(number, problem):
+                    error = None if problem is None else StartupError(problem)
+                    self._answer(number, None, error)
+                case Stale(number):
+                    self._answer(number, message)
+                case Prepare() | Commit() | Abort() | Retire():
+                    self._obey(message)
+
+    def _answer(self, number: int, value: Stale | None, error: StartupError | None = None) -> None:
+        answer = self._asked.get(number)
+        if answer is None or answer.done():  # its caller has left
+            return
+        if error is not None:
+            answer.set_exception(error)
+        else:
+            answer.set_result(value)
+
+
+def _described(state: Served) -> str:
+    """A state in the log."""
+    if state.default is None:
+        return "no version is served"
+    parts = [f"version {state.default} is the default of {', '.join(state.versions)}"]
+    if state.labels:
+        parts.append("labels " + ", ".join(f"{k}={v}" for k, v in state.labels.items()))
+    if state.weights:
+        parts.append("weights " + ", ".join(f"{k}={v}" for k, v in state.weights.items()))
+    return "; ".join(parts)

@@ -7,13 +7,14 @@ import itertools
 import json
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 from penstock.errors import StartupError
 from penstock.executors.executor import OpSource
 from penstock.executors.processes.spawner import Exited, Spawned
+from penstock.repository.served import Served
 from penstock.supervisor.messages import (
     Abort,
     Answer,
@@ -39,8 +40,10 @@ from penstock.supervisor.messages import (
     Ready,
     Refused,
     Retire,
+    Retired,
     Serve,
     Spawn,
+    Stale,
     Stop,
     receive,
     send,
@@ -140,16 +143,26 @@ class SupervisorClient:
         points: bytes = await self._ask(AskPast(next(self._numbers), after))
         return points
 
-    async def change(self, description: Mapping[str, Any]) -> None:
-        """Serve a new version in every engine; returns when all do.
+    async def change(self, base: int, state: Served, *, ended: bool = False) -> Stale | None:
+        """Serve a new state of a name in every engine; returns when all do.
+
+        Args:
+            base: the number of the state of which it was made.
+            state: the wanted one.
+            ended: whether to wait until removed versions have ended.
+
+        Returns:
+            the present state, if that has another number.
 
         Raises:
             StartupError: no engine does, with the reason; or the supervisor is gone.
         """
-        await self._ask(Change(next(self._numbers), description))
+        wanted = Change(next(self._numbers), base, state.plain(), ended)
+        answer: Stale | None = await self._ask(wanted)
+        return answer
 
     def prepared(self, change: int, problem: str | None) -> None:
-        """Report that a version is ready, or why it cannot be.
+        """Report that the versions of a change are ready, or why one cannot be.
 
         Raises:
             StartupError: the supervisor is gone.
@@ -157,12 +170,20 @@ class SupervisorClient:
         self._send_message(Prepared(change, problem))
 
     def committed(self, change: int) -> None:
-        """Report that a version is the default.
+        """Report that this engine serves the state of a change.
 
         Raises:
             StartupError: the supervisor is gone.
         """
         self._send_message(Committed(change))
+
+    def retired(self, change: int) -> None:
+        """Report that the versions that a change has removed have ended.
+
+        Raises:
+            StartupError: the supervisor is gone.
+        """
+        self._send_message(Retired(change))
 
     async def exited(self, pid: int) -> Exited:
         """Wait until a worker has ended, and return its wait status, as of ``os.waitpid``.
@@ -234,6 +255,8 @@ class SupervisorClient:
                 self._answer(number, answers)
             case Changed(number, problem):
                 self._answer(number, None if problem is None else StartupError(problem))
+            case Stale(number):
+                self._answer(number, message)
             case Exited(pid):
                 if pid in self._exits:
                     self._exits[pid].set_result(message)

@@ -7,7 +7,7 @@ import math
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from penstock.supervisor.child_processes import Child
 from penstock.supervisor.engine_id import EngineId
@@ -27,10 +27,10 @@ class EngineProcess:
 
     Attributes:
         failure: its reason for a failed start, if any.
-        is_ready: it has reported that it is ready.
+        lines: those with which it has reported that it is ready; None before.
+        is_ready: it has, and has every version that the others serve.
         is_leaving: it was sent ``Leave``, because a replacement serves.
         kill_at: when it will be killed; None if it need not end, or has been killed.
-        is_outdated: it is killed and started again, because it lacks a version.
         is_connected: whether its socket is open.
         check_at: when ``check`` has something to do: a ping or its answer is due.
     """
@@ -50,9 +50,9 @@ class EngineProcess:
         self.epoch = epoch
         self.failure: str | None = None
         self.is_connected = True
+        self.lines: Sequence[str] | None = None
         self.is_ready = False
         self.is_leaving = False
-        self.is_outdated = False
         self.kill_at: float | None = None
         self.check_at = math.inf
         self._stop_timeout = stop_timeout

@@ -10,8 +10,8 @@ the same number, and sends ``Exited`` when a worker has ended. ``Forked`` carrie
 the engine's end of the worker's socket pair, and a pidfd of the worker. A ready engine answers each
 ``Ping`` with a ``Pong``. An engine that sends ``Ask`` gets the ``Answers`` of the others, with the
 same number: the supervisor sends them ``Asked``, and each answers with ``Answer``. An engine that
-sends ``Change`` gets ``Changed`` when all engines serve a new version, or none does: see
-``version_table.py``.
+sends ``Change`` gets ``Changed`` when all engines serve the new state of a name, or none does, or
+``Stale`` if it knew an older state: see ``version_table.py``.
 """
 
 from __future__ import annotations
@@ -120,10 +120,18 @@ class Spawn:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The engine requests a new version of a graph in every engine; see ``version_table``."""
+    """The engine requests a new state of a name in every engine; see ``version_table``.
+
+    Attributes:
+        base: the number of the state from which it was computed.
+        state: the wanted one, plain.
+        ended: whether to answer only when removed versions have ended.
+    """
 
     number: int
-    description: Mapping[str, Any]
+    base: int
+    state: Mapping[str, Any]
+    ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,16 +143,25 @@ class Changed:
 
 
 @dataclass(frozen=True, slots=True)
+class Stale:
+    """Another answer to ``Change``: the name has another state by now, with the number ``base``."""
+
+    number: int
+    base: int
+    state: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
 class Prepare:
-    """Make a version ready, aside; answered with ``Prepared``."""
+    """Make the versions of a state ready, aside; answered with ``Prepared``."""
 
     change: int
-    description: Mapping[str, Any]
+    state: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The version is ready; or why it cannot be."""
+    """The versions are ready; or why one cannot be."""
 
     change: int
     problem: str | None
@@ -152,28 +169,37 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Serve the version, as the default; answered with ``Committed``."""
+    """Serve the state; answered with ``Committed``."""
 
     change: int
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """It is the default version."""
+    """The engine serves the state."""
 
     change: int
 
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Remove the version, which another engine cannot make ready."""
+    """Remove what was made ready: another engine cannot."""
 
     change: int
 
 
 @dataclass(frozen=True, slots=True)
 class Retire:
-    """Every engine serves the new version: drain the others of its graph, and end their workers."""
+    """Every engine serves the new state: drain the versions that are not in it, and end their
+    workers; answered with ``Retired``.
+    """
+
+    change: int
+
+
+@dataclass(frozen=True, slots=True)
+class Retired:
+    """They have ended."""
 
     change: int
 
@@ -255,7 +281,8 @@ OfChange: TypeAlias = Prepare | Commit | Abort | Retire
 Order: TypeAlias = Serve | Leave | Stop | Asked | OfChange
 Message: TypeAlias = (
     Ready | Failed | Leaving | Ping | Pong | Spawn | Forked | Refused | Exited
-    | Ask | Answer | Answers | Keep | AskPast | Change | Changed | Prepared | Committed | Order
+    | Ask | Answer | Answers | Keep | AskPast | Change | Changed | Stale | Prepared | Committed
+    | Retired | Order
 )  # fmt: skip
 
 _KINDS: Final = {cls.__name__: cls for cls in get_args(Message)}

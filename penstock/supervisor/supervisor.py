@@ -19,7 +19,7 @@ engines, one after the other: a new one serves before the old one is sent ``Leav
 A replacement starts while the old process serves; both have the same sockets, so connections are
 not interrupted.
 
-A new version of a graph is served by all engines or by none (see ``version_table.py``). Workers are
+The versions of a name are changed by all engines or by none (see ``version_table.py``). Workers are
 forked for the version that they are to open.
 """
 
@@ -41,6 +41,7 @@ from typing import Final, TypeAlias
 from penstock.errors import StartupError
 from penstock.executors.executor import OpSource
 from penstock.executors.processes.spawner import Exited
+from penstock.repository.served import Served
 from penstock.supervisor.child_processes import (
     Child,
     Reaper,
@@ -69,6 +70,7 @@ from penstock.supervisor.messages import (
     Prepared,
     Ready,
     Refused,
+    Retired,
     Spawn,
 )
 from penstock.supervisor.queries import Queries
@@ -78,7 +80,7 @@ from penstock.supervisor.signals import (
     on_hangup,
     signals_wake_waits,
 )
-from penstock.supervisor.version_table import Description, Sends, VersionTable
+from penstock.supervisor.version_table import Sends, VersionTable
 
 _log = logging.getLogger(__name__)
 
@@ -108,6 +110,7 @@ class Supervisor:
         stop_timeout: seconds for an engine to end before it is killed.
         answer_timeout: seconds for a ready engine to answer a ping before it is killed and
             replaced.
+        versions: the table of versions; None: there are none at the start.
         spawns: both functions call exec; only then may there be other threads.
 
     Threads: the main thread only.
@@ -121,6 +124,7 @@ class Supervisor:
         open_ports: Callable[[Sequence[str]], None] = lambda lines: None,
         stop_timeout: float = math.inf,
         answer_timeout: float = math.inf,
+        versions: VersionTable | None = None,
         *,
         spawns: bool = False,
     ) -> None:
@@ -142,7 +146,7 @@ class Supervisor:
         self._workers: dict[int, tuple[Child, EngineProcess]] = {}
         self._result = 0
         self._queries = Queries()
-        self._versions = VersionTable()
+        self._versions = versions or VersionTable()
         self._status: int | None = None
         self._reaper = Reaper(adopts=os.getpid() == 1)
         # Signals write here, to wake waits.
@@ -150,11 +154,9 @@ class Supervisor:
         self._waker: socket.socket
 
     @property
-    def descriptions(self) -> list[Description]:
-        """The versions that an engine which starts now is to serve, besides those of graphs that
-        were never changed.
-        """
-        return self._versions.descriptions
+    def changed(self) -> list[Served]:
+        """The states that an engine which starts now is to serve, besides those of the start."""
+        return self._versions.changed
 
     def run(self, signals: StopSignals) -> int:
         """Run until the engines have ended; returns their exit status, 128 plus the number for a
@@ -349,7 +351,10 @@ class Supervisor:
             engine.postpone_check()
         match message:
             case Ready(lines):
-                self._engine_ready(slot, engine, lines)
+                engine.lines = lines
+                if self._is_open and not self._stops:
+                    self._tell(self._versions.join(engine, engine.epoch))
+                self._let_serve(slot, engine)
             case Failed(reason):
                 engine.failure = reason
             case Leaving():
@@ -372,13 +377,19 @@ class Supervisor:
                 self._queries.keep(engine, number, point)
             case AskPast(number, after):
                 engine.send(Answers(number, self._queries.past(after)))
-            case Change(number, description):
+            case Change():
                 serving = [x for x in self._processes() if x.serves and not x.is_leaving]
-                self._tell(self._versions.want(engine, number, description, serving))
+                self._tell(self._versions.want(engine, message, serving))
             case Prepared(change, problem):
                 self._tell(self._versions.prepared(engine, change, problem))
+                if (why := self._versions.unfit.pop(engine, None)) is not None:
+                    engine.failure = why
+                    engine.kill()
             case Committed(change):
                 self._tell(self._versions.committed(engine, change))
+                self._let_serve(slot, engine)
+            case Retired(change):
+                self._tell(self._versions.retired(engine, change))
 
     @staticmethod
     def _tell(sends: Sends) -> None:
@@ -389,18 +400,20 @@ class Supervisor:
         for engine, answers in self._queries.ready(time.monotonic()):
             engine.send(answers)
 
+    def _let_serve(self, slot: EngineSlot, engine: EngineProcess) -> None:
+        """Let an engine serve that has become ready, as soon as it has all versions."""
+        lines = engine.lines
+        if lines is not None and not engine.is_ready and self._versions.is_current(engine):
+            self._engine_ready(slot, engine, lines)
+
     def _engine_ready(self, slot: EngineSlot, engine: EngineProcess, lines: Sequence[str]) -> None:
         predecessor = slot.serving
         engine.is_ready = True
         engine.postpone_check()
         if self._stops:
             engine.stop(hurry=self._stops > 1)
-        elif engine.epoch != self._versions.epoch:
-            engine.is_outdated = True
-            engine.kill()
         elif self._is_open:
             engine.serve()
-            self._tell(self._versions.join(engine))
             if predecessor is not None:
                 predecessor.leave()
                 self._tell(self._versions.forget(predecessor))
@@ -427,7 +440,7 @@ class Supervisor:
             if its_engine is engine:
                 worker.kill()  # reaped when it has ended, which a driver may delay
         # By SIGTERM maybe before it could handle signals.
-        if self._stops and (engine.is_outdated or status in (0, -signal.SIGTERM)):
+        if self._stops and status in (0, -signal.SIGTERM):
             return
         if self._forwarded:
             why = engine.failure or status_text(status)
@@ -447,10 +460,7 @@ class Supervisor:
         """Handle the end of a process; the service continues."""
         name, pid = slot.name, engine.child.pid
         why = engine.failure or status_text(status)
-        if engine.is_outdated:
-            _log.info("%s starts again: a version was changed meanwhile", name)
-            slot.start_at = time.monotonic()
-        elif engine.is_leaving and status == 0:
+        if engine.is_leaving and status == 0:
             _log.info("%s: its old process (pid %d) has ended: %s", name, pid, why)
         elif slot.serving is not None and not engine.is_ready:
             _log.error("%s: its new process (pid %d) did not start, and the old one continues: %s",

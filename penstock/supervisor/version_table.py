@@ -1,15 +1,20 @@
-"""The supervisor's table of versions: one change at a time, which all engines make or none.
+"""The supervisor's table of versions: each change is made by all engines or by none.
 
-A change has two phases. An engine sends ``Change``; every serving engine gets ``Prepare``, makes
-the version ready aside, and answers ``Prepared``. If all are ready, the change is decided: the
-table has the version, and they get ``Commit``; when all serve it, they get ``Retire`` and end the
-others. If one cannot make it ready, all get ``Abort``::
+A change is of one name, from one state of it to the next (see ``repository/served.py``), in two
+phases. An engine sends ``Change``; every serving engine gets ``Prepare``, makes the versions that
+it lacks ready aside, and answers ``Prepared``. If all are ready, the change is decided: the table
+has the new state, and they get ``Commit``; when all serve it, they get ``Retire`` and end the
+versions that are in no state any more. If one cannot make a version ready, all get ``Abort``::
 
     preparing ──all Prepared──> committing ──all Committed──> Retire, Changed
         └──a problem──> Abort, Changed
 
+Changes of different names run side by side. Of one name there is one at a time: others wait, and
+are then told the present state (``Stale``), from which their engine computes the wanted one again.
+So is a change whose engine computed it from an older state: no change is lost.
+
 An engine that ends is left out; its successor starts from the table. An engine that started before
-the decision and is ready after it does not have the version: the supervisor replaces it.
+a decision and is ready after it lacks that state: it makes it ready, alone, before it may serve.
 
 Pure: events in, messages out. Engines are any hashable objects.
 """
@@ -17,133 +22,264 @@ Pure: events in, messages out. Engines are any hashable objects.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
 
-from penstock.supervisor.messages import Abort, Changed, Commit, Message, Prepare, Retire
-
-Description: TypeAlias = Mapping[str, Any]
-"""Plain data, as of JSON."""
+from penstock.repository.served import Served
+from penstock.supervisor.messages import (
+    Abort,
+    Change,
+    Changed,
+    Commit,
+    Message,
+    Prepare,
+    Retire,
+    Stale,
+)
 
 Sends: TypeAlias = list[tuple[Any, Message]]
 """Engines, and the messages to send to them."""
+
+_NONE: Final[Mapping[str | None, Served]] = MappingProxyType({})
 
 
 class VersionTable:
     """See the module.
 
+    Args:
+        states: of the names at the service's start.
+
     Attributes:
         epoch: changes with each decided change.
+        unfit: engines that cannot make ready what the others serve, with the reason.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, states: Mapping[str | None, Served] = _NONE) -> None:
         self.epoch = 0
-        self._numbers = 0
-        self._current: dict[str | None, Description] = {}  # by the graph's name
-        self._change: _Change | None = None
+        self.unfit: dict[Any, str] = {}
+        self._ids = 0
+        self._names = {name: _Name(state) for name, state in states.items()}
+        self._steps: dict[int, _Step] = {}
+        self._late: dict[Any, _Late] = {}
 
     @property
-    def descriptions(self) -> list[Description]:
-        """The versions that an engine which starts now is to serve, besides those of graphs that
-        were never changed.
-        """
-        return [*self._current.values()]
+    def changed(self) -> list[Served]:
+        """The states that an engine which starts now is to serve, besides those of the start."""
+        found = (each.state for each in self._names.values() if each.number)
+        return [each for each in found if each is not None]
 
-    def want(
-        self, asker: Any, number: int, description: Description, engines: Iterable[Any]
-    ) -> Sends:
+    def want(self, asker: Any, wanted: Change, engines: Iterable[Any]) -> Sends:
         """An engine requests a change; ``engines`` are those that serve."""
+        state = Served.of_plain(wanted.state)
+        known = self._names.setdefault(state.name, _Name(None))
+        if known.busy:
+            known.waiting.append((asker, wanted.number))
+            return []
+        if wanted.base != known.number:
+            return [(asker, known.stale(wanted.number))]
+        if state == known.state:
+            return [(asker, Changed(wanted.number, None))]
         missing = set(engines)
-        if self._change is not None:
-            why = "another version is being made ready: try again later"
-        elif not missing:
-            why = "no engine serves yet: try again later"
-        else:
-            self._numbers += 1
-            change = self._change = _Change(self._numbers, asker, number, description, missing)
-            return [(each, Prepare(change.id, description)) for each in missing]
-        return [(asker, Changed(number, why))]
+        if not missing:
+            return [(asker, Changed(wanted.number, "no engine serves yet: try again later"))]
+        known.busy = True
+        step = self._begin(state, missing)
+        step.asker, step.number, step.until_ended = asker, wanted.number, wanted.ended
+        return [(each, Prepare(step.id, wanted.state)) for each in missing]
 
-    def join(self, engine: Any) -> Sends:
-        """An engine that started before the decision of the current change serves from now on."""
-        change = self._change
-        if change is None or change.decided:
-            return []
-        change.missing.add(engine)
-        return [(engine, Prepare(change.id, change.description))]
+    def join(self, engine: Any, epoch: int) -> Sends:
+        """An engine is ready that started when the table had this epoch."""
+        self._late[engine] = _Late(epoch)
+        return self._catch_up(engine)
 
-    def prepared(self, engine: Any, change_id: int, problem: str | None) -> Sends:
-        """An engine has made the version ready, or cannot."""
-        change = self._change
-        if change is None or change.id != change_id or change.decided:
-            return []
-        if engine not in change.missing:
-            return []
-        change.missing.discard(engine)
-        if problem is not None:
-            self._change = None
-            others = change.missing | change.ready
-            return [
-                *((each, Abort(change.id)) for each in others),
-                (change.asker, Changed(change.number, problem)),
-            ]
-        change.ready.add(engine)
-        return self._go_on(change)
+    def is_current(self, engine: Any) -> bool:
+        """Whether an engine that has joined has all that was decided, and may serve."""
+        return engine not in self._late
 
-    def committed(self, engine: Any, change_id: int) -> Sends:
-        """An engine serves the version."""
-        change = self._change
-        if change is None or change.id != change_id or not change.decided:
+    def prepared(self, engine: Any, change: int, problem: str | None) -> Sends:
+        """An engine has made the versions of a change ready, or cannot."""
+        step = self._answered(engine, change, _Phase.PREPARING)
+        if step is None:
             return []
-        change.missing.discard(engine)
-        return self._go_on(change)
+        if problem is None:
+            step.ready.add(engine)
+            return self._go_on(step)
+        if step.late:
+            del self._steps[change]
+            self.unfit[engine] = problem
+            return []
+        others = step.missing | step.ready
+        return [*((each, Abort(change)) for each in others), *self._end(step, problem)]
+
+    def committed(self, engine: Any, change: int) -> Sends:
+        """An engine serves the state of a change."""
+        step = self._answered(engine, change, _Phase.COMMITTING)
+        return [] if step is None else self._go_on(step)
+
+    def retired(self, engine: Any, change: int) -> Sends:
+        """An engine has ended the versions that a change has removed."""
+        step = self._answered(engine, change, _Phase.RETIRING)
+        return [] if step is None else self._go_on(step)
 
     def forget(self, engine: Any) -> Sends:
         """An engine has ended, or serves no more new requests: it is left out."""
-        change = self._change
-        if change is None or engine not in change.missing | change.ready:
+        self._late.pop(engine, None)
+        self.unfit.pop(engine, None)
+        for known in self._names.values():
+            known.waiting = [each for each in known.waiting if each[0] is not engine]
+        sends: Sends = []
+        for step in [*self._steps.values()]:
+            if engine in step.missing | step.ready:
+                step.missing.discard(engine)
+                step.ready.discard(engine)
+                sends += self._go_on(step)
+        return sends
+
+    def _begin(self, state: Served, missing: set[Any]) -> _Step:
+        self._ids += 1
+        step = self._steps[self._ids] = _Step(self._ids, state, missing)
+        return step
+
+    def _answered(self, engine: Any, change: int, phase: _Phase) -> _Step | None:
+        """The step that an engine's answer belongs to; None if it is late, or of another phase."""
+        step = self._steps.get(change)
+        if step is None or step.phase is not phase or engine not in step.missing:
+            return None
+        step.missing.discard(engine)
+        return step
+
+    def _go_on(self, step: _Step) -> Sends:
+        """The next phase, if no engine is missing for it."""
+        if step.missing:
             return []
-        change.missing.discard(engine)
-        change.ready.discard(engine)
-        return self._go_on(change)
+        if step.late:
+            return self._go_on_late(step)
+        if not step.ready:  # all engines have ended
+            decided = step.phase is not _Phase.PREPARING
+            return self._end(step, None if decided else "no engine serves any more")
+        match step.phase:
+            case _Phase.PREPARING:
+                known = self._names[step.state.name]
+                known.state, known.number = step.state, step.id
+                self.epoch = step.id
+                step.phase, step.missing = _Phase.COMMITTING, {*step.ready}
+                return [(each, Commit(step.id)) for each in step.ready]
+            case _Phase.COMMITTING:
+                retire: Sends = [(each, Retire(step.id)) for each in step.ready]
+                if step.until_ended:
+                    step.phase, step.missing = _Phase.RETIRING, {*step.ready}
+                    return [*retire, *self._free(step)]
+                return [*retire, *self._end(step, None)]
+            case _Phase.RETIRING:
+                return self._end(step, None)
 
-    def _go_on(self, change: _Change) -> Sends:
-        """The next step, if no engine is missing for it."""
-        if change.missing:
+    def _go_on_late(self, step: _Step) -> Sends:
+        """The next phase of an engine that catches up; none if it has ended."""
+        if not step.ready:
+            del self._steps[step.id]
             return []
-        if not change.decided and change.ready:
-            change.decided = True
-            self.epoch = change.id
-            self._current[change.description["name"]] = change.description
-            change.missing = set(change.ready)
-            return [(each, Commit(change.id)) for each in change.ready]
-        self._change = None
-        if not change.decided:
-            return [(change.asker, Changed(change.number, "no engine serves any more"))]
-        return [
-            *((each, Retire(change.id)) for each in change.ready),
-            (change.asker, Changed(change.number, None)),
-        ]
+        (engine,) = step.ready
+        if step.phase is _Phase.PREPARING:
+            step.phase, step.missing = _Phase.COMMITTING, {engine}
+            return [(engine, Commit(step.id))]
+        del self._steps[step.id]
+        self._late[engine].has[step.state.name] = step.number
+        return [(engine, Retire(step.id)), *self._catch_up(engine)]
+
+    def _catch_up(self, engine: Any) -> Sends:
+        """Let an engine make ready the first state that it lacks; if it lacks none, let it take
+        part in the changes that are not decided.
+        """
+        late = self._late[engine]
+        for name, known in self._names.items():
+            if known.number > late.has.get(name, late.epoch) and known.state is not None:
+                step = self._begin(known.state, {engine})
+                step.late, step.number = True, known.number
+                return [(engine, Prepare(step.id, known.state.plain()))]
+        del self._late[engine]
+        sends: Sends = []
+        for step in self._steps.values():
+            if step.phase is _Phase.PREPARING and not step.late:
+                step.missing.add(engine)
+                sends.append((engine, Prepare(step.id, step.state.plain())))
+        return sends
+
+    def _end(self, step: _Step, problem: str | None) -> Sends:
+        """A change is over."""
+        del self._steps[step.id]
+        answer: Sends = [(step.asker, Changed(step.number, problem))]
+        return answer if step.phase is _Phase.RETIRING else [*answer, *self._free(step)]
+
+    def _free(self, step: _Step) -> Sends:
+        """The next change of the name may begin."""
+        known = self._names[step.state.name]
+        waiting, known.waiting, known.busy = known.waiting, [], False
+        return [(asker, known.stale(number)) for asker, number in waiting]
 
 
-class _Change:
-    """The change in progress.
+class _Phase(Enum):
+    PREPARING = "preparing"
+    COMMITTING = "committing"
+    RETIRING = "retiring"
+
+
+@dataclass(slots=True)
+class _Name:
+    """A name.
 
     Attributes:
-        id: tells late answers from those to another change.
-        asker: the engine that requested it.
-        number: the asker's number of the request.
-        missing: engines that have not answered.
-        ready: engines that have made the version ready.
-        decided: whether it was committed.
+        state: as decided last; None if nobody has decided any.
+        number: of the change that has decided it; 0 for the state at the start.
+        busy: whether a change of it is in progress.
+        waiting: askers of further changes, with their numbers.
     """
 
-    def __init__(
-        self, change_id: int, asker: Any, number: int, description: Description, missing: set[Any]
-    ) -> None:
-        self.id = change_id
-        self.asker = asker
-        self.number = number
-        self.description = description
-        self.missing = missing
-        self.ready: set[Any] = set()
-        self.decided = False
+    state: Served | None
+    number: int = 0
+    busy: bool = False
+    waiting: list[tuple[Any, int]] = field(default_factory=list)
+
+    def stale(self, number: int) -> Stale:
+        """What to tell an engine whose change is of another state than the present one."""
+        return Stale(number, self.number, None if self.state is None else self.state.plain())
+
+
+@dataclass(slots=True)
+class _Late:
+    """What an engine has that does not serve yet.
+
+    Attributes:
+        epoch: the table's when it started.
+        has: the numbers of the states that it has made ready since, by name.
+    """
+
+    epoch: int
+    has: dict[str | None, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Step:
+    """A change in progress, or what one engine does to catch up.
+
+    Attributes:
+        id: tells late answers from those to another one.
+        state: the wanted one.
+        missing: engines that have not answered.
+        ready: engines that have made the versions ready.
+        asker: the engine that requested it.
+        number: the asker's number of the request; of a late one that of the name's state.
+        until_ended: whether the asker waits for the end of removed versions.
+        late: whether it was decided before; of one engine.
+    """
+
+    id: int
+    state: Served
+    missing: set[Any]
+    ready: set[Any] = field(default_factory=set)
+    phase: _Phase = _Phase.PREPARING
+    asker: Any = None
+    number: int = 0
+    until_ended: bool = False
+    late: bool = False

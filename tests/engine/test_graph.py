@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from random import Random
 from typing import Any
 
@@ -52,9 +53,9 @@ class EngineOfGraphs:
         self.engine.add(graph)
         return graph
 
-    def request(self, graph: ServedGraph, *, pinned: bool = False) -> Submission:
+    def request(self, graph: ServedGraph, *, asked: str | None = None) -> Submission:
         submission = Submission(graph, {})
-        submission.pinned = pinned
+        submission.asked = asked
         submission.start(lambda _, outcome: self.outcomes.append(outcome))
         self.clock.run()
         return submission
@@ -125,12 +126,67 @@ def test_a_warm_up_request_takes_no_room_of_the_callers() -> None:
 def test_a_request_that_names_a_version_runs_in_that_version_or_is_refused() -> None:
     harness = EngineOfGraphs()
     old = harness.add("a", "1")
-    harness.request(old, pinned=True)
+    harness.request(old, asked="1")
     harness.engine.replace(harness.build("a", "2"), harness.drained.append)
     assert harness.engine.choose("a", "1") is old  # it drains
-    assert harness.request(old, pinned=True).refused
+    assert harness.request(old, asked="1").refused
     assert not harness.request(old).refused
     assert isinstance(harness.outcomes[0].error, ServiceClosed)
+
+
+def test_a_label_names_one_of_several_versions_and_moves_at_once() -> None:
+    harness = EngineOfGraphs()
+    old, new = harness.add("a", "1"), harness.add("a", "2")
+    harness.engine.route("a", default=old, labels={"stable": old, "canary": new})
+    find = harness.engine.choose
+    assert [find("a", text) for text in ("stable", "canary", "1", "2", "best")] == [
+        old,
+        new,
+        old,
+        new,
+        None,
+    ]
+    assert find("a") is old
+    chosen = find("a", "stable")
+    harness.engine.route("a", default=new, labels={"stable": new})
+    harness.engine.drain_graph(old, lambda: None)
+    assert (find("a", "stable"), find("a", "canary")) == (new, None)
+    assert chosen is old
+    assert not harness.request(chosen, asked="stable").refused  # decoded before the label moved
+    assert new.inside == 1
+    assert harness.request(old, asked="1").refused
+    with pytest.raises(GraphError, match="draining and cannot be the default"):
+        harness.engine.route("a", default=new, labels={"stable": old})
+
+
+def test_requests_that_name_no_version_are_drawn_by_the_weights() -> None:
+    harness = EngineOfGraphs()
+    old, new, b = harness.add("a", "1"), harness.add("a", "2"), harness.add("b")
+    harness.engine.route("a", default=old, weights={old: 9, new: 1})
+    drawn = Counter(harness.engine.choose("a") for _ in range(5000))
+    assert 250 < drawn[new] < 800
+    assert drawn.total() == drawn[old] + drawn[new]
+    assert harness.engine.graph("a") is old  # descriptions are those of the default
+    assert {harness.engine.choose("b") for _ in range(50)} == {b}
+    assert {harness.engine.choose("a", "2") for _ in range(50)} == {new}
+    harness.engine.route("a", default=old)
+    assert {harness.engine.choose("a") for _ in range(200)} == {old}
+
+
+def test_a_version_takes_the_place_of_another_one_with_the_same_text() -> None:
+    harness = EngineOfGraphs()
+    old, again = harness.add("a", "1"), harness.build("a", "1")
+    harness.engine.set_aside(again)
+    with pytest.raises(GraphError, match="two graphs a"):
+        harness.engine.add(again)
+    harness.engine.add(again, again=True)
+    assert harness.engine.choose("a") is harness.engine.choose("a", "1") is again
+    harness.engine.drain_graph(old, lambda: harness.drained.append(old))
+    assert not harness.request(old, asked="1").refused  # decoded before: version 1 is another one
+    assert again.inside == 1
+    harness.engine.remove(old)
+    assert harness.engine.choose("a", "1") is again
+    assert harness.engine.removed == set()  # reports still have the version
 
 
 def test_a_request_does_not_go_to_another_version_with_another_signature() -> None:

@@ -151,6 +151,30 @@ def test_a_version_whose_examples_fail_changes_nothing(
     assert set(answered) == {"1", "2"}
 
 
+@EACH
+def test_several_versions_serve_until_one_of_them_ends_with_its_workers(
+    tmp_path: Path, kind: dict[str, Any]
+) -> None:
+    def change(*wanted: Any) -> None:
+        answer = fetch(f"{server.http_url}/change", json.dumps(["price", *wanted]).encode(), 60)
+        assert answer.status == 200, answer.body
+
+    with shop(tmp_path, kind) as server, load(server) as answered:
+        until(lambda: "1" in answered, "an answer of version 1")
+        before = len(server.descendants())
+        change("with_version", {"name": "price", "version": "2"})
+        assert {price(server)["version"] for _ in range(10)} == {"1"}
+        change("with_weights", {"1": 50, "2": 50})
+        assert {price(server)["version"] for _ in range(60)} == {"1", "2"}
+        change("with_weights", {})
+        change("with_default", "2")
+        assert {price(server)["version"] for _ in range(10)} == {"2"}
+        change("without_version", "1")
+        assert versions(server) == ["2"]
+        assert len(server.descendants()) == before
+    assert {*answered} == {"1", "2"}
+
+
 def test_workers_elsewhere_open_the_op_of_their_version(tmp_path: Path) -> None:
     with shop(tmp_path, ELSEWHERE) as server:
         assert price(server)["version"] == "1"

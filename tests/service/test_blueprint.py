@@ -11,6 +11,7 @@ import pytest
 from penstock import Op
 from penstock.errors import ConfigError, StartupError
 from penstock.instrument import Instrument
+from penstock.repository.served import at_start
 from penstock.service.blueprint import Blueprint, deploy
 from penstock.service.build import LoadedDeployment
 from tests.service.in_process import blueprint_of, root
@@ -56,8 +57,10 @@ def test_a_further_version_is_made_of_its_description_in_every_process() -> None
     assert (source.label, source.description) == ("a/work@2", {"name": "a", "version": "2"})
     found, index = deployment.find_op(source)
     assert (found.key, index) == (("a", "2"), 0)
-    later = deployment.with_versions([{"name": "a", "version": "2"}])
+    swapped = deployment.states["a"].only({"name": "a", "version": "2"})
+    later = deployment.with_states([swapped])
     assert [each.key for each in later.graphs] == [("a", "2"), ("b", "1")]
+    assert later.states == {"a": swapped, "b": deployment.states["b"]}
     assert later.op_name(later.graphs[0], "work") == "a/work@2"
     old = later.find_op(later.source_of(deployment.graphs[0], "work"))  # it may still drain
     assert old == (deployment.graphs[0], 0)
@@ -71,6 +74,7 @@ def test_a_further_version_is_made_of_its_description_in_every_process() -> None
         ({"name": "a"}, "a version is a printable text"),
         ({"name": "a", "version": 2}, "a version is a printable text"),
         ({"name": "c", "version": "2"}, "there is no graph 'c'"),
+        (at_start("a", "2"), "the service did not start with version 2 of 'a'"),
         ({"name": "a", "version": "2", "makes": "b"}, "a version of 'a' was wanted, and one of"),
         ({"name": "a", "version": "2", "max_requests": 7}, "max_requests is 7, and the service"),
     ],

@@ -18,10 +18,12 @@ from penstock.api.health import Health
 from penstock.engine.submission import Submission
 from penstock.errors import StartupError
 from penstock.protocols.heads import HTTP_1_1, RequestHead
+from penstock.repository.served import Served, at_start
 from penstock.request import Outcome
 from penstock.service.blueprint import Blueprint, deploy
 from penstock.service.build import LoadedDeployment
 from penstock.service.serving import Serving
+from penstock.supervisor.messages import Abort
 from penstock.tensor import Signature
 from tests.api.recorded_exchange import RecordedExchange
 from tests.service.in_process import blueprint_of, root
@@ -58,7 +60,8 @@ def made(description: Mapping[str, Any]) -> Blueprint:
 
 
 def work(version: str, config: Mapping[str, Any]) -> Blueprint:
-    signature = Signature(inputs={"x": ("FP32", [1])}, outputs={"version": ("BYTES", [1])})
+    size = 2 if version == "other" else 1
+    signature = Signature(inputs={"x": ("FP32", [size])}, outputs={"version": ("BYTES", [1])})
     return replace(blueprint_of(Work(version), config, name="a"), signature=signature)
 
 
@@ -83,17 +86,26 @@ async def serving(**config: Any) -> AsyncIterator[Serving]:
         await service.close()
 
 
-async def version_of_an_answer(service: Serving) -> Any:
+async def version_of_an_answer(service: Serving, asked: str | None = None) -> Any:
     answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-    graph = service.engine.choose("a")
+    graph = service.engine.choose("a", asked)
     assert graph is not None
     submission = Submission(graph, {"x": np.ones(1, "f4")}, context=answer)
     submission.start(lambda submission, outcome: submission.context.set_result(outcome))
     return ((await answer).value or {})["version"][0]
 
 
+def about(version: str, **more: Any) -> dict[str, Any]:
+    return {"name": "a", "version": version, **more}
+
+
 def swap(service: Serving, version: str, **more: Any) -> Any:
-    return service.versions.swap({"name": "a", "version": version, **more})
+    return service.versions.swap(about(version, **more))
+
+
+def known(state: Served | None) -> Served:
+    assert state is not None
+    return state
 
 
 async def test_a_version_is_swapped_in_and_the_old_one_ends() -> None:
@@ -113,12 +125,104 @@ async def test_one_version_at_a_time_is_made_ready_while_the_old_one_answers() -
     async with serving() as service:
         slow = asyncio.create_task(swap(service, "slow"))
         await asyncio.sleep(0)
-        with pytest.raises(StartupError, match="another version is being made ready"):
-            await swap(service, "2")
+        second = asyncio.create_task(swap(service, "2"))
         assert await version_of_an_answer(service) == "1"
+        assert not second.done()
         GATE.set()
         await slow
         assert await version_of_an_answer(service) == "slow"
+        await second
+        assert await version_of_an_answer(service) == "2"
+
+
+async def test_several_versions_serve_and_requests_choose_by_version_label_or_weight() -> None:
+    async with serving() as service:
+        versions = service.versions
+        await versions.change("a", lambda state: known(state).with_version(about("2")))
+        assert [await version_of_an_answer(service, each) for each in (None, "1", "2")] == [
+            "1",
+            "1",
+            "2",
+        ]
+        await versions.change("a", lambda state: known(state).with_label("canary", "2"))
+        assert await version_of_an_answer(service, "canary") == "2"
+        await versions.change("a", lambda state: known(state).with_weights({"1": 1, "2": 1}))
+        assert {await version_of_an_answer(service) for _ in range(60)} == {"1", "2"}
+        await versions.change(
+            "a", lambda state: known(state).with_weights({}).with_default("2"), ended=True
+        )
+        assert await version_of_an_answer(service) == "2"
+        await versions.change("a", lambda state: known(state).without_version("1"), ended=True)
+        assert [each.key for each in service.engine.all_graphs] == [("a", "2")]
+        assert service.versions.names() == ["a"]
+        assert known(versions.served("a")).labels == {"canary": "2"}
+
+
+async def test_a_change_that_makes_no_sense_changes_nothing() -> None:
+    async with serving() as service:
+        before = service.versions.served("a")
+        for update, why in (
+            (lambda state: state.with_label("canary", "2"), "a has no version '2'"),
+            (lambda state: Served(name="b"), "a state of 'a' was wanted, and one of 'b' made"),
+            (lambda state: state.with_version(at_start("a", "2")), "did not start with version 2"),
+        ):
+            with pytest.raises(StartupError, match=why):
+                await service.versions.change("a", update)
+        with pytest.raises(StartupError, match="there is no graph 'b'"):
+            await service.versions.swap({"name": "b", "version": "1"})
+        assert service.versions.served("a") is before
+
+
+async def test_changes_of_one_name_at_the_same_time_lose_nothing() -> None:
+    async with serving() as service:
+
+        def add(version: str) -> Any:
+            return service.versions.change(
+                "a", lambda state: known(state).with_version(about(version))
+            )
+
+        await asyncio.gather(*map(add, ("2", "3", "4", "4")))
+        assert {*known(service.versions.served("a")).versions} == {"1", "2", "3", "4"}
+        assert await version_of_an_answer(service, "3") == "3"
+
+
+async def test_a_version_comes_again_with_another_description_without_a_gap() -> None:
+    async with serving() as service:
+        await swap(service, "2", path="old")
+        first = service.engine.choose("a")
+        await service.versions.change(
+            "a", lambda state: known(state).with_version(about("2", path="new"), again=True)
+        )
+        assert service.engine.choose("a", "2") is service.engine.choose("a") is not first
+        assert await version_of_an_answer(service) == "2"
+        while len(service.engine.graphs) > 1:
+            await asyncio.sleep(0)
+        (report,) = await service.engines.reports()
+        assert [each["version"] for each in report["graphs"]] == ["2"]
+
+
+async def test_a_name_loses_all_its_versions_and_gets_one_again() -> None:
+    async with serving() as service:
+        await service.versions.change(
+            "a", lambda state: known(state).without_versions(), ended=True
+        )
+        assert service.engine.choose("a") is None
+        assert service.engine.all_graphs == []
+        assert service.engine.why_stuck() is None
+        await swap(service, "2")
+        assert await version_of_an_answer(service) == "2"
+
+
+async def test_a_version_with_another_signature_is_refused_unless_its_description_allows_it() -> (
+    None
+):
+    async with serving() as service:
+        why = r"another signature than version 1: input 'x' is float32 \[2\], and was float32 \[1\]"
+        with pytest.raises(StartupError, match=why):
+            await swap(service, "other")
+        assert [each.key for each in service.engine.all_graphs] == [("a", "1")]
+        await swap(service, "other", signature="any")
+        assert await version_of_an_answer(service) == "other"
 
 
 @pytest.mark.parametrize(
@@ -139,6 +243,14 @@ async def test_a_version_that_cannot_be_made_ready_leaves_no_trace(
         assert [each.key for each in service.engine.all_graphs] == [("a", "1")]
         await swap(service, "2")
         assert await version_of_an_answer(service) == "2"
+
+
+async def test_an_abort_may_cross_the_report_of_this_engine_that_it_cannot_either() -> None:
+    async with serving() as service:
+        with pytest.raises(StartupError, match="no such file"):
+            await swap(service, "broken")
+        service.versions.obey(Abort(1))
+        assert [each.key for each in service.engine.all_graphs] == [("a", "1")]
 
 
 async def test_a_version_that_takes_too_long_is_given_up() -> None:

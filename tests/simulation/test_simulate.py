@@ -616,7 +616,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
         graph = submission.graph
         if graph.state is not GraphState.DRAINING:
             return graph if graph.state is GraphState.SERVING else None
-        return self._default_of(graph.name)
+        return self.default_of(graph.name)
 
     patch.setattr(Engine, "_taker", taker)
 

@@ -357,12 +357,15 @@ async def serve(zygote):
 # Versions
 
 CHANGING = """
+from penstock.repository.served import Served
+
 engines = 2
 is_started, tell_started = os.pipe()
 is_changed, tell_changed = os.pipe()
+state = Served(name=None).with_version({{"name": None, "version": "2"}})
 
 async def serve(zygote):
-    say("engine", here.index, here.generation, len(of_all.descriptions))
+    say("engine", here.index, here.generation, len(of_all.changed))
     if (here.index, here.generation) == (1, 1):
         os.write(tell_started, b"x")
         os.read(is_changed, 1)
@@ -371,15 +374,18 @@ async def serve(zygote):
         order = await orders.get()
         match type(order).__name__:
             case "Serve" if here.index == 0:
-                change = asyncio.create_task(zygote.change({"name": None, "version": "2"}))
-            case "Prepare":
-                if here.index == 1:
+                change = asyncio.create_task(zygote.change(0, state))
+            case "Prepare" if here.index == 1:
+                if here.generation == 0:
                     os._exit(1)
+                say("prepares", here.index, here.generation)
+                zygote.prepared(order.change, {problem!r})
+            case "Prepare":
                 os.read(is_started, 1)
                 zygote.prepared(order.change, None)
             case "Commit":
                 zygote.committed(order.change)
-            case "Retire":
+            case "Retire" if here.index == 0:
                 await change
                 say("changed")
                 os.write(tell_changed, b"x")
@@ -388,14 +394,24 @@ async def serve(zygote):
 """
 
 
-def test_an_engine_that_becomes_ready_without_a_version_is_started_again_with_it(
+def test_an_engine_that_becomes_ready_without_a_version_makes_it_ready_before_it_serves(
     tmp_path: Path,
 ) -> None:
-    with run(tmp_path, CHANGING) as service:
+    with run(tmp_path, CHANGING.format(problem=None)) as service:
         assert service.next_line() == ["engine", "0", "0", "0"]
         assert service.next_line() == ["engine", "1", "0", "0"]
         service.expect("open")
         assert service.expect("engine") == ["1", "1", "0"]  # the other one died in the change
         service.expect("changed")
-        assert service.expect("engine") == ["1", "2", "1"]
+        assert service.next_line() == ["prepares", "1", "1"]
+        assert service.next_line() == ["serves", "1", "1"]
+
+
+def test_an_engine_that_cannot_make_ready_what_the_others_serve_is_replaced(
+    tmp_path: Path,
+) -> None:
+    with run(tmp_path, CHANGING.format(problem="no memory")) as service:
+        assert service.expect("prepares") == ["1", "1"]
+        assert service.expect("engine") == ["1", "2", "1"]  # from the table
         assert service.expect("serves") == ["1", "2"]
+        assert "died: no memory" in service.errors.read_text()
