@@ -71,7 +71,9 @@ class SeatedChild:
         self._link = link
         self._page = page
         counts = StepCounts(page.steps)
-        self._steps = Steps(op, op.options.seats, self._ended, self._flush, self._called, counts)
+        self._steps = Steps(
+            op, op.options.seats, self._ended, self._flush, self._called, counts, self._look
+        )
         self._seated: dict[int, Seated] = {}
         self._out: list[bytes | memoryview] = []
         self._reported = 0  # ended requests
@@ -138,6 +140,10 @@ class SeatedChild:
         page = self._page
         page.joining = 0 if joins is None else joins.given_by
         page.started = started
+
+    def _look(self) -> None:
+        """After a ``join``: read what the engine has sent; at its end the loop stops."""
+        self._link.read_for(0)
 
     def _let_others_come(self, wait: float) -> None:
         until = time.monotonic() + wait

@@ -238,13 +238,21 @@ class SeatedProcesses(ProcessExecutor):
                     reserved.alone = True
             alone = [each for each in free if each.alone and not each.seated]
             if alone and self._alone:
-                self._dispatch(alone[0], *self._alone.popleft())
+                self._give(alone[0], self._alone)
                 continue
             others = [each for each in free if not each.alone]
             trusted = [each for each in others if self._is_trusted(each, now)]
             if not others or not self._waiting:
                 return
-            self._dispatch(min(trusted or others, key=_taken), *self._waiting.popleft())
+            self._give(min(trusted or others, key=_taken), self._waiting)
+
+    def _give(self, worker: SeatedWorker, waiting: deque[tuple[Work, Finished]]) -> None:
+        work, finished = waiting.popleft()
+        if work.pending:
+            self._dispatch(worker, work, finished)
+        else:  # its request has ended while there was no worker
+            worker.alone = worker.alone and bool(worker.seated)
+            self._loop.call_soon(finished, work, [])
 
     def _done(self, worker: Any, work: Work, finished: Finished) -> None:
         del self._busy[work]

@@ -3,12 +3,12 @@
     preprocess -> join -> step -> step -> ... -> leave, with postprocess for each piece
 
 The same in threads and in worker processes, which only bring requests, and pass on pieces and
-outcomes. It never waits.
+outcomes. It never waits, and knows no clock.
 
 Guarantees:
     - one Outcome for each request, after its last piece;
     - ``leave`` is called once for each ``join`` that returned, before the request's outcome;
-    - a request that is cancelled runs in no further step;
+    - a request that is cancelled does not join, and runs in no further step;
     - an exception of ``join``, or an invalid piece, ends its request only; one of ``step`` ends all
       that have joined, each with its own outcome, and the worker continues with free seats.
 """
@@ -45,7 +45,6 @@ longer than the last step took."""
 _LONG: Final = 0.0005
 """Seconds of a step from which on it waits: in a shorter one a free seat costs less."""
 
-_monotonic = time.monotonic
 _CANCELLED = Cancelled("the request was cancelled")
 
 
@@ -97,6 +96,9 @@ class Steps:
             that joins; at the end of the call with None twice. For workers whose engine does not
             see their batches.
         counts: counts the steps; None: those of its own.
+        heard: called after each ``join``, which takes time: takes in which requests were cancelled
+            meanwhile.
+        clock: returns monotonic seconds.
 
     Attributes:
         counts: the same.
@@ -110,6 +112,8 @@ class Steps:
         flush: Callable[[], None],
         called: Callable[[float | None, Seated | None], None] = lambda when, joins: None,
         counts: StepCounts | None = None,
+        heard: Callable[[], object] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         assert op.seat_hooks is not None
         self._op = op
@@ -118,10 +122,12 @@ class Steps:
         self._count = seats
         self._asked = 0  # the requests that it has
         self._freed = False  # one has ended while it had as many as seats
-        self._took = 0.0  # the last step, in seconds
+        self._started = self._took = 0.0  # the last step, in seconds
         self._ended = ended
         self._flush = flush
         self._called = called
+        self._heard = heard
+        self._clock = clock
         self.counts = counts or StepCounts()
 
     @property
@@ -158,10 +164,10 @@ class Steps:
     def step(self) -> None:
         """Make one step with those that run, if there are any. Raises nothing."""
         try:
-            running = self._seats.ready()
+            running = self.begin_step()
             if not running:
                 return
-            self._step(running)
+            self.end_step(running, *self._results(running))
         except BaseException:  # noqa: BLE001
             self._failed()
         self._flush()
@@ -184,7 +190,7 @@ class Steps:
             self._give_back(one)
         for one in (*joined, *waiting):
             self._asked -= 1
-            _ran(one.batch)
+            self._ran(one.batch)
             self._ended(one, *broken(one.batch))
         self._flush()
 
@@ -194,8 +200,12 @@ class Steps:
         if seats.fitting is not None and self._fits(seats.fitting):
             seats.fit()
         while (one := seats.next()) is not None:
+            if one.unwanted:  # it was cancelled while another one joined
+                self._end(one, _CANCELLED)
+                continue
             joined = True
             error = self._join(one)
+            self._heard()
             if error is not None:
                 self._end(one, error)
                 continue
@@ -208,9 +218,9 @@ class Steps:
         """Let a request join; returns its error if it cannot."""
         op, batch, sample = self._op, one.batch, one.sample
         batch.worker = op.index
-        batch.began = began = _monotonic()
+        batch.began = began = self._clock()
         feed, _, error = preprocess(op, sample, began)
-        batch.prepared = _monotonic() - began
+        batch.prepared = self._clock() - began
         if error is not None:
             return error
         if not isinstance(feed, dict):
@@ -227,7 +237,7 @@ class Steps:
             batch.started = None
             batch.joins = False
             self._called(None, None)
-            batch.processed = _monotonic() - started
+            batch.processed = self._clock() - started
         return None
 
     def _fits(self, one: Seated) -> bool:
@@ -244,26 +254,30 @@ class Steps:
             self._leave(one, self._logged([one], error, "fits"))
         return False
 
-    def _step(self, running: list[Seated]) -> None:
-        """Make a step, and pass on its results."""
-        batches = [one.batch for one in running]
-        states = [one.state for one in running]
-        started = _monotonic()
-        for batch in batches:
-            batch.started = started
-        self._called(started, None)
-        fault: BaseException | None = None
-        results: Any = None
+    def begin_step(self) -> list[Seated]:
+        """A step begins; returns those that run in it."""
+        running = self._seats.ready()
+        if running:
+            self._started = started = self._clock()
+            for one in running:
+                one.batch.started = started
+            self._called(started, None)
+        return running
+
+    def _results(self, running: list[Seated]) -> tuple[Any, BaseException | None]:
         try:
-            results = self._hooks.step(states)
-        except HOOK_FAULTS as error:
-            fault = error
-        self._took = took = _monotonic() - started
+            return self._hooks.step([one.state for one in running]), None
+        except HOOK_FAULTS as fault:
+            return None, fault
+
+    def end_step(self, running: list[Seated], results: Any, fault: BaseException | None) -> None:
+        """A step has ended with these results, or raised ``fault``: pass them on."""
+        self._took = took = self._clock() - self._started
         self._called(None, None)
         self.counts.add(len(running), took)
-        for batch in batches:
-            batch.started = None
-            batch.processed += took
+        for one in running:
+            one.batch.started = None
+            one.batch.processed += took
         if fault is not None:
             everyone = [*self._seats.joined]
             failure = self._failure(everyone, fault, "step")
@@ -335,13 +349,12 @@ class Steps:
         if self._asked >= self._count:
             self._freed = True
         self._asked -= 1
-        _ran(one.batch)
+        self._ran(one.batch)
         self._ended(one, Outcome({}) if error is None else Outcome(None, error))
 
-
-def _ran(batch: Batch) -> None:
-    if batch.began is not None:
-        batch.ran = _monotonic() - batch.began
+    def _ran(self, batch: Batch) -> None:
+        if batch.began is not None:
+            batch.ran = self._clock() - batch.began
 
 
 def _misfit(op: BoundOp, results: Any, size: int) -> TypeError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -142,3 +143,26 @@ async def test_a_worker_that_is_to_be_replaced_gets_no_further_requests_and_ends
         h.let_go(end_all)
         assert (await c.end()).error is None
         assert len(h.processes.pids) >= 2  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_caller_that_leaves_while_there_is_no_worker_holds_up_nobody(
+    start: Start, again: bool
+) -> None:
+    async with start(2, options=WorkOptions(retry_on_crash=again)) as h:
+        (a,) = await h.seated("a")
+        asked = h.stage.statistics().samples
+        h.let_go(die)
+        if again:  # it waits to run alone
+            await h.dispatched(asked + 1)
+        else:
+            assert isinstance((await a.end()).error, WorkerDied)
+            a = h.ask("b")
+            await h.dispatched(asked + 1)
+        a.cancel()
+        await asyncio.sleep(0)
+        c = h.ask("c")
+        assert await h.begun() == ["c"]
+        h.let_go(end_all)
+        assert (await c.end()).error is None
+        await h.at_rest()
