@@ -3,8 +3,9 @@
 A client records ``Invoke`` before it sends a request, ``Piece`` for each piece of its answer if it
 has any, and exactly one of ``Ok``, ``Refused``, ``Failed`` and ``Info`` at its end
 (``ClientHistory`` is thread-safe); on the server's side a
-``Recorder`` is one of the engine's instruments. ``check`` compares both lists, so that simulation,
-fault tests, soak tests and benchmarks use the same rules:
+``Recorder`` is one of the engine's instruments. An op with seats records the calls of its methods
+in a ``SeatHistory``. ``check`` compares the lists, so that simulation, fault tests, soak tests and
+benchmarks use the same rules:
 
     - every request ends exactly once, and its answer has its nonce;
     - the pieces of an answer are its first ones, without a gap and in order; if it ended well they
@@ -13,7 +14,11 @@ fault tests, soak tests and benchmarks use the same rules:
     - no op gets a request more often than its retries allow, nor past the request's deadline;
     - an op never has more running Works than workers, abandoned ones included;
     - in an engine with several graphs, no op gets a request of another graph, and answers and
-      failures are counted for each graph.
+      failures are counted for each graph;
+    - a worker with seats never has more requests that have joined than seats; a request runs in
+      steps between its ``join`` and its ``leave`` only, once in each, and gives its seat back
+      exactly once, before the worker reports its end; they join in the order of asking, and no seat
+      is free beside one who waits, unless one that has joined does not fit yet.
 
 Cost: 200,000 requests take about 150 MB, and under a second to check.
 """
@@ -164,6 +169,66 @@ ServerEvent: TypeAlias = (
 )
 
 
+class Asked(NamedTuple):
+    """A worker of an op with seats was given a request, which waits to join.
+
+    ``request`` identifies one run of a request, ``worker`` one object with ``join`` and ``step``
+    among those of its op. This and ``Released`` are known only to who sees the worker's requests.
+    """
+
+    op: str
+    worker: int
+    request: object
+    t: float
+
+
+class Joined(NamedTuple):
+    """``join`` has returned for a request."""
+
+    op: str
+    worker: int
+    request: object
+    t: float
+
+
+class Stepped(NamedTuple):
+    """``step`` was called with the states of these requests."""
+
+    op: str
+    worker: int
+    requests: tuple[object, ...]
+    t: float
+
+
+class Left(NamedTuple):
+    """``leave`` was called for a request."""
+
+    op: str
+    worker: int
+    request: object
+    t: float
+
+
+class Released(NamedTuple):
+    """A worker has reported the end of a request, whether or not that had joined."""
+
+    op: str
+    worker: int
+    request: object
+    t: float
+
+
+class WorkerEnded(NamedTuple):
+    """A worker has died, and all that had joined with it; its index may have a new one."""
+
+    op: str
+    worker: int
+    t: float
+
+
+SeatEvent: TypeAlias = Asked | Joined | Stepped | Left | Released | WorkerEnded
+
+
 class ClientHistory:
     """The list of client events. Thread-safe; times are monotonic seconds."""
 
@@ -201,6 +266,37 @@ class ClientHistory:
     def info(self, id: int, reason: str, t: float) -> None:
         """Record that the outcome stays unknown: the client or its connection is gone."""
         self.events.append(Info(id, reason, t))
+
+
+class SeatHistory:
+    """The list of events of ops with seats. Thread-safe; times are monotonic seconds."""
+
+    def __init__(self) -> None:
+        self.events: list[SeatEvent] = []  # appending is atomic
+
+    def asked(self, op: str, worker: int, request: object, t: float) -> None:
+        """See Asked."""
+        self.events.append(Asked(op, worker, request, t))
+
+    def joined(self, op: str, worker: int, request: object, t: float) -> None:
+        """See Joined."""
+        self.events.append(Joined(op, worker, request, t))
+
+    def stepped(self, op: str, worker: int, requests: Iterable[object], t: float) -> None:
+        """See Stepped."""
+        self.events.append(Stepped(op, worker, (*requests,), t))
+
+    def left(self, op: str, worker: int, request: object, t: float) -> None:
+        """See Left."""
+        self.events.append(Left(op, worker, request, t))
+
+    def released(self, op: str, worker: int, request: object, t: float) -> None:
+        """See Released."""
+        self.events.append(Released(op, worker, request, t))
+
+    def worker_ended(self, op: str, worker: int, t: float) -> None:
+        """See WorkerEnded."""
+        self.events.append(WorkerEnded(op, worker, t))
 
 
 class Recorder(Instrument):
@@ -266,18 +362,21 @@ class Limits:
         grace: seconds that an answer may arrive after the deadline in ``Invoke``.
         failures: maximum number of failed requests, such as batch size times kills; or a maximum
             for each named graph.
+        seats: op -> the seats of each of its workers.
     """
 
     workers: Mapping[str, int] = field(default_factory=dict)
     dispatches: Mapping[str, int] = field(default_factory=dict)
     grace: float | None = None
     failures: int | Mapping[str, int] | None = None
+    seats: Mapping[str, int] = field(default_factory=dict)
 
 
 def check(
     client_events: Iterable[ClientEvent],
     server_events: Iterable[ServerEvent] | None = None,
     limits: Limits | None = None,
+    seat_events: Iterable[SeatEvent] = (),
 ) -> list[str]:
     """Return the violations of a finished history as sentences.
 
@@ -286,6 +385,8 @@ def check(
         server_events: the events of one engine's Recorder, from its start until it is idle; None if
             they are not available.
         limits: see Limits.
+        seat_events: the events of ops with seats. Those of one worker must be in order, and all
+            that have joined must have left, or their worker must have ended.
     """
     limits = limits or Limits()
     found = _Violations()
@@ -302,6 +403,8 @@ def check(
                     "answers from nowhere",
                     f"clients saw {seen} good answers{graph}, the server gave {given}",
                 )
+    seats = _Seats(found, limits)
+    seats.read(seat_events)
     return found.sentences()
 
 
@@ -559,3 +662,89 @@ class _Server:
             for other, (data_ids, theirs) in out.items():
                 if theirs == moment:
                     out[other] = (data_ids, None)
+
+
+class _Worker:
+    """What one worker with seats has at a moment."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[object, None] = {}  # have asked and not joined, in this order
+        self.joined: set[object] = set()
+        self.fitting: set[object] = set()  # those of them that have run in no step
+
+
+class _Seats:
+    """Checks who joins, runs and leaves."""
+
+    def __init__(self, found: _Violations, limits: Limits) -> None:
+        self._found = found
+        self._limits = limits
+        self._workers: dict[tuple[str, int], _Worker] = {}
+
+    def read(self, events: Iterable[SeatEvent]) -> None:
+        for event in events:
+            key = event.op, event.worker
+            worker = self._workers.setdefault(key, _Worker())
+            who = f"op {event.op!r}, worker {event.worker}"
+            if isinstance(event, Stepped):
+                self._step(event, worker, who)
+            elif isinstance(event, Joined):
+                self._join(event, worker, who)
+            elif isinstance(event, Left):
+                self._leave(event, worker, who)
+            elif isinstance(event, Asked):
+                worker.waiting[event.request] = None
+            elif isinstance(event, Released):
+                self._release(event, worker, who)
+            elif isinstance(event, WorkerEnded):
+                del self._workers[key]
+            else:
+                assert_never(event)
+        for (op, number), worker in self._workers.items():
+            for request in worker.joined:
+                text = f"op {op!r}, worker {number}: request {request} never left"
+                self._found.add("seat not given back", text)
+
+    def _join(self, event: Joined, worker: _Worker, who: str) -> None:
+        request = event.request
+        if request in worker.joined:
+            self._found.add("joined twice", f"{who}: request {request} joined twice")
+        first = next(iter(worker.waiting), request)
+        if first != request:
+            text = f"{who}: request {request} joined before {first}, which had asked before it"
+            self._found.add("overtaken", text)
+        worker.waiting.pop(request, None)
+        worker.joined.add(request)
+        worker.fitting.add(request)
+        seats = self._limits.seats.get(event.op)
+        if seats is not None and len(worker.joined) > seats:
+            text = f"{who}: {len(worker.joined)} requests have joined where {seats} seats are"
+            self._found.add("too many joined", text)
+
+    def _step(self, event: Stepped, worker: _Worker, who: str) -> None:
+        requests = event.requests
+        if len({*requests}) < len(requests):
+            self._found.add("twice in a step", f"{who}: a step ran {requests}, one of them twice")
+        for request in requests:
+            if request not in worker.joined:
+                text = f"{who}: request {request} ran in a step, but has not joined, or has left"
+                self._found.add("unwanted step", text)
+        worker.fitting.difference_update(requests)
+        seats, taken = self._limits.seats.get(event.op), len(worker.joined)
+        if seats is not None and worker.waiting and taken < seats and not worker.fitting:
+            text = f"{who}: {taken} of {seats} seats are taken, and {[*worker.waiting]} wait"
+            self._found.add("idle seat", text)
+
+    def _leave(self, event: Left, worker: _Worker, who: str) -> None:
+        request = event.request
+        if request not in worker.joined:
+            text = f"{who}: request {request} left, but has not joined, or has left before"
+            self._found.add("left twice", text)
+        worker.joined.discard(request)
+        worker.fitting.discard(request)
+
+    def _release(self, event: Released, worker: _Worker, who: str) -> None:
+        if event.request in worker.joined:
+            text = f"{who}: request {event.request} has ended and still has its seat"
+            self._found.add("seat not given back in time", text)
+        worker.waiting.pop(event.request, None)

@@ -60,8 +60,10 @@ class Deaths:
         """Records that a worker ends, by itself or killed, with this batch on its status page."""
         self._on_page_at_end.update(batch.samples)
 
-    def lost(self, batch: Batch, now: float) -> None:
-        """Records that the engine is told that a worker has died with this batch."""
+    def lost(self, batch: Batch, now: float, *, alone: bool = True) -> None:
+        """Records that the engine is told that a worker has died with this batch; ``alone``: with
+        no other one.
+        """
         for sample in batch.samples:
             key = _key(sample)
             nonce = _nonce(sample)
@@ -69,7 +71,7 @@ class Deaths:
             if batch in self._under_suspicion:
                 self._culprits[key] = now
             self._killed[nonce] = self._killed.get(nonce, 0) + 1
-            if len(batch.samples) == 1:
+            if len(batch.samples) == 1 and alone:
                 self._alone.add(nonce)
 
     def ran(self, batch: Batch) -> None:

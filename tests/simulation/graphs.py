@@ -14,6 +14,7 @@ from penstock.executors.work import WorkOptions
 from penstock.graph.dag import OpSpec, Plan, compile_graph
 from penstock.request import Batch, Outcome
 from tests.simulation.processes import ProcessWorkers
+from tests.simulation.seats import SeatedProcessWorkers, SeatedThreads
 from tests.simulation.streams import StreamingProcessWorkers, StreamingWorkers
 from tests.simulation.workers import Workers
 
@@ -95,11 +96,16 @@ class RandomGraph:
 
     def _draw_workers(self, op: int) -> Workers:
         streams = self.streams and op == self.plan.last
-        kinds = ["thread", "thread", "killed", "process", "process"] + ["inline"] * (not streams)
+        kinds = ["thread", "thread", "killed", "process", "process"]
+        kinds += ["seats", "seats", "seated process"] if streams else ["inline"]
         kind = self.world.random.choice(kinds)
         if streams:
             if kind == "process":
                 return StreamingProcessWorkers(self, op)
+            if kind == "seats":
+                return SeatedThreads(self, op)
+            if kind == "seated process":
+                return SeatedProcessWorkers(self, op)
             return StreamingWorkers(self, op, kind)
         return ProcessWorkers(self, op) if kind == "process" else Workers(self, op, kind)
 

@@ -8,6 +8,7 @@ from penstock.engine.deadlines import TICK
 from penstock.engine.stage import Stage
 from penstock.request import Sample
 from tests.simulation.graphs import RandomGraph
+from tests.simulation.seats import Room, SeatedProcessWorkers, SeatedThreads
 from tests.simulation.streams import StreamingCall, StreamingProcess
 from tests.simulation.world import NEARLY, World
 
@@ -47,6 +48,11 @@ class Guarantees:
         """A worker waits for a client that does not read only, and works for no other sample than
         one that is wanted."""
         world = self._world
+        for graph in world.graphs:
+            last = graph.workers[graph.plan.last]
+            if isinstance(last, SeatedThreads | SeatedProcessWorkers):
+                for room in last.rooms:
+                    self._check_seats(room)
         for call in world.calls:
             if not isinstance(call, StreamingCall | StreamingProcess):
                 continue
@@ -57,6 +63,19 @@ class Guarantees:
                 world.problems.append(f"a worker makes pieces for {sample}, which has ended")
             elif call.waits and world.open[sample.data_id].reads:
                 world.problems.append(f"a worker waits for credit for {sample}, whose client reads")
+
+    def _check_seats(self, room: Room) -> None:
+        """One that has a seat waits for a client that does not read only, and whoever has ended is
+        known to its worker."""
+        world = self._world
+        for one in room.states:
+            sample = room.sample_of(one)
+            if one.stream.cancelled:
+                continue
+            if sample.gone:
+                world.problems.append(f"{room} has a seat for {sample}, which has ended")
+            elif one.stream.is_full and world.open[sample.data_id].reads:
+                world.problems.append(f"{room} waits for credit for {sample}, whose client reads")
 
     def _check_queues(self, quiet: bool) -> int:
         """Checks each queue's bookkeeping and capacity, and that no sample waits beside an idle

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 class ProcessWorkers(Workers):
-    """The fake process executor of one op."""
+    """The fake process executor of one op; each process has ``seats`` Works at once."""
 
-    def __init__(self, graph: RandomGraph, op: int) -> None:
+    def __init__(self, graph: RandomGraph, op: int, seats: int = 1) -> None:
         super().__init__(graph, op, "process")
         random = self.world.random
         self.retry_on_crash = random.random() < 0.5
@@ -34,14 +34,16 @@ class ProcessWorkers(Workers):
         self.kills = random.random() < 0.5  # an abandoned call's worker is killed
         self.fails = random.choice((0.0, 0.0, 0.2, 0.9))  # the probability of a failed start
         self.next_start = self.rested = 0.0
-        self._restarts = [Restarts() for _ in range(self.workers)]
-        self._alive = [self._new_process(slot) for slot in range(self.workers)]
+        self._slots, self._seats_each = self.places, seats
+        self.places = self.workers = self._slots * seats
+        self._restarts = [Restarts() for _ in range(self._slots)]
         self._at: dict[Work, Process] = {}
         self._waiting: deque[tuple[Work, Finished]] = deque()
+        self._alive = [self._new_process(slot) for slot in range(self._slots)]
 
     def __repr__(self) -> str:
         again = ", run again" if self.retry_on_crash else ""
-        return f"{self.workers} process of {self.seconds} s{again}"
+        return f"{self._slots} process of {self.seconds} s{again}"
 
     @property
     def alive(self) -> bool:
@@ -54,7 +56,7 @@ class ProcessWorkers(Workers):
         for batch in work.pending:
             self.graph.inspect(self.op, batch)
         self.deaths.hand_over(work.pending, self.world.clock.now())
-        if len(self.given_up) == self.places and not self._alive:
+        if self._is_given_up:
             self._refuse(work, finished)
             return
         process = next((each for each in self._alive if each.work is None), None)
@@ -98,8 +100,8 @@ class ProcessWorkers(Workers):
         """Handles a process that has answered all of a Work, or will not run the rest."""
         del self._at[work]
         work.current = None
-        if self._waiting and process in self._alive:
-            self._hand(process, *self._waiting.popleft())
+        if process in self._alive:
+            self._next_work(process)
         self.report(work, finished, work.take_results())
 
     def handle_death(self, process: Process) -> None:
@@ -116,11 +118,13 @@ class ProcessWorkers(Workers):
             self.report(work, finished, work.take_results())
         self._restart(process.slot, had_worked=process.has_worked)
 
-    def _outcomes_of_lost(self, process: Process, batch: Batch) -> list[Outcome]:
+    def _outcomes_of_lost(
+        self, process: Process, batch: Batch, *, alone: bool = True
+    ) -> list[Outcome]:
         if process.abandoned:
             return broken(batch)
         batch.started = None
-        self.deaths.lost(batch, self.world.clock.now())
+        self.deaths.lost(batch, self.world.clock.now(), alone=alone)
         error = worker_died(f"op{self.op}", 0)
         return [Outcome(None, error) for _ in batch.samples]
 
@@ -130,10 +134,10 @@ class ProcessWorkers(Workers):
         if wait is None:
             self.gave_up += slot not in self.given_up
             self.given_up.add(slot)
-            self.workers = max(1, self.places - len(self.given_up))
+            self.workers = max(1, self._slots - len(self.given_up)) * self._seats_each
             wait = LONGEST
-            while self._waiting and len(self.given_up) == self.places and not self._alive:
-                self._refuse(*self._waiting.popleft())
+            if self._is_given_up:
+                self._refuse_waiting()
         self.rested += wait
         self.next_start = max(self.next_start, clock.now() + wait)
         clock.at(clock.now() + wait, partial(self._start, slot))
@@ -146,13 +150,26 @@ class ProcessWorkers(Workers):
         if missing:
             self.took_up += 1
             self.given_up.discard(slot)
-            self.workers = self.places - len(self.given_up)
+            self.workers = (self._slots - len(self.given_up)) * self._seats_each
         process = self._new_process(slot)
         self._alive.append(process)
-        if self._waiting:
-            self._hand(process, *self._waiting.popleft())
+        self._next_work(process)
         if missing:
             self.grown()
+
+    @property
+    def _is_given_up(self) -> bool:
+        """Whether there is no process, and none will come soon."""
+        return len(self.given_up) == self._slots and not self._alive
+
+    def _next_work(self, process: Process) -> None:
+        """Handles a process without Work."""
+        if self._waiting:
+            self._hand(process, *self._waiting.popleft())
+
+    def _refuse_waiting(self) -> None:
+        while self._waiting:
+            self._refuse(*self._waiting.popleft())
 
     def _new_process(self, slot: int) -> Process:
         return Process(self, slot)

@@ -1,8 +1,8 @@
 """Runs the real engine in random worlds and checks its guarantees after every event.
 
 Faults: outcomes that come late, twice, never, out of order, or for work that was not handed out;
-calls over their timeout, abandoned calls that return; readers of
-pieces that stop for a while or leave; processes that die at any moment, of poison
+calls over their timeout, abandoned calls that return; readers of pieces that stop for a while or
+leave; steps that raise, or whose results are too many; processes that die at any moment, of poison
 or not, are replaced later or never, and begin batches that are just taken back; cancellation,
 deadlines, drain and close at any moment; full queues; replies that raise or call the engine; graphs
 that are replaced or removed while another one serves.
@@ -28,12 +28,14 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import pairwise
 from multiprocessing import Pool
+from typing import NamedTuple
 
 from penstock.engine.deadlines import TICK
 from penstock.executors.executor import Work
 from penstock.request import Batch, CloseReason, Outcome, Sample
-from penstock.testing.history import Limits, check
+from penstock.testing.history import Asked, Invoke, Limits, Piece, check
 from tests.simulation.guarantees import Guarantees
+from tests.simulation.seats import SeatedProcessWorkers, SeatedThreads
 from tests.simulation.world import NEARLY, World
 
 _EVENTS_SHOWN = 30
@@ -44,7 +46,23 @@ class Violation(AssertionError):
     """A guarantee of the engine was violated. The text has the seed and the last events."""
 
 
-def simulate(seed: int, events: int = 200) -> int:
+class Counts(NamedTuple):
+    """What a world has had.
+
+    Attributes:
+        requests: all of them.
+        streams: those for pieces that were submitted.
+        seated: those that were given to a worker with seats.
+        pieces: that clients have got.
+    """
+
+    requests: int = 0
+    streams: int = 0
+    seated: int = 0
+    pieces: int = 0
+
+
+def simulate(seed: int, events: int = 200) -> Counts:
     """Runs one world to its end.
 
     Args:
@@ -53,7 +71,7 @@ def simulate(seed: int, events: int = 200) -> int:
             longer one.
 
     Returns:
-        the number of requests.
+        what it has had.
 
     Raises:
         Violation: with the seed and the last events.
@@ -63,7 +81,14 @@ def simulate(seed: int, events: int = 200) -> int:
         run.run(events)
     except Exception as error:
         raise Violation(run.description(error)) from error
-    return run.world.requests_sent
+    world = run.world
+    invoked = [each for each in world.history.events if isinstance(each, Invoke)]
+    return Counts(
+        world.requests_sent,
+        sum(each.pieces is not None for each in invoked),
+        sum(isinstance(each, Asked) for each in world.seats.events),
+        sum(isinstance(each, Piece) for each in world.history.events),
+    )
 
 
 @contextmanager
@@ -297,8 +322,13 @@ class Simulation:
                 for graph, s, _ in ops
             },
             grace=TICK + NEARLY,
+            seats={
+                stage.name: executor.seats
+                for _, stage, executor in ops
+                if isinstance(executor, SeatedThreads | SeatedProcessWorkers)
+            },
         )
-        violations = check(world.history.events, world.recorder.events, limits)
+        violations = check(world.history.events, world.recorder.events, limits, world.seats.events)
         if violations:
             raise Violation("; ".join(violations))
 
@@ -318,8 +348,8 @@ class Simulation:
         return "\n".join(lines)
 
 
-def _run(seed: int, events: int) -> int | str:
-    """The number of requests, or the text of the failure."""
+def _run(seed: int, events: int) -> Counts | str:
+    """What the world has had, or the text of the failure."""
     try:
         return simulate(seed, events)
     except Violation as violation:
@@ -336,12 +366,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     began = time.monotonic()
     failed: list[int] = []
-    requests = 0
+    total = Counts()
     run = partial(_run, events=options.events)
     seeds = range(options.seed, options.seed + options.seeds)
     with ExitStack() as stack:
         if options.jobs == 1:
-            results: Iterable[int | str] = map(run, seeds)
+            results: Iterable[Counts | str] = map(run, seeds)
         else:
             results = stack.enter_context(Pool(options.jobs)).imap(run, seeds, chunksize=50)
         for seed, result in zip(seeds, results, strict=True):
@@ -349,11 +379,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 failed.append(seed)
                 sys.stderr.write(f"{result}\n\n")
             else:
-                requests += result
+                total = Counts(*map(sum, zip(total, result, strict=True)))
     took = time.monotonic() - began
     verdict = f"FAILED: seeds {failed[:20]}" if failed else "all promises kept"
     sys.stdout.write(
-        f"{options.seeds} seeds of {options.events} events, {requests} requests, {took:.1f} s "
+        f"{options.seeds} seeds of {options.events} events, {total.requests} requests, "
+        f"{total.streams} of them for pieces, {total.pieces} pieces, {total.seated} with seats, "
+        f"{took:.1f} s "
         f"({60 * options.seeds / max(took, 1e-9):.0f} seeds a minute): {verdict}\n"
     )
     return 1 if failed else 0

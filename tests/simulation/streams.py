@@ -66,13 +66,18 @@ class Generator:
         self._nonce: int = feed["nonce"]
         self.made = 0
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it has made all pieces."""
+        return self.made == pieces_of(self._nonce)
+
     def step(self) -> Feed | Outcome:
         """The next piece, or the end."""
         world = self._world
         if world.errors and world.random.random() < world.errors / 2:
             kind = OpTimeout if world.random.random() < 0.2 else HookFailed
             return Outcome(None, kind("made up"))
-        if self.made == pieces_of(self._nonce):
+        if self.is_over:
             return Outcome({})
         self.made += 1
         return {"nonce": self._nonce, "graph": self._name, "piece": self.made - 1}

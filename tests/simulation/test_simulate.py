@@ -20,6 +20,8 @@ from penstock.engine.stage import Stage
 from penstock.engine.timer import Timer
 from penstock.errors import ServiceBusy
 from penstock.executors.executor import Work
+from penstock.executors.seats.steps import Seated, Steps
+from penstock.executors.seats.table import Seats
 from penstock.executors.stream import MOST_PIECES, Stream
 from penstock.testing.history import (
     ClientEvent,
@@ -27,11 +29,17 @@ from penstock.testing.history import (
     Failed,
     Info,
     Invoke,
+    Joined,
     Late,
+    Left,
     NotAdmitted,
     Ok,
     Piece,
+    Released,
     Replied,
+    SeatEvent,
+    Stepped,
+    WorkerEnded,
 )
 from tests.simulation.graphs import draw_plan
 from tests.simulation.processes import Process, ProcessWorkers
@@ -123,6 +131,7 @@ def test_every_kind_of_event_and_outcome_occurs(monkeypatch: pytest.MonkeyPatch)
             occurred["timed out"] += stage.statistics().timeouts
             occurred["refused unseen"] += stage.statistics().refused
         occurred.update(ends_of_answers(run.world.history.events))
+        occurred.update(ends_of_seats(run.world.seats.events))
         for event in run.world.recorder.events:
             match event:
                 case Dispatched():
@@ -141,6 +150,7 @@ def test_every_kind_of_event_and_outcome_occurs(monkeypatch: pytest.MonkeyPatch)
     expected |= {"taken back", "a turn was too short", "given up", "worker ended by us"}
     expected |= {"a graph goes with requests inside", "one goes while another serves"}
     expected |= {"sent on to the next version"}
+    expected |= {"joined", "did not join", "joined, then its worker died", "waited to fit"}
     expected |= {"all of many pieces", "no piece", "pieces, then failed", "pieces, then left"}
     expected |= {"killed worker", "refused unseen", "cleared", "run again", "taken up again"}
     assert {name for name, count in occurred.items() if count} == expected
@@ -162,6 +172,29 @@ def ends_of_answers(events: Iterable[ClientEvent]) -> Iterator[str]:
             yield "pieces, then failed" if isinstance(event, Failed) else "pieces, then left"
         elif isinstance(event, Ok) and event.id in empty:
             yield "no piece"
+
+
+def ends_of_seats(events: Iterable[SeatEvent]) -> Iterator[str]:
+    """What has happened to requests of workers with seats."""
+    joined: dict[tuple[str, int], set[object]] = {}
+    ran: set[object] = set()
+    for event in events:
+        here = joined.setdefault((event.op, event.worker), set())
+        if isinstance(event, Joined):
+            here.add(event.request)
+            yield "joined"
+        elif isinstance(event, Stepped):
+            ran.update(event.requests)
+            if event.requests and here - ran:
+                yield "waited to fit"
+        elif isinstance(event, Left):
+            here.discard(event.request)
+            ran.add(event.request)
+        elif isinstance(event, Released) and event.request not in ran:
+            yield "did not join"
+        elif isinstance(event, WorkerEnded) and here:
+            here.clear()
+            yield "joined, then its worker died"
 
 
 # Deliberate bugs: each is a patch, and the words by which the simulation must notice it.
@@ -619,6 +652,80 @@ def _(patch: pytest.MonkeyPatch) -> None:
         return self.default_of(graph.name)
 
     patch.setattr(Engine, "_taker", taker)
+
+
+@bug("a seat is not given back", "has a seat for|still has its seat|never left")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Steps, "_give_back", lambda self, one: None)
+
+
+@bug("a request that has ended keeps its seat", "has left|leaves twice|KeyError")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Seats, "leave", lambda self, one: None)
+
+
+@bug("a seat stays free beside one who waits", "seats are taken, and")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = Seats.next
+
+    def next_one(self: Any) -> Any:
+        return real(self) if len(self.running) < max(1, self._count - 1) else None
+
+    patch.setattr(Seats, "next", next_one)
+
+
+@bug("a request is left out of a step", "out of a step")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = Seats.ready
+    patch.setattr(Seats, "ready", lambda self: real(self)[:2])
+
+
+@bug("a request with a slow reader runs", "without credit")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Seated, "held_up", False)
+
+
+@bug("a cancellation does not reach the seats", "without credit|which is cancelled")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Seated, "unwanted", False)
+
+
+@bug("a request that is cancelled while it waits for a seat joins", "which is cancelled")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = Seated.unwanted.fget
+    assert real is not None
+    patch.setattr(Seated, "unwanted", property(lambda self: self.state is not None and real(self)))
+
+
+@bug("the last who asks joins first", "which had asked before")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def next_one(self: Any) -> Any:
+        if self.fitting is not None or len(self.running) >= self._count or not self._waiting:
+            return None
+        return self._waiting.pop()
+
+    patch.setattr(Seats, "next", next_one)
+
+
+@bug("others join while one does not fit", "never left|no call hangs|never end")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def next_one(self: Any) -> Any:
+        return (
+            self._waiting.popleft() if self._waiting and len(self.running) < self._count else None
+        )
+
+    patch.setattr(Seats, "next", next_one)
+
+
+@bug(
+    "a worker sleeps beside those who wait for a seat",
+    "no call hangs|will ever happen|never end",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    def has_work(self: Any) -> bool:
+        return any(one.unwanted or not one.held_up for one in self.running)
+
+    patch.setattr(Seats, "has_work", property(has_work))
 
 
 @pytest.mark.parametrize("name", BUGS)

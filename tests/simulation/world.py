@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from itertools import count
 from random import Random
 
 from penstock.batching.queue_policy import QueuePolicy
@@ -23,7 +24,7 @@ from penstock.executors.stream import MOST_PIECES
 from penstock.instrument import Instrument, Instruments, RequestInfo
 from penstock.request import Batch, Feed, Outcome, Sample
 from penstock.testing.clock import ManualClock
-from penstock.testing.history import ClientHistory, Invoke, Recorder
+from penstock.testing.history import ClientHistory, Invoke, Recorder, SeatHistory
 from tests.simulation.graphs import RandomGraph
 from tests.simulation.processes import ProcessWorkers
 from tests.simulation.streams import Gatherer, Reader, pieces_of
@@ -105,6 +106,8 @@ class World:
         self.clock = ManualClock()
         self.recorder = Recorder()
         self.history = ClientHistory()
+        self.seats = SeatHistory()
+        self.seat_numbers = count()
         self.problems: list[str] = []
         self.calls: list[RunningWork] = []
         self.reported: list[tuple[Work, Finished, list[Result]]] = []

@@ -10,6 +10,7 @@ from penstock.errors import HookFailed, ServiceBusy
 from penstock.request import Batch, CloseReason, Sample
 from penstock.testing.history import (
     Admitted,
+    Asked,
     Cancelled,
     ClientEvent,
     ClientHistory,
@@ -17,17 +18,24 @@ from penstock.testing.history import (
     Failed,
     Info,
     Invoke,
+    Joined,
     Late,
+    Left,
     Limits,
     NotAdmitted,
     Ok,
     Piece,
     Recorder,
     Refused,
+    Released,
     Replied,
     Returned,
+    SeatEvent,
+    SeatHistory,
     ServerEvent,
+    Stepped,
     TakenBack,
+    WorkerEnded,
     check,
 )
 
@@ -172,6 +180,108 @@ def test_a_violation_in_the_pieces_of_an_answer_is_found(
     events: list[ClientEvent], violation: str
 ) -> None:
     assert violation in check(events)
+
+
+SEATS = Limits(seats={"op": 2})
+SEATED: list[SeatEvent] = [
+    Asked("op", 0, "a", 0.0),
+    Asked("op", 0, "b", 0.0),
+    Asked("op", 0, "c", 0.0),
+    Joined("op", 0, "a", 0.1),
+    Joined("op", 0, "b", 0.1),
+    Stepped("op", 0, ("a", "b"), 0.2),
+    Stepped("op", 0, ("b",), 0.3),  # the reader of a is slow
+    Left("op", 0, "b", 0.3),
+    Released("op", 0, "b", 0.35),
+    Joined("op", 0, "c", 0.4),
+    Stepped("op", 0, ("a", "c"), 0.4),
+    Left("op", 0, "a", 0.5),
+    Released("op", 0, "a", 0.55),
+    Left("op", 0, "c", 0.5),
+    Released("op", 0, "c", 0.55),
+]
+
+
+def test_seats_that_are_taken_and_given_back_are_a_correct_history() -> None:
+    assert check([], None, SEATS, SEATED) == []
+    known = [each for each in SEATED if not isinstance(each, Asked | Released)]
+    assert check([], None, SEATS, known) == [], "as the op itself records it"
+
+
+def test_one_that_does_not_fit_yet_holds_up_others_beside_free_seats() -> None:
+    events: list[SeatEvent] = [
+        *(Asked("op", 0, each, 0.0) for each in "abc"),
+        *(Joined("op", 0, "a", 0.1), Joined("op", 0, "b", 0.1)),
+        *(Stepped("op", 0, ("a",), 0.2), Left("op", 0, "a", 0.2)),
+    ]
+    end: list[SeatEvent] = [Left("op", 0, "b", 0.3), Released("op", 0, "c", 0.3)]
+    assert check([], None, SEATS, [*events, Stepped("op", 0, (), 0.2), *end]) == []
+    found = check([], None, SEATS, [*events, Stepped("op", 0, ("b",), 0.2), *end])
+    assert found == ["op 'op', worker 0: 1 of 2 seats are taken, and ['c'] wait"]
+
+
+def test_a_worker_that_has_died_has_given_back_its_seats() -> None:
+    cut = SEATED[:6]
+    assert len(check([], None, SEATS, cut)) == 2
+    again = [WorkerEnded("op", 0, 0.6), *SEATED]
+    assert check([], None, SEATS, [*cut, *again]) == []
+
+
+@pytest.mark.parametrize(
+    ("events", "violation"),
+    [
+        (without(SEATED, Left("op", 0, "c", 0.5)), "request c never left"),
+        (
+            without(SEATED, Left("op", 0, "b", 0.3)),
+            "request b has ended and still has its seat",
+        ),
+        (without(SEATED, Left("op", 0, "b", 0.3)), "3 requests have joined where 2 seats are"),
+        ([*SEATED, Left("op", 0, "a", 0.6)], "request a left, but has not joined, or has left"),
+        ([*SEATED, Stepped("op", 0, ("a",), 0.6)], "request a ran in a step, but has not joined"),
+        (
+            [Stepped("op", 1, ("a",), 0.0), *SEATED],
+            "worker 1: request a ran in a step, but has not",
+        ),
+        (
+            replaced(SEATED, Stepped("op", 0, ("b",), 0.3), Stepped("op", 0, ("b", "b"), 0.3)),
+            "a step ran ('b', 'b'), one of them twice",
+        ),
+        (
+            replaced(SEATED, Joined("op", 0, "b", 0.1), *[Joined("op", 0, "a", 0.1)]),
+            "request a joined twice",
+        ),
+        (
+            without(SEATED, Joined("op", 0, "c", 0.4)),
+            "1 of 2 seats are taken, and ['c'] wait",
+        ),
+        (
+            replaced(SEATED, Joined("op", 0, "b", 0.1), Joined("op", 0, "c", 0.1)),
+            "request c joined before b, which had asked before it",
+        ),
+    ],
+)
+def test_a_violation_in_the_events_of_seats_is_found(
+    events: list[SeatEvent], violation: str
+) -> None:
+    assert any(violation in line for line in check([], None, SEATS, events))
+
+
+def test_the_history_of_seats_records_every_event() -> None:
+    history = SeatHistory()
+    history.asked("op", 0, 1, 0.0)
+    history.joined("op", 0, 1, 0.1)
+    history.stepped("op", 0, [1], 0.2)
+    history.left("op", 0, 1, 0.3)
+    history.released("op", 0, 1, 0.4)
+    history.worker_ended("op", 0, 0.5)
+    assert history.events == [
+        Asked("op", 0, 1, 0.0),
+        Joined("op", 0, 1, 0.1),
+        Stepped("op", 0, (1,), 0.2),
+        Left("op", 0, 1, 0.3),
+        Released("op", 0, 1, 0.4),
+        WorkerEnded("op", 0, 0.5),
+    ]
 
 
 def test_two_swapped_answers_are_two_violations() -> None:
