@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import asdict, fields
 from typing import Final
@@ -62,6 +62,7 @@ class Reporter:
     Attributes:
         door: its door; None under another server.
         traces: counts of requests exported as spans or not; None if the export is off.
+        models: makes the part about the models of repositories, of the engine that loads them.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Reporter:
         self._processes = ProcessTimes()
         self.door: Door | None = None
         self.traces: Mapping[str, int] | None = None
+        self.models: Callable[[], Report] = dict
 
     def __call__(self, *, sketches: bool = True) -> Report:
         """The current report.
@@ -110,6 +112,7 @@ class Reporter:
                 for graph, each in zip(self._engine.all_graphs, seen.graphs, strict=True)
             ],
             "removed": [*self._engine.removed],
+            **self.models(),
         }
 
     def _graph(self, graph: ServedGraph, seen: GraphStatistics, sketches: bool) -> Report:

@@ -10,7 +10,7 @@ statistics, streams and model configuration.
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -82,6 +82,7 @@ class OpenInferenceApplication:
         applications: those of the service, whose graphs are not models here; None if there are no
             others.
         typed: the tensors of typed functions by the names of their graphs, or why they have none.
+        extensions: names of extensions that other applications have.
     """
 
     def __init__(
@@ -90,11 +91,13 @@ class OpenInferenceApplication:
         health: Health,
         applications: Applications | None = None,
         typed: Mapping[str, TypedTensors | str] = MappingProxyType({}),
+        extensions: Sequence[str] = (),
     ) -> None:
         self._engine = engine
         self._health = health
         self._applications = applications
         self._typed = typed
+        self._extensions = (*EXTENSIONS, *extensions)
         self._statistics = ModelStatistics(engine)
         self._counts = False
 
@@ -129,7 +132,7 @@ class OpenInferenceApplication:
         facts: dict[str, Callable[[Any], dict[str, Any]]] = {
             "ServerLive": lambda _: {"live": self._health.live()[0]},
             "ServerReady": lambda _: {"ready": self._health.ready()[0]},
-            "ServerMetadata": lambda _: _server_metadata(),
+            "ServerMetadata": lambda _: self._server_facts(),
             "ModelReady": self._is_ready,
             "ModelMetadata": lambda request: self._model(self._named(request)),
             "ModelConfig": lambda request: {"config": self._config(self._named(request))},
@@ -287,7 +290,10 @@ class OpenInferenceApplication:
         send_json(call, 200 if good else 400, {"ready": good})
 
     def _server(self, call: HttpCall, _body: bytes) -> None:
-        send_json(call, 200, _server_metadata())
+        send_json(call, 200, self._server_facts())
+
+    def _server_facts(self) -> dict[str, Any]:
+        return {"name": "penstock", "version": VERSION, "extensions": [*self._extensions]}
 
     def _model(self, graph: ServedGraph) -> dict[str, Any]:
         signature = self._signature(graph)
@@ -462,10 +468,6 @@ def _simple(
         call.fail_with(error)
     else:
         call.reply(response.SerializeToString())
-
-
-def _server_metadata() -> dict[str, Any]:
-    return {"name": "penstock", "version": VERSION, "extensions": [*EXTENSIONS]}
 
 
 def _metadata(spec: TensorSpec) -> dict[str, Any]:

@@ -27,6 +27,9 @@ Report: TypeAlias = Mapping[str, Any]
 MULTIPROCESS: Final = "PROMETHEUS_MULTIPROC_DIR"
 """The variable with the folder in which ``prometheus_client`` shares metrics between processes."""
 
+_MOST_MODELS: Final = 1000
+"""Versions of models of repositories that have a series: somebody may copy any number there."""
+
 _SERVICE: Final = ("service", "version")
 _OP: Final = (*_SERVICE, "op")
 
@@ -154,6 +157,19 @@ _OF_SERVICE: Final = (
         ("outcome",),
         "Sampled requests, by the outcome of the export of their OpenTelemetry spans:"
         " exported, dropped (the queue was full), failed (the collector did not accept them).",
+    ),
+    Family(
+        "penstock_model_versions",
+        "gauge",
+        ("model", "version", "state"),
+        "Always 1; the versions of the models of repositories, by their states: READY, LOADING,"
+        " UNLOADING, UNAVAILABLE.",
+    ),
+    Family(
+        "penstock_repository_answers",
+        "gauge",
+        ("repository",),
+        "Whether a repository of models could be listed when that was last tried: 1 or 0.",
     ),
     Family(
         "penstock_process_resident_memory_bytes",
@@ -368,6 +384,10 @@ class Families:
             counts["ok"] = caller["requests"] - sum(counts.values())
             for outcome, count in counts.items():
                 add("penstock_caller_requests", count, caller["name"], outcome)
+        for model in report.get("models", ())[:_MOST_MODELS]:
+            add("penstock_model_versions", 1, model["name"], model["version"], model["state"])
+        for each in report.get("repositories", ()):
+            add("penstock_repository_answers", not each["why"], each["name"])
         self._add_process(report["process"], "engine", "", "", "")
 
     def _add_process(self, used: Report, *labels: str) -> None:

@@ -179,6 +179,14 @@ def shown(report: dict[str, Any]) -> str:
             f"  {side:<8}{_tensors(signature[side])}" for side in signature if signature[side]
         ]
         lines += [_op(op) for op in graph["ops"]]
+    for each in report.get("models", ()):
+        if each["state"] != "READY" or each["reason"]:
+            version = f"version {each['version']}  " if each["version"] else ""
+            reason = f"  {each['reason']}" if each["reason"] else ""
+            lines.append(f"model     {each['name']}  {version}{each['state']}{reason}")
+    for each in report.get("repositories", ()):
+        if each["why"]:
+            lines.append(f"repository {each['name']}  {each['why']}")
     return "\n".join(lines)
 
 

@@ -153,21 +153,27 @@ class Lifecycle:
         before = "" if state is State.FOUND else known.digest
         self.versions[version] = Known(state, reason, digest or before)
 
-    def fail(self, version: str, reason: str, digest: str) -> None:
+    def settle(self, version: str, digest: str) -> None:
+        """A version serves with this content."""
+        self.versions[version] = replace(self.versions[version], reason="", digest=digest)
+
+    def fail(self, version: str, reason: str, *digests: str) -> None:
         """A version could not be served, and its content is barred.
 
         Args:
             version: its text.
             reason: why, for people.
-            digest: of the content; empty if it is not known: then it is tried again.
+            digests: of the content; none if another try may succeed.
         """
-        self.advance(version, State.FAILED, reason, digest)
-        self._bar(digest, reason)
+        self.advance(version, State.FAILED, reason)
+        for each in digests:
+            self._bar(each, reason)
 
-    def roll_back(self, version: str, reason: str) -> None:
+    def roll_back(self, version: str, reason: str, *digests: str) -> None:
         """A version that was served is taken back, and its content is barred."""
         self.advance(version, State.ROLLED_BACK, reason)
-        self._bar(self.versions[version].digest, reason)
+        for each in (self.versions[version].digest, *digests):
+            self._bar(each, reason)
 
     def _bar(self, digest: str, reason: str) -> None:
         if digest:

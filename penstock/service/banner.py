@@ -57,6 +57,9 @@ def address_lines(deployment: Deployment, at: Addresses) -> list[str]:
     who = "this machine only" if is_loopback(at.host) else "every machine that can reach this one"
     graphs = deployment.graphs
     names = dict.fromkeys(each.app or each.name or "every name" for each in graphs)
+    repositories = deployment.repositories
+    if repositories is not None and repositories.mode != "none":
+        names |= dict.fromkeys(f"the models of {_place(each)}" for each in repositories.places)
     lines = [f"penstock serves {_listed([*names])} to {who}"]
     scheme, over = ("https", " over TLS") if at.tls else ("http", "")
     host = _in_url(at.host)
@@ -80,6 +83,13 @@ def address_lines(deployment: Deployment, at: Addresses) -> list[str]:
     return lines
 
 
+def _place(repository: str) -> str:
+    """A folder, or a URL without passwords."""
+    from penstock.store.remote import shown
+
+    return shown(repository) if "://" in repository else repository
+
+
 def _in_url(host: str) -> str:
     return f"[{host}]" if ":" in host else host  # an IPv6 address
 
@@ -93,8 +103,8 @@ def route_lines(deployment: Deployment, decided: Decided, models: Sequence[str])
         models: a text for each model.
     """
     graphs, lines = deployment.graphs, list[str]()
-    width = max(len(each.route or "") for each in graphs)
-    verb = max(len(each.method) for each in graphs)
+    width = max((len(each.route or "") for each in graphs), default=0)
+    verb = max((len(each.method) for each in graphs), default=0)
     for graph, options in zip(graphs, decided, strict=True):
         if graph.route is None:
             path = f"/{graph.name or '{name}'}"

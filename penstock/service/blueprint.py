@@ -34,6 +34,7 @@ from penstock.ops.op import Op
 from penstock.ops.short import Model
 from penstock.ops.words import COROUTINES
 from penstock.protocols import media
+from penstock.repository.options import Repositories
 from penstock.repository.served import (
     Description,
     Served,
@@ -142,6 +143,7 @@ class Deployment:
         open_ended: whether names may come that ``first`` does not have; it may have none.
         base: has what belongs to the service and not to one of its graphs (warnings, instruments,
             applications) if there may be no graph; not served itself.
+        repositories: where further models come from; None without any.
     """
 
     graphs: tuple[Blueprint, ...]
@@ -153,6 +155,7 @@ class Deployment:
     changed: Mapping[str | None, Served] = field(default_factory=dict)
     open_ended: bool = False
     base: Blueprint | None = None
+    repositories: Repositories | None = None
 
     @property
     def processes(self) -> int:

@@ -164,6 +164,7 @@ class EngineLifecycle:
                 shorten_switch_interval()
                 await self._open(door, beside, self._lines(engine))
                 await _first(self._stop.wait(), self._leave.wait())
+                await serving.leave()
                 allowed = self._config.drain_timeout
                 if not self._stop.is_set():
                     allowed -= await self._hand_over(engine, door, grpc)
@@ -245,6 +246,7 @@ class EngineLifecycle:
         if self._stop.is_set():
             return
         self._health.set_ready()
+        self._serving.opened()
         if self._supervisor is None:
             self._opened(lines)
 

@@ -49,7 +49,7 @@ from penstock.api.reflection import ReflectionApplication
 from penstock.api.router import Router
 from penstock.door.exchange import Exchange
 from penstock.engine.graph import ServedGraph
-from penstock.errors import StartupError
+from penstock.errors import StartupError, StoreError
 from penstock.executors.remote import passed_on
 from penstock.instrument import Instrument
 from penstock.observe.counters import Counters
@@ -58,6 +58,7 @@ from penstock.observe.recorder import Recorder
 from penstock.observe.request_log import log_request
 from penstock.observe.timeline import Timeline
 from penstock.protocols.pb import pipeline_service_pb2
+from penstock.repository.options import Repositories
 from penstock.service.blueprint import Deployment
 from penstock.service.build import LoadedDeployment, LoadedGraph
 from penstock.service.caller_rules import check_callers, check_listed, set_rules
@@ -77,6 +78,7 @@ from penstock.typed.tensors import TypedTensors, tensors_of
 
 if TYPE_CHECKING:
     from penstock.observe.otel import SpanWriter
+    from penstock.service.repository import RepositoryOfService
 
 _log: Final = logging.getLogger(__name__)
 
@@ -101,6 +103,7 @@ class Serving:
         reporter: makes this engine's report.
         engines: queries all engines of the service.
         metrics: the page of the metrics.
+        repository: loads models of repositories; None without any.
         versions: changes the versions of the graphs.
         admission: decides who may call; None: everybody. Set by ``router``.
         authenticate: the same for requests without a route; see ``Router``. Set by ``router``.
@@ -152,6 +155,7 @@ class Serving:
             for number, each in enumerate(deployment.instruments)
         }
         self.engines = AllEngines(answerers, supervisor)
+        self.repository: RepositoryOfService | None = None
         self.metrics = MetricsPage(self.engines, of_original=config.dag.enable_prometheus)
         self.admission: Admission | None = None
         self.authenticate: Callable[[Exchange], object] | None = None
@@ -171,6 +175,52 @@ class Serving:
         if deployment.make is not None:
             self.engine.versions = self.versions
         health.watch(self.engine.why_stuck)
+        if deployment.repositories is not None:
+            self._add_repository(deployment.repositories, answerers)
+
+    def _add_repository(self, options: Repositories, answerers: dict[str, Answerer]) -> None:
+        """Have models of repositories.
+
+        Raises:
+            StartupError: a repository, its cache or its key cannot be used.
+        """
+        from penstock.service.catalog import catalog_of
+        from penstock.service.repository import REPOSITORY, Controller, RepositoryOfService
+
+        engine = self.engine
+
+        def has(name: str, version: str) -> bool:
+            return any(each.key == (name, version) for each in engine.graphs)
+
+        controller = None
+        if self.is_first:
+            try:
+                catalog = catalog_of(options)
+            except StoreError as error:
+                raise StartupError(str(error)) from error
+            controller = Controller(
+                catalog,
+                self.versions,
+                has,
+                mode=options.mode,
+                poll_seconds=options.poll_seconds,
+                load=options.load,
+                at_once=options.at_once,
+            )
+            self.reporter.models = controller.report
+        repository = self.repository = RepositoryOfService(self.engines, controller)
+        answerers[REPOSITORY] = repository.answer
+        self._health.watch(lambda: repository.why_unready() or engine.why_stuck())
+
+    def opened(self) -> None:
+        """The engine accepts connections."""
+        if self.repository is not None:
+            self.repository.start()
+
+    async def leave(self) -> None:
+        """The engine is about to end: another one loads models from now on, or none."""
+        if self.repository is not None:
+            await self.repository.close()
 
     async def start(self) -> None:
         """Start the workers, and notify the instruments.
@@ -228,6 +278,8 @@ class Serving:
             engine.identify = admission.identify
             applications.append(admission)
         applications += self._pages(tls=tls, sends=admin is None)
+        if self.repository is not None:
+            applications.append(self._of_operators(self.repository))
         for each in applications:
             found.add(each)
         if admission is not None:
@@ -282,7 +334,9 @@ class Serving:
         return [
             PaddleApplication(protocol, found),
             PlainApplication(engine, applications=found),
-            OpenInferenceApplication(engine, self._health, found, self._typed()),
+            OpenInferenceApplication(
+                engine, self._health, found, self._typed(), self._oip_extensions()
+            ),
             HealthApplication(self._health, [SERVICE]),
             ReflectionApplication([file], found),
             StatusPage(self.engines, admitted=admitted),
@@ -307,6 +361,19 @@ class Serving:
             self._historian = Historian(self.reporter, self.engines.keep)
             self._historian.start()
         return found
+
+    def _oip_extensions(self) -> Sequence[str]:
+        if self.repository is None:
+            return ()
+        from penstock.api.oip_repository import EXTENSIONS
+
+        return EXTENSIONS
+
+    def _of_operators(self, repository: RepositoryOfService) -> Application:
+        """The routes by which operators load models."""
+        from penstock.api.oip_repository import RepositoryApplication
+
+        return RepositoryApplication(repository, admitted=self.config.security.enabled)
 
     def _description(self, found: Applications) -> OpenApiApplication:
         """The OpenAPI document of what is declared."""
@@ -361,6 +428,7 @@ class Serving:
             self._historian.close()
         if self._credentials is not None:
             self._credentials.close()
+        await self.leave()
         await self.versions.close()
         while self._alive:
             await self._alive.pop().stop()

@@ -178,6 +178,16 @@ def test_a_graph_without_a_name_is_exported_as_a_star_and_a_door_is_optional() -
     assert not any(name.startswith("penstock_door") for name, _ in read)
 
 
+def test_models_of_repositories_are_exported_up_to_a_limit() -> None:
+    rows = [{"name": f"m{n}", "version": "1", "state": "READY"} for n in range(1500)]
+    places = [{"name": "s3://a", "why": ""}, {"name": "s3://b", "why": "it is down"}]
+    read = samples(exposition(report(models=rows, repositories=places))[1])
+    assert read["penstock_model_versions", ("m0", "READY", "1")] == 1
+    assert len([name for name, _ in read if name == "penstock_model_versions"]) == 1000
+    assert read["penstock_repository_answers", ("s3://a",)] == 1
+    assert read["penstock_repository_answers", ("s3://b",)] == 0
+
+
 def test_every_counted_limit_of_the_door_is_exported() -> None:
     counters = DoorStatistics()
     left = {"open", "calls", "unsent", "accepted", "requests", "idle", "abuses", "gone"}

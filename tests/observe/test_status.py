@@ -47,6 +47,27 @@ def test_the_error_has_the_server_s_own_message() -> None:
         thread.join()
 
 
+def test_models_that_do_not_simply_serve_are_shown() -> None:
+    report = {
+        "ready": True,
+        "engines": 1,
+        "requests": {"answered": 0},
+        "seconds": {"sum": 0.0, "classes": {}},
+        "answers": {},
+        "refusals": {},
+        "graphs": [],
+        "models": [
+            {"name": "m", "version": "1", "state": "READY", "reason": ""},
+            {"name": "m", "version": "2", "state": "UNAVAILABLE", "reason": "it is truncated"},
+        ],
+        "repositories": [{"name": "a", "why": ""}, {"name": "s3://b", "why": "it is down"}],
+    }
+    assert shown(report).splitlines()[3:] == [
+        "model     m  version 2  UNAVAILABLE  it is truncated",
+        "repository s3://b  it is down",
+    ]
+
+
 def test_inputs_and_outputs_are_shown_with_their_shapes() -> None:
     tensors = [
         {"name": "x", "dtype": "float32", "shape": [None, None, 4]},

@@ -48,7 +48,7 @@ def test_a_failed_content_is_barred_until_it_is_forgiven() -> None:
 def test_a_failure_without_a_digest_bars_nothing() -> None:
     life = Lifecycle()
     life.advance("1", State.FOUND)
-    life.fail("1", "the store is down", "")
+    life.fail("1", "the store is down")
     assert life.barred("") is None
 
 

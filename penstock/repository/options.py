@@ -1,0 +1,35 @@
+"""The repositories of a service, as configured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Mode: TypeAlias = Literal["none", "poll", "explicit"]
+"""How the models of a repository come: all at the start, and no others later; whenever the
+repository has another version; or when an operator says so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repositories:
+    """See the module.
+
+    Attributes:
+        places: folders, and URLs of stores.
+        mode: how models come.
+        poll_seconds: between two looks at the repositories, in mode ``poll``.
+        load: names of models to load at the start, in mode ``explicit``; ``*`` for all.
+        at_once: most models that are loaded at the same time.
+        cache: the folder of the cache; None for the usual one.
+        cache_limit: most bytes of the cache; None for no limit.
+        public_key: a file with a key that must have signed each version; None: none need be signed.
+    """
+
+    places: tuple[str, ...]
+    mode: Mode = "none"
+    poll_seconds: float = 15.0
+    load: tuple[str, ...] = ()
+    at_once: int = 4
+    cache: str | None = None
+    cache_limit: int | None = None
+    public_key: str | None = None

@@ -1,0 +1,878 @@
+"""Loads, changes and unloads the models of a service's repositories while it serves.
+
+One engine of a service, the first, has the controller; the others pass on what they are asked. The
+controller compares what the repositories have with what is served, fetches what is missing into the
+cache, and lets all engines serve it or none (``engine.Versions``). Whatever fails leaves what
+serves as it is, is told once, and is not tried again until its content changes or an operator says
+so. What has gone from a repository, or a repository that does not answer, changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from base64 import b64decode, b64encode
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from time import monotonic
+from typing import Any, Final, Protocol, TypeVar
+
+from penstock.engine.engine import Versions
+from penstock.errors import (
+    ContentRefused,
+    HttpError,
+    ModelError,
+    PackageError,
+    RequestError,
+    StartupError,
+    StoreError,
+    UnknownService,
+)
+from penstock.protocols.status import status_of
+from penstock.repository.lifecycle import Lifecycle, State
+from penstock.repository.options import Mode
+from penstock.repository.pbtxt import Step
+from penstock.repository.served import Description, Served
+from penstock.service.catalog import Entry, Held, Progress, Scan
+from penstock.service.daemon_pool import DaemonPool
+from penstock.supervisor.queries import AllEngines
+
+_T = TypeVar("_T")
+
+_log = logging.getLogger(__name__)
+
+REPOSITORY: Final = "repository"
+"""The query by which an engine asks the one with the controller."""
+
+_JITTER: Final = 0.1
+"""Polls come earlier or later by up to this part of their interval, so that many services do not
+ask a store at the same time."""
+
+_LONGEST: Final = 86_400.0  # seconds in which a load must be over, for engines that pass it on
+_LOOK: Final = 0.1  # seconds between two looks for the end of a version, or of the first loads
+
+_NO_CONTROL: Final = "explicit model load / unload is not allowed: model control mode is none"
+_NOBODY: Final = "the engine that loads models is being replaced: try again later"
+
+
+class Shelf(Protocol):
+    """What the repositories have; see ``Catalog``. Every method blocks."""
+
+    @property
+    def places(self) -> Sequence[str]:
+        """The URLs of the repositories."""
+
+    def scan(self) -> Scan:
+        """List all repositories."""
+
+    def overriding(self, name: str, parameters: Mapping[str, Any], there: Entry | None) -> Entry:
+        """A model as an operator sent it."""
+
+    def hold(
+        self,
+        entry: Entry,
+        version: str,
+        of_step: Callable[[Step], Description],
+        progress: Progress | None = None,
+    ) -> Held:
+        """Fetch a version, and describe it."""
+
+
+@dataclass(slots=True)
+class _Model:
+    """What the controller knows of one model.
+
+    Attributes:
+        life: the states of its versions.
+        lock: of its changes.
+        held: what serves, by version.
+        marks: of what serves, by version; see ``Entry.mark``.
+        fetched: bytes transferred, and all, by version.
+        previous: what was the default version before.
+        unloaded: whether an operator unloaded it: then it is not loaded until told to.
+        sent: the model as an operator sent it, instead of that of the repository.
+        problem: why the repository has no such model; empty if it has.
+        told: what was logged last about each version.
+        started: counts its loads.
+    """
+
+    life: Lifecycle = field(default_factory=Lifecycle)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    held: dict[str, Held] = field(default_factory=dict)
+    marks: dict[str, str] = field(default_factory=dict)
+    fetched: dict[str, tuple[int, int]] = field(default_factory=dict)
+    previous: Description | None = None
+    unloaded: bool = False
+    sent: Entry | None = None
+    problem: str = ""
+    told: dict[str, str] = field(default_factory=dict)
+
+
+class Controller:
+    """See the module. Belongs to the loop of the first engine.
+
+    Args:
+        shelf: what the repositories have.
+        versions: changes what all engines serve.
+        has: whether this engine still has a version, with its workers, by name and version.
+        mode: whether repositories are polled, or models loaded and unloaded by operators; none:
+            what the service started with stays.
+        poll_seconds: the interval of polls.
+        load: names of models to load at the start in mode ``explicit``; ``*`` for all.
+        at_once: most models that are loaded at the same time.
+    """
+
+    def __init__(
+        self,
+        shelf: Shelf,
+        versions: Versions,
+        has: Callable[[str, str], bool],
+        *,
+        mode: Mode,
+        poll_seconds: float = 15.0,
+        load: Sequence[str] = (),
+        at_once: int = 4,
+    ) -> None:
+        self._shelf = shelf
+        self._versions = versions
+        self._has = has
+        self._mode = mode
+        self._poll_seconds = poll_seconds
+        self._first = load
+        self._models: dict[str, _Model] = {}
+        self._scan = Scan()
+        self._outages: Mapping[str, str] = {}
+        self._pool = DaemonPool(at_once + 1, "repository")  # one for scans
+        self._turns = asyncio.Semaphore(at_once)
+        self._loads: dict[str, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closed = False
+        self._waits_for: dict[str, str] | None = None  # why each is not there yet; None: unknown
+
+    def start(self) -> None:
+        """Begin to load what is wanted at the start, and to poll."""
+        for name in self._versions.names():
+            if name is not None:
+                self._sync(name)
+        self._begin(self._run())
+
+    async def close(self) -> None:
+        """End; what is being loaded is given up."""
+        self._closed = True
+        tasks = [*self._tasks]
+        for each in tasks:
+            each.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def why_unready(self) -> str | None:
+        """Why not all models that are wanted at the start are there; None once they were."""
+        if self._waits_for is None:
+            return "the repositories are being read"
+        for name, why in self._waits_for.items():
+            return f"model {name!r}: {why}"
+        return None
+
+    # What operators say.
+
+    async def index(self, *, ready: bool = False) -> list[dict[str, Any]]:
+        """See ``api.oip_repository.Repository``."""
+        if self._mode == "explicit":
+            await self._look()
+        return [each for each in self.rows() if not ready or each["state"] == "READY"]
+
+    def report(self) -> dict[str, Any]:
+        """The part of the engine's report about models and repositories."""
+        places = self._shelf.places
+        return {
+            "models": self.rows(),
+            "repositories": [{"name": x, "why": self._outages.get(x, "")} for x in places],
+        }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The index, as far as it is known."""
+        names = sorted({*self._models, *self._scan.entries})
+        return [row for name in names for row in self._rows(name)]
+
+    async def load(self, name: str, parameters: Mapping[str, Any]) -> None:
+        """See ``api.oip_repository.Repository``."""
+        if self._mode == "none":
+            raise HttpError(503, _NO_CONTROL)
+        if parameters and self._mode != "explicit":
+            raise PackageError("a load has parameters in the control mode explicit only")
+        running = self._loads.get(name)
+        if running is not None:
+            # It may have begun before the files were there that this one is about. What it barred
+            # stays so: two loads at once try a broken content once.
+            await asyncio.wait([running])
+        elif name in self._models:
+            self._models[name].life.forgive()
+        await self._shared_load(name, parameters)
+        await self._follow(self._users_of(name))
+
+    async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
+        """See ``api.oip_repository.Repository``."""
+        if self._mode == "none":
+            raise HttpError(503, _NO_CONTROL)
+        if self._versions.served(name) is None and name not in self._scan.entries:
+            raise UnknownService(f"failed to unload '{name}': no repository has it")
+        users = self._users_of(name)
+        if users and not unload_dependents:
+            text = f"failed to unload '{name}': {', '.join(users)} uses it; unload that first, or"
+            raise HttpError(400, f"{text} set unload_dependents")
+        names = [*users, name]
+        if unload_dependents:
+            names += [each for each in self._steps_of(name) if not self._used_beside(each, names)]
+        for each in names:
+            await self._unload(each)
+
+    async def update(self, name: str, wanted: Mapping[str, Any]) -> None:
+        """See ``api.oip_repository.Repository``."""
+        change = _Wish.of(wanted)
+        if self._versions.served(name) is None:
+            raise UnknownService(f"there is no model {name!r}")
+        model = self._model(name)
+        async with model.lock:
+            if change.rollback:
+                await self._roll_back(name, model)
+            else:
+                await self._change(name, change.applied)
+        _log.info("model %s: %s", name, change)
+
+    # Loading.
+
+    async def _run(self) -> None:
+        """Load what is wanted at the start, and poll."""
+        scan = await self._look()
+        wanted = scan.entries.keys() if self._mode == "poll" or "*" in self._first else ()
+        names = [*dict.fromkeys((*wanted, *(each for each in self._first if each != "*")))]
+        self._waits_for = dict.fromkeys(names, "it is being loaded")
+        await self._follow(names)
+        if self._mode != "poll":
+            while self._waits_for:  # an operator may load it
+                await asyncio.sleep(_LOOK)
+                self._forget_waits()
+        while self._mode == "poll":
+            late = random.uniform(-_JITTER, _JITTER)  # noqa: S311 - no secret
+            await asyncio.sleep(self._poll_seconds * (1 + late))
+            scan = await self._look()
+            await self._follow([*scan.entries])
+
+    async def _look(self) -> Scan:
+        """List the repositories; tells changes of whether they answer."""
+        try:
+            scan = await self._aside(self._shelf.scan)
+        except Exception:  # noqa: BLE001 - our bug must not end the polls
+            _log.exception("the repositories cannot be listed")
+            return self._scan
+        for url, why in scan.outages.items():
+            if self._outages.get(url) != why:
+                _log.warning("repository %s: %s; what serves goes on", url, why)
+        for url in self._outages:
+            if url not in scan.outages:
+                _log.info("repository %s answers again", url)
+        self._outages = scan.outages
+        self._scan = scan
+        return scan
+
+    async def _follow(self, names: Sequence[str]) -> None:
+        """Serve what the repositories have of these models; failures are told by the index."""
+
+        async def one(name: str) -> None:
+            known = self._models.get(name)
+            if known is None or not known.unloaded:
+                with suppress(RequestError):
+                    await self._shared_load(name, {}, look=False)
+
+        await asyncio.gather(*map(one, names))
+        self._forget_waits()
+
+    def _forget_waits(self) -> None:
+        for name in [*(self._waits_for or {})]:
+            assert self._waits_for is not None
+            served = self._versions.served(name)
+            model = self._models.get(name)
+            if (served is not None and served.versions) or (model and model.unloaded):
+                del self._waits_for[name]
+            elif model is None:
+                self._waits_for[name] = "no repository has it"
+            else:
+                why = next(iter(model.told.values()), "it could not be loaded")
+                self._waits_for[name] = model.problem or why
+
+    async def _shared_load(
+        self, name: str, parameters: Mapping[str, Any], *, look: bool = True
+    ) -> None:
+        """Load a model, or wait for the load that runs."""
+        running = self._loads.get(name)
+        if running is None or parameters:
+            running = self._begin(self._load(name, parameters, look=look))
+            self._loads[name] = running
+            running.add_done_callback(partial(self._load_ended, name))
+        await asyncio.shield(running)
+
+    def _load_ended(self, name: str, task: asyncio.Task[None]) -> None:
+        if self._loads.get(name) is task:
+            del self._loads[name]
+        if not task.cancelled():
+            task.exception()  # retrieved, though nobody may wait any more
+
+    async def _load(self, name: str, parameters: Mapping[str, Any], *, look: bool) -> None:
+        """Serve the wanted versions of a model.
+
+        Raises:
+            RequestError: they are not all served.
+        """
+        told = look  # by an operator
+        scan = await self._look() if look else self._scan
+        entry = scan.entries.get(name)
+        known = self._models.get(name)
+        try:
+            sent = None if told or known is None else known.sent
+            if parameters:
+                sent = await self._aside(self._shelf.overriding, name, parameters, entry)
+            entry = sent or entry
+            if entry is None:
+                raise UnknownService(f"failed to load '{name}': no repository has it")
+            model = self._model(name)
+            model.sent = sent
+            if told:
+                model.unloaded = False
+            self._tell_problem(name, model, entry.problem)
+            if entry.problem:
+                raise ModelError(entry.problem)
+        except (ModelError, StoreError) as error:
+            raise HttpError(400, f"failed to load '{name}': {error}") from error
+        for step in dict.fromkeys(entry.steps):
+            if step in scan.entries:
+                with suppress(RequestError):  # it may serve an older version
+                    await self._shared_load(step, {}, look=False)
+        async with self._turns, model.lock:
+            await self._bring(entry, model, told=told)
+
+    def _tell_problem(self, name: str, model: _Model, problem: str) -> None:
+        if problem and problem != model.problem:
+            _log.error("model %s cannot be loaded: %s", name, problem)
+        model.problem = problem
+
+    async def _bring(self, entry: Entry, model: _Model, *, told: bool) -> None:
+        """Serve the wanted versions of a model, and no others that nothing needs.
+
+        Args:
+            entry: the model as it is now.
+            model: what is known of it.
+            told: whether by an operator. Else what has gone from the repository counts as there.
+        """
+        name = entry.name
+        served = self._versions.served(name) or Served(name=name)
+        kept = [] if told else [each for each in served.versions if each not in entry.versions]
+        wanted = entry.wanted(also=kept)
+        failed: dict[str, str] = {}
+        for version in wanted:
+            if version in entry.versions:
+                await self._try(entry, model, version, failed)
+        problems = [f"version {version}: {why}" for version, why in failed.items()]
+        while failed and not (self._versions.served(name) or served).versions:
+            others = entry.wanted(without=failed)
+            if not others:
+                break
+            await self._try(entry, model, others[-1], failed)  # the newest that can be served
+        if wanted and not failed:
+            await self._trim(name, wanted)
+        model.life.forget([*entry.versions, *served.versions])
+        if not wanted:
+            problems = ["it has no version that its policy wants"]
+            self._tell_problem(name, model, problems[0])
+        if problems:
+            raise HttpError(500, f"failed to load '{name}': {'; '.join(problems)}")
+
+    async def _try(self, entry: Entry, model: _Model, version: str, failed: dict[str, str]) -> None:
+        """Serve a version, or note in ``failed`` why it cannot be."""
+        began = monotonic()
+        name = entry.name
+        try:
+            is_new = await self._serve(entry, model, version)
+        except _NotServed as error:
+            failed[version] = str(error)
+            if model.told.get(version) != str(error):
+                served = self._versions.served(name)
+                stays = f"; version {served.default} serves" if served and served.default else ""
+                _log.error(
+                    "model %s: version %s cannot be served: %s%s", name, version, error, stays
+                )
+            model.told[version] = str(error)
+        else:
+            model.told.pop(version, None)
+            if is_new:
+                took = monotonic() - began
+                digest = model.held[version].digest[:12]
+                _log.info(
+                    "model %s: version %s serves, after %.1f s (%s)", name, version, took, digest
+                )
+        finally:
+            model.fetched.pop(version, None)
+
+    async def _serve(self, entry: Entry, model: _Model, version: str) -> bool:
+        """Serve a version; returns whether it was not served before.
+
+        Raises:
+            _NotServed: with the reason.
+        """
+        name, life = entry.name, model.life
+        try:
+            mark = entry.mark(
+                version, [*map(self._of_step, entry.config.steps)] if entry.config else []
+            )
+        except ModelError as error:
+            life.advance(version, State.FOUND)
+            life.fail(version, str(error))
+            raise _NotServed(str(error)) from error
+        served = self._versions.served(name)
+        there = None if served is None else served.versions.get(version)
+        if there is not None and model.marks.get(version) == mark:
+            return False
+        barred = life.barred(mark)
+        if barred is not None:
+            raise _NotServed(barred)
+        life.advance(version, State.FOUND)
+        life.advance(version, State.STAGING)
+
+        def progress(done: int, size: int) -> None:
+            if self._closed:
+                raise StoreError("the service stops")
+            model.fetched[version] = (done, size)
+
+        digests = [mark]
+        try:
+            held = await self._aside(self._shelf.hold, entry, version, self._of_step, progress)
+        except (StoreError, ModelError) as error:
+            final = isinstance(error, ContentRefused | ModelError)
+            life.fail(version, str(error), *(digests if final else ()))
+            raise _NotServed(str(error)) from error
+        digests.append(held.digest)
+        try:
+            barred = life.barred(held.digest)
+            if barred is not None:
+                raise StartupError(barred)
+            if there is None or dict(there) != held.description:
+                life.advance(version, State.VERIFIED, digest=held.digest)
+                life.advance(version, State.LOADING)
+                await self._change(name, partial(_with, held.description))
+        except (StartupError, RequestError) as error:
+            held.release()
+            life.fail(version, str(error), *digests)
+            raise _NotServed(str(error)) from error
+        except BaseException:
+            held.release()
+            raise
+        life.settle(version, held.digest)
+        old, model.held[version] = model.held.get(version), held
+        model.marks[version] = mark
+        if old is not None:
+            old.release()
+        return there is None or dict(there) != held.description
+
+    def _of_step(self, step: Step) -> Description:
+        """The description of the version of a model that a step of an ensemble runs."""
+        served = self._versions.served(step.model)
+        version = step.version
+        if served is not None and version is None:
+            version = served.default
+        if served is None or version is None or version not in served.versions:
+            which = "" if step.version is None else f"version {step.version} of "
+            raise ModelError(f"{which}model {step.model!r}, which it runs, is not loaded")
+        return dict(served.versions[version])
+
+    async def _trim(self, name: str, wanted: Sequence[str]) -> None:
+        """End versions that are not wanted, and that no request needs: those that are neither the
+        default, nor have a label or a share of the requests.
+        """
+        served = self._versions.served(name)
+        if served is not None and _without_others(wanted, served) is not served:
+            await self._change(name, lambda now: _without_others(wanted, now or served))
+
+    async def _change(
+        self, name: str, update: Callable[[Served | None], Served], *, ended: bool = False
+    ) -> None:
+        """Change what is served.
+
+        Raises:
+            HttpError: nothing has changed.
+        """
+        before = self._versions.served(name)
+        try:
+            await self._versions.change(name, update, ended=ended)
+        except StartupError as error:
+            raise HttpError(400, str(error)) from error
+        after = self._versions.served(name)
+        model = self._model(name)
+        if before is not None and before.default is not None and after is not None:
+            old = before.versions[before.default]
+            now = None if after.default is None else after.versions[after.default]
+            if now is None or dict(now) != dict(old):
+                model.previous = old
+        self._sync(name)
+
+    def _sync(self, name: str) -> None:
+        """Take over what the engines serve."""
+        model, served = self._model(name), self._versions.served(name)
+        roles = {} if served is None else {each: _role(served, each) for each in served.versions}
+        left = model.life.serve(roles)
+        for version in left:
+            model.marks.pop(version, None)
+        if left:
+            self._begin(self._wait_for_end(name, model, left))
+        self._release_unused()
+
+    async def _wait_for_end(self, name: str, model: _Model, left: Sequence[str]) -> None:
+        for version in left:
+            while self._has(name, version):
+                await asyncio.sleep(_LOOK)
+            if model.life.versions[version].state is State.DRAINING:
+                model.life.advance(version, State.REMOVED)
+                _log.info("model %s: version %s has ended", name, version)
+
+    def _release_unused(self) -> None:
+        """Let the cache remove what no description needs any more."""
+        needed: set[str] = set()
+        for name, model in self._models.items():
+            served = self._versions.served(name)
+            for each in () if served is None else served.versions.values():
+                needed.update(_paths(each))
+            if model.previous is not None:
+                needed.update(_paths(model.previous))
+        for name, model in self._models.items():
+            served = self._versions.served(name)
+            for version, held in [*model.held.items()]:
+                serves = served is not None and version in served.versions
+                if not serves and needed.isdisjoint(_paths(held.description)):
+                    model.held.pop(version).release()
+
+    # Unloading and rolling back.
+
+    async def _unload(self, name: str) -> None:
+        model = self._model(name)
+        async with model.lock:
+            model.unloaded = True
+            model.sent = None
+            served = self._versions.served(name)
+            if served is None or not served.versions:
+                return
+            await self._change(name, lambda now: (now or served).without_versions(), ended=True)
+            model.previous = None
+            self._release_unused()
+        _log.info("model %s is unloaded", name)
+
+    async def _roll_back(self, name: str, model: _Model) -> None:
+        served, before = self._versions.served(name), model.previous
+        if served is None or served.default is None or before is None:
+            raise HttpError(400, f"model {name!r} has no version to which it could go back")
+        taken = served.default
+        digests = [model.marks[taken]] if taken in model.marks else []
+
+        def update(now: Served | None) -> Served:
+            found = (now or served).with_version(before, again=True).with_weights({})
+            found = found.with_default(before["version"])
+            if taken != before["version"] and taken not in found.labels.values():
+                found = found.without_version(taken)
+            return found
+
+        await self._change(name, update)
+        model.previous = None
+        if model.life.versions[taken].state is State.DRAINING:
+            model.life.roll_back(taken, "an operator took it back", *digests)
+
+    # Small things.
+
+    def _model(self, name: str) -> _Model:
+        found = self._models.get(name)
+        if found is None:
+            found = self._models[name] = _Model()
+        return found
+
+    def _loaded(self) -> Iterator[str]:
+        for name in self._versions.names():
+            served = self._versions.served(name)
+            if name is not None and served is not None and served.versions:
+                yield name
+
+    def _steps_of(self, name: str) -> list[str]:
+        """The names of the models that a loaded ensemble runs."""
+        served = self._versions.served(name)
+        versions = () if served is None else served.versions.values()
+        found = (step["name"] for each in versions for step in each.get("steps", ()))
+        return [*dict.fromkeys(found)]
+
+    def _users_of(self, name: str) -> list[str]:
+        """The loaded ensembles that run a model."""
+        return [each for each in self._loaded() if name in self._steps_of(each)]
+
+    def _used_beside(self, name: str, users: Sequence[str]) -> bool:
+        """Whether ensembles other than these run a model."""
+        return any(name in self._steps_of(each) for each in self._loaded() if each not in users)
+
+    def _rows(self, name: str) -> Iterator[dict[str, Any]]:
+        """A model's rows of the index."""
+        model, served = self._models.get(name) or _Model(), self._versions.served(name)
+        rows = model.life.rows(name)
+        known = {each.version for each in rows}
+        for each in rows:
+            row: dict[str, Any] = each._asdict()
+            if served is not None and each.version in served.versions:
+                row["default"] = each.version == served.default
+                row["labels"] = [k for k, at in served.labels.items() if at == each.version]
+                if served.weights:
+                    row["weight"] = served.weights.get(each.version, 0)
+            if each.version in model.fetched:
+                row["fetched"] = [*model.fetched[each.version]]
+            if digest := model.life.versions[each.version].digest:
+                row["digest"] = digest
+            yield row
+        entry = self._scan.entries.get(name)
+        wanted = [] if entry is None or entry.problem else entry.wanted()
+        missing = [each for each in wanted if each not in known]
+        if not rows and not missing:
+            missing = [""]
+        for version in missing:
+            problem = (entry.problem if entry is not None else "") or model.problem
+            why = problem or ("unloaded" if model.unloaded else "not loaded")
+            yield {"name": name, "version": version, "state": "UNAVAILABLE", "reason": why}
+
+    async def _aside(self, function: Callable[..., _T], *arguments: Any) -> _T:
+        """Call a function in a thread."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, function, *arguments)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+class _NotServed(Exception):
+    """Why a version is not served."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wish:
+    """A change of labels, weights or the default version.
+
+    Attributes:
+        labels: versions by label; None removes a label.
+        weights: shares by version; None leaves them as they are.
+        promote: the version that is to run all requests that name none.
+        rollback: whether to go back instead.
+    """
+
+    labels: Mapping[str, str | None]
+    weights: Mapping[str, int] | None
+    promote: str | None
+    rollback: bool
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Any]) -> _Wish:
+        """The wish in a body.
+
+        Raises:
+            PackageError: it is none.
+        """
+        known = ("labels", "weights", "promote", "rollback")
+        for key in plain:
+            if key not in known:
+                raise PackageError(f"an update has no member {key[:64]!r}: {', '.join(known)}")
+        labels, weights = plain.get("labels", {}), plain.get("weights")
+        promote, rollback = plain.get("promote"), plain.get("rollback", False)
+        if not isinstance(labels, dict) or not all(
+            each is None or isinstance(each, str) for each in labels.values()
+        ):
+            raise PackageError("labels must be an object of texts or null")
+        if weights is not None and (
+            not isinstance(weights, dict) or not all(type(x) is int for x in weights.values())
+        ):
+            raise PackageError("weights must be an object of whole numbers")
+        if not isinstance(promote, str | None) or not isinstance(rollback, bool):
+            raise PackageError("promote must be a text, and rollback true or false")
+        if not plain or (rollback and len(plain) > 1):
+            raise PackageError(f"an update has one of the members {', '.join(known)}")
+        return cls(labels=labels, weights=weights, promote=promote, rollback=rollback)
+
+    def __str__(self) -> str:
+        parts = []
+        if self.rollback:
+            parts.append("went back to the version before")
+        if self.promote is not None:
+            parts.append(f"version {self.promote} runs the requests that name none")
+        for label, version in self.labels.items():
+            what = "is removed" if version is None else f"is on version {version}"
+            parts.append(f"label {label} {what}")
+        if self.weights is not None:
+            shares = ", ".join(f"{version}={share}" for version, share in self.weights.items())
+            parts.append(f"weights {shares or 'are removed'}")
+        return "; ".join(parts)
+
+    def applied(self, now: Served | None) -> Served:
+        """The state that is wished; see ``Served``."""
+        assert now is not None
+        for label, version in self.labels.items():
+            if version is None:
+                now = now.without_label(label)
+            else:
+                now = now.with_label(label, now.resolve(version) or version)
+        if self.promote is not None:
+            now = now.with_weights({})
+            now = now.with_default(now.resolve(self.promote) or self.promote)
+        if self.weights is not None:
+            shares = {now.resolve(text) or text: n for text, n in self.weights.items()}
+            now = now.with_weights(shares)
+        return now
+
+
+def _with(description: Description, now: Served | None) -> Served:
+    """The state with a version, which becomes the default if it is the newest, and nobody has
+    divided the requests between versions.
+    """
+    version = description["version"]
+    now = now or Served(name=description["name"])
+    newest = all(int(version) >= int(each) for each in now.versions)
+    return now.with_version(description, default=newest and not now.weights, again=True)
+
+
+def _without_others(wanted: Sequence[str], now: Served) -> Served:
+    """The state without versions that are not wanted and that no request needs; the same one if
+    there are none.
+    """
+    for version in [*now.versions]:
+        needed = version == now.default or version in now.labels.values()
+        if version not in wanted and not needed and not now.weights.get(version):
+            now = now.without_version(version)
+    return now
+
+
+def _role(served: Served, version: str) -> State:
+    """The state of a version that is served."""
+    if served.weights:
+        share = served.weights.get(version, 0)
+        if not share:
+            return State.STANDBY
+        return State.SERVING if version == served.default else State.CANARY
+    return State.SERVING if version == served.default else State.STANDBY
+
+
+def _paths(description: Description) -> Iterator[str]:
+    """The places of the files of a version, and of the steps of an ensemble."""
+    for key in ("path", "folder"):
+        if description.get(key):
+            yield description[key]
+    for step in description.get("steps", ()):
+        yield from _paths(step)
+
+
+class RepositoryOfService:
+    """What every engine has: the controller, if it is the first one, else the way to it; see
+    ``api.oip_repository.Repository``.
+
+    Args:
+        engines: those of the service.
+        controller: of this engine; None in all but the first.
+    """
+
+    def __init__(self, engines: AllEngines, controller: Controller | None) -> None:
+        self._engines = engines
+        self._controller = controller
+        self._is_ready = False
+        self._watch: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to load what is wanted at the start; to be called when the engine serves."""
+        if self._controller is not None:
+            self._controller.start()
+        else:
+            self._watch = asyncio.get_running_loop().create_task(self._wait_until_ready())
+
+    async def close(self) -> None:
+        """End: from now on another engine has the controller, or none."""
+        if self._watch is not None:
+            self._watch.cancel()
+        controller, self._controller = self._controller, None
+        if controller is not None:
+            self._is_ready = True  # this engine goes on to answer what was sent to it
+            await controller.close()
+
+    def why_unready(self) -> str | None:
+        """Why requests are not accepted yet; None if they are."""
+        if self._controller is not None:
+            return self._controller.why_unready()
+        return None if self._is_ready else "models are being loaded"
+
+    async def _wait_until_ready(self) -> None:
+        while not self._is_ready:
+            await asyncio.sleep(_LOOK)
+            with suppress(RequestError):
+                self._is_ready = await self._ask("why_unready") is None
+
+    async def answer(self, action: str, *arguments: Any) -> dict[str, Any] | None:
+        """Answer an engine; None if this is not the one with the controller."""
+        controller = self._controller
+        if controller is None:
+            return None
+        actions: dict[str, Callable[..., Any]] = {
+            "why_unready": controller.why_unready,
+            "index": lambda ready: controller.index(ready=ready),
+            "load": lambda name, sent: controller.load(name, _decoded(sent)),
+            "unload": lambda name, also: controller.unload(name, unload_dependents=also),
+            "update": controller.update,
+        }
+        try:
+            value = actions[action](*arguments)
+            return {"value": await value if isinstance(value, Awaitable) else value}
+        except RequestError as error:
+            return {"error": [status_of(error).http, str(error)]}
+
+    async def _ask(self, action: str, *arguments: Any, seconds: float = 1.0) -> Any:
+        """Ask the engine with the controller.
+
+        Raises:
+            HttpError: it refuses, or there is none now.
+        """
+        answers = await self._engines.ask(REPOSITORY, action, *arguments, seconds=seconds)
+        found = next((each for each in answers if each is not None), None)
+        if found is None:
+            raise HttpError(503, _NOBODY)
+        if "error" in found:
+            raise HttpError(*found["error"])
+        return found["value"]
+
+    async def index(self, *, ready: bool = False) -> list[dict[str, Any]]:
+        """See ``Repository``."""
+        rows: list[dict[str, Any]] = await self._ask("index", ready, seconds=30.0)
+        return rows
+
+    async def load(self, name: str, parameters: Mapping[str, Any]) -> None:
+        """See ``Repository``."""
+        await self._ask("load", name, _encoded(parameters), seconds=_LONGEST)
+
+    async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
+        """See ``Repository``."""
+        await self._ask("unload", name, unload_dependents, seconds=_LONGEST)
+
+    async def update(self, name: str, wanted: Mapping[str, Any]) -> None:
+        """See ``Repository``."""
+        await self._ask("update", name, dict(wanted), seconds=_LONGEST)
+
+
+def _encoded(parameters: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Parameters of a load as values of JSON."""
+    return {
+        name: ["base64", b64encode(value).decode()] if isinstance(value, bytes) else ["", value]
+        for name, value in parameters.items()
+    }
+
+
+def _decoded(encoded: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    return {
+        name: b64decode(value) if coding else value for name, (coding, value) in encoded.items()
+    }

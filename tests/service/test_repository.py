@@ -1,0 +1,681 @@
+"""The controller of a service's repositories: what is loaded when, what stays, what is told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import shutil
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.errors import HttpError, PackageError, RequestError, StartupError, UnknownService
+from penstock.repository.served import Served, Update
+from penstock.service.catalog import Catalog
+from penstock.service.repository import Controller
+from penstock.store.cache import Cache
+from penstock.store.source import Source
+
+
+class Engines:
+    """In the place of all engines: a file with the text "broken" is no model."""
+
+    def __init__(self) -> None:
+        self.states: dict[str | None, Served] = {}
+        self.made: list[tuple[str, str, str]] = []
+        self.may_go_on = asyncio.Event()
+        self.may_go_on.set()
+        self.ending: set[tuple[str, str]] = set()
+
+    def names(self) -> list[str | None]:
+        return [*self.states]
+
+    def served(self, name: str | None) -> Served | None:
+        return self.states.get(name)
+
+    def has(self, name: str, version: str) -> bool:
+        return (name, version) in self.ending
+
+    async def swap(self, description: Mapping[str, Any]) -> None:
+        raise NotImplementedError
+
+    async def change(self, name: str | None, update: Update, *, ended: bool = False) -> None:
+        before = self.states.get(name)
+        after = update(before)
+        for version, description in after.versions.items():
+            if before is None or dict(before.versions.get(version, {})) != dict(description):
+                await self.make(description)
+        self.states[name] = update(self.states.get(name))
+
+    async def make(self, description: Mapping[str, Any]) -> None:
+        files = [*Path(description["path"]).rglob("*.onnx")] if description["path"] else []
+        texts = [file.read_text() for file in files]
+        self.made.append((description["name"], description["version"], "".join(texts)))
+        await self.may_go_on.wait()
+        if "broken" in texts:
+            raise StartupError("it is no model")
+
+
+class Site:
+    """A repository in a folder, and its controller."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "models"
+        self.folder.mkdir()
+        self.engines = Engines()
+        self.cache = Cache(folder / "cache")
+        self.source = Source(self.folder, settle=0.0)
+        self.catalog = Catalog([self.source], self.cache)
+
+    def put(self, path: str, text: str = "good") -> None:
+        file = self.folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def version(self, name: str, version: str, text: str = "good") -> None:
+        self.put(f"{name}/{version}/model.onnx", text)
+
+    @asynccontextmanager
+    async def controller(self, mode: Any = "explicit", **more: Any) -> AsyncIterator[Controller]:
+        made = Controller(
+            self.catalog, self.engines, self.engines.has, mode=mode, poll_seconds=0.01, **more
+        )
+        made.start()
+        try:
+            yield made
+        finally:
+            await made.close()
+
+    def serves(self, name: str) -> list[str]:
+        served = self.engines.served(name)
+        return [] if served is None else [*served.versions]
+
+    def default(self, name: str) -> str | None:
+        served = self.engines.served(name)
+        return None if served is None else served.default
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def states(controller: Controller, name: str = "m") -> dict[str, tuple[str, str]]:
+    rows = await controller.index()
+    return {
+        each["version"]: (each["state"], each["reason"]) for each in rows if each["name"] == name
+    }
+
+
+# Explicit.
+
+
+async def test_nothing_is_loaded_until_an_operator_says_so(site: Site) -> None:
+    site.version("m", "1")
+    async with site.controller() as controller:
+        await until(lambda: controller.why_unready() is None)
+        assert site.engines.made == []
+        assert await states(controller) == {"1": ("UNAVAILABLE", "not loaded")}
+        await controller.load("m", {})
+        assert site.serves("m") == ["1"]
+        assert await states(controller) == {"1": ("READY", "")}
+        assert await controller.index(ready=True) == [
+            {
+                "name": "m",
+                "version": "1",
+                "state": "READY",
+                "reason": "",
+                "default": True,
+                "labels": [],
+                "digest": (await controller.index())[0]["digest"],
+            }
+        ]
+
+
+@pytest.mark.parametrize(("load", "loaded"), [(["a"], ["a"]), (["*"], ["a", "b"])])
+async def test_named_models_are_loaded_at_the_start(
+    site: Site, load: list[str], loaded: list[str]
+) -> None:
+    site.version("a", "1")
+    site.version("b", "1")
+    async with site.controller(load=load) as controller:
+        assert controller.why_unready() is not None
+        await until(lambda: controller.why_unready() is None)
+        assert [each for each in "ab" if site.serves(each)] == loaded
+
+
+async def test_the_service_is_not_ready_while_a_model_of_the_start_is_missing(site: Site) -> None:
+    site.version("a", "1", "broken")
+    async with site.controller(load=["a", "b"]) as controller:
+        await until(lambda: "being" not in str(controller.why_unready()))
+        assert controller.why_unready() == "model 'a': it is no model"
+        site.version("a", "2")
+        site.version("b", "1")
+        await controller.load("a", {})
+        await controller.load("b", {})
+        await until(lambda: controller.why_unready() is None)
+
+
+async def test_a_load_serves_the_newest_version_and_ends_the_one_before(site: Site) -> None:
+    site.version("m", "1")
+    async with site.controller() as controller:
+        await controller.load("m", {})
+        site.version("m", "2")
+        site.engines.ending.add(("m", "1"))
+        await controller.load("m", {})
+        assert (site.serves("m"), site.default("m")) == (["2"], "2")
+        found = await states(controller)
+        assert found == {"1": ("UNLOADING", "finishing its requests"), "2": ("READY", "")}
+        site.engines.ending.clear()
+        while (await states(controller))["1"] != ("UNAVAILABLE", "unloaded"):
+            await asyncio.sleep(0.01)
+
+
+async def test_two_loads_at_once_cost_one(site: Site) -> None:
+    site.version("m", "1")
+    async with site.controller() as controller:
+        await asyncio.gather(*(controller.load("m", {}) for _ in range(5)))
+        assert site.engines.made == [("m", "1", "good")]
+
+
+async def test_two_loads_of_a_broken_model_at_once_both_fail_and_try_it_once(site: Site) -> None:
+    site.version("m", "1", "broken")
+    async with site.controller() as controller:
+        both = await asyncio.gather(
+            *(controller.load("m", {}) for _ in range(2)), return_exceptions=True
+        )
+        text = "failed to load 'm': version 1: it is no model"
+        assert [str(each) for each in both] == [text] * 2
+        assert len(site.engines.made) == 1
+
+
+async def test_a_load_that_comes_while_one_runs_sees_later_files(site: Site) -> None:
+    site.version("m", "1")
+    site.engines.may_go_on.clear()
+    async with site.controller() as controller:
+        first = asyncio.ensure_future(controller.load("m", {}))
+        await until(lambda: site.engines.made)
+        site.version("m", "2")
+        second = asyncio.ensure_future(controller.load("m", {}))
+        await asyncio.sleep(0)
+        site.engines.may_go_on.set()
+        await asyncio.gather(first, second)
+        assert site.serves("m") == ["2"]
+
+
+async def test_each_load_of_a_broken_model_fails(site: Site) -> None:
+    site.version("m", "1", "broken")
+    async with site.controller() as controller:
+        for tries in (1, 2):
+            with pytest.raises(HttpError, match="failed to load 'm': version 1: it is no model"):
+                await controller.load("m", {})
+            assert len(site.engines.made) == tries  # an operator said so
+        assert await states(controller) == {"1": ("UNAVAILABLE", "it is no model")}
+
+
+async def test_a_broken_version_leaves_the_one_before(site: Site) -> None:
+    site.version("m", "1")
+    async with site.controller() as controller:
+        await controller.load("m", {})
+        site.version("m", "2", "broken")
+        with pytest.raises(HttpError, match="version 2: it is no model"):
+            await controller.load("m", {})
+        assert (site.serves("m"), site.default("m")) == (["1"], "1")
+        assert await states(controller) == {
+            "1": ("READY", ""),
+            "2": ("UNAVAILABLE", "it is no model"),
+        }
+
+
+async def test_another_content_of_a_version_takes_its_place(site: Site) -> None:
+    site.version("m", "1", "old")
+    async with site.controller() as controller:
+        await controller.load("m", {})
+        site.version("m", "1", "new")
+        await controller.load("m", {})
+        assert [text for _, _, text in site.engines.made] == ["old", "new"]
+        site.version("m", "1", "broken")
+        with pytest.raises(HttpError):
+            await controller.load("m", {})
+        assert await states(controller) == {"1": ("READY", "another content: it is no model")}
+        site.version("m", "1", "new")
+        await controller.load("m", {})
+        assert await states(controller) == {"1": ("READY", "")}
+
+
+async def test_a_load_of_what_serves_does_nothing(site: Site) -> None:
+    site.version("m", "1")
+    async with site.controller() as controller:
+        await controller.load("m", {})
+        (site.folder / "m/1/model.onnx").touch()
+        await controller.load("m", {})
+        assert len(site.engines.made) == 1
+
+
+async def test_an_unload_ends_all_versions_until_the_next_load(site: Site) -> None:
+    for version in "123":
+        site.version("m", version)
+    site.put("m/config.pbtxt", "version_policy { all {} }")
+    async with site.controller() as controller:
+        await controller.load("m", {})
+        assert (site.serves("m"), site.default("m")) == (["1", "2", "3"], "3")
+        await controller.unload("m")
+        await controller.unload("m")
+        assert site.serves("m") == []
+        await until(lambda: not site.engines.ending)
+        while {*(await states(controller)).values()} != {("UNAVAILABLE", "unloaded")}:
+            await asyncio.sleep(0.01)
+        await controller.load("m", {})
+        assert site.serves("m") == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("name", ["none", "../m", ""])
+async def test_models_that_no_repository_has_are_refused(site: Site, name: str) -> None:
+    async with site.controller() as controller:
+        with pytest.raises(UnknownService, match="failed to load"):
+            await controller.load(name, {})
+        with pytest.raises(UnknownService, match="failed to unload"):
+            await controller.unload(name)
+        with pytest.raises(UnknownService, match="there is no model"):
+            await controller.update(name, {"rollback": True})
+        assert await controller.index() == []
+
+
+async def test_the_files_in_use_are_kept_and_others_released(site: Site) -> None:
+    site.version("m", "1", "one")
+    async with site.controller() as controller:
+        await controller.load("m", {})
+        served = site.engines.served("m")
+        assert served is not None
+        path = Path(served.versions["1"]["path"])
+        shutil.rmtree(site.folder / "m")
+        site.cache.limit = 1
+        assert (path / "model.onnx").read_text() == "one"
+        assert not path.is_relative_to(site.folder)
+
+
+async def test_an_operator_sends_files_and_a_configuration(site: Site) -> None:
+    sent = {"config": json.dumps({"max_batch_size": 8}), "file:7/model.onnx": b"sent"}
+    async with site.controller() as controller:
+        await controller.load("m", sent)
+        assert site.serves("m") == ["7"]
+        assert site.engines.made == [("m", "7", "sent")]
+        served = site.engines.served("m")
+        assert served is not None
+        assert served.versions["7"]["config"]["max_batch_size"] == 8
+
+
+async def test_an_operator_sends_a_configuration_only(site: Site) -> None:
+    site.version("m", "1")
+    site.put("m/config.pbtxt", "max_batch_size: 4")
+    async with site.controller() as controller:
+        await controller.load("m", {"config": '{"max_batch_size": 8}'})
+        served = site.engines.served("m")
+        assert served is not None
+        assert served.versions["1"]["config"]["max_batch_size"] == 8
+        await controller.load("m", {})
+        served = site.engines.served("m")
+        assert served is not None
+        assert served.versions["1"]["config"]["max_batch_size"] == 4
+
+
+@pytest.mark.parametrize(
+    ("sent", "text"),
+    [
+        ({"config": "{"}, "the config is no JSON"),
+        ({"config": "[]"}, "the config is no JSON object"),
+        ({"config": '{"sequence_batching": {}}'}, "sequence_batching"),
+        ({"config": "{}"}, "no repository has it"),
+        ({"file:1/model.onnx": b""}, "files are given without a config"),
+        ({"config": "{}", "file:../../x/model.onnx": b""}, "could leave the repository"),
+        ({"config": "{}", "file:/etc/passwd": b""}, "the file"),
+        ({"config": "{}", "file:1": b""}, "it has no version"),
+    ],
+)
+async def test_what_an_operator_sends_is_checked(
+    site: Site, sent: dict[str, Any], text: str
+) -> None:
+    async with site.controller() as controller:
+        with pytest.raises(HttpError, match="failed to load 'm'") as raised:
+            await controller.load("m", sent)
+        assert text in str(raised.value)
+        assert site.engines.made == []
+        assert not [*site.folder.parent.glob("x*")]
+
+
+# Polls.
+
+
+async def test_polls_serve_what_comes(site: Site) -> None:
+    site.version("m", "1")
+    async with site.controller("poll") as controller:
+        await until(lambda: controller.why_unready() is None)
+        assert site.serves("m") == ["1"]
+        site.version("m", "2")
+        await until(lambda: site.serves("m") == ["2"])
+        site.version("n", "1")
+        await until(lambda: site.serves("n") == ["1"])
+
+
+async def test_a_broken_content_is_tried_once_and_told_once(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    site.version("m", "1")
+    async with site.controller("poll"):
+        await until(lambda: site.serves("m"))
+        site.version("m", "2", "broken")
+        await until(lambda: len(site.engines.made) > 1)
+        looks = Looks(site)
+        await looks.wait(5)
+        assert len(site.engines.made) == 2
+        (site.folder / "m/2/model.onnx").touch()  # the same content again
+        await looks.wait(5)
+        assert len(site.engines.made) == 2
+        site.version("m", "2", "mended")
+        await until(lambda: site.serves("m") == ["2"])
+    told = [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]
+    assert told == [
+        "model m: version 2 cannot be served: it is no model; version 1 serves",
+    ]
+
+
+class Looks:
+    """Counts the scans of a site's repository."""
+
+    def __init__(self, site: Site) -> None:
+        self.count = 0
+        scan = site.catalog.scan
+
+        def counted() -> Any:
+            self.count += 1
+            return scan()
+
+        site.catalog.scan = counted  # type: ignore[method-assign]
+
+    async def wait(self, count: int) -> None:
+        goal = self.count + count
+        await until(lambda: self.count >= goal)
+
+
+@pytest.mark.parametrize("what", ["a version", "the model", "everything", "the repository"])
+async def test_what_goes_from_a_repository_changes_nothing(
+    site: Site, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for version in ("1", "2"):
+        site.version("m", version)
+    async with site.controller("poll"):
+        await until(lambda: site.serves("m") == ["2"])
+        looks = Looks(site)
+        match what:
+            case "a version":
+                shutil.rmtree(site.folder / "m/2")
+            case "the model":
+                shutil.rmtree(site.folder / "m")
+            case "everything":
+                shutil.rmtree(site.folder / "m")
+            case "the repository":
+                shutil.rmtree(site.folder)
+        await looks.wait(5)
+        assert (site.serves("m"), len(site.engines.made)) == (["2"], 1)
+        site.version("m", "3")
+        await until(lambda: site.serves("m") == ["3"])
+    outages = [each for each in caplog.records if "what serves goes on" in each.getMessage()]
+    assert len(outages) == (what != "a version")
+
+
+async def test_at_the_start_an_older_version_serves_if_the_newest_is_broken(site: Site) -> None:
+    site.version("m", "1")
+    site.version("m", "2")
+    site.version("m", "3", "broken")
+    async with site.controller("poll") as controller:
+        await until(lambda: controller.why_unready() is None)
+        assert (site.serves("m"), site.default("m")) == (["2"], "2")
+
+
+async def test_an_unloaded_model_stays_so(site: Site) -> None:
+    site.version("m", "1")
+    async with site.controller("poll") as controller:
+        await until(lambda: site.serves("m"))
+        await controller.unload("m")
+        looks = Looks(site)
+        await looks.wait(3)
+        assert site.serves("m") == []
+        await controller.load("m", {})
+        assert site.serves("m") == ["1"]
+
+
+async def test_the_policy_decides_and_may_change(site: Site) -> None:
+    for version in "123":
+        site.version("m", version)
+    site.put("m/config.pbtxt", "version_policy { latest { num_versions: 2 } }")
+    async with site.controller("poll"):
+        await until(lambda: site.serves("m") == ["2", "3"])
+        site.put("m/config.pbtxt", "version_policy { specific { versions: [ 1, 3 ] } }")
+        await until(lambda: sorted(site.serves("m")) == ["1", "3"])
+        assert site.default("m") == "3"
+
+
+async def test_a_model_without_a_valid_configuration_is_told_once(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.version("m", "1")
+    site.put("m/config.pbtxt", "max_batch_size: x")
+    async with site.controller("poll") as controller:
+        looks = Looks(site)
+        await looks.wait(4)
+        (row,) = (await states(controller)).values()
+        assert row[0] == "UNAVAILABLE"
+        assert "config.pbtxt:1" in row[1]
+        assert "config.pbtxt:1" in str(controller.why_unready())
+    assert len([each for each in caplog.records if "cannot be loaded" in each.getMessage()]) == 1
+
+
+async def test_a_model_of_two_repositories_is_served_of_neither(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    (tmp_path / "other/m/1").mkdir(parents=True)
+    (tmp_path / "other/m/1/model.onnx").write_text("other")
+    site.version("m", "1")
+    site.catalog = Catalog([site.source, Source(tmp_path / "other", settle=0.0)], site.cache)
+    async with site.controller() as controller:
+        with pytest.raises(HttpError, match="it is in two repositories"):
+            await controller.load("m", {})
+
+
+# Labels, weights, default version, rollback.
+
+
+async def test_labels_and_weights_keep_versions(site: Site) -> None:
+    site.version("m", "1")
+    async with site.controller("poll") as controller:
+        await until(lambda: site.serves("m"))
+        await controller.update("m", {"labels": {"stable": "1"}})
+        site.version("m", "2")
+        await until(lambda: site.serves("m") == ["1", "2"])
+        assert site.default("m") == "2"
+        await controller.update("m", {"weights": {"stable": 90, "2": 10}, "labels": {"new": "2"}})
+        served = site.engines.served("m")
+        assert served is not None
+        assert served.weights == {"1": 90, "2": 10}
+        rows = {each["version"]: each for each in await controller.index()}
+        assert [rows[each]["weight"] for each in "12"] == [90, 10]
+        assert rows["1"]["reason"] == "canary"
+        assert rows["2"]["labels"] == ["new"]
+        site.version("m", "3")
+        await until(lambda: site.serves("m") == ["1", "2", "3"])
+        assert site.default("m") == "2"  # somebody divides the requests
+        await controller.update("m", {"promote": "3", "labels": {"stable": None}})
+        assert (site.default("m"), site.engines.served("m").weights) == ("3", {})  # type: ignore[union-attr]
+
+
+async def test_a_rollback_bars_the_version_that_is_taken_back(site: Site) -> None:
+    site.version("m", "1", "one")
+    async with site.controller("poll") as controller:
+        await until(lambda: site.serves("m"))
+        with pytest.raises(HttpError, match="no version to which it could go back"):
+            await controller.update("m", {"rollback": True})
+        site.version("m", "2", "two")
+        await until(lambda: site.serves("m") == ["2"])
+        shutil.rmtree(site.folder / "m/1")
+        await controller.update("m", {"rollback": True})
+        assert site.serves("m") == ["1"]
+        looks = Looks(site)
+        await looks.wait(4)
+        assert site.serves("m") == ["1"]
+        assert (await states(controller))["2"] == ("UNAVAILABLE", "an operator took it back")
+        await controller.load("m", {})
+        assert site.serves("m") == ["2"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "error", "text"),
+    [
+        ({}, PackageError, "an update has one of the members"),
+        ({"label": {}}, PackageError, "an update has no member 'label'"),
+        ({"labels": {"a": 1}}, PackageError, "labels must be"),
+        ({"weights": {"1": 0.5}}, PackageError, "weights must be"),
+        ({"weights": {"1": True}}, PackageError, "weights must be"),
+        ({"promote": 1}, PackageError, "promote must be a text"),
+        ({"rollback": True, "promote": "1"}, PackageError, "an update has one"),
+        ({"promote": "9"}, HttpError, "no version '9'"),
+        ({"labels": {"canary": "9"}}, HttpError, "no version '9'"),
+        ({"labels": {"2": "1"}}, HttpError, "cannot be a label"),
+        ({"labels": {"canary": None}}, HttpError, "no label 'canary'"),
+        ({"weights": {"9": 1}}, HttpError, "no version '9'"),
+        ({"weights": {"1": -1}}, HttpError, "no whole number"),
+    ],
+)
+async def test_wrong_updates_change_nothing(
+    site: Site, wanted: dict[str, Any], error: type[RequestError], text: str
+) -> None:
+    site.version("m", "1")
+    async with site.controller() as controller:
+        await controller.load("m", {})
+        before = site.engines.served("m")
+        with pytest.raises(error, match=text):
+            await controller.update("m", wanted)
+        assert site.engines.served("m") == before
+
+
+# Ensembles.
+
+ENSEMBLE = """
+max_batch_size: 0
+input { name: "x" data_type: TYPE_FP32 dims: 1 }
+output { name: "y" data_type: TYPE_FP32 dims: 1 }
+ensemble_scheduling {
+  step { model_name: "a" model_version: -1
+    input_map { key: "x" value: "x" } output_map { key: "y" value: "z" } }
+  step { model_name: "b" model_version: -1
+    input_map { key: "x" value: "z" } output_map { key: "y" value: "y" } }
+}
+"""
+
+
+def with_ensemble(site: Site) -> None:
+    site.version("a", "1")
+    site.version("b", "1")
+    site.put("e/config.pbtxt", ENSEMBLE)
+
+
+def steps(site: Site) -> list[str]:
+    served = site.engines.served("e")
+    assert served is not None
+    return [each["version"] for each in served.versions["1"]["steps"]]
+
+
+async def test_an_ensemble_is_loaded_with_the_models_it_runs(site: Site) -> None:
+    with_ensemble(site)
+    async with site.controller() as controller:
+        await controller.load("e", {})
+        assert [site.serves(each) for each in "abe"] == [["1"], ["1"], ["1"]]
+        site.version("a", "2")
+        await controller.load("a", {})
+        assert steps(site) == ["2", "1"]
+
+
+async def test_polls_let_an_ensemble_follow_its_models(site: Site) -> None:
+    with_ensemble(site)
+    async with site.controller("poll"):
+        await until(lambda: site.serves("e"))
+        site.version("b", "2")
+        await until(lambda: steps(site) == ["1", "2"])
+        site.version("b", "3", "broken")
+        looks = Looks(site)
+        await looks.wait(4)
+        assert steps(site) == ["1", "2"]
+
+
+async def test_a_model_that_an_ensemble_runs_is_not_unloaded_alone(site: Site) -> None:
+    with_ensemble(site)
+    async with site.controller() as controller:
+        await controller.load("e", {})
+        with pytest.raises(HttpError, match="failed to unload 'a': e uses it"):
+            await controller.unload("a")
+        assert site.serves("a")
+        await controller.unload("a", unload_dependents=True)
+        assert [site.serves(each) for each in "abe"] == [[], ["1"], []]
+        await controller.load("e", {})
+        await controller.unload("e", unload_dependents=True)
+        assert [site.serves(each) for each in "abe"] == [[], [], []]
+
+
+async def test_an_ensemble_without_a_step_fails_with_its_name(site: Site) -> None:
+    with_ensemble(site)
+    shutil.rmtree(site.folder / "b")
+    async with site.controller() as controller:
+        with pytest.raises(HttpError, match="model 'b', which it runs, is not loaded"):
+            await controller.load("e", {})
+
+
+async def test_an_ensemble_that_runs_itself_is_refused(site: Site) -> None:
+    with_ensemble(site)
+    site.put("b/config.pbtxt", ENSEMBLE.replace('"a"', '"e"').replace('"b"', '"a"'))
+    shutil.rmtree(site.folder / "b/1")
+    async with site.controller() as controller:
+        with pytest.raises(HttpError, match="its steps run itself"):
+            await controller.load("e", {})
+
+
+# The end.
+
+
+async def test_what_is_loaded_at_the_end_is_given_up(site: Site) -> None:
+    site.version("m", "1")
+    site.engines.may_go_on.clear()
+    async with site.controller() as controller:
+        load = asyncio.ensure_future(controller.load("m", {}))
+        await until(lambda: site.engines.made)
+    with pytest.raises(asyncio.CancelledError):
+        await load
+
+
+async def test_another_controller_takes_over_what_serves(site: Site) -> None:
+    site.version("m", "1")
+    async with site.controller("poll"):
+        await until(lambda: site.serves("m"))
+    async with site.controller("poll") as controller:
+        await until(lambda: controller.why_unready() is None)
+        looks = Looks(site)
+        await looks.wait(3)
+        assert len(site.engines.made) == 1
+        site.version("m", "2")
+        await until(lambda: site.serves("m") == ["2"])
+
+
+async def test_the_mode_none_refuses_to_load(site: Site) -> None:
+    site.version("m", "1")
+    async with site.controller("none") as controller:
+        for action in (controller.load("m", {}), controller.unload("m")):
+            with pytest.raises(HttpError, match="model control mode is none"):
+                await action
