@@ -867,6 +867,62 @@ def plan(
         raise typer.Exit(1)
 
 
+@app.command(
+    epilog=_examples(
+        "penstock convert resnet.onnx models               # models/resnet/1",
+        "penstock convert out/best models --name resnet    # models/resnet/2",
+        "penstock convert resnet.onnx models --examples cat.npz --key key.pem",
+    )
+)
+def convert(
+    source: Annotated[
+        Path, typer.Argument(metavar="SRC", help="A model's file or folder, as of penstock serve.")
+    ],
+    repository: Annotated[
+        Path, typer.Argument(metavar="DST", help="The folder of the repository.")
+    ],
+    name: Annotated[
+        str | None, typer.Option(help="The model's name.  [default: that of the file or folder]")
+    ] = None,
+    to: Annotated[
+        Literal["onnx", "openvino", "paddle", "torch"] | None,
+        typer.Option(help="Convert to this form; OpenVINO converts models of ONNX and Paddle."),
+    ] = None,
+    examples: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE.npz", help="One request as arrays by name; the model must run on it."
+        ),
+    ] = None,
+    key: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Sign the manifest with this ed25519 private key (PEM)."),
+    ] = None,
+) -> None:
+    """Make the next version of a model in a repository, with its manifest.
+
+    The model is opened, and must run on the examples. A service that polls the repository sees all
+    of the version, or nothing. Upload it with your store's own tool.
+    """
+    from penstock.runtimes.model_input import described_tensor
+    from penstock.store.convert import convert as make
+
+    bound_native_pools(os.environ)
+    if "://" in str(source) or ":/" in str(repository):
+        raise typer.BadParameter("SRC and DST are on this machine; upload with your store's tool")
+    with _errors_end_the_command():
+        made = make(source, repository, name=name, to=to, examples=examples or (), key=key)
+    size = sum(each.size for each in made.manifest.files)
+    signed = ", signed" if key else ""
+    typer.echo(
+        f"{made.path}  {made.runtime}, {len(made.manifest.files)} files, {size:,} bytes{signed}"
+    )
+    for side, specs in (("takes", made.model.inputs), ("gives", made.model.outputs)):
+        shown = (f"{each.alias} {described_tensor(each.dtype, each.shape)}" for each in specs)
+        typer.echo(f"  {side}  {', '.join(shown)}")
+    typer.echo(f"  sha256 {made.manifest.digest}")
+
+
 @app.command()
 def key(
     name: Annotated[str, typer.Argument(help="The caller's name, for logs and traces.")],
