@@ -223,6 +223,40 @@ def _shown(spec: TensorSpec) -> str:
     return f"{kind} [{shape}]{' or none' * spec.optional}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeclaredTensor:
+    """An input or output as declared.
+
+    Attributes:
+        name: its name in requests.
+        dtype: of its arrays.
+        bf16: whether it is BF16 on the wire.
+        shape: every dimension, batch axis included; None where it varies.
+        inside: the shape that the model has instead; None if it is the same.
+        batched: whether the first dimension is a batch axis that the declaration leaves out.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int | None, ...]
+    inside: tuple[int | None, ...] | None = None
+    bf16: bool = False
+    batched: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeclaredTensors:
+    """Those of a model; an empty tuple leaves them as they are.
+
+    Attributes:
+        source: what declares them, for messages.
+    """
+
+    inputs: tuple[DeclaredTensor, ...] = ()
+    outputs: tuple[DeclaredTensor, ...] = ()
+    source: str = ""
+
+
 def widened(array: NDArray[Any]) -> NDArray[Any]:
     """An array of ml_dtypes' bfloat16 as float32; others unchanged."""
     # Compared by its name, so that the package is not needed.

@@ -302,23 +302,24 @@ class OpenInferenceApplication:
         return {
             "name": graph.name,
             "versions": versions,
-            "platform": PLATFORM,
+            "platform": (graph.configuration or {}).get("platform", PLATFORM),
             "inputs": [] if signature is None else [*map(_metadata, signature.inputs)],
             "outputs": [] if signature is None else [*map(_metadata, signature.outputs)],
         }
 
     def _config(self, graph: ServedGraph) -> dict[str, Any]:
-        # Without a batch axis of its own: the shapes have all dimensions, as in the metadata.
         signature = self._signature(graph)
         inputs, outputs = ((), ()) if signature is None else (signature.inputs, signature.outputs)
+        # If no repository says: no batch axis, and shapes with all dimensions, as in the metadata.
+        given = graph.configuration or {"platform": PLATFORM, "backend": PLATFORM}
+        batched = given.get("max_batch_size", 0) > 0
         return {
-            "name": graph.name,
-            "platform": PLATFORM,
-            "backend": PLATFORM,
             "max_batch_size": 0,
-            "input": [*map(_configured, inputs)],
-            "output": [*map(_configured, outputs)],
+            "input": [_configured(each, batched=batched) for each in inputs],
+            "output": [_configured(each, batched=batched) for each in outputs],
             "model_transaction_policy": {"decoupled": graph.streams},
+            **given,
+            "name": graph.name,
         }
 
     def _model_ready(self, graph: ServedGraph) -> tuple[int, dict[str, Any]]:
@@ -478,10 +479,11 @@ def _metadata(spec: TensorSpec) -> dict[str, Any]:
     }
 
 
-def _configured(spec: TensorSpec) -> dict[str, Any]:
+def _configured(spec: TensorSpec, *, batched: bool) -> dict[str, Any]:
     datatype = oip.datatype_of(spec)
     kind = f"TYPE_{'STRING' if datatype == oip.BYTES else datatype or 'INVALID'}"
-    found = {"name": spec.alias, "data_type": kind, "dims": oip.dimensions(spec)}
+    dims = oip.dimensions(spec)[batched:]
+    found = {"name": spec.alias, "data_type": kind, "dims": dims}
     return {**found, "optional": True} if spec.optional else found
 
 

@@ -9,7 +9,7 @@
     services:
       Text: ocr                              # POST /Text/inference
       GeneralModelService: {a: ocr, b: both} # the request's `model` selects one
-    server: {http_port: 9393}                # any key of a service
+    server: {http_port: 9393}                # any key of a service, such as model_repository
 
 Source: ``docs/compatibility.md`` (the model server's graphs).
 """
@@ -58,9 +58,7 @@ class ModelServerConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    models: Annotated[
-        dict[Name, Annotated[ModelEntry, BeforeValidator(_entry)]], Field(min_length=1)
-    ]
+    models: dict[Name, Annotated[ModelEntry, BeforeValidator(_entry)]] = {}
     workflows: dict[Name, list[Name] | dict[Name, Name]] = {}
     services: dict[Name, Name | dict[str, Name]] = {}
     server: dict[str, Any] = {}
@@ -101,6 +99,9 @@ def load(file: Path) -> ModelServerConfig:
 
 
 def _contradictions(config: ModelServerConfig) -> Iterator[Problem]:
+    if not config.models and not config.server.get("model_repository"):
+        yield Problem(path=("models",), text=f"{_WANTED[('models',)]}, got nothing")
+        return
     graphs = config.graphs()
     for name, given in config.workflows.items():
         path = ("workflows", name)

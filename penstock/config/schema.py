@@ -82,6 +82,10 @@ def _listed(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
+def _one_or_more(value: object) -> object:
+    return (value,) if isinstance(value, str) else _listed(value)
+
+
 def _lower(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
 
@@ -260,6 +264,7 @@ FieldNames: TypeAlias = Annotated[
     tuple[Annotated[str, AfterValidator(_field_name)], ...], BeforeValidator(_listed)
 ]
 Names: TypeAlias = Annotated[tuple[Text, ...], BeforeValidator(_listed)]
+OneOrMore: TypeAlias = Annotated[tuple[Text, ...], BeforeValidator(_one_or_more)]
 EndpointList: TypeAlias = Annotated[
     tuple[Annotated[Text, AfterValidator(_endpoint)], ...], BeforeValidator(_listed)
 ]
@@ -1154,6 +1159,17 @@ class ServiceConfig(Section):
     )
     name: UrlSegment | None = Field(
         default=None, description="Name of the service, and first part of its URLs."
+    )
+    model_repository: OneOrMore = Field(
+        default=(),
+        description="Of `penstock serve`: a folder with models in the layout of Triton, TensorFlow"
+        " Serving or Paddle Serving, or a list of such folders; see"
+        " [model-server.md](model-server.md#model-repositories).",
+    )
+    model_control_mode: Literal["none"] = Field(
+        default="none",
+        description="When the models of `model_repository` are loaded: `none`, all of them at the"
+        " start.",
     )
     worker_num: Count | None = Field(
         default=None,

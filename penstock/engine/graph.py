@@ -10,7 +10,7 @@ while the engine's other graphs serve. A model's version can be replaced this wa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Protocol
@@ -101,6 +101,7 @@ class ServedGraph:
         promise: checks its results; None if no outputs are declared.
         started: called when its workers have started.
         label: its name in timelines; by default the name.
+        configuration: of its model, as a repository has it; None for other graphs.
 
     Attributes:
         key: name and version.
@@ -125,6 +126,7 @@ class ServedGraph:
         promise: Promise | None = None,
         started: Callable[[], None] = lambda: None,
         label: str | None = None,
+        configuration: Mapping[str, Any] | None = None,
     ) -> None:
         self.engine = engine
         self.plan = plan
@@ -132,6 +134,7 @@ class ServedGraph:
         self.version = version
         self.key = name, version
         self.label = label if label is not None else name or ""
+        self.configuration = configuration
         self.ends = ends
         self.state = GraphState.ASIDE
         self.inside = 0

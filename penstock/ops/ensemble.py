@@ -1,8 +1,8 @@
-"""The end of a graph in which several models answer one request."""
+"""Ops between models: they join the outputs of several, or take some of them under other names."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from penstock.ops.op import Op
@@ -29,4 +29,25 @@ class Ensemble(Op):
             f"{engine}{SEPARATOR}{output}": value
             for engine, feed in input_dicts.items()
             for output, value in feed.items()
+        }
+
+
+class Selection(Op):
+    """Takes tensors from the outputs of several ops, or from the request, under other names.
+
+    Args:
+        sources: for each tensor the op that has it, and its name there.
+        name: the op's name.
+    """
+
+    def __init__(self, sources: Mapping[str, tuple[Op, str]], name: str) -> None:
+        self._sources = {tensor: (op.name, there) for tensor, (op, there) in sources.items()}
+        super().__init__(name=name, input_ops=[*dict.fromkeys(op for op, _ in sources.values())])
+
+    def preprocess(self, input_dicts: dict[str, Feed], data_id: int = 0, log_id: int = 0) -> Feed:
+        """The tensors, as far as they are there: the next op, or the protocol, checks names."""
+        return {
+            tensor: input_dicts[op][there]
+            for tensor, (op, there) in self._sources.items()
+            if there in input_dicts[op]
         }

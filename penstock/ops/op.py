@@ -23,6 +23,7 @@ from penstock.ops.functions import is_generator
 from penstock.ops.seats import SeatHooks
 from penstock.ops.words import WORDS, Given
 from penstock.request import Feed
+from penstock.tensor import DeclaredTensors
 
 _unnamed = itertools.count()
 
@@ -76,6 +77,12 @@ class Op:
 
     model_path: Path | None = None
     """The constructor's model, if any."""
+
+    tensors: DeclaredTensors | None = None
+    """The inputs and outputs of the op's model as a repository declares them."""
+
+    warmups: Sequence[Feed] = ()
+    """Inputs with which the op's model runs each time it is opened, before it gets requests."""
 
     batch_gives_way: bool = False
     """Whether ``batch_size`` is changed without a warning for a model with a fixed number of rows:

@@ -37,14 +37,12 @@ class Tensor:
         dims: its dimensions, -1 for those that vary; without the batch axis if ``max_batch_size``
             is above 0.
         reshape: the dimensions that the model itself has; None if they are ``dims``.
-        optional: whether a request may leave it out.
     """
 
     name: str
     datatype: str
     dims: tuple[int, ...]
     reshape: tuple[int, ...] | None = None
-    optional: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,6 +263,7 @@ _NO_EFFECT: Final = {
     "model_metrics": "the metrics of all models have the same buckets",
     "response_cache": "every request is computed",
     "runtime": "the files of the model decide",
+    "input.optional": "requests have all inputs of a model",
     "output.label_filename": "the classification extension is not supported",
     "input.is_non_linear_format_io": "it is of TensorRT",
     "output.is_non_linear_format_io": "it is of TensorRT",
@@ -280,6 +279,7 @@ _NO_EFFECT: Final = {
 _FALSE_IS_DEFAULT: Final = frozenset(
     {
         "input.allow_ragged_batch",
+        "input.optional",
         "input.is_shape_tensor",
         "output.is_shape_tensor",
         "input.is_non_linear_format_io",
@@ -516,7 +516,7 @@ def _config(
         steps=_steps(message, problem),
         filename=message.default_model_filename,
         parameters={key: each.string_value for key, each in sorted(message.parameters.items())},
-        plain=json_format.MessageToDict(message, preserving_proto_field_name=True),
+        plain=_plain(message),
         warnings=tuple(warnings),
     )
     if made.filename and ({*made.filename.split("/")} & {"", ".", ".."} or "\\" in made.filename):
@@ -530,6 +530,25 @@ def _config(
         text = f"{where}: dynamic_batching batches nothing: max_batch_size is 0"
         made = replace(made, warnings=(*made.warnings, text))
     return made
+
+
+def _plain(message: Any) -> dict[str, Any]:
+    """The fields of a message that are set, with numbers as such: the JSON form of protobuf has
+    those of 64 bits as texts.
+    """
+    found: dict[str, Any] = json_format.MessageToDict(message, preserving_proto_field_name=True)
+    for of, value in message.ListFields():
+        if of.message_type is None:
+            if of.cpp_type in (of.CPPTYPE_INT64, of.CPPTYPE_UINT64):
+                found[of.name] = value if isinstance(value, int) else [*value]
+        elif of.message_type.GetOptions().map_entry:
+            if of.message_type.fields_by_name["value"].message_type is not None:
+                found[of.name] = {str(key): _plain(each) for key, each in value.items()}
+        elif hasattr(value, "ListFields"):
+            found[of.name] = _plain(value)
+        else:
+            found[of.name] = [_plain(each) for each in value]
+    return found
 
 
 _INPUT: Final = Message.DESCRIPTOR.fields_by_name["input"].message_type
@@ -573,7 +592,6 @@ def _tensor(given: Any, *, batched: bool) -> tuple[Tensor, list[tuple[str, str]]
         datatype=datatype,
         dims=dims,
         reshape=shape,
-        optional=getattr(given, "optional", False),
     )
     return tensor, problems
 
@@ -700,6 +718,8 @@ def _steps(message: Any, problem: Any) -> tuple[Step, ...]:
     for side in ("input", "output"):
         if not getattr(message, side):
             problem(where, f"{where}: an ensemble needs {side}s with names, types and dims")
+        if any(each.HasField("reshape") for each in getattr(message, side)):
+            problem(f"{side}.reshape", f"{side}: reshape is for models, not for ensembles")
     steps = [
         Step(
             model=each.model_name,

@@ -35,6 +35,7 @@ from penstock.errors import (
     PenstockError,
 )
 from penstock.request import Feed
+from penstock.runtimes.declared import DeclaredSession
 from penstock.runtimes.model_input import SHOWN, ModelInput, shown
 from penstock.runtimes.model_lods import ModelLods
 from penstock.runtimes.options import settled
@@ -127,8 +128,19 @@ class Model:
                 raise
             session = open_session(options)
         path = Path(options.path)
-        conf = read_model_conf(path)
-        return cls(session, options.fetch_list, conf, runtime_of(path), fallback)
+        conf, runtime, tensors = read_model_conf(path), runtime_of(path), options.tensors
+        if tensors is not None:
+            aliases = {}
+            if conf is not None:
+                aliases = {each.alias: each.name for each in (*conf.feeds, *conf.fetches)}
+                conf = replace(
+                    conf,
+                    feeds=() if tensors.inputs else conf.feeds,
+                    fetches=() if tensors.outputs else conf.fetches,
+                )
+            checked = runtime not in UNCHECKED
+            session = DeclaredSession(session, tensors, aliases, checked=checked)
+        return cls(session, options.fetch_list, conf, runtime, fallback)
 
     @property
     def feed_names(self) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol, cast
 from numpy.typing import NDArray
 
 from penstock.errors import ModelError
-from penstock.tensor import TensorSpec
+from penstock.tensor import DeclaredTensors, TensorSpec
 
 ENTRY_POINTS = "penstock.runtimes"
 
@@ -56,6 +56,7 @@ class ModelOptions:
         devices: GPU ids, such as ``("0", "1")``. A session uses the first one.
         encryption_key: path or variable of an encrypted model's key; not the key itself.
         missing_device: ``error``, or ``cpu`` to use the CPU if the GPU is missing.
+        tensors: inputs and outputs as a repository declares them; None to take the model's.
     """
 
     path: str
@@ -75,6 +76,7 @@ class ModelOptions:
     dynamic_shape_info: Mapping[str, Any] | None = None
     encryption_key: str | None = None
     missing_device: Literal["error", "cpu"] = "error"
+    tensors: DeclaredTensors | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,6 +77,7 @@ class Blueprint:
         legacy: whether it was written for the original, see ``Servable.legacy``.
         one_port: see ``Servable.one_port``.
         description: the data that it was made of; None for a version with which the service starts.
+        configuration: of its model, as a repository has it; None for other graphs.
     """
 
     config: ServiceConfig
@@ -96,6 +97,7 @@ class Blueprint:
     legacy: bool = False
     one_port: bool = False
     description: Description | None = None
+    configuration: Mapping[str, Any] | None = None
 
     @property
     def key(self) -> tuple[str | None, str]:

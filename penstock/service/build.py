@@ -285,6 +285,7 @@ class LoadedGraph:
             self._promise(),
             lambda: self._started(graph),
             deployment.label_of(blueprint),
+            blueprint.configuration,
         )
         for index, op in enumerate(blueprint.graph.ops):
             options, batching = self.options[index], self._batching[index]

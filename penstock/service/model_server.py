@@ -7,6 +7,7 @@ which several models read the request, or one model's outputs, and run in parall
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,18 +16,20 @@ from typing import Any, Final
 
 from penstock.api.general_model import GeneralModelApplication, Services
 from penstock.config import model_server
+from penstock.config.load import load
 from penstock.errors import StartupError
 from penstock.ops.ensemble import Ensemble
 from penstock.ops.op import Op
 from penstock.ops.short import Model
-from penstock.runtimes.cpus import usable_cpus
-from penstock.runtimes.runtime import HOLD_GIL, runtime_of
+from penstock.service import flags
 from penstock.service.blueprint import MakeApplication
 from penstock.service.hot_loading import TIME_FILES, Copies, HotLoading, copies_of
+from penstock.service.model_places import THREADS, places
+from penstock.service.repository_models import Usual, service_of
+from penstock.service.repository_start import Start, read_start
 from penstock.service.server import Service, Several, WebService, run
 
 DEFAULT_PORT: Final = 9393
-THREADS: Final = 4
 
 ENSEMBLE: Final = "ensemble/outputs"
 """The op that joins the outputs of several models; no model can have this name."""
@@ -104,7 +107,8 @@ class ModelServer(Several):
     """Several models behind one door.
 
     Args:
-        workflows: at least one, with different names.
+        workflows: with different names; there may be none if the key ``model_repository`` has
+            models.
         services: see ``GeneralModelApplication``.
         warnings: texts to be logged at the start.
         hot_loading: whether models are taken anew while they are served; see ``hot_loading.py``.
@@ -131,12 +135,14 @@ class ModelServer(Several):
 
     @property
     def services(self) -> list[WebService]:
-        """One for each workflow.
+        """One for each workflow, and for each model of the repositories.
 
         Raises:
-            StartupError: two workflows have the same name.
+            StartupError: two of them have the same name, or a repository cannot be served.
         """
-        names = [each.name for each in self.workflows]
+        start = _start(self.config)
+        described = [each for versions in start.descriptions.values() for each in versions[-1:]]
+        names = [*(each.name for each in self.workflows), *(each["name"] for each in described)]
         for name in names:
             if names.count(name) > 1:
                 raise StartupError(f"two models are called {name!r}: write --model NAME=PATH")
@@ -147,7 +153,9 @@ class ModelServer(Several):
         paths = {} if copies is None else copies.paths
         workflows = [each.with_paths(paths) for each in self.workflows]
         served = [each.service([general], self.config) for each in workflows]
-        served[0].warnings = self.warnings
+        usual = Usual(config=self.config, applications=[general])
+        served += [service_of(each, usual) for each in described]
+        served[0].warnings = [*self.warnings, *start.warnings]
         if copies is not None:
             models = {each.name: [x.path for x in each.nodes] for each in self.workflows}
             served[0].instruments.append(HotLoading(copies, models))
@@ -183,6 +191,25 @@ class ModelServer(Several):
         return found.with_paths(paths).service([], self.config)
 
 
+def _start(config: Mapping[str, Any]) -> Start:
+    """What the repositories in the configuration have.
+
+    Raises:
+        StartupError: a key is wrong, or a model cannot be served.
+    """
+    now = flags.current()
+    keys = load(
+        yml_dict=config,
+        overrides=now.overrides,
+        over=now.over,
+        environ=os.environ,
+        lenient=True,
+        dict_name="penstock serve",
+        ops_are_known=False,
+    ).config
+    return read_start([*map(Path, keys.model_repository)]) if keys.model_repository else Start()
+
+
 def configured(
     file: Path, defaults: Mapping[str, object], *, hot_loading: bool = False
 ) -> ModelServer:
@@ -206,15 +233,6 @@ def configured(
         check_path(f"{file}: {path}", path)
     given_keys = {"http_port": DEFAULT_PORT, **defaults, **config.server}
     return ModelServer(workflows, config.services, hot_loading=hot_loading, **given_keys)
-
-
-def places(path: str, workers: int) -> dict[str, Any]:
-    """The concurrency and executor: processes for a library that holds the GIL, at most one for
-    each CPU, as each has its own copy of the library and the model.
-    """
-    if runtime_of(Path(path)) in HOLD_GIL:
-        return {"executor": "process", "concurrency": min(workers, usable_cpus())}
-    return {"concurrency": workers}
 
 
 def check_path(where: str, path: str) -> None:

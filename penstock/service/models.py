@@ -142,9 +142,15 @@ def open_model(
             if alone:
                 source.share_cpus(options.thread_num)
             return _handler_model(source, options, cards, turn)
-        return Model.open(_on_card(source, cards, turn))
+        model = Model.open(_on_card(source, cards, turn))
     except PenstockError as error:
         raise ModelError(f"op {op.name!r}: {error}") from error
+    for number, feed in enumerate(op.warmups, start=1):
+        try:
+            model.run(feed)
+        except PenstockError as error:
+            raise ModelError(f"op {op.name!r}: request {number} for warm-up: {error}") from error
+    return model
 
 
 def remote_conf(options: RemoteOptions) -> ModelConf | None:
@@ -172,9 +178,12 @@ def _source(op: Op, options: OpOptions, entry: OpConfig | None) -> _Source | Non
         handler: LocalServiceHandler | None = op.local_service_handler
         if handler is not None:
             return handler
-    if options.model is None or not op.dynamic_shape_info:
-        return options.model
-    return replace(options.model, dynamic_shape_info=op.dynamic_shape_info)
+    found = options.model
+    if found is not None and op.dynamic_shape_info:
+        found = replace(found, dynamic_shape_info=op.dynamic_shape_info)
+    if found is not None and op.tensors is not None:
+        found = replace(found, tensors=op.tensors)
+    return found
 
 
 def _cards(source: _Source | None, entry: OpConfig | None) -> Sequence[str]:

@@ -6,22 +6,23 @@ They are parsed by argparse: options of typer, as of the other commands, take no
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from penstock.batching.rows import FIRST
+from penstock.config.load import from_environment
 from penstock.errors import ConfigError
 from penstock.ops.short import model_name
+from penstock.service.model_places import THREADS, places
 from penstock.service.model_server import (
     DEFAULT_PORT,
-    THREADS,
     ModelServer,
     Node,
     Workflow,
     check_path,
     configured,
-    places,
 )
 
 _METRICS_PORT: Final = 19393
@@ -80,6 +81,12 @@ _AT_LEAST: Final = {
     "max_body_size": 1,
 }
 
+_SERVICE_KEYS: Final = (
+    *("host", "log_level", "log_format"),
+    *("model_repository", "model_control_mode"),
+)
+"""Flags that are also keys of a service."""
+
 _PER_MODEL: Final = ("runtime_thread_num", "batch_infer_size", "gpu_ids", "min_subgraph_size")
 """Flags with a value for each model."""
 
@@ -96,8 +103,6 @@ class _Parser(argparse.ArgumentParser):
     """Raises our errors for invalid arguments."""
 
     def error(self, message: str) -> NoReturn:
-        if "--model-repository" in message:
-            message += "; give each model by --model NAME=FOLDER, or several by --config FILE"
         raise ConfigError([message])
 
     def add_switch(self, flag: str, help: str) -> None:
@@ -150,6 +155,19 @@ def parser() -> argparse.ArgumentParser:
         default=[],
         help=f"The ops, in order: {_INFER} once for each model; {', '.join(_IMPLICIT)} have no"
         " effect.",
+    )
+    add(
+        "--model-repository",
+        "--model-store",
+        action="append",
+        metavar="FOLDER",
+        help="A folder with models, as of Triton (NAME/config.pbtxt, NAME/1/model.onnx), TensorFlow"
+        " Serving (NAME/1/...) or Paddle Serving; may be given several times.",
+    )
+    add(
+        "--model-control-mode",
+        choices=("none",),
+        help="When the models of repositories are loaded: none is at the start, all of them.",
     )
     add("--config", metavar="FILE", help="A YAML file with models, workflows and services.")
     add(
@@ -312,7 +330,8 @@ def parse(
     gives_way = own.get("missing_device") == "cpu"
     hardware = [*_problems_of_hardware(given)]
     problems = [*_problems_of_flags(given), *([] if gives_way else hardware)]
-    if given.config is None and not given.model and given.command == "start":
+    repository = given.model_repository or "model_repository" in from_environment(os.environ)
+    if not (given.config or given.model or repository) and given.command == "start":
         problems.append("You must specify your serving model: --model PATH")
     if given.config is not None and (given.model or given.op):
         problems.append("--config defines what is served: leave out --model and --op")
@@ -322,7 +341,7 @@ def parse(
     if problems:
         raise ConfigError(problems)
     keys: dict[str, Any] = {"http_port": given.port, "rpc_port": given.grpc_port}
-    keys |= {key: getattr(given, key) for key in ("host", "log_level", "log_format")}
+    keys |= {key: getattr(given, key) for key in _SERVICE_KEYS}
     keys["max_message_bytes"] = given.max_body_size
     keys["strict"] = given.strict or None
     if given.enable_prometheus:

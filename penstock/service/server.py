@@ -76,8 +76,12 @@ class _Servable:
         places: path of a configuration key -> where it was written, for messages; for keys that are
             neither in a file nor in a dict.
         one_port: whether gRPC shares the HTTP port if ``rpc_port`` is not set.
+        version: of its graph.
+        configuration: of its model, as a repository has it; None for other graphs.
     """
 
+    version = "1"
+    configuration: Mapping[str, Any] | None = None
     defaults: ClassVar[Mapping[str, object]] = {}
     legacy: ClassVar[bool] = False
     _prepared_by: ClassVar[tuple[str, str]] = ("set_response_op", "prepare_server")
@@ -162,6 +166,8 @@ class _Servable:
             warnings=warnings,
             notes=tuple(self.notes),
             one_port=self.one_port,
+            version=self.version,
+            configuration=self.configuration,
         )
 
     def _end_with(self, response_op: ResponseOp) -> None:

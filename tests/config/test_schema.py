@@ -50,6 +50,8 @@ SERVICE = [
     ("security", {"keys": "k.txt"}, SecurityConfig(keys="k.txt"), ["a"], NO_RANGE),
     ("service", "ocr.py:OcrService", "ocr.py:OcrService", ["a.py:B"], "OcrService"),
     ("name", "uci", "uci", 7, "a/b"),
+    ("model_repository", "models", ("models",), 1, [""]),
+    ("model_control_mode", "none", "none", 1, "never"),
     ("worker_num", 4, 4, True, 0),
     ("build_dag_each_worker", False, False, 0, NO_RANGE),
     ("grpc_gateway_port", 80, 80, "80", NO_RANGE),

@@ -93,7 +93,7 @@ def test_every_honoured_field_is_read() -> None:
 
 def test_plain_values_are_the_same_configuration() -> None:
     plain = parse(WHOLE).plain
-    assert plain["input"][0]["dims"] == ["3", "2", "-1"]
+    assert plain["input"][0]["dims"] == [3, 2, -1]
     assert of_plain(plain) == READ
 
 

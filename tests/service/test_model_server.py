@@ -141,9 +141,6 @@ def test_invalid_requests_get_a_status_and_an_error(service: ServiceProcess) -> 
 
 
 MODEL = ["--model", "."]
-MODEL_REPOSITORY = (
-    "unrecognized arguments: --model-repository; give each model by --model NAME=FOLDER"
-)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +150,7 @@ MODEL_REPOSITORY = (
         (["--model", "nowhere"], "--model nowhere: no such file or folder"),
         (["nowhere"], "--model nowhere: no such file or folder"),
         (["--prot", "1"], "unrecognized arguments: --prot"),
-        (["--model-repository", "."], MODEL_REPOSITORY),
+        (["--model-control-mode", "x"], "argument --model-control-mode: invalid choice: 'x'"),
         (["--use", "1"], "ambiguous option: --use could match --use_calib, --use_mkl"),
         (["--port", "x"], "argument --port/--http-port: invalid int value: 'x'"),
         (["stop"], "stop: penstock serve has no such command: end the service with SIGTERM"),

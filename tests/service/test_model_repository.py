@@ -1,0 +1,246 @@
+"""``penstock serve --model-repository``: its models over the Open Inference Protocol."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from penstock.errors import StartupError
+from penstock.service.flags import Flags, using
+from penstock.service.serve_flags import parse
+from tests.kit.repositories import ENCODER, HEAD, RANK_CONFIG, make_repository, model
+from tests.services.process import ServiceProcess, running
+
+SERVE = (sys.executable, "-m", "penstock", "serve")
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    root = make_repository(tmp_path_factory.mktemp("models"))
+    (root / "README.md").write_text("no model")
+    with running(root, cwd=root.parent, command=(*SERVE, "--model-repository")) as server:
+        yield server
+
+
+def get(service: ServiceProcess, path: str) -> Any:
+    return httpx.get(f"{service.http_url}/v2/models/{path}").json()
+
+
+def infer(
+    service: ServiceProcess, path: str, name: str, shape: list[int], data: Sequence[float]
+) -> Any:
+    body = {"inputs": [{"name": name, "datatype": "FP32", "shape": shape, "data": [*data]}]}
+    reply = httpx.post(f"{service.http_url}/v2/models/{path}/infer", json=body).json()
+    if "error" in reply:
+        return reply["error"]
+    return {each["name"]: (each["shape"], each["data"]) for each in reply["outputs"]}
+
+
+ROW = ([1, 3], [1.0, 2.0, 3.0])
+
+
+@pytest.mark.real
+def test_models_of_all_layouts_are_served_with_their_names_and_versions(
+    service: ServiceProcess,
+) -> None:
+    first = service.log().splitlines()[0]
+    assert "penstock serves encoder, flat, head, rank, served, triple and uci" in first
+    versions = {
+        name: get(service, name)["versions"]
+        for name in ("encoder", "flat", "head", "rank", "served", "triple", "uci")
+    }
+    ones = {name: ["1"] for name in ("flat", "head", "rank", "triple", "uci")}
+    assert versions == {"encoder": ["2"], "served": ["7"], **ones}
+    assert infer(service, "encoder", "pixels", *ROW) == {"features": ([1, 3], [3, 6, 9])}
+    assert infer(service, "encoder/versions/2", "pixels", *ROW) == {"features": ([1, 3], [3, 6, 9])}
+    assert infer(service, "served", "pixels", *ROW) == {"features": ([1, 3], [2, 4, 6])}
+    assert infer(service, "uci", "rows", *ROW) == {"doubled": ([1, 3], [2, 4, 6])}
+    assert infer(service, "triple", "x", *ROW)["y"] == ([1, 3], [3, 6, 9])
+
+
+@pytest.mark.real
+def test_an_ensemble_renames_tensors_and_answers_with_those_of_several_steps(
+    service: ServiceProcess,
+) -> None:
+    found = infer(service, "rank", "PIXELS", [2, 3], [1, 1, 1, 2, 2, 2])
+    assert found["FEATURES"] == ([2, 3], [3, 3, 3, 6, 6, 6])
+    assert found["SCORES"] == ([2, 3], [pytest.approx(1 / 3)] * 6)
+    metadata = get(service, "rank")
+    assert metadata["platform"] == "ensemble"
+    assert metadata["inputs"] == [{"name": "PIXELS", "datatype": "FP32", "shape": [-1, 3]}]
+    assert [each["name"] for each in metadata["outputs"]] == ["SCORES", "FEATURES"]
+
+
+@pytest.mark.real
+def test_reshaped_tensors_have_the_declared_shapes(service: ServiceProcess) -> None:
+    assert get(service, "flat")["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [4]}]
+    assert infer(service, "flat", "x", [4], [1, 2, 3, 4]) == {"y": ([4], [2, 4, 6, 8])}
+    assert (
+        infer(service, "flat", "x", [2, 2], [1, 2, 3, 4])
+        == "input 'x' has the shape [4], got [2, 2]"
+    )
+
+
+@pytest.mark.real
+def test_the_configuration_is_the_file_s(service: ServiceProcess) -> None:
+    found = get(service, "encoder/config")
+    assert found["name"] == "encoder"
+    assert found["platform"] == "onnxruntime_onnx"
+    assert found["max_batch_size"] == 16
+    assert found["input"] == [{"name": "pixels", "data_type": "TYPE_FP32", "dims": [3]}]
+    assert found["instance_group"] == [{"count": 2, "kind": "KIND_CPU"}]
+    assert found["dynamic_batching"]["max_queue_delay_microseconds"] == 1000
+    head = get(service, "head/config")
+    assert head["input"] == [{"name": "embedding", "data_type": "TYPE_FP32", "dims": [3]}]
+
+
+@pytest.mark.real
+def test_workers_and_batches_are_those_of_the_configuration(service: ServiceProcess) -> None:
+    log = service.log()
+    assert re.search(r"  op    encoder +after request +2 threads, batches of 8 within 1 ms,", log)
+    assert re.search(r"  op    head +after request +4 threads, \S+/head/1", log)
+
+
+# Repositories that cannot be served.
+
+
+def report(*arguments: str) -> str:
+    """What a check of the service prints."""
+    server, keys = parse(arguments)
+    checked = Flags(check_only=True, overrides=keys)
+    with using(checked):
+        server.run()
+    return "\n".join(checked.reports)
+
+
+def refused(root: Path, *more: str) -> str:
+    with pytest.raises(StartupError) as raised:
+        report("--model-repository", str(root), *more)
+    return str(raised.value)
+
+
+def test_all_problems_of_a_repository_are_reported_at_once(tmp_path: Path) -> None:
+    model(tmp_path / "a", ENCODER, "sequence_batching { }")
+    model(tmp_path / "b", ENCODER, 'name: "c"')
+    model(tmp_path / "d", ENCODER, "version_policy { specific { versions: [ 1, 3 ] } }")
+    (tmp_path / "e").mkdir()
+    (tmp_path / "e" / "config.pbtxt").write_text(RANK_CONFIG.replace('"rank"', '"e"'))
+    (tmp_path / "f" / "v1").mkdir(parents=True)
+    (tmp_path / "f" / "v1" / "model.onnx").touch()
+    (tmp_path / "g").mkdir()
+    (tmp_path / "g" / "config.pbtxt").write_text("max_batch_size: 2")
+    assert sorted(refused(tmp_path).replace(f"{tmp_path}/", "").splitlines()) == [
+        "a/config.pbtxt:1: sequence_batching: sequences are not supported",
+        "b/config.pbtxt: name: 'c' is not the name of the folder, 'b'",
+        "d: version_policy: there is no version 3",
+        "e: ensemble_scheduling: there is no model 'encoder'",
+        "f: it has no version: folders of versions have numbers as names; ignored: v1",
+        "g: it has no version",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        ('backend: "python"', "m/config.pbtxt: the backend 'python' is not available here"),
+        ('platform: "tensorrt_plan"', "m/config.pbtxt: the backend 'tensorrt' is not available"),
+        (
+            "instance_group [ { kind: KIND_CPU }, { kind: KIND_GPU } ]",
+            "m/config.pbtxt: instance_group: workers on CPUs and on GPUs in one model are not",
+        ),
+        (
+            'max_batch_size: 2\nmodel_warmup { name: "w" batch_size: 4 }',
+            "m/config.pbtxt: model_warmup 'w': batch_size is 4, above max_batch_size, which is 2",
+        ),
+        (
+            'model_warmup { name: "w" inputs { key: "x" value {'
+            ' data_type: TYPE_FP32 dims: 3 input_data_file: "x" } } }',
+            "m/config.pbtxt: model_warmup 'w': input 'x': ",
+        ),
+        (
+            "instance_group { kind: KIND_GPU }",
+            "m/config.pbtxt: instance_group: card 0 was requested, but the installed ONNX Runtime",
+        ),
+        (
+            'parameters { key: "penstock.executor" value: { string_value: "nowhere" } }',
+            "m/config.pbtxt: parameters: penstock.executor: ",
+        ),
+        (
+            'parameters { key: "intra_op_thread_count" value: { string_value: "x" } }',
+            "m/config.pbtxt: parameters: intra_op_thread_count: ",
+        ),
+    ],
+)
+def test_what_a_model_cannot_have_here_is_refused(tmp_path: Path, config: str, text: str) -> None:
+    model(tmp_path / "m", ENCODER, config)
+    assert refused(tmp_path).startswith(text)
+
+
+def test_an_ensemble_cannot_run_itself_nor_versions_that_are_not_served(tmp_path: Path) -> None:
+    model(tmp_path / "encoder", ENCODER)
+    model(tmp_path / "head", HEAD)
+    rank = tmp_path / "rank"
+    rank.mkdir()
+    (rank / "config.pbtxt").write_text(RANK_CONFIG.replace("model_version: -1", "model_version: 2"))
+    text = "ensemble_scheduling: version 2 of 'encoder' is not served, only 1"
+    assert refused(tmp_path) == f"{rank}: {text}"
+    (rank / "config.pbtxt").write_text(RANK_CONFIG.replace('"head"', '"rank"'))
+    assert refused(tmp_path) == f"{rank}: ensemble_scheduling: 'rank' runs itself"
+
+
+def test_a_repository_must_be_there_and_have_models(tmp_path: Path) -> None:
+    assert refused(tmp_path) == f"no model in {tmp_path}"
+    nowhere = tmp_path / "nowhere"
+    assert refused(nowhere) == f"model repository {nowhere}: no such folder"
+    model(tmp_path / "m", ENCODER)
+    assert refused(tmp_path / "m").startswith(f"model repository {tmp_path}/m: it holds versions")
+
+
+def test_two_repositories_may_not_have_models_of_one_name(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for root in (first, second):
+        model(root / "m", ENCODER)
+    text = f"two repositories have a model 'm': {first}, {second}"
+    assert refused(first, "--model-repository", str(second)) == text
+    other = model(tmp_path / "other", ENCODER, file="m.onnx")
+    assert refused(first, "--model", str(other)).startswith("two models are called 'm'")
+
+
+def test_a_link_that_leaves_the_repository_is_refused(tmp_path: Path) -> None:
+    secret = model(tmp_path / "secret", ENCODER)
+    root = tmp_path / "models"
+    model(root / "m", ENCODER)
+    (root / "n").symlink_to(secret.parent.parent)
+    assert refused(root) == f"model repository {root}: the link n leaves it"
+
+
+def test_fields_without_effect_are_warnings_with_their_lines(tmp_path: Path) -> None:
+    config = 'optimization { }\nparameters { key: "other" value: { string_value: "1" } }'
+    model(tmp_path / "m", ENCODER, config)
+    model(tmp_path / "m", ENCODER, file="old/model.onnx")
+    found = report("--model-repository", str(tmp_path))
+    for text in (
+        f"{tmp_path}/m/config.pbtxt:1: optimization has no effect: the library decides how",
+        f"{tmp_path}/m/config.pbtxt: parameters: other has no effect",
+        f"{tmp_path}/m: folders of versions have numbers as names; ignored: old",
+    ):
+        assert text in found
+
+
+def test_the_repository_may_come_from_the_environment_and_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model(tmp_path / "models" / "m", ENCODER)
+    model(tmp_path / "other" / "n", ENCODER)
+    file = tmp_path / "serve.yml"
+    file.write_text(f"server: {{model_repository: {tmp_path}/models}}")
+    assert report("--config", str(file)).startswith("m: the configuration and the graph are good")
+    monkeypatch.setenv("PENSTOCK_MODEL_REPOSITORY", f"{tmp_path}/models,{tmp_path}/other")
+    names = [each.name for each in parse([])[0].services]
+    assert names == ["m", "n"]
