@@ -899,10 +899,10 @@ def convert(
         typer.Option(metavar="FILE", help="Sign the manifest with this ed25519 private key (PEM)."),
     ] = None,
 ) -> None:
-    """Make the next version of a model in a repository, with its manifest.
+    """Make the next version of a model in a repository.
 
-    The model is opened, and must run on the examples. A service that polls the repository sees all
-    of the version, or nothing. Upload it with your store's own tool.
+    It has a manifest. The model is opened, and must run on the examples. A service that polls the
+    repository sees all of the version, or nothing. Upload it with your store's own tool.
     """
     from penstock.runtimes.model_input import described_tensor
     from penstock.store.convert import convert as make
