@@ -105,8 +105,16 @@ def route_lines(deployment: Deployment, decided: Decided, models: Sequence[str])
     graphs, lines = deployment.graphs, list[str]()
     width = max((len(each.route or "") for each in graphs), default=0)
     verb = max((len(each.method) for each in graphs), default=0)
-    for graph, options in zip(graphs, decided, strict=True):
-        if graph.route is None:
+    newest = {graph.name: graph.version for graph in graphs}
+    names = [*newest]
+    for graph, options in sorted(
+        zip(graphs, decided, strict=True),
+        key=lambda each: (names.index(each[0].name), each[0].version != newest[each[0].name]),
+    ):
+        if graph.version != newest[graph.name]:
+            lines.append(f"  with  version {graph.version} of {graph.called}")
+            lines += _ops(graph, options)
+        elif graph.route is None:
             path = f"/{graph.name or '{name}'}"
             lines.append(
                 f"  POST  {path}   with JSON, or {path}/{{method}} as the pipeline protocol"

@@ -239,13 +239,16 @@ class Deployment:
     @property
     def states(self) -> dict[str | None, Served]:
         """The state of each name."""
-        found = {each.name: _at_start(each) for each in self._originals}
+        found: dict[str | None, Served] = {}
+        for each in self._originals:
+            before = found.get(each.name) or Served(name=each.name)
+            found[each.name] = before.with_version(at_start(*each.key), default=True)
         return {**found, **self.changed}
 
     def _suffix(self, graph: Blueprint) -> str:
-        """The version, in labels, if it is not one with which the service started."""
-        known = any(each.key == graph.key for each in self._originals)
-        return "" if known else f"@{graph.version}"
+        """The version, in labels, if it is not the one that is the default at the start."""
+        named = [each.version for each in self._originals if each.name == graph.name]
+        return "" if named[-1:] == [graph.version] else f"@{graph.version}"
 
     def label_of(self, graph: Blueprint) -> str:
         """A graph's name for people."""
@@ -254,9 +257,9 @@ class Deployment:
     def op_name(self, graph: Blueprint, op: str) -> str:
         """An op's label, unique in the engine: with its graph's name, if the service started with
         several graphs or without that one, but for an op that is called as its graph in a service
-        that started without any; and with its version, if the service did not start with it.
+        that started without any; and with its version, if that is not the default at the start.
         """
-        names = [each.name for each in self._originals]
+        names = [*dict.fromkeys(each.name for each in self._originals)]
         alone = names == [graph.name] or (not names and op == graph.name)
         name = op if alone else f"{graph.name or '*'}/{op}"
         return name + self._suffix(graph)
@@ -462,11 +465,6 @@ def _may_admit(make: Callable[..., Any]) -> bool:
     return not str(getattr(make, "__module__", "")).startswith("penstock.")
 
 
-def _at_start(graph: Blueprint) -> Served:
-    """The state of a name before any change."""
-    return Served(name=graph.name).with_version(at_start(*graph.key))
-
-
 def _in_threads(graph: Blueprint) -> Blueprint:
     options = (
         replace(each, executor=THREAD) if each.executor.opens_again else each
@@ -484,22 +482,24 @@ def deploy(
     """Put graphs behind one door, and into one engine.
 
     Args:
-        graphs: the graphs; there may be none if there is a base.
+        graphs: the graphs; there may be none if there is a base. Of several versions of a name the
+            last one is the default.
         make: makes further versions of them; None: there will be none.
         base: see ``Deployment``; with it, further names may come.
 
     Raises:
-        ConfigError: two of them have the same name, or differ in keys of the door or the engine.
+        ConfigError: two of them have the same name and version, or differ in keys of the door or
+            the engine.
         HookError: an op needs to know who calls, and no admission of callers is possible.
     """
     problems: list[str] = []
-    names = [graph.name for graph in graphs]
+    keys = [graph.key for graph in graphs]
     problems += [
-        f"{names.count(name)} services are called {name!r}: give each a name of its own"
-        if name is not None
-        else f"{names.count(name)} services have no name: only one may serve every name"
-        for name in dict.fromkeys(names)
-        if names.count(name) > 1
+        f"{keys.count(key)} services are called {key[0]!r}: give each a name of its own"
+        if key[0] is not None
+        else f"{keys.count(key)} services have no name: only one may serve every name"
+        for key in dict.fromkeys(keys)
+        if keys.count(key) > 1
     ]
     given: dict[str, Blueprint] = {}
     parts = [*([] if base is None else [base]), *graphs]

@@ -154,7 +154,7 @@ class LoadedDeployment:
         for graph in self.graphs:
             graph.served = graph.build(engine, loop, spawner, sockets, outgoing)
             engine.add(graph.served)
-        for state in self.deployment.changed.values():
+        for state in self.deployment.states.values():
             route(engine, state)
         return engine
 

@@ -141,8 +141,8 @@ class ModelServer(Several):
             StartupError: two of them have the same name, or a repository cannot be served.
         """
         start = _start(self.config)
-        described = [each for versions in start.descriptions.values() for each in versions[-1:]]
-        names = [*(each.name for each in self.workflows), *(each["name"] for each in described)]
+        described = [each for versions in start.descriptions.values() for each in versions]
+        names = [*(each.name for each in self.workflows), *start.descriptions]
         for name in names:
             if names.count(name) > 1:
                 raise StartupError(f"two models are called {name!r}: write --model NAME=PATH")

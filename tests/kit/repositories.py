@@ -74,6 +74,16 @@ input { name: "x" data_type: TYPE_FP32 dims: 4 reshape { shape: [ 2, 2 ] } }
 output { name: "y" data_type: TYPE_FP32 dims: 4 reshape { shape: [ 2, 2 ] } }
 """
 
+MEAN = "(float[n, 3] x) => (float[m, 3] y) { y = ReduceMean <axes = [0]> (x) }"
+"""A model whose answers change in batches, and which says that it has a batch axis."""
+
+MEAN_CONFIG = """
+max_batch_size: 8
+input { name: "x" data_type: TYPE_FP32 dims: 3 }
+output { name: "y" data_type: TYPE_FP32 dims: 3 }
+dynamic_batching { }
+"""
+
 PADDLE_CONF = """
 feed_var { name: "x" alias_name: "rows" feed_type: 1 shape: 3 }
 fetch_var { name: "y" alias_name: "doubled" fetch_type: 1 shape: 3 }
@@ -91,7 +101,7 @@ def model(folder: Path, text: str, config: str | None = None, file: str = "1/mod
 
 
 def make_repository(root: Path) -> Path:
-    """Six models of Triton's and other layouts, and an ensemble of two of them."""
+    """Models of Triton's and other layouts, and an ensemble of two of them."""
     model(root / "encoder", ENCODER, ENCODER_CONFIG)
     model(root / "encoder", THIRD, file="2/model.onnx")
     (root / "encoder" / "warmup").mkdir()
@@ -102,6 +112,8 @@ def make_repository(root: Path) -> Path:
     flat = "(float[2, 2] x) => (float[2, 2] y) { y = Add(x, x) }"
     model(root / "flat", flat, FLAT_CONFIG, "1/flat.onnx")
     model(root / "served", ENCODER, file="00000007/model.onnx")
+    for version, body in (("9", ENCODER), ("10", THIRD)):
+        model(root / "both", body, "version_policy { all { } }", f"{version}/model.onnx")
     uci = root / "uci"
     uci.mkdir()
     scale(uci / "model.onnx", 2.0)

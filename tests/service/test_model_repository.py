@@ -14,7 +14,15 @@ import pytest
 from penstock.errors import StartupError
 from penstock.service.flags import Flags, using
 from penstock.service.serve_flags import parse
-from tests.kit.repositories import ENCODER, HEAD, RANK_CONFIG, make_repository, model
+from tests.kit.repositories import (
+    ENCODER,
+    HEAD,
+    MEAN,
+    MEAN_CONFIG,
+    RANK_CONFIG,
+    make_repository,
+    model,
+)
 from tests.services.process import ServiceProcess, running
 
 SERVE = (sys.executable, "-m", "penstock", "serve")
@@ -50,7 +58,7 @@ def test_models_of_all_layouts_are_served_with_their_names_and_versions(
     service: ServiceProcess,
 ) -> None:
     first = service.log().splitlines()[0]
-    assert "penstock serves encoder, flat, head, rank, served, triple and uci" in first
+    assert "penstock serves both, encoder, flat, head, rank, served, triple and uci" in first
     versions = {
         name: get(service, name)["versions"]
         for name in ("encoder", "flat", "head", "rank", "served", "triple", "uci")
@@ -62,6 +70,34 @@ def test_models_of_all_layouts_are_served_with_their_names_and_versions(
     assert infer(service, "served", "pixels", *ROW) == {"features": ([1, 3], [2, 4, 6])}
     assert infer(service, "uci", "rows", *ROW) == {"doubled": ([1, 3], [2, 4, 6])}
     assert infer(service, "triple", "x", *ROW)["y"] == ([1, 3], [3, 6, 9])
+
+
+@pytest.mark.real
+def test_several_versions_of_a_model_are_served_and_the_newest_is_the_default(
+    service: ServiceProcess,
+) -> None:
+    assert get(service, "both")["versions"] == ["9", "10"]
+    assert infer(service, "both", "pixels", *ROW) == {"features": ([1, 3], [3, 6, 9])}
+    assert infer(service, "both/versions/9", "pixels", *ROW) == {"features": ([1, 3], [2, 4, 6])}
+    assert (
+        infer(service, "both/versions/8", "pixels", *ROW) == "there is no model 'both', version '8'"
+    )
+    lines = service.log().splitlines()
+    at = lines.index("  with  version 9 of both")
+    assert [each.split()[:2] for each in lines[at - 2 : at + 2]] == [
+        ["POST", "/both"],
+        ["op", "both"],
+        ["with", "version"],
+        ["op", "both"],
+    ]
+
+
+@pytest.mark.real
+def test_a_model_whose_answers_change_in_batches_is_served_without_them(tmp_path: Path) -> None:
+    model(tmp_path / "mean", MEAN, MEAN_CONFIG)
+    with running(tmp_path, command=(*SERVE, "--model-repository")) as server:
+        assert "op 'mean': its requests run one at a time: the probe got other" in server.log()
+        assert infer(server, "mean", "x", [2, 3], [1, 2, 3, 3, 2, 1])["y"] == ([1, 3], [2, 2, 2])
 
 
 @pytest.mark.real

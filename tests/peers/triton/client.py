@@ -107,7 +107,7 @@ def main():
         model = case["model"]
         if not case.get("wrong"):
             assert http.is_model_ready(model)
-            assert grpc.is_model_ready(model, "1")
+            assert grpc.is_model_ready(model, case.get("version", "1"))
             found[f"metadata of {model}"] = http.get_model_metadata(model)
             assert grpc.get_model_metadata(model, as_json=True)["name"] == model
             found[f"configuration of {model}"] = [
