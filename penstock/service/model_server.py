@@ -152,8 +152,10 @@ class ModelServer(Several):
         copies = self._copies
         paths = {} if copies is None else copies.paths
         workflows = [each.with_paths(paths) for each in self.workflows]
-        served = [each.service([general], self.config) for each in workflows]
-        usual = Usual(config=self.config, applications=[general])
+        priority = {} if start.priority is None else {"priority": start.priority}
+        config = {**priority, **self.config}
+        served = [each.service([general], config) for each in workflows]
+        usual = Usual(config=config, applications=[general])
         served += [service_of(each, usual) for each in described]
         served[0].warnings = [*self.warnings, *start.warnings]
         if copies is not None:
