@@ -38,16 +38,19 @@ class Selection(Op):
     Args:
         sources: for each tensor the op that has it, and its name there.
         name: the op's name.
+
+    Attributes:
+        sources: the same, with the names of the ops.
     """
 
     def __init__(self, sources: Mapping[str, tuple[Op, str]], name: str) -> None:
-        self._sources = {tensor: (op.name, there) for tensor, (op, there) in sources.items()}
+        self.sources = {tensor: (op.name, there) for tensor, (op, there) in sources.items()}
         super().__init__(name=name, input_ops=[*dict.fromkeys(op for op, _ in sources.values())])
 
     def preprocess(self, input_dicts: dict[str, Feed], data_id: int = 0, log_id: int = 0) -> Feed:
         """The tensors, as far as they are there: the next op, or the protocol, checks names."""
         return {
             tensor: input_dicts[op][there]
-            for tensor, (op, there) in self._sources.items()
+            for tensor, (op, there) in self.sources.items()
             if there in input_dicts[op]
         }

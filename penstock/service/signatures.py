@@ -5,7 +5,7 @@ A model is open in this process, or its workers report its signature once they h
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from penstock.engine.graph import ServedGraph
 from penstock.errors import ModelError
 from penstock.executors.executor import Executor
 from penstock.graph.dag import REQUEST
-from penstock.ops.ensemble import SEPARATOR, Ensemble
+from penstock.ops.ensemble import SEPARATOR, Ensemble, Selection
 from penstock.ops.hooks import overrides
 from penstock.ops.op import Op
 from penstock.ops.short import Model as ModelOp
@@ -116,13 +116,45 @@ class Signatures:
         """
         inputs = self._blueprint.graph.plan.inputs
         for op, model, indexes in zip(self._ops, signatures, inputs, strict=True):
+            if isinstance(op, Selection):
+                selected = self._selected(op, signatures)
+                if op is self._ops[self._blueprint.graph.plan.last]:
+                    _check_declared(self._blueprint.signature, selected)
             for index in indexes:
                 if index == REQUEST:
                     continue
                 source, before = self._ops[index], signatures[index]
+                if model is not None and isinstance(source, Selection):
+                    _check_selected(op.name, model.inputs, self._selected(source, signatures))
                 if model is None or before is None or not type(op) is type(source) is ModelOp:
                     continue
                 _check_edge(op.name, model.inputs, source.name, before.outputs)
+
+    def _selected(
+        self, op: Selection, signatures: Sequence[Signature | None]
+    ) -> dict[str, TensorSpec | None]:
+        """What an op selects; None for what is unknown.
+
+        Raises:
+            ModelError: the op that is to have it has not.
+        """
+        declared, names = self._blueprint.signature, self._blueprint.graph.plan.names
+        found: dict[str, TensorSpec | None] = {}
+        for tensor, (name, there) in op.sources.items():
+            if name not in names:  # the request
+                found[tensor] = None if declared is None else declared.input_specs.get(there)
+                continue
+            index = names.index(name)
+            source, before = self._ops[index], signatures[index]
+            given: Mapping[str, TensorSpec | None] | None = None
+            if isinstance(source, Selection):
+                given = self._selected(source, signatures)
+            elif before is not None:
+                given = before.output_specs
+            if given is not None and there not in given:
+                raise ModelError(f"op {name!r} has no output {there!r}, only {[*given]}")
+            found[tensor] = None if given is None else given[there]
+        return found
 
     def _outputs(self, graph: ServedGraph, index: int) -> tuple[TensorSpec, ...]:
         if isinstance(self._ops[index], Ensemble):
@@ -178,6 +210,27 @@ def _check_edge(
                 f" {_shown([output])} of op {source!r} before it: put a function between them, or"
                 f" another model"
             )
+
+
+def _check_selected(
+    op: str, inputs: Sequence[TensorSpec], given: Mapping[str, TensorSpec | None]
+) -> None:
+    names = [each.alias for each in inputs]
+    if {*names} != given.keys():
+        raise ModelError(f"op {op!r}: its model takes {names}, and gets {[*given]}")
+    for wanted in inputs:
+        tensor = given[wanted.alias]
+        if tensor is not None and not can_take(wanted, tensor):
+            raise ModelError(
+                f"op {op!r}: its model's input {_shown([wanted])} can never take {_shown([tensor])}"
+            )
+
+
+def _check_declared(declared: Signature | None, given: Mapping[str, TensorSpec | None]) -> None:
+    for wanted in () if declared is None else declared.outputs:
+        tensor = given.get(wanted.alias)
+        if tensor is not None and not can_take(wanted, tensor):
+            raise ModelError(f"output {_shown([wanted])} is declared, and {_shown([tensor])} made")
 
 
 def _loaded_by_workers(executor: Executor) -> dict[str, Any] | None:

@@ -262,6 +262,39 @@ def test_an_ensemble_cannot_run_itself_nor_versions_that_are_not_served(tmp_path
     assert refused(tmp_path) == f"{rank}: ensemble_scheduling: 'rank' runs itself"
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "text"),
+    [
+        ('"pixels"', '"pixel"', "op 'encoder': its model takes ['pixels'], and gets ['pixel']"),
+        ('"scores"', '"score"', "op 'head' has no output 'score', only ['scores']"),
+        (
+            '"PIXELS" data_type: TYPE_FP32 dims: [ 3 ]',
+            '"PIXELS" data_type: TYPE_FP32 dims: [ 4 ]',
+            "op 'encoder': its model's input pixels float32[?, 3] can never take"
+            " PIXELS float32[?, 4]",
+        ),
+        (
+            '"SCORES" data_type: TYPE_FP32',
+            '"SCORES" data_type: TYPE_INT32',
+            "output SCORES int32[?, 3] is declared, and scores float32[?, 3] made",
+        ),
+    ],
+)
+def test_an_ensemble_whose_tensors_do_not_fit_its_models_is_refused(
+    tmp_path: Path, old: str, new: str, text: str
+) -> None:
+    model(tmp_path / "encoder", ENCODER)
+    model(tmp_path / "head", HEAD)
+    rank = tmp_path / "rank"
+    rank.mkdir()
+    (rank / "config.pbtxt").write_text(RANK_CONFIG.replace(old, new))
+    server, keys = parse(["--model-repository", str(tmp_path)])
+    opened = Flags(check_only=True, opens=True, overrides=keys)
+    with using(opened), pytest.raises(StartupError) as raised:
+        server.run()
+    assert str(raised.value) == text
+
+
 def test_a_repository_must_be_there_and_have_models(tmp_path: Path) -> None:
     assert refused(tmp_path) == f"no model in {tmp_path}"
     nowhere = tmp_path / "nowhere"
