@@ -34,6 +34,10 @@ ONLY: Final = "1"
 SUFFIXES: Final = (".onnx", ".pt", ".pt2", ".xml")
 """Of files that are models by themselves."""
 
+TIME_FILES: Final = ("fluid_time_file", "fluid_time_stamp")
+"""Files of Paddle Serving whose change says that a model's folder has a new model. The first is the
+original's, the second the name that its documents have for it."""
+
 _CONFS: Final = ("serving_server_conf.prototxt", "serving_client_conf.prototxt")
 _MODELS: Final = (*SUFFIXES, ".pdmodel", "__model__")
 _VISIBLE: Final = 8  # names in a message

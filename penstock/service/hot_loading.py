@@ -35,12 +35,11 @@ from typing import Any, Final, TypeAlias
 
 from penstock.errors import StartupError
 from penstock.instrument import Instrument, ServiceInfo
+from penstock.repository.layout import TIME_FILES
 from penstock.service.role import spawned_role
+from penstock.service.versions import ALLOWED
 
 _log = logging.getLogger(__name__)
-
-TIME_FILES: Final = ("fluid_time_file", "fluid_time_stamp")
-"""The first is the original's, the second the name that its documents have for it."""
 
 _LOOK: Final = 1.0  # seconds between looks at the time files
 _RETRY: Final = 10.0  # seconds after a folder could not be copied
@@ -315,7 +314,8 @@ class HotLoading(Instrument):
 
     def _current(self, name: str) -> Mapping[str, Any]:
         """The description of the version that is served; empty for the first."""
-        return self._engine.versions.description(name) or {}
+        state = self._engine.versions.served(name)
+        return {} if state is None else state.versions.get(state.default, {})
 
     def _run(self, watched: Sequence[_Model]) -> None:
         while not self._closing.wait(_LOOK):
@@ -388,6 +388,7 @@ class HotLoading(Instrument):
                 self._swapping.result()
             except StartupError as error:
                 text = str(error).replace(str(copy), str(model.folder))
+                text = text.replace(ALLOWED, "; it is served after a restart")
                 if "try again later" in text:
                     model.not_before = time.monotonic() + _BUSY
                     return

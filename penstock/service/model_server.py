@@ -10,24 +10,23 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from penstock.api.general_model import GeneralModelApplication, Services
 from penstock.config import model_server
 from penstock.config.load import load
-from penstock.config.schema import ServiceConfig
 from penstock.errors import StartupError
 from penstock.ops.ensemble import Ensemble
 from penstock.ops.op import Op
 from penstock.ops.short import Model
+from penstock.repository.layout import TIME_FILES
 from penstock.service import flags
 from penstock.service.blueprint import MakeApplication
-from penstock.service.hot_loading import TIME_FILES, Copies, HotLoading, copies_of
+from penstock.service.hot_loading import Copies, HotLoading, copies_of
 from penstock.service.model_places import THREADS, places
 from penstock.service.repository_models import Usual, service_of
-from penstock.service.repository_server import run_repositories
 from penstock.service.repository_start import Start, read_start
 from penstock.service.server import Service, Several, WebService, run
 
@@ -142,25 +141,22 @@ class ModelServer(Several):
         Raises:
             StartupError: two of them have the same name, or a repository cannot be served.
         """
-        return self._services(_start(_keys(self.config)))
-
-    def _services(self, start: Start) -> list[WebService]:
+        start = _start(self.config)
         described = [each for versions in start.descriptions.values() for each in versions]
         names = [*(each.name for each in self.workflows), *start.descriptions]
         for name in names:
             if names.count(name) > 1:
                 raise StartupError(f"two models are called {name!r}: write --model NAME=PATH")
-        general = self._application
+        ensembles = frozenset(each.name for each in self.workflows if len(each.ends) > 1)
+        # One object for all: an application of several services is served once.
+        general = partial(GeneralModelApplication, ensembles=ensembles, services=self._general)
         copies = self._copies
         paths = {} if copies is None else copies.paths
         workflows = [each.with_paths(paths) for each in self.workflows]
-        priority = {} if start.priority is None else {"priority": start.priority}
-        config = {**priority, **self.config}
-        served = [each.service([general], config) for each in workflows]
-        usual = Usual(config=config, applications=[general])
+        served = [each.service([general], self.config) for each in workflows]
+        usual = Usual(config=self.config, applications=[general])
         served += [service_of(each, usual) for each in described]
-        if served:
-            served[0].warnings = [*self.warnings, *start.warnings]
+        served[0].warnings = [*self.warnings, *start.warnings]
         if copies is not None:
             models = {each.name: [x.path for x in each.nodes] for each in self.workflows}
             served[0].instruments.append(HotLoading(copies, models))
@@ -171,25 +167,12 @@ class ModelServer(Several):
             ]
         return served
 
-    @cached_property
-    def _application(self) -> MakeApplication:
-        """The protocol of the original's model server; one object for all, since an application of
-        several services is served once.
-        """
-        ensembles = frozenset(each.name for each in self.workflows if len(each.ends) > 1)
-        return partial(GeneralModelApplication, ensembles=ensembles, services=self._general)
-
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT.
 
         Raises:
             StartupError: the service cannot start.
         """
-        keys = _keys(self.config)
-        if keys.model_repository and keys.model_control_mode != "none":
-            usual = Usual(changing=True, config=self.config, applications=[self._application])
-            run_repositories(keys, usual, self._services(Start()), self.warnings)
-            return
         if not self.hot_loading:
             run(self)
             return
@@ -209,14 +192,14 @@ class ModelServer(Several):
         return found.with_paths(paths).service([], self.config)
 
 
-def _keys(config: Mapping[str, Any]) -> ServiceConfig:
-    """The configuration of the service.
+def _start(config: Mapping[str, Any]) -> Start:
+    """What the repositories in the configuration have.
 
     Raises:
-        ConfigError: a key is wrong.
+        StartupError: a key is wrong, or a model cannot be served.
     """
     now = flags.current()
-    return load(
+    keys = load(
         yml_dict=config,
         overrides=now.overrides,
         over=now.over,
@@ -225,14 +208,6 @@ def _keys(config: Mapping[str, Any]) -> ServiceConfig:
         dict_name="penstock serve",
         ops_are_known=False,
     ).config
-
-
-def _start(keys: ServiceConfig) -> Start:
-    """What the repositories in the configuration have.
-
-    Raises:
-        StartupError: a model cannot be served.
-    """
     return read_start([*map(Path, keys.model_repository)]) if keys.model_repository else Start()
 
 

@@ -53,6 +53,9 @@ _THREADS: Final = 4
 ANY: Final = "any"
 """In the description of a version: its ``signature`` may differ from that of the default one."""
 
+ALLOWED: Final = "; `signature: any` in its description allows that"
+"""What is said of a version without it."""
+
 
 class Table(Protocol):
     """The table of versions, as an engine sees it: ``SupervisorClient``, or ``_OwnTable``."""
@@ -167,16 +170,6 @@ class Versions:
                 json.dumps(description)
             except (TypeError, ValueError) as error:
                 raise StartupError(f"a version's description is plain data: {error}") from error
-
-    def description(self, name: str | None) -> Description | None:
-        """What the default version of a graph was made of; None for one with which the service
-        started.
-        """
-        graph = self._engine.graph(name or "")
-        for each in self._loaded.graphs:
-            if graph is not None and each.blueprint.key == graph.key:
-                return each.blueprint.description
-        return None
 
     def obey(self, order: OfChange) -> None:
         """Take part in a change of all engines."""
@@ -304,7 +297,7 @@ class Versions:
         if why is not None:
             raise StartupError(
                 f"version {graph.version} of {graph.name} has another signature than version"
-                f" {default.version}: {why}; `signature: any` in its description allows that"
+                f" {default.version}: {why}{ALLOWED}"
             )
 
     def _serve(self, change: int, step: _Step) -> None:

@@ -43,6 +43,13 @@ class Store(Protocol):
             StoreUnavailable: the store does not answer.
         """
 
+    def file(self, path: str) -> File | None:
+        """One file, as it is now; None if there is none. Less work than a scan of its folder.
+
+        Raises:
+            StoreUnavailable: the store does not answer.
+        """
+
     def read(self, file: File, limit: int) -> bytes:
         """Read a small file.
 

@@ -50,6 +50,9 @@ class LocalStore:
             raise StoreUnavailable(f"{self.url}: cannot be listed: {error}") from error
         return walk.listing()
 
+    def file(self, path: str) -> File | None:
+        return next((each for each in self.scan(path).files if each.path == path), None)
+
     def read(self, file: File, limit: int) -> bytes:
         with self._opened(file) as descriptor:
             try:

@@ -51,7 +51,15 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {"s3": _S3, "s3a": _S3}
 """Options that hold where the operator has set none."""
 
 _TAGS: Final = ("ETag", "etag", "md5Hash", "blob_id", "checksum", "content_md5")
-_TIMES: Final = ("LastModified", "last_modified", "Last-Modified", "updated", "mtime", "modified")
+_TIMES: Final = (
+    "LastModified",
+    "last_modified",
+    "Last-Modified",
+    "updated",
+    "mtime",
+    "modified",
+    "modify",
+)
 _QUIET_SECONDS: Final = 60.0
 """Seconds without a byte after which an HTTP server is away."""
 
@@ -66,6 +74,9 @@ class FileSystem(Protocol):
 
     def find(self, path: str, *, detail: bool) -> dict[str, dict[str, Any]]:
         """List all files below a path, with what is known of each."""
+
+    def info(self, path: str) -> dict[str, Any]:
+        """What is known of a file or a folder, with its ``type``."""
 
     def get_file(self, rpath: str, lpath: str, *, callback: Any) -> None:
         """Transfer a file."""
@@ -123,6 +134,15 @@ class RemoteStore:
             refused=refused,
             unfinished=tuple(sorted(unfinished)),
         )
+
+    def file(self, path: str) -> File | None:
+        with self._translated(path):
+            self._fs.invalidate_cache()
+            try:
+                about = self._fs.info(f"{self._root}/{path}")
+            except FileNotFoundError:
+                return None
+        return _file(path, about) if about["type"] == "file" else None
 
     def read(self, file: File, limit: int) -> bytes:
         if file.size is None:

@@ -112,6 +112,28 @@ class Source:
             self._scan = (now, found)
         return found
 
+    def files_at(self, path: str) -> tuple[File, ...]:
+        """The one file with a path, or the files of that folder; there may be none.
+
+        Raises:
+            StoreUnavailable: the store does not answer.
+        """
+        one = self._store.file(path)
+        if one is not None:
+            return (one,)
+        try:
+            return self._store.scan(path).files
+        except VersionUnfinished:
+            return ()
+
+    def file_at(self, path: str) -> File | None:
+        """The file with a path.
+
+        Raises:
+            StoreUnavailable: the store does not answer.
+        """
+        return self._store.file(path)
+
     def read(self, file: File, limit: int = 2**20) -> bytes:
         """Read a small file, such as a configuration.
 
@@ -326,7 +348,11 @@ class _Attempt:
             VersionUnfinished: it is another one, or is being written.
             ContentRefused: it has files that are refused.
         """
-        now = self.store.scan(self.folder)
+        if not self.folder and len(self.listed) == 1:
+            one = self.store.file(self.listed[0].path)
+            now = Listing(files=() if one is None else (one,))
+        else:
+            now = self.store.scan(self.folder)
         if self.folder:
             files = [each for each in now.files if each.path not in self.others]
         else:

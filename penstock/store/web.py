@@ -6,6 +6,7 @@ those to parents, other sites and other orders of the same page are not.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, Final, Protocol
 from urllib.parse import unquote
 
@@ -49,6 +50,21 @@ class WebFileSystem:
         found: dict[str, dict[str, Any]] = {}
         self._visit(self._links.get(path, path), path, found, 0)
         return found
+
+    def info(self, path: str) -> dict[str, Any]:
+        """What the server says of a file; a folder is what has a page with links.
+
+        Raises:
+            FileNotFoundError: there is neither.
+        """
+        link = self._links.get(path, path)
+        with suppress(FileNotFoundError):
+            self._web.ls(link.rstrip("/") + "/", detail=False)
+            return {"name": path, "type": "directory"}
+        known = self._info(link)
+        if known is None:
+            raise FileNotFoundError(link)
+        return {**known, "name": path, "type": "file"}
 
     def get_file(self, rpath: str, lpath: str, *, callback: Any) -> None:
         self._web.get_file(self._links.get(rpath, rpath), lpath, callback=callback)

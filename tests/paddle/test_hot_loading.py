@@ -6,7 +6,9 @@ The models multiply by a number, which is the version that has answered.
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
+import tarfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.onnx_models import save
+from tests.paddle.test_monitor import HADOOP
 from tests.service.scripts import fetch, until
 from tests.services.process import ServiceProcess, running
 
@@ -162,6 +165,19 @@ def test_what_cannot_be_served_is_told_once_and_changes_nothing(
         is_taken(server, 3)
 
 
+def test_a_model_with_another_signature_is_refused(tmp_path: Path) -> None:
+    """Callers of the one before could not call it."""
+    folder = tmp_path / "uci"
+    with served(tmp_path, {}) as server, load(server) as answered:
+        save(folder / "model.onnx", "(float[n, 4] other) => (float[n, 4] y) { y = Abs(other) }")
+        touch(folder)
+        until(lambda: "what was before" in server.log(), "the reason", 20)
+        (line,) = (each for each in server.log().splitlines() if "what was before" in each)
+        assert "has another signature" in line
+        assert "it is served after a restart" in line
+        only(2, answered)
+
+
 def test_a_folder_is_taken_when_it_is_at_rest(tmp_path: Path) -> None:
     """Also if its time file was touched before all was there."""
     folder = tmp_path / "uci"
@@ -244,3 +260,39 @@ def test_penstock_serve_takes_no_model_anew_unless_told_to(tmp_path: Path) -> No
             assert ("taken anew" in server.log()) is is_hot
     with running(tmp_path / "uci", "--hot_loading", "false", command=SERVE) as server:
         assert "taken anew" not in server.log()
+
+
+@pytest.mark.parametrize("kind", [KINDS[0], KINDS[3]], ids=["threads", "engines with processes"])
+def test_the_monitor_updates_a_server_under_load(tmp_path: Path, kind: dict[str, str]) -> None:
+    """By the command line of the original's document, with a Hadoop client of this machine."""
+    remote, client = tmp_path / "remote", tmp_path / "hadoop"
+    remote.mkdir()
+    client.write_text(HADOOP)
+    client.chmod(0o755)
+    flags = [
+        "--type=hdfs", f"--hadoop_bin={client}", "--remote_path=/",
+        "--remote_model_name=uci_housing.tar.gz", "--remote_donefile_name=donefile",
+        "--local_path=.", "--local_model_name=uci", "--local_timestamp_file=fluid_time_file",
+        "--local_tmp_path=_tmp", "--unpacked_filename=uci_housing_model", "--interval=1",
+    ]  # fmt: skip
+
+    def publish(factor: float) -> None:
+        new = tmp_path / "uci_housing_model"
+        new.mkdir(exist_ok=True)
+        model(new, factor)
+        with tarfile.open(remote / "uci_housing.tar.gz", "w:gz") as archive:
+            archive.add(new, new.name)
+        (remote / "donefile").touch()
+
+    with served(tmp_path, kind) as server, load(server) as answered:
+        command = [sys.executable, "-m", "paddle_serving_server.monitor", *flags]
+        monitor = subprocess.Popen(command, cwd=tmp_path)
+        try:
+            for factor in (3, 4, 5):
+                publish(factor)
+                is_taken(server, factor)
+                only(factor, answered)
+        finally:
+            monitor.terminate()
+        assert monitor.wait(20) == 0
+    assert {*answered} == {2, 3, 4, 5}

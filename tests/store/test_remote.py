@@ -430,3 +430,34 @@ def test_nothing_is_imported_for_a_folder() -> None:
 
 def test_a_password_in_a_url_is_not_shown() -> None:
     assert shown("https://user:secret@host/models/?token=x#y") == "https://host/models"
+
+
+# One file
+
+
+@pytest.fixture(params=["folder", "s3", "http"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A repository with a version in one file, beside others."""
+    files = {"models/one.onnx": b"one", "models/m/1/model.onnx": b"other"}
+    if request.param == "s3":
+        s3, bucket = (request.getfixturevalue(name) for name in ("s3", "bucket"))
+        for path, data in files.items():
+            s3.put(f"{bucket}/{path}", data)
+        return f"s3://{bucket}/models"
+    url: str = request.getfixturevalue("web").url  # of this folder
+    write(tmp_path / "web", files)
+    return f"{url}/models" if request.param == "http" else str(tmp_path / "web/models")
+
+
+def test_one_file_is_found_and_fetched_without_a_listing_of_all(place: str, cache: Cache) -> None:
+    source = Source(place, settle=0)
+    assert (source.file_at("none"), source.files_at("none")) == (None, ())
+    assert source.file_at("m") is None  # a folder
+    found = source.file_at("one.onnx")
+    assert found is not None
+    assert (found.path, found.size) == ("one.onnx", 3)
+    assert found.revision
+    assert source.files_at("one.onnx") == (found,)
+    assert [each.path for each in source.files_at("m")] == ["m/1/model.onnx"]
+    fetched = source.fetch("one", "1", [found], cache, folder="one.onnx")
+    assert files_of(fetched) == {"one.onnx": b"one"}
