@@ -28,6 +28,10 @@ CONFIG: Final = "config.pbtxt"
 WARMUP: Final = "warmup"
 """The name of a folder of a model with data for requests that warm it up."""
 
+EXAMPLES: Final = "examples"
+"""The name of a folder of a version with examples of requests, as ``penstock convert`` writes it:
+files ``.npz``, on which the model runs before it is ready."""
+
 ONLY: Final = "1"
 """The version of a model that has no folders of versions."""
 

@@ -20,6 +20,7 @@ from penstock.errors import InferenceFailed, InputMismatch, ModelError, StoreErr
 from penstock.ops.short import model_name
 from penstock.protocols import oip
 from penstock.protocols.protobuf import Walker
+from penstock.repository.layout import EXAMPLES
 from penstock.repository.manifest import (
     MANIFEST,
     SIGNATURE,
@@ -38,9 +39,6 @@ from penstock.store.cache import digest_of_file
 from penstock.store.local import LocalStore
 from penstock.store.signing import sign
 from penstock.tensor import TensorSpec
-
-EXAMPLES: Final = "examples"
-"""The folder of a version with examples of requests."""
 
 FORMS: Final = ("onnx", "openvino", "paddle", "torch")
 """What a version may be converted to, by the name of its runtime."""

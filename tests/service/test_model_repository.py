@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from penstock.errors import StartupError
@@ -146,18 +147,18 @@ def test_workers_and_batches_are_those_of_the_configuration(service: ServiceProc
 # Repositories that cannot be served.
 
 
-def report(*arguments: str) -> str:
+def report(*arguments: str, opens: bool = False) -> str:
     """What a check of the service prints."""
     server, keys = parse(arguments)
-    checked = Flags(check_only=True, overrides=keys)
+    checked = Flags(check_only=True, opens=opens, overrides=keys)
     with using(checked):
         server.run()
     return "\n".join(checked.reports)
 
 
-def refused(root: Path, *more: str) -> str:
+def refused(root: Path, *more: str, opens: bool = False) -> str:
     with pytest.raises(StartupError) as raised:
-        report("--model-repository", str(root), *more)
+        report("--model-repository", str(root), *more, opens=opens)
     return str(raised.value)
 
 
@@ -216,6 +217,23 @@ def test_all_problems_of_a_repository_are_reported_at_once(tmp_path: Path) -> No
 def test_what_a_model_cannot_have_here_is_refused(tmp_path: Path, config: str, text: str) -> None:
     model(tmp_path / "m", ENCODER, config)
     assert refused(tmp_path).startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("shape", "request 1 for warm-up: "), ("bytes", r"the example .*1\.npz cannot be read: ")],
+)
+def test_a_version_must_run_on_its_examples(tmp_path: Path, name: str, text: str) -> None:
+    model(tmp_path / "m", ENCODER)
+    examples = tmp_path / "m" / "1" / "examples"
+    examples.mkdir()
+    np.savez(examples / "1.npz", pixels=np.ones((1, 3), np.float32))
+    report("--model-repository", str(tmp_path), opens=True)
+    if name == "shape":
+        np.savez(examples / "1.npz", pixels=np.ones((1, 2), np.float32))
+    else:
+        (examples / "1.npz").write_bytes(b"none")
+    assert re.search(text, refused(tmp_path, opens=True))
 
 
 def test_an_ensemble_cannot_run_itself_nor_versions_that_are_not_served(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
+import gzip
 import http.server
 import threading
 from collections.abc import Iterator
@@ -56,8 +57,8 @@ class Web:
 
     Attributes:
         url: of the folder.
-        faults: by path, what a GET of it gets: a status, or the number of bytes after which the
-            connection is closed.
+        faults: by path, what a GET of it gets: a status, the number of bytes after which the
+            connection is closed, or ``gzip``: its content, compressed though nobody asked for it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -92,7 +93,25 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
             self.wfile.write(data[:number])
             self.close_connection = True
             return
+        if kind == "gzip":
+            self.send_compressed(head=False)
+            return
         super().do_GET()
+
+    def do_HEAD(self) -> None:
+        if self.path in self.web.faults and self.web.faults[self.path][0] == "gzip":
+            self.send_compressed(head=True)
+            return
+        super().do_HEAD()
+
+    def send_compressed(self, *, head: bool) -> None:
+        data = gzip.compress(Path(self.translate_path(self.path)).read_bytes())
+        self.send_response(200)
+        self.send_header("Content-Encoding", "gzip")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        if not head:
+            self.wfile.write(data)
 
     def log_message(self, *args: Any) -> None:
         pass

@@ -378,6 +378,16 @@ def test_an_http_file_that_is_cut_off_is_an_error(web: Web, cache: Cache, tmp_pa
     assert files_of(fetch(source, cache)) == FILES
 
 
+def test_a_file_that_a_server_compresses_by_itself_is_whole(
+    web: Web, cache: Cache, tmp_path: Path
+) -> None:
+    """Its listed size is that of the compressed bytes, or unknown: it cut files off elsewhere."""
+    write(tmp_path / "web/m/1", {**FILES, "model.onnx": b"model" * 10_000})
+    web.faults["/m/1/model.onnx"] = ("gzip", 0)
+    fetched = fetch(Source(web.url, settle=0), cache)
+    assert files_of(fetched)["model.onnx"] == b"model" * 10_000
+
+
 @pytest.mark.parametrize("status", [500, 403, 404])
 def test_a_page_that_fails_is_an_outage(web: Web, tmp_path: Path, status: int) -> None:
     write(tmp_path / "web/m/1", FILES)
