@@ -381,7 +381,7 @@ class OpenInferenceApplication:
         queue_timeout: float | None = None
         if request.timeout:
             queue_timeout = request.timeout / 1_000_000
-            if not self._engine.queue_policies:
+            if not graph.queue_policies:
                 timeout = queue_timeout if timeout is None else min(timeout, queue_timeout)
         if not self._counts:
             self._count()

@@ -1163,13 +1163,42 @@ class ServiceConfig(Section):
     model_repository: OneOrMore = Field(
         default=(),
         description="Of `penstock serve`: a folder with models in the layout of Triton, TensorFlow"
-        " Serving or Paddle Serving, or a list of such folders; see"
-        " [model-server.md](model-server.md#model-repositories).",
+        " Serving or Paddle Serving, or the URL of one (`s3://`, `gs://`, `hf://`, `https://`), or"
+        " a list of such; see [model-server.md](model-server.md#model-repositories).",
     )
-    model_control_mode: Literal["none"] = Field(
+    model_control_mode: Literal["none", "poll", "explicit"] = Field(
         default="none",
         description="When the models of `model_repository` are loaded: `none`, all of them at the"
-        " start.",
+        " start, and nothing later; `poll`, whenever a repository has another version; `explicit`,"
+        " when an operator says so: see [living-models.md](living-models.md).",
+    )
+    repository_poll_secs: Seconds = Field(
+        default=15.0,
+        description="With `model_control_mode: poll`, seconds between two looks at a repository; up"
+        " to a tenth earlier or later.",
+    )
+    load_model: OneOrMore = Field(
+        default=(),
+        description="With `model_control_mode: explicit`, the names of models to load at the start;"
+        " `*` for all.",
+    )
+    model_load_thread_count: Count = Field(
+        default=4, description="Most models of repositories that are loaded at the same time."
+    )
+    model_cache: Text | None = Field(
+        default=None,
+        description="The folder to which the files of models that change are copied, on a disk of"
+        " this machine; by default `penstock/models` in `$XDG_CACHE_HOME`, or in `~/.cache`.",
+    )
+    model_cache_limit_mib: Count | None = Field(
+        default=None,
+        description="Most mebibytes of `model_cache`; versions that are in use are never removed"
+        " from it. By default there is no limit but the disk.",
+    )
+    model_public_key: Text | None = Field(
+        default=None,
+        description="A PEM file with ed25519 public keys, of which one must have signed the"
+        " manifest of each version that is loaded while the service runs.",
     )
     worker_num: Count | None = Field(
         default=None,

@@ -102,6 +102,8 @@ class ServedGraph:
         started: called when its workers have started.
         label: its name in timelines; by default the name.
         configuration: of its model, as a repository has it; None for other graphs.
+        queue_policies: how long its requests may wait in a queue, for each priority level; None: as
+            the engine says.
 
     Attributes:
         key: name and version.
@@ -127,6 +129,7 @@ class ServedGraph:
         started: Callable[[], None] = lambda: None,
         label: str | None = None,
         configuration: Mapping[str, Any] | None = None,
+        queue_policies: tuple[QueuePolicy, ...] | None = None,
     ) -> None:
         self.engine = engine
         self.plan = plan
@@ -135,6 +138,7 @@ class ServedGraph:
         self.key = name, version
         self.label = label if label is not None else name or ""
         self.configuration = configuration
+        self.queue_policies = engine.queue_policies if queue_policies is None else queue_policies
         self.ends = ends
         self.state = GraphState.ASIDE
         self.inside = 0
@@ -185,8 +189,8 @@ class ServedGraph:
             key_of,
             sizing,
         )
-        if engine.queue_policies:
-            stage.limit_queue(engine.queue_policies)
+        if self.queue_policies:
+            stage.limit_queue(self.queue_policies)
         self.stages.append(stage)
         if queue.policy.capacity is not None:
             self.bounded.append(stage)

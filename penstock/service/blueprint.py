@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from penstock.api.application import Application
+from penstock.batching.queue_policy import QueuePolicy
 from penstock.config.load import Loaded
 from penstock.config.problems import Problem
 from penstock.config.resolve import CONSTRUCTOR, OpOptions, advice, resolve_op
@@ -78,6 +79,8 @@ class Blueprint:
         one_port: see ``Servable.one_port``.
         description: the data that it was made of; None for a version with which the service starts.
         configuration: of its model, as a repository has it; None for other graphs.
+        queue: how long its requests may wait, by priority, and by 0 for others; None: as the
+            service's key ``queue`` says.
     """
 
     config: ServiceConfig
@@ -98,6 +101,7 @@ class Blueprint:
     one_port: bool = False
     description: Description | None = None
     configuration: Mapping[str, Any] | None = None
+    queue: Mapping[int, QueuePolicy] | None = None
 
     @property
     def key(self) -> tuple[str | None, str]:

@@ -286,6 +286,7 @@ class LoadedGraph:
             lambda: self._started(graph),
             deployment.label_of(blueprint),
             blueprint.configuration,
+            None if blueprint.queue is None else self._queue_policies,
         )
         for index, op in enumerate(blueprint.graph.ops):
             options, batching = self.options[index], self._batching[index]
@@ -354,9 +355,13 @@ class LoadedGraph:
             join=None if sizing is None else sizing.joins,
             levels=self.blueprint.config.priority.levels,
             ageing=self.blueprint.config.priority.ageing,
-            delays=delays(queue_policies_of(self.blueprint.config)),
+            delays=delays(self._queue_policies),
         )
         return batcher_for(policy)
+
+    @property
+    def _queue_policies(self) -> tuple[QueuePolicy, ...]:
+        return queue_policies_of(self.blueprint.config, self.blueprint.queue)
 
     def _set_batching(
         self, stage: Stage, index: int, options: OpOptions, batching: Batching
@@ -389,11 +394,21 @@ class LoadedGraph:
             self._set_batching(stage, index, options, batching)
 
 
-def queue_policies_of(config: ServiceConfig) -> tuple[QueuePolicy, ...]:
-    """How long requests of each priority may wait in a queue; empty without ``queue``."""
+def queue_policies_of(
+    config: ServiceConfig, queue: Mapping[int, QueuePolicy] | None = None
+) -> tuple[QueuePolicy, ...]:
+    """How long requests of each priority may wait in a queue; empty without limits.
+
+    Args:
+        config: of the service.
+        queue: in place of its key ``queue``: by priority; of those that are left out, by 0.
+    """
+    priorities = range(1, 1 + config.priority.levels)
+    if queue is not None:
+        return tuple(queue.get(each, queue[0]) for each in priorities)
     if not config.queue.is_set:
         return ()
-    given = [config.queue.of(1 + level) for level in range(config.priority.levels)]
+    given = [config.queue.of(each) for each in priorities]
     return tuple(
         QueuePolicy(timeout=each.timeout, delay=each.timeout_action == "delay") for each in given
     )

@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
 
 from penstock.api.general_model import GeneralModelApplication, Services
 from penstock.config import model_server
 from penstock.config.load import load
+from penstock.config.schema import ServiceConfig
 from penstock.errors import StartupError
 from penstock.ops.ensemble import Ensemble
 from penstock.ops.op import Op
@@ -27,6 +28,7 @@ from penstock.service.blueprint import MakeApplication
 from penstock.service.hot_loading import Copies, HotLoading, copies_of
 from penstock.service.model_places import THREADS, places
 from penstock.service.repository_models import Usual, service_of
+from penstock.service.repository_server import run_repositories
 from penstock.service.repository_start import Start, read_start
 from penstock.service.server import Service, Several, WebService, run
 
@@ -141,22 +143,25 @@ class ModelServer(Several):
         Raises:
             StartupError: two of them have the same name, or a repository cannot be served.
         """
-        start = _start(self.config)
+        return self._services(_start(_keys(self.config)))
+
+    def _services(self, start: Start) -> list[WebService]:
         described = [each for versions in start.descriptions.values() for each in versions]
         names = [*(each.name for each in self.workflows), *start.descriptions]
         for name in names:
             if names.count(name) > 1:
                 raise StartupError(f"two models are called {name!r}: write --model NAME=PATH")
-        ensembles = frozenset(each.name for each in self.workflows if len(each.ends) > 1)
-        # One object for all: an application of several services is served once.
-        general = partial(GeneralModelApplication, ensembles=ensembles, services=self._general)
+        general = self._application
         copies = self._copies
         paths = {} if copies is None else copies.paths
         workflows = [each.with_paths(paths) for each in self.workflows]
-        served = [each.service([general], self.config) for each in workflows]
-        usual = Usual(config=self.config, applications=[general])
+        priority = {} if start.priority is None else {"priority": start.priority}
+        config = {**priority, **self.config}
+        served = [each.service([general], config) for each in workflows]
+        usual = Usual(config=config, applications=[general])
         served += [service_of(each, usual) for each in described]
-        served[0].warnings = [*self.warnings, *start.warnings]
+        if served:
+            served[0].warnings = [*self.warnings, *start.warnings]
         if copies is not None:
             models = {each.name: [x.path for x in each.nodes] for each in self.workflows}
             served[0].instruments.append(HotLoading(copies, models))
@@ -167,12 +172,25 @@ class ModelServer(Several):
             ]
         return served
 
+    @cached_property
+    def _application(self) -> MakeApplication:
+        """The protocol of the original's model server; one object for all, since an application of
+        several services is served once.
+        """
+        ensembles = frozenset(each.name for each in self.workflows if len(each.ends) > 1)
+        return partial(GeneralModelApplication, ensembles=ensembles, services=self._general)
+
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT.
 
         Raises:
             StartupError: the service cannot start.
         """
+        keys = _keys(self.config)
+        if keys.model_repository and keys.model_control_mode != "none":
+            usual = Usual(changing=True, config=self.config, applications=[self._application])
+            run_repositories(keys, usual, self._services(Start()), self.warnings)
+            return
         if not self.hot_loading:
             run(self)
             return
@@ -192,14 +210,14 @@ class ModelServer(Several):
         return found.with_paths(paths).service([], self.config)
 
 
-def _start(config: Mapping[str, Any]) -> Start:
-    """What the repositories in the configuration have.
+def _keys(config: Mapping[str, Any]) -> ServiceConfig:
+    """The configuration of the service.
 
     Raises:
-        StartupError: a key is wrong, or a model cannot be served.
+        ConfigError: a key is wrong.
     """
     now = flags.current()
-    keys = load(
+    return load(
         yml_dict=config,
         overrides=now.overrides,
         over=now.over,
@@ -208,6 +226,14 @@ def _start(config: Mapping[str, Any]) -> Start:
         dict_name="penstock serve",
         ops_are_known=False,
     ).config
+
+
+def _start(keys: ServiceConfig) -> Start:
+    """What the repositories in the configuration have.
+
+    Raises:
+        StartupError: a model cannot be served.
+    """
     return read_start([*map(Path, keys.model_repository)]) if keys.model_repository else Start()
 
 

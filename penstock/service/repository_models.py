@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.batching.queue_policy import QueuePolicy
 from penstock.config.load import typed
 from penstock.errors import ModelError, RequestError
 from penstock.ops.ends import RequestOp
@@ -95,7 +96,38 @@ def service_of(description: Description, usual: Usual) -> Service:
     made.places = places
     made.version = description["version"]
     made.configuration = config.plain
+    made.queue = _queue(config)
     return made
+
+
+def _queue(config: Config) -> dict[int, QueuePolicy] | None:
+    """How long requests may wait, by priority, and by 0 for others; None if the configuration does
+    not limit it.
+    """
+    batching = config.batching
+    if batching is None:
+        return None
+    given = {0: batching.queue, **batching.queues}
+    if not any(each.timeout for each in given.values()):
+        return None
+    return {
+        level: QueuePolicy(timeout=each.timeout, delay=each.action == "delay")
+        for level, each in given.items()
+    }
+
+
+def priorities_of(configs: Mapping[str, Config]) -> dict[str, Any] | None:
+    """The key ``priority`` of a service whose models have priorities; None if none has.
+
+    Args:
+        configs: of the models, by name.
+    """
+    levels = {name: each.batching for name, each in configs.items() if each.batching is not None}
+    of = {name: each.level for name, each in levels.items() if each.levels > 1}
+    if not of:
+        return None
+    most = max(each.levels for each in levels.values())
+    return {"levels": most, "routes": of, "header": True}
 
 
 def warnings_of(config: Config, source: str) -> Iterator[str]:
@@ -109,13 +141,10 @@ def warnings_of(config: Config, source: str) -> Iterator[str]:
     for name in config.parameters:
         if name not in _THREADS and not name.startswith(_OWN):
             yield f"{source}: parameters: {name} has no effect"
-    batching = config.batching
-    if batching is not None and (
-        batching.levels or batching.queues or batching.queue.timeout is not None
-    ):
+    if config.batching is not None and any(x.max_size for x in config.batching.queues.values()):
         yield (
-            f"{source}: dynamic_batching: priorities, and time limits of queues, have no effect:"
-            " they are keys of the whole server, priority and queue"
+            f"{source}: dynamic_batching: max_queue_size of single priorities has no effect: that"
+            " of default_queue_policy is for all"
         )
 
 

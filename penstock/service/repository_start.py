@@ -13,7 +13,7 @@ from penstock.repository import layout, pbtxt, policy
 from penstock.repository.description import description_of, versions_of
 from penstock.repository.layout import FoundModel
 from penstock.repository.pbtxt import Config, Step
-from penstock.service.repository_models import warnings_of
+from penstock.service.repository_models import priorities_of, warnings_of
 
 _LARGEST: Final = 1 << 20  # bytes of a configuration
 
@@ -25,10 +25,12 @@ class Start:
     Attributes:
         descriptions: of each model the versions to serve, from the oldest to the newest.
         warnings: what was ignored, in words.
+        priority: the key ``priority``, if models have priorities.
     """
 
     descriptions: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    priority: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +84,10 @@ def read_start(roots: Sequence[Path]) -> Start:
         problems.append(f"no model in {' and '.join(map(str, roots))}")
     if problems:
         raise ConfigError(problems)
-    return Start(descriptions=descriptions, warnings=tuple(warnings))
+    configs = {name: each.config for name, each in entries.items() if each.config is not None}
+    return Start(
+        descriptions=descriptions, warnings=tuple(warnings), priority=priorities_of(configs)
+    )
 
 
 def _listing(root: Path) -> Iterator[str]:

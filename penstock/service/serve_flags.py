@@ -83,7 +83,8 @@ _AT_LEAST: Final = {
 
 _SERVICE_KEYS: Final = (
     *("host", "log_level", "log_format"),
-    *("model_repository", "model_control_mode"),
+    *("model_repository", "model_control_mode", "repository_poll_secs", "load_model"),
+    *("model_load_thread_count", "model_cache", "model_cache_limit_mib", "model_public_key"),
 )
 """Flags that are also keys of a service."""
 
@@ -166,8 +167,38 @@ def parser() -> argparse.ArgumentParser:
     )
     add(
         "--model-control-mode",
-        choices=("none",),
-        help="When the models of repositories are loaded: none is at the start, all of them.",
+        choices=("none", "poll", "explicit"),
+        help="When the models of repositories are loaded: none is at the start, all of them; poll,"
+        " whenever a repository has another version; explicit, when an operator says so.",
+    )
+    add(
+        "--repository-poll-secs",
+        type=float,
+        metavar="SECONDS",
+        help="With poll: the time between two looks at a repository; by default 15.",
+    )
+    add(
+        "--load-model",
+        action="append",
+        metavar="NAME",
+        help="With explicit: a model to load at the start; * for all; may be given several times.",
+    )
+    add(
+        "--model-load-thread-count",
+        type=int,
+        metavar="COUNT",
+        help="Most models that are loaded at the same time; by default 4.",
+    )
+    add(
+        "--model-cache",
+        metavar="FOLDER",
+        help="With poll and explicit: where copies of the models' files are.",
+    )
+    add("--model-cache-limit-mib", type=int, metavar="MIB", help="Most mebibytes of this folder.")
+    add(
+        "--model-public-key",
+        metavar="FILE",
+        help="With poll and explicit: a PEM file with keys that must have signed each version.",
     )
     add("--config", metavar="FILE", help="A YAML file with models, workflows and services.")
     add(

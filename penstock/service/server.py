@@ -21,6 +21,7 @@ from penstock.service import flags, unserved
 # Modules that read configurations and serve need pydantic, ruamel.yaml and uvloop; the methods that
 # use them import them, so that a script that defines ops can be imported without.
 if TYPE_CHECKING:
+    from penstock.batching.queue_policy import QueuePolicy
     from penstock.config.load import Loaded
     from penstock.instrument import Instrument
     from penstock.repository.served import Description
@@ -78,10 +79,13 @@ class _Servable:
         one_port: whether gRPC shares the HTTP port if ``rpc_port`` is not set.
         version: of its graph.
         configuration: of its model, as a repository has it; None for other graphs.
+        queue: how long its requests may wait, by priority, and by 0 for others; None: as the key
+            ``queue`` says.
     """
 
     version = "1"
     configuration: Mapping[str, Any] | None = None
+    queue: Mapping[int, QueuePolicy] | None = None
     defaults: ClassVar[Mapping[str, object]] = {}
     legacy: ClassVar[bool] = False
     _prepared_by: ClassVar[tuple[str, str]] = ("set_response_op", "prepare_server")
@@ -168,6 +172,7 @@ class _Servable:
             one_port=self.one_port,
             version=self.version,
             configuration=self.configuration,
+            queue=self.queue,
         )
 
     def _end_with(self, response_op: ResponseOp) -> None:

@@ -12,9 +12,12 @@ import httpx
 import numpy as np
 import pytest
 
+from penstock.batching.queue_policy import QueuePolicy
 from penstock.errors import StartupError
+from penstock.service.build import queue_policies_of
 from penstock.service.flags import Flags, using
 from penstock.service.serve_flags import parse
+from penstock.service.server import prepared
 from tests.kit.repositories import (
     ENCODER,
     HEAD,
@@ -142,6 +145,35 @@ def test_workers_and_batches_are_those_of_the_configuration(service: ServiceProc
     log = service.log()
     assert re.search(r"  op    encoder +after request +2 threads, batches of 8 within 1 ms,", log)
     assert re.search(r"  op    head +after request +4 threads, \S+/head/1", log)
+
+
+QUEUE = """
+max_batch_size: 4
+dynamic_batching {
+  priority_levels: 3
+  default_priority_level: 2
+  default_queue_policy { default_timeout_microseconds: 500000 max_queue_size: 7 }
+  priority_queue_policy { key: 1 value: { timeout_action: DELAY } }
+}
+"""
+
+
+def test_queues_of_a_model_are_limited_as_its_configuration_says(tmp_path: Path) -> None:
+    model(tmp_path / "m", ENCODER, QUEUE)
+    model(tmp_path / "n", ENCODER, QUEUE.replace("levels: 3", "levels: 2"))
+    model(tmp_path / "o", ENCODER)
+    server, keys = parse(["--model-repository", str(tmp_path)])
+    with using(Flags(check_only=True, overrides=keys)):
+        first, second, third = prepared([server])[0]
+        blueprints = [each.blueprint() for each in (first, second, third)]
+    config = blueprints[0].config
+    assert (config.priority.levels, config.priority.routes) == (3, {"m": 2, "n": 2})
+    assert [each.config.dag.channel_size for each in blueprints] == [7, 7, None]
+    assert [queue_policies_of(config, each.queue) for each in blueprints] == [
+        (QueuePolicy(delay=True), QueuePolicy(timeout=0.5), QueuePolicy(timeout=0.5)),
+        (QueuePolicy(delay=True), QueuePolicy(timeout=0.5), QueuePolicy(timeout=0.5)),
+        (),
+    ]
 
 
 # Repositories that cannot be served.

@@ -1,0 +1,131 @@
+"""``penstock serve`` of a repository: models change while it serves."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.services.repository import (
+    Repository,
+    alive,
+    index,
+    load,
+    models,
+    once,
+    serving,
+    states,
+    until,
+    workers,
+)
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    made = Repository(tmp_path / "models")
+    made.add("m", 1)
+    return made
+
+
+ENGINES = [
+    {},
+    {"PENSTOCK_BUILD_DAG_EACH_WORKER": "true", "PENSTOCK_WORKER_NUM": "2"},
+]
+
+
+@pytest.mark.parametrize("environment", ENGINES, ids=["one engine", "two engines"])
+def test_a_new_version_is_served_under_load_and_the_old_process_ends(
+    repository: Repository, environment: dict[str, str]
+) -> None:
+    with serving(repository, environment=environment) as server:
+        with load(server) as callers:
+            callers.wait("1")
+            old: list[int] = []
+            for version in (2, 3):
+                old += workers(server, str(version - 1))
+                repository.add("m", version)
+                callers.wait(str(version))
+        assert callers.failures == []
+        until(lambda: states(server)["2"] == "UNAVAILABLE")
+        assert index(server)["2"]["reason"] == "unloaded"
+        assert states(server)["3"] == "READY"
+        assert len(old) == 2 * len(workers(server, "3"))
+        until(lambda: not alive(old))
+        assert server.stop() == 0
+        assert server.leftovers() == []
+        log = server.log()
+    assert "model m: version 3 serves, after" in log
+    assert "Traceback" not in log
+
+
+def test_a_broken_version_changes_nothing_and_is_told_once(repository: Repository) -> None:
+    with serving(repository) as server:
+        with load(server) as callers:
+            callers.wait("1")
+            repository.put("m", 2, b"no model")
+            until(lambda: states(server).get("2") == "UNAVAILABLE")
+            repository.add("m", 3)
+            callers.wait("3")
+        assert callers.failures == []
+        reason = index(server)["2"]["reason"]
+        assert reason
+        assert models(server, "list").stdout.count("UNAVAILABLE") == 2
+        assert server.log().count("version 2 cannot be served") == 1
+
+
+def test_an_operator_loads_and_unloads(repository: Repository) -> None:
+    with serving(repository, mode="explicit") as server:
+        assert once(server)[0] == 404
+        assert states(server) == {"1": "UNAVAILABLE"}
+        done = models(server, "load", "m", "--json")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert [each["state"] for each in json.loads(done.stdout)] == ["READY"]
+        assert once(server)[1]["model_version"] == "1"
+        pids = workers(server, "1")
+        assert alive(pids) == pids != []
+        done = models(server, "unload", "m")
+        assert done.returncode == 0, done.stderr
+        assert alive(pids) == []
+        assert once(server)[0] in (400, 404, 503)
+        repository.put("m", 2, b"no model")
+        for _ in range(2):
+            done = models(server, "load", "m")
+            assert done.returncode == 1
+            assert "error: failed to load 'm': version 2: " in done.stderr
+        # The newest that can be served does.
+        assert once(server)[1]["model_version"] == "1"
+
+
+def test_labels_weights_promotion_and_rollback(repository: Repository) -> None:
+    repository.add("m", 2)
+    repository.config("m", "version_policy { latest { num_versions: 2 } }")
+    with serving(repository) as server:
+        assert once(server)[1]["model_version"] == "2"
+        assert models(server, "label", "m", "canary", "2").returncode == 0
+        assert once(server, version="canary")[1]["model_version"] == "2"
+        assert models(server, "promote", "m", "1").returncode == 0
+        assert once(server)[1]["model_version"] == "1"
+        assert models(server, "weights", "m", "1=50", "canary=50").returncode == 0
+        with load(server) as callers:
+            until(lambda: {*callers.versions} == {"1", "2"})
+        assert callers.failures == []
+        assert models(server, "promote", "m", "canary").returncode == 0
+        assert models(server, "label", "m", "canary", "--remove").returncode == 0
+        assert models(server, "rollback", "m").returncode == 0
+        assert once(server)[1]["model_version"] == "1"
+        assert states(server) == {"1": "READY", "2": "UNAVAILABLE"}
+        wrong = models(server, "promote", "m", "9")
+        assert (wrong.returncode, wrong.stderr) == (1, "error: m has no version '9'\n")
+
+
+def test_sigterm_in_the_middle_of_a_load_ends_the_service(repository: Repository) -> None:
+    with serving(repository) as server:
+        repository.add("m", 2)
+        until(lambda: states(server).get("2", "UNAVAILABLE") != "UNAVAILABLE")
+        assert server.stop(signal.SIGTERM) == 0
+        assert server.leftovers() == []
+        assert "Traceback" not in server.log()
