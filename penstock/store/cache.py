@@ -92,6 +92,7 @@ class Cache:
                 each.mkdir(exist_ok=True)
             with self._locked():
                 self._sweep()
+                self._forget()
         except OSError as error:
             raise StoreError(f"cache {self.folder}: {error}") from error
 
@@ -208,6 +209,17 @@ class Cache:
             elif _is_free(each):
                 shutil.rmtree(each, ignore_errors=True)
                 each.with_suffix(_RESERVED).unlink(missing_ok=True)
+
+    def _forget(self) -> None:
+        """Remove what is remembered of contents that the cache has no more; under the lock."""
+        for each in self._known.iterdir():
+            try:
+                digest = json.loads(each.read_bytes())["sha256"]
+                kept = (self._blobs / str(digest)).exists()
+            except (ValueError, KeyError, TypeError):
+                kept = False
+            if not kept:
+                each.unlink(missing_ok=True)
 
     def _reserve(self, name: Path, need: int) -> None:
         """Keep room for some bytes, until the file of that name is removed."""

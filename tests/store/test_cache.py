@@ -132,6 +132,14 @@ def test_a_version_in_use_never_goes(cache: Cache) -> None:
     assert versions(cache) == ["m/2"]
 
 
+def test_a_version_in_use_stays_however_long_ago_it_was_fetched(cache: Cache) -> None:
+    used = made(cache, "m", "1", {"model.onnx": b"1" * 30})
+    for version in ("2", "3", "4"):
+        made(cache, "m", version, {"model.onnx": version.encode() * 30}).release()
+    assert versions(cache) == ["m/1", "m/3", "m/4"]
+    used.release()
+
+
 def test_each_use_of_a_version_counts(cache: Cache) -> None:
     one = made(cache, "m", "1", {"model.onnx": b"1" * 60})
     two = made(cache, "m", "1", {"model.onnx": b"1" * 60})
@@ -191,12 +199,16 @@ def test_a_version_that_lacks_a_file_is_made_again(tmp_path: Path) -> None:
     assert (again.transferred, files_of(again)) == (0, files)
 
 
-def test_the_content_of_a_revision_is_remembered(tmp_path: Path) -> None:
+def test_the_content_of_a_revision_is_remembered_as_long_as_it_is_there(tmp_path: Path) -> None:
     cache = Cache(tmp_path)
+    made(cache, "m", "1", {"a": b"model"}).release()
     assert cache.digest_of("s3://b", "m/1/a", "r1") is None
-    cache.remember("s3://b", "m/1/a", "r1", "d1")
+    cache.remember("s3://b", "m/1/a", "r1", digest(b"model"))
+    cache.remember("s3://b", "m/1/b", "r1", digest(b"gone"))
+    (tmp_path / "known" / "other").write_text("of another release")
     again = Cache(tmp_path)
-    assert again.digest_of("s3://b", "m/1/a", "r1") == "d1"
+    assert len(os.listdir(tmp_path / "known")) == 1
+    assert again.digest_of("s3://b", "m/1/a", "r1") == digest(b"model")
     assert again.digest_of("s3://b", "m/1/a", "r2") is None
     assert again.digest_of("s3://c", "m/1/a", "r1") is None
 
