@@ -80,6 +80,11 @@ def address_lines(deployment: Deployment, at: Addresses) -> list[str]:
     engines = deployment.config.engines
     if engines > 1:
         lines.append(f"  with  {engines} engines, each with all of these ops")
+    if repositories is not None and repositories.mode != "none":
+        lines.append(
+            "  with  worker processes for each version of a model that may change, which free its"
+            " memory when they end"
+        )
     return lines
 
 

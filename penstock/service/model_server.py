@@ -28,7 +28,7 @@ from penstock.service.blueprint import MakeApplication
 from penstock.service.hot_loading import Copies, HotLoading, copies_of
 from penstock.service.model_places import THREADS, places
 from penstock.service.repository_models import Usual, service_of
-from penstock.service.repository_server import run_repositories
+from penstock.service.repository_server import repositories_of, run_repositories
 from penstock.service.repository_start import Start, read_start
 from penstock.service.server import Service, Several, WebService, run
 
@@ -234,7 +234,7 @@ def _start(keys: ServiceConfig) -> Start:
     Raises:
         StartupError: a model cannot be served.
     """
-    return read_start([*map(Path, keys.model_repository)]) if keys.model_repository else Start()
+    return read_start(repositories_of(keys)) if keys.model_repository else Start()
 
 
 def configured(

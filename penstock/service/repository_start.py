@@ -1,19 +1,26 @@
-"""The models of local repositories with which ``penstock serve`` starts."""
+"""The models of repositories with which ``penstock serve`` starts, if they do not change."""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from subprocess import PIPE, Popen
 from typing import Any, Final
 
-from penstock.errors import ConfigError, ModelError
+from penstock.errors import ConfigError, ModelError, StoreError
 from penstock.repository import layout, pbtxt, policy
 from penstock.repository.description import description_of, versions_of
 from penstock.repository.layout import FoundModel
+from penstock.repository.options import Repositories
 from penstock.repository.pbtxt import Config, Step
+from penstock.repository.served import Description
+from penstock.service.catalog import Entry, catalog_of
 from penstock.service.repository_models import priorities_of, warnings_of
+from penstock.store.cache import keep
 
 _LARGEST: Final = 1 << 20  # bytes of a configuration
 
@@ -35,59 +42,160 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Entry:
+    """A model of a repository.
+
+    Attributes:
+        model: its versions.
+        config: its configuration; None without one.
+        root: the repository.
+        describe: makes the description of a version, with that of each step of an ensemble; fetches
+            its files first if they are not on this machine.
+    """
+
     model: FoundModel
-    root: Path
     config: Config | None
+    root: str
+    describe: Callable[[str, Callable[[Step], Description]], Description]
 
 
-def read_start(roots: Sequence[Path]) -> Start:
-    """Read repositories.
+def read_start(repositories: Repositories) -> Start:
+    """Read repositories: folders in place; stores once, in a process of its own, since threads of
+    their libraries would prevent a fork of this one. It fetches the versions into the cache, where
+    they stay as long as this process lives.
 
     Args:
-        roots: their folders.
+        repositories: where they are.
 
     Raises:
         ConfigError: with every problem: models that cannot be served, names that two repositories
             have.
     """
+    if not any("://" in place for place in repositories.places):
+        return _read(repositories)
+    command = [sys.executable, "-P", "-c", f"from {__name__} import read_aside; read_aside()"]
+    with Popen(command, stdin=PIPE, stdout=PIPE, text=True) as reader:  # noqa: S603 - our own
+        assert reader.stdin is not None
+        assert reader.stdout is not None
+        reader.stdin.write(json.dumps(asdict(repositories)) + "\n")
+        reader.stdin.flush()
+        line = reader.stdout.readline()
+        if not line:
+            raise ConfigError(["the repositories cannot be read: see the lines above"])
+        found = json.loads(line)
+        if "problems" in found:
+            raise ConfigError(found["problems"])
+        start = Start(**found)
+        for versions in start.descriptions.values():
+            for each in versions:
+                _keep(each)
+    return start
+
+
+def read_aside() -> None:
+    """The process that reads stores: gets the repositories as a line of JSON, and answers with what
+    they have; ends with its standard input, so that what it fetched is in use until then.
+    """
+    given = json.loads(sys.stdin.readline())
+    lists = {key: tuple(each) for key, each in given.items() if isinstance(each, list)}
+    try:
+        found: dict[str, Any] = asdict(_read(Repositories(**{**given, **lists})))
+    except ConfigError as error:
+        found = {"problems": error.problems}
+    sys.stdout.write(json.dumps(found) + "\n")
+    sys.stdout.flush()
+    sys.stdin.read()
+
+
+def _keep(description: Description) -> None:
+    """Let the files of a version stay in the cache as long as this process lives."""
+    for key in ("path", "folder"):
+        place = Path(description[key]) if description[key] else None
+        if place is not None:
+            keep(place if place.is_dir() else place.parent)
+    for step in description.get("steps", ()):
+        _keep(step)
+
+
+def _read(repositories: Repositories) -> Start:
     problems: list[str] = []
     warnings: list[str] = []
     entries: dict[str, _Entry] = {}
-    for root in roots:
-        try:
-            found = layout.read(_listing(root))
-        except (OSError, ValueError) as error:
-            problems.append(f"model repository {root}: {error}")
-            continue
-        problems += [f"{root}/{name}: {why}" for name, why in found.problems.items()]
-        for name, model in found.models.items():
+    for place in repositories.places:
+        read = _read_store if "://" in place else _read_folder
+        for found in read(place, repositories, problems):
+            name = found.model.name
             if name in entries:
-                problems.append(
-                    f"two repositories have a model {name!r}: {entries[name].root}, {root}"
-                )
+                first = entries[name].root
+                problems.append(f"two repositories have a model {name!r}: {first}, {found.root}")
                 continue
-            try:
-                config = None if model.config is None else _config(root, model.config)
-            except ModelError as error:
-                problems.append(str(error))
-                continue
-            entries[name] = _Entry(model=model, root=root, config=config)
-            warnings += [f"{root}/{name}: {note}" for note in model.notes]
-            warnings += [] if config is None else warnings_of(config, f"{root}/{model.config}")
-    descriptions: dict[str, list[Mapping[str, Any]]] = {}
+            entries[name] = found
+            warnings += [f"{found.root}/{name}: {note}" for note in found.model.notes]
+            if found.config is not None:
+                warnings += warnings_of(found.config, f"{found.root}/{found.model.config}")
+    descriptions: dict[str, list[Description]] = {}
     for name, entry in entries.items():
         try:
             descriptions[name] = [_described(entries, name, each, ()) for each in _wanted(entry)]
-        except ModelError as error:
+        except (ModelError, StoreError) as error:
             problems.append(str(error))
     if not entries and not problems:
-        problems.append(f"no model in {' and '.join(map(str, roots))}")
+        problems.append(f"no model in {' and '.join(repositories.places)}")
     if problems:
         raise ConfigError(problems)
     configs = {name: each.config for name, each in entries.items() if each.config is not None}
     return Start(
         descriptions=descriptions, warnings=tuple(warnings), priority=priorities_of(configs)
     )
+
+
+def _read_folder(place: str, _repositories: Repositories, problems: list[str]) -> Iterator[_Entry]:
+    """The models of a folder of this machine; problems are added."""
+    root = Path(place)
+    try:
+        found = layout.read(_listing(root))
+    except (OSError, ValueError) as error:
+        problems.append(f"model repository {root}: {error}")
+        return
+    problems += [f"{root}/{name}: {why}" for name, why in found.problems.items()]
+    for model in found.models.values():
+        try:
+            config = None if model.config is None else _config(root, model.config)
+        except ModelError as error:
+            problems.append(str(error))
+            continue
+
+        def describe(
+            version: str,
+            of_step: Callable[[Step], Description],
+            model: FoundModel = model,
+            config: Config | None = config,
+        ) -> Description:
+            return description_of(model, version, str(root), config, of_step)
+
+        yield _Entry(model=model, config=config, root=str(root), describe=describe)
+
+
+def _read_store(place: str, repositories: Repositories, problems: list[str]) -> Iterator[_Entry]:
+    """The models of a store; problems are added."""
+    try:
+        catalog = catalog_of(replace(repositories, places=(place,)))
+        scan = catalog.scan()
+    except StoreError as error:
+        problems.append(str(error))
+        return
+    problems += scan.outages.values()
+    (root,) = catalog.places
+    for found in scan.entries.values():
+        if found.model is None or found.problem:
+            problems.append(f"{root}/{found.name}: {found.problem}")
+            continue
+
+        def describe(
+            version: str, of_step: Callable[[Step], Description], found: Entry = found
+        ) -> Description:
+            return catalog.hold(found, version, of_step).description
+
+        yield _Entry(model=found.model, config=found.config, root=root, describe=describe)
 
 
 def _listing(root: Path) -> Iterator[str]:
@@ -144,10 +252,10 @@ def _wanted(entry: _Entry) -> list[str]:
 
 def _described(
     entries: Mapping[str, _Entry], name: str, version: str, above: tuple[str, ...]
-) -> Mapping[str, Any]:
+) -> Description:
     entry = entries[name]
 
-    def of_step(step: Step) -> Mapping[str, Any]:
+    def of_step(step: Step) -> Description:
         found = entries.get(step.model)
         where = f"{entry.root}/{name}: ensemble_scheduling"
         if step.model in (name, *above):
@@ -162,4 +270,4 @@ def _described(
             )
         return _described(entries, step.model, step.version or served[-1], (*above, name))
 
-    return description_of(entry.model, version, str(entry.root), entry.config, of_step)
+    return entry.describe(version, of_step)

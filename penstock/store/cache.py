@@ -403,6 +403,16 @@ class Staging:
         return file
 
 
+def keep(folder: Path) -> None:
+    """Use a version that another process has fetched, and still uses, as long as this process and
+    those that it forks live.
+
+    Args:
+        folder: ``Fetched.path`` of the version.
+    """
+    fcntl.flock(os.open(folder, os.O_RDONLY | os.O_DIRECTORY), fcntl.LOCK_SH)
+
+
 def digest_of_file(file: Path) -> str:
     """The sha256 of a file's content."""
     with file.open("rb") as opened:
