@@ -30,9 +30,12 @@ from penstock.service.model_places import THREADS, places
 from penstock.service.repository_models import Usual, service_of
 from penstock.service.repository_server import repositories_of, run_repositories
 from penstock.service.repository_start import Start, read_start
-from penstock.service.server import Service, Several, WebService, run
+from penstock.service.server import Service, Several, WebService, add_keys, run
 
 DEFAULT_PORT: Final = 9393
+
+_NAMED: Final = ("instruments", "applications")
+"""Keys that name what is imported: parameters of Service have other values by these names."""
 
 ENSEMBLE: Final = "ensemble/outputs"
 """The op that joins the outputs of several models; no model can have this name."""
@@ -83,9 +86,7 @@ class Workflow:
         read = {each.reads for each in self.nodes}
         return [each.name for each in self.nodes if each.name not in read]
 
-    def service(
-        self, applications: Sequence[MakeApplication], config: dict[str, Any]
-    ) -> WebService:
+    def service(self, applications: Sequence[MakeApplication], config: dict[str, Any]) -> Service:
         """The graph behind this name."""
         made: dict[str | None, Op] = {}
         for each in self.nodes:
@@ -156,13 +157,15 @@ class ModelServer(Several):
         paths = {} if copies is None else copies.paths
         workflows = [each.with_paths(paths) for each in self.workflows]
         priority = {} if start.priority is None else {"priority": start.priority}
-        config = {**priority, **self.config}
+        config = {**priority, **self._usual}
         served = [each.service([general], config) for each in workflows]
         usual = Usual(config=config, applications=[general])
         served += [service_of(each, usual) for each in described]
         if served:
             served[0].warnings = [*self.warnings, *start.warnings]
-        if copies is not None:
+            # What they name is imported and made once, for all.
+            add_keys(served[0], {key: self.config[key] for key in _NAMED if key in self.config})
+        if copies is not None and paths:
             models = {each.name: [x.path for x in each.nodes] for each in self.workflows}
             served[0].instruments.append(HotLoading(copies, models))
             served[0].notes = [
@@ -170,7 +173,12 @@ class ModelServer(Several):
                 f" {' or '.join(TIME_FILES)} is touched"
                 for path in paths
             ]
-        return served
+        return [*served]
+
+    @property
+    def _usual(self) -> dict[str, Any]:
+        """The configuration keys of every service."""
+        return {key: value for key, value in self.config.items() if key not in _NAMED}
 
     @cached_property
     def _application(self) -> MakeApplication:
@@ -188,7 +196,7 @@ class ModelServer(Several):
         """
         keys = _keys(self.config)
         if keys.model_repository and keys.model_control_mode != "none":
-            usual = Usual(changing=True, config=self.config, applications=[self._application])
+            usual = Usual(changing=True, config=self._usual, applications=[self._application])
             run_repositories(keys, usual, self._services(Start()), self.warnings)
             return
         if not self.hot_loading:
@@ -207,7 +215,7 @@ class ModelServer(Several):
         found = next(each for each in self.workflows if each.name == description["name"])
         assert self._copies is not None
         paths = {**self._copies.paths, **description["paths"]}
-        return found.with_paths(paths).service([], self.config)
+        return found.with_paths(paths).service([], self._usual)
 
 
 def _keys(config: Mapping[str, Any]) -> ServiceConfig:

@@ -552,3 +552,10 @@ class Service(WebService):
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT."""
         self.run_service()
+
+
+def add_keys(service: Service, keys: Mapping[str, Any]) -> None:
+    """Add configuration keys, also those that the constructor has other parameters for:
+    ``instruments`` and ``applications``, which name what is imported.
+    """
+    service._config |= keys

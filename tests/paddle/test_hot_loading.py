@@ -19,7 +19,7 @@ import pytest
 from tests.kit.onnx_models import save
 from tests.paddle.test_monitor import HADOOP
 from tests.service.scripts import fetch, until
-from tests.services.process import ServiceProcess, running
+from tests.services.process import ROOT, ServiceProcess, running
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
 
@@ -176,6 +176,34 @@ def test_a_model_with_another_signature_is_refused(tmp_path: Path) -> None:
         assert "has another signature" in line
         assert "it is served after a restart" in line
         only(2, answered)
+
+
+def test_processes_that_run_the_program_again_share_the_copies(tmp_path: Path) -> None:
+    """A thread of a user's module prevents forks."""
+    (tmp_path / "threaded.py").write_text(
+        "import threading, time\n"
+        "from penstock.instrument import Instrument as Mine\n"
+        "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
+    )
+    (tmp_path / "serve.yml").write_text(
+        "models: {uci: {path: uci, executor: process, concurrency: 2}}\n"
+        "server: {instruments: [threaded:Mine]}\n"
+    )
+    folder = tmp_path / "uci"
+    folder.mkdir()
+    (tmp_path / "copies").mkdir()
+    model(folder, 2)
+    command = (sys.executable, "-m", "penstock", "serve", "--hot_loading", "true", "--config")
+    environment = {"TMPDIR": str(tmp_path / "copies"), "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    with running(tmp_path / "serve.yml", command=command, environment=environment) as server:
+        assert "runs the program again" in server.log()
+        assert answer(server) == 2
+        model(folder, 3)
+        touch(folder)
+        is_taken(server, 3)
+        assert len([*(tmp_path / "copies").glob("penstock-*")]) == 1
+        assert server.stop() == 0
+    assert [*(tmp_path / "copies").glob("penstock-*")] == []
 
 
 def test_a_folder_is_taken_when_it_is_at_rest(tmp_path: Path) -> None:

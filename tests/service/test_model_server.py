@@ -316,6 +316,18 @@ def test_a_file_overrides_the_defaults_of_the_command(tmp_path: Path) -> None:
     assert (config["host"], config["missing_device"]) == ("127.0.0.1", "cpu")
 
 
+def test_instruments_and_applications_of_a_file_are_made_once(tmp_path: Path) -> None:
+    scale(tmp_path / "m.onnx", 2.0)
+    file = tmp_path / "models.yml"
+    file.write_text(
+        f"models: {{a: {tmp_path}/m.onnx, b: {tmp_path}/m.onnx}}\n"
+        "server: {instruments: [theirs:Counts], applications: [theirs:Page]}\n"
+    )
+    first, second = (each.config for each in parse(["--config", str(file)])[0].services)
+    assert (first["instruments"], first["applications"]) == (["theirs:Counts"], ["theirs:Page"])
+    assert not {"instruments", "applications"} & second.keys()
+
+
 def test_the_original_s_ocr_of_two_models_is_refused(tmp_path: Path) -> None:
     for name in ("ocr_det_model", "ocr_rec_model"):
         (tmp_path / name).mkdir()
