@@ -45,7 +45,10 @@ class StreamCall(GraphCall):
     def run(self, call: HttpCall) -> None:
         """Run the graph, and send its pieces to the call, unless its caller disconnects before."""
         self._count = 0
-        self._kept: list[bytes] | None = [] if call.exchange.head.version == "1.0" else None
+        head = call.exchange.head
+        self._kept: list[bytes] | None = None
+        if head.version == "1.0" and head.method != "HEAD":
+            self._kept = []
         self._timer = None
         if self.context.idle and self._kept is None:
             loop = asyncio.get_running_loop()

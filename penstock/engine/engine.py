@@ -579,11 +579,12 @@ class Engine:
         if others:  # of ops for whose results the last one has not waited
             submission.samples = [sample]
             self._drop(submission, others)
-        limit = self.clock.now() + self.options.stream_limit
-        if not submission.deadline_by_client or limit < submission.deadline:
-            submission.deadline_by_client = False
+        limit, own = self.clock.now() + self.options.stream_limit, submission.own_deadline
+        by_client = own is not None and own < limit
+        if by_client or not submission.deadline_by_client or limit < submission.deadline:
+            submission.deadline_by_client = by_client
             submission.due.pop(submission, None)
-            submission.deadline = limit
+            submission.deadline = own if own is not None and own < limit else limit
             submission.due = self._deadlines.add(submission, submission.deadline)
         if self.instruments.stream_begun is not None:
             self.instruments.stream_begun(submission, self.clock.now())

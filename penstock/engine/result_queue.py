@@ -96,7 +96,8 @@ class ResultQueue:
             # Without the keyword argument, which costs more than the loop's body.
             for sample, answer in zip(samples, answers):  # noqa: B905
                 if sample.gone and not isinstance(answer.error, Cancelled):
-                    _log.info("op %s: late result dropped (data_id=%s)", self._op, sample.data_id)
+                    # One line for each caller that has left would say what metrics count.
+                    _log.debug("op %s: late result dropped (data_id=%s)", self._op, sample.data_id)
                 try:
                     settle(sample, answer)
                 except Exception:  # noqa: BLE001 - our mistake with one must not harm the others

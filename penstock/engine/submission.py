@@ -47,6 +47,8 @@ class Submission(Flight):
     Attributes:
         deadline: monotonic seconds; nothing of the request is dispatched later.
         deadline_by_client: whether the caller set that deadline itself.
+        own_deadline: that of the caller, if it is later than ``deadline``: it holds once the answer
+            has begun. None: there is none.
         call: the call from the door; None if it did not come over a connection.
         endings: called when the request ends; None if nobody waits for that. See ``at_end``.
         data_id: its id in this engine; NO_ID before the admission, and after a refusal.
@@ -83,6 +85,7 @@ class Submission(Flight):
         "log_id",
         "on_answer",
         "over",
+        "own_deadline",
         "queue_timeout",
         "samples",
         "sizes",
@@ -110,6 +113,7 @@ class Submission(Flight):
         self.plan = graph.plan
         self.attempt = 1
         self._feed = self._joins = self.call = self.endings = self.steps = self.asked = None
+        self.own_deadline = None
         self.ended = self.over = False
         self.graph = graph
         self.feed = feed
@@ -124,7 +128,10 @@ class Submission(Flight):
         else:
             self.deadline = graph.now() + graph.time_limit
             self.deadline_by_client = False
+            if timeout is not None:
+                self.own_deadline = graph.now() + timeout
 
+    own_deadline: float | None
     asked: str | None
     call: Any
     endings: list[Callable[[], object]] | None

@@ -286,7 +286,7 @@ def test_an_attempt_that_times_out_before_its_first_piece_is_repeated() -> None:
     assert reader.ends[0].error is None
 
 
-@pytest.mark.parametrize(("life", "ends_at"), [(None, 600.0), (20.0, 20.0)])
+@pytest.mark.parametrize(("life", "ends_at"), [(None, 600.0), (20.0, 20.0), (90.0, 90.0)])
 def test_the_first_piece_replaces_the_service_s_deadline_but_not_the_caller_s(
     life: float | None, ends_at: float
 ) -> None:
@@ -301,6 +301,7 @@ def test_the_first_piece_replaces_the_service_s_deadline_but_not_the_caller_s(
     s.h.clock.advance(1.0)
     (end,) = reader.ends
     assert isinstance(end.error, DeadlineExceeded)
+    assert end.error.by_client == (life is not None)
 
 
 def test_a_caller_cannot_exceed_the_limit_of_an_answer_in_pieces() -> None:

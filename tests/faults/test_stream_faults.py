@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import queue
 import resource
+import signal
 import socket
 import struct
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from http.client import HTTPConnection, IncompleteRead
@@ -79,10 +81,11 @@ def parse(blocks: list[str]) -> tuple[list[str], str]:
 class OverHttp1:
     """HTTP/1.1; ``reset`` disconnects with RST instead of FIN."""
 
+    connection = HTTPConnection
     reset = False
 
     def __init__(self, port: int, kind: str, body: dict[str, Any]) -> None:
-        self._connection = HTTPConnection("127.0.0.1", port, timeout=TIMEOUT)
+        self._connection = self.connection("127.0.0.1", port, timeout=TIMEOUT)
         self._connection.request("POST", f"/{kind}", json.dumps(body))
         assert isinstance(self._connection.sock, socket.socket)
         self.socket = self._connection.sock
@@ -127,6 +130,17 @@ class OverHttp1:
 
 class OverHttp1Reset(OverHttp1):
     reset = True
+
+
+class Http10(HTTPConnection):
+    _http_vsn = 10
+    _http_vsn_str = "HTTP/1.0"
+
+
+class OverHttp10(OverHttp1):
+    """HTTP/1.0: the whole answer at once, or an error."""
+
+    connection = Http10
 
 
 class OverHttp2:
@@ -382,6 +396,29 @@ def test_a_generator_that_fails_is_told_and_its_worker_is_free(
     assert site.noted(key, "ends") == (fault.does != "die")
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_error_in_the_middle_is_the_whole_answer_over_http_1_0(site: Site, kind: str) -> None:
+    answer, key = site.ask(OverHttp10, kind, fault="raise", at=2)
+    assert answer.rest() == ([], "im_a_teapot")
+    site.check_next(kind)
+    assert (site.noted(key, "steps"), site.noted(key, "ends")) == (3, 1)
+
+
+def test_an_answer_over_http_1_0_that_never_ends_is_refused_at_its_most_bytes(site: Site) -> None:
+    answer, key = site.ask(OverHttp10, "thread", fault="endless")
+    assert answer.rest() == ([], "too_large")
+    site.check_next("thread")
+    assert site.noted(key, "ends") == 1
+
+
+def test_head_over_http_1_0_is_answered_with_the_first_piece(site: Site) -> None:
+    with closing(Http10("127.0.0.1", site.server.http_port, timeout=TIMEOUT)) as link:
+        link.request("HEAD", "/pieces?key=head10&fault=endless")
+        assert link.getresponse().status == 200
+    site.wait_for(lambda: site.noted("head10", "ends") == 1)
+    assert site.noted("head10", "steps") <= 16, "those that need no credit"
+
+
 @pytest.mark.parametrize("at", [0, 1, 3])
 @pytest.mark.parametrize(("kind", "make"), pairs(LEAVES))
 def test_a_caller_that_leaves_in_the_middle_of_a_step_causes_no_further_one(
@@ -437,11 +474,14 @@ def test_an_answer_that_stands_still_is_ended_by_its_limit(
     assert bounded.noted(key, "ends") == 1
 
 
+@pytest.mark.parametrize("make", [OverHttp1, OverHttp10])
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_answer_that_never_ends_is_ended_by_its_limit(bounded: Site, kind: str) -> None:
-    answer, key = bounded.ask(OverHttp1, kind, fault="endless")
+def test_an_answer_that_never_ends_is_ended_by_its_limit(
+    bounded: Site, kind: str, make: type[OverHttp1]
+) -> None:
+    answer, key = bounded.ask(make, kind, fault="endless")
     pieces, error = answer.rest()
-    assert len(pieces) > 3
+    assert pieces if make is OverHttp1 else not pieces
     assert error == "deadline"
     answer.close()
     bounded.check_next(kind)
@@ -458,6 +498,21 @@ def test_readers_that_stop_are_disconnected(tmp_path: Path) -> None:
         for kind, key in keys.items():
             site.wait_for(partial(lambda key: site.noted(key, "ends") == 1, key))
             site.check_next(kind)
+
+
+def test_answers_that_never_end_are_ended_by_a_drain_and_told(tmp_path: Path) -> None:
+    environment = {"FOLDER": str(tmp_path), "PENSTOCK_DRAIN_TIMEOUT": "5"}
+    with running(SCRIPT, environment=environment) as server, calling(server, tmp_path) as site:
+        asked = {kind: site.ask(OverHttp1, kind, fault="endless") for kind in KINDS}
+        assert all(answer.piece().startswith("é0") for answer, _ in asked.values())
+        server.send_signal(signal.SIGTERM)
+        with ThreadPoolExecutor(len(asked)) as readers:
+            ends = readers.map(lambda one: one[0].rest()[1], asked.values())
+            assert dict(zip(asked, ends, strict=True)) == dict.fromkeys(asked, "closed")
+        assert server.wait_exit() == 0
+        assert {kind: site.noted(key, "ends") for kind, (_, key) in asked.items()} == dict.fromkeys(
+            asked, 1
+        )
 
 
 @pytest.mark.parametrize("at", [0, 2])
