@@ -21,6 +21,7 @@ from penstock.repository.description import description_of, versions_of
 from penstock.repository.layout import FoundModel
 from penstock.repository.manifest import File, fingerprint, why_unsafe
 from penstock.repository.options import Repositories
+from penstock.repository.parameters import warnings_of
 from penstock.repository.pbtxt import Config, Step
 from penstock.repository.served import Description
 from penstock.store.cache import Cache, Fetched
@@ -68,7 +69,9 @@ class Entry:
         model: its versions and files.
         config: its configuration; None without one.
         files: what is known of its files, by path.
+        refused: why some are not used, by path: their versions cannot be served.
         problem: why it cannot be served; empty if it may be.
+        warnings: what was ignored, in words.
     """
 
     name: str
@@ -76,7 +79,9 @@ class Entry:
     model: FoundModel | None = None
     config: Config | None = None
     files: Mapping[str, File] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
     problem: str = ""
+    warnings: tuple[str, ...] = ()
 
     @property
     def versions(self) -> list[str]:
@@ -108,9 +113,10 @@ class Entry:
         assert self.model is not None
         found = self.model.versions.get(version)
         paths = [*self.model.shared, *(() if found is None else found.files)]
-        files = fingerprint(self.files[each] for each in paths)
+        refused = [[each, self.refused[each]] for each in paths if each in self.refused]
+        files = fingerprint(self.files[each] for each in paths if each in self.files)
         config = None if self.config is None else dict(self.config.plain)
-        return _digest([self.name, version, files, config, [*steps]])
+        return _digest([self.name, version, files, refused, config, [*steps]])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,20 +195,33 @@ class Catalog:
     def _entries(self, source: Source) -> dict[str, Entry]:
         listing = source.listing()
         files = {each.path: each for each in listing.files}
-        read = layout.read(files)
+        # What is refused is there, so that it stands in the way of its version, and of no other.
+        refused = {path: why for path, why in listing.refused.items() if _is_plain(path)}
+        read = layout.read([*files, *refused])
         found = {name: Entry(name=name, problem=why) for name, why in read.problems.items()}
         for name, model in read.models.items():
             config, problem = None, ""
-            if model.config is not None:
+            if model.config in refused:
+                problem = f"{model.config} {refused[model.config]}"
+            elif model.config is not None:
                 given = self._config(source, files[model.config])
                 config, problem = (None, given) if isinstance(given, str) else (given, "")
+            warnings = [f"{source.url}/{name}: {note}" for note in model.notes]
+            if config is not None:
+                warnings += warnings_of(config, f"{source.url}/{model.config}")
             found[name] = Entry(
-                name=name, source=source, model=model, config=config, files=files, problem=problem
+                name=name,
+                source=source,
+                model=model,
+                config=config,
+                files=files,
+                refused=refused,
+                problem=problem,
+                warnings=tuple(warnings),
             )
         for path, reason in listing.refused.items():
             name = path.partition("/")[0]
-            entry = found.get(name)
-            if entry is None or not entry.problem:
+            if name not in found:
                 found[name] = Entry(name=name, problem=f"{path} {reason}")
         return found
 
@@ -296,11 +315,14 @@ class Catalog:
         model, source = entry.model, entry.source
         assert model is not None
         assert source is not None
+        found = model.versions.get(version)
+        for path in (*model.shared, *(() if found is None else found.files)):
+            if path in entry.refused:
+                raise ModelError(f"{path} {entry.refused[path]}")
         described = description_of(
             model, version, "", entry.config, lambda step: dict(of_step(step))
         )
         fetched: list[Fetched] = []
-        found = model.versions.get(version)
         try:
             if found is not None:
                 single = found.path in found.files
@@ -390,6 +412,11 @@ class _Sent:
                 staging.place(below).write_bytes(self._files[each.path])
                 content.append((below, staging.keep(below)))
             return staging.commit(_digest(content))
+
+
+def _is_plain(path: str) -> bool:
+    """Whether a path that was refused could be one of a model's."""
+    return why_unsafe(path) is None and "\\" not in path
 
 
 def _circular(steps: Mapping[str, Sequence[str]]) -> set[str]:

@@ -96,7 +96,7 @@ class _Model:
         sent: the model as an operator sent it, instead of that of the repository.
         problem: why the repository has no such model; empty if it has.
         told: what was logged last about each version.
-        started: counts its loads.
+        warnings: what was logged last about what is ignored.
     """
 
     life: Lifecycle = field(default_factory=Lifecycle)
@@ -109,6 +109,7 @@ class _Model:
     sent: Entry | None = None
     problem: str = ""
     told: dict[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
 
 class Controller:
@@ -344,6 +345,10 @@ class Controller:
             self._tell_problem(name, model, entry.problem)
             if entry.problem:
                 raise ModelError(entry.problem)
+            for text in entry.warnings:
+                if text not in model.warnings:
+                    _log.warning("%s", text)
+            model.warnings = entry.warnings
         except (ModelError, StoreError) as error:
             raise HttpError(400, f"failed to load '{name}': {error}") from error
         for step in dict.fromkeys(entry.steps):

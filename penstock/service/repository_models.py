@@ -6,7 +6,7 @@ the same graph of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +25,7 @@ from penstock.protocols import oip
 from penstock.protocols.tensors import DecodeBudget
 from penstock.repository import pbtxt
 from penstock.repository.layout import CONFIG, EXAMPLES
+from penstock.repository.parameters import OWN, THREAD_KEYS
 from penstock.repository.pbtxt import Config, Tensor, Warmup
 from penstock.request import Feed
 from penstock.service.blueprint import MakeApplication
@@ -39,17 +40,6 @@ _BACKENDS: Final = frozenset({"", "onnxruntime", "pytorch", "openvino", "paddle"
 
 _FILES: Final = ("model.onnx", "model.pt", "model.pt2", "model.xml")
 """The usual names of a model's file, of which a folder may have others too."""
-
-_OWN: Final = "penstock."
-_THREADS: Final = frozenset(
-    {
-        "intra_op_thread_count",
-        "INTRA_OP_THREAD_COUNT",
-        "INFERENCE_NUM_THREADS",
-        "CPU_THREADS_NUM",
-    }
-)
-"""Parameters of Triton's backends for the CPU threads of one run."""
 
 _MEBIBYTE: Final = 1 << 20
 
@@ -128,24 +118,6 @@ def priorities_of(configs: Mapping[str, Config]) -> dict[str, Any] | None:
         return None
     most = max(each.levels for each in levels.values())
     return {"levels": most, "routes": of, "header": True}
-
-
-def warnings_of(config: Config, source: str) -> Iterator[str]:
-    """What of a configuration has no effect, for the log.
-
-    Args:
-        config: the configuration.
-        source: the name of its file.
-    """
-    yield from config.warnings
-    for name in config.parameters:
-        if name not in _THREADS and not name.startswith(_OWN):
-            yield f"{source}: parameters: {name} has no effect"
-    if config.batching is not None and any(x.max_size for x in config.batching.queues.values()):
-        yield (
-            f"{source}: dynamic_batching: max_queue_size of single priorities has no effect: that"
-            " of default_queue_policy is for all"
-        )
 
 
 def _source(description: Description) -> str:
@@ -335,11 +307,11 @@ def _keys(
         if batching.delay:
             keys["auto_batching_timeout"] = batching.delay * 1000
     for name, text in config.parameters.items():
-        if name in _THREADS and text.strip() not in ("", "0", "-1"):
+        if name in THREAD_KEYS and text.strip() not in ("", "0", "-1"):
             local["thread_num"] = typed(("op", "*", "local_service_conf", "thread_num"), text)
             written[("local_service_conf", "thread_num")] = f"parameters: {name}"
-        if name.startswith(_OWN):
-            *above, key = name.removeprefix(_OWN).split(".")
+        if name.startswith(OWN):
+            *above, key = name.removeprefix(OWN).split(".")
             place = local if above == ["local_service_conf"] else keys
             if above and place is keys:
                 place = keys.setdefault(above[0], {})

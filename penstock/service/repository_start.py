@@ -16,10 +16,11 @@ from penstock.repository import layout, pbtxt, policy
 from penstock.repository.description import description_of, versions_of
 from penstock.repository.layout import FoundModel
 from penstock.repository.options import Repositories
+from penstock.repository.parameters import warnings_of
 from penstock.repository.pbtxt import Config, Step
 from penstock.repository.served import Description
 from penstock.service.catalog import Entry, catalog_of
-from penstock.service.repository_models import priorities_of, warnings_of
+from penstock.service.repository_models import priorities_of
 from penstock.store.cache import keep
 
 _LARGEST: Final = 1 << 20  # bytes of a configuration

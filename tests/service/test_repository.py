@@ -481,6 +481,38 @@ async def test_a_model_without_a_valid_configuration_is_told_once(
     assert len([each for each in caplog.records if "cannot be loaded" in each.getMessage()]) == 1
 
 
+async def test_what_is_ignored_is_told_once(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    site.version("m", "1")
+    site.version("m", "v2")
+    site.put("m/config.pbtxt", "max_batch_size: 1\noptimization {}")
+    async with site.controller("poll"):
+        await until(lambda: site.serves("m"))
+        looks = Looks(site)
+        await looks.wait(4)
+    told = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert len(told) == 2
+    assert "ignored: v2" in told[0]
+    assert "config.pbtxt:2: optimization has no effect" in told[1]
+
+
+async def test_a_link_that_leaves_the_repository_stands_in_the_way_of_its_version_only(
+    site: Site,
+) -> None:
+    site.version("m", "1")
+    (site.folder.parent / "secret.onnx").write_text("secret")
+    (site.folder / "m/2").mkdir()
+    (site.folder / "m/2/model.onnx").symlink_to(site.folder.parent / "secret.onnx")
+    async with site.controller("poll") as controller:
+        await until(lambda: site.serves("m") == ["1"])
+        assert (await states(controller))["2"] == (
+            "UNAVAILABLE",
+            "m/2/model.onnx is a link that leaves the repository",
+        )
+        site.version("m", "3")
+        await until(lambda: site.serves("m") == ["3"])
+        assert "secret" not in [text for _, _, text in site.engines.made]
+
+
 async def test_a_model_of_two_repositories_is_served_of_neither(tmp_path: Path) -> None:
     site = Site(tmp_path)
     (tmp_path / "other/m/1").mkdir(parents=True)

@@ -170,18 +170,23 @@ def models(server: ServiceProcess, *arguments: str) -> subprocess.CompletedProce
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
-def index(server: ServiceProcess, name: str = "m") -> dict[str, dict[str, Any]]:
+def index(
+    server: ServiceProcess, name: str = "m", port: int | None = None
+) -> dict[str, dict[str, Any]]:
     """The rows of the index of a model, by version."""
-    link = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=30)
+    link = http.client.HTTPConnection("127.0.0.1", port or server.http_port, timeout=30)
     link.request("POST", "/v2/repository/index")
-    rows = json.loads(link.getresponse().read())
+    answer = link.getresponse()
+    rows = json.loads(answer.read())
     link.close()
+    if answer.status != 200:  # the engine that knows is being replaced
+        raise ConnectionError(rows)
     return {each["version"]: each for each in rows if each["name"] == name}
 
 
-def states(server: ServiceProcess, name: str = "m") -> dict[str, str]:
+def states(server: ServiceProcess, name: str = "m", port: int | None = None) -> dict[str, str]:
     """The states of a model's versions."""
-    return {version: each["state"] for version, each in index(server, name).items()}
+    return {version: each["state"] for version, each in index(server, name, port).items()}
 
 
 def workers(server: ServiceProcess, version: str, name: str = "m") -> list[int]:

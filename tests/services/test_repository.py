@@ -6,9 +6,13 @@ import json
 import signal
 from pathlib import Path
 
+import httpx
 import pytest
 
+from penstock.security.keys import line_of, new_key
+from tests.services.process import free_port, running
 from tests.services.repository import (
+    SERVE,
     Repository,
     alive,
     index,
@@ -129,3 +133,40 @@ def test_sigterm_in_the_middle_of_a_load_ends_the_service(repository: Repository
         assert server.stop(signal.SIGTERM) == 0
         assert server.leftovers() == []
         assert "Traceback" not in server.log()
+
+
+def test_the_repository_is_for_operators(repository: Repository) -> None:
+    port = free_port()
+    with serving(
+        repository, mode="explicit", environment={"PENSTOCK_ADMIN_PORT": str(port)}
+    ) as server:
+        with httpx.Client() as http:
+            path = "/v2/repository/models/m/load"
+            assert http.post(server.http_url + path).status_code == 404
+            away = {"x-forwarded-for": "10.1.2.3"}
+            admin = f"http://127.0.0.1:{port}"
+            assert http.post(admin + path, headers=away).status_code == 403
+        assert states(server, port=port) == {"1": "UNAVAILABLE"}
+        done = models(server, "load", "m")  # which finds the port
+        assert done.returncode == 0, done.stderr
+        assert once(server)[0] == 200
+
+
+def test_callers_need_the_scope_of_operators(repository: Repository, tmp_path: Path) -> None:
+    keys = {"ann": ("admin",), "bob": ()}
+    secrets = {name: new_key() for name in keys}
+    file = tmp_path / "keys.txt"
+    file.write_text("".join(f"{line_of(x, secrets[x], keys[x])}\n" for x in keys))
+    server_keys = {
+        "model_repository": str(repository.folder),
+        "model_control_mode": "explicit",
+        "model_cache": str(tmp_path / "cache"),
+        "security": {"keys": str(file)},
+    }
+    config = tmp_path / "serve.yml"
+    config.write_text(json.dumps({"server": server_keys}))
+    with running(config, command=(*SERVE[:-1], "--config")) as server:
+        for name, status in (("ann", 200), ("bob", 403), (None, 401)):
+            headers = {} if name is None else {"authorization": f"Bearer {secrets[name]}"}
+            url = f"{server.http_url}/v2/repository/models/m/load"
+            assert httpx.post(url, headers=headers, timeout=60).status_code == status

@@ -1,0 +1,290 @@
+"""What can be wrong with a version, or happen while it is loaded: what serves goes on."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from time import sleep
+
+import pytest
+
+from tests.kit.onnx_models import save, scale
+from tests.services.process import ServiceProcess
+from tests.services.repository import (
+    Load,
+    Repository,
+    alive,
+    index,
+    load,
+    models,
+    once,
+    serving,
+    states,
+    until,
+    workers,
+)
+
+pytestmark = pytest.mark.faults
+
+ENDLESS = """(float[n, 3] x) => (float[n, 3] y, float[n, 3] twice)
+<int64 most = {9223372036854775807}, bool yes = {1}>
+{
+    y = Loop(most, yes, x)
+        <body = step (int64 i, bool go, float[n, 3] before) => (bool on, float[n, 3] after)
+        { on = Identity(go)  after = Identity(before) }>
+    twice = Add(y, y)
+}
+"""
+HUGE = """(float[n, 3] x) => (float[n, 3] y, float[n, 3] twice)
+<int64[2] shape = {1099511627776, 3}>
+{
+    all = ConstantOfShape(shape)
+    none = ReduceSum<keepdims = 1>(all)
+    y = Add(x, none)
+    twice = Add(y, y)
+}
+"""
+OTHER = "(float[n, 3] z) => (float[n, 3] y, float[n, 3] twice) { y = Add(z, z) twice = Add(y, y) }"
+WARM_UP = """
+model_warmup {
+  name: "first" batch_size: 1
+  inputs { key: "x" value { data_type: TYPE_FP32 dims: 3 zero_data: true } }
+}
+max_batch_size: 8
+"""
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    made = Repository(tmp_path / "models")
+    made.add("m", 1)
+    made.config("m", WARM_UP)
+    return made
+
+
+@pytest.fixture(
+    params=[{}, {"PENSTOCK_BUILD_DAG_EACH_WORKER": "true", "PENSTOCK_WORKER_NUM": "3"}],
+    ids=["one engine", "three engines"],
+)
+def server(request: pytest.FixtureRequest, repository: Repository) -> Iterator[ServiceProcess]:
+    environment = {"PENSTOCK_START_TIMEOUT": "10", **request.param}
+    with serving(repository, environment=environment) as found:
+        yield found
+        assert "Traceback" not in found.log()
+
+
+def made_of(repository: Repository, version: int, text: str) -> None:
+    """Add a version with a model of this text."""
+    made = repository.folder.parent / f"made-{version}"
+    made.mkdir()
+    save(made / "model.onnx", text)
+    repository.move(made, "m", version)
+
+
+def truncated(repository: Repository, version: int) -> None:
+    whole = scale(repository.folder.parent / "whole.onnx", version).read_bytes()
+    repository.put("m", version, whole[: len(whole) // 2])
+
+
+def without_a_model(repository: Repository, version: int) -> None:
+    (repository.folder / "m" / str(version)).mkdir()
+    (repository.folder / "m" / str(version) / "readme.txt").write_text("no model")
+
+
+def a_link_out(repository: Repository, version: int) -> None:
+    secret = repository.folder.parent / "secret.onnx"
+    scale(secret, version)
+    (repository.folder / "m" / str(version)).mkdir()
+    (repository.folder / "m" / str(version) / "model.onnx").symlink_to(secret)
+
+
+def with_a_wrong_digest(repository: Repository, version: int) -> None:
+    made = repository.folder.parent / f"made-{version}"
+    made.mkdir()
+    file = scale(made / "model.onnx", version)
+    listed = {"path": "model.onnx", "size": file.stat().st_size, "sha256": "0" * 64}
+    manifest = {"format": 1, "model": "m", "version": str(version), "files": [listed]}
+    (made / "penstock-manifest.json").write_text(json.dumps(manifest))
+    repository.move(made, "m", version)
+
+
+BROKEN: dict[str, Callable[[Repository, int], None]] = {
+    "truncated": truncated,
+    "no model": without_a_model,
+    "another signature": lambda repository, version: made_of(repository, version, OTHER),
+    "hangs at warm-up": lambda repository, version: made_of(repository, version, ENDLESS),
+    "does not fit in memory": lambda repository, version: made_of(repository, version, HUGE),
+    "a link out": a_link_out,
+    "a wrong digest": with_a_wrong_digest,
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_broken_version_leaves_what_serves(
+    repository: Repository, server: ServiceProcess, kind: str
+) -> None:
+    before = workers(server, "1")
+    with load(server) as callers:
+        callers.wait("1")
+        BROKEN[kind](repository, 2)
+        row = until(lambda: index(server).get("2"))
+        until(lambda: refused(server))
+        row = index(server).get("2") or index(server)["1"]
+        assert row["reason"]
+        assert {*callers.versions} == {"1"}
+        shutil.rmtree(repository.folder / "m" / "2")
+        repository.add("m", 3)
+        callers.wait("3")
+    assert callers.failures == []
+    until(lambda: not alive(before))
+    assert server.log().count("version 2 cannot be served") <= 1
+
+
+def refused(server: ServiceProcess) -> bool:
+    """Whether version 2 was refused."""
+    row = index(server).get("2")
+    return row is not None and row["state"] == "UNAVAILABLE" and row["reason"] != "not loaded"
+
+
+def test_a_slow_copy_is_not_served_before_it_is_whole(
+    repository: Repository, server: ServiceProcess
+) -> None:
+    content = scale(repository.folder.parent / "whole.onnx", 2).read_bytes()
+    place = repository.folder / "m" / "2"
+    with load(server) as callers:
+        callers.wait("1")
+        place.mkdir()
+        with (place / "model.onnx").open("wb", buffering=0) as file:
+            for start in range(0, len(content), 20):
+                file.write(content[start : start + 20])
+                sleep(0.5)  # a copy that takes a while, as over a network
+        callers.wait("2")
+    assert callers.failures == []
+    assert "cannot be served: it is no" not in server.log()
+
+
+def test_a_version_that_is_deleted_while_it_is_loaded(
+    repository: Repository, server: ServiceProcess
+) -> None:
+    with load(server) as callers:
+        callers.wait("1")
+        for version in range(2, 5):
+            repository.add("m", version)
+            until(lambda listed=str(version): listed in index(server))
+            shutil.rmtree(repository.folder / "m" / str(version))
+        repository.add("m", 9)
+        callers.wait("9")
+    assert callers.failures == []
+
+
+def test_a_repository_that_goes_away_and_comes_back(
+    repository: Repository, server: ServiceProcess
+) -> None:
+    away = repository.folder.with_name("away")
+    with load(server) as callers:
+        callers.wait("1")
+        repository.folder.rename(away)
+        until(lambda: "what serves goes on" in server.log())
+        assert states(server)["1"] == "READY"
+        assert models(server, "load", "m").returncode in (0, 1)
+        away.rename(repository.folder)
+        repository.add("m", 2)
+        callers.wait("2")
+    assert callers.failures == []
+    assert server.log().count("what serves goes on") == 1
+    assert server.log().count("answers again") == 1
+
+
+def test_two_operators_at_once_lose_no_change(
+    repository: Repository, server: ServiceProcess
+) -> None:
+    labels = [f"label-{number}" for number in range(8)]
+    done: list[int] = []
+
+    def label(name: str) -> None:
+        done.append(models(server, "label", "m", name, "1").returncode)
+
+    repository.config("m", f"{WARM_UP} version_policy {{ all {{}} }}")
+    repository.add("m", 2)
+    threads = [threading.Thread(target=label, args=(each,)) for each in labels]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert done == [0] * 8
+    assert sorted(index(server)["1"]["labels"]) == labels
+    until(lambda: states(server).get("2") == "READY")
+
+
+@pytest.mark.parametrize("when", ["at rest", "while a version is loaded"])
+def test_the_engine_that_loads_models_is_killed(
+    repository: Repository, server: ServiceProcess, when: str
+) -> None:
+    first = int(next(iter(_engine_pids(server))))
+    with load(server) as callers:
+        callers.wait("1")
+        if when != "at rest":
+            repository.add("m", 2)
+            until(lambda: states(server).get("2") == "LOADING")
+        os.kill(first, signal.SIGKILL)
+        until(lambda: first not in [int(x) for x in _engine_pids(server)])
+        until(lambda: _is_whole(server))
+        repository.add("m", 3)
+        callers.wait("3")
+    broken = [each for each in callers.failures if not isinstance(each, str)]
+    assert broken == []  # only connections to the engine that was killed are lost
+    assert once(server)[1]["model_version"] == "3"
+
+
+def _engine_pids(server: ServiceProcess) -> list[str]:
+    """The engines, the first one first: workers are started for them later."""
+    found = []
+    for each in server.descendants():
+        try:
+            title = Path(f"/proc/{each.pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except OSError:
+            continue
+        if "engine" in title:
+            found.append(str(each.pid))
+    return sorted(found, key=int)
+
+
+def _is_whole(server: ServiceProcess) -> bool:
+    try:
+        return server.is_ready() and bool(index(server))
+    except (OSError, http.client.HTTPException, ValueError):
+        return False
+
+
+def test_many_changes_leave_nothing_behind(repository: Repository, server: ServiceProcess) -> None:
+    with load(server, callers=2) as callers:
+        callers.wait("1")
+        for version in range(2, 12):
+            if version % 2:
+                truncated(repository, version)
+                until(lambda of=str(version): states(server).get(of) == "UNAVAILABLE")
+            else:
+                repository.add("m", version)
+                callers.wait(str(version))
+    assert callers.failures == []
+    assert in_order(callers)
+    now = {each.pid for each in server.descendants()}
+    pids = {*workers(server, "10")}
+    until(lambda: len({each.pid for each in server.descendants()} - pids) <= len(now))
+    cached = repository.folder.parent / "cache" / "penstock" / "models" / "tmp"
+    assert [*cached.iterdir()] == []
+
+
+def in_order(callers: Load) -> bool:
+    """Whether no answer of an older version came long after the first one of a newer."""
+    first = {each: callers.versions.index(each) for each in {*callers.versions}}
+    last = {each: len(callers.versions) - 1 - callers.versions[::-1].index(each) for each in first}
+    order = sorted(first, key=int)
+    return all(last[a] < first[b] + 8 for a, b in pairwise(order))
