@@ -273,10 +273,11 @@ def _script(library: Any, file: Path, device: str, options: ModelOptions) -> Pro
     notes: tuple[str, ...] = ()
     if declared is None:
         inputs = tuple(_unknown(name) for name in needed)
-        notes = (
-            f"{file} declares no types: its inputs are assumed to be float32 of any shape;"
-            f" {SIGNATURE} beside it can declare them",
-        )
+        if options.tensors is None or not options.tensors.inputs:
+            notes = (
+                f"{file} declares no types: its inputs are assumed to be float32 of any shape;"
+                f" {SIGNATURE} beside it can declare them",
+            )
     else:
         inputs = declared[0]
         if [spec.name for spec in inputs] != needed:

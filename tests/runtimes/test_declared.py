@@ -179,5 +179,6 @@ def test_a_module_of_torchscript_gets_types_and_shapes_by_the_declaration(tmp_pa
     )
     model = Model.open(ModelOptions(path=str(tmp_path), tensors=tensors))
     (found,) = model.inputs
+    assert model.notes == ()
     assert (found.dtype, found.shape) == (np.int64, (None, 2))
     assert model.run({"INPUT__0": np.array([[1, 2]])})["OUTPUT__0"].tolist() == [[2, 4]]
