@@ -8,6 +8,7 @@ fsspec's configuration files. No listing is cached.
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -95,8 +96,29 @@ class RemoteStore:
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
         self._scheme = url.partition("://")[0]
+        self._url = url
         self._shown = shown(url)
-        self._fs, self._root = _file_system(url, self._scheme, options or {})
+        self._options = dict(options or {})
+        self._lock = threading.Lock()
+        self._place: tuple[FileSystem, str] | None = None
+        _check_packages(url)
+
+    def _opened(self) -> tuple[FileSystem, str]:
+        """The file system, and this place in it. It is made when it is first asked: it may start a
+        thread, and a process that only checks its configuration must still be able to fork.
+        """
+        with self._lock:
+            if self._place is None:
+                self._place = _file_system(self._url, self._scheme, self._options)
+            return self._place
+
+    @property
+    def _fs(self) -> FileSystem:
+        return self._opened()[0]
+
+    @property
+    def _root(self) -> str:
+        return self._opened()[1]
 
     @property
     def url(self) -> str:
@@ -196,26 +218,39 @@ def shown(url: str) -> str:
     return urlunsplit((parts.scheme, place, parts.path.rstrip("/"), "", ""))
 
 
-def _file_system(url: str, scheme: str, options: Mapping[str, Any]) -> tuple[FileSystem, str]:
+def _check_packages(url: str) -> None:
+    """Import what the store needs, without a connection or a thread.
+
+    Raises:
+        StoreError: a package is missing, or the scheme is unknown.
+    """
     try:
-        from fsspec.config import conf
-        from fsspec.core import url_to_fs
+        from fsspec import get_filesystem_class
     except ImportError as error:
         raise StoreError(f"{shown(url)} needs fsspec: pip install {_EXTRA}") from error
+    for scheme in url.partition("://")[0].split("::"):  # several, such as simplecache::s3
+        try:
+            get_filesystem_class(scheme)
+        except ImportError as error:
+            package = _PACKAGES.get(scheme)
+            how = _text(error) if package is None else f"pip install {package}"
+            raise StoreError(f"{shown(url)} needs another package: {how}") from error
+        except ValueError as error:
+            raise StoreError(f"{shown(url)}: {_text(error)}") from error
+
+
+def _file_system(url: str, scheme: str, options: Mapping[str, Any]) -> tuple[FileSystem, str]:
+    from fsspec.config import conf
+    from fsspec.core import url_to_fs
+
     given = dict(options)
     if scheme in ("http", "https"):
-        given = {"client_kwargs": _http_client(url), "simple_links": False, **given}
+        given = {"client_kwargs": _http_client(), "simple_links": False, **given}
     for key, value in _DEFAULTS.get(scheme, {}).items():
         if key not in conf.get(scheme, {}):
             given.setdefault(key, value)
     try:
         made, root = url_to_fs(url, use_listings_cache=False, skip_instance_cache=True, **given)
-    except ImportError as error:
-        package = _PACKAGES.get(scheme)
-        how = _text(error) if package is None else f"pip install {package}"
-        raise StoreError(f"{shown(url)} needs another package: {how}") from error
-    except ValueError as error:
-        raise StoreError(f"{shown(url)}: {_text(error)}") from error
     except Exception as error:
         raise StoreUnavailable(f"{shown(url)}: {_text(error)}") from error
     if scheme in ("http", "https"):
@@ -225,12 +260,10 @@ def _file_system(url: str, scheme: str, options: Mapping[str, Any]) -> tuple[Fil
     return made, root.rstrip("/")
 
 
-def _http_client(url: str) -> dict[str, Any]:
+def _http_client() -> dict[str, Any]:
     """By itself aiohttp gives up after five minutes, however fast the bytes come."""
-    try:
-        from aiohttp import ClientTimeout
-    except ImportError as error:
-        raise StoreError(f"{shown(url)} needs aiohttp: pip install {_EXTRA}") from error
+    from aiohttp import ClientTimeout
+
     quiet = _QUIET_SECONDS
     return {"timeout": ClientTimeout(total=None, sock_connect=10.0, sock_read=quiet)}
 

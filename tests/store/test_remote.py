@@ -422,6 +422,19 @@ def test_a_missing_package_is_named_with_the_command(url: str, package: str) -> 
         Source(url)
 
 
+@pytest.mark.parametrize("url", ["s3://bucket/models", "http://127.0.0.1:1/models"])
+def test_a_store_that_is_not_asked_starts_no_thread(url: str) -> None:
+    """A supervisor checks the repositories, and forks its processes afterwards."""
+    program = (
+        "import sys, threading; from penstock.store.source import Source; Source(sys.argv[1]);"
+        "print(threading.active_count(), *__import__('os').listdir('/proc/self/task')[1:])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, url], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "1\n"
+
+
 def test_an_unknown_scheme_is_an_error() -> None:
     with pytest.raises(StoreError, match="nope://x: Protocol not known"):
         Source("nope://x")

@@ -67,4 +67,5 @@ def test_what_a_store_does_changes_only_what_it_should(s3: S3, bucket: str, tmp_
         assert log.count("lists no files, though it had some") == 1
         assert log.count("model.onnx has the sha256") == 1
         assert "Traceback" not in log
+        assert "threads run already" not in log  # its processes were forked
     s3.start()
