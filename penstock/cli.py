@@ -219,6 +219,14 @@ def run(
             "--strict", help="Fail if strangers on other machines may call, instead of warning."
         ),
     ] = False,
+    supervised: Annotated[
+        bool,
+        typer.Option(
+            "--supervised",
+            help="Run a service of one process below one that replaces it if it dies, and that"
+            " penstock reload reaches.",
+        ),
+    ] = False,
     log_level: Level = None,
     log_format: Format = None,
     reload: Annotated[
@@ -247,6 +255,7 @@ def run(
     bound_native_pools(os.environ)  # before the script imports them
     given = {"http_port": http_port, "rpc_port": rpc_port, "host": host}
     given |= {"log_level": log_level, "log_format": log_format, "strict": strict or None}
+    given["supervised"] = supervised or None
     with _errors_end_the_command(_log_options(given)):
         now = _flags(given, overrides, config, lenient, arguments)
     with _errors_end_the_command(now):
@@ -594,6 +603,42 @@ def status(
             _watch(ask, report, interval, as_json=as_json)
     else:
         typer.echo(json.dumps(report, indent=2) if as_json else shown(report))
+
+
+@app.command(
+    epilog=_examples("penstock reload 127.0.0.1:8080", "penstock reload --pid 4711"),
+)
+def reload(
+    address: Annotated[
+        str,
+        typer.Argument(
+            metavar="HOST:PORT",
+            help="The HTTP port of a service on this machine; https://HOST:PORT with TLS.",
+        ),
+    ] = "127.0.0.1:8080",
+    pid: Annotated[
+        int | None,
+        typer.Option(help="The main process of the service, instead of its address: gets SIGHUP."),
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, help="Seconds to wait for the result.")
+    ] = 3600.0,
+    ca_file: CaFile = None,
+    token: Token = None,
+) -> None:
+    """Run a service's changed program in place of the old one.
+
+    The exit status is 1 if the changed program does not start: the service then serves on as it is.
+    """
+    from penstock.observe.status import ask_reload
+    from penstock.supervisor.reload import reload_process
+
+    with _errors_end_the_command():
+        if pid is None:
+            seconds = ask_reload(address, timeout, _text(ca_file), token)
+        else:
+            seconds = reload_process(pid, timeout)
+    typer.echo(f"reloaded in {seconds:.1f} s")
 
 
 def _watch(

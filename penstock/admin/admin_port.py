@@ -58,7 +58,7 @@ class AdminPort:
             call.reply(307, ((b"location", where), (b"cache-control", b"no-store")), b"")
 
         for route in routes:
-            if route.method == "GET":
+            if route.method in ("GET", "POST"):
                 yield replace(route, whole=answer, stream=None)
 
 

@@ -146,8 +146,14 @@ class TokenStays(urllib.request.HTTPRedirectHandler):
         self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
         """Return the request that follows."""
-        following = super().redirect_request(req, fp, code, msg, headers, newurl)
-        if following is not None and not _may_have_it(req.full_url, newurl):
+        return self.guarded(req, super().redirect_request(req, fp, code, msg, headers, newurl))
+
+    @staticmethod
+    def guarded(
+        request: urllib.request.Request, following: urllib.request.Request | None
+    ) -> urllib.request.Request | None:
+        """The request that follows another one, with its token only if that may stay."""
+        if following is not None and not _may_have_it(request.full_url, following.full_url):
             following.remove_header("Authorization")
         return following
 

@@ -1212,6 +1212,12 @@ class ServiceConfig(Section):
         " graph and models. `max_inflight_bytes` is divided among them; other limits apply to"
         " each.",
     )
+    supervised: bool = Field(
+        default=False,
+        description="Run the service in a process of its own, below one that replaces it if it"
+        " dies, and reloads its program. Services with several engines, or with ops in processes,"
+        " have this process anyhow.",
+    )
     grpc_gateway_port: int | None = Field(
         default=None, description="Accepted for old files; no effect."
     )

@@ -24,9 +24,22 @@ class NoStatus(PenstockError):
 
 _MOST_CALLERS: Final = 10
 _MOST_ERROR: Final = 16_384  # bytes of an error's body
+_SAME_METHOD: Final = 307
 
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 _IF_TLS: Final = "; is it the HTTP port? If the service uses TLS, write https://HOST:PORT"
+
+
+class _Redirects(TokenStays):
+    """Follows redirects, those of POST by status 307 too: to the port for operators."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        """Return the request that follows."""
+        if code != _SAME_METHOD or req.data is None:
+            return super().redirect_request(req, fp, code, msg, headers, newurl)
+        return self.guarded(req, urllib.request.Request(newurl, req.data, dict(req.headers)))  # noqa: S310
 
 
 def ask_status(
@@ -62,6 +75,23 @@ def ask_trace(
     """
     path = f"/trace?requests={requests}&seconds={seconds:g}"
     return _ask(address, path, seconds + 10.0, ca_file, token)
+
+
+def ask_reload(
+    address: str,
+    timeout: float,
+    ca_file: str | None = None,
+    token: Token | None = None,
+) -> float:
+    """Let a service run its program again; returns the seconds that this took. ``ca_file`` and
+    ``token`` as for ``ask_status``.
+
+    Raises:
+        NoStatus: nothing has changed, with the reason; or there is no answer within ``timeout``
+            seconds.
+    """
+    answer = ask(address, "/reload", "reload", timeout, ca_file, token, {})
+    return float(answer.value["seconds"])
 
 
 def _ask(
@@ -109,7 +139,7 @@ def ask(
         NoStatus: there is no answer, or it is an error.
     """
     url = address if "://" in address else f"http://{address}"
-    handlers: list[Any] = [urllib.request.ProxyHandler({}), TokenStays()]
+    handlers: list[Any] = [urllib.request.ProxyHandler({}), _Redirects()]
     try:
         context = ssl.create_default_context(cafile=ca_file)
     except OSError as error:

@@ -181,12 +181,16 @@ class Deployment:
     @property
     def is_supervised(self) -> bool:
         """Whether parts of it run in processes other than the one that starts the service."""
-        return bool(self.processes) or self.config.build_dag_each_worker or self.open_ended
+        config = self.config
+        own = config.build_dag_each_worker or config.supervised
+        return bool(self.processes) or own or self.open_ended
 
     @property
     def _parts(self) -> tuple[Blueprint, ...]:
-        """The graphs, and the base."""
-        return self.graphs if self.base is None else (self.base, *self.graphs)
+        """The graphs of the service's own code, and the base: versions in their places have no
+        instruments and applications.
+        """
+        return self._originals if self.base is None else (self.base, *self._originals)
 
     @property
     def warnings(self) -> tuple[str, ...]:

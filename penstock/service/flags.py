@@ -16,9 +16,36 @@ from typing import Any, Final
 
 from penstock.observe.logs import LogOptions
 
-STARTED_IN: Final = os.getcwd()
+
+def _folder() -> str:
+    """The working directory, by the name under which it was entered: a link to the current release
+    of a program may lead to another one later.
+    """
+    named = os.environ.get("PWD", "")
+    try:
+        if os.path.isabs(named) and os.path.samefile(named, "."):
+            return named
+    except OSError:
+        return os.getcwd()
+    return os.getcwd()
+
+
+def _variables() -> dict[str, str]:
+    """The environment with which this process was started, without the script's changes."""
+    try:
+        with open("/proc/self/environ", "rb") as file:
+            pairs = [os.fsdecode(each).partition("=") for each in file.read().split(b"\0")]
+    except OSError:
+        return dict(os.environ)
+    return {name: value for name, equals, value in pairs if equals}
+
+
+STARTED_IN: Final = _folder()
 """The folder in which the program was started: this module is imported with the first class that a
 service needs."""
+
+STARTED_WITH: Final[Mapping[str, str]] = _variables()
+"""The environment with which it was started."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -82,7 +82,7 @@ def cannot_replace() -> None:
     """The action of SIGHUP without a supervisor."""
     _log.warning(
         "SIGHUP has no effect: a service of one process cannot replace it while it serves;"
-        " restart the service, or set build_dag_each_worker: true"
+        " restart the service, with penstock run --supervised or supervised: true"
     )
 
 

@@ -37,7 +37,7 @@ Ports: TypeAlias = Mapping[str, Sequence[int]]
 
 _HOST: Final = "127.0.0.1"
 _MODEL: Final = "model"
-_VARIABLE: Final = "_PENSTOCK_OP_SERVERS"
+VARIABLE: Final = "_PENSTOCK_OP_SERVERS"
 """Passes the chosen ports to processes that run the script again."""
 _EXCLUDED: Final = ("PENSTOCK_", "_PENSTOCK_", "SERVING_LOG_PATH")
 """Prefixes of variables that configure this service, and not the model servers."""
@@ -81,15 +81,25 @@ def start(deployment: Deployment, stack: ExitStack) -> Deployment:
             started.append((name, port, _started(name, file, deployment.config)))
     for name, port, child in started:
         _await(name, port, child)
-    os.environ[_VARIABLE] = json.dumps(ports)
-    stack.callback(os.environ.pop, _VARIABLE, None)
+    os.environ[VARIABLE] = json.dumps(ports)
+    stack.callback(os.environ.pop, VARIABLE, None)
     return _calling(deployment, ports)
 
 
 def found(deployment: Deployment) -> Deployment:
     """The deployment with the addresses that ``start`` chose in the parent process."""
-    ports = os.environ.get(_VARIABLE)
+    ports = os.environ.get(VARIABLE)
     return deployment if ports is None else _calling(deployment, json.loads(ports))
+
+
+def described(deployment: Deployment) -> dict[str, dict[str, Any]]:
+    """The configurations of the model servers that a deployment needs, by the op's name in its
+    engine, but for their cards and ports.
+    """
+    return {
+        name: {"devices": model.devices, **_config(model, "", 0, deployment.config)}
+        for name, model in _wanted(deployment).items()
+    }
 
 
 def _wanted(deployment: Deployment) -> dict[str, ModelOptions]:

@@ -5,18 +5,23 @@ A fork lacks the threads of its parent, and may deadlock on a lock that one of t
 script has started threads before its service runs, a child is forked and at once executes the same
 program again. It runs the script again, up to its service, and is an engine or a worker from there
 on. The script's side effects happen in each child, its threads included.
+
+A reload starts a template in the same way, which forks the engines and workers of the changed
+program (see ``supervisor/template.py``). If threads run in it, each of them runs the program.
 """
 
 from __future__ import annotations
 
 import logging
+import math
+import os
 import socket
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NoReturn
+from typing import Final, NoReturn, TypeAlias
 
 from penstock.config.schema import ServiceConfig
 from penstock.errors import StartupError
@@ -25,22 +30,49 @@ from penstock.executors.processes.child import ProcessChild
 from penstock.executors.workers.child import Child
 from penstock.observe.logs import LogOptions, logging_to_stderr
 from penstock.repository.served import Served
+from penstock.service import flags, op_servers
 from penstock.service.blueprint import Deployment
+from penstock.service.fixed import differences, fixed_settings
 from penstock.service.instruments import Process, instruments_in
-from penstock.service.listening import Listeners
+from penstock.service.lifecycle import SEND_TIMEOUT
+from penstock.service.listening import Listeners, raise_descriptor_limit
 from penstock.service.program import rerun_problem
 from penstock.service.role import Role
 from penstock.service.worker_process import serve_op
 from penstock.supervisor.child_processes import take_over
 from penstock.supervisor.client import report_failure
+from penstock.supervisor.code import Code, EngineMain, OwnCode, WorkerMain
 from penstock.supervisor.engine_id import EngineId
 from penstock.supervisor.fork_safety import threads_that_prevent_fork
+from penstock.supervisor.messages import Fork, Loaded
 from penstock.supervisor.process_title import engine_title, name_process, worker_title
+from penstock.supervisor.reload import Reloading
 from penstock.supervisor.signals import Stopped, StopSignals, signals_stop_the_start
 from penstock.supervisor.supervisor import Supervisor
+from penstock.supervisor.template import Template, TemplateCode, become_template
 from penstock.supervisor.version_table import VersionTable
+from penstock.version import VERSION
 
 _log = logging.getLogger(__name__)
+
+Mains: TypeAlias = tuple[EngineMain, WorkerMain]
+
+_OF_FORKS: Final = ".*multi-threaded.*fork"
+
+_LONGEST_ANSWER: Final = 30.0
+"""Most seconds in which an engine's loop must answer the supervisor, or the engine is replaced: far
+more than anything should block a loop, and less than most callers wait."""
+
+_KILL_TIMEOUT: Final = 5.0
+"""Seconds after the end of its drain at which an engine that has not ended is killed."""
+
+
+def limits_of(config: ServiceConfig) -> tuple[float, float]:
+    """The seconds in which an engine that stops must end, and those in which its loop must answer
+    the supervisor.
+    """
+    stop = config.drain_delay + max(config.drain_timeout, SEND_TIMEOUT) + _KILL_TIMEOUT
+    return stop, min(config.hang_limit, _LONGEST_ANSWER) if config.hang_limit else math.inf
 
 
 def log_options(config: ServiceConfig) -> LogOptions:
@@ -81,43 +113,87 @@ class Processes:
         """
         spawns = self._cannot_fork()
 
-        def engine(engine_id: EngineId, control: socket.socket) -> int:
-            own = engines[engine_id.index]
-            if spawns:
-                listeners = {key: each.fileno() for key, each in own.items()}
-                Role(
-                    service=self.number,
-                    engine_id=engine_id,
-                    line=control.fileno(),
-                    listeners=listeners,
-                    versions=[each.plain() for each in supervisor.changed],
-                    kept=self.kept,
-                ).run_program()
-            return self._engine(own, engine_id, control, supervisor.changed)
+        def mains(*, spawns: bool, environment: Mapping[str, str] | None) -> Mains:
+            """What runs an engine and a worker in a fork of this process."""
 
-        def worker(engine_id: EngineId, op: OpSource, index: int, channel: socket.socket) -> int:
-            if spawns:
-                Role(
-                    service=self.number,
-                    engine_id=engine_id,
-                    line=channel.fileno(),
-                    source=op,
-                    index=index,
-                    kept=self.kept,
-                ).run_program()
-            return self._worker(engine_id, op, index, channel)
+            def engine(engine_id: EngineId, control: socket.socket) -> int:
+                own = engines[engine_id.index]
+                if spawns:
+                    listeners = {key: each.fileno() for key, each in own.items()}
+                    Role(
+                        service=self.number,
+                        engine_id=engine_id,
+                        line=control.fileno(),
+                        listeners=listeners,
+                        versions=[each.plain() for each in supervisor.changed],
+                        kept=self.kept,
+                    ).run_program(environment)
+                return self._engine(own, engine_id, control, supervisor.changed)
 
-        sockets = [tuple(each.values()) for each in engines]
-        table = VersionTable(self.deployment.states)
+            def worker(
+                engine_id: EngineId, op: OpSource, index: int, channel: socket.socket
+            ) -> int:
+                if spawns:
+                    Role(
+                        service=self.number,
+                        engine_id=engine_id,
+                        line=channel.fileno(),
+                        source=op,
+                        index=index,
+                        kept=self.kept,
+                    ).run_program(environment)
+                return self._worker(engine_id, op, index, channel)
+
+            return engine, worker
+
+        def template(control: socket.socket, errors: int) -> NoReturn:
+            Role(
+                service=self.number,
+                engine_id=EngineId(),
+                line=control.fileno(),
+                kept=self.kept,
+                template=VERSION,
+                errors=errors,
+            ).run_program(self._environment())
+
+        fixed = fixed_settings(self.deployment)
+
+        def code(made: Template, loaded: Loaded) -> Code:
+            problems = "; ".join(differences(fixed, loaded.fixed))
+            if problems:
+                raise StartupError(f"this needs a restart: {problems}")
+            if loaded.forks:
+                return TemplateCode(made, engines, lambda: supervisor.changed)
+            warnings.filterwarnings("ignore", _OF_FORKS, DeprecationWarning)
+            return OwnCode(*mains(spawns=True, environment=self._environment()), spawns=True)
+
+        limit = self.deployment.config.start_timeout or math.inf
         supervisor = Supervisor(
-            engine, worker, sockets, open_ports, stop_timeout, answer_timeout, table, spawns=spawns
+            *mains(spawns=spawns, environment=None),
+            [tuple(each.values()) for each in engines],
+            open_ports,
+            stop_timeout,
+            answer_timeout,
+            VersionTable(self.deployment.states),
+            spawns=spawns,
+            reloading=Reloading(template, code, limit, rerun_problem()),
         )
         return supervisor.run(signals)
+
+    @staticmethod
+    def _environment() -> dict[str, str]:
+        """The environment in which a changed program runs: that of the start, and what this process
+        has added for its children.
+        """
+        own = {key: os.environ[key] for key in (op_servers.VARIABLE,) if key in os.environ}
+        return {**flags.STARTED_WITH, **own}
 
     def run_role(self, role: Role) -> NoReturn:
         """Run this process's role, and exit."""
         role.take()
         line = socket.socket(fileno=role.line)
+        if role.template is not None:
+            self._be_template(line, role)
         if role.source is None:
             listeners = {key: socket.socket(fileno=fd) for key, fd in role.listeners.items()}
             name = role.engine_id.name or "the engine"
@@ -128,6 +204,42 @@ class Processes:
             self._worker, role.engine_id, role.source, role.index, line, elsewhere=role.elsewhere
         )
         take_over(f"{role.source.label}|{role.index}", main, stoppable=False)
+
+    def _be_template(self, control: socket.socket, role: Role) -> NoReturn:
+        """Fork the engines and workers of the program that this process has run; see ``template``.
+
+        Raises:
+            StartupError: it cannot.
+        """
+        if role.template != VERSION:
+            text = f"Penstock itself was changed from {role.template} to {VERSION}"
+            raise StartupError(f"{text}: this needs a restart")
+        config = self.deployment.config
+        with logging_to_stderr(log_options(config), at_once=True):
+            lines = (*self.deployment.warnings, raise_descriptor_limit(self.deployment.processes))
+            for warning in lines:
+                if warning is not None:
+                    _log.warning("%s", warning)
+        name_process("template")
+        stop, answer = limits_of(config)
+        steps = 1 + 2 * sum(len(graph.options) for graph in self.deployment.graphs)
+        loaded = Loaded(
+            fixed=fixed_settings(self.deployment),
+            states=[each.plain() for each in self.deployment.states.values()],
+            start_limit=steps * config.start_timeout or None,
+            stop_limit=stop,
+            answer_limit=None if math.isinf(answer) else answer,
+            forks=not threads_that_prevent_fork(),
+        )
+
+        def main(order: Fork, line: socket.socket, listeners: Listeners) -> int:
+            engine_id = EngineId(**order.engine)
+            if order.source is None:
+                versions = [*map(Served.of_plain, order.versions)]
+                return self._engine(listeners, engine_id, line, versions)
+            return self._worker(engine_id, OpSource(**order.source), order.index, line)
+
+        become_template(control, loaded, role.errors, main)
 
     def _engine(
         self,
@@ -200,5 +312,5 @@ class Processes:
             names,
         )
         # They are forks nevertheless, until they execute the program.
-        warnings.filterwarnings("ignore", ".*multi-threaded.*fork", DeprecationWarning)
+        warnings.filterwarnings("ignore", _OF_FORKS, DeprecationWarning)
         return True

@@ -1,4 +1,4 @@
-"""The role of a process that runs the program again: an engine, or a worker."""
+"""The role of a process that runs the program again: an engine, a worker, or a template."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ class Role:
         elsewhere: whether the worker was not started by the supervisor.
         pid: its process id, which distinguishes it from programs that it starts.
         kept: descriptors that instruments keep open, by name.
+        template: the version of the supervisor's Penstock, if it is a template; else None.
+        errors: a template's descriptor of the real standard error.
     """
 
     service: int
@@ -42,16 +44,21 @@ class Role:
     elsewhere: bool = False
     pid: int = 0
     kept: Mapping[str, int] = field(default_factory=dict)
+    template: str | None = None
+    errors: int = -1
 
-    def run_program(self) -> NoReturn:
+    def run_program(self, environment: Mapping[str, str] | None = None) -> NoReturn:
         """In a fork: execute this program again, with this role.
+
+        Args:
+            environment: the variables of its environment; None: those of this process.
 
         Raises:
             StartupError: it cannot be started.
         """
         self._set_inheritable(True)
         try:
-            this_program().run_again(asdict(self))
+            this_program().run_again(asdict(self), environment)
         except OSError as error:
             raise StartupError(f"the program cannot be run again: {error}") from error
 
@@ -61,8 +68,9 @@ class Role:
         self._set_inheritable(False)
 
     def _set_inheritable(self, inheritable: bool) -> None:
-        for fd in (self.line, *self.listeners.values(), *self.kept.values()):
-            os.set_inheritable(fd, inheritable)
+        for fd in (self.line, self.errors, *self.listeners.values(), *self.kept.values()):
+            if fd >= 0:
+                os.set_inheritable(fd, inheritable)
 
 
 def spawned_role() -> Role | None:

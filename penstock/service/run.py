@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import socket
 import threading
 from collections.abc import Sequence
@@ -29,7 +28,7 @@ from penstock.service.credentials import Credentials, callers_without_key
 from penstock.service.door import tls_of
 from penstock.service.in_process import InProcessService
 from penstock.service.instruments import Process, instruments_in
-from penstock.service.lifecycle import SEND_TIMEOUT, EngineLifecycle, cannot_replace
+from penstock.service.lifecycle import EngineLifecycle, cannot_replace
 from penstock.service.listening import (
     Listeners,
     addresses,
@@ -41,7 +40,7 @@ from penstock.service.listening import (
 from penstock.service.loop import run_on_a_loop
 from penstock.service.model_keys import send_keys
 from penstock.service.numpy_compat import restore_numpy
-from penstock.service.processes import Processes, log_options
+from penstock.service.processes import Processes, limits_of, log_options
 from penstock.service.role import Role, spawned_role
 from penstock.service.serving import import_otel
 from penstock.supervisor.signals import (
@@ -52,13 +51,6 @@ from penstock.supervisor.signals import (
 )
 
 _log = logging.getLogger(__name__)
-
-_LONGEST_ANSWER = 30.0
-"""Most seconds in which an engine's loop must answer the supervisor, or the engine is replaced: far
-more than anything should block a loop, and less than most callers wait."""
-
-_KILL_TIMEOUT = 5.0
-"""Seconds after the end of its drain at which an engine that has not ended is killed."""
 
 
 def run_deployment(deployment: Deployment) -> None:
@@ -138,7 +130,7 @@ def _run_role(deployment: Deployment, role: Role) -> NoReturn:
     """Run one process of a service, which runs the script again, and exit."""
     deployment = op_servers.found(deployment)
     tls = None
-    if role.source is None:  # an engine
+    if role.source is None:  # an engine, or a template
         deployment = send_keys(deployment)
         tls = tls_of(deployment.config)
     processes = Processes(
@@ -223,9 +215,7 @@ def _supervise(
         listen_on_all(config, engines)
         _announce(processes.deployment, engines[0], lines)
 
-    stop_timeout = config.drain_delay + max(config.drain_timeout, SEND_TIMEOUT) + _KILL_TIMEOUT
-    answer_timeout = min(config.hang_limit, _LONGEST_ANSWER) if config.hang_limit else math.inf
-    if processes.supervise(engines, open_ports, signals, stop_timeout, answer_timeout):
+    if processes.supervise(engines, open_ports, signals, *limits_of(config)):
         raise StartupError("the service ended; the messages above say why")
 
 

@@ -29,6 +29,7 @@ from penstock.admin.live_page import (
     listed_requests,
     recorded_request,
 )
+from penstock.admin.reload import ReloadPage
 from penstock.admin.status import MetricsPage, Reporter, StatusPage
 from penstock.admin.trace import QUESTION as TRACE
 from penstock.admin.trace import TracePage, next_timelines
@@ -126,6 +127,7 @@ class Serving:
         self._loaded = loaded
         self._started = False
         self._health = health
+        self._supervisor = supervisor
         counters = Counters()
         self._recorder = recorder = Recorder(deployment.engine_id.index, counters)
         if config.log_requests:
@@ -341,6 +343,7 @@ class Serving:
             ReflectionApplication([file], found),
             StatusPage(self.engines, admitted=admitted),
             TracePage(self.engines, admitted=admitted),
+            ReloadPage(self._supervisor, admitted=admitted),
         ]
 
     def _pages(self, *, tls: bool, sends: bool) -> list[Application]:

@@ -7,6 +7,7 @@ never handles signals with the supervisor's handlers, or blocks them; its random
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import gc
 import logging
@@ -19,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
@@ -40,10 +42,17 @@ def status_text(status: int) -> str:
 
 
 class ParentDeath:
-    """The pipe by which a child detects the supervisor's death; created before the fork."""
+    """The pipe by which a child detects the supervisor's death; created before the fork.
 
-    def __init__(self) -> None:
-        self._reader, self._writer = os.pipe2(os.O_CLOEXEC)
+    Args:
+        reader: for a child that was forked elsewhere: the descriptor that it was sent.
+    """
+
+    def __init__(self, reader: int | None = None) -> None:
+        self._writer: int | None = None
+        if reader is None:
+            reader, self._writer = os.pipe2(os.O_CLOEXEC)
+        self.reader = reader
 
     def hold(self, *, passed_on: bool = False) -> None:
         """For the child, as leader of its process group: from now on the group dies with the
@@ -54,8 +63,9 @@ class ParentDeath:
         Args:
             passed_on: whether it stays open across exec.
         """
-        os.close(self._writer)
-        reader = self._reader
+        if self._writer is not None:
+            os.close(self._writer)
+        reader = self.reader
         os.set_inheritable(reader, passed_on)
         fcntl.fcntl(reader, fcntl.F_SETOWN, -os.getpgrp())
         fcntl.fcntl(reader, fcntl.F_SETSIG, signal.SIGKILL)
@@ -67,15 +77,17 @@ class ParentDeath:
 
     def keep(self) -> None:
         """For the supervisor, after the fork."""
-        os.close(self._reader)
+        os.close(self.reader)
 
     def close(self) -> None:
         """For the supervisor, once the child has ended; and for the child's younger siblings."""
+        assert self._writer is not None
         os.close(self._writer)
 
 
 _STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
 _FAILED: Final = 1
+_PR_SET_CHILD_SUBREAPER: Final = 36  # Source: prctl(2)
 
 
 class Child:
@@ -180,34 +192,16 @@ def fork(
     _flush()  # otherwise the child would write it again
     parent_death = ParentDeath()
 
-    def live() -> int:
-        """The code of the child."""
-        os.setpgid(0, 0)
-        parent_death.hold(passed_on=spawns)
-        signal.set_wakeup_fd(-1)
-        _take_signals()
-        if not stoppable and not spawns:
-            _ignore_signals()
-        leave()
-        _close_input()
-        if not spawns:  # and other threads may hold the locks of random generators
-            _reseed()
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        return main()
-
-    # A signal before the child has installed its handlers would run the supervisor's.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
     try:
-        try:
+        with _stopping_blocked() as before:
             pid = os.fork()
-        except OSError:
-            parent_death.keep()
-            parent_death.close()
-            raise
-        if pid == 0:
-            _run(name, live)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            if pid == 0:
+                _run(name, partial(_live, main, leave, parent_death, before, stoppable=stoppable,
+                                   spawns=spawns))  # fmt: skip
+    except OSError:
+        parent_death.keep()
+        parent_death.close()
+        raise
     parent_death.keep()
     # Parent and child both do it, because either may come first.
     with suppress(PermissionError):  # the child has done it, and called exec
@@ -219,6 +213,130 @@ def fork(
         os.waitpid(pid, 0)
         parent_death.close()
         raise
+
+
+def fork_for(
+    name: str, main: Callable[[], int], leave: Callable[[], None], reader: int, *, stoppable: bool
+) -> int:
+    """Start a child of the supervisor in another process, of which it is no child: its parent ends
+    at once, and the supervisor adopts it.
+
+    Args:
+        name: as for ``fork``, like the following ones.
+        main: likewise.
+        leave: likewise.
+        reader: of the supervisor's ``ParentDeath``.
+        stoppable: as for ``fork``.
+
+    Returns:
+        Its process id.
+
+    Raises:
+        OSError: no process or descriptor is available.
+    """
+    _flush()
+    ours, theirs = os.pipe2(os.O_CLOEXEC)
+    try:
+        with _stopping_blocked() as before:
+            parent = os.fork()
+            if parent == 0:
+                _run(name, partial(_bear, name, main, leave, reader, before, theirs,
+                                   stoppable=stoppable))  # fmt: skip
+        os.close(theirs)
+        theirs = -1
+        _, status = os.waitpid(parent, 0)
+        if status:
+            raise OSError(f"a process cannot be started: {status_text(status)}")
+        return int(os.read(ours, 32))
+    finally:
+        for fd in (ours, theirs):
+            if fd >= 0:
+                os.close(fd)
+
+
+def _bear(
+    name: str,
+    main: Callable[[], int],
+    leave: Callable[[], None],
+    reader: int,
+    before: Iterable[int],
+    tell: int,
+    *,
+    stoppable: bool,
+) -> int:
+    """The code of the process in between: starts the child, and ends."""
+    pid = os.fork()
+    if pid == 0:
+        os.close(tell)
+        death = ParentDeath(reader)
+        _run(name, partial(_live, main, leave, death, before, stoppable=stoppable, spawns=False))
+    os.setpgid(pid, pid)
+    os.write(tell, str(pid).encode())
+    return 0
+
+
+def adopt(name: str, pid: int, parent_death: ParentDeath) -> Child:
+    """The child that ``fork_for`` has started for this process.
+
+    Raises:
+        OSError: no descriptor is available; the child is killed.
+    """
+    parent_death.keep()
+    try:
+        return Child(name, pid, parent_death)
+    except OSError:
+        parent_death.close()
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose parents end, as process 1 is anyhow.
+
+    Raises:
+        OSError: the system does not allow it.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+@contextmanager
+def _stopping_blocked() -> Iterator[Iterable[int]]:
+    """Block the signals that stop, around a fork: one that comes before the child has installed its
+    handlers would run its parent's. Yields the mask, which the child restores.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
+    try:
+        yield before
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _live(
+    main: Callable[[], int],
+    leave: Callable[[], None],
+    parent_death: ParentDeath,
+    before: Iterable[int],
+    *,
+    stoppable: bool,
+    spawns: bool,
+) -> int:
+    """The code of a child."""
+    os.setpgid(0, 0)
+    parent_death.hold(passed_on=spawns)
+    signal.set_wakeup_fd(-1)
+    _take_signals()
+    if not stoppable and not spawns:
+        _ignore_signals()
+    leave()
+    _close_input()
+    if not spawns:  # and other threads may hold the locks of random generators
+        _reseed()
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return main()
 
 
 def take_over(name: str, main: Callable[[], int], *, stoppable: bool) -> NoReturn:
@@ -324,10 +442,22 @@ class Reaper:
     """
 
     def __init__(self, *, adopts: bool) -> None:
-        self._adopts = adopts
-        # The script may wait for its own child processes.
-        self._scripts = frozenset(_children()) if adopts else frozenset[int]()
-        self.poll_interval = _ADOPTED if adopts else math.inf
+        self._adopts = False
+        self._scripts = frozenset[int]()
+        self.poll_interval = math.inf
+        if adopts:
+            self.adopt(())
+
+    def adopt(self, known: Iterable[int]) -> None:
+        """From now on orphaned processes become children of this one.
+
+        Args:
+            known: its children that are none of the script, which may wait for its own.
+        """
+        if not self._adopts:
+            self._adopts = True
+            self._scripts = frozenset(_children()).difference(known)
+            self.poll_interval = _ADOPTED
 
     def reap(self, known: Container[int]) -> None:
         """Reap all ended children except the known ones."""

@@ -39,6 +39,8 @@ from penstock.supervisor.messages import (
     Prepared,
     Ready,
     Refused,
+    Reload,
+    Reloaded,
     Retire,
     Retired,
     Serve,
@@ -161,6 +163,14 @@ class SupervisorClient:
         answer: Stale | None = await self._ask(wanted)
         return answer
 
+    async def reload(self) -> None:
+        """Let the program be run again, and serve in place of this one; returns when it does.
+
+        Raises:
+            StartupError: nothing has changed, with the reason; or the supervisor is gone.
+        """
+        await self._ask(Reload(next(self._numbers)))
+
     def prepared(self, change: int, problem: str | None) -> None:
         """Report that the versions of a change are ready, or why one cannot be.
 
@@ -205,7 +215,7 @@ class SupervisorClient:
         """Close the socket. Workers live on; pending calls fail with StartupError."""
         self._lose("the connection to the supervisor is closed")
 
-    async def _ask(self, message: Spawn | Ask | AskPast | Change) -> Any:
+    async def _ask(self, message: Spawn | Ask | AskPast | Change | Reload) -> Any:
         answer = self._pending[message.number] = self._loop.create_future()
         try:
             self._send_message(message)
@@ -253,7 +263,7 @@ class SupervisorClient:
                 self._answer(number, StartupError(reason))
             case Answers(number, answers):
                 self._answer(number, answers)
-            case Changed(number, problem):
+            case Changed(number, problem) | Reloaded(number, problem):
                 self._answer(number, None if problem is None else StartupError(problem))
             case Stale(number):
                 self._answer(number, message)

@@ -19,11 +19,13 @@ class EngineId:
         index: index of the engine, from 0.
         engines: number of engines of the service.
         generation: number of earlier processes of this engine.
+        first: the generation of its first process of the same code.
     """
 
     index: int = 0
     engines: int = 1
     generation: int = 0
+    first: int = 0
 
     @property
     def name(self) -> str | None:
@@ -33,7 +35,7 @@ class EngineId:
     @property
     def is_first(self) -> bool:
         """Whether it is the engine that reports for all."""
-        return self.index == 0 and self.generation == 0
+        return self.index == 0 and self.generation == self.first
 
     @property
     def first_id(self) -> int:

@@ -8,12 +8,16 @@ import signal
 import socket
 import time
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from penstock.supervisor.child_processes import Child
+from penstock.supervisor.code import Code
 from penstock.supervisor.engine_id import EngineId
 from penstock.supervisor.messages import Leave, Message, Ping, Serve, Stop, receive, send
 
 _log = logging.getLogger(__name__)
+
+_DISCARD: Final = 5.0  # seconds for a process that has never served to end; a guess
 
 
 class EngineProcess:
@@ -21,6 +25,7 @@ class EngineProcess:
 
     Args:
         control: our end of the socket.
+        code: its code, of which its workers are started.
         epoch: that of the version table when it was started.
         stop_timeout: seconds for it to end after ``Leave`` or ``Stop``.
         answer_timeout: seconds for it to answer a ping, while it is ready.
@@ -31,6 +36,9 @@ class EngineProcess:
         is_ready: it has, and has every version that the others serve.
         is_leaving: it was sent ``Leave``, because a replacement serves.
         kill_at: when it will be killed; None if it need not end, or has been killed.
+        waits: it belongs to a reload that is not over, so it does not serve when it is ready.
+        is_discarded: it is ended, because its reload has failed, or another one has taken its place
+            before it was ready.
         is_connected: whether its socket is open.
         check_at: when ``check`` has something to do: a ping or its answer is due.
     """
@@ -40,6 +48,7 @@ class EngineProcess:
         engine_id: EngineId,
         child: Child,
         control: socket.socket,
+        code: Code,
         epoch: int = 0,
         stop_timeout: float = math.inf,
         answer_timeout: float = math.inf,
@@ -47,12 +56,15 @@ class EngineProcess:
         self.engine_id = engine_id
         self.child = child
         self.control = control
+        self.code = code
         self.epoch = epoch
         self.failure: str | None = None
         self.is_connected = True
         self.lines: Sequence[str] | None = None
         self.is_ready = False
         self.is_leaving = False
+        self.waits = False
+        self.is_discarded = False
         self.kill_at: float | None = None
         self.check_at = math.inf
         self._stop_timeout = stop_timeout
@@ -106,6 +118,13 @@ class EngineProcess:
             self.send(Stop(hurry))
         if not self.is_ready or not self.is_connected:  # it cannot receive the message
             self.child.signal(signal.SIGTERM)
+
+    def discard(self) -> None:
+        """End it before it has served."""
+        self.is_discarded = True
+        self.waits = False
+        self._stop_timeout = min(self._stop_timeout, _DISCARD)
+        self.stop(hurry=True)
 
     def kill(self) -> None:
         """Kill it."""

@@ -38,19 +38,37 @@ class EngineSlot:
     @property
     def starting(self) -> EngineProcess | None:
         """The process that is not ready yet."""
-        return next((each for each in self.processes if not each.is_ready), None)
+        return next((each for each in self._own if not each.is_ready), None)
 
     @property
     def serving(self) -> EngineProcess | None:
         """The process that serves, or could."""
-        ready = (each for each in self.processes if each.is_ready and not each.is_leaving)
+        ready = (each for each in self._own if each.is_ready and not each.is_leaving)
         return next(ready, None)
 
-    def next_id(self) -> EngineId:
-        """The id of the next process."""
+    @property
+    def _own(self) -> list[EngineProcess]:
+        """Its processes without those of a reload that is not over, or has failed."""
+        return [each for each in self.processes if not each.waits and not each.is_discarded]
+
+    def next_id(self, *, renews: bool = False) -> EngineId:
+        """The id of the next process.
+
+        Args:
+            renews: whether it is the first one of changed code.
+        """
         engine_id = self._next_id
         self._next_id = replace(engine_id, generation=engine_id.generation + 1)
-        return engine_id
+        return replace(engine_id, first=engine_id.generation) if renews else engine_id
+
+    def take_over(self, engine: EngineProcess) -> list[EngineProcess]:
+        """Let the process of a reload serve in this slot; returns those in whose place it does."""
+        before = self._own
+        engine.waits = False
+        self.start_at = None
+        self._next_id = replace(self._next_id, first=engine.engine_id.first)
+        self._restarts = Restarts()
+        return before
 
     def plan_restart(self, died: EngineProcess | None) -> bool:
         """Set ``start_at``; returns False if it is not to be restarted.

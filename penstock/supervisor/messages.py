@@ -11,7 +11,11 @@ the engine's end of the worker's socket pair, and a pidfd of the worker. A ready
 ``Ping`` with a ``Pong``. An engine that sends ``Ask`` gets the ``Answers`` of the others, with the
 same number: the supervisor sends them ``Asked``, and each answers with ``Answer``. An engine that
 sends ``Change`` gets ``Changed`` when all engines serve the new state of a name, or none does, or
-``Stale`` if it knew an older state: see ``version_table.py``.
+``Stale`` if it knew an older state: see ``version_table.py``. An engine that sends ``Reload`` gets
+``Reloaded`` when the changed program serves, or does not.
+
+A template (see ``template.py``) sends ``Loaded``, and answers each ``Fork`` with ``Forked`` or
+``Refused``.
 """
 
 from __future__ import annotations
@@ -33,8 +37,9 @@ _log = logging.getLogger(__name__)
 MOST_BYTES: Final = 16_384
 """Of one packet: a socket's buffer has room for several."""
 
-_MOST_FDS: Final = 3
-"""Most descriptors of one packet: the two of ``Forked``, and the file of a long message."""
+_MOST_FDS: Final = 200
+"""Most descriptors of one packet: those of ``Fork`` are a few and an engine's listening sockets.
+Source: ``SCM_MAX_FD`` of Linux, 253."""
 
 _IN_FILE: Final = b"in the file"
 """The packet of a long message. Its file is the first of the descriptors."""
@@ -277,12 +282,62 @@ class Answers:
     answers: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Reload:
+    """The engine requests that the program is run again, and serves in place of this one."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reloaded:
+    """The answer to ``Reload``: None, or why nothing has changed."""
+
+    number: int
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The template has run the program up to its service.
+
+    ``fixed`` has the settings that cannot change while the service runs, by name; ``states`` are
+    those of the program's names (see ``repository/served.py``), plain; the limits are
+    the supervisor's, in seconds, None for none: for an engine to become ready, to end, and to
+    answer. If ``forks`` is false, threads run already, and each engine and worker has to run the
+    program itself.
+    """
+
+    fixed: Mapping[str, Any]
+    states: Sequence[Mapping[str, Any]]
+    start_limit: float | None
+    stop_limit: float | None
+    answer_limit: float | None
+    forks: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """Start an engine, or with the fields of ``OpSource`` a worker. The packet carries the
+    descriptors of its socket, of the pipe that ends it with the supervisor, and of the engine's
+    sockets, whose keys are ``listeners``.
+    """
+
+    number: int
+    name: str
+    engine: Mapping[str, int]
+    versions: Sequence[Mapping[str, Any]] = ()
+    listeners: Sequence[str] = ()
+    source: Mapping[str, Any] | None = None
+    index: int = 0
+
+
 OfChange: TypeAlias = Prepare | Commit | Abort | Retire
 Order: TypeAlias = Serve | Leave | Stop | Asked | OfChange
 Message: TypeAlias = (
     Ready | Failed | Leaving | Ping | Pong | Spawn | Forked | Refused | Exited
     | Ask | Answer | Answers | Keep | AskPast | Change | Changed | Stale | Prepared | Committed
-    | Retired | Order
+    | Retired | Reload | Reloaded | Loaded | Fork | Order
 )  # fmt: skip
 
 _KINDS: Final = {cls.__name__: cls for cls in get_args(Message)}
@@ -292,7 +347,7 @@ def encode(message: Message) -> bytes:
     """Encode a message."""
     if isinstance(message, Refused | Failed):
         message = replace(message, reason=message.reason[:_MOST_REASON])
-    elif isinstance(message, Prepared) and message.problem is not None:
+    elif isinstance(message, Prepared | Reloaded) and message.problem is not None:
         message = replace(message, problem=message.problem[:_MOST_REASON])
     values = [type(message).__name__, *astuple(message)]
     text: bytes = values.pop() if isinstance(message, Answer | Answers | Keep) else b""

@@ -135,15 +135,17 @@ class _HangupHandler:
 
 
 @contextmanager
-def on_hangup(action: Callable[[], object]) -> Iterator[None]:
-    """Call ``action`` on SIGHUP, unless the script or ``nohup`` has set another action."""
+def on_hangup(action: Callable[[], object]) -> Iterator[bool]:
+    """Call ``action`` on SIGHUP, unless the script or ``nohup`` has set another action. Yields
+    whether it does.
+    """
     before = signal.getsignal(signal.SIGHUP)
     if before is not signal.SIG_DFL and not isinstance(before, _HangupHandler):
-        yield
+        yield False
         return
     signal.signal(signal.SIGHUP, _HangupHandler(action))
     try:
-        yield
+        yield True
     finally:
         signal.signal(signal.SIGHUP, before)
 

@@ -9,8 +9,9 @@ every end of file is seen. Only own children are reaped.
 
 The first engine starts alone, so that a common failure is reported once; then the others start
 together. When all are ready, the ports are opened, and from then on an engine that dies, or whose
-loop does not respond, is replaced; before that, its end is the service's. SIGHUP replaces all
-engines, one after the other: a new one serves before the old one is sent ``Leave``.
+loop does not respond, is replaced; before that, its end is the service's. SIGHUP reloads the
+program (see ``reload.py``): new engines of it serve before the old ones are sent ``Leave``. If it
+cannot be run again, SIGHUP replaces the engines one after the other, with the same code.
 
     start ──> starting ──Ready──> ready ──> serving ──Leave──> leaving ──> end
                  │                             │
@@ -36,21 +37,21 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final
 
 from penstock.errors import StartupError
-from penstock.executors.executor import OpSource
 from penstock.executors.processes.spawner import Exited
 from penstock.repository.served import Served
 from penstock.supervisor.child_processes import (
     Child,
     Reaper,
+    adopt_orphans,
     as_shell,
     end_all,
-    fork,
     spared_pages,
     status_text,
 )
+from penstock.supervisor.code import Code, EngineMain, OwnCode, WorkerMain
 from penstock.supervisor.engine_id import EngineId
 from penstock.supervisor.engine_process import EngineProcess
 from penstock.supervisor.engine_slot import EngineSlot
@@ -66,31 +67,36 @@ from penstock.supervisor.messages import (
     Forked,
     Keep,
     Leaving,
+    Loaded,
     Message,
     Prepared,
     Ready,
     Refused,
+    Reloaded,
     Retired,
     Spawn,
 )
+from penstock.supervisor.messages import Reload as ReloadRequest
 from penstock.supervisor.queries import Queries
+from penstock.supervisor.reload import Record, Reload, Reloading
 from penstock.supervisor.signals import (
     StopSignals,
     leave_hangup_to_supervisor,
     on_hangup,
     signals_wake_waits,
 )
+from penstock.supervisor.template import Template, TemplateCode
 from penstock.supervisor.version_table import Sends, VersionTable
 
 _log = logging.getLogger(__name__)
 
 
-EngineMain: TypeAlias = Callable[[EngineId, socket.socket], int]
-WorkerMain: TypeAlias = Callable[[EngineId, OpSource, int, socket.socket], int]
-
 _GIVEN_UP: Final = 1
 _LONGEST_WAIT: Final = 3600.0  # the system limits timeouts
 _SUSPENDED: Final = 1.0  # seconds by which a wait is late after a suspension only
+_NO_RELOAD: Final = Reloading(lambda *_: 1, lambda *_: OwnCode(lambda *_: 1, lambda *_: 1),
+                              problem="nothing is known of its program")  # fmt: skip
+_STOPS: Final = "the service stops"
 _LAST_WAIT: Final = 5.0  # seconds for killed children, whose end a driver may delay
 
 
@@ -112,6 +118,7 @@ class Supervisor:
             replaced.
         versions: the table of versions; None: there are none at the start.
         spawns: both functions call exec; only then may there be other threads.
+        reloading: how the program is run again.
 
     Threads: the main thread only.
     """
@@ -127,11 +134,17 @@ class Supervisor:
         versions: VersionTable | None = None,
         *,
         spawns: bool = False,
+        reloading: Reloading = _NO_RELOAD,
     ) -> None:
         self._answer_timeout = answer_timeout
         self._spawns = spawns
-        self._engine_main = engine_main
-        self._worker_main = worker_main
+        self._code: Code = OwnCode(engine_main, worker_main, spawns=spawns)
+        self._reloading = reloading
+        self._reload: Reload | None = None
+        self._reload_askers: list[tuple[EngineProcess, int]] = []  # of the next reload
+        self._templates: list[Template] = []  # running ones
+        self._record: Record | None = None
+        self._held: list[tuple[EngineProcess, Change]] = []  # until the reload is over
         self._slots = [
             EngineSlot(EngineId(index=index, engines=len(listeners)), own)
             for index, own in enumerate(listeners)
@@ -177,7 +190,9 @@ class Supervisor:
                     stack.enter_context(each)
                     each.setblocking(False)
                 stack.enter_context(signals_wake_waits(self._waker))
-                stack.enter_context(on_hangup(self._hang_up))
+                if stack.enter_context(on_hangup(self._hang_up)):
+                    self._record = Record()
+                    stack.callback(self._record.close)
                 stack.callback(self._end_children)
                 self._forward_signals()  # signals from before they could wake a wait
                 if self._status is None:
@@ -197,6 +212,11 @@ class Supervisor:
 
     def _hang_up(self) -> None:
         self._hung_up = True
+
+    @property
+    def _sockets(self) -> list[socket.socket]:
+        """The listening sockets of all engines."""
+        return [each for every in self._slots for each in every.listeners]
 
     def _processes(self) -> list[EngineProcess]:
         return [engine for slot in self._slots for engine in slot.processes]
@@ -221,8 +241,14 @@ class Supervisor:
             if slot.start_at is not None and time.monotonic() >= slot.start_at:
                 self._restart(slot)
         self._give_answers()
+        self._reload_next()
         self._replace_next()
-        self._reaper.reap({*self._workers, *(each.child.pid for each in self._processes())})
+        self._reaper.reap(self._known())
+
+    def _known(self) -> set[int]:
+        """The ids of the children."""
+        pids = {*self._workers, *(each.child.pid for each in self._processes())}
+        return pids | {each.child.pid for each in self._templates}
 
     def _handlers(self) -> dict[int, Callable[[], object]]:
         """The descriptors that become readable with an event, and what handles it."""
@@ -236,11 +262,24 @@ class Supervisor:
                 handlers[engine.child.pidfd] = partial(self._engine_died, slot, engine)
         for worker, engine in self._workers.values():
             handlers[worker.pidfd] = partial(self._worker_died, worker, engine)
+        for template in self._templates:
+            handlers[template.child.pidfd] = partial(self._template_died, template)
+            if template.errors is not None:
+                handlers[template.errors] = template.pass_on
+            if self._reload is not None and self._reload.template is template:
+                handlers[template.control.fileno()] = partial(self._template_loaded, template)
         return handlers
 
     def _kill_late(self) -> None:
-        """Kill engines that do not answer, or do not end, in time."""
+        """Kill engines that do not answer, or do not end, in time; end a reload that takes too
+        long.
+        """
         now = time.monotonic()
+        reload = self._reload
+        if reload is not None and now >= reload.due:
+            loading = reload.code is None
+            what = "the program has not reached its service" if loading else "no engine is ready"
+            self._end_reload(f"{what} within the limits of start_timeout")
         for engine in self._processes():
             name, pid = engine.child.name, engine.child.pid
             if not engine.check(now):
@@ -254,7 +293,7 @@ class Supervisor:
     def _time_left(self) -> float:
         """Milliseconds until the next timer."""
         times = [slot.start_at for slot in self._slots]
-        times.append(self._queries.due)
+        times += [self._queries.due, None if self._reload is None else self._reload.due]
         times += [at for each in self._processes() for at in (each.kill_at, each.check_at)]
         first = min((each for each in times if each is not None), default=math.inf)
         first = min(max(0.0, first - time.monotonic()), self._reaper.poll_interval, _LONGEST_WAIT)
@@ -268,6 +307,10 @@ class Supervisor:
         while self._forwarded < self._stops:
             self._forwarded += 1
             self._to_replace.clear()
+            self._end_reload(_STOPS)
+            for asker, number in self._reload_askers:
+                asker.send(Reloaded(number, _STOPS))
+            self._reload_askers.clear()
             for slot in self._slots:
                 slot.start_at = None
                 for each in slot.listeners:  # or the ports would stay open after the engines' end
@@ -277,32 +320,29 @@ class Supervisor:
         if self._stops and self._status is None and not self._processes():
             self._status = self._result
 
-    def _start(self, slot: EngineSlot) -> None:
-        engine_id = slot.next_id()
+    def _start(self, slot: EngineSlot, reload: Reload | None = None) -> None:
+        """Start a process of an engine; with ``reload`` one that waits for it."""
+        code = self._code if reload is None or reload.code is None else reload.code
+        limits = self._stop_timeout, self._answer_timeout
+        engine_id = slot.next_id(renews=reload is not None)
         others = [s for other in self._slots for s in other.listeners if s not in slot.listeners]
         try:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs, ExitStack() as undo:
                 undo.callback(ours.close)
                 ours.setblocking(False)
-                child = fork(
-                    slot.name, partial(self._engine_main, engine_id, theirs),
-                    partial(self._close_siblings, ours, *others), stoppable=True,
-                    spawns=self._spawns,
-                )  # fmt: skip
+                leave = partial(self._close_siblings, ours, *others)
+                child = code.start_engine(slot.name, engine_id, theirs, leave)
                 undo.pop_all()
         except OSError as error:
             raise StartupError(f"{slot.name} cannot be started: {error}") from error
-        slot.processes.append(
-            EngineProcess(
-                engine_id,
-                child,
-                ours,
-                self._versions.epoch,
-                self._stop_timeout,
-                self._answer_timeout,
-            )
-        )
+        if reload is not None:
+            limits = reload.limits
+        engine = EngineProcess(engine_id, child, ours, code, self._versions.epoch, *limits)
+        slot.processes.append(engine)
+        if reload is not None:
+            engine.waits = True
+            reload.engines[slot] = engine
 
     def _restart(self, slot: EngineSlot) -> None:
         slot.start_at = None
@@ -320,14 +360,176 @@ class Supervisor:
         if all(each.given_up for each in self._slots):
             self._status = _GIVEN_UP
 
+    def _reload_next(self) -> None:
+        """Begin the next reload, if one is wanted and nothing else changes the engines."""
+        if self._stops or not (self._hung_up or self._reload_askers):
+            return
+        if self._reload is not None and not self._reload.again:
+            self._reload.again = True
+            _log.info("reload: the program is run again when this reload is over")
+        if self._reload is not None or not self._is_open or self._versions.is_changing:
+            return
+        askers, self._reload_askers = self._reload_askers, []
+        if self._record is not None:
+            self._record.begin()
+        now = time.monotonic()
+        if (why := self._reloading.problem) is not None:
+            text = f"the program cannot be run again, because {why}"
+            if self._hung_up:
+                _log.info("SIGHUP: %s; every engine process is replaced, with the same code", text)
+                self._to_replace = deque(each for each in self._slots if not each.given_up)
+            self._hung_up = False
+            self._report(askers, now, text)
+            return
+        self._hung_up = False
+        try:
+            adopt_orphans()
+            self._reaper.adopt(self._known())
+            template = Template(self._reloading.main, partial(self._close_siblings, *self._sockets))
+        except OSError as error:
+            self._report(askers, now, f"the program cannot be run again: {error}")
+            return
+        _log.info("reload: the program is run again (pid %d)", template.child.pid)
+        self._templates.append(template)
+        self._reload = Reload(
+            template=template, askers=askers, began=now, due=now + self._reloading.limit
+        )
+
+    def _template_loaded(self, template: Template) -> None:
+        """The program has reached its service: start its first engine."""
+        reload = self._reload
+        if reload is None or reload.template is not template or template not in self._templates:
+            return
+        match reload.template.receive():
+            case Loaded() as loaded if reload.code is None:
+                try:
+                    reload.code = self._reloading.code(reload.template, loaded)
+                    reload.limits = loaded.stop_limit or math.inf, loaded.answer_limit or math.inf
+                    reload.step_limit = loaded.start_limit or math.inf
+                    reload.states = [*map(Served.of_plain, loaded.states)]
+                    reload.due = time.monotonic() + reload.step_limit
+                    first = next(each for each in self._slots if not each.given_up)
+                    self._start(first, reload)
+                except StartupError as error:
+                    self._end_reload(str(error))
+                else:
+                    self._end_unused_templates()
+            case None:  # it has ended, which its pidfd shows
+                reload.template.child.kill()
+
+    def _candidate_ready(self) -> None:
+        """A process of the reload is ready: start the others, or let all of them serve."""
+        reload = self._reload
+        assert reload is not None
+        if not all(each.is_ready for each in reload.engines.values()):
+            return
+        missing = [x for x in self._slots if not x.given_up and x not in reload.engines]
+        if not missing:
+            self._swap(reload)
+            return
+        reload.due = time.monotonic() + reload.step_limit
+        try:
+            for slot in missing:
+                self._start(slot, reload)
+        except StartupError as error:
+            self._end_reload(str(error))
+
+    def _swap(self, reload: Reload) -> None:
+        """Let the processes of the reload serve in place of the others."""
+        assert reload.code is not None
+        self._reload = None
+        self._code = reload.code
+        self._stop_timeout, self._answer_timeout = reload.limits
+        self._to_replace.clear()
+        self._report(reload.askers, reload.began, None)
+        self._versions.start_again(reload.states)
+        before = [old for slot, new in reload.engines.items() for old in slot.take_over(new)]
+        for engine in reload.engines.values():
+            engine.serve()
+        for engine in before:
+            if not engine.is_ready:
+                engine.discard()
+            elif not engine.is_leaving:
+                engine.leave()
+            self._tell(self._versions.forget(engine))
+        self._handle_held()
+
+    def _handle_held(self) -> None:
+        """Begin the changes of versions that have waited for the end of a reload."""
+        held, self._held = self._held, []
+        for engine, change in held:
+            if engine.is_connected:
+                self._want(engine, change)
+
+    def _want(self, engine: EngineProcess, change: Change) -> None:
+        serving = [x for x in self._processes() if x.serves and not x.is_leaving]
+        self._tell(self._versions.want(engine, change, serving))
+
+    def _end_reload(self, problem: str, words: str = "") -> None:
+        """End the processes of the reload under way, if any, because of a problem.
+
+        Args:
+            problem: what went wrong.
+            words: what the program has written about it, which is in the log already.
+        """
+        reload, self._reload = self._reload, None
+        if reload is None:
+            return
+        for engine in reload.engines.values():
+            if not engine.is_discarded:
+                engine.discard()
+        self._report(reload.askers, reload.began, problem, words)
+        self._end_unused_templates()
+        self._handle_held()
+
+    def _report(
+        self,
+        askers: list[tuple[EngineProcess, int]],
+        began: float,
+        problem: str | None,
+        words: str = "",
+    ) -> None:
+        """Report the result of a reload."""
+        seconds = time.monotonic() - began
+        if problem is None:
+            _log.info("reload: the changed program serves, after %.1f s", seconds)
+        else:
+            above = "; its messages are above" if words else ""
+            _log.error("reload: nothing has changed: %s%s", problem, above)
+            problem += f": {words}" * bool(words)
+        if self._record is not None:
+            self._record.end(seconds, problem)
+        for engine, number in askers:
+            engine.send(Reloaded(number, problem))
+
+    def _end_unused_templates(self) -> None:
+        """End the templates of which no engine runs or will be started."""
+        reload = self._reload
+        codes = [self._code, *(each.code for each in self._processes())]
+        codes += [] if reload is None or reload.code is None else [reload.code]
+        used = [each.template for each in codes if isinstance(each, TemplateCode)]
+        if reload is not None and reload.code is None:
+            used.append(reload.template)
+        for template in self._templates:
+            if template not in used:
+                template.child.kill()
+
+    def _template_died(self, template: Template) -> None:
+        status = status_text(os.waitstatus_to_exitcode(template.reap()))
+        self._templates.remove(template)
+        reload, code = self._reload, self._code
+        if reload is not None and reload.template is template:
+            if reload.code is None:
+                text = f"the program ended before it served, with {status}"
+                self._end_reload(text, template.last_words)
+            elif isinstance(reload.code, TemplateCode):
+                self._end_reload(f"the template died: {status}")
+        elif isinstance(code, TemplateCode) and code.template is template:
+            text = "until the next reload no engine or worker that ends can be replaced"
+            _log.error("the template (pid %d) died: %s; %s", template.child.pid, status, text)
+
     def _replace_next(self) -> None:
         """Replace the next engine, with at most one extra process."""
-        if self._hung_up:
-            self._hung_up = False
-            if self._is_open and not self._stops:
-                text = "a changed script or config.yml takes effect only after a restart"
-                _log.info("SIGHUP: every engine process is replaced; %s", text)
-                self._to_replace = deque(each for each in self._slots if not each.given_up)
         while (
             self._is_open
             and self._to_replace
@@ -360,6 +562,8 @@ class Supervisor:
             case Leaving():
                 if self._stops:
                     engine.stop(hurry=self._stops > 1)
+                elif engine.waits:
+                    self._end_reload(f"{slot.name} got a signal to stop before it served")
                 elif not engine.is_leaving and slot not in self._to_replace:
                     self._to_replace.appendleft(slot)
             case Spawn():
@@ -373,13 +577,16 @@ class Supervisor:
             case Answer():
                 self._queries.take(engine, message)
                 self._give_answers()
+            case ReloadRequest(number):
+                self._reload_askers.append((engine, number))
             case Keep(number, point):
                 self._queries.keep(engine, number, point)
             case AskPast(number, after):
                 engine.send(Answers(number, self._queries.past(after)))
+            case Change() if self._reload is not None:
+                self._held.append((engine, message))
             case Change():
-                serving = [x for x in self._processes() if x.serves and not x.is_leaving]
-                self._tell(self._versions.want(engine, message, serving))
+                self._want(engine, message)
             case Prepared(change, problem):
                 self._tell(self._versions.prepared(engine, change, problem))
                 if (why := self._versions.unfit.pop(engine, None)) is not None:
@@ -412,6 +619,10 @@ class Supervisor:
         engine.postpone_check()
         if self._stops:
             engine.stop(hurry=self._stops > 1)
+        elif engine.waits:
+            self._candidate_ready()
+        elif engine.is_discarded:
+            return
         elif self._is_open:
             engine.serve()
             if predecessor is not None:
@@ -439,6 +650,14 @@ class Supervisor:
         for worker, its_engine in self._workers.values():
             if its_engine is engine:
                 worker.kill()  # reaped when it has ended, which a driver may delay
+        self._end_unused_templates()
+        if engine.waits:
+            engine.waits = False
+            engine.is_discarded = True
+            why = engine.failure or f"{slot.name} ended before it was ready: {status_text(status)}"
+            self._end_reload(why)
+        if engine.is_discarded:
+            return
         # By SIGTERM maybe before it could handle signals.
         if self._stops and status in (0, -signal.SIGTERM):
             return
@@ -477,15 +696,17 @@ class Supervisor:
         engine.send(Exited(worker.pid, status, worker.peak))
 
     def _spawn(self, engine: EngineProcess, wanted: Spawn) -> None:
-        listeners = [each for every in self._slots for each in every.listeners]
         try:
             ours, theirs = socket.socketpair()
             with ours, theirs:
-                engine_id, source = engine.engine_id, wanted.source
-                main = partial(self._worker_main, engine_id, source, wanted.index, theirs)
-                close = partial(self._close_siblings, ours, *listeners)
-                child = fork(f"{source.label}|{wanted.index}", main, close, stoppable=False,
-                             spawns=self._spawns)  # fmt: skip
+                source, index = wanted.source, wanted.index
+                name, leave = (
+                    f"{source.label}|{index}",
+                    partial(self._close_siblings, ours, *self._sockets),
+                )
+                child = engine.code.start_worker(
+                    name, engine.engine_id, source, index, theirs, leave
+                )
                 self._workers[child.pid] = child, engine
                 engine.send(Forked(wanted.number, child.pid), ours.fileno(), child.pidfd)
         except (OSError, StartupError) as error:
@@ -501,6 +722,10 @@ class Supervisor:
             engine.close()
         for worker, _ in self._workers.values():
             worker.close()
+        for template in self._templates:
+            template.close()
+        if self._record is not None:
+            self._record.close()
 
     def _end_children(self) -> None:
         """Kill and reap all remaining children."""
@@ -509,4 +734,7 @@ class Supervisor:
             engine.close()
         left = [worker for worker, _ in self._workers.values()]
         left += [engine.child for engine in engines]
+        left += [template.child for template in self._templates]
+        for template in self._templates:
+            template.close_files()
         end_all(left, _LAST_WAIT)

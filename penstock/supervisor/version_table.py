@@ -70,6 +70,18 @@ class VersionTable:
         found = (each.state for each in self._names.values() if each.number)
         return [each for each in found if each is not None]
 
+    @property
+    def is_changing(self) -> bool:
+        """Whether a change is under way."""
+        return bool(self._steps)
+
+    def start_again(self, states: Iterable[Served]) -> None:
+        """Other code serves, with these states of the names that were never changed. No change is
+        under way.
+        """
+        changed = {name: each for name, each in self._names.items() if each.number}
+        self._names = {each.name: _Name(each) for each in states} | changed
+
     def want(self, asker: Any, wanted: Change, engines: Iterable[Any]) -> Sends:
         """An engine requests a change; ``engines`` are those that serve."""
         state = Served.of_plain(wanted.state)

@@ -176,7 +176,7 @@ def test_an_engine_that_gets_sigterm_is_replaced_without_losing_a_request(
         assert server.stop() == 0
 
 
-def test_a_rolling_restart_opens_the_models_again(tmp_path: Path) -> None:
+def test_a_reload_opens_the_models_again(tmp_path: Path) -> None:
     hooks = """
 def init_op(self):
     self.text = open("model.txt").read()
@@ -193,6 +193,6 @@ def process(self, feed_batch, typical_logid):
         assert {predict(server)["n"] for _ in range(8)} == {"second"}
         model.unlink()
         server.send_signal(signal.SIGHUP)
-        until(lambda: "the old one continues" in server.log(), "a failure")
+        until(lambda: "nothing has changed" in server.log(), "a failure")
         assert {predict(server)["n"] for _ in range(8)} == {"second"}
         assert server.log().count("penstock serves") == 1

@@ -34,22 +34,27 @@ class Program:
     folder: str
     variables: Mapping[str, str] = field(default_factory=dict)
 
-    def run_again(self, role: Mapping[str, Any]) -> NoReturn:
+    def run_again(
+        self, role: Mapping[str, Any], environment: Mapping[str, str] | None = None
+    ) -> NoReturn:
         """Execute the program in this process.
 
         Args:
             role: what it is to be; gets the process's id, which distinguishes it from programs that
                 it starts.
+            environment: all of its variables; None: those of this process, and ``variables``.
 
         Raises:
             OSError: it cannot be executed.
         """
         given = json.dumps({**role, "pid": os.getpid()})
+        if environment is None:
+            environment = {**os.environ, **self.variables}
         os.chdir(self.folder)
         os.execve(  # noqa: S606 - no shell is wanted
             sys.executable,
             [sys.executable, *self.arguments],
-            {**os.environ, **self.variables, VARIABLE: given},
+            {**environment, VARIABLE: given},
         )
 
 

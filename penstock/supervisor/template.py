@@ -1,0 +1,274 @@
+"""A template: a process that has run the changed program up to its service, and forks its engines
+and workers.
+
+So a reload runs the program once, and a process that is replaced later has the code of its
+siblings, whatever was written to the program's files meanwhile. The forks become children of the
+supervisor at once (see ``fork_for``), which reaps and kills them like its own.
+
+Until the program has reached its service, what it writes to standard error passes through the
+supervisor, which gets the reason of a failure from there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any, Final, NoReturn, TypeAlias
+
+from penstock.errors import StartupError
+from penstock.executors.executor import OpSource
+from penstock.repository.served import Served
+from penstock.supervisor.child_processes import (
+    Child,
+    ParentDeath,
+    adopt,
+    end_now,
+    fork,
+    fork_for,
+    spared_pages,
+)
+from penstock.supervisor.code import Leave
+from penstock.supervisor.engine_id import EngineId
+from penstock.supervisor.messages import Fork, Forked, Loaded, Message, Refused, receive, send
+
+Listeners: TypeAlias = Mapping[str, socket.socket]
+
+_NAME: Final = "the template"
+_ERRORS: Final = 2  # the descriptor of standard error
+_LONGEST_FORK: Final = 10.0  # seconds; a fork takes milliseconds
+_TAIL: Final = 4_000  # bytes of standard error that are kept
+_MOST_REASON: Final = 900  # characters of it in a message
+
+
+class Template:
+    """A template, as its supervisor has it.
+
+    Args:
+        main: runs the program in a fork of this process, with the template's end of the socket and
+            the descriptor of the real standard error; calls exec.
+        leave: closes descriptors of the supervisor and its children, in the fork.
+
+    Attributes:
+        child: its process.
+        control: our end of the socket.
+        errors: what the program writes to standard error until it has reached its service; None
+            once it is closed there.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+
+    def __init__(self, main: Callable[[socket.socket, int], int], leave: Leave) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        reader, writer = os.pipe2(os.O_CLOEXEC)
+
+        def run() -> int:
+            real = os.dup(_ERRORS)
+            os.dup2(writer, _ERRORS)
+            return main(theirs, real)
+
+        def leave_all() -> None:
+            leave()
+            ours.close()
+            os.close(reader)
+
+        try:
+            with theirs:
+                self.child = fork(_NAME, run, leave_all, stoppable=True, spawns=True)
+        except OSError:
+            ours.close()
+            os.close(reader)
+            raise
+        finally:
+            os.close(writer)
+        self.control = ours
+        self.errors: int | None = reader
+        os.set_blocking(reader, False)
+        self._tail = b""
+
+    def receive(self) -> Message | None:
+        """Its next message; None if it has ended."""
+        try:
+            received = receive(self.control)
+        except OSError:
+            return None
+        return None if received is None else received.message
+
+    def pass_on(self) -> None:
+        """Write to our standard error what the program has written to its own."""
+        while self.errors is not None:
+            try:
+                data = os.read(self.errors, 1 << 16)
+            except BlockingIOError:
+                return
+            if not data:
+                os.close(self.errors)
+                self.errors = None
+                return
+            self._tail = (self._tail + data)[-_TAIL:]
+            with suppress(OSError):
+                os.write(_ERRORS, data)
+
+    @property
+    def last_words(self) -> str:
+        """The end of what the program has written to standard error."""
+        self.pass_on()
+        return last_words(self._tail.decode(errors="replace"))
+
+    def fork(self, order: Fork, fds: Sequence[int]) -> Child:
+        """Let it start an engine or a worker.
+
+        Args:
+            order: what to start.
+            fds: the descriptors of the process's socket, and of the engine's sockets.
+
+        Raises:
+            StartupError: it cannot.
+            OSError: no descriptor is available.
+        """
+        death = ParentDeath()
+        try:
+            self.control.settimeout(_LONGEST_FORK)
+            send(self.control, order, (fds[0], death.reader, *fds[1:]))
+            received = receive(self.control)
+            if received is None:
+                raise ConnectionError("it has ended")
+        except OSError as error:
+            death.keep()
+            death.close()
+            text = "the process that has the code of the last reload does not start another one"
+            raise StartupError(f"{order.name}: {text}: {error}") from error
+        message = received.message
+        if not isinstance(message, Forked):
+            death.keep()
+            death.close()
+            raise StartupError(message.reason if isinstance(message, Refused) else repr(message))
+        return adopt(order.name, message.pid, death)
+
+    def close(self) -> None:
+        """Close our descriptors of it; its siblings also do so after their fork."""
+        self.child.close()
+        self.close_files()
+
+    def reap(self) -> int:
+        """Wait for its end; returns its wait status."""
+        self.pass_on()
+        self.close_files()
+        return self.child.reap()
+
+    def close_files(self) -> None:
+        """Close the socket and the program's standard error."""
+        self.control.close()
+        if self.errors is not None:
+            os.close(self.errors)
+            self.errors = None
+
+
+class TemplateCode:
+    """The code of a template. See ``Code``.
+
+    Args:
+        template: has loaded its program.
+        listeners: the sockets of each engine.
+        changed: returns the states of names that an engine which starts now is to serve.
+    """
+
+    def __init__(
+        self,
+        template: Template,
+        listeners: Sequence[Listeners],
+        changed: Callable[[], Sequence[Served]],
+    ) -> None:
+        self.template = template
+        self._listeners = listeners
+        self._changed = changed
+
+    def start_engine(
+        self, name: str, engine_id: EngineId, control: socket.socket, leave: Leave
+    ) -> Child:
+        """See Code."""
+        own = self._listeners[engine_id.index]
+        changed = [each.plain() for each in self._changed()]
+        order = Fork(0, name, asdict(engine_id), changed, [*own])
+        return self.template.fork(
+            order, (control.fileno(), *(each.fileno() for each in own.values()))
+        )
+
+    def start_worker(
+        self,
+        name: str,
+        engine_id: EngineId,
+        source: OpSource,
+        index: int,
+        channel: socket.socket,
+        leave: Leave,
+    ) -> Child:
+        """See Code."""
+        order = Fork(0, name, asdict(engine_id), source=asdict(source), index=index)
+        return self.template.fork(order, (channel.fileno(),))
+
+
+Main: TypeAlias = Callable[[Fork, socket.socket, Listeners], int]
+"""Runs an engine or a worker, with its socket, and the engine's listeners; returns the exit
+status."""
+
+
+def become_template(control: socket.socket, loaded: Loaded, errors: int, main: Main) -> NoReturn:
+    """In the template: report that the program has reached its service, and fork as the supervisor
+    orders, until it closes the socket.
+
+    Args:
+        control: the template's end of the socket.
+        loaded: the report.
+        errors: the descriptor of the real standard error.
+        main: runs a process.
+    """
+    os.dup2(errors, _ERRORS)
+    os.close(errors)
+    with spared_pages(), suppress(OSError):
+        send(control, loaded)
+        while (received := receive(control)) is not None:
+            if isinstance(received.message, Fork):
+                send(control, _forked(control, received.message, received.fds, main))
+    end_now(0)
+
+
+def _forked(control: socket.socket, order: Fork, fds: list[int], main: Main) -> Message:
+    if len(fds) != 2 + len(order.listeners):
+        for each in fds:
+            os.close(each)
+        return Refused(order.number, f"{order.name}: the template has no descriptor left")
+    line, reader, *listening = fds
+
+    def run() -> int:
+        sockets = [socket.socket(fileno=each) for each in listening]
+        listeners = dict(zip(order.listeners, sockets, strict=True))
+        return main(order, socket.socket(fileno=line), listeners)
+
+    stoppable = order.source is None
+    try:
+        pid = fork_for(order.name, run, control.close, reader, stoppable=stoppable)
+    except OSError as error:
+        return Refused(order.number, f"{order.name} cannot be started: {error}")
+    finally:
+        for each in fds:
+            os.close(each)
+    return Forked(order.number, pid)
+
+
+def last_words(text: str) -> str:
+    """The end of a program's messages on standard error, of which lines of our log may be JSON."""
+    lines = [_plain(line) for line in text.rstrip().splitlines()]
+    return "\n".join(lines)[-_MOST_REASON:].strip()
+
+
+def _plain(line: str) -> str:
+    if line.startswith("{"):
+        with suppress(ValueError, KeyError, TypeError):
+            entry: dict[str, Any] = json.loads(line)
+            return str(entry["message"]).rstrip()
+    return line
