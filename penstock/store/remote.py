@@ -232,11 +232,15 @@ def _check_packages(url: str) -> None:
         try:
             get_filesystem_class(scheme)
         except ImportError as error:
-            package = _PACKAGES.get(scheme)
-            how = _text(error) if package is None else f"pip install {package}"
-            raise StoreError(f"{shown(url)} needs another package: {how}") from error
+            raise _needs_package(url, scheme, error) from error
         except ValueError as error:
             raise StoreError(f"{shown(url)}: {_text(error)}") from error
+
+
+def _needs_package(url: str, scheme: str, error: ImportError) -> StoreError:
+    package = _PACKAGES.get(scheme)
+    how = _text(error) if package is None else f"pip install {package}"
+    return StoreError(f"{shown(url)} needs another package: {how}")
 
 
 def _file_system(url: str, scheme: str, options: Mapping[str, Any]) -> tuple[FileSystem, str]:
@@ -251,6 +255,10 @@ def _file_system(url: str, scheme: str, options: Mapping[str, Any]) -> tuple[Fil
             given.setdefault(key, value)
     try:
         made, root = url_to_fs(url, use_listings_cache=False, skip_instance_cache=True, **given)
+    except ImportError as error:  # some of fsspec's own import theirs late
+        raise _needs_package(url, scheme, error) from error
+    except ValueError as error:
+        raise StoreError(f"{shown(url)}: {_text(error)}") from error
     except Exception as error:
         raise StoreUnavailable(f"{shown(url)}: {_text(error)}") from error
     if scheme in ("http", "https"):
