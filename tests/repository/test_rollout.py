@@ -243,11 +243,11 @@ class Engines(RuleBasedStateMachine):
         if engine == 0:
             self.judged = None
 
-    @rule(seconds=st.floats(0.1, 100.0))
+    @rule(seconds=st.sampled_from([1.0, 20.0, 61.0]))
     def wait(self, seconds: float) -> None:
         self.now += seconds
 
-    @rule(engine=st.integers(0, 2), count=st.integers(1, 40))
+    @rule(engine=st.integers(0, 2), count=st.sampled_from([1, 30, 200]))
     def serve(self, engine: int, count: int) -> None:
         """Requests come, in proportion to the weights, and some by the version's number."""
         share = self.state.weights["2"] if self.state.running else 10
@@ -290,6 +290,15 @@ class Engines(RuleBasedStateMachine):
         self.change(after)
 
     @precondition(lambda self: self.state.running)
+    @rule(engine=st.integers(0, 2), count=st.sampled_from([30, 200]), held=st.booleans())
+    def be_busy(self, engine: int, count: int, held: bool) -> None:
+        """What a step needs to go on, maybe but for its time or its answers."""
+        self.look(None)
+        self.serve(engine, count)
+        self.wait(61.0 if held else 1.0)
+        self.look(None)
+
+    @precondition(lambda self: self.state.running)
     @rule(promote=st.booleans())
     def by_hand(self, promote: bool) -> None:
         """An operator decides, maybe between a verdict and its commit."""
@@ -318,5 +327,5 @@ class Engines(RuleBasedStateMachine):
             assert not by_verdict or self.errs
 
 
-Engines.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Engines.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 TestEngines = Engines.TestCase
