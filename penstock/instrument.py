@@ -76,6 +76,8 @@ class RequestInfo(Protocol):
         steps: the recorder's, of the batches it was in; None before the first.
         stream: from which the pieces of its answer come, once ``stream_begun`` was called, with
             ``taken``, their number so far.
+        copied: whether it is a copy of another request, which a new version runs as well, and whose
+            answer nobody gets.
     """
 
     data_id: int
@@ -86,6 +88,10 @@ class RequestInfo(Protocol):
     samples: list[Sample]
     steps: Any
     stream: Any
+
+    @property
+    def copied(self) -> bool:
+        """See the class."""
 
     @property
     def graph(self) -> GraphInfo:

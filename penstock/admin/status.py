@@ -63,6 +63,7 @@ class Reporter:
         door: its door; None under another server.
         traces: counts of requests exported as spans or not; None if the export is off.
         models: makes the part about the models of repositories, of the engine that loads them.
+        rollouts: returns the reports of rollouts; None if another engine has them.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Reporter:
         self.door: Door | None = None
         self.traces: Mapping[str, int] | None = None
         self.models: Callable[[], Report] = dict
+        self.rollouts: Callable[[], list[Report]] | None = None
 
     def __call__(self, *, sketches: bool = True) -> Report:
         """The current report.
@@ -113,6 +115,7 @@ class Reporter:
             ],
             "removed": [*self._engine.removed],
             **self.models(),
+            **({} if self.rollouts is None else {"rollouts": self.rollouts()}),
         }
 
     def _graph(self, graph: ServedGraph, seen: GraphStatistics, sketches: bool) -> Report:

@@ -193,14 +193,14 @@ class GeneralModelApplication:
     def _is_served(self, values: tuple[str, ...]) -> bool:
         return not values or self._engine.graph(values[0]) is not None
 
-    def _graph(self, choice: Choice, name: str) -> ServedGraph:
+    def _graph(self, choice: Choice, name: str, call: Call, log_id: int) -> ServedGraph:
         if isinstance(choice, str):
             name, choice = choice, None
         elif choice is not None:
             if name not in choice:
                 raise UnknownService(f"`model` is one of {_shown(choice)}, got {name[:64]!r}")
             name = choice[name]
-        graph = self._engine.choose(name)
+        graph = self._engine.choose(name, None, call, log_id)
         if graph is None:
             if name:
                 raise UnknownService(f"there is no model {name[:64]!r}")
@@ -237,16 +237,16 @@ class GeneralModelApplication:
         decode_body(
             call,
             size,
-            partial(self._decoded, form, choice, name, body),
+            partial(self._decoded, form, choice, name, call, body),
             partial(self._submit, call, form, _now()),
             failed,
             aside=size > LARGE or (size > _AT_ONCE and form is _JSON),
         )
 
-    def _decoded(self, form: _Form, choice: Choice, name: str, body: bytes) -> _Decoded:
+    def _decoded(self, form: _Form, choice: Choice, name: str, call: Call, body: bytes) -> _Decoded:
         budget = DecodeBudget(len(body))
         request = form.decode(body, budget)
-        graph = self._graph(choice, name or request.model)
+        graph = self._graph(choice, name or request.model, call, request.log_id)
         signature = graph.signature
         assert signature is not None, "_graph gives no other"
         return graph, request, rules.feed_of(request, signature, budget)

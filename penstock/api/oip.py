@@ -181,11 +181,11 @@ class OpenInferenceApplication:
         tensors = self._tensors(graph)
         return graph.signature if tensors is None else tensors.signature
 
-    def _graph(
-        self, name: str, version: str | None = None, *, for_request: bool = False
-    ) -> ServedGraph:
-        find = self._engine.choose if for_request else self._engine.graph
-        graph = find(name, version or None) if name else None
+    def _graph(self, name: str, version: str | None = None, *, call: Any = None) -> ServedGraph:
+        """The graph of a model: for a request, if there is a call, else for descriptions of it."""
+        engine, version = self._engine, version or None
+        found = engine.graph(name, version) if call is None else engine.choose(name, version, call)
+        graph = found if name else None
         if graph is None or not self._is_model(graph):
             what = f"model {name[:64]!r}" + (f", version {version[:64]!r}" if version else "")
             why = None if graph is None else self._typed.get(graph.name or "")
@@ -339,7 +339,7 @@ class OpenInferenceApplication:
 
     def _infer(self, call: HttpCall, body: bytes) -> None:
         try:
-            graph = self._graph(*call.values, for_request=True)
+            graph = self._graph(*call.values, call=call)
             header = _header_size(call)
         except RequestError as error:
             failed(call, error)
@@ -358,7 +358,7 @@ class OpenInferenceApplication:
 
     def _generate(self, kind: type[Any], call: HttpCall, body: bytes) -> None:
         try:
-            graph = self._graph(*call.values, for_request=True)
+            graph = self._graph(*call.values, call=call)
         except RequestError as error:
             failed(call, error)
             return
@@ -411,21 +411,23 @@ class OpenInferenceApplication:
         decode_body(
             call,
             len(message),
-            partial(self._grpc_decoded, message),
+            partial(self._grpc_decoded, call, message),
             partial(self._submit, call, GrpcInfer),
             GrpcCall.fail_with,
             aside=len(message) > LARGE,
         )
 
-    def _grpc_decoded(self, message: bytes) -> Decoded:
+    def _grpc_decoded(self, call: GrpcCall, message: bytes) -> Decoded:
         request, raw = oip_message.decode(message)
-        graph = self._graph(request.model, request.version, for_request=True)
+        graph = self._graph(request.model, request.version, call=call)
         oip.fit(request, self._signature(graph))
         return graph, request, raw
 
     def _stream(self, call: GrpcCall) -> Awaitable[None]:
         readmit = None if self._applications is None else self._applications.readmit
-        return RequestStream(call, self._grpc_decoded, self._infer_call, readmit).run()
+        return RequestStream(
+            call, partial(self._grpc_decoded, call), self._infer_call, readmit
+        ).run()
 
 
 def _decoded(

@@ -44,6 +44,8 @@ class ModelStatistics(Instrument):
         self._graphs: dict[str, tuple[_Totals, bool]] = {}
 
     def replied(self, request: RequestInfo, error: RequestError | None, now: float) -> None:
+        if request.copied:
+            return
         key = request.graph.key
         found = self._totals.get(key)
         if found is None:

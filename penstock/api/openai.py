@@ -139,7 +139,7 @@ class OpenAiApplication:
     ) -> None:
         try:
             of_answer = service.check(asked.body)
-            name, route, graph = self._choose(models, asked.model)
+            name, route, graph = self._choose(models, asked.model, call)
         except RequestError as error:
             call.count_refusal(error)
             failed(call, error)
@@ -155,7 +155,7 @@ class OpenAiApplication:
         service.begin(graph, feed, timeout, asked, name).run(call)
 
     def _choose(
-        self, models: Mapping[str, ModelRoute], model: str | None
+        self, models: Mapping[str, ModelRoute], model: str | None, call: HttpCall
     ) -> tuple[str, ModelRoute, ServedGraph]:
         """The name of a model, its route, and its graph.
 
@@ -172,7 +172,7 @@ class OpenAiApplication:
             raise UnknownService(
                 f"the model {name[:100]!r} does not exist here: there is {', '.join(models)}"
             )
-        graph = self._engine.choose(route.graph)
+        graph = self._engine.choose(route.graph, call=call)
         if graph is None:
             raise UnknownService(f"the model {name!r} is not served now")
         return name, route, graph

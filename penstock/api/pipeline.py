@@ -150,7 +150,7 @@ class PipelineProtocol:
         Returns:
             a function that cancels the call; None if ``done`` was already called.
         """
-        graph = self._engine.choose(call.name)
+        graph = self._engine.choose(call.name, None, context, call.logid)
         if graph is None:
             port.done(context, error_reply(UnknownService(_WRONG_NAME)), None)
             return None

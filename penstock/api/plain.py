@@ -176,7 +176,8 @@ class PlainApplication:
         if name is None:
             (name,) = call.values
         others = self._applications if route.graph is None else None
-        graph = None if others is not None and name in others.graphs else self._engine.choose(name)
+        taken = others is not None and name in others.graphs
+        graph = None if taken else self._engine.choose(name, call=call)
         # A graph without a name accepts every name in the pipeline protocol, and none here.
         if graph is None or graph.name is None:
             missing = None if others is None else others.no_route(f"/{name}")

@@ -197,7 +197,7 @@ class TypedApplication:
         call: HttpCall,
         body: bytes,
     ) -> None:
-        graph = self._engine.choose(name)
+        graph = self._engine.choose(name, call=call)
         if graph is None:
             failed(call, UnknownService(f"{name} is not served now"))
             return

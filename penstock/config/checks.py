@@ -12,6 +12,7 @@ from penstock.config.schema import (
     CorsConfig,
     OpConfig,
     PriorityConfig,
+    RolloutConfig,
     ServiceConfig,
 )
 from penstock.errors import ConfigError
@@ -71,6 +72,23 @@ def is_safe_place(place: str) -> bool:
     return parts.scheme == "https" or (parts.scheme == "http" and local)
 
 
+def _of_rollout(rollout: RolloutConfig, at: KeyPath) -> Iterator[Problem]:
+    steps, copies = rollout.steps, (*at, "shadow", "share")
+    if list(steps) != sorted({*steps}) or not all(0 <= each <= 100 for each in steps):
+        text = "must be ascending, from 0 to 100 percent, such as [5, 25, 50]"
+        yield Problem(path=(*at, "steps"), text=text)
+    if 0 in steps and not rollout.shadow.share:
+        text = "has a step of 0 %, and needs shadow.share: nothing would run in the new version"
+        yield Problem(path=(*at, "steps"), text=text, involves=(copies,))
+    if rollout.disagreement is not None and not rollout.shadow.share:
+        text = "needs shadow.share: without copies no answers are compared"
+        yield Problem(path=(*at, "disagreement"), text=text, involves=(copies,))
+    for key in ("shadow", "disagreement"):
+        if key in rollout.model_fields_set and not steps:
+            text = "needs steps: without them a new version gets all requests at once"
+            yield Problem(path=(*at, key), text=text, involves=((*at, "steps"),))
+
+
 def contradictions(config: ServiceConfig) -> list[Problem]:
     """All contradictions, each with its keys in ``path`` and ``involves``."""
     problems = []
@@ -110,6 +128,8 @@ def contradictions(config: ServiceConfig) -> list[Problem]:
     problems += _of_cors(config.cors)
     problems += _of_priority(config.priority)
     problems += _of_queue(config)
+    for name, rollout in config.rollout.items():
+        problems += _of_rollout(rollout, ("rollout", name))
     for name, quota in config.quotas.items():
         if quota.rate is None and quota.concurrency is None:
             text = "needs rate or concurrency: it limits nothing"

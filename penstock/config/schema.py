@@ -701,6 +701,87 @@ class QuotaConfig(Section):
     )
 
 
+def _model_name(name: str) -> str:
+    if not name:
+        raise ValueError('must be the name of a model, or "*" for all others')
+    return name
+
+
+def _shares(value: object) -> object:
+    if isinstance(value, list) and not all(type(each) is int for each in value):
+        raise ValueError("must be whole numbers of percent, such as [5, 25, 50]")
+    return _listed(value)
+
+
+class ShadowConfig(Section):
+    """``rollout.<model>.shadow``: copies of requests for a new version."""
+
+    share: Annotated[int, Field(ge=0, le=100)] = Field(
+        default=0,
+        description="Percent of the requests to the stable version that the new version runs as"
+        " well, after their answers. Nobody gets the answers to these copies; they are compared.",
+    )
+    requests: Annotated[int, Field(ge=1, le=1024)] = Field(
+        default=8,
+        description="Most open copies in each engine; further ones are dropped. They take no place"
+        " of `max_requests`.",
+    )
+    compare: Literal["tolerance", "label"] = Field(
+        default="tolerance",
+        description="When two answers are the same: `tolerance`, all numbers are close;"
+        " `label`, the largest number along the last axis is at the same place.",
+    )
+    relative: Annotated[float, Field(ge=0, le=1)] = Field(
+        default=0.001,
+        description="Numbers are close if they differ by at most this part of the stable version's"
+        " number, plus `absolute`.",
+    )
+    absolute: Annotated[float, Field(ge=0, le=1e30)] = Field(
+        default=1e-05, description="See `relative`."
+    )
+
+
+class RolloutConfig(Section):
+    """``rollout.<model>``: how a new version of a model gets the requests."""
+
+    steps: Annotated[tuple[int, ...], BeforeValidator(_shares)] = Field(
+        default=(),
+        description="The new version's share of the requests at each step, in percent, ascending;"
+        " 0 is a step with copies only. After the last step it gets all. By default a new version"
+        " gets all requests at once.",
+    )
+    hold: Pause = Field(default=300.0, description="The fewest seconds that a step lasts.")
+    samples: Count = Field(
+        default=100,
+        description="The fewest answers of the new version with which a step goes on, and the"
+        " fewest compared answers if `disagreement` is set.",
+    )
+    error_rate: Annotated[float, Field(ge=0, le=1)] = Field(
+        default=0.01,
+        description="How much larger the new version's part of failed answers may be than that of"
+        " the stable one. Errors of callers do not count.",
+    )
+    p99_ratio: Annotated[float, Field(ge=1, le=1e6)] = Field(
+        default=1.25,
+        description="How many times the stable version's p99 the new version's p99 may be.",
+    )
+    disagreement: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        default=None,
+        description="Which part of the compared answers may differ from those of the stable"
+        " version. By default differences are only shown.",
+    )
+    sticky: Annotated[str, AfterValidator(_field_name)] | None = Field(
+        default=None,
+        description="A header field, also of gRPC metadata, whose value decides which version a"
+        " request gets, so that a caller stays in a version; or `log_id`, that of the pipeline"
+        " protocol. Requests without it are drawn by chance. Counts also for weights set by an"
+        " operator.",
+    )
+    shadow: ShadowConfig = Field(
+        default=ShadowConfig(), description="Copies of requests for the new version."
+    )
+
+
 class UiConfig(Section):
     """``ui``: the live page."""
 
@@ -1345,6 +1426,11 @@ class ServiceConfig(Section):
     )
     quotas: dict[Annotated[str, AfterValidator(_quota_name)], QuotaConfig] = Field(
         default={}, description="Name of a quota: what each caller may do; see limits.md."
+    )
+    rollout: dict[Annotated[str, AfterValidator(_model_name)], RolloutConfig] = Field(
+        default={},
+        description='Name of a model, or `"*"` for all others: how its new versions get the'
+        " requests; see living-models.md.",
     )
     security: SecurityConfig = Field(
         default=SecurityConfig(), description="Who may call; see security.md."

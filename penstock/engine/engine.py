@@ -25,22 +25,21 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from itertools import accumulate
-from typing import Protocol
+from typing import Any, Final, Protocol
 
 from penstock.batching.queue_policy import QueuePolicy
 from penstock.caller import Caller
 from penstock.engine.clock import Clock
 from penstock.engine.deadlines import Deadlines
 from penstock.engine.gathered import Gathered
-from penstock.engine.graph import GraphState, GraphStatistics, ServedGraph
+from penstock.engine.graph import GraphState, GraphStatistics, OnAnswer, ServedGraph
 from penstock.engine.promise import Promise
 from penstock.engine.sizing import Pieces
 from penstock.engine.stage import Stage
 from penstock.engine.statistics import StageStatistics
-from penstock.engine.submission import NO_ID, OnAnswer, Submission
+from penstock.engine.submission import NO_ID, Submission
 from penstock.engine.timer import Timer
 from penstock.errors import (
     DeadlineExceeded,
@@ -59,12 +58,16 @@ from penstock.instrument import Instrument, Instruments
 from penstock.ops.callers import AsksCaller
 from penstock.ops.failures import origin_of
 from penstock.repository.served import Description, Served, Update
+from penstock.repository.shares import Shares
 from penstock.request import REQUEST_OP_NAME, Feed, Outcome, Sample
 from penstock.tensor import difference
 
 _log = logging.getLogger(__name__)
 
 IDS_WRAP = 10**18
+
+LOG_ID: Final = "log_id"
+ANY_NAME: Final = "*"
 
 _OWN = Caller(name="penstock", how="key")
 """Who makes the service's own requests: examples."""
@@ -87,6 +90,8 @@ class EngineOptions:
         ageing: seconds by which each level goes behind the one above it, as in ``Lanes``.
         queue: how long requests may wait in the queue of each op, for each priority level; empty:
             as long as their deadlines allow.
+        sticky: by what the requests for a name are drawn if its versions have weights: a header
+            field, or ``LOG_ID``; ``ANY_NAME`` for other names. Else they are drawn by chance.
         first_id, id_step: first data id, and the step between ids, so that they are unique among
             several engines.
     """
@@ -98,6 +103,7 @@ class EngineOptions:
     levels: int = 1
     ageing: float = 0.0
     queue: tuple[QueuePolicy, ...] = ()
+    sticky: Mapping[str, str] = field(default_factory=dict)
     first_id: int = 0
     id_step: int = 1
 
@@ -200,7 +206,7 @@ class Engine:
         self.names: dict[str, ServedGraph] = {}
         self._named: dict[tuple[str | None, str], ServedGraph] = {}  # by name and version
         self._labels: dict[str | None, Mapping[str, ServedGraph]] = {}  # by name and label
-        self._draws: dict[str | None, tuple[list[ServedGraph], list[int]]] = {}
+        self._draws: dict[str | None, _Draw] = {}
         self._unnamed: ServedGraph | None = None
         self._for_no_name: ServedGraph | None = None
         self._waiting: dict[Submission, None] = {}  # in order of arrival
@@ -226,7 +232,9 @@ class Engine:
         """With those that are aside, which are last."""
         return [*self.graphs, *self.aside]
 
-    def choose(self, name: str, version: str | None = None) -> ServedGraph | None:
+    def choose(
+        self, name: str, version: str | None = None, call: Any = None, log_id: int = 0
+    ) -> ServedGraph | None:
         """The graph for one request, or None; to be called once for each request.
 
         What only describes graphs calls ``graph``.
@@ -236,15 +244,14 @@ class Engine:
             version: a version or a label, as the request names it; None: one is drawn by the
                 weights, or the default version. A named version may be draining: then the request
                 will be refused.
+            call: the call from the door, for draws by a header field; None if there is none.
+            log_id: the caller's, for draws by it; 0 if there is none.
         """
         if not self._draws or version is not None:
             return self.graph(name, version)
         graph = self.graph(name)
         draw = None if graph is None else self._draws.get(graph.name)
-        if draw is None:
-            return graph
-        graphs, weights = draw
-        return random.choices(graphs, cum_weights=weights)[0]  # noqa: S311 - no secret
+        return graph if draw is None else draw.graph(call, log_id)
 
     def graph(self, name: str, version: str | None = None) -> ServedGraph | None:
         """The graph of that name, for descriptions of it, or None; the arguments are those of
@@ -258,6 +265,10 @@ class Engine:
         """The graph that a version or a label names."""
         found = self._named.get((name, text))
         return self._labels.get(name, {}).get(text) if found is None else found
+
+    def serving(self, name: str | None) -> list[ServedGraph]:
+        """The serving versions of a name, oldest first."""
+        return [each for each in self.graphs if each.name == name and _serves(each)]
 
     def set_aside(self, graph: ServedGraph) -> None:
         """Include a graph that is being made ready in the statistics, and in a drain.
@@ -334,7 +345,9 @@ class Engine:
             self._labels[name] = dict(labels)
         self._draws.pop(name, None)
         if weights:
-            self._draws[name] = [*weights], [*accumulate(weights.values())]
+            sticky = self.options.sticky
+            field = sticky.get(name or ANY_NAME, sticky.get(ANY_NAME))
+            self._draws[name] = _Draw(name, weights, field)
 
     def drain_graph(self, graph: ServedGraph, at_rest: Callable[[], None]) -> None:
         """Let a graph finish its admitted requests; then call ``at_rest``, once.
@@ -435,6 +448,8 @@ class Engine:
             if submission.over:  # the end of a request of a lower level has ended this one as well
                 return
             graph = submission.graph
+            if graph.watch is not None:
+                on_answer = graph.watch(submission, on_answer)
         data_id = submission.data_id = self._next_id
         next_id = data_id + options.id_step
         self._next_id = next_id if next_id < IDS_WRAP else options.first_id
@@ -455,6 +470,11 @@ class Engine:
                 self._lanes[submission.level][submission] = None
         else:
             self._start(submission, now)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether callers' requests are refused, or wait to be started."""
+        return self._draining or self._open >= self.capacity or bool(self._waiting)
 
     def add_room(self, submission: Submission) -> None:
         """Make room for a request beside ``max_requests``, before it starts, until it ends: warm-up
@@ -1005,6 +1025,35 @@ def _log_late(submission: Submission, op: str, how: str) -> None:
 def log_dropped(instrument: Instrument, error: Exception) -> None:
     """For Instruments: log that an instrument is disabled."""
     _log.error("instrument %r raised and is dropped", instrument, exc_info=error)
+
+
+class _Draw:
+    """The draw of a version for each request of a name.
+
+    Args:
+        name: of the graphs.
+        weights: their shares.
+        sticky: a header field, ``LOG_ID`` or None; see ``EngineOptions``.
+    """
+
+    def __init__(
+        self, name: str | None, weights: Mapping[ServedGraph, int], sticky: str | None
+    ) -> None:
+        self._graphs = {graph.version: graph for graph in weights}
+        self._shares = Shares(name, {graph.version: n for graph, n in weights.items()})
+        self._by_log_id = sticky == LOG_ID
+        self._field = None if sticky is None else sticky.lower().encode()
+
+    def graph(self, call: Any, log_id: int) -> ServedGraph:
+        """That of a request; see ``Engine.choose``."""
+        key: bytes | None = None
+        if self._by_log_id:
+            key = b"%d" % log_id if log_id else None
+        elif self._field is not None and call is not None:
+            key = call.exchange.head.fields.get(self._field)
+        if key:
+            return self._graphs[self._shares.drawn_by(key)]
+        return self._graphs[self._shares.drawn(random.random())]  # noqa: S311 - no secret
 
 
 def _twice(graph: ServedGraph) -> GraphError:

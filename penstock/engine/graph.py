@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 from penstock.batching.batcher import Batcher, FifoQueue
 from penstock.batching.queue_policy import QueuePolicy
@@ -51,6 +51,11 @@ class Host(Protocol):
 
     def complete(self, submission: Any) -> None:
         """Answer a request whose caller needs no further piece; see ``Engine``."""
+
+
+OnAnswer: TypeAlias = Callable[[Any, Outcome], None]
+"""Called once with a submission and its outcome, on the engine's loop."""
+Watch: TypeAlias = Callable[[Any, OnAnswer], OnAnswer]
 
 
 class GraphState(Enum):
@@ -113,6 +118,8 @@ class ServedGraph:
         bounded: the stages with a limited queue.
         streams: whether its answers come in pieces.
         guarded: whether the engine must check more before it admits a request.
+        watch: called with each admitted request and what is to be called with its answer; returns
+            what to call instead. None: nobody wants to know. See ``watch_requests``.
         time_limit: deadline of a request in seconds.
         now: the engine's clock.
     """
@@ -145,6 +152,7 @@ class ServedGraph:
         self.stages: list[Stage] = []
         self.bounded: list[Stage] = []
         self.guarded = True
+        self.watch: Watch | None = None
         self.streams = False
         self._declared = declared
         self.promise = promise
@@ -236,7 +244,16 @@ class ServedGraph:
         if (self.state, state) not in _MOVES:
             raise GraphError(f"graph {self} is {self.state.value} and cannot be {state.value}")
         self.state = state
-        self.guarded = bool(self.bounded) or state is not GraphState.SERVING
+        self._guard()
+
+    def watch_requests(self, watch: Watch | None) -> None:
+        """Call a function for each request, see ``watch``; None ends that."""
+        self.watch = watch
+        self._guard()
+
+    def _guard(self) -> None:
+        serves = self.state is GraphState.SERVING
+        self.guarded = bool(self.bounded) or self.watch is not None or not serves
 
     def drain_stages(self) -> None:
         """No more requests will come: batches need not wait to fill."""

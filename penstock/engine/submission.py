@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, ClassVar
 
 from penstock.engine.deadlines import Due
 from penstock.engine.gathered import Gathered
-from penstock.engine.graph import ServedGraph
+from penstock.engine.graph import OnAnswer, ServedGraph
 from penstock.errors import RequestError
 from penstock.executors.stream import Stream
 from penstock.graph.flight import Flight
@@ -25,9 +25,6 @@ _log = logging.getLogger(__name__)
 
 NO_ID = -1
 """The data id of a request that was not admitted."""
-
-OnAnswer: TypeAlias = Callable[[Any, Outcome], None]
-"""Called once with a submission and its outcome, on the engine's loop."""
 
 
 class Submission(Flight):
@@ -132,6 +129,9 @@ class Submission(Flight):
                 self.own_deadline = graph.now() + timeout
 
     own_deadline: float | None
+    copied: ClassVar[bool] = False
+    """Whether it is a copy of another request, which nobody waits for: callers' requests are
+    counted without it."""
     asked: str | None
     call: Any
     endings: list[Callable[[], object]] | None

@@ -223,6 +223,8 @@ class Counters(Instrument):
         streams: the answers in pieces by graph and version.
         open_streams: requests whose answers in pieces have begun, with the time of the first piece.
             A request is removed when it ends; between that a piece costs nothing here.
+        copies: of requests that a new version runs as well, by graph and version: they count among
+            neither requests nor callers.
         ops: by name.
         callers: those that are known.
     """
@@ -231,17 +233,29 @@ class Counters(Instrument):
         self.streams: defaultdict[tuple[str | None, str], Streams] = defaultdict(Streams)
         self.open_streams: dict[RequestInfo, float] = {}
         self.requests: defaultdict[tuple[str | None, str], Requests] = defaultdict(Requests)
+        self.copies: defaultdict[tuple[str | None, str], Requests] = defaultdict(Requests)
         self.ops: defaultdict[str, Batches] = defaultdict(Batches)
         self.callers = Callers()
         self._opened = self._closed = 0
 
+    def count_copy(self, request: RequestInfo, error: RequestError | None, now: float) -> None:
+        """A copy of a request has ended."""
+        found = self.copies[request.graph.key]
+        found.seconds.append(now - request.admitted_at)
+        if error is not None:
+            found.errors[error.code] += 1
+        if len(found.seconds) > MANY:
+            found.count()
+
     def refused(self, request: RequestInfo, error: RequestError, now: float) -> None:
         """See Instrument."""
-        self.requests[request.graph.key].refusals[error.code] += 1
+        if not request.copied:
+            self.requests[request.graph.key].refusals[error.code] += 1
 
     def cancelled(self, request: RequestInfo, now: float) -> None:
         """See Instrument."""
-        self.requests[request.graph.key].cancelled += 1
+        if not request.copied:
+            self.requests[request.graph.key].cancelled += 1
 
     def stream_begun(self, request: RequestInfo, now: float) -> None:
         """See Instrument."""

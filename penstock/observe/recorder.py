@@ -144,6 +144,10 @@ class Recorder(Instrument):
         self, request: RequestInfo, error: RequestError | None, now: float, gone: bool = False
     ) -> None:
         """See Instrument."""
+        if request.copied:
+            if not gone and request.data_id != NO_ID:
+                self._counters.count_copy(request, error, now)
+            return
         data_id = request.data_id
         left: Sequence[tuple[str, float, int]] = ()
         code, text, raised = (CANCELLED if gone else None), "", None

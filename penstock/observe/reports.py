@@ -12,7 +12,8 @@ Report: TypeAlias = dict[str, Any]
 
 _NOW: Final = frozenset(
     ("calls", "engines", "idle", "inside", "loaded", "memory", "open", "ready", "removed",
-     "models", "repositories", "seats", "suspects", "unsent", "waiting", "why", "workers")
+     "models", "repositories", "rollouts", "seats", "suspects", "unsent", "waiting", "why",
+     "workers")
 )  # fmt: skip
 """Keys of gauges, which end with the process."""
 

@@ -68,6 +68,11 @@ def since(before: Plain, now: Plain) -> dict[str, int]:
     return {bucket: n for bucket, count in now.items() if (n := count - old(bucket, 0)) > 0}
 
 
+def durations(sketch: Plain) -> dict[float, int]:
+    """The number of values, by the middle of their bucket in seconds."""
+    return {_middle(int(bucket)): count for bucket, count in sketch.items()}
+
+
 def quantiles(sketch: Plain, *shares: float) -> list[float | None]:
     """Percentiles, in seconds; None without values.
 

@@ -30,6 +30,8 @@ from enum import Enum
 from math import sqrt
 from typing import Any, Final, TypeAlias
 
+from penstock.repository.comparison import Comparison
+
 Durations: TypeAlias = Mapping[float, int]
 """The number of answers, by the seconds that they took."""
 
@@ -73,11 +75,38 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Shadow:
+    """Copies of requests to the stable version, which the new version runs as well.
+
+    Attributes:
+        share: of the requests, in percent.
+        most: open copies in one engine; further ones are dropped.
+        comparison: when two answers are the same.
+    """
+
+    share: int = 0
+    most: int = 8
+    comparison: Comparison = field(default_factory=Comparison)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What a rollout does; after its last step the new version gets all requests."""
 
     steps: tuple[Step, ...]
     limits: Limits = field(default_factory=Limits)
+    shadow: Shadow = field(default_factory=Shadow)
+
+    @classmethod
+    def of_plain(cls, plain: Mapping[str, Any]) -> Plan:
+        """From plain data, as ``asdict`` makes it."""
+        shadow = {**plain["shadow"]}
+        shadow["comparison"] = Comparison(**shadow["comparison"])
+        return cls(
+            steps=tuple(Step(**each) for each in plain["steps"]),
+            limits=Limits(**plain["limits"]),
+            shadow=Shadow(**shadow),
+        )
 
 
 class State(Enum):
@@ -142,11 +171,8 @@ class Rollout:
     @classmethod
     def of_plain(cls, plain: Mapping[str, Any]) -> Rollout:
         """From what ``plain`` has returned."""
-        plan = plain["plan"]
-        steps = tuple(Step(**each) for each in plan["steps"])
-        given = {**plain, "state": State(plain["state"])}
-        given["plan"] = Plan(steps=steps, limits=Limits(**plan["limits"]))
-        return cls(**given)
+        plan, state = Plan.of_plain(plain["plan"]), State(plain["state"])
+        return cls(**{**plain, "plan": plan, "state": state})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

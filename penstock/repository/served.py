@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 from penstock.errors import VersionsError
+from penstock.repository.rollout import Plan, Rollout, State
 
 Description: TypeAlias = Mapping[str, Any]
 """A version as plain data, as of JSON: ``name`` and ``version``, and what the service needs to make
@@ -41,6 +42,8 @@ class Served:
         default: the version of requests that name none; None only if there is no version.
         labels: further texts by which requests name a version.
         weights: the shares of the requests that name no version; empty: all get the default.
+        rollout: of a new version, running or over; None if there was none. While it runs, the
+            default and the weights are its own, and nothing else changes them.
     """
 
     name: str | None
@@ -48,6 +51,7 @@ class Served:
     default: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     weights: Mapping[str, int] = field(default_factory=dict)
+    rollout: Rollout | None = None
 
     def __post_init__(self) -> None:
         """Check that the parts fit together.
@@ -79,6 +83,21 @@ class Served:
                 )
         if self.weights and not any(self.weights.values()):
             raise VersionsError(f"all weights of {self.called} are 0")
+        rollout = self.rolling
+        if rollout is not None:
+            there = rollout.weights.keys() <= self.versions.keys()
+            if not there or (self.default, self.weights) != (rollout.stable, rollout.weights):
+                raise self._busy(rollout)
+
+    def _busy(self, rollout: Rollout) -> VersionsError:
+        text = f"version {rollout.version} of {self.called} is being rolled out"
+        return VersionsError(f"{text}: promote it, or take it back, first")
+
+    @property
+    def rolling(self) -> Rollout | None:
+        """The rollout that runs; None without one."""
+        rollout = self.rollout
+        return rollout if rollout is not None and rollout.running else None
 
     @property
     def called(self) -> str:
@@ -111,6 +130,9 @@ class Served:
         there = self.versions.get(version)
         if there is not None and not again and dict(there) != dict(description):
             raise VersionsError(f"version {version} of {self.called} is there already")
+        differs = there is not None and dict(there) != dict(description)
+        if differs and self.rolling is not None and version in self.rolling.weights:
+            raise self._busy(self.rolling)
         versions = {**self.versions, version: dict(description)}
         first = version if default or self.default is None else self.default
         return replace(self, versions=versions, default=first)
@@ -189,6 +211,41 @@ class Served:
         """
         return replace(self, weights={**weights})
 
+    def with_rollout(self, version: str, plan: Plan, number: int) -> Served:
+        """With a rollout of a version, from the default one.
+
+        Args:
+            version: the new one, which is there.
+            plan: the steps, at least one.
+            number: different from those of earlier rollouts of the name.
+
+        Raises:
+            VersionsError: it is not there, or is the default, or another rollout runs.
+        """
+        self._known(version)
+        if self.rolling is not None:
+            raise self._busy(self.rolling)
+        if self.default is None or version == self.default:
+            raise VersionsError(f"version {version} of {self.called} is the default already")
+        return self.rolled(Rollout(number=number, stable=self.default, version=version, plan=plan))
+
+    def rolled(self, rollout: Rollout) -> Served:
+        """With another state of the rollout. At its end the version that lost is removed, unless it
+        has a label.
+
+        Raises:
+            VersionsError: a version of it is not there.
+        """
+        if rollout.running:
+            return replace(self, default=rollout.stable, weights=rollout.weights, rollout=rollout)
+        promoted = rollout.state is State.PROMOTED
+        winner = rollout.version if promoted else rollout.stable
+        loser = rollout.stable if promoted else rollout.version
+        found = replace(self, default=winner, weights={}, rollout=rollout)
+        if loser in found.versions and loser not in found.labels.values():
+            found = found.without_version(loser)
+        return found
+
     def plain(self) -> dict[str, Any]:
         """As plain data, for JSON."""
         return {
@@ -197,6 +254,7 @@ class Served:
             "default": self.default,
             "labels": {**self.labels},
             "weights": {**self.weights},
+            "rollout": None if self.rollout is None else self.rollout.plain(),
         }
 
     @classmethod
@@ -206,7 +264,8 @@ class Served:
         Raises:
             VersionsError: its parts do not fit together.
         """
-        return cls(**plain)
+        rollout = plain.get("rollout")
+        return cls(**{**plain, "rollout": rollout and Rollout.of_plain(rollout)})
 
 
 def check_text(what: str, text: Any) -> str:

@@ -146,6 +146,7 @@ class LoadedDeployment:
                 levels=config.priority.levels,
                 ageing=config.priority.ageing,
                 queue=queue_policies_of(config),
+                sticky={name: x.sticky for name, x in config.rollout.items() if x.sticky},
                 first_id=engine_id.first_id,
                 id_step=engine_id.engines,
             ),

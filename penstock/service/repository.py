@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from time import monotonic
+from time import monotonic, time_ns
 from typing import Any, Final, Protocol, TypeVar
 
 from penstock.engine.engine import Versions
@@ -30,11 +30,14 @@ from penstock.errors import (
     StartupError,
     StoreError,
     UnknownService,
+    VersionsError,
 )
 from penstock.protocols.status import status_of
 from penstock.repository.lifecycle import Lifecycle, State
 from penstock.repository.options import Mode
 from penstock.repository.pbtxt import Step
+from penstock.repository.rollout import Plan, Rollout
+from penstock.repository.rollout import State as RolloutState
 from penstock.repository.served import Description, Served
 from penstock.service.catalog import Entry, Held, Progress, Scan
 from penstock.service.daemon_pool import DaemonPool
@@ -151,6 +154,7 @@ class Controller:
         self._loads: dict[str, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
+        self.plan: Callable[[str], Plan | None] = lambda name: None
         self._waits_for: dict[str, str] | None = None  # why each is not there yet; None: unknown
 
     def start(self) -> None:
@@ -442,6 +446,10 @@ class Controller:
         barred = life.barred(mark)
         if barred is not None:
             raise _NotServed(barred)
+        if served is not None and served.rolling is not None:
+            raise _NotServed(
+                f"version {served.rolling.version} is being rolled out: it comes after"
+            )
         life.advance(version, State.FOUND)
         life.advance(version, State.STAGING)
 
@@ -465,7 +473,8 @@ class Controller:
             if there is None or dict(there) != held.description:
                 life.advance(version, State.VERIFIED, digest=held.digest)
                 life.advance(version, State.LOADING)
-                await self._change(name, partial(_with, held.description))
+                plan = self.plan(name)
+                await self._change(name, partial(_with, held.description, plan))
         except (StartupError, RequestError) as error:
             held.release()
             life.fail(version, str(error), *digests)
@@ -573,6 +582,9 @@ class Controller:
 
     async def _roll_back(self, name: str, model: _Model) -> None:
         served, before = self._versions.served(name), model.previous
+        if served is not None and served.rolling is not None:
+            await self._end_rollout(name, served.rolling)
+            return
         if served is None or served.default is None or before is None:
             raise HttpError(400, f"model {name!r} has no version to which it could go back")
         taken = served.default
@@ -589,6 +601,43 @@ class Controller:
         model.previous = None
         if model.life.versions[taken].state is State.DRAINING:
             model.life.roll_back(taken, "an operator took it back", *digests)
+
+    async def _end_rollout(self, name: str, rollout: Rollout) -> None:
+        """Take back a version that is being rolled out, as an operator says."""
+        after = rollout.taken_back("an operator took it back")
+        before = self._versions.served(name)
+        assert before is not None
+
+        def update(now: Served | None) -> Served:
+            if now is None or now.rolling is None or now.rolling.number != rollout.number:
+                raise VersionsError(f"the rollout of version {rollout.version} is over")
+            return now.rolled(now.rolling.taken_back(after.why))
+
+        try:
+            await self._versions.change(name, update)
+        except StartupError as error:
+            raise HttpError(400, str(error)) from error
+        self.rolled(before, after)
+
+    def rolled(self, before: Served, rollout: Rollout) -> None:
+        """The rollout of a version has come to another state: a version that was taken back is not
+        tried again.
+
+        Args:
+            before: the state before.
+            rollout: the present one of the rollout.
+        """
+        if before.name is None:
+            return
+        model, version = self._model(before.name), rollout.version
+        digests = [model.marks[version]] if version in model.marks else []
+        if rollout.state is RolloutState.PROMOTED:
+            model.previous = before.versions[rollout.stable]
+        self._sync(before.name)
+        known = model.life.versions.get(version)
+        taken_back = rollout.state is RolloutState.TAKEN_BACK
+        if taken_back and known is not None and known.state is State.DRAINING:
+            model.life.roll_back(version, rollout.why, *digests)
 
     # Small things.
 
@@ -727,6 +776,12 @@ class _Wish:
                 now = now.without_label(label)
             else:
                 now = now.with_label(label, now.resolve(version) or version)
+        rolling, promoted = (
+            now.rolling,
+            self.promote and (now.resolve(self.promote) or self.promote),
+        )
+        if rolling is not None and rolling.version == promoted:
+            now = now.rolled(rolling.promoted())
         if self.promote is not None:
             now = now.with_weights({})
             now = now.with_default(now.resolve(self.promote) or self.promote)
@@ -736,13 +791,16 @@ class _Wish:
         return now
 
 
-def _with(description: Description, now: Served | None) -> Served:
+def _with(description: Description, plan: Plan | None, now: Served | None) -> Served:
     """The state with a version, which becomes the default if it is the newest, and nobody has
-    divided the requests between versions.
+    divided the requests between versions; at once, or by a rollout if there is a plan.
     """
     version = description["version"]
     now = now or Served(name=description["name"])
     newest = all(int(version) >= int(each) for each in now.versions)
+    further = now.default is not None and version not in now.versions
+    if plan is not None and newest and further and not now.weights:
+        return now.with_version(description).with_rollout(version, plan, time_ns())
     return now.with_version(description, default=newest and not now.weights, again=True)
 
 
@@ -762,7 +820,8 @@ def _role(served: Served, version: str) -> State:
     if served.weights:
         share = served.weights.get(version, 0)
         if not share:
-            return State.STANDBY
+            shadow = served.rolling is not None and served.rolling.version == version
+            return State.SHADOW if shadow else State.STANDBY
         return State.SERVING if version == served.default else State.CANARY
     return State.SERVING if version == served.default else State.STANDBY
 

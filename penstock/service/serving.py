@@ -72,6 +72,8 @@ from penstock.service.credentials import (
 from penstock.service.daemon_pool import DaemonPool
 from penstock.service.door import cors_of
 from penstock.service.instruments import profile_text
+from penstock.service.rollout import QUESTION as ROLLOUT
+from penstock.service.rollout import Rollouts
 from penstock.service.versions import Versions
 from penstock.supervisor.client import SupervisorClient
 from penstock.supervisor.queries import REPORT, AllEngines, Answerer
@@ -106,6 +108,7 @@ class Serving:
         metrics: the page of the metrics.
         repository: loads models of repositories; None without any.
         versions: changes the versions of the graphs.
+        rollouts: of new versions.
         admission: decides who may call; None: everybody. Set by ``router``.
         authenticate: the same for requests without a route; see ``Router``. Set by ``router``.
         admin: routes the requests of operators; set by ``router`` if they have a port.
@@ -151,6 +154,7 @@ class Serving:
             LISTS: partial(listed_requests, recorder, self.writers),
             TIMELINE: partial(recorded_request, recorder),
             HISTORY: self._points,
+            ROLLOUT: lambda *step: self.rollouts.answer(*step),
         }
         answerers |= {
             _query_of(number): partial(self._answer, each)
@@ -176,6 +180,9 @@ class Serving:
         )  # fmt: skip
         if deployment.make is not None:
             self.engine.versions = self.versions
+        self.rollouts = Rollouts(config.rollout, self.engine, self.versions, counters)
+        self.versions.arriving = self.rollouts.arriving
+        self.versions.changed = self.rollouts.changed
         health.watch(self.engine.why_stuck)
         if deployment.repositories is not None:
             self._add_repository(deployment.repositories, answerers)
@@ -210,6 +217,8 @@ class Serving:
                 at_once=options.at_once,
             )
             self.reporter.models = controller.report
+            controller.plan = self.rollouts.plan
+            self.rollouts.ended = controller.rolled
         repository = self.repository = RepositoryOfService(self.engines, controller)
         answerers[REPOSITORY] = repository.answer
         self._health.watch(lambda: repository.why_unready() or engine.why_stuck())
@@ -256,6 +265,10 @@ class Serving:
         self._examples = Examples(self.engine, self._added)
         for graph in self.engine.graphs:
             await self._examples.warm_up(graph)
+        if self.engine.versions is not None:
+            self.rollouts.start(self.engines if self.is_first else None)
+            if self.is_first:
+                self.reporter.rollouts = self.rollouts.report
 
     def router(
         self, hosts: Hosts | None = None, *, tls: bool = False, admin: AdminPort | None = None
@@ -432,6 +445,7 @@ class Serving:
         if self._credentials is not None:
             self._credentials.close()
         await self.leave()
+        await self.rollouts.close()
         await self.versions.close()
         while self._alive:
             await self._alive.pop().stop()

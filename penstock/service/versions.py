@@ -19,6 +19,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from penstock.engine.engine import Engine
@@ -100,6 +101,11 @@ class Versions:
         warm_up: runs the examples of a graph in it.
         models: the names of the ops' models, by label; completed here.
         table: of the service; None: this engine is the only one, without a supervisor.
+
+    Attributes:
+        arriving: makes the state with a further version of a name, which is to serve in place of
+            the others.
+        changed: called with each state that this engine serves from now on.
     """
 
     def __init__(
@@ -126,6 +132,8 @@ class Versions:
         self._making = asyncio.Lock()  # the function that makes versions is the user's
         self._tasks: set[asyncio.Task[Any]] = set()
         self._steps: dict[int, _Step] = {}
+        self.arriving: Callable[[Description, Served | None], Served] = _at_once
+        self.changed: Callable[[Served], object] = lambda state: None
 
     def names(self) -> list[str | None]:
         """See ``engine.Versions``."""
@@ -137,8 +145,7 @@ class Versions:
 
     async def swap(self, description: Description) -> None:
         """See ``engine.Versions``."""
-        name = description.get("name")
-        await self.change(name, lambda state: (state or Served(name=name)).only(description))
+        await self.change(description.get("name"), partial(self.arriving, description))
 
     async def change(self, name: str | None, update: Update, *, ended: bool = False) -> None:
         """See ``engine.Versions``."""
@@ -311,6 +318,7 @@ class Versions:
         for graph in step.ready.values():
             _log.info("graph %s serves", graph)
         _log.info("%s: %s", state.called, _described(state))
+        self.changed(state)
 
     async def _retire(self, change: int, step: _Step) -> None:
         """End what serves no more, and report it."""
@@ -331,6 +339,10 @@ class Versions:
         # Models are large, and would wait in cycles for the next full collection. It is short:
         # what was there at the start of the service is frozen.
         gc.collect()
+
+
+def _at_once(description: Description, state: Served | None) -> Served:
+    return (state or Served(name=description.get("name"))).only(description)
 
 
 class _OwnTable:

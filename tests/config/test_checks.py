@@ -53,6 +53,15 @@ LOCAL = "op.a.local_service_conf"
         ({"cors": {"max_age": 1}}, "cors.max_age: needs cors.origins"),
         ({"quotas": {"free": {}}}, "quotas.free: needs rate or concurrency"),
         ({"quotas": {"free": {"burst": 1, "concurrency": 1}}}, "quotas.free.burst: needs rate"),
+        ({"rollout": {"m": {"steps": [5, 5]}}}, "rollout.m.steps: must be ascending, from 0 to"),
+        ({"rollout": {"m": {"steps": [5, 101]}}}, "rollout.m.steps: must be ascending, from 0 to"),
+        ({"rollout": {"m": {"steps": [0, 5]}}}, "rollout.m.steps: has a step of 0 %, and needs sh"),
+        (
+            {"rollout": {"m": {"steps": [5], "disagreement": 0.1}}},
+            "rollout.m.disagreement: needs shadow.share",
+        ),
+        ({"rollout": {"m": {"shadow": {"share": 5}}}}, "rollout.m.shadow: needs steps"),
+        ({"rollout": {"": {}}}, "rollout: the name '' must be the name of a model"),
         ({"priority": {"header": True}}, "priority.header: needs priority.levels"),
         (
             {"queue": {"levels": {"2": {"timeout": 1.0}}}},

@@ -21,8 +21,10 @@ from penstock.config.schema import (
     PriorityConfig,
     QueueConfig,
     QueuePolicyConfig,
+    RolloutConfig,
     SecurityConfig,
     ServiceConfig,
+    ShadowConfig,
     TlsConfig,
     TracerConfig,
     UiConfig,
@@ -47,6 +49,7 @@ SERVICE = [
     ("priority", {}, PriorityConfig(), 2, NO_RANGE),
     ("queue", {}, QueueConfig(), [], NO_RANGE),
     ("quotas", {}, {}, [], NO_RANGE),
+    ("rollout", {}, {}, [], NO_RANGE),
     ("security", {"keys": "k.txt"}, SecurityConfig(keys="k.txt"), ["a"], NO_RANGE),
     ("service", "ocr.py:OcrService", "ocr.py:OcrService", ["a.py:B"], "OcrService"),
     ("name", "uci", "uci", 7, "a/b"),
@@ -220,6 +223,23 @@ LOCAL = [
     ("mkldnn_bf16_op_list", ["fc"], ("fc",), {"fc": 1}, [""]),
     ("min_subgraph_size", 13, 13, "13", 0),
 ]
+ROLLOUT = [
+    ("steps", [5, 50], (5, 50), 5, [5.0]),
+    ("hold", 60, 60.0, "60s", -1),
+    ("samples", 500, 500, 0.5, 0),
+    ("error_rate", 0, 0.0, "1%", 1.1),
+    ("p99_ratio", 2, 2.0, "2x", 0.9),
+    ("disagreement", 0.02, 0.02, "2%", -0.1),
+    ("sticky", "x-user", "x-user", 1, "x user"),
+    ("shadow", {}, ShadowConfig(), 10, NO_RANGE),
+]
+SHADOW = [
+    ("share", 10, 10, 0.1, 101),
+    ("requests", 16, 16, 0.5, 0),
+    ("compare", "label", "label", 1, "argmax"),
+    ("relative", 0.01, 0.01, "1%", 1.1),
+    ("absolute", 0, 0.0, "0", -1),
+]
 PLACES: list[tuple[type[Any], tuple[str, ...], list[Any]]] = [
     (ServiceConfig, (), SERVICE),
     (DoorConfig, ("door",), DOOR),
@@ -227,6 +247,8 @@ PLACES: list[tuple[type[Any], tuple[str, ...], list[Any]]] = [
     (CorsConfig, ("cors",), CORS),
     (PriorityConfig, ("priority",), PRIORITY),
     (QueueConfig, ("queue",), QUEUE),
+    (RolloutConfig, ("rollout", "m"), ROLLOUT),
+    (ShadowConfig, ("rollout", "m", "shadow"), SHADOW),
     (UiConfig, ("ui",), UI),
     (DagConfig, ("dag",), DAG),
     (TracerConfig, ("dag", "tracer"), TRACER),
@@ -248,8 +270,12 @@ def config_with(place: tuple[str, ...], key: str, value: Any) -> dict[str, Any]:
         inner = {"origins": ["https://app.example"], **inner}  # without which others are refused
     if place == ("priority",):
         inner = {"levels": 4, **inner}
+    if place == ("rollout", "m"):  # without which others are refused
+        inner = {"steps": [5], "shadow": {"share": 1}, **inner}
     for step in reversed(place):
         inner = {step: inner}
+    if place == ("rollout", "m", "shadow"):
+        inner["rollout"]["m"]["steps"] = [5]
     return inner if inner.keys() & {"rpc_port"} else {"rpc_port": 0, **inner}
 
 

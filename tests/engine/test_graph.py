@@ -173,6 +173,46 @@ def test_requests_that_name_no_version_are_drawn_by_the_weights() -> None:
     assert {harness.engine.choose("a") for _ in range(200)} == {old}
 
 
+class Door:
+    """What a draw reads of a call: its header fields."""
+
+    def __init__(self, **fields: bytes) -> None:
+        self.exchange = self.head = self
+        self.fields = {name.encode(): value for name, value in fields.items()}
+
+
+@pytest.mark.parametrize("names", [{"a": "User"}, {"*": "user"}])
+def test_requests_with_weights_are_drawn_by_a_header_field(names: dict[str, str]) -> None:
+    harness = EngineOfGraphs(sticky=names)
+    old, new = harness.add("a", "1"), harness.add("a", "2")
+
+    def drawn(share: int) -> set[int]:
+        harness.engine.route("a", default=old, weights={old: 100 - share, new: share})
+        found = set()
+        for user in range(1000):
+            call = Door(user=b"%d" % user)
+            graphs = {harness.engine.choose("a", call=call) for _ in range(3)}
+            found |= {user} if graphs == {new} else set()
+            assert len(graphs) == 1
+        return found
+
+    few = drawn(5)
+    assert 20 < len(few) < 90
+    assert few < drawn(10)
+    assert {harness.engine.choose("a", call=Door()) for _ in range(500)} == {old, new}
+    assert {harness.engine.choose("a") for _ in range(500)} == {old, new}
+    assert harness.engine.choose("a", "1", Door(user=b"%d" % min(few))) is old
+
+
+def test_requests_with_weights_are_drawn_by_their_log_ids() -> None:
+    harness = EngineOfGraphs(sticky={"a": "log_id"})
+    old, new = harness.add("a", "1"), harness.add("a", "2")
+    harness.engine.route("a", default=old, weights={old: 1, new: 1})
+    for log_id in range(1, 50):
+        assert len({harness.engine.choose("a", log_id=log_id) for _ in range(20)}) == 1
+    assert {harness.engine.choose("a", log_id=0) for _ in range(100)} == {old, new}
+
+
 def test_a_version_takes_the_place_of_another_one_with_the_same_text() -> None:
     harness = EngineOfGraphs()
     old, again = harness.add("a", "1"), harness.build("a", "1")

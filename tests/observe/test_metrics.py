@@ -269,6 +269,7 @@ class _Request:
     def __init__(self, data_id: int, admitted_at: float) -> None:
         self.data_id, self.admitted_at = data_id, admitted_at
         self.stream = SimpleNamespace(taken=0)
+        self.copied = False
 
 
 def test_answers_in_pieces_are_counted_at_their_begin_and_end() -> None:

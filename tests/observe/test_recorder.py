@@ -141,7 +141,7 @@ def test_a_step_has_the_padding_of_its_batch() -> None:
     kept = Recorder()
     request = SimpleNamespace(
         data_id=1, log_id=0, call=None, caller=None, admitted_at=1.0, samples=[],
-        graph=Graph(), steps=None,
+        graph=Graph(), steps=None, copied=False,
     )  # fmt: skip
     sample = Sample(1, {}, 9.0, flight=request)
     sample.arrived = 1.0
@@ -298,7 +298,7 @@ def test_requests_of_known_callers_are_counted_also_those_refused_before_their_b
         call = SimpleNamespace(exchange=on, label="POST /a", is_grpc=False)
         return SimpleNamespace(
             data_id=data_id, log_id=0, graph=graph, call=call, samples=[], steps=None,
-            admitted_at=1.0,
+            admitted_at=1.0, copied=False,
         )  # fmt: skip
 
     kept.replied(request(exchange(ann), 1), None, 2.0)
@@ -334,6 +334,7 @@ def test_requests_refused_at_the_same_time_are_all_kept() -> None:
             call=call,
             samples=[],
             steps=None,
+            copied=False,
         )
         kept.refused(request, ServiceClosed(), 1.5)
         kept.exchange_ended(exchange, 503, 2.0)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import VersionsError
+from penstock.repository.rollout import Plan, Shadow, State, Step
 from penstock.repository.served import Served, at_start, is_at_start
 
 
@@ -20,6 +21,10 @@ def about(version: str, **more: object) -> dict[str, object]:
 ONE = Served(name="a").with_version(about("1"))
 TWO = ONE.with_version(about("2"))
 LABELLED = TWO.with_label("stable", "1")
+
+
+PLAN = Plan(steps=(Step(share=5, hold=1.0), Step(share=50, hold=1.0)), shadow=Shadow(share=10))
+ROLLING = TWO.with_rollout("2", PLAN, 7)
 
 
 def test_the_first_version_becomes_the_default_and_a_further_one_only_if_wanted() -> None:
@@ -112,3 +117,62 @@ def test_no_row_of_changes_makes_a_state_that_json_or_a_caller_cannot_use(
 def test_a_version_of_the_services_own_code_is_told_from_one_that_is_to_be_made() -> None:
     assert is_at_start(at_start("a", "1"))
     assert not is_at_start(about("1"))
+
+
+def test_a_rollout_has_the_weights_of_its_step() -> None:
+    assert (ROLLING.default, ROLLING.weights) == ("1", {"1": 95, "2": 5})
+    rollout = ROLLING.rolling
+    assert rollout is not None
+    further = ROLLING.rolled(rollout.next())
+    assert (further.default, further.weights) == ("1", {"1": 50, "2": 50})
+
+
+def test_a_promoted_version_is_the_default_and_the_old_one_goes() -> None:
+    rollout = ROLLING.rolling
+    assert rollout is not None
+    over = ROLLING.rolled(rollout.promoted())
+    assert (over.default, over.weights, [*over.versions]) == ("2", {}, ["2"])
+    assert over.rolling is None
+    assert over.rollout is not None
+    assert over.rollout.state is State.PROMOTED
+    assert [*LABELLED.with_rollout("2", PLAN, 7).rolled(rollout.promoted()).versions] == ["1", "2"]
+
+
+def test_a_version_that_is_taken_back_goes() -> None:
+    rollout = ROLLING.rolling
+    assert rollout is not None
+    over = ROLLING.rolled(rollout.taken_back("it fails"))
+    assert (over.default, over.weights, [*over.versions]) == ("1", {}, ["1"])
+    assert over.with_version(about("2")).with_rollout("2", PLAN, 8).rolling is not None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda served: served.with_weights({"1": 1, "2": 1}),
+        lambda served: served.with_default("2"),
+        lambda served: served.without_version("2"),
+        lambda served: served.only(about("3")),
+        lambda served: served.with_version(about("2", path="elsewhere"), again=True),
+        lambda served: served.with_version(about("3")).with_rollout("3", PLAN, 8),
+    ],
+)
+def test_nothing_else_changes_what_a_rollout_decides(change: Callable[[Served], Served]) -> None:
+    with pytest.raises(VersionsError, match="version 2 of a is being rolled out: promote it, or"):
+        change(ROLLING)
+
+
+def test_a_rollout_leaves_labels_and_other_versions_alone() -> None:
+    more = ROLLING.with_version(about("3")).with_label("next", "3")
+    assert more.rolling == ROLLING.rolling
+    assert ROLLING.without_versions() == Served(name="a")
+
+
+@pytest.mark.parametrize("version", ["1", "3"])
+def test_the_default_and_unknown_versions_are_not_rolled_out(version: str) -> None:
+    with pytest.raises(VersionsError):
+        TWO.with_rollout(version, PLAN, 7)
+
+
+def test_a_rollout_is_plain_data() -> None:
+    assert Served.of_plain(json.loads(json.dumps(ROLLING.plain()))) == ROLLING

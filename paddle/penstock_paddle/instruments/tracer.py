@@ -105,6 +105,8 @@ class Tracer(Instrument):
 
     def replied(self, request: RequestInfo, error: RequestError | None, now: float) -> None:
         """See Instrument."""
+        if request.copied:
+            return
         self._seconds.append(now - request.admitted_at)
         if error is not None:
             self._failed.append(request.data_id)
