@@ -5,7 +5,9 @@ The models multiply by a number, which is the version that has answered.
 
 from __future__ import annotations
 
+import json
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -204,6 +206,25 @@ def test_processes_that_run_the_program_again_share_the_copies(tmp_path: Path) -
         assert len([*(tmp_path / "copies").glob("penstock-*")]) == 1
         assert server.stop() == 0
     assert [*(tmp_path / "copies").glob("penstock-*")] == []
+
+
+@pytest.mark.parametrize("kind", KINDS[1:3], ids=["processes", "engines"])
+def test_engines_that_replace_others_take_models_anew(tmp_path: Path, kind: dict[str, str]) -> None:
+    """Also what is touched while they start. They have the service's protocols, too."""
+    folder = tmp_path / "uci"
+    request = json.dumps(
+        {"tensor": [{"float_data": [1, 1, 1], "elem_type": 1, "name": "x", "shape": [1, 3]}]}
+    ).encode()
+    with served(tmp_path, kind) as server, load(server):
+        model(folder, 3)
+        touch(folder)
+        is_taken(server, 3)
+        server.send_signal(signal.SIGHUP)
+        model(folder, 4)
+        touch(folder)
+        is_taken(server, 4)
+        found = fetch(f"{server.http_url}/GeneralModelService/inference", request)
+        assert found.status == 200, found.body
 
 
 def test_a_folder_is_taken_when_it_is_at_rest(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -66,6 +67,14 @@ def test_a_further_version_is_made_of_its_description_in_every_process() -> None
     assert old == (deployment.graphs[0], 0)
     back = later.version_of({"name": "a", "version": "1"})
     assert later.op_name(back, "work") == "a/work"
+
+
+def test_an_engine_that_starts_with_versions_has_what_belongs_to_the_service() -> None:
+    listener = Instrument()
+    first = replace(graph("a"), instruments=(listener,), applications=(list,))
+    deployment = deploy([first], lambda description: graph(description["name"]))
+    later = deployment.with_states([deployment.states["a"].only({"name": "a", "version": "2"})])
+    assert (later.instruments, later.applications) == ((listener,), (list,))
 
 
 @pytest.mark.parametrize(
