@@ -158,6 +158,7 @@ class Applications:
         self.declared: list[Route | Section] = []
         self.admission: Admission | None = None
         self.readmit: Callable[[Route, Exchange], object] | None = None
+        self._front: tuple[int, Section | None] = -1, None  # as of the engine's epoch
 
     def add(self, application: Application) -> None:
         """Add what an application declares.
@@ -201,14 +202,19 @@ class Applications:
         """Whether paths with this first segment are in a section of an application."""
         return segment in self._firsts
 
-    @cached_property
+    @property
     def front(self) -> Section | None:
         """The section that is the whole service; None if the pipeline protocol answers for it.
 
         Either an application declares it, or each graph has routes of its own.
         """
+        if self._front[0] != self._engine.epoch:
+            self._front = self._engine.epoch, self._whole or self._own_routes()
+        return self._front[1]
+
+    def _own_routes(self) -> Section | None:
         names = {graph.name for graph in self._engine.graphs}
-        return self._whole or (Section(WHOLE) if self.graphs >= names else None)
+        return Section(WHOLE) if self.graphs and self.graphs >= names else None
 
     def no_route(self, path: str) -> HttpReply | None:
         """The answer to a path without a route, in the service's form; None if it has none."""

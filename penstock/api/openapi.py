@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from http import HTTPStatus
 from types import MappingProxyType
 from typing import Any, Final
@@ -61,10 +62,15 @@ class OpenApiApplication:
         title: str,
         schemes: Mapping[str, Any] | None = None,
         open_paths: Collection[str] = (),
+        epoch: Callable[[], int] = lambda: 0,
     ) -> None:
         described = [each for each in routes if isinstance(each, Http)]
-        made = document([*described, *self.routes()], title, schemes or {}, open_paths)
-        self._document = to_json(made, inf_nan_mode="null")
+        self._routes = [*described, *self.routes()]
+        self._make = partial(document, title=title, schemes=schemes or {}, open_paths=open_paths)
+        self._epoch = epoch
+        self._seen = -1
+        self._document = b""
+        self._current()
         self._page, self._page_headers = page("docs/page.html")
 
     def routes(self) -> Iterator[Http]:
@@ -98,7 +104,14 @@ class OpenApiApplication:
         )
 
     def _give_document(self, call: HttpCall, _body: bytes) -> None:
-        send_packed(call, 200, _DOCUMENT_HEADERS, self._document)
+        send_packed(call, 200, _DOCUMENT_HEADERS, self._current())
+
+    def _current(self) -> bytes:
+        """The document of the graphs that are served now."""
+        if self._seen != self._epoch():
+            self._seen = self._epoch()
+            self._document = to_json(self._make(self._routes), inf_nan_mode="null")
+        return self._document
 
     def _give_page(self, call: HttpCall, _body: bytes) -> None:
         send_packed(call, 200, self._page_headers, self._page)

@@ -174,6 +174,7 @@ class Engine:
             them (examples, warm-up), and callers do not find them.
         names: the default versions, which run the requests that name no version, by the names that
             requests use.
+        epoch: changes when other names, or other default versions, are served.
         removed: names and versions of removed graphs.
         capacity: the most requests admitted at once; see ``add_room``.
         versions: changes the versions of its graphs; None if they cannot change.
@@ -198,6 +199,7 @@ class Engine:
         self.capacity = self.options.max_requests
         self.graphs: list[ServedGraph] = []
         self.aside: list[ServedGraph] = []
+        self.epoch = 0
         self.removed: set[tuple[str | None, str]] = set()
         self.versions: Versions | None = None
         self.level_of: Callable[[Submission], int] | None = None
@@ -642,6 +644,7 @@ class Engine:
             self.names.pop(name, None)
         else:
             self.names[name] = graph
+        self.epoch += 1
         only = next(iter(self.names.values())) if len(self.names) == 1 else None
         self._for_no_name = self._unnamed or only
 

@@ -60,7 +60,8 @@ def address_lines(deployment: Deployment, at: Addresses) -> list[str]:
     repositories = deployment.repositories
     if repositories is not None and repositories.mode != "none":
         names |= dict.fromkeys(f"the models of {_place(each)}" for each in repositories.places)
-    lines = [f"penstock serves {_listed([*names])} to {who}"]
+    what = _listed([*names]) if names else "no model yet"
+    lines = [f"penstock serves {what} to {who}"]
     scheme, over = ("https", " over TLS") if at.tls else ("http", "")
     host = _in_url(at.host)
     ui = deployment.config.ui.enabled
@@ -152,6 +153,8 @@ def check_reports(deployment: Deployment, decided: Decided | None) -> list[str]:
             of_apps.setdefault(each[0].app, []).append(each)
     reports = [_app_report(name, those, opened=opened) for name, those in of_apps.items()]
     alone = [each for each in graphs if each[0].app is None]
+    if not graphs:
+        return ["no model yet: the configuration is good"]
     return reports + [check_report(graph, those, opened=opened) for graph, those in alone]
 
 

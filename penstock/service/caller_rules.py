@@ -45,13 +45,13 @@ def set_rules(
     return quotas
 
 
-def check_listed(config: ServiceConfig, paths: Set[str], graphs: Collection[str]) -> None:
+def check_listed(config: ServiceConfig, paths: Set[str], graphs: Collection[str] | None) -> None:
     """Check the routes that the configuration names: a rule for another one would have no effect.
 
     Args:
         config: of the service.
         paths: of its routes and methods.
-        graphs: names of its graphs.
+        graphs: names of its graphs; None if others may come, so that any text may be one.
 
     Raises:
         StartupError: one of them is not served.
@@ -61,11 +61,13 @@ def check_listed(config: ServiceConfig, paths: Set[str], graphs: Collection[str]
         ("priority.routes", config.priority.routes),
         *((f"quotas.{name}.routes", each.routes) for name, each in config.quotas.items()),
     ]
-    known = {*paths, *graphs}
+    known = {*paths, *(graphs or ())}
     for key, names in (*listed, ("security.open", config.security.open)):
         served = paths if key == "security.open" else known
         for name in names:
             if name not in served:
+                if graphs is None and served is known and "/" not in name:
+                    continue
                 what = "route or gRPC method" if served is paths else "route, gRPC method or graph"
                 near = get_close_matches(name, sorted(served), n=1)
                 hint = f"; did you mean {near[0]}?" if near else ""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.batching.queue_policy import QueuePolicy
     from penstock.config.load import Loaded
     from penstock.instrument import Instrument
-    from penstock.repository.served import Description
+    from penstock.repository.served import Description, Served
     from penstock.service.blueprint import Blueprint, MakeApplication
     from penstock.tensor import Signature
 
@@ -402,11 +402,20 @@ class Several(ABC):
     def services(self) -> list[WebService]:
         """One for each graph."""
 
+    @property
+    def base(self) -> WebService | None:
+        """What has the configuration, applications and instruments of a service whose graphs come
+        and go, and which may have none; its own graph is not served. None: it has those graphs
+        with which it starts.
+        """
+        return None
+
 
 @_briefly
 def run(
     *services: PipelineServer | WebService | Several,
     versions: Callable[[dict[str, Any]], PipelineServer | WebService | Several] | None = None,
+    states: Sequence[Served] = (),
 ) -> None:
     """Serve all of these behind one door until SIGTERM or SIGINT. Returns after the drain.
 
@@ -420,6 +429,7 @@ def run(
             route of that name. It is called in each process that opens the version. The
             applications, instruments and routes stay those of ``services``. None: their versions do
             not change.
+        states: of names whose versions at the start are others than those of ``services``.
 
     Raises:
         StartupError: the services cannot start, or two have the same name.
@@ -452,7 +462,13 @@ def run(
         return service.blueprint()
 
     blueprints = [each.blueprint(frozenset().union(*ops)) for each in graphs]
-    run_deployment(deploy(blueprints, None if versions is None else make))
+    bases = (each.base for each in services if isinstance(each, Several))
+    base = next((each for each in bases if each is not None), None)
+    if base is not None:
+        base.prepare_beside(ports)
+    drawn = None if base is None else base.blueprint()
+    deployment = deploy(blueprints, None if versions is None else make, base=drawn)
+    run_deployment(deployment.with_states(states) if states else deployment)
 
 
 def prepared(

@@ -397,7 +397,10 @@ class Serving:
         titles += [graph.name for graph in self.engine.graphs]
         title = next(filter(None, titles), "penstock")
         security = self.config.security
-        return OpenApiApplication(found.routes, title, schemes_of(security), security.open)
+        engine = self.engine
+        return OpenApiApplication(
+            found.routes, title, schemes_of(security), security.open, lambda: engine.epoch
+        )
 
     def _check_declared(self, declared: Iterable[Route | Section]) -> None:
         """Check that the configuration names no other routes than those of all ports.
@@ -408,7 +411,8 @@ class Serving:
         served = [each for each in declared if not isinstance(each, Section)]
         if self.config.dag.enable_prometheus:
             served += self.metrics.routes()
-        check_listed(self.config, {*map(path_of, served)}, self.engine.names)
+        names = None if self._deployment.open_ended else self.engine.names
+        check_listed(self.config, {*map(path_of, served)}, names)
 
     def _typed(self) -> dict[str, TypedTensors | str]:
         """The tensors of the typed functions, by the names of their graphs."""
