@@ -47,7 +47,7 @@ ENGINES = {"build_dag_each_worker": True, "worker_num": 2}
 def shop(
     folder: Path, by: str = "version", config: dict[str, Any] | None = None, **rollout: Any
 ) -> Iterator[ServiceProcess]:
-    entry = {"steps": [10, 50], "hold": 1, "samples": 30, **rollout}
+    entry = {"steps": [10, 50], "hold": 1, "samples": 30, "p99_ratio": 1000.0, **rollout}
     text = SCRIPT.format(root=str(ROOT), by=by, config=config or {}, rollout={"*": entry})
     (folder / "service.py").write_text(text)
     with running(folder / "service.py", environment={"PENSTOCK_LOG_LEVEL": "info"}) as server:
@@ -147,7 +147,7 @@ def test_a_version_that_errs_is_taken_back(tmp_path: Path, config: dict[str, Any
 
 
 def test_a_slower_version_is_taken_back(tmp_path: Path) -> None:
-    with shop(tmp_path, hold=600) as server:
+    with shop(tmp_path, hold=600, p99_ratio=1.25) as server:
         with Load(server) as load:
             until(lambda: len(load.answers) > 20, "some answers")
             over = run_out(server, "slower")
