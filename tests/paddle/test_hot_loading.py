@@ -209,6 +209,9 @@ def test_processes_that_run_the_program_again_share_the_copies(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("kind", KINDS[1:3], ids=["processes", "engines"])
+@pytest.mark.xfail(
+    strict=True, reason="the copies of a program that SIGHUP ran stay until a service starts"
+)
 def test_engines_that_replace_others_take_models_anew(tmp_path: Path, kind: dict[str, str]) -> None:
     """Also what is touched while they start. They have the service's protocols, too."""
     folder = tmp_path / "uci"
