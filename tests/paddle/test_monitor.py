@@ -529,7 +529,7 @@ def test_hdfs_without_a_client_says_what_it_needs(tmp_path: Path) -> None:
 
 
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "fsspec.config", None)
+    monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(Failed, match=r"pip install 'penstock-serving\[repository\]'"):
         Stored("s3://bucket/models").stamp("donefile")
     assert Stored(str(tmp_path)).stamp("donefile") is None  # needs none
