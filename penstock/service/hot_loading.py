@@ -52,7 +52,7 @@ _PREFIX: Final = "penstock-models-"
 _TOO_YOUNG: Final = 60.0
 """Seconds in which a folder of copies may not be locked yet by the service that has made it."""
 
-_VARIABLE: Final = "_PENSTOCK_MODELS"
+VARIABLE: Final = "_PENSTOCK_MODELS"
 """Has the copies for processes that run the program again; see ``role.py``."""
 
 _NOT_TAKEN: Final = (
@@ -126,7 +126,7 @@ def copies_of(models: Iterable[str]) -> Iterator[Copies]:
     Args:
         models: the paths.
     """
-    given = os.environ.get(_VARIABLE)
+    given = os.environ.get(VARIABLE)
     if given is not None and spawned_role() is not None:
         yield Copies(**json.loads(given))
         return
@@ -153,10 +153,10 @@ def copies_of(models: Iterable[str]) -> Iterator[Copies]:
             copies.paths[model] = str(to)
             copies.seen[model] = seen
             copies.folders[model] = str(folder)
-        os.environ[_VARIABLE] = json.dumps(asdict(copies))
+        os.environ[VARIABLE] = json.dumps(asdict(copies))
         yield copies
     finally:
-        os.environ.pop(_VARIABLE, None)
+        os.environ.pop(VARIABLE, None)
         shutil.rmtree(room, ignore_errors=True)
         os.close(lock)
 

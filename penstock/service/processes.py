@@ -30,7 +30,7 @@ from penstock.executors.processes.child import ProcessChild
 from penstock.executors.workers.child import Child
 from penstock.observe.logs import LogOptions, logging_to_stderr
 from penstock.repository.served import Served
-from penstock.service import flags, op_servers
+from penstock.service import flags, hot_loading, op_servers
 from penstock.service.blueprint import Deployment
 from penstock.service.fixed import differences, fixed_settings
 from penstock.service.instruments import Process, instruments_in
@@ -185,7 +185,8 @@ class Processes:
         """The environment in which a changed program runs: that of the start, and what this process
         has added for its children.
         """
-        own = {key: os.environ[key] for key in (op_servers.VARIABLE,) if key in os.environ}
+        variables = (op_servers.VARIABLE, hot_loading.VARIABLE)
+        own = {key: os.environ[key] for key in variables if key in os.environ}
         return {**flags.STARTED_WITH, **own}
 
     def run_role(self, role: Role) -> NoReturn:

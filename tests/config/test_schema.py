@@ -84,6 +84,7 @@ SERVICE = [
     ("strict_status", True, True, "yes", NO_RANGE),
     ("docs", False, False, "no", NO_RANGE),
     ("log_requests", True, True, "yes", NO_RANGE),
+    ("supervised", True, True, "yes", NO_RANGE),
     ("otel", True, True, "yes", NO_RANGE),
     ("metrics", False, False, "no", NO_RANGE),
     ("drain_delay", 0, 0.0, None.__class__, -0.1),

@@ -67,7 +67,7 @@ async def test_the_executor_gets_what_a_worker_needs_to_open_the_op(
     opening = spec.opening
     assert opening is not None
     assert (opening.service, opening.source.op, opening.source.version) == (3, "work", "1")
-    assert opening.engine == {"index": 0, "engines": 1, "generation": 0}
+    assert opening.engine == {"index": 0, "engines": 1, "generation": 0, "first": 0}
     assert opening.program.arguments == ("-u", "service.py", "more")
     assert opening.program.folder == flags.STARTED_IN
     assert opening.program.variables["PENSTOCK_SET"] == "a=b"

@@ -142,7 +142,9 @@ def test_the_repository_is_for_operators(repository: Repository) -> None:
     ) as server:
         with httpx.Client() as http:
             path = "/v2/repository/models/m/load"
-            assert http.post(server.http_url + path).status_code == 404
+            redirected = http.post(server.http_url + path)
+            assert redirected.status_code == 307
+            assert redirected.headers["location"] == f"http://127.0.0.1:{port}{path}"
             away = {"x-forwarded-for": "10.1.2.3"}
             admin = f"http://127.0.0.1:{port}"
             assert http.post(admin + path, headers=away).status_code == 403

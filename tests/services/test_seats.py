@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from penstock.observe.status import shown
+from tests.service.scripts import until
 from tests.services.process import ServiceProcess, running
 from tests.services.test_streams import EVENTS, LIST, events
 
@@ -140,7 +141,7 @@ def test_a_step_that_fails_is_told_to_all_its_requests_and_the_next_one_runs(
     other.close()
     connection.close()
     if fault == "number":
-        assert "step must return a list of" in seats.server.log()
+        until(lambda: "step must return a list of" in seats.server.log(), "the reason", 10)
     assert seats.count("after", upto=2).json() == ["é1", "é2"]
     for key in (f"with-{fault}", f"all-{fault}"):
         assert len(seats.lines("leave", key)) == 1
