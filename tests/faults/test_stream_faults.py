@@ -553,7 +553,8 @@ def test_many_answers_may_stand_still_at_once(total: int, tmp_path: Path) -> Non
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if most < total + 500:
         pytest.skip(f"a process may have {most} descriptors here")
-    environment = {"FOLDER": str(tmp_path), "PENSTOCK_MAX_CONNECTIONS": "1100"}
+    # An eighth of them is kept for the port of gRPC.
+    environment = {"FOLDER": str(tmp_path), "PENSTOCK_MAX_CONNECTIONS": "1200"}
     with running(SCRIPT, environment=environment) as server, calling(server, tmp_path) as site:
         answers = [site.ask(OverHttp1, "idle")[0] for _ in range(total)]
         assert {each.piece() for each in answers} == {"first"}
