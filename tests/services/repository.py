@@ -101,22 +101,26 @@ class Load:
 
     Attributes:
         versions: those that answered, in the order of the answers.
+        answers: each caller's, in order: when it was asked for, when it was there (seconds of the
+            monotonic clock), and the version that gave it.
         failures: answers that are none, or are not those of their version.
     """
 
     def __init__(self, server: ServiceProcess, name: str, callers: int) -> None:
         self.versions: list[str] = []
+        self.answers: list[list[tuple[float, float, str]]] = [[] for _ in range(callers)]
         self.failures: list[Any] = []
         self._server = server
         self._name = name
         self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._call) for _ in range(callers)]
+        self._threads = [threading.Thread(target=self._call, args=(x,)) for x in self.answers]
         for each in self._threads:
             each.start()
 
-    def _call(self) -> None:
+    def _call(self, answers: list[tuple[float, float, str]]) -> None:
         link = http.client.HTTPConnection("127.0.0.1", self._server.http_port, timeout=30)
         while not self._stop.is_set():
+            begun = monotonic()
             try:
                 status, answer = infer(link, self._name)
             except (OSError, http.client.HTTPException) as error:
@@ -130,6 +134,7 @@ class Load:
             values = {each["name"]: each["data"] for each in answer["outputs"]}
             if values["y"] != [float(version)] * 3:
                 self.failures.append(answer)
+            answers.append((begun, monotonic(), version))
             self.versions.append(version)
         link.close()
 
