@@ -51,7 +51,7 @@ from penstock.api.oip_description import (
     answers,
 )
 from penstock.api.oip_generate import Generate, GenerateStream
-from penstock.api.oip_statistics import ModelStatistics
+from penstock.api.oip_statistics import ModelStatistics, Rows, summed
 from penstock.api.oip_stream import RequestStream
 from penstock.api.operation import Contents
 from penstock.door.exchange import HttpReply
@@ -69,6 +69,8 @@ PLATFORM: Final = "penstock"
 EXTENSIONS: Final = ("binary_tensor_data", "schedule_policy", "statistics", "model_configuration")
 GROUP: Final = "Open Inference Protocol"
 
+_NO_MESSAGE: Final = "the bytes are not the method's message"
+
 _AT_ONCE: Final = 4 << 10
 """Bytes of a request up to which it is decoded on the loop without an estimate."""
 
@@ -83,6 +85,8 @@ class OpenInferenceApplication:
             others.
         typed: the tensors of typed functions by the names of their graphs, or why they have none.
         extensions: names of extensions that other applications have.
+        ask_all: the answers of ``statistics`` of all engines of the service; None if there are no
+            others.
     """
 
     def __init__(
@@ -92,12 +96,14 @@ class OpenInferenceApplication:
         applications: Applications | None = None,
         typed: Mapping[str, TypedTensors | str] = MappingProxyType({}),
         extensions: Sequence[str] = (),
+        ask_all: Callable[[str, str], Awaitable[list[Rows]]] | None = None,
     ) -> None:
         self._engine = engine
         self._health = health
         self._applications = applications
         self._typed = typed
         self._extensions = (*EXTENSIONS, *extensions)
+        self._ask_all = ask_all
         self._statistics = ModelStatistics(engine)
         self._counts = False
 
@@ -114,13 +120,15 @@ class OpenInferenceApplication:
             "/v2/health/ready", self._ready, "Whether requests are accepted.", TRUTH, probe=True
         )
         yield self._get(
-            "/v2/models/stats", self._all_stats, "The statistics of every model.", STATISTICS
+            "/v2/models/stats", self._stats, "The statistics of every model.", STATISTICS
         )
         for path in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
             yield self._facts(path, self._model, "Inputs and outputs of {}.", MODEL)
             yield self._facts(f"{path}/ready", self._model_ready, "Whether {} is ready.", TRUTH)
             yield self._facts(f"{path}/config", self._config, "The configuration of {}.", CONFIG)
-            yield self._facts(f"{path}/stats", self._stats, "The statistics of {}.", STATISTICS)
+            yield self._of_model(
+                "GET", f"{path}/stats", self._stats, "The statistics of {}.", STATISTICS
+            )
             yield self._of_model("POST", f"{path}/infer", self._infer, "Run {}.", RESPONSE, INFER)
             for kind, name, summary, contents in (
                 (Generate, "generate", "Run {} by its inputs' names.", GENERATED),
@@ -136,9 +144,6 @@ class OpenInferenceApplication:
             "ModelReady": self._is_ready,
             "ModelMetadata": lambda request: self._model(self._named(request)),
             "ModelConfig": lambda request: {"config": self._config(self._named(request))},
-            "ModelStatistics": lambda request: (
-                self._stats(self._named(request)) if request.name else self._stats_of_all()
-            ),
         }
         for name, answer in facts.items():
             request, response = messages.inference_messages(name)
@@ -146,6 +151,7 @@ class OpenInferenceApplication:
             probe = name in ("ServerLive", "ServerReady")
             always = name.startswith("Server")
             yield Grpc(f"{service}{name}", handler, always=always, open=probe)
+        yield Grpc(f"{service}ModelStatistics", self._grpc_stats)
         yield Grpc(f"{service}ModelInfer", self._grpc_infer)
         yield Grpc(f"{service}ModelStreamInfer", stream=self._stream, of_messages=True)
 
@@ -326,16 +332,60 @@ class OpenInferenceApplication:
         good, _ = self._health.ready(graph)
         return 200 if good else 400, {"name": graph.name, "ready": good}
 
-    def _stats(self, graph: ServedGraph) -> dict[str, Any]:
-        self._count()
-        return {"model_stats": [self._statistics.of(graph)]}
+    # Statistics: those of all engines together.
 
-    def _all_stats(self, call: HttpCall, _body: bytes) -> None:
-        send_json(call, 200, self._stats_of_all())
+    def statistics(self, name: str, version: str) -> Rows:
+        """Those of this engine.
 
-    def _stats_of_all(self) -> dict[str, Any]:
+        Args:
+            name: of a model; empty for all.
+            version: of the model; empty for all that it has.
+        """
         self._count()
-        return {"model_stats": [*map(self._statistics.of, self._models())]}
+        graphs = {
+            graph.key: graph
+            for graph in self._models()
+            if name in ("", graph.name) and version in ("", graph.version)
+        }
+        return [*map(self._statistics.of, graphs.values())]
+
+    async def _all_statistics(self, name: str, version: str) -> dict[str, Any]:
+        """Those of the service; arguments as for ``statistics``."""
+        if self._ask_all is None:
+            return {"model_stats": self.statistics(name, version)}
+        return {"model_stats": summed(await self._ask_all(name, version))}
+
+    def _which(self, name: str = "", version: str = "") -> tuple[str, str]:
+        """The name, and the version if the request names one or has its label."""
+        graph = self._graph(name, version) if name else None
+        return name, graph.version if graph is not None and version else ""
+
+    def _stats(self, call: HttpCall, _body: bytes) -> None:
+        try:
+            which = self._which(*call.values)
+        except RequestError as error:
+            failed(call, error)
+        else:
+            call.aside(self._send_stats(call, *which))
+
+    async def _send_stats(self, call: HttpCall, *which: str) -> None:
+        send_json(call, 200, await self._all_statistics(*which))
+
+    def _grpc_stats(self, call: GrpcCall, message: bytes) -> None:
+        request_class, response_class = messages.inference_messages("ModelStatistics")
+        try:
+            request = request_class.FromString(message)
+            which = self._which(request.name, request.version)
+        except DecodeError:
+            call.fail(GrpcCode.INVALID_ARGUMENT, _NO_MESSAGE)
+        except RequestError as error:
+            call.fail_with(error)
+        else:
+            call.aside(self._reply_stats(call, response_class, *which))
+
+    async def _reply_stats(self, call: GrpcCall, response_class: Any, *which: str) -> None:
+        response = ParseDict(await self._all_statistics(*which), response_class())
+        call.reply(response.SerializeToString())
 
     def _infer(self, call: HttpCall, body: bytes) -> None:
         try:
@@ -466,7 +516,7 @@ def _simple(
         request = request_class.FromString(message)
         response = ParseDict(answer(request), response_class())
     except DecodeError:
-        call.fail(GrpcCode.INVALID_ARGUMENT, "the bytes are not the method's message")
+        call.fail(GrpcCode.INVALID_ARGUMENT, _NO_MESSAGE)
     except RequestError as error:
         call.fail_with(error)
     else:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeAlias
 
 from penstock.engine.engine import Engine
 from penstock.engine.graph import ServedGraph
 from penstock.errors import RequestError
 from penstock.instrument import Instrument, RequestInfo
 from penstock.request import Batch
+
+Rows: TypeAlias = list[dict[str, Any]]
+"""The statistics of versions of models, one each, in the protocol's JSON format."""
 
 _PHASES: Final = ("compute_input", "compute_infer", "compute_output")
 
@@ -47,9 +50,7 @@ class ModelStatistics(Instrument):
         if request.copied:
             return
         key = request.graph.key
-        found = self._totals.get(key)
-        if found is None:
-            found = self._totals[key] = _Totals()
+        found = self._totals.get(key) or self._totals_of(key)
         duration = found.success if error is None else found.fail
         duration[0] += 1
         duration[1] += now - request.admitted_at
@@ -82,10 +83,19 @@ class ModelStatistics(Instrument):
         for graph in self._engine.all_graphs:
             for stage in graph.stages:
                 if stage.name == op:
-                    found = self._totals.setdefault(graph.key, _Totals())
+                    found = self._totals.get(graph.key) or self._totals_of(graph.key)
                     self._graphs[op] = (found, stage is graph.stages[-1])
                     return self._graphs[op]
         return None
+
+    def _totals_of(self, key: tuple[str | None, str]) -> _Totals:
+        """Begin to count a version; those that are gone are forgotten."""
+        graphs = self._engine.all_graphs
+        keys = {key, *(graph.key for graph in graphs)}
+        ops = {stage.name for graph in graphs for stage in graph.stages}
+        self._totals = {each: found for each, found in self._totals.items() if each in keys}
+        self._graphs = {op: found for op, found in self._graphs.items() if op in ops}
+        return self._totals.setdefault(key, _Totals())
 
     def of(self, graph: ServedGraph) -> dict[str, Any]:
         """The statistics of a graph, in the protocol's JSON format."""
@@ -123,3 +133,37 @@ class ModelStatistics(Instrument):
 
 def _duration(count: float, seconds: float) -> dict[str, int]:
     return {"count": int(count), "ns": round(seconds * 1e9)}
+
+
+def summed(answers: Iterable[Rows]) -> Rows:
+    """The statistics of a service, from those of its engines."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for rows in answers:
+        for row in rows:
+            key = row["name"], row["version"]
+            found[key] = _sum(found[key], row) if key in found else row
+    return [*found.values()]
+
+
+def _sum(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """The sum of two rows, or of parts of them with the same members."""
+    found: dict[str, Any] = {}
+    for name, value in one.items():
+        if isinstance(value, dict):
+            found[name] = _sum(value, other[name])
+        elif name == "batch_stats":
+            found[name] = _batches([*value, *other[name]])
+        elif name == "last_inference":
+            found[name] = max(value, other[name])
+        else:  # texts are names, and a batch's size is that of both
+            same = isinstance(value, str) or name == "batch_size"
+            found[name] = value if same else value + other[name]
+    return found
+
+
+def _batches(rows: Rows) -> Rows:
+    found: dict[int, dict[str, Any]] = {}
+    for row in sorted(rows, key=lambda row: row["batch_size"]):
+        size = row["batch_size"]
+        found[size] = _sum(found[size], row) if size in found else row
+    return [*found.values()]

@@ -85,6 +85,9 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger(__name__)
 
+_STATISTICS: Final = "statistics"
+"""The query for what an engine has counted for the Open Inference Protocol."""
+
 _ENDS_THREADS: Final = 8  # threads for users' pack and unpack hooks; a guess
 _WRITERS: Final = 2  # threads for large replies, whose encoding holds the GIL
 _ENDING: Final = 3.0  # seconds for the end of an instrument
@@ -155,6 +158,7 @@ class Serving:
             TIMELINE: partial(recorded_request, recorder),
             HISTORY: self._points,
             ROLLOUT: lambda *step: self.rollouts.answer(*step),
+            _STATISTICS: lambda *which: self._oip.statistics(*which) if self._oip else [],
         }
         answerers |= {
             _query_of(number): partial(self._answer, each)
@@ -169,6 +173,7 @@ class Serving:
         self._added: list[Application] = []
         self._alive: list[Lifespan] = []
         self._examples: Examples
+        self._oip: OpenInferenceApplication | None = None
         self._historian: Historian | None = None
 
         def build(further: LoadedGraph) -> ServedGraph:
@@ -346,12 +351,18 @@ class Serving:
         file = FileDescriptorProto()
         pipeline_service_pb2.DESCRIPTOR.CopyToProto(file)
         admitted = config.security.enabled
+        self._oip = OpenInferenceApplication(
+            engine,
+            self._health,
+            found,
+            self._typed(),
+            self._oip_extensions(),
+            partial(self.engines.ask, _STATISTICS),
+        )
         return [
             PaddleApplication(protocol, found),
             PlainApplication(engine, applications=found),
-            OpenInferenceApplication(
-                engine, self._health, found, self._typed(), self._oip_extensions()
-            ),
+            self._oip,
             HealthApplication(self._health, [SERVICE]),
             ReflectionApplication([file], found),
             StatusPage(self.engines, admitted=admitted),
