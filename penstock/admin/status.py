@@ -31,7 +31,7 @@ from penstock.api.operation import Answer
 from penstock.api.threads import run_aside
 from penstock.door.door import Door
 from penstock.engine.engine import Engine
-from penstock.engine.graph import GraphStatistics, ServedGraph
+from penstock.engine.graph import GraphState, GraphStatistics, ServedGraph
 from penstock.engine.stage import Stage
 from penstock.engine.statistics import StageStatistics
 from penstock.errors import StartupError
@@ -63,7 +63,9 @@ class Reporter:
         door: its door; None under another server.
         traces: counts of requests exported as spans or not; None if the export is off.
         models: makes the part about the models of repositories, of the engine that loads them.
-        rollouts: returns the reports of rollouts; None if another engine has them.
+        rollouts: makes the part about rollouts, of the engine that judges them.
+        swaps: makes the part about how versions came and went.
+        copies: the answers of a version to copies of requests, by its name and version.
     """
 
     def __init__(
@@ -77,7 +79,9 @@ class Reporter:
         self.door: Door | None = None
         self.traces: Mapping[str, int] | None = None
         self.models: Callable[[], Report] = dict
-        self.rollouts: Callable[[], list[Report]] | None = None
+        self.rollouts: Callable[[], Report] = dict
+        self.swaps: Callable[[], Report] = dict
+        self.copies: Callable[[tuple[str | None, str]], Report | None] = lambda key: None
 
     def __call__(self, *, sketches: bool = True) -> Report:
         """The current report.
@@ -111,11 +115,17 @@ class Reporter:
             },
             "graphs": [
                 self._graph(graph, each, sketches)
-                for graph, each in zip(self._engine.all_graphs, seen.graphs, strict=True)
+                # A version whose content is replaced is there twice: the one that serves first,
+                # as reports of the same version are joined.
+                for graph, each in sorted(
+                    zip(self._engine.all_graphs, seen.graphs, strict=True),
+                    key=lambda pair: pair[0].state is not GraphState.SERVING,
+                )
             ],
             "removed": [*self._engine.removed],
             **self.models(),
-            **({} if self.rollouts is None else {"rollouts": self.rollouts()}),
+            **self.rollouts(),
+            **self.swaps(),
         }
 
     def _graph(self, graph: ServedGraph, seen: GraphStatistics, sketches: bool) -> Report:
@@ -125,6 +135,7 @@ class Reporter:
             "version": seen.version,
             "state": seen.state,
             "default": self._engine.graph(graph.name or "") is graph,
+            **self._version(graph),
             "inside": seen.inside,
             "signature": signature and described(signature),
             "requests": self._counters.of_graph(graph, sketches=sketches),
@@ -144,6 +155,22 @@ class Reporter:
                 )
             ],
         }
+
+    def _version(self, graph: ServedGraph) -> Report:
+        """What a graph's version gets, if versions may change: its share of the requests that name
+        no version, its labels, and how its answers to copies of requests compare.
+        """
+        versions = self._engine.versions
+        state = None if versions is None else versions.served(graph.name)
+        if state is None:
+            return {}
+        share = 0.0
+        if graph.state is GraphState.SERVING:
+            share = state.share(graph.version)
+        labels = [label for label, version in state.labels.items() if version == graph.version]
+        copies = self.copies(graph.key)
+        found: Report = {"share": share, "labels": labels}
+        return found if copies is None else {**found, "copies": copies}
 
     def _op(self, stage: Stage, seen: StageStatistics, sketches: bool) -> Report:
         model = self._models.get(stage.name, "")

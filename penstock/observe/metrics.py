@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from penstock.executors.seats.counts import RUNNING
 from penstock.executors.seats.counts import SECONDS as STEP_SECONDS
 from penstock.observe.counters import ROWS, SECONDS
+from penstock.observe.swaps import SERVED
 from penstock.version import VERSION
 
 if TYPE_CHECKING:
@@ -164,6 +165,40 @@ _OF_SERVICE: Final = (
         ("model", "version", "state"),
         "Always 1; the versions of the models of repositories, by their states: READY, LOADING,"
         " UNLOADING, UNAVAILABLE.",
+    ),
+    Family(
+        "penstock_version_share",
+        "gauge",
+        _SERVICE,
+        "Share of the requests that name no version, from 0 to 1, which a version gets; of services"
+        " whose versions may change.",
+    ),
+    Family(
+        "penstock_version_loads",
+        "counter",
+        ("service", "outcome", "reason"),
+        "Attempts to serve a version. Outcome: ok (every engine serves it), failed (what served"
+        " before does). Reason: start (an engine could not make it ready), or the code of the error"
+        " that came before, such as store_unavailable, version_unfinished, content_refused, model.",
+    ),
+    Family(
+        "penstock_rollout_step",
+        "gauge",
+        _SERVICE,
+        "The step of a rollout that runs, from 1, by the new version.",
+    ),
+    Family(
+        "penstock_rollouts",
+        "counter",
+        ("service", "result"),
+        "Rollouts that have ended. Result: promoted, taken_back.",
+    ),
+    Family(
+        "penstock_shadow_answers",
+        "counter",
+        (*_SERVICE, "outcome"),
+        "Copies of requests for a version. Outcome: same, differed (from the answer of the version"
+        " that served the request), failed, dropped (not run, or not comparable).",
     ),
     Family(
         "penstock_repository_answers",
@@ -386,9 +421,28 @@ class Families:
                 add("penstock_caller_requests", count, caller["name"], outcome)
         for model in report.get("models", ())[:_MOST_MODELS]:
             add("penstock_model_versions", 1, model["name"], model["version"], model["state"])
+        self._add_versions(report)
         for each in report.get("repositories", ()):
             add("penstock_repository_answers", not each["why"], each["name"])
         self._add_process(report["process"], "engine", "", "", "")
+
+    def _add_versions(self, report: Report) -> None:
+        add = self._add
+        for each in report.get("loads", ()):
+            for code, count in each["outcomes"].items():
+                failed = code != SERVED
+                outcome = ("failed", code) if failed else ("ok", "")
+                add("penstock_version_loads", count, each["name"], *outcome)
+        results = {each["name"]: each["outcomes"] for each in report.get("rollout_ends", ())}
+        for each in report.get("rollouts", ()):
+            name = each["name"] or "*"
+            results.setdefault(name, {})
+            if each["state"] == "running":
+                add("penstock_rollout_step", int(each["step"]), name, each["version"])
+        for name, outcomes in results.items():
+            for result in ("promoted", "taken back"):
+                label = result.replace(" ", "_")
+                add("penstock_rollouts", outcomes.get(result, 0), name, label)
 
     def _add_process(self, used: Report, *labels: str) -> None:
         self._add("penstock_process_resident_memory_bytes", used.get("memory", 0), *labels)
@@ -407,6 +461,10 @@ class Families:
         add("penstock_requests", seen["cancelled"], *labels, "cancelled", "")
         self._add_histogram("penstock_request_duration_seconds", SECONDS, seen["seconds"], *labels)
         add("penstock_requests_in_flight", graph.get("inside", 0), *labels)
+        if "share" in graph:
+            add("penstock_version_share", graph["share"], *labels)
+        for outcome, count in graph.get("copies", {}).items():
+            add("penstock_shadow_answers", count, *labels, outcome)
         if "streams" in graph:
             self._add_streams(graph["streams"], *labels)
         if self._of_original:

@@ -110,6 +110,8 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, str, str, str]:
         more.insert(0, "default")
     if row.get("weight") is not None:
         more.append(f"weight {row['weight']}")
+    if rollout := row.get("rollout"):
+        more.append(f"rollout: step {rollout['step']} of {rollout['steps']}, {rollout['share']} %")
     if row["reason"]:
         more.append(row["reason"])
     return row["name"], row["version"] or "-", row["state"] or "-", "; ".join(more)

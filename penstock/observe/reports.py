@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
 from penstock.observe.callers import MOST, first_ones, most_active
+from penstock.observe.swaps import merged
 
 Report: TypeAlias = dict[str, Any]
 
 
 _NOW: Final = frozenset(
-    ("calls", "engines", "idle", "inside", "loaded", "memory", "open", "ready", "removed",
-     "models", "repositories", "rollouts", "seats", "suspects", "unsent", "waiting", "why",
-     "workers")
+    ("calls", "engines", "idle", "inside", "labels", "loaded", "memory", "models", "open", "ready",
+     "removed", "repositories", "rollouts", "seats", "share", "suspects", "swaps", "unsent",
+     "waiting", "why", "workers")
 )  # fmt: skip
 """Keys of gauges, which end with the process."""
 
@@ -35,6 +36,8 @@ def total(reports: Sequence[Report], *, sketches: bool = True) -> Report:
     graphs = summed.get("graphs", [])
     summed["graphs"] = [x for x in graphs if (x["name"], x["version"]) not in removed]
     summed.pop("removed", None)
+    if "swaps" in summed:
+        summed["swaps"] = merged(summed["swaps"])
     summed["callers"] = most_active(summed.get("callers", ()))
     if sketches:
         summed.pop("caller_series", None)
@@ -70,6 +73,9 @@ _SAME: Final = frozenset(("batching", "most_running"))
 """Keys of settings, which are the same for every engine."""
 
 
+_LARGEST: Final = frozenset(("share",))
+"""Keys of numbers that the engines agree on, except for versions that one of them lacks."""
+
 _NOTHING: Final[frozenset[str]] = frozenset()
 _SKETCHES: Final = frozenset(("sketch",))
 
@@ -80,16 +86,24 @@ def _sum(values: list[Any], without: frozenset[str]) -> Any:
     if isinstance(first, dict):
         keys = dict.fromkeys(key for each in values for key in each if key not in without)
         return {
-            key: found[0] if key in _SAME else _sum(found, without)
+            key: _sum_of(key, found, without)
             for key in keys
             if (found := [each[key] for each in values if key in each])
         }
-    if isinstance(first, list) and first and isinstance(first[0], dict):
+    if isinstance(first, list):
         things = [thing for each in values for thing in each]
-        return _sum_named(things, without) if "name" in first[0] else things
+        if not (things and isinstance(things[0], dict)):
+            return first
+        return _sum_named(things, without) if "name" in things[0] else things
     if isinstance(first, int | float) and not isinstance(first, bool):
         return sum(values)
     return first
+
+
+def _sum_of(key: str, values: list[Any], without: frozenset[str]) -> Any:
+    if key in _SAME:
+        return values[0]
+    return max(values) if key in _LARGEST else _sum(values, without)
 
 
 def _sum_named(things: list[Report], without: frozenset[str]) -> list[Report]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from penstock.client.token import Token, TokenStays, hint, with_token
 from penstock.errors import PenstockError
+from penstock.observe.swaps import unresolved
 from penstock.observe.watch import quantiles
 from penstock.runtimes.model_input import described_tensor
 
@@ -200,15 +201,17 @@ def shown(report: dict[str, Any]) -> str:
             + refused
         )
     for graph in report["graphs"]:
-        name = graph["name"] or "any name"
-        lines.append(
-            f"{name}  version {graph['version']}  {graph['state']}  inside {graph['inside']}"
-        )
+        lines.append(_graph(graph))
         signature = graph["signature"] or {}
         lines += [
             f"  {side:<8}{_tensors(signature[side])}" for side in signature if signature[side]
         ]
         lines += [_op(op) for op in graph["ops"]]
+    lines += [line for each in report.get("rollouts", ()) for line in _rollout(each)]
+    of_repositories = {each["name"] for each in report.get("models", ())}
+    for each in unresolved(report.get("swaps", ())):
+        if each["model"] not in of_repositories:  # else its row has the reason
+            lines.append(f"model     {_called(each['model'])}  {failure(each)}")
     for each in report.get("models", ()):
         if each["state"] != "READY" or each["reason"]:
             version = f"version {each['version']}  " if each["version"] else ""
@@ -218,6 +221,48 @@ def shown(report: dict[str, Any]) -> str:
         if each["why"]:
             lines.append(f"repository {each['name']}  {each['why']}")
     return "\n".join(lines)
+
+
+def _called(name: str | None) -> str:
+    return name or "any name"
+
+
+def _graph(graph: dict[str, Any]) -> str:
+    """A version of a graph: its share of the requests and its labels, if versions may change."""
+    share, labels = graph.get("share"), graph.get("labels")
+    return (
+        f"{_called(graph['name'])}  version {graph['version']}  {graph['state']}"
+        f"  inside {graph['inside']}"
+        + ("" if share is None else f"  share {100 * share:.4g} %")
+        + (f"  labels {', '.join(labels)}" if labels else "")
+    )
+
+
+def failure(swap: dict[str, Any]) -> str:
+    """A swap that has failed, as text."""
+    what = f"version {', '.join(swap['versions'])}" if swap["versions"] else "a further version"
+    tries = f" (tried {swap['tries']} times)" if swap["tries"] > 1 else ""
+    return f"{what} is not served{tries}: {swap['why'] or 'an engine could not make it ready'}"
+
+
+def _rollout(rollout: dict[str, Any]) -> list[str]:
+    """A rollout: its step, and what both versions did in it, with the limits."""
+    start = f"rollout   {_called(rollout['name'])}  version {rollout['version']}"
+    why = f": {rollout['why']}" if rollout["why"] else ""
+    if rollout["state"] != "running":
+        return [f"{start} {rollout['state']}{why}"]
+    step = f"step {rollout['step']} of {rollout['steps']}"
+    lines = [f"{start}  {step}  share {rollout['share']} %  beside {rollout['stable']}{why}"]
+    given = {key: each for key, each in rollout["limits"].items() if each is not None}
+    lines.append("  limits  " + "  ".join(f"{key} {each:g}" for key, each in given.items()))
+    for side, seen in rollout.get("seen", {}).items():
+        p99 = "-" if seen["p99"] is None else f"{1000 * seen['p99']:.1f} ms"
+        compared = f"  compared {seen['compared']}  differed {seen['differed']}"
+        lines.append(
+            f"  {side:<6}  answers {seen['answers']}  failed {seen['failed']}  p99 {p99}"
+            + (compared if seen["compared"] else "")
+        )
+    return lines
 
 
 def _counts(counts: dict[str, int]) -> str:

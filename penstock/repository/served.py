@@ -112,6 +112,12 @@ class Served:
         """The version that a version's text, or a label, names; None if there is none."""
         return text if text in self.versions else self.labels.get(text)
 
+    def share(self, version: str) -> float:
+        """The share of the requests that name no version, from 0 to 1, which a version gets."""
+        if not self.weights:
+            return float(version == self.default)
+        return self.weights.get(version, 0) / sum(self.weights.values())
+
     def with_version(
         self, description: Description, *, default: bool = False, again: bool = False
     ) -> Served:

@@ -33,8 +33,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from penstock.errors import StartupError
+from penstock.errors import StartupError, StoreError
 from penstock.instrument import Instrument, ServiceInfo
+from penstock.observe.swaps import Swaps
 from penstock.repository.layout import TIME_FILES
 from penstock.service.role import spawned_role
 from penstock.service.versions import ALLOWED
@@ -251,6 +252,7 @@ class _Model:
         due_since: when a change was first seen that was not taken yet.
         not_before: when it is looked at again after a failure; monotonic seconds.
         told: the failure that was logged last.
+        began: when its copy was begun; monotonic seconds.
     """
 
     def __init__(self, path: str, folder: str, graphs: Sequence[str], seen: Stamp) -> None:
@@ -261,6 +263,7 @@ class _Model:
         self.due_since: float | None = None
         self.not_before = 0.0
         self.told = ""
+        self.began = 0.0
 
     def tell(self, text: str) -> None:
         """Log why it was not taken, once."""
@@ -342,7 +345,9 @@ class HotLoading(Instrument):
             copy = self._copied(model)
         except OSError as error:
             model.not_before = now + _RETRY
-            model.tell(f"its folder cannot be copied: {error}")
+            text = f"its folder cannot be copied: {error}"
+            model.tell(text)
+            self._loop.call_soon_threadsafe(self._not_copied, model.graphs, text)
             return
         if copy is not None:
             model.due_since = None
@@ -361,6 +366,7 @@ class HotLoading(Instrument):
         listing = listing_of(model.folder)
         if not model.changes.are_complete(listing):
             return None
+        model.began = time.monotonic()
         version = max(int(time.time()), self._last + 1)
         self._last = version
         room = Path(self._copies.room, str(version), "0")
@@ -382,13 +388,12 @@ class HotLoading(Instrument):
             paths = {**before.get("paths", {}), model.path: str(copy)}
             seen = {**before.get("seen", {}), model.path: stamp}
             description = {"name": name, "version": version, "paths": paths, "seen": seen}
-            swapping = self._engine.versions.swap(description)
+            swapping = self._swap(model, copy, description)
             self._swapping = asyncio.run_coroutine_threadsafe(swapping, self._loop)
             try:
                 self._swapping.result()
             except StartupError as error:
-                text = str(error).replace(str(copy), str(model.folder))
-                text = text.replace(ALLOWED, "; it is served after a restart")
+                text = str(error)
                 if "try again later" in text:
                     model.not_before = time.monotonic() + _BUSY
                     return
@@ -399,6 +404,31 @@ class HotLoading(Instrument):
             model.told = ""
             _log.info("model %s: taken anew from %s, as version %s", name, model.folder, version)
         model.changes.taken(stamp)
+
+    async def _swap(self, model: _Model, copy: Path, description: Mapping[str, Any]) -> None:
+        """Let all engines serve a copy, and record it.
+
+        Raises:
+            StartupError: they do not, with the reason in the user's terms.
+        """
+        versions = self._engine.versions
+        swaps: Swaps = versions.swaps
+        swap = swaps.begin(description["name"], description["version"], model.began)
+        swap.passed("fetched")
+        try:
+            await versions.swap(description)
+        except StartupError as error:
+            text = str(error).replace(str(copy), str(model.folder))
+            text = text.replace(ALLOWED, "; it is served after a restart")
+            swaps.fail(swap, text)
+            swap.why = text  # not that of the engine, which knows the copy only
+            raise StartupError(text) from error
+
+    def _not_copied(self, graphs: Sequence[str], why: str) -> None:
+        swaps: Swaps = self._engine.versions.swaps
+        for name in graphs:
+            swaps.fail(swaps.begin(name, None), why)
+            swaps.count(name, StoreError.code)
 
     def _remove_unused(self) -> None:
         """Remove the copies that no graph of this engine has any more."""

@@ -32,6 +32,7 @@ from penstock.errors import (
     UnknownService,
     VersionsError,
 )
+from penstock.observe.swaps import Swaps
 from penstock.protocols.status import status_of
 from penstock.repository.lifecycle import Lifecycle, State
 from penstock.repository.options import Mode
@@ -127,6 +128,7 @@ class Controller:
         poll_seconds: the interval of polls.
         load: names of models to load at the start in mode ``explicit``; ``*`` for all.
         at_once: most models that are loaded at the same time.
+        swaps: records what it does.
     """
 
     def __init__(
@@ -139,6 +141,7 @@ class Controller:
         poll_seconds: float = 15.0,
         load: Sequence[str] = (),
         at_once: int = 4,
+        swaps: Swaps | None = None,
     ) -> None:
         self._shelf = shelf
         self._versions = versions
@@ -146,6 +149,7 @@ class Controller:
         self._mode = mode
         self._poll_seconds = poll_seconds
         self._first = load
+        self._swaps = Swaps() if swaps is None else swaps
         self._models: dict[str, _Model] = {}
         self._scan = Scan()
         self._outages: Mapping[str, str] = {}
@@ -354,6 +358,7 @@ class Controller:
                     _log.warning("%s", text)
             model.warnings = entry.warnings
         except (ModelError, StoreError) as error:
+            self._swaps.count(name, error.code)
             raise HttpError(400, f"failed to load '{name}': {error}") from error
         for step in dict.fromkeys(entry.steps):
             if step in scan.entries:
@@ -438,6 +443,7 @@ class Controller:
         except ModelError as error:
             life.advance(version, State.FOUND)
             life.fail(version, str(error))
+            self._swaps.count(name, error.code)
             raise _NotServed(str(error)) from error
         served = self._versions.served(name)
         there = None if served is None else served.versions.get(version)
@@ -452,11 +458,14 @@ class Controller:
             )
         life.advance(version, State.FOUND)
         life.advance(version, State.STAGING)
+        swap = self._swaps.begin(name, version)
 
         def progress(done: int, size: int) -> None:
             if self._closed:
                 raise StoreError("the service stops")
             model.fetched[version] = (done, size)
+            if done >= size:
+                swap.passed("fetched")
 
         digests = [mark]
         try:
@@ -464,7 +473,10 @@ class Controller:
         except (StoreError, ModelError) as error:
             final = isinstance(error, ContentRefused | ModelError)
             life.fail(version, str(error), *(digests if final else ()))
+            self._swaps.fail(swap, str(error))
+            self._swaps.count(name, error.code)
             raise _NotServed(str(error)) from error
+        swap.passed("verified")
         digests.append(held.digest)
         try:
             barred = life.barred(held.digest)
@@ -475,9 +487,12 @@ class Controller:
                 life.advance(version, State.LOADING)
                 plan = self.plan(name)
                 await self._change(name, partial(_with, held.description, plan))
+            else:
+                swap.done()
         except (StartupError, RequestError) as error:
             held.release()
             life.fail(version, str(error), *digests)
+            self._swaps.fail(swap, str(error))
             raise _NotServed(str(error)) from error
         except BaseException:
             held.release()
@@ -680,6 +695,13 @@ class Controller:
                 row["labels"] = [k for k, at in served.labels.items() if at == each.version]
                 if served.weights:
                     row["weight"] = served.weights.get(each.version, 0)
+                rolling = served.rolling
+                if rolling is not None and rolling.version == each.version:
+                    row["rollout"] = {
+                        "step": rolling.step + 1,
+                        "steps": len(rolling.plan.steps),
+                        "share": rolling.weights[each.version],
+                    }
             if each.version in model.fetched:
                 row["fetched"] = [*model.fetched[each.version]]
             if digest := model.life.versions[each.version].digest:

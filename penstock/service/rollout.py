@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from functools import reduce
 from typing import Any, Final
 
@@ -124,6 +125,8 @@ class Rollouts:
         self._seen: dict[str | None, tuple[Rollout, Reading, Verdict, list[Any]]] = {}
         self._told: dict[str | None, str] = {}
         self._begun: dict[str | None, int] = {}  # numbers of the rollouts whose begin was told
+        self._running: dict[str | None, int] = {}  # numbers of those that this engine knows
+        self._ends: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self.ended: Callable[[Served, Rollout], object] = lambda before, rollout: None
 
     def start(self, engines: AllEngines | None) -> None:
@@ -175,6 +178,7 @@ class Rollouts:
 
     def changed(self, state: Served) -> None:
         """This engine serves a state from now on."""
+        self._count_end(state)
         name, rollout = state.name, state.rolling
         new = rollout is not None and self._begun.get(name) != rollout.number
         if self._engines is not None and rollout is not None and new and not rollout.step:
@@ -194,7 +198,26 @@ class Rollouts:
             shadow = Shadow(self._engine, *graphs, rollout.plan.shadow, comparisons, self._threads)
             self._shadows[name] = graphs, shadow
 
+    def _count_end(self, state: Served) -> None:
+        name, rollout = state.name, state.rollout
+        if rollout is not None and rollout.running:
+            self._running[name] = rollout.number
+            return
+        number = self._running.pop(name, None)
+        if self._engines is not None and rollout is not None and rollout.number == number:
+            self._ends[name or ANY_NAME][rollout.state.value] += 1
+
     # What this engine has seen.
+
+    def copies(self, key: tuple[str | None, str]) -> dict[str, int] | None:
+        """The answers of a version to copies of requests, by how they compare; None without any."""
+        found = self._comparisons.get(key)
+        if found is None:
+            return None
+        same = found.compared - found.differed
+        failed = self._counters.copies[key].errors.total() if key in self._counters.copies else 0
+        counts = {"same": same, "differed": found.differed, "dropped": found.dropped}
+        return {**counts, "failed": failed}
 
     def answer(self, name: str | None, number: int, step: int) -> dict[str, Any] | None:
         """What this engine has seen of a step of a rollout; None if it has another state."""
@@ -277,14 +300,15 @@ class Rollouts:
         if not changed.running:
             self.ended(state, changed)
 
-    def report(self) -> list[dict[str, Any]]:
-        """The rollouts of all names, for the status of the service; in the first engine."""
+    def report(self) -> dict[str, Any]:
+        """The part of the first engine's report about the rollouts of all names."""
         found = []
         for name in self._versions.names():
             state = self._versions.served(name)
             if state is not None and state.rollout is not None:
                 found.append(self._reported(name, state.rollout))
-        return found
+        ends = [{"name": name, "outcomes": dict(each)} for name, each in self._ends.items()]
+        return {"rollouts": found, "rollout_ends": ends}
 
     def _reported(self, name: str | None, rollout: Rollout) -> dict[str, Any]:
         report: dict[str, Any] = {
@@ -296,11 +320,15 @@ class Rollouts:
             "step": str(rollout.step + 1),
             "steps": str(len(rollout.plan.steps)),
             "share": str(rollout.weights[rollout.version]),
+            "shares": [str(each.share) for each in rollout.plan.steps],
+            "hold": rollout.plan.steps[rollout.step].hold,
+            "limits": asdict(rollout.plan.limits),
         }
         seen = self._seen.get(name)
         if rollout.running and seen is not None and seen[0] == rollout:
             _, reading, verdict, examples = seen
             report["why"] = verdict.why
+            report["held"] = reading.held
             sides = {"stable": reading.stable, "new": reading.new}
             report["seen"] = {side: _shown(each) for side, each in sides.items()}
             report["examples"] = examples

@@ -185,9 +185,11 @@ class Serving:
         )  # fmt: skip
         if deployment.make is not None:
             self.engine.versions = self.versions
+            self.reporter.swaps = self.versions.swaps.report
         self.rollouts = Rollouts(config.rollout, self.engine, self.versions, counters)
         self.versions.arriving = self.rollouts.arriving
         self.versions.changed = self.rollouts.changed
+        self.reporter.copies = self.rollouts.copies
         health.watch(self.engine.why_stuck)
         if deployment.repositories is not None:
             self._add_repository(deployment.repositories, answerers)
@@ -220,6 +222,7 @@ class Serving:
                 poll_seconds=options.poll_seconds,
                 load=options.load,
                 at_once=options.at_once,
+                swaps=self.versions.swaps,
             )
             self.reporter.models = controller.report
             controller.plan = self.rollouts.plan

@@ -16,8 +16,8 @@ import gc
 import itertools
 import json
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextlib import nullcontext, suppress
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
@@ -25,9 +25,13 @@ from typing import Any, Final, Protocol, TypeVar
 from penstock.engine.engine import Engine
 from penstock.engine.graph import ServedGraph
 from penstock.errors import StartupError
+from penstock.executors.probing import VERIFYING
+from penstock.executors.workers.pool import WorkerPool
+from penstock.observe.swaps import NOT_STARTED, SERVED, Swap, Swaps
 from penstock.repository.served import Description, Served, Update
 from penstock.service.build import LoadedDeployment, LoadedGraph, route
 from penstock.service.daemon_pool import DaemonPool
+from penstock.service.models import OPENING
 from penstock.supervisor.messages import (
     Abort,
     Change,
@@ -58,6 +62,10 @@ ALLOWED: Final = "; `signature: any` in its description allows that"
 """What is said of a version without it."""
 
 
+_PASSED: Final = {OPENING: "opened", VERIFYING: "probed"}
+"""Steps of an op's start that swaps show."""
+
+
 class Table(Protocol):
     """The table of versions, as an engine sees it: ``SupervisorClient``, or ``_OwnTable``."""
 
@@ -83,9 +91,11 @@ class _Step:
         task: makes the versions ready.
         ready: the new versions, aside.
         old: graphs that serve no more.
+        swap: its record.
     """
 
     state: Served
+    swap: Swap
     task: asyncio.Task[None] | None = None
     ready: dict[str, ServedGraph] = field(default_factory=dict)
     old: list[ServedGraph] = field(default_factory=list)
@@ -106,6 +116,7 @@ class Versions:
         arriving: makes the state with a further version of a name, which is to serve in place of
             the others.
         changed: called with each state that this engine serves from now on.
+        swaps: records what this engine does.
     """
 
     def __init__(
@@ -134,6 +145,7 @@ class Versions:
         self._steps: dict[int, _Step] = {}
         self.arriving: Callable[[Description, Served | None], Served] = _at_once
         self.changed: Callable[[Served], object] = lambda state: None
+        self.swaps = Swaps()
 
     def names(self) -> list[str | None]:
         """See ``engine.Versions``."""
@@ -152,9 +164,17 @@ class Versions:
         base, state = self._numbers.get(name, 0), self._states.get(name)
         while True:
             wanted = update(state)
-            self._check(name, state, wanted)
-            stale = await self._table.change(base, wanted, ended=ended)
+            is_load = bool(_brought(state, wanted))
+            try:
+                self._check(name, state, wanted)
+                stale = await self._table.change(base, wanted, ended=ended)
+            except StartupError:
+                if is_load:
+                    self.swaps.count(name, NOT_STARTED)
+                raise
             if stale is None:
+                if is_load:
+                    self.swaps.count(name, SERVED)
                 return
             base = stale.base
             state = None if stale.state is None else Served.of_plain(stale.state)
@@ -182,7 +202,10 @@ class Versions:
         """Take part in a change of all engines."""
         match order:
             case Prepare(change, plain):
-                step = self._steps[change] = _Step(Served.of_plain(plain))
+                state = Served.of_plain(plain)
+                brought = _brought(self._states.get(state.name), state)
+                swap = self.swaps.prepare(change, state.name, [*brought])
+                step = self._steps[change] = _Step(state, swap)
                 step.task = self._start(self._answer(change, step))
             case Commit(change):
                 self._serve(change, self._steps[change])
@@ -196,6 +219,7 @@ class Versions:
         """Remove what was made ready; nothing if this engine has just reported a problem, too."""
         if step is None:
             return
+        self.swaps.fail(step.swap, "")  # another engine says why
         if step.task is not None:
             step.task.cancel()
         for graph in step.ready.values():
@@ -229,6 +253,7 @@ class Versions:
             problem = repr(error)
         if problem is not None:
             self._steps.pop(change, None)
+            self.swaps.fail(step.swap, problem)
         step.task = None
         with suppress(StartupError):  # the supervisor is gone, and this engine ends
             self._table.prepared(change, problem)
@@ -239,16 +264,13 @@ class Versions:
         Raises:
             StartupError: one cannot be, within ``start_timeout``; nothing of them is left.
         """
-        present = self._states.get(step.state.name)
-        known: Mapping[str, Description] = {} if present is None else present.versions
+        brought = _brought(self._states.get(step.state.name), step.state)
         limit = self._loaded.deployment.config.start_timeout or None
         try:
-            for version, description in step.state.versions.items():
-                if known.get(version) == description:
-                    continue
+            for version, description in brought.items():
                 try:
                     async with asyncio.timeout(limit):
-                        step.ready[version] = await self._make_ready(description)
+                        step.ready[version] = await self._make_ready(description, step.swap)
                 except TimeoutError as error:
                     text = f"version {version} was not ready within {limit:g} s"
                     raise StartupError(f"{text} (start_timeout)") from error
@@ -264,22 +286,24 @@ class Versions:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._loading, function, *arguments)
 
-    async def _make_ready(self, description: Description) -> ServedGraph:
+    async def _make_ready(self, description: Description, swap: Swap) -> ServedGraph:
         deployment = self._loaded.deployment
         async with self._making:
             blueprint = await self._aside(deployment.version_of, description)
         who = f"version {blueprint.version} of {blueprint.called}"
         if blueprint.processes and not self._supervised:
             raise StartupError(f"{who} has ops in processes, and the service started without any")
-        loaded = await self._aside(LoadedGraph, blueprint, deployment, lambda *_: nullcontext())
+        watched = partial(_watched, swap)
+        loaded = await self._aside(LoadedGraph, blueprint, deployment, watched)
         await self._aside(loaded.make_workers)
         graph = self._build(loaded)
         self._engine.set_aside(graph)
         try:
-            await graph.start()
+            await _start(graph, swap)
             loaded.signatures.check_started(graph)
             self._check_successor(graph, description)
             await self._warm_up(graph)
+            swap.passed("warmed up")
         except BaseException:
             # In a task of its own: this one may have been cancelled.
             await asyncio.shield(self._start(self._end(graph)))
@@ -313,6 +337,9 @@ class Versions:
         for graph in step.ready.values():
             engine.add(graph, again=True)
         step.old = route(engine, state)
+        step.swap.ends = [graph.version for graph in step.old]
+        step.swap.serves = _described(state)
+        step.swap.passed("swapped")
         self._states[state.name] = state
         self._numbers[state.name] = change
         for graph in step.ready.values():
@@ -322,23 +349,63 @@ class Versions:
 
     async def _retire(self, change: int, step: _Step) -> None:
         """End what serves no more, and report it."""
-        await asyncio.gather(*(self._start(self._end(graph)) for graph in step.old))
+        await asyncio.gather(*(self._start(self._end(graph, step.swap)) for graph in step.old))
+        step.swap.done()
         with suppress(StartupError):  # the supervisor is gone, and this engine ends
             self._table.retired(change)
 
-    async def _end(self, graph: ServedGraph) -> None:
+    async def _end(self, graph: ServedGraph, swap: Swap | None = None) -> None:
         """Let a graph finish its requests, and end its workers."""
         at_rest = asyncio.Event()
         self._engine.drain_graph(graph, at_rest.set)
         await at_rest.wait()
+        if swap is not None:
+            swap.passed("drained")
         await graph.close(_GRACE)
         self._engine.remove(graph)
+        if swap is not None:
+            swap.passed("ended")
         _log.info("graph %s has ended", graph)
         self._loaded.graphs[:] = [each for each in self._loaded.graphs if each.served is not graph]
         del graph
         # Models are large, and would wait in cycles for the next full collection. It is short:
         # what was there at the start of the service is frozen.
         gc.collect()
+
+
+def _brought(present: Served | None, wanted: Served) -> dict[str, Description]:
+    """The versions of a wanted state that the present one lacks, or has with another content."""
+    known = {} if present is None else present.versions
+    return {each: about for each, about in wanted.versions.items() if known.get(each) != about}
+
+
+@contextmanager
+def _watched(swap: Swap, op: str, doing: str) -> Iterator[None]:
+    """A step of an op's start in this process."""
+    yield
+    _pass(swap, doing)
+
+
+def _pass(swap: Swap, doing: str) -> None:
+    if doing in _PASSED:
+        swap.passed(_PASSED[doing])
+
+
+async def _start(graph: ServedGraph, swap: Swap) -> None:
+    """Start the workers of a graph, aside.
+
+    Raises:
+        StartupError: see ``ServedGraph.start``.
+    """
+    pools = [each.executor for each in graph.stages if isinstance(each.executor, WorkerPool)]
+    for each in pools:
+        each.passed = partial(_pass, swap)
+    try:
+        await graph.start()
+    finally:
+        for each in pools:
+            each.passed = None
+    swap.passed("started")
 
 
 def _at_once(description: Description, state: Served | None) -> Served:

@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from penstock.observe.metrics import exposition
 from penstock.security.keys import line_of, new_key
 from tests.documents import ROOT, blocks_of
-from tests.observe.test_metrics import families
+from tests.observe.test_metrics import families, report
 from tests.service.scripts import NAME, fetch, fetch_as, script
 from tests.services.process import running
+from tests.services.repository import Repository, serving
 
 DASHBOARD = json.loads((ROOT / "deploy/grafana/penstock.json").read_text())
 OF_PROMETHEUS = {"job", "instance", "le"}
@@ -49,12 +51,23 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, se
         answer = fetch_as(f"{server.http_url}/{NAME}/prediction", body, X_API_Key=key)
         assert answer.json["err_no"] != 0
         assert fetch(f"{server.http_url}/nowhere").status == 401
-        for family in families(fetch(f"{server.http_url}/metrics").body).values():
-            for sample in family.samples:
-                for label, value in sample.labels.items():
-                    found[sample.name][label].add(value)
-                found[sample.name]["le"].discard("")
+        add_to(found, fetch(f"{server.http_url}/metrics").body)
+    repository = Repository(folder / "models")
+    repository.put("m", 1, b"no model")
+    with serving(repository, mode="explicit") as server:
+        assert fetch(f"{server.http_url}/v2/repository/models/m/load", b"{}").status == 500
+        add_to(found, fetch(f"{server.http_url}/metrics").body)
+    rolled = {"name": "m", "version": "2", "state": "running", "step": "1"}
+    add_to(found, exposition(report(rollouts=[rolled]))[1])
     return found
+
+
+def add_to(found: dict[str, dict[str, set[str]]], text: bytes) -> None:
+    for family in families(text).values():
+        for sample in family.samples:
+            for label, value in sample.labels.items():
+                found[sample.name][label].add(value)
+            found[sample.name]["le"].discard("")
 
 
 @pytest.mark.real

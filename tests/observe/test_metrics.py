@@ -188,6 +188,35 @@ def test_models_of_repositories_are_exported_up_to_a_limit() -> None:
     assert read["penstock_repository_answers", ("s3://b",)] == 0
 
 
+def test_versions_have_their_share_loads_rollouts_and_answers_to_copies() -> None:
+    (graph,) = report()["graphs"]
+    copies = {"same": 8, "differed": 2, "dropped": 1, "failed": 0}
+    rolling = {"name": "ocr", "version": "2", "state": "running", "step": "3"}
+    over = {"name": None, "version": "4", "state": "taken back", "step": "1"}
+    text = exposition(
+        report(
+            graphs=[graph, {**graph, "version": "2", "share": 0.25, "copies": copies}],
+            loads=[{"name": "ocr", "outcomes": {"served": 3, "content_refused": 1}}],
+            rollouts=[rolling, over],
+            rollout_ends=[{"name": "*", "outcomes": {"taken back": 1}}],
+        )
+    )[1]
+    read = samples(text)
+    expected = {
+        ("penstock_version_share", ("ocr", "2")): 0.25,
+        ("penstock_version_loads_total", ("ok", "ocr")): 3,
+        ("penstock_version_loads_total", ("failed", "content_refused", "ocr")): 1,
+        ("penstock_rollout_step", ("ocr", "2")): 3,
+        ("penstock_rollouts_total", ("taken_back", "*")): 1,
+        ("penstock_rollouts_total", ("promoted", "*")): 0,
+        ("penstock_rollouts_total", ("taken_back", "ocr")): 0,
+        ("penstock_shadow_answers_total", ("differed", "ocr", "2")): 2,
+    }
+    assert {key: read.get(key) for key in expected} == expected
+    assert ("penstock_version_share", ("ocr", "1")) not in read
+    assert ("penstock_rollout_step", ("*", "4")) not in read
+
+
 def test_every_counted_limit_of_the_door_is_exported() -> None:
     counters = DoorStatistics()
     left = {"open", "calls", "unsent", "accepted", "requests", "idle", "abuses", "gone"}

@@ -173,6 +173,9 @@ def test_the_table_of_no_models() -> None:
 def test_labels_weights_and_reasons_are_shown() -> None:
     row = {**ROW, "labels": ["a", "b"], "weight": 90, "reason": "canary"}
     assert table([row]).splitlines()[1].endswith("default; labels a, b; weight 90; canary")
+    rolling = {**row, "rollout": {"step": 2, "steps": 3, "share": 25}}
+    end = "weight 90; rollout: step 2 of 3, 25 %; canary"
+    assert table([rolling]).splitlines()[1].endswith(end)
 
 
 def test_a_fetch_has_a_bar() -> None:

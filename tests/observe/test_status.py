@@ -68,6 +68,47 @@ def test_models_that_do_not_simply_serve_are_shown() -> None:
     ]
 
 
+def test_versions_are_shown_with_shares_rollouts_and_what_is_not_served() -> None:
+    graph = {"name": "m", "state": "serving", "inside": 0, "ops": [], "signature": None}
+    seen = {"answers": 900, "failed": 1, "p99": 0.01, "compared": 0, "differed": 0}
+    limits = {"error_rate": 0.01, "p99_ratio": None, "disagreement": 0.02, "samples": 100}
+    rolling = {
+        "name": "m", "version": "2", "stable": "1", "state": "running", "step": "2", "steps": "3",
+        "share": "25", "why": "there are 80 of 100 answers", "limits": limits,
+        "seen": {"stable": seen, "new": {**seen, "p99": None, "compared": 9, "differed": 3}},
+    }  # fmt: skip
+    over = {**rolling, "name": "n", "state": "taken back", "why": "9 of its 20 answers failed"}
+    failed = {"versions": ["3"], "ends": [], "state": "failed", "tries": 1, "why": "no memory"}
+    swaps = [{"model": "m", **failed}, {"model": "x", **failed, "versions": [], "tries": 4}]
+    report = {
+        "ready": True, "engines": 1, "requests": {"answered": 0}, "answers": {}, "refusals": {},
+        "seconds": {"sum": 0.0, "classes": {}}, "rollouts": [rolling, over], "swaps": swaps,
+        "graphs": [
+            {**graph, "version": "1", "share": 0.75, "labels": []},
+            {**graph, "version": "2", "share": 0.25, "labels": ["canary", "new"]},
+        ],
+    }  # fmt: skip
+    expected = [
+        "m  version 1  serving  inside 0  share 75 %",
+        "m  version 2  serving  inside 0  share 25 %  labels canary, new",
+        "rollout   m  version 2  step 2 of 3  share 25 %  beside 1: there are 80 of 100 answers",
+        "  limits  error_rate 0.01  disagreement 0.02  samples 100",
+        "  stable  answers 900  failed 1  p99 10.0 ms",
+        "  new     answers 900  failed 1  p99 -  compared 9  differed 3",
+        "rollout   n  version 2 taken back: 9 of its 20 answers failed",
+        "model     m  version 3 is not served: no memory",
+        "model     x  a further version is not served (tried 4 times): no memory",
+    ]
+    assert shown(report).splitlines()[3:] == expected
+    rows = [{"name": "m", "version": "3", "state": "UNAVAILABLE", "reason": "no memory"}]
+    of_repository = [
+        *expected[:7],
+        expected[8],
+        "model     m  version 3  UNAVAILABLE  no memory",
+    ]
+    assert shown({**report, "models": rows}).splitlines()[3:] == of_repository
+
+
 def test_inputs_and_outputs_are_shown_with_their_shapes() -> None:
     tensors = [
         {"name": "x", "dtype": "float32", "shape": [None, None, 4]},

@@ -296,3 +296,37 @@ async def test_a_caller_that_names_a_version_gets_that_version_or_a_refusal() ->
         GATE.set()
         assert (await answer(running))[1]["model_version"] == "held"
         assert (await answer(send("/versions/4/infer", INFER)))[0] == 404
+
+
+async def test_swaps_have_the_times_of_their_steps_and_failures_the_reason() -> None:
+    async with serving() as service:
+        await swap(service, "2")
+        with pytest.raises(StartupError, match="no such file"):
+            await swap(service, "broken")
+        while len(service.engine.graphs) > 1:
+            await asyncio.sleep(0)
+        await service.versions.change("a", lambda now: known(now).with_label("stable", "2"))
+        await asyncio.sleep(0)
+        report = service.reporter()
+        done, failed, labelled = report["swaps"]
+        assert (done["state"], done["versions"], done["ends"]) == ("done", ["2"], ["1"])
+        assert [*done["steps"]] == [
+            "opened", "probed", "started", "warmed up", "swapped", "drained", "ended",
+        ]  # fmt: skip
+        assert [*done["steps"].values()] == sorted(done["steps"].values())
+        assert done["serves"] == "version 2 is the default of 2"
+        assert (failed["state"], failed["versions"]) == ("failed", ["broken"])
+        assert "no such file" in failed["why"]
+        assert (labelled["state"], labelled["versions"], labelled["ends"]) == ("done", [], [])
+        assert labelled["serves"].endswith("labels stable=2")
+        assert report["loads"] == [{"name": "a", "outcomes": {"served": 1, "start": 1}}]
+        (graph,) = report["graphs"]
+        assert (graph["share"], graph["labels"]) == (1.0, ["stable"])
+
+
+async def test_versions_have_their_shares_of_the_requests() -> None:
+    async with serving() as service:
+        await service.versions.change("a", lambda now: known(now).with_version(about("2")))
+        await service.versions.change("a", lambda now: known(now).with_weights({"1": 3, "2": 1}))
+        shares = {each["version"]: each["share"] for each in service.reporter()["graphs"]}
+        assert shares == {"1": 0.75, "2": 0.25}

@@ -48,6 +48,7 @@ class WorkerPool(ABC, Generic[W]):
 
     Attributes:
         loaded: by slot, its worker's report of its model and memory; None before.
+        passed: called with each step of a worker's start that is over, if somebody wants to know.
     """
 
     takes_several: bool
@@ -67,6 +68,7 @@ class WorkerPool(ABC, Generic[W]):
         self.op = name
         self.instruments = Instruments()
         self.loaded: list[dict[str, Any] | None] = [None] * count
+        self.passed: Callable[[str], object] | None = None
         self._loop = loop
         self._supervision = supervision
         self._streams = streams
@@ -201,6 +203,8 @@ class WorkerPool(ABC, Generic[W]):
         decides = index == 0 and self._batching is None
         worker = await self._begin(index, decides=decides)
         worker.streams = self._streams
+        if self.passed is not None:
+            worker.passed = self.passed
         try:
             loaded = await self._ready(worker)
         except BaseException as error:

@@ -32,6 +32,10 @@ _LEAVE_TIMEOUT: Final = 5.0
 """Seconds within which an idle worker ends after STOP."""
 
 
+def _nobody(step: str) -> None:
+    """Nobody wants to know."""
+
+
 class Worker(ABC):
     """One worker, from its start to its end.
 
@@ -51,6 +55,7 @@ class Worker(ABC):
         batches: how many it has finished.
         has_begun: whether it has begun one.
         step: the current step of its start, as text.
+        passed: called with each step of its start that is over.
         watch: decides whether it hangs.
         ending: we are ending it.
         replacing: we are ending it to replace it: this does not count as a death.
@@ -85,6 +90,7 @@ class Worker(ABC):
         self.batches = 0
         self.has_begun = False
         self.step = "its process starts"
+        self.passed: Callable[[str], object] = _nobody
         self.watch = Watch(hang_limit)
         self.ending = self.replacing = self.late = False
         self.lost: list[int] = []
@@ -251,6 +257,7 @@ class Worker(ABC):
                 self._in_flight.clear()
                 self._end()
             case Kind.STEP if not self.ready.done():
+                self.passed(self.step)
                 self.step = str(decode(body))
             case Kind.READY if not self.ready.done():
                 self.ready.set_result(_report_of(decode(body)))

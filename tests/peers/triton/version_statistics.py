@@ -1,5 +1,5 @@
-"""Runs versions of a model with Triton's client, and prints the statistics that it gets as JSON; run
-by that client's Python.
+"""Runs versions of a model with Triton's client, and prints the statistics that it gets as JSON;
+run by that client's Python.
 
 Usage: version_statistics.py HOST:PORT. The service has model ``m``, with versions 1 and 2.
 """
