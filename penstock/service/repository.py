@@ -12,8 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from base64 import b64decode, b64encode
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -33,8 +32,8 @@ from penstock.errors import (
     VersionsError,
 )
 from penstock.observe.swaps import Swaps
-from penstock.protocols.status import status_of
 from penstock.repository.lifecycle import Lifecycle, State
+from penstock.repository.model_update import ModelUpdate
 from penstock.repository.options import Mode
 from penstock.repository.pbtxt import Step
 from penstock.repository.rollout import Plan, Rollout
@@ -42,24 +41,18 @@ from penstock.repository.rollout import State as RolloutState
 from penstock.repository.served import Description, Served
 from penstock.service.catalog import Entry, Held, Progress, Scan
 from penstock.service.daemon_pool import DaemonPool
-from penstock.supervisor.queries import AllEngines
 
 _T = TypeVar("_T")
 
 _log = logging.getLogger(__name__)
 
-REPOSITORY: Final = "repository"
-"""The query by which an engine asks the one with the controller."""
-
 _JITTER: Final = 0.1
 """Polls come earlier or later by up to this part of their interval, so that many services do not
 ask a store at the same time."""
 
-_LONGEST: Final = 86_400.0  # seconds in which a load must be over, for engines that pass it on
 _LOOK: Final = 0.1  # seconds between two looks for the end of a version, or of the first loads
 
 _NO_CONTROL: Final = "explicit model load / unload is not allowed: model control mode is none"
-_NOBODY: Final = "the engine that loads models is being replaced: try again later"
 
 
 class Shelf(Protocol):
@@ -240,7 +233,7 @@ class Controller:
 
     async def update(self, name: str, wanted: Mapping[str, Any]) -> None:
         """See ``api.oip_repository.Repository``."""
-        change = _Wish.of(wanted)
+        change = ModelUpdate.of(wanted)
         if self._versions.served(name) is None:
             raise UnknownService(f"there is no model {name!r}")
         model = self._model(name)
@@ -733,86 +726,6 @@ class _NotServed(Exception):
     """Why a version is not served."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Wish:
-    """A change of labels, weights or the default version.
-
-    Attributes:
-        labels: versions by label; None removes a label.
-        weights: shares by version; None leaves them as they are.
-        promote: the version that is to run all requests that name none.
-        rollback: whether to go back instead.
-    """
-
-    labels: Mapping[str, str | None]
-    weights: Mapping[str, int] | None
-    promote: str | None
-    rollback: bool
-
-    @classmethod
-    def of(cls, plain: Mapping[str, Any]) -> _Wish:
-        """The wish in a body.
-
-        Raises:
-            PackageError: it is none.
-        """
-        known = ("labels", "weights", "promote", "rollback")
-        for key in plain:
-            if key not in known:
-                raise PackageError(f"an update has no member {key[:64]!r}: {', '.join(known)}")
-        labels, weights = plain.get("labels", {}), plain.get("weights")
-        promote, rollback = plain.get("promote"), plain.get("rollback", False)
-        if not isinstance(labels, dict) or not all(
-            each is None or isinstance(each, str) for each in labels.values()
-        ):
-            raise PackageError("labels must be an object of texts or null")
-        if weights is not None and (
-            not isinstance(weights, dict) or not all(type(x) is int for x in weights.values())
-        ):
-            raise PackageError("weights must be an object of whole numbers")
-        if not isinstance(promote, str | None) or not isinstance(rollback, bool):
-            raise PackageError("promote must be a text, and rollback true or false")
-        if not plain or (rollback and len(plain) > 1):
-            raise PackageError(f"an update has one of the members {', '.join(known)}")
-        return cls(labels=labels, weights=weights, promote=promote, rollback=rollback)
-
-    def __str__(self) -> str:
-        parts = []
-        if self.rollback:
-            parts.append("went back to the version before")
-        if self.promote is not None:
-            parts.append(f"version {self.promote} runs the requests that name none")
-        for label, version in self.labels.items():
-            what = "is removed" if version is None else f"is on version {version}"
-            parts.append(f"label {label} {what}")
-        if self.weights is not None:
-            shares = ", ".join(f"{version}={share}" for version, share in self.weights.items())
-            parts.append(f"weights {shares or 'are removed'}")
-        return "; ".join(parts)
-
-    def applied(self, now: Served | None) -> Served:
-        """The state that is wished; see ``Served``."""
-        assert now is not None
-        for label, version in self.labels.items():
-            if version is None:
-                now = now.without_label(label)
-            else:
-                now = now.with_label(label, now.resolve(version) or version)
-        rolling, promoted = (
-            now.rolling,
-            self.promote and (now.resolve(self.promote) or self.promote),
-        )
-        if rolling is not None and rolling.version == promoted:
-            now = now.rolled(rolling.promoted())
-        if self.promote is not None:
-            now = now.with_weights({})
-            now = now.with_default(now.resolve(self.promote) or self.promote)
-        if self.weights is not None:
-            shares = {now.resolve(text) or text: n for text, n in self.weights.items()}
-            now = now.with_weights(shares)
-        return now
-
-
 def _with(description: Description, plan: Plan | None, now: Served | None) -> Served:
     """The state with a version, which becomes the default if it is the newest, and nobody has
     divided the requests between versions; at once, or by a rollout if there is a plan.
@@ -855,110 +768,3 @@ def _paths(description: Description) -> Iterator[str]:
             yield description[key]
     for step in description.get("steps", ()):
         yield from _paths(step)
-
-
-class RepositoryOfService:
-    """What every engine has: the controller, if it is the first one, else the way to it; see
-    ``api.oip_repository.Repository``.
-
-    Args:
-        engines: those of the service.
-        controller: of this engine; None in all but the first.
-    """
-
-    def __init__(self, engines: AllEngines, controller: Controller | None) -> None:
-        self._engines = engines
-        self._controller = controller
-        self._is_ready = False
-        self._watch: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Begin to load what is wanted at the start; to be called when the engine serves."""
-        if self._controller is not None:
-            self._controller.start()
-        else:
-            self._watch = asyncio.get_running_loop().create_task(self._wait_until_ready())
-
-    async def close(self) -> None:
-        """End: from now on another engine has the controller, or none."""
-        if self._watch is not None:
-            self._watch.cancel()
-        controller, self._controller = self._controller, None
-        if controller is not None:
-            self._is_ready = True  # this engine goes on to answer what was sent to it
-            await controller.close()
-
-    def why_unready(self) -> str | None:
-        """Why requests are not accepted yet; None if they are."""
-        if self._controller is not None:
-            return self._controller.why_unready()
-        return None if self._is_ready else "models are being loaded"
-
-    async def _wait_until_ready(self) -> None:
-        while not self._is_ready:
-            await asyncio.sleep(_LOOK)
-            with suppress(RequestError):
-                self._is_ready = await self._ask("why_unready") is None
-
-    async def answer(self, action: str, *arguments: Any) -> dict[str, Any] | None:
-        """Answer an engine; None if this is not the one with the controller."""
-        controller = self._controller
-        if controller is None:
-            return None
-        actions: dict[str, Callable[..., Any]] = {
-            "why_unready": controller.why_unready,
-            "index": lambda ready: controller.index(ready=ready),
-            "load": lambda name, sent: controller.load(name, _decoded(sent)),
-            "unload": lambda name, also: controller.unload(name, unload_dependents=also),
-            "update": controller.update,
-        }
-        try:
-            value = actions[action](*arguments)
-            return {"value": await value if isinstance(value, Awaitable) else value}
-        except RequestError as error:
-            return {"error": [status_of(error).http, str(error)]}
-
-    async def _ask(self, action: str, *arguments: Any, seconds: float = 1.0) -> Any:
-        """Ask the engine with the controller.
-
-        Raises:
-            HttpError: it refuses, or there is none now.
-        """
-        answers = await self._engines.ask(REPOSITORY, action, *arguments, seconds=seconds)
-        found = next((each for each in answers if each is not None), None)
-        if found is None:
-            raise HttpError(503, _NOBODY)
-        if "error" in found:
-            raise HttpError(*found["error"])
-        return found["value"]
-
-    async def index(self, *, ready: bool = False) -> list[dict[str, Any]]:
-        """See ``Repository``."""
-        rows: list[dict[str, Any]] = await self._ask("index", ready, seconds=30.0)
-        return rows
-
-    async def load(self, name: str, parameters: Mapping[str, Any]) -> None:
-        """See ``Repository``."""
-        await self._ask("load", name, _encoded(parameters), seconds=_LONGEST)
-
-    async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
-        """See ``Repository``."""
-        await self._ask("unload", name, unload_dependents, seconds=_LONGEST)
-
-    async def update(self, name: str, wanted: Mapping[str, Any]) -> None:
-        """See ``Repository``."""
-        await self._ask("update", name, dict(wanted), seconds=_LONGEST)
-
-
-def _encoded(parameters: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Parameters of a load as values of JSON."""
-    return {
-        name: ["base64", b64encode(value).decode()] if isinstance(value, bytes) else ["", value]
-        for name, value in parameters.items()
-    }
-
-
-def _decoded(encoded: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    return {
-        name: b64decode(value) if coding else value for name, (coding, value) in encoded.items()
-    }

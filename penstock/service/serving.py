@@ -81,7 +81,7 @@ from penstock.typed.tensors import TypedTensors, tensors_of
 
 if TYPE_CHECKING:
     from penstock.observe.otel import SpanWriter
-    from penstock.service.repository import RepositoryOfService
+    from penstock.service.repository_access import RepositoryOfService
 
 _log: Final = logging.getLogger(__name__)
 
@@ -201,7 +201,8 @@ class Serving:
             StartupError: a repository, its cache or its key cannot be used.
         """
         from penstock.service.catalog import catalog_of
-        from penstock.service.repository import REPOSITORY, Controller, RepositoryOfService
+        from penstock.service.repository import Controller
+        from penstock.service.repository_access import REPOSITORY, RepositoryOfService
 
         engine = self.engine
 
