@@ -118,6 +118,12 @@ class VersionsError(StartupError, ValueError):
     code = "versions"
 
 
+class RolloutRuns(VersionsError):
+    """A change that has to wait for the end of a rollout; nothing has changed."""
+
+    code = "rollout"
+
+
 class HookError(StartupError):
     """A hook's signature fits no generation of the API."""
 

@@ -388,9 +388,10 @@ def typed(keys: Sequence[str], text: str) -> Any:
     kind = _kind(section and keys_of(section).get(key))
     if kind is str:
         return _unquoted(text)
-    if kind is tuple:
+    if kind in (tuple, list):
         inner = text.removeprefix("[").removesuffix("]")
-        return [_unquoted(part.strip()) for part in inner.split(",") if part.strip()]
+        read = _unquoted if kind is tuple else resolved
+        return [read(part.strip()) for part in inner.split(",") if part.strip()]
     return resolved(text)
 
 
@@ -401,7 +402,9 @@ def _unquoted(text: str) -> str:
 
 
 def _kind(annotation: Any) -> type | None:
-    """``str``, ``tuple``, or None for types that are read as unquoted values."""
+    """``str``, ``tuple`` of texts, ``list`` of others, or None for types that are read as unquoted
+    values.
+    """
     origin = get_origin(annotation)
     if origin is Annotated:
         return _kind(get_args(annotation)[0])
@@ -410,4 +413,6 @@ def _kind(annotation: Any) -> type | None:
         return kinds[0] if kinds else None
     if annotation is str or origin is Literal:
         return str
-    return tuple if origin is tuple else None
+    if origin is tuple:
+        return tuple if _kind(get_args(annotation)[0]) is str else list
+    return None

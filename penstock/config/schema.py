@@ -759,7 +759,8 @@ class RolloutConfig(Section):
     error_rate: Annotated[float, Field(ge=0, le=1)] = Field(
         default=0.01,
         description="How much larger the new version's part of failed answers may be than that of"
-        " the stable one. Errors of callers do not count.",
+        " the stable one. Inputs that it refuses are failed answers; requests that no version runs,"
+        " such as those of unknown callers, do not count.",
     )
     p99_ratio: Annotated[float, Field(ge=1, le=1e6)] = Field(
         default=1.25,

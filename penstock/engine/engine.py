@@ -272,6 +272,11 @@ class Engine:
         """The serving versions of a name, oldest first."""
         return [each for each in self.graphs if each.name == name and _serves(each)]
 
+    def waiting(self, graph: ServedGraph) -> list[float]:
+        """For how many seconds the open requests of a graph have been open, copies included."""
+        now = self.clock.now()
+        return [now - each.admitted_at for each in self._deadlines if each.graph is graph]
+
     def set_aside(self, graph: ServedGraph) -> None:
         """Include a graph that is being made ready in the statistics, and in a drain.
 
@@ -327,6 +332,7 @@ class Engine:
         default: ServedGraph | None,
         labels: Mapping[str, ServedGraph] | None = None,
         weights: Mapping[ServedGraph, int] | None = None,
+        sticky: str | None = None,
     ) -> None:
         """Let these graphs of a name, and no others, run its requests from now on.
 
@@ -335,6 +341,7 @@ class Engine:
             default: runs the requests that name no version; None refuses them.
             labels: further texts by which requests name a version.
             weights: shares of the requests that name no version; none: all go to the default.
+            sticky: by what they are drawn; None: as the options say.
 
         Raises:
             GraphError: one of them does not serve.
@@ -347,8 +354,8 @@ class Engine:
             self._labels[name] = dict(labels)
         self._draws.pop(name, None)
         if weights:
-            sticky = self.options.sticky
-            field = sticky.get(name or ANY_NAME, sticky.get(ANY_NAME))
+            usual = self.options.sticky
+            field = sticky or usual.get(name or ANY_NAME, usual.get(ANY_NAME))
             self._draws[name] = _Draw(name, weights, field)
 
     def drain_graph(self, graph: ServedGraph, at_rest: Callable[[], None]) -> None:

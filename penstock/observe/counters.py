@@ -114,9 +114,19 @@ class Requests:
     Attributes:
         seconds: durations of answers, not counted yet.
         errors: their error codes.
+        given_up: how long the requests had taken whose callers disconnected.
     """
 
-    __slots__ = ("cancelled", "durations", "errors", "refusals", "seconds", "sketch", "sum")
+    __slots__ = (
+        "cancelled",
+        "durations",
+        "errors",
+        "given_up",
+        "refusals",
+        "seconds",
+        "sketch",
+        "sum",
+    )
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -125,6 +135,7 @@ class Requests:
         self.cancelled = 0
         self.durations = [0] * (len(SECONDS) + 1)
         self.sketch = Sketch()
+        self.given_up = Sketch()
         self.sum = 0.0
 
     def count(self) -> None:
@@ -255,7 +266,9 @@ class Counters(Instrument):
     def cancelled(self, request: RequestInfo, now: float) -> None:
         """See Instrument."""
         if not request.copied:
-            self.requests[request.graph.key].cancelled += 1
+            found = self.requests[request.graph.key]
+            found.cancelled += 1
+            found.given_up.add([now - request.admitted_at])
 
     def stream_begun(self, request: RequestInfo, now: float) -> None:
         """See Instrument."""

@@ -175,6 +175,15 @@ class Lifecycle:
         for each in (self.versions[version].digest, *digests):
             self._bar(each, reason)
 
+    def take_back(self, version: str, reason: str, *digests: str) -> None:
+        """A version is taken back that still serves requests which name it, and its content is
+        barred.
+        """
+        known = self.versions[version]
+        self.versions[version] = replace(known, reason=f"taken back: {reason}")
+        for each in (known.digest, *digests):
+            self._bar(each, reason)
+
     def _bar(self, digest: str, reason: str) -> None:
         if digest:
             self._barred.pop(digest, None)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
 
 from penstock.repository.pbtxt import Config
 
 OWN: Final = "penstock."
 """What the names of parameters begin with that are keys of an op."""
+
+ROLLOUT: Final = "penstock.rollout."
+"""What the names of parameters begin with that say how new versions of the model get the requests:
+they are of the model, and of none of its versions."""
 
 THREAD_KEYS: Final = frozenset(
     {
@@ -19,6 +24,22 @@ THREAD_KEYS: Final = frozenset(
     }
 )
 """Parameters of Triton's backends for the CPU threads of one run."""
+
+
+def without_rollout(config: Config) -> Config:
+    """The configuration without the parameters of rollouts, so that a change of them changes no
+    version.
+    """
+    if not any(name.startswith(ROLLOUT) for name in config.parameters):
+        return config
+
+    def left(parameters: Mapping[str, Any]) -> dict[str, Any]:
+        return {k: each for k, each in parameters.items() if not k.startswith(ROLLOUT)}
+
+    plain = {**config.plain, "parameters": left(config.plain["parameters"])}
+    if not plain["parameters"]:
+        del plain["parameters"]
+    return replace(config, parameters=left(config.parameters), plain=plain)
 
 
 def warnings_of(config: Config, source: str) -> Iterator[str]:

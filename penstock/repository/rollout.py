@@ -15,7 +15,8 @@ are kept and there are enough answers to say so; else it lasts longer.
 
 An answer is slow if it took longer than the stable version's p99, times the ratio that is allowed:
 for equal versions 1 % of the answers at most. So a slower version is found after tens of answers,
-while its own p99 would be known after a thousand.
+while its own p99 would be known after a thousand. A request that is open for longer, or was when
+its caller gave up, counts as a slow answer, so that a version that never answers is found as well.
 
 Pure: counts and seconds in, a verdict out. The state of a rollout is plain data, from which any
 engine goes on. Source of the interval: Wilson, "Probable inference, the law of succession, and
@@ -40,6 +41,7 @@ FEW: Final = 20
 
 _ERRORS: Final = 4.0  # standard errors
 _P99: Final = 0.99
+_ALL: Final = 100  # percent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +131,7 @@ class Rollout:
         step: the current one, from 0 on.
         state: see ``State``.
         why: why it was taken back.
+        keep: versions that stay when it ends, but for one that was taken back.
     """
 
     number: int
@@ -138,6 +141,7 @@ class Rollout:
     step: int = 0
     state: State = State.RUNNING
     why: str = ""
+    keep: tuple[str, ...] = ()
 
     @property
     def running(self) -> bool:
@@ -148,7 +152,7 @@ class Rollout:
     def weights(self) -> dict[str, int]:
         """The shares of both versions, while it runs."""
         share = self.plan.steps[self.step].share
-        return {self.stable: 100 - share, self.version: share}
+        return {self.stable: _ALL - share, self.version: share}
 
     def next(self) -> Rollout:
         """It goes on: to the next step, or to its end."""
@@ -172,7 +176,7 @@ class Rollout:
     def of_plain(cls, plain: Mapping[str, Any]) -> Rollout:
         """From what ``plain`` has returned."""
         plan, state = Plan.of_plain(plain["plan"]), State(plain["state"])
-        return cls(**{**plain, "plan": plan, "state": state})
+        return cls(**{**plain, "plan": plan, "state": state, "keep": tuple(plain["keep"])})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +187,8 @@ class Seen:
         answers: with the failed ones, those to copies of requests too.
         failed: those that failed, but by their callers' fault.
         durations: of the answers.
+        given_up: of the requests whose callers gave up.
+        waiting: of the requests that are open now, so far.
         compared: answers to copies that were compared.
         differed: those that differed from the stable version's.
     """
@@ -190,41 +196,69 @@ class Seen:
     answers: int = 0
     failed: int = 0
     durations: Durations = field(default_factory=dict)
+    given_up: Durations = field(default_factory=dict)
+    waiting: Durations = field(default_factory=dict)
     compared: int = 0
     differed: int = 0
 
     def since(self, before: Seen) -> Seen:
         """What came after an earlier time."""
-        old = before.durations.get
         return Seen(
             answers=self.answers - before.answers,
             failed=self.failed - before.failed,
-            durations={at: n for at, count in self.durations.items() if (n := count - old(at, 0))},
+            durations=_difference(self.durations, before.durations),
+            given_up=_difference(self.given_up, before.given_up),
+            waiting=self.waiting,
             compared=self.compared - before.compared,
             differed=self.differed - before.differed,
         )
 
     def plus(self, other: Seen) -> Seen:
         """The sum of both."""
-        durations = dict(self.durations)
-        for at, count in other.durations.items():
-            durations[at] = durations.get(at, 0) + count
         return Seen(
             answers=self.answers + other.answers,
             failed=self.failed + other.failed,
-            durations=durations,
+            durations=_sum(self.durations, other.durations),
+            given_up=_sum(self.given_up, other.given_up),
+            waiting=_sum(self.waiting, other.waiting),
             compared=self.compared + other.compared,
             differed=self.differed + other.differed,
         )
 
     def plain(self) -> dict[str, Any]:
         """As plain data."""
-        return {**asdict(self), "durations": [*self.durations.items()]}
+        return {**asdict(self), **{each: [*getattr(self, each).items()] for each in _DURATIONS}}
 
     @classmethod
     def of_plain(cls, plain: Mapping[str, Any]) -> Seen:
         """From what ``plain`` has returned."""
-        return cls(**{**plain, "durations": dict(plain["durations"])})
+        return cls(**{**plain, **{each: dict(plain[each]) for each in _DURATIONS}})
+
+
+_DURATIONS: Final = ("durations", "given_up", "waiting")
+
+
+def _difference(durations: Durations, before: Durations) -> Durations:
+    return {at: n for at, count in durations.items() if (n := count - before.get(at, 0))}
+
+
+def _sum(durations: Durations, others: Durations) -> Durations:
+    found = dict(durations)
+    for at, count in others.items():
+        found[at] = found.get(at, 0) + count
+    return found
+
+
+def _beyond(seen: Seen, most: float) -> tuple[int, int]:
+    """The answers of a version that took longer, with the requests that did so without an answer;
+    and all of them.
+    """
+    overdue = sum(_slow(each, most) for each in (seen.given_up, seen.waiting))
+    return _slow(seen.durations, most) + overdue, sum(seen.durations.values()) + overdue
+
+
+def _slow(durations: Durations, most: float) -> int:
+    return sum(count for seconds, count in durations.items() if seconds > most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -334,6 +368,10 @@ def judge(rollout: Rollout, reading: Reading) -> Verdict:
     ):
         if count < limits.samples:
             return Verdict(Decision.WAIT, f"there are {count} of {limits.samples} {what}")
+    few = sum(stable.durations.values())
+    if limits.p99_ratio is not None and few < FEW and step.share < _ALL:
+        text = f"there are {few} of {FEW} answers of version {rollout.stable}, for its p99"
+        return Verdict(Decision.WAIT, text)
     for each in tests:
         if each.worse:
             return Verdict(Decision.WAIT, f"{each.text}, which is not certain yet")
@@ -386,13 +424,13 @@ def _tests(rollout: Rollout, stable: Seen, new: Seen) -> list[_Test]:
     p99 = quantile(stable.durations, _P99)
     if limits.p99_ratio is not None and p99 is not None:
         most = p99 * limits.p99_ratio
-        count, stable_count = sum(new.durations.values()), sum(stable.durations.values())
-        slow = sum(each for seconds, each in new.durations.items() if seconds > most)
+        slow, count = _beyond(new, most)
+        usual_slow, usual_count = _beyond(stable, most)
         text = (
             f"{slow} of its {count} answers took longer than {1000 * most:.3g} ms, "
             f"{limits.p99_ratio:g} times the p99 of {old}"
         )
-        beyond = ((1 - _P99) * stable_count, stable_count)
+        beyond = max(usual_slow, (1 - _P99) * usual_count), usual_count
         found.append(_Test(bad=(slow, count), usual=beyond, text=text))
     if limits.disagreement is not None:
         text = f"{new.differed} of its {new.compared} compared answers differ from those of {old}"

@@ -10,11 +10,11 @@ version, so that a request's text means one of them only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
-from penstock.errors import VersionsError
+from penstock.errors import RolloutRuns, VersionsError
 from penstock.repository.rollout import Plan, Rollout, State
 
 Description: TypeAlias = Mapping[str, Any]
@@ -44,6 +44,8 @@ class Served:
         weights: the shares of the requests that name no version; empty: all get the default.
         rollout: of a new version, running or over; None if there was none. While it runs, the
             default and the weights are its own, and nothing else changes them.
+        sticky: a header field, or ``log_id``, by whose value the version of a request is drawn if
+            there are weights; None: by that which the service has for this name, or by chance.
     """
 
     name: str | None
@@ -52,6 +54,7 @@ class Served:
     labels: Mapping[str, str] = field(default_factory=dict)
     weights: Mapping[str, int] = field(default_factory=dict)
     rollout: Rollout | None = None
+    sticky: str | None = None
 
     def __post_init__(self) -> None:
         """Check that the parts fit together.
@@ -89,9 +92,9 @@ class Served:
             if not there or (self.default, self.weights) != (rollout.stable, rollout.weights):
                 raise self._busy(rollout)
 
-    def _busy(self, rollout: Rollout) -> VersionsError:
+    def _busy(self, rollout: Rollout) -> RolloutRuns:
         text = f"version {rollout.version} of {self.called} is being rolled out"
-        return VersionsError(f"{text}: promote it, or take it back, first")
+        return RolloutRuns(f"{text}: promote it, or take it back, first")
 
     @property
     def rolling(self) -> Rollout | None:
@@ -217,27 +220,39 @@ class Served:
         """
         return replace(self, weights={**weights})
 
-    def with_rollout(self, version: str, plan: Plan, number: int) -> Served:
-        """With a rollout of a version, from the default one.
+    def with_rollout(
+        self, description: Description, plan: Plan, number: int, *, keep: Collection[str] = ()
+    ) -> Served:
+        """With a further version, which is rolled out from the default one. If another one is being
+        rolled out, it takes the place of that.
 
         Args:
-            version: the new one, which is there.
+            description: of the new version; it may be there, with this or another description.
             plan: the steps, at least one.
             number: different from those of earlier rollouts of the name.
+            keep: versions that stay, also if they lose.
 
         Raises:
-            VersionsError: it is not there, or is the default, or another rollout runs.
+            VersionsError: it is the default.
         """
-        self._known(version)
-        if self.rolling is not None:
-            raise self._busy(self.rolling)
+        version = description["version"]
         if self.default is None or version == self.default:
             raise VersionsError(f"version {version} of {self.called} is the default already")
-        return self.rolled(Rollout(number=number, stable=self.default, version=version, plan=plan))
+        found, before = self, self.rolling
+        if before is not None:
+            found = replace(self, weights={}, rollout=None)
+            loser = before.version
+            if loser not in (version, *keep) and loser not in self.labels.values():
+                found = found.without_version(loser)
+        found = found.with_version(description, again=True)
+        stable, kept = self.default, tuple(keep)
+        return found.rolled(
+            Rollout(number=number, stable=stable, version=version, plan=plan, keep=kept)
+        )
 
     def rolled(self, rollout: Rollout) -> Served:
         """With another state of the rollout. At its end the version that lost is removed, unless it
-        has a label.
+        has a label, or it was the stable one and is to be kept.
 
         Raises:
             VersionsError: a version of it is not there.
@@ -248,7 +263,8 @@ class Served:
         winner = rollout.version if promoted else rollout.stable
         loser = rollout.stable if promoted else rollout.version
         found = replace(self, default=winner, weights={}, rollout=rollout)
-        if loser in found.versions and loser not in found.labels.values():
+        kept = (*found.labels.values(), *(rollout.keep if promoted else ()))
+        if loser in found.versions and loser not in kept:
             found = found.without_version(loser)
         return found
 
@@ -261,6 +277,7 @@ class Served:
             "labels": {**self.labels},
             "weights": {**self.weights},
             "rollout": None if self.rollout is None else self.rollout.plain(),
+            "sticky": self.sticky,
         }
 
     @classmethod

@@ -179,6 +179,7 @@ def route(engine: Engine, state: Served) -> list[ServedGraph]:
         default=None if state.default is None else by_version[state.default],
         labels={label: by_version[version] for label, version in state.labels.items()},
         weights={by_version[version]: share for version, share in state.weights.items()},
+        sticky=state.sticky,
     )
     kept = {by_version[version] for version in state.versions}
     return [each for each in serving if each not in kept]

@@ -15,15 +15,17 @@ from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Protocol
 
+from penstock.config.schema import RolloutConfig
 from penstock.errors import ModelError, StoreError
 from penstock.repository import layout, pbtxt, policy
 from penstock.repository.description import description_of, versions_of
 from penstock.repository.layout import FoundModel
 from penstock.repository.manifest import File, fingerprint, why_unsafe
 from penstock.repository.options import Repositories
-from penstock.repository.parameters import warnings_of
+from penstock.repository.parameters import warnings_of, without_rollout
 from penstock.repository.pbtxt import Config, Step
 from penstock.repository.served import Description
+from penstock.service.rollout_plan import own_entry
 from penstock.store.cache import Cache, Fetched
 from penstock.store.signing import PublicKeys
 from penstock.store.source import Source
@@ -67,7 +69,9 @@ class Entry:
         name: its name.
         source: has its files; None if ``problem`` says why there is no model.
         model: its versions and files.
-        config: its configuration; None without one.
+        config: its configuration, without ``rollout``; None without one.
+        rollout: how its new versions get the requests, as its configuration says; None if it does
+            not.
         files: what is known of its files, by path.
         refused: why some are not used, by path: their versions cannot be served.
         problem: why it cannot be served; empty if it may be.
@@ -78,6 +82,7 @@ class Entry:
     source: Files | None = None
     model: FoundModel | None = None
     config: Config | None = None
+    rollout: RolloutConfig | None = None
     files: Mapping[str, File] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
     problem: str = ""
@@ -207,13 +212,21 @@ class Catalog:
                 given = self._config(source, files[model.config])
                 config, problem = (None, given) if isinstance(given, str) else (given, "")
             warnings = [f"{source.url}/{name}: {note}" for note in model.notes]
+            rollout = None
             if config is not None:
-                warnings += warnings_of(config, f"{source.url}/{model.config}")
+                file_name = f"{source.url}/{model.config}"
+                warnings += warnings_of(config, file_name)
+                try:
+                    rollout = own_entry(name, config.parameters, file_name)
+                except ModelError as error:
+                    problem = str(error)
+                config = without_rollout(config)
             found[name] = Entry(
                 name=name,
                 source=source,
                 model=model,
                 config=config,
+                rollout=rollout,
                 files=files,
                 refused=refused,
                 problem=problem,
@@ -270,11 +283,18 @@ class Catalog:
         if not isinstance(plain, dict):
             raise ModelError("the config is no JSON object")
         config = pbtxt.of_plain(plain)
+        rollout = own_entry(name, config.parameters, "config")
+        config = without_rollout(config)
         if not sent:
             if there is None or there.model is None:
                 raise ModelError("no repository has it")
             return Entry(
-                name=name, source=there.source, model=there.model, config=config, files=there.files
+                name=name,
+                source=there.source,
+                model=there.model,
+                config=config,
+                rollout=rollout,
+                files=there.files,
             )
         for path in sent:
             reason = why_unsafe(path)
@@ -291,7 +311,14 @@ class Catalog:
             for path, data in sent.items()
         }
         source = _Sent(sent)
-        return Entry(name=name, source=source, model=read.models[name], config=config, files=files)
+        return Entry(
+            name=name,
+            source=source,
+            model=read.models[name],
+            config=config,
+            rollout=rollout,
+            files=files,
+        )
 
     def hold(
         self,
@@ -346,7 +373,7 @@ class Catalog:
             for each in fetched:
                 each.release()
             raise
-        return Held(description=described, digest=_digest(described), _fetched=tuple(fetched))
+        return Held(description=described, digest=digest_of(described), _fetched=tuple(fetched))
 
     def _shared(self, entry: Entry) -> Fetched:
         """The files that all versions of a model share, such as data for its warm-up."""
@@ -433,6 +460,11 @@ def _circular(steps: Mapping[str, Sequence[str]]) -> set[str]:
         return False
 
     return {name for name in steps if steps[name] and reaches(name, name, set())}
+
+
+def digest_of(description: Description) -> str:
+    """The digest of the files and the configuration of a version."""
+    return _digest(dict(description))
 
 
 def _digest(value: Any) -> str:

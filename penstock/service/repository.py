@@ -14,11 +14,12 @@ import logging
 import random
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from time import monotonic, time_ns
 from typing import Any, Final, Protocol, TypeVar
 
+from penstock.config.schema import RolloutConfig
 from penstock.engine.engine import Versions
 from penstock.errors import (
     ContentRefused,
@@ -26,21 +27,23 @@ from penstock.errors import (
     ModelError,
     PackageError,
     RequestError,
+    RolloutRuns,
     StartupError,
     StoreError,
     UnknownService,
     VersionsError,
 )
 from penstock.observe.swaps import Swaps
-from penstock.repository.lifecycle import Lifecycle, State
+from penstock.repository.lifecycle import SERVES, Lifecycle, State
 from penstock.repository.model_update import ModelUpdate
 from penstock.repository.options import Mode
 from penstock.repository.pbtxt import Step
 from penstock.repository.rollout import Plan, Rollout
 from penstock.repository.rollout import State as RolloutState
 from penstock.repository.served import Description, Served
-from penstock.service.catalog import Entry, Held, Progress, Scan
+from penstock.service.catalog import Entry, Held, Progress, Scan, digest_of
 from penstock.service.daemon_pool import DaemonPool
+from penstock.service.rollout_plan import plan_of
 
 _T = TypeVar("_T")
 
@@ -122,6 +125,10 @@ class Controller:
         load: names of models to load at the start in mode ``explicit``; ``*`` for all.
         at_once: most models that are loaded at the same time.
         swaps: records what it does.
+
+    Attributes:
+        rules: how new versions of a model get the requests; of its name, and of what its own
+            configuration says.
     """
 
     def __init__(
@@ -151,7 +158,7 @@ class Controller:
         self._loads: dict[str, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
-        self.plan: Callable[[str], Plan | None] = lambda name: None
+        self.rules: Callable[[str, RolloutConfig | None], RolloutConfig | None] = _own
         self._waits_for: dict[str, str] | None = None  # why each is not there yet; None: unknown
 
     def start(self) -> None:
@@ -159,6 +166,7 @@ class Controller:
         for name in self._versions.names():
             if name is not None:
                 self._sync(name)
+                self._take_over(name)
         self._begin(self._run())
 
     async def close(self) -> None:
@@ -241,8 +249,12 @@ class Controller:
             if change.rollback:
                 await self._roll_back(name, model)
             else:
-                await self._change(name, change.applied)
+                rules = self._rules(name)
+                sticky = None if rules is None else rules.sticky
+                await self._change(name, lambda now: replace(change.applied(now), sticky=sticky))
         _log.info("model %s: %s", name, change)
+        if change.rollback or change.promote is not None:
+            await self._follow(self._users_of(name))
 
     # Loading.
 
@@ -378,15 +390,21 @@ class Controller:
         kept = [] if told else [each for each in served.versions if each not in entry.versions]
         wanted = entry.wanted(also=kept)
         failed: dict[str, str] = {}
+        rolling = served.rolling
+        if rolling is not None and rolling.version in entry.versions:
+            most = max(map(int, wanted), default=0)
+            if rolling.version not in wanted and int(rolling.version) > most:
+                await self._end_rollout(name, rolling, "its version_policy does not want it")
         for version in wanted:
             if version in entry.versions:
-                await self._try(entry, model, version, failed)
+                await self._try(entry, model, version, failed, wanted, told=told)
         problems = [f"version {version}: {why}" for version, why in failed.items()]
         while failed and not (self._versions.served(name) or served).versions:
             others = entry.wanted(without=failed)
             if not others:
                 break
-            await self._try(entry, model, others[-1], failed)  # the newest that can be served
+            newest = others[-1:]  # that can be served
+            await self._try(entry, model, newest[0], failed, newest, told=told)
         if wanted and not failed:
             await self._trim(name, wanted)
         model.life.forget([*entry.versions, *served.versions])
@@ -396,12 +414,21 @@ class Controller:
         if problems:
             raise HttpError(500, f"failed to load '{name}': {'; '.join(problems)}")
 
-    async def _try(self, entry: Entry, model: _Model, version: str, failed: dict[str, str]) -> None:
+    async def _try(
+        self,
+        entry: Entry,
+        model: _Model,
+        version: str,
+        failed: dict[str, str],
+        wanted: Sequence[str],
+        *,
+        told: bool,
+    ) -> None:
         """Serve a version, or note in ``failed`` why it cannot be."""
         began = monotonic()
         name = entry.name
         try:
-            is_new = await self._serve(entry, model, version)
+            is_new = await self._serve(entry, model, version, wanted, told=told)
         except _NotServed as error:
             failed[version] = str(error)
             if model.told.get(version) != str(error):
@@ -416,14 +443,27 @@ class Controller:
             if is_new:
                 took = monotonic() - began
                 digest = model.held[version].digest[:12]
+                served = self._versions.served(name)
+                role = "serves"
+                if served is not None and _is_beside(served, version):
+                    role = "is ready, and serves by its name only while there are weights"
                 _log.info(
-                    "model %s: version %s serves, after %.1f s (%s)", name, version, took, digest
+                    "model %s: version %s %s, after %.1f s (%s)", name, version, role, took, digest
                 )
         finally:
             model.fetched.pop(version, None)
 
-    async def _serve(self, entry: Entry, model: _Model, version: str) -> bool:
+    async def _serve(
+        self, entry: Entry, model: _Model, version: str, wanted: Sequence[str], *, told: bool
+    ) -> bool:
         """Serve a version; returns whether it was not served before.
+
+        Args:
+            entry: the model as it is now.
+            model: what is known of it.
+            version: the version.
+            wanted: the versions that its policy wants.
+            told: whether by an operator.
 
         Raises:
             _NotServed: with the reason.
@@ -445,10 +485,9 @@ class Controller:
         barred = life.barred(mark)
         if barred is not None:
             raise _NotServed(barred)
-        if served is not None and served.rolling is not None:
-            raise _NotServed(
-                f"version {served.rolling.version} is being rolled out: it comes after"
-            )
+        rolling = None if served is None else served.rolling
+        if rolling is not None and version == rolling.stable and version in model.marks:
+            raise _NotServed(f"version {rolling.version} is being rolled out: it comes after")
         life.advance(version, State.FOUND)
         life.advance(version, State.STAGING)
         swap = self._swaps.begin(name, version)
@@ -476,15 +515,23 @@ class Controller:
             if barred is not None:
                 raise StartupError(barred)
             if there is None or dict(there) != held.description:
+                rules = self.rules(name, entry.rollout)
+                plan = None if rules is None else plan_of(rules)
+                if plan is not None and served is not None and not told:
+                    _check_number(served, held.description)
                 life.advance(version, State.VERIFIED, digest=held.digest)
                 life.advance(version, State.LOADING)
-                plan = self.plan(name)
-                await self._change(name, partial(_with, held.description, plan))
+                sticky = None if rules is None else rules.sticky
+                await self._change(
+                    name,
+                    lambda now: replace(_with(held.description, plan, wanted, now), sticky=sticky),
+                )
             else:
                 swap.done()
         except (StartupError, RequestError) as error:
             held.release()
-            life.fail(version, str(error), *digests)
+            waits = isinstance(error.__cause__, RolloutRuns)
+            life.fail(version, str(error), *(() if waits else digests))
             self._swaps.fail(swap, str(error))
             raise _NotServed(str(error)) from error
         except BaseException:
@@ -549,6 +596,12 @@ class Controller:
             self._begin(self._wait_for_end(name, model, left))
         self._release_unused()
 
+    def _take_over(self, name: str) -> None:
+        """Know what serves, and has been loaded by an earlier engine."""
+        life, served = self._model(name).life, self._versions.served(name)
+        for version, description in ({} if served is None else served.versions).items():
+            life.settle(version, digest_of(description))
+
     async def _wait_for_end(self, name: str, model: _Model, left: Sequence[str]) -> None:
         for version in left:
             while self._has(name, version):
@@ -591,7 +644,7 @@ class Controller:
     async def _roll_back(self, name: str, model: _Model) -> None:
         served, before = self._versions.served(name), model.previous
         if served is not None and served.rolling is not None:
-            await self._end_rollout(name, served.rolling)
+            await self._end_rollout(name, served.rolling, "an operator took it back")
             return
         if served is None or served.default is None or before is None:
             raise HttpError(400, f"model {name!r} has no version to which it could go back")
@@ -610,9 +663,9 @@ class Controller:
         if model.life.versions[taken].state is State.DRAINING:
             model.life.roll_back(taken, "an operator took it back", *digests)
 
-    async def _end_rollout(self, name: str, rollout: Rollout) -> None:
+    async def _end_rollout(self, name: str, rollout: Rollout, why: str) -> None:
         """Take back a version that is being rolled out, as an operator says."""
-        after = rollout.taken_back("an operator took it back")
+        after = rollout.taken_back(why)
         before = self._versions.served(name)
         assert before is not None
 
@@ -637,17 +690,31 @@ class Controller:
         """
         if before.name is None:
             return
-        model, version = self._model(before.name), rollout.version
+        name, version = before.name, rollout.version
+        model = self._model(name)
         digests = [model.marks[version]] if version in model.marks else []
+        self._sync(name)
         if rollout.state is RolloutState.PROMOTED:
             model.previous = before.versions[rollout.stable]
-        self._sync(before.name)
+            self._begin(self._follow(self._users_of(name)))
+            return
+        # A rollback that an operator sent at the same time is done: it must not take back the
+        # stable version as well.
+        model.previous = None
+        model.told[version] = rollout.why
         known = model.life.versions.get(version)
-        taken_back = rollout.state is RolloutState.TAKEN_BACK
-        if taken_back and known is not None and known.state is State.DRAINING:
+        if known is not None and known.state is State.DRAINING:
             model.life.roll_back(version, rollout.why, *digests)
+        elif known is not None and known.state in SERVES:  # a label keeps it
+            model.life.take_back(version, rollout.why, *digests)
 
     # Small things.
+
+    def _rules(self, name: str) -> RolloutConfig | None:
+        """How new versions of a model get the requests."""
+        model = self._model(name)
+        entry = model.sent or self._scan.entries.get(name)
+        return self.rules(name, None if entry is None else entry.rollout)
 
     def _model(self, name: str) -> _Model:
         found = self._models.get(name)
@@ -695,6 +762,8 @@ class Controller:
                         "steps": len(rolling.plan.steps),
                         "share": rolling.weights[each.version],
                     }
+                if _is_beside(served, each.version):
+                    row["reason"] = f"{each.reason}: it has no weight"
             if each.version in model.fetched:
                 row["fetched"] = [*model.fetched[each.version]]
             if digest := model.life.versions[each.version].digest:
@@ -726,17 +795,55 @@ class _NotServed(Exception):
     """Why a version is not served."""
 
 
-def _with(description: Description, plan: Plan | None, now: Served | None) -> Served:
-    """The state with a version, which becomes the default if it is the newest, and nobody has
-    divided the requests between versions; at once, or by a rollout if there is a plan.
+def _with(
+    description: Description, plan: Plan | None, wanted: Sequence[str], now: Served | None
+) -> Served:
+    """The state with a version, which becomes the default if it is the newest that is wanted, and
+    no operator has divided the requests between versions; at once, or by a rollout if there is a
+    plan. Then it takes the place of an older version that is being rolled out.
     """
     version = description["version"]
     now = now or Served(name=description["name"])
-    newest = all(int(version) >= int(each) for each in now.versions)
-    further = now.default is not None and version not in now.versions
-    if plan is not None and newest and further and not now.weights:
-        return now.with_version(description).with_rollout(version, plan, time_ns())
-    return now.with_version(description, default=newest and not now.weights, again=True)
+    newest = all(int(version) >= int(each) for each in now.versions if each in wanted)
+    default, rolling = now.default, now.rolling
+    becomes_default = newest and (not now.weights or rolling is not None)
+    if becomes_default and plan and default is not None and int(version) > int(default):
+        return now.with_rollout(description, plan, time_ns(), keep=wanted)
+    if becomes_default and rolling is not None and version != default:
+        now = now.rolled(rolling.taken_back("another version serves"))
+    return now.with_version(
+        description, default=becomes_default and now.rolling is None, again=True
+    )
+
+
+def _check_number(served: Served, description: Description) -> None:
+    """Check that a rollout is possible.
+
+    Raises:
+        StartupError: the version has the number of the one that gets the requests, and other files.
+    """
+    version, default = description["version"], served.default
+    if (
+        default is None
+        or version != default
+        or served.versions[default].get("path") == description.get("path")
+    ):
+        return
+    raise StartupError(
+        "its files have changed, which cannot be rolled out under the same number: give them the"
+        f" next one, or `penstock models load {served.name}`"
+    )
+
+
+def _own(name: str, own: RolloutConfig | None) -> RolloutConfig | None:
+    return own
+
+
+def _is_beside(served: Served, version: str) -> bool:
+    """Whether a version is newer than those that share the requests, and has no share of them."""
+    shared = [int(each) for each, weight in served.weights.items() if weight]
+    rolling = served.rolling is not None and served.rolling.version == version
+    return bool(shared) and int(version) > max(shared) and not rolling
 
 
 def _without_others(wanted: Sequence[str], now: Served) -> Served:

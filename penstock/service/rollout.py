@@ -24,24 +24,20 @@ from penstock.engine.graph import ServedGraph
 from penstock.errors import StartupError, VersionsError
 from penstock.observe.counters import Counters
 from penstock.observe.sketch import durations
-from penstock.repository.comparison import Comparison
 from penstock.repository.rollout import (
     Decision,
-    Limits,
-    Plan,
     Reading,
     Rollout,
     Seen,
-    Step,
     Verdict,
     Window,
     decided,
     judge,
     quantile,
 )
-from penstock.repository.rollout import Shadow as ShadowOptions
 from penstock.repository.served import Description, Served
 from penstock.service.daemon_pool import DaemonPool
+from penstock.service.rollout_plan import entry_for, plan_of
 from penstock.service.shadow import EXAMPLES, Comparisons, Shadow
 from penstock.supervisor.queries import AllEngines
 
@@ -64,29 +60,12 @@ _BY_CALLERS: Final = frozenset(
         errors.PermissionDenied,
         errors.TooManyRequests,
         errors.PackageError,
-        errors.InputMismatch,
-        errors.InvalidInput,
         errors.Cancelled,
     )
 )
-"""Codes of errors that do not count, as one caller can cause any number of them."""
-
-
-def plan_of(config: RolloutConfig) -> Plan | None:
-    """The plan of a model's entry; None without steps."""
-    shadow = config.shadow
-    comparison = Comparison(by=shadow.compare, relative=shadow.relative, absolute=shadow.absolute)
-    plan = Plan(
-        steps=tuple(Step(share=each, hold=config.hold) for each in config.steps),
-        limits=Limits(
-            error_rate=config.error_rate,
-            p99_ratio=config.p99_ratio,
-            disagreement=config.disagreement,
-            samples=config.samples,
-        ),
-        shadow=ShadowOptions(share=shadow.share, most=shadow.requests, comparison=comparison),
-    )
-    return plan if plan.steps else None
+"""Codes of errors that do not count: they are found before a version runs. An input that it refuses
+counts, as the stable version may take it.
+"""
 
 
 class Rollouts:
@@ -153,10 +132,9 @@ class Rollouts:
         self._shadows.clear()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def plan(self, name: str | None) -> Plan | None:
-        """How a new version of a name gets the requests; None: all at once."""
-        entry = self._config.get(name or ANY_NAME) or self._config.get(ANY_NAME)
-        return None if entry is None else plan_of(entry)
+    def rules(self, name: str | None, own: RolloutConfig | None = None) -> RolloutConfig | None:
+        """How a new version of a name gets the requests; ``own``: as its own configuration says."""
+        return entry_for(name, self._config, own)
 
     def arriving(self, description: Description, state: Served | None) -> Served:
         """The state with a further version of a name, which is rolled out, or which serves at once
@@ -167,14 +145,15 @@ class Rollouts:
             state: the present state.
 
         Raises:
-            VersionsError: another version is being rolled out.
+            VersionsError: it is the default, with another description, and another version is being
+                rolled out from it.
         """
         state = state or Served(name=description.get("name"))
-        plan = self.plan(state.name)
+        rules = self.rules(state.name)
+        plan = None if rules is None else plan_of(rules)
         if plan is None or state.default in (None, description["version"]):
             return state.only(description)
-        found = state.with_version(description)
-        return found.with_rollout(description["version"], plan, time.time_ns())
+        return state.with_rollout(description, plan, time.time_ns())
 
     def changed(self, state: Served) -> None:
         """This engine serves a state from now on."""
@@ -233,7 +212,13 @@ class Rollouts:
 
     def _seen_of(self, key: tuple[str | None, str]) -> Seen:
         """What a version did since this engine's start."""
-        found = Seen()
+        open_ = Counter(
+            round(seconds, 3)
+            for graph in self._engine.serving(key[0])
+            if graph.key == key
+            for seconds in self._engine.waiting(graph)
+        )
+        found = Seen(waiting=open_)
         for requests in (self._counters.requests.get(key), self._counters.copies.get(key)):
             if requests is not None:
                 requests.count()
@@ -242,6 +227,7 @@ class Rollouts:
                     answers=sum(requests.durations) + refused,
                     failed=_failed(requests.errors) + refused,
                     durations=durations(requests.sketch.plain()),
+                    given_up=durations(requests.given_up.plain()),
                 )
                 found = found.plus(one)
         of = self._comparisons.get(key)

@@ -226,7 +226,7 @@ class Serving:
                 swaps=self.versions.swaps,
             )
             self.reporter.models = controller.report
-            controller.plan = self.rollouts.plan
+            controller.rules = self.rollouts.rules
             self.rollouts.ended = controller.rolled
         repository = self.repository = RepositoryOfService(self.engines, controller)
         answerers[REPOSITORY] = repository.answer

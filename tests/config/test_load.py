@@ -503,12 +503,14 @@ def test_an_override_without_a_key_or_a_value_is_refused(text: str) -> None:
 
 def test_one_variable_sets_several_keys_at_any_depth() -> None:
     environ = {
-        "PENSTOCK_SET": " op.uci.concurrency=4; op.uci.fetch_list=a,b;;deadline=5;",
+        "PENSTOCK_SET": " op.uci.concurrency=4; op.uci.fetch_list=a,b;;rollout.m.steps=[5, 25];"
+        "deadline=5;",
         "PENSTOCK_DEADLINE": "6",
     }
     assert from_environment(environ) == {
         "op.uci.concurrency": ("PENSTOCK_SET", 4),
         "op.uci.fetch_list": ("PENSTOCK_SET", ["a", "b"]),
+        "rollout.m.steps": ("PENSTOCK_SET", [5, 25]),
         "deadline": ("PENSTOCK_DEADLINE", 6),
     }
     with pytest.raises(ConfigError, match="environment PENSTOCK_SET: deadline: an override is"):

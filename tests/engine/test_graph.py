@@ -213,6 +213,23 @@ def test_requests_with_weights_are_drawn_by_their_log_ids() -> None:
     assert {harness.engine.choose("a", log_id=0) for _ in range(100)} == {old, new}
 
 
+def test_a_state_says_itself_by_what_its_requests_are_drawn() -> None:
+    harness = EngineOfGraphs(sticky={"*": "user"})
+    old, new = harness.add("a", "1"), harness.add("a", "2")
+    harness.engine.route("a", default=old, weights={old: 1, new: 1}, sticky="log_id")
+    for log_id in range(1, 50):
+        found = {harness.engine.choose("a", call=Door(), log_id=log_id) for _ in range(20)}
+        assert len(found) == 1
+
+
+def test_an_engine_knows_how_long_the_requests_of_a_version_wait() -> None:
+    harness = EngineOfGraphs()
+    old, new = harness.add("a", "1"), harness.add("a", "2")
+    harness.request(old)
+    assert harness.engine.waiting(old) == [0.0]
+    assert harness.engine.waiting(new) == []
+
+
 def test_a_version_takes_the_place_of_another_one_with_the_same_text() -> None:
     harness = EngineOfGraphs()
     old, again = harness.add("a", "1"), harness.build("a", "1")

@@ -86,7 +86,29 @@ def test_errors_beside_none_of_the_stable_version_count() -> None:
 
 def test_without_requests_to_the_stable_version_its_error_rate_is_zero() -> None:
     assert verdict(Seen(), Seen(answers=100, failed=60))[0] is Decision.TAKE_BACK
-    assert verdict(Seen(), Seen(answers=100, failed=1))[0] is Decision.GO_ON
+    limits = Limits(p99_ratio=None)
+    assert verdict(Seen(), Seen(answers=100, failed=1), limits=limits)[0] is Decision.GO_ON
+
+
+def test_a_step_waits_for_answers_of_the_stable_version_to_compare_with() -> None:
+    new = Seen(answers=100, durations=FAST)
+    why = "there are 19 of 20 answers of version 1, for its p99"
+    assert verdict(Seen(durations={0.01: 19}), new, held=1e6) == (Decision.WAIT, why)
+    whole = replace(rollout(), plan=Plan(steps=(Step(share=100, hold=1),)))
+    assert judge(whole, Reading(held=2.0, new=new)).decision is Decision.GO_ON
+
+
+@pytest.mark.parametrize("how", ["waiting", "given_up"])
+def test_a_version_that_does_not_answer_is_taken_back(how: str) -> None:
+    new = replace(Seen(), **{how: {5.0: 20, 0.001: 3}})
+    why = "20 of its 20 answers took longer than 12.5 ms, 1.25 times the p99 of version 1"
+    assert verdict(GOOD, new, held=1.0) == (Decision.TAKE_BACK, why)
+
+
+def test_what_neither_version_answers_is_not_held_against_the_new_one() -> None:
+    stable = replace(GOOD, waiting={5.0: 300}, given_up={1.0: 100})
+    new = Seen(answers=100, durations=FAST, waiting={5.0: 20}, given_up={1.0: 5})
+    assert verdict(stable, new, held=1.0)[0] is Decision.WAIT
 
 
 def test_a_limit_that_is_exceeded_by_chance_lengthens_the_step() -> None:
@@ -192,23 +214,26 @@ def test_a_verdict_about_another_state_changes_nothing() -> None:
 def test_states_and_readings_are_plain_data() -> None:
     state = rollout(Limits(disagreement=0.1)).taken_back("it fails")
     assert Rollout.of_plain(json.loads(json.dumps(state.plain()))) == state
-    reading = Reading(held=3.0, stable=GOOD, new=Seen(answers=1, compared=2, differed=1))
+    new = Seen(answers=1, compared=2, differed=1, given_up={1.0: 1}, waiting={0.2: 3})
+    reading = Reading(held=3.0, stable=GOOD, new=new)
     assert Reading.of_plain(json.loads(json.dumps(reading.plain()))) == reading
 
 
 def test_a_window_counts_from_the_first_reading_of_a_step() -> None:
     window, first, second = Window(), rollout(), rollout(step=1)
     earlier = Seen(answers=10, failed=1, durations={0.1: 10})
-    later = Seen(answers=15, failed=3, durations={0.1: 10, 0.2: 5}, compared=2)
+    later = Seen(answers=15, failed=3, durations={0.1: 10, 0.2: 5}, compared=2, waiting={1.0: 1})
     assert window.read(first, earlier, Seen(), 7.0) == Reading()
     found = window.read(first, later, earlier, 9.0)
-    since = Seen(answers=5, failed=2, durations={0.2: 5}, compared=2)
+    since = Seen(answers=5, failed=2, durations={0.2: 5}, compared=2, waiting={1.0: 1})
     assert found == Reading(held=2.0, stable=since, new=earlier)
-    assert window.read(second, later, earlier, 9.0) == Reading()
+    nothing = Reading(stable=Seen(waiting={1.0: 1}))
+    assert window.read(second, later, earlier, 9.0) == nothing
     other = Reading(held=5.0, stable=since)
     together = found.plus(other)
     assert together.held == 5.0
-    assert together.stable == Seen(answers=10, failed=4, durations={0.2: 10}, compared=4)
+    both = Seen(answers=10, failed=4, durations={0.2: 10}, compared=4, waiting={1.0: 2})
+    assert together.stable == both
 
 
 class Engines(RuleBasedStateMachine):

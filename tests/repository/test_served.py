@@ -24,7 +24,7 @@ LABELLED = TWO.with_label("stable", "1")
 
 
 PLAN = Plan(steps=(Step(share=5, hold=1.0), Step(share=50, hold=1.0)), shadow=Shadow(share=10))
-ROLLING = TWO.with_rollout("2", PLAN, 7)
+ROLLING = TWO.with_rollout(about("2"), PLAN, 7)
 
 
 def test_the_first_version_becomes_the_default_and_a_further_one_only_if_wanted() -> None:
@@ -135,7 +135,8 @@ def test_a_promoted_version_is_the_default_and_the_old_one_goes() -> None:
     assert over.rolling is None
     assert over.rollout is not None
     assert over.rollout.state is State.PROMOTED
-    assert [*LABELLED.with_rollout("2", PLAN, 7).rolled(rollout.promoted()).versions] == ["1", "2"]
+    labelled = LABELLED.with_rollout(about("2"), PLAN, 7)
+    assert [*labelled.rolled(rollout.promoted()).versions] == ["1", "2"]
 
 
 def test_a_version_that_is_taken_back_goes() -> None:
@@ -143,7 +144,7 @@ def test_a_version_that_is_taken_back_goes() -> None:
     assert rollout is not None
     over = ROLLING.rolled(rollout.taken_back("it fails"))
     assert (over.default, over.weights, [*over.versions]) == ("1", {}, ["1"])
-    assert over.with_version(about("2")).with_rollout("2", PLAN, 8).rolling is not None
+    assert over.with_version(about("2")).with_rollout(about("2"), PLAN, 8).rolling is not None
 
 
 @pytest.mark.parametrize(
@@ -154,7 +155,6 @@ def test_a_version_that_is_taken_back_goes() -> None:
         lambda served: served.without_version("2"),
         lambda served: served.only(about("3")),
         lambda served: served.with_version(about("2", path="elsewhere"), again=True),
-        lambda served: served.with_version(about("3")).with_rollout("3", PLAN, 8),
     ],
 )
 def test_nothing_else_changes_what_a_rollout_decides(change: Callable[[Served], Served]) -> None:
@@ -168,10 +168,29 @@ def test_a_rollout_leaves_labels_and_other_versions_alone() -> None:
     assert ROLLING.without_versions() == Served(name="a")
 
 
-@pytest.mark.parametrize("version", ["1", "3"])
-def test_the_default_and_unknown_versions_are_not_rolled_out(version: str) -> None:
-    with pytest.raises(VersionsError):
-        TWO.with_rollout(version, PLAN, 7)
+def test_the_default_version_is_not_rolled_out() -> None:
+    with pytest.raises(VersionsError, match="the default already"):
+        TWO.with_rollout(about("1"), PLAN, 7)
+
+
+@pytest.mark.parametrize("version", ["2", "3"])
+def test_a_further_version_takes_the_place_of_one_that_is_being_rolled_out(version: str) -> None:
+    new = about(version, path="elsewhere")
+    found = ROLLING.with_rollout(new, PLAN, 8)
+    assert found.versions == {"1": about("1"), version: new}
+    assert (found.default, found.weights) == ("1", {"1": 95, version: 5})
+    assert found.rolling is not None
+    assert found.rolling.number == 8
+
+
+def test_versions_that_are_wanted_stay_but_for_one_that_was_taken_back() -> None:
+    third = ROLLING.with_rollout(about("3"), PLAN, 8, keep=("1", "2", "3"))
+    assert [*third.versions] == ["1", "2", "3"]
+    rollout = third.rolling
+    assert rollout is not None
+    assert [*third.rolled(rollout.promoted()).versions] == ["1", "2", "3"]
+    assert [*third.rolled(rollout.taken_back("it fails")).versions] == ["1", "2"]
+    assert Served.of_plain(json.loads(json.dumps(third.plain()))) == third
 
 
 def test_a_rollout_is_plain_data() -> None:
