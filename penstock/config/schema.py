@@ -1277,6 +1277,13 @@ class ServiceConfig(Section):
         description="Most mebibytes of `model_cache`; versions that are in use are never removed"
         " from it. By default there is no limit but the disk.",
     )
+    swap: Literal["availability", "resource"] = Field(
+        default="availability",
+        description="How a new version of a model takes the place of the one before:"
+        " `availability`, both are open until it serves; `resource`, for a GPU or a memory that has"
+        " no room for both, the one before ends first, and requests wait: see"
+        " [living-models.md](living-models.md#without-room-for-two).",
+    )
     model_public_key: Text | None = Field(
         default=None,
         description="A PEM file with ed25519 public keys, of which one must have signed the"

@@ -12,7 +12,9 @@ Guarantees:
       unless it takes the place of a waiting one of a lower priority: of the newest of the lowest
       level, which is answered as busy;
     - late, double and unknown results are dropped and recorded, never raised;
-    - a draining graph finishes its admitted requests, and refuses new ones;
+    - a draining graph finishes its admitted requests, and refuses new ones; those for a held graph
+      are admitted and wait for its successor, within their deadlines: at most half of the
+      capacity, so that other graphs have the rest;
     - a request that names a version, or a label, runs in that version or is refused; one that names
       none is drawn by the weights of its name's versions, if there are any, or runs in the default
       version.
@@ -72,8 +74,8 @@ ANY_NAME: Final = "*"
 _OWN = Caller(name="penstock", how="key")
 """Who makes the service's own requests: examples."""
 
-_TAKES = frozenset((GraphState.SERVING, GraphState.ASIDE))
-"""The states in which a graph runs the requests that are submitted to it."""
+_TAKES = frozenset((GraphState.SERVING, GraphState.ASIDE, GraphState.HELD))
+"""The states in which a graph takes the requests that are submitted to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,6 +224,7 @@ class Engine:
         self._draining = False
         self._at_rest: list[tuple[ServedGraph | None, Callable[[], None]]] = []
         self._open = 0  # admitted requests that have not ended
+        self._held = 0  # those of them that wait for the successor of a held graph
         self._admitted = self._cancelled = self._refused = 0
 
     @property
@@ -371,6 +374,47 @@ class Engine:
         self._at_rest.append((graph, at_rest))
         self._go_on()
 
+    def hold_graph(self, graph: ServedGraph, at_rest: Callable[[], None]) -> None:
+        """Let a graph finish its admitted requests, while further ones wait; then call ``at_rest``,
+        once. Its workers may end then. ``release_graph`` ends the wait.
+        """
+        graph.become(GraphState.HELD)
+        graph.drain_stages()
+        self._at_rest.append((graph, at_rest))
+        self._go_on()
+
+    def release_graph(self, graph: ServedGraph) -> None:
+        """Let the graphs that serve in place of a held one run what has waited for it. Requests
+        that may not run there, or for which there is none, are refused.
+        """
+        graph.become(GraphState.DRAINING)
+        if self.default_of(graph.name) is graph:
+            self._set_default(graph.name, None)
+        while graph.waiting:
+            submission = next(iter(graph.waiting))
+            taker = self._taker(submission)
+            if taker is None:
+                self._reply(submission, Outcome(None, _serves_no_more(graph)))
+                continue
+            self._held_no_more(submission)
+            graph.inside -= 1
+            taker.inside += 1
+            submission.graph, submission.plan = taker, taker.plan
+            self._waiting[submission] = None
+            if self._lanes:
+                self._lanes[submission.level][submission] = None
+        self._go_on()
+
+    def _hold(self, submission: Submission) -> None:
+        """Let an admitted request wait for the successor of its graph."""
+        submission.graph.waiting[submission] = None
+        self._held += 1
+
+    def _held_no_more(self, submission: Submission) -> None:
+        if submission in submission.graph.waiting:
+            del submission.graph.waiting[submission]
+            self._held -= 1
+
     def remove(self, graph: ServedGraph) -> None:
         """Remove a drained graph, or one that is aside. The caller closes its workers.
 
@@ -420,13 +464,15 @@ class Engine:
     @property
     def _running(self) -> int:
         """The number of requests that are inside the graphs."""
-        return self._open - len(self._waiting)
+        return self._open - len(self._waiting) - self._held
 
     def why_stuck(self) -> str | None:
-        """Why requests that name no version cannot be answered now, for probes; None if they
-        can.
+        """Why requests that name no version cannot be answered now, for probes; None if they can,
+        or if they wait for a version that is to come.
         """
         for graph in self._defaults():
+            if graph.state is GraphState.HELD:
+                continue
             why = graph.why_stuck()
             if why is not None:
                 return why
@@ -473,7 +519,9 @@ class Engine:
             notify(submission, now)
         submission.due = self._deadlines.add(submission, submission.deadline)
         most = options.max_running
-        if most is not None and (self._waiting or self._open > most):
+        if graph.guarded and graph.state is GraphState.HELD:
+            self._hold(submission)
+        elif most is not None and (self._waiting or self._running > most):
             self._waiting[submission] = None
             if self._lanes:
                 self._lanes[submission.level][submission] = None
@@ -736,7 +784,9 @@ class Engine:
             return self._too_late(submission.deadline_by_client)
         graph = self._taker(submission)
         if graph is None:
-            return ServiceClosed(f"graph {submission.graph} serves no more requests")
+            return _serves_no_more(submission.graph)
+        if graph.state is GraphState.HELD and self._held >= self.capacity // 2:
+            return ServiceBusy(f"graph {graph} is being replaced; try again later")
         submission.graph = graph
         submission.plan = graph.plan
         for stage in graph.bounded:
@@ -879,7 +929,7 @@ class Engine:
         self._open -= 1
         submission.graph.inside -= 1
         submission.due.pop(submission, None)
-        if submission.samples or self._waiting:
+        if submission.samples or self._waiting or self._held:
             self._forget(submission)
         try:
             submission.on_answer(submission, outcome)
@@ -904,6 +954,8 @@ class Engine:
         self._waiting.pop(submission, None)
         if self._lanes:
             self._lanes[submission.level].pop(submission, None)
+        if self._held:
+            self._held_no_more(submission)
 
     def _go_on(self) -> None:
         """After an answer was delivered: start a waiting request, or report that the engine is at
@@ -920,7 +972,7 @@ class Engine:
 
     def _rests(self, graph: ServedGraph | None) -> bool:
         """Whether a graph has no requests; None for all graphs."""
-        return not (self._open if graph is None else graph.inside)
+        return not (self._open if graph is None else graph.inside - len(graph.waiting))
 
     def _forget_samples(self, submission: Submission) -> None:
         """Drop queued samples; running ones are ended, or their outcomes ignored."""
@@ -1064,6 +1116,10 @@ class _Draw:
         if key:
             return self._graphs[self._shares.drawn_by(key)]
         return self._graphs[self._shares.drawn(random.random())]  # noqa: S311 - no secret
+
+
+def _serves_no_more(graph: ServedGraph) -> ServiceClosed:
+    return ServiceClosed(f"graph {graph} serves no more requests")
 
 
 def _twice(graph: ServedGraph) -> GraphError:

@@ -4,7 +4,11 @@ A graph is built aside, where it runs its examples, added, drained, and removed 
 while the engine's other graphs serve. A model's version can be replaced this way::
 
     aside ──> serving ──> draining ──> removed
+      │          └─> held ──┘             │
       └──────────────────────┴────────────┘
+
+The workers of a held graph have ended, or will, before its successor's begin; further requests for
+it wait for that.
 """
 
 from __future__ import annotations
@@ -63,6 +67,7 @@ class GraphState(Enum):
 
     ASIDE = "aside"
     SERVING = "serving"
+    HELD = "held"
     DRAINING = "draining"
     REMOVED = "removed"
 
@@ -72,6 +77,8 @@ _MOVES: Final = {
     (GraphState.ASIDE, GraphState.DRAINING),
     (GraphState.ASIDE, GraphState.REMOVED),
     (GraphState.SERVING, GraphState.DRAINING),
+    (GraphState.SERVING, GraphState.HELD),
+    (GraphState.HELD, GraphState.DRAINING),
     (GraphState.DRAINING, GraphState.REMOVED),
 }
 
@@ -114,6 +121,7 @@ class ServedGraph:
         key: name and version.
         state: see GraphState.
         inside: requests that are admitted and not ended.
+        waiting: those of them that wait for its successor, in order of arrival.
         stages: those of its ops, in the plan's order.
         bounded: the stages with a limited queue.
         streams: whether its answers come in pieces.
@@ -149,6 +157,8 @@ class ServedGraph:
         self.ends = ends
         self.state = GraphState.ASIDE
         self.inside = 0
+        self.waiting: dict[Any, None] = {}
+        self._closed = False
         self.stages: list[Stage] = []
         self.bounded: list[Stage] = []
         self.guarded = True
@@ -206,6 +216,8 @@ class ServedGraph:
 
     def why_stuck(self) -> str | None:
         """Why its requests cannot be answered now, for probes; None if they can."""
+        if self.state is GraphState.HELD:
+            return f"graph {self} is being replaced, and its requests wait (swap: resource)"
         if self.state is not GraphState.SERVING:
             return f"graph {self} is {self.state.value}"
         for stage in self.stages:
@@ -231,9 +243,12 @@ class ServedGraph:
         self._started()
 
     async def close(self, timeout: float) -> bool:
-        """Stop the workers; returns whether every call ended within ``timeout`` seconds."""
+        """Stop the workers, once; returns whether every call ended within ``timeout`` seconds."""
+        if self._closed:
+            return True
         closing = [stage.executor.close(timeout) for stage in self.stages]
-        return all(await asyncio.gather(*closing))
+        self._closed = all(await asyncio.gather(*closing))
+        return self._closed
 
     def become(self, state: GraphState) -> None:
         """Change the state; for the engine.

@@ -4,6 +4,7 @@
  "path": "/models/rank/3",      # a folder, or a file; of an ensemble empty
  "folder": "/models/rank",      # that of the model, with what its versions share; or empty
  "config": {...},               # see ``pbtxt.of_plain``
+ "swap": "resource",             # how it takes the place of others; not there: as the service says
  "steps": [{...}]}              # of an ensemble: the description of each step's model, in order
 """
 
@@ -15,6 +16,7 @@ from typing import Any
 from penstock.errors import ModelError
 from penstock.repository import layout
 from penstock.repository.layout import FoundModel
+from penstock.repository.parameters import SWAP
 from penstock.repository.pbtxt import Config, Step
 from penstock.repository.served import Description
 
@@ -67,6 +69,12 @@ def description_of(
         "folder": "" if model.folder is None else f"{root}/{model.folder}",
         "config": dict(config.plain),
     }
+    if (swap := config.parameters.get(SWAP)) is not None:
+        if swap not in ("availability", "resource"):
+            raise ModelError(
+                f"{model.config}: parameters: {SWAP}: {swap!r} is neither availability nor resource"
+            )
+        described["swap"] = swap
     if config.is_ensemble:
         described["steps"] = [of_step(each) for each in config.steps]
     return described

@@ -15,6 +15,9 @@ ROLLOUT: Final = "penstock.rollout."
 """What the names of parameters begin with that say how new versions of the model get the requests:
 they are of the model, and of none of its versions."""
 
+SWAP: Final = f"{OWN}swap"
+"""The parameter for the key ``swap`` of one model."""
+
 THREAD_KEYS: Final = frozenset(
     {
         "intra_op_thread_count",

@@ -165,7 +165,8 @@ def route(engine: Engine, state: Served) -> list[ServedGraph]:
     name that serve.
 
     Args:
-        engine: serves a graph of each version; of several the newest one counts.
+        engine: serves a graph of each version; of several the newest one counts. One that it has
+            not is left out: requests for it are refused.
         state: the state of the name.
     """
     serving = [
@@ -174,14 +175,15 @@ def route(engine: Engine, state: Served) -> list[ServedGraph]:
         if each.name == state.name and each.state is GraphState.SERVING
     ]
     by_version = {graph.version: graph for graph in serving}
+    weights = {by_version[at]: n for at, n in state.weights.items() if at in by_version}
     engine.route(
         state.name,
-        default=None if state.default is None else by_version[state.default],
-        labels={label: by_version[version] for label, version in state.labels.items()},
-        weights={by_version[version]: share for version, share in state.weights.items()},
+        default=None if state.default is None else by_version.get(state.default),
+        labels={k: by_version[at] for k, at in state.labels.items() if at in by_version},
+        weights=weights if any(weights.values()) else None,
         sticky=state.sticky,
     )
-    kept = {by_version[version] for version in state.versions}
+    kept = {by_version[version] for version in state.versions if version in by_version}
     return [each for each in serving if each not in kept]
 
 

@@ -54,9 +54,11 @@ from penstock.supervisor.messages import (
     Abort,
     Asked,
     Commit,
+    Hold,
     Leave,
     Order,
     Prepare,
+    Restore,
     Retire,
     Serve,
     Stop,
@@ -274,7 +276,7 @@ class EngineLifecycle:
                 self._leave.set()
             case Asked(number, query):
                 self._serving.engines.answer(number, query)
-            case Prepare() | Commit() | Abort() | Retire():
+            case Hold() | Prepare() | Commit() | Abort() | Restore() | Retire():
                 self._serving.versions.obey(order)
             case Stop(hurry):
                 self._is_the_end = True

@@ -125,6 +125,8 @@ class Controller:
         load: names of models to load at the start in mode ``explicit``; ``*`` for all.
         at_once: most models that are loaded at the same time.
         swaps: records what it does.
+        swaps: records what it does.
+        swap: the key of the service.
 
     Attributes:
         rules: how new versions of a model get the requests; of its name, and of what its own
@@ -142,6 +144,7 @@ class Controller:
         load: Sequence[str] = (),
         at_once: int = 4,
         swaps: Swaps | None = None,
+        swap: str = "availability",
     ) -> None:
         self._shelf = shelf
         self._versions = versions
@@ -150,6 +153,7 @@ class Controller:
         self._poll_seconds = poll_seconds
         self._first = load
         self._swaps = Swaps() if swaps is None else swaps
+        self._swap = swap
         self._models: dict[str, _Model] = {}
         self._scan = Scan()
         self._outages: Mapping[str, str] = {}
@@ -462,7 +466,8 @@ class Controller:
             entry: the model as it is now.
             model: what is known of it.
             version: the version.
-            wanted: the versions that its policy wants.
+            wanted: the versions that its policy wants. With ``swap: resource`` others, as far as
+                nothing needs them, end before.
             told: whether by an operator.
 
         Raises:
@@ -522,10 +527,14 @@ class Controller:
                 life.advance(version, State.VERIFIED, digest=held.digest)
                 life.advance(version, State.LOADING)
                 sticky = None if rules is None else rules.sticky
-                await self._change(
-                    name,
-                    lambda now: replace(_with(held.description, plan, wanted, now), sticky=sticky),
-                )
+                first_ends = held.description.get("swap", self._swap) == "resource"
+
+                def update(now: Served | None) -> Served:
+                    found = _with(held.description, plan, wanted, now)
+                    found = _without_others(wanted, found) if first_ends else found
+                    return replace(found, sticky=sticky)
+
+                await self._change(name, update)
             else:
                 swap.done()
         except (StartupError, RequestError) as error:

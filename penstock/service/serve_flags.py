@@ -85,6 +85,7 @@ _SERVICE_KEYS: Final = (
     *("host", "log_level", "log_format"),
     *("model_repository", "model_control_mode", "repository_poll_secs", "load_model"),
     *("model_load_thread_count", "model_cache", "model_cache_limit_mib", "model_public_key"),
+    "swap",
 )
 """Flags that are also keys of a service."""
 
@@ -195,6 +196,12 @@ def parser() -> argparse.ArgumentParser:
         help="With poll and explicit: where copies of the models' files are.",
     )
     add("--model-cache-limit-mib", type=int, metavar="MIB", help="Most mebibytes of this folder.")
+    add(
+        "--swap",
+        choices=("availability", "resource"),
+        help="How a version takes the place of the one before: with availability both are open"
+        " until it serves, which is the default; with resource the one before ends first.",
+    )
     add(
         "--model-public-key",
         metavar="FILE",

@@ -224,6 +224,7 @@ class Serving:
                 load=options.load,
                 at_once=options.at_once,
                 swaps=self.versions.swaps,
+                swap=self.config.swap,
             )
             self.reporter.models = controller.report
             controller.rules = self.rollouts.rules

@@ -7,6 +7,9 @@ their requests and end.
 
 With a supervisor all engines do so, or none. Without one this engine has the same table of its own
 (see ``supervisor/version_table.py``).
+
+With ``swap: resource`` the versions that are to be replaced end first, and requests for them wait.
+If the new ones cannot be served, the old ones are opened again.
 """
 
 from __future__ import annotations
@@ -16,10 +19,11 @@ import gc
 import itertools
 import json
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from time import monotonic
 from typing import Any, Final, Protocol, TypeVar
 
 from penstock.engine.engine import Engine
@@ -37,8 +41,10 @@ from penstock.supervisor.messages import (
     Change,
     Changed,
     Commit,
+    Hold,
     OfChange,
     Prepare,
+    Restore,
     Retire,
     Stale,
 )
@@ -58,6 +64,10 @@ _THREADS: Final = 4
 ANY: Final = "any"
 """In the description of a version: its ``signature`` may differ from that of the default one."""
 
+RESOURCE: Final = "resource"
+"""The value of ``swap``, a key of the service and of a description, with which the versions that
+one replaces end first."""
+
 ALLOWED: Final = "; `signature: any` in its description allows that"
 """What is said of a version without it."""
 
@@ -69,8 +79,16 @@ _PASSED: Final = {OPENING: "opened", VERIFYING: "probed"}
 class Table(Protocol):
     """The table of versions, as an engine sees it: ``SupervisorClient``, or ``_OwnTable``."""
 
-    async def change(self, base: int, state: Served, *, ended: bool = False) -> Stale | None:
+    async def change(
+        self, base: int, state: Served, *, ended: bool = False, held: Sequence[str] = ()
+    ) -> Stale | None:
         """Request a state."""
+
+    def held(self, change: int) -> None:
+        """The versions that are to be replaced have ended."""
+
+    def restored(self, change: int, problem: str | None) -> None:
+        """They serve again, or why one cannot."""
 
     def prepared(self, change: int, problem: str | None) -> None:
         """The versions of a change are ready, or why one cannot be."""
@@ -92,6 +110,7 @@ class _Step:
         ready: the new versions, aside.
         old: graphs that serve no more.
         swap: its record.
+        held: graphs whose workers have ended, and whose requests wait; None if it holds none.
     """
 
     state: Served
@@ -99,6 +118,7 @@ class _Step:
     task: asyncio.Task[None] | None = None
     ready: dict[str, ServedGraph] = field(default_factory=dict)
     old: list[ServedGraph] = field(default_factory=list)
+    held: list[ServedGraph] | None = None
 
 
 class Versions:
@@ -167,7 +187,8 @@ class Versions:
             is_load = bool(_brought(state, wanted))
             try:
                 self._check(name, state, wanted)
-                stale = await self._table.change(base, wanted, ended=ended)
+                held = self._to_hold(state, wanted)
+                stale = await self._table.change(base, wanted, ended=ended, held=held)
             except StartupError:
                 if is_load:
                     self.swaps.count(name, NOT_STARTED)
@@ -198,14 +219,37 @@ class Versions:
             except (TypeError, ValueError) as error:
                 raise StartupError(f"a version's description is plain data: {error}") from error
 
+    def _to_hold(self, state: Served | None, wanted: Served) -> list[str]:
+        """The versions that are to end before the new ones are made ready.
+
+        Raises:
+            StartupError: a new one is to be rolled out, beside the one that it replaces.
+        """
+        before = {} if state is None else state.versions
+        usual = self._loaded.deployment.config.swap
+        new = _brought(state, wanted).values()
+        if not any(each.get("swap", usual) == RESOURCE for each in new):
+            return []
+        if wanted.rolling is not None:
+            raise StartupError(
+                "swap: resource: it cannot be rolled out, as both versions would have to be open"
+            )
+        return [each for each in before if wanted.versions.get(each) != before[each]]
+
     def obey(self, order: OfChange) -> None:
         """Take part in a change of all engines."""
         match order:
+            case Hold(change, name, versions):
+                step = self._steps[change] = _Step(self._states[name], Swap(name, (), monotonic))
+                step.task = self._start(self._hold(change, step, versions))
+            case Restore(change):
+                self._start(self._restore(change, self._steps.pop(change)))
             case Prepare(change, plain):
                 state = Served.of_plain(plain)
                 brought = _brought(self._states.get(state.name), state)
                 swap = self.swaps.prepare(change, state.name, [*brought])
-                step = self._steps[change] = _Step(state, swap)
+                step = self._steps.setdefault(change, _Step(state, swap))
+                step.state, step.swap = state, swap
                 step.task = self._start(self._answer(change, step))
             case Commit(change):
                 self._serve(change, self._steps[change])
@@ -252,8 +296,9 @@ class Versions:
             _log.exception("a version cannot be made ready")
             problem = repr(error)
         if problem is not None:
-            self._steps.pop(change, None)
             self.swaps.fail(step.swap, problem)
+        if problem is not None and step.held is None:
+            self._steps.pop(change, None)
         step.task = None
         with suppress(StartupError):  # the supervisor is gone, and this engine ends
             self._table.prepared(change, problem)
@@ -265,21 +310,29 @@ class Versions:
             StartupError: one cannot be, within ``start_timeout``; nothing of them is left.
         """
         brought = _brought(self._states.get(step.state.name), step.state)
-        limit = self._loaded.deployment.config.start_timeout or None
         try:
             for version, description in brought.items():
-                try:
-                    async with asyncio.timeout(limit):
-                        step.ready[version] = await self._make_ready(description, step.swap)
-                except TimeoutError as error:
-                    text = f"version {version} was not ready within {limit:g} s"
-                    raise StartupError(f"{text} (start_timeout)") from error
+                step.ready[version] = await self._in_time(description, step.swap)
         except BaseException:
             # In tasks of their own: this one may have been cancelled.
             ends = [self._start(self._end(graph)) for graph in step.ready.values()]
             step.ready.clear()
             await asyncio.shield(asyncio.gather(*ends))
             raise
+
+    async def _in_time(self, description: Description, swap: Swap) -> ServedGraph:
+        """Make a version ready, aside.
+
+        Raises:
+            StartupError: it cannot be, within ``start_timeout``; nothing of it is left.
+        """
+        limit = self._loaded.deployment.config.start_timeout or None
+        try:
+            async with asyncio.timeout(limit):
+                return await self._make_ready(description, swap)
+        except TimeoutError as error:
+            text = f"version {description['version']} was not ready within {limit:g} s"
+            raise StartupError(f"{text} (start_timeout)") from error
 
     async def _aside(self, function: Callable[..., _T], *arguments: Any) -> _T:
         """Call a function in a thread."""
@@ -337,9 +390,10 @@ class Versions:
         for graph in step.ready.values():
             engine.add(graph, again=True)
         step.old = route(engine, state)
-        step.swap.ends = [graph.version for graph in step.old]
+        step.swap.ends = [graph.version for graph in (*(step.held or ()), *step.old)]
         step.swap.serves = _described(state)
         step.swap.passed("swapped")
+        self._release(step.held or ())
         self._states[state.name] = state
         self._numbers[state.name] = change
         for graph in step.ready.values():
@@ -354,6 +408,57 @@ class Versions:
         with suppress(StartupError):  # the supervisor is gone, and this engine ends
             self._table.retired(change)
 
+    async def _hold(self, change: int, step: _Step, versions: Sequence[str]) -> None:
+        """Let versions finish their requests, end their workers, and report it; further requests
+        wait.
+        """
+        serving = {each.version: each for each in self._engine.serving(step.state.name)}
+        held = step.held = [serving[each] for each in versions if each in serving]
+        rests = []
+        for graph in held:
+            _ = graph.signature  # its workers tell it
+            at_rest = asyncio.Event()
+            self._engine.hold_graph(graph, at_rest.set)
+            rests.append(at_rest.wait())
+            _log.info("graph %s makes room for its successor; its requests wait", graph)
+        await asyncio.gather(*rests)
+        await asyncio.gather(*(each.close(_GRACE) for each in held))
+        gc.collect()
+        with suppress(StartupError):  # the supervisor is gone, and this engine ends
+            self._table.held(change)
+
+    async def _restore(self, change: int, step: _Step) -> None:
+        """Serve the held versions again, and report it."""
+        self.swaps.fail(step.swap, "")  # another engine says why
+        if step.task is not None:
+            step.task.cancel()
+            await asyncio.gather(step.task, return_exceptions=True)
+        await asyncio.gather(*(self._start(self._end(each)) for each in step.ready.values()))
+        problem = None
+        state = self._states[step.state.name]
+        for held in step.held or ():
+            again = Swap(held.name, [held.version], monotonic)  # no one of its own
+            try:
+                graph = await self._in_time(state.versions[held.version], again)
+            except StartupError as error:
+                problem = str(error)
+            except Exception as error:  # noqa: BLE001 - our bug: this engine serves on
+                _log.exception("a version cannot be made ready")
+                problem = repr(error)
+            else:
+                self._engine.add(graph, again=True)
+                _log.info("graph %s serves again", graph)
+        route(self._engine, state)
+        self._release(step.held or ())
+        with suppress(StartupError):  # the supervisor is gone, and this engine ends
+            self._table.restored(change, problem)
+
+    def _release(self, held: Sequence[ServedGraph]) -> None:
+        """Let what has waited for held graphs run in those that serve in their places."""
+        for graph in held:
+            self._engine.release_graph(graph)
+            self._remove(graph)
+
     async def _end(self, graph: ServedGraph, swap: Swap | None = None) -> None:
         """Let a graph finish its requests, and end its workers."""
         at_rest = asyncio.Event()
@@ -362,15 +467,18 @@ class Versions:
         if swap is not None:
             swap.passed("drained")
         await graph.close(_GRACE)
-        self._engine.remove(graph)
+        self._remove(graph)
         if swap is not None:
             swap.passed("ended")
-        _log.info("graph %s has ended", graph)
-        self._loaded.graphs[:] = [each for each in self._loaded.graphs if each.served is not graph]
         del graph
         # Models are large, and would wait in cycles for the next full collection. It is short:
         # what was there at the start of the service is frozen.
         gc.collect()
+
+    def _remove(self, graph: ServedGraph) -> None:
+        self._engine.remove(graph)
+        _log.info("graph %s has ended", graph)
+        self._loaded.graphs[:] = [each for each in self._loaded.graphs if each.served is not graph]
 
 
 def _brought(present: Served | None, wanted: Served) -> dict[str, Description]:
@@ -423,16 +531,27 @@ class _OwnTable:
         self._numbers = itertools.count(1)
         self._asked: dict[int, asyncio.Future[Stale | None]] = {}
 
-    async def change(self, base: int, state: Served, *, ended: bool = False) -> Stale | None:
+    async def change(
+        self, base: int, state: Served, *, ended: bool = False, held: Sequence[str] = ()
+    ) -> Stale | None:
         """See ``Table``."""
         number = next(self._numbers)
         answer: asyncio.Future[Stale | None] = asyncio.get_running_loop().create_future()
         self._asked[number] = answer
         try:
-            self._tell(self._table.want(self, Change(number, base, state.plain(), ended), [self]))
+            wanted = Change(number, base, state.plain(), ended, [*held])
+            self._tell(self._table.want(self, wanted, [self]))
             return await answer
         finally:
             del self._asked[number]
+
+    def held(self, change: int) -> None:
+        """See ``Table``."""
+        self._tell(self._table.held(self, change))
+
+    def restored(self, change: int, problem: str | None) -> None:
+        """See ``Table``."""
+        self._tell(self._table.restored(self, change, problem))
 
     def prepared(self, change: int, problem: str | None) -> None:
         """See ``Table``."""
@@ -461,7 +580,7 @@ class _OwnTable:
                     self._answer(number, None, error)
                 case Stale(number):
                     self._answer(number, message)
-                case Prepare() | Commit() | Abort() | Retire():
+                case Hold() | Prepare() | Commit() | Abort() | Restore() | Retire():
                     self._obey(message)
 
     def _answer(self, number: int, value: Stale | None, error: StartupError | None = None) -> None:

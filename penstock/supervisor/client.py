@@ -28,6 +28,8 @@ from penstock.supervisor.messages import (
     Committed,
     Failed,
     Forked,
+    Held,
+    Hold,
     Keep,
     Leave,
     Leaving,
@@ -41,6 +43,8 @@ from penstock.supervisor.messages import (
     Refused,
     Reload,
     Reloaded,
+    Restore,
+    Restored,
     Retire,
     Retired,
     Serve,
@@ -145,13 +149,16 @@ class SupervisorClient:
         points: bytes = await self._ask(AskPast(next(self._numbers), after))
         return points
 
-    async def change(self, base: int, state: Served, *, ended: bool = False) -> Stale | None:
+    async def change(
+        self, base: int, state: Served, *, ended: bool = False, held: Sequence[str] = ()
+    ) -> Stale | None:
         """Serve a new state of a name in every engine; returns when all do.
 
         Args:
             base: the number of the state of which it was made.
             state: the wanted one.
             ended: whether to wait until removed versions have ended.
+            held: versions that end before the new ones are made ready; see ``Change``.
 
         Returns:
             the present state, if that has another number.
@@ -159,7 +166,7 @@ class SupervisorClient:
         Raises:
             StartupError: no engine does, with the reason; or the supervisor is gone.
         """
-        wanted = Change(next(self._numbers), base, state.plain(), ended)
+        wanted = Change(next(self._numbers), base, state.plain(), ended, [*held])
         answer: Stale | None = await self._ask(wanted)
         return answer
 
@@ -170,6 +177,22 @@ class SupervisorClient:
             StartupError: nothing has changed, with the reason; or the supervisor is gone.
         """
         await self._ask(Reload(next(self._numbers)))
+
+    def held(self, change: int) -> None:
+        """Report that the held versions of a change have ended.
+
+        Raises:
+            StartupError: the supervisor is gone.
+        """
+        self._send_message(Held(change))
+
+    def restored(self, change: int, problem: str | None) -> None:
+        """Report that the held versions of a change serve again, or why one cannot.
+
+        Raises:
+            StartupError: the supervisor is gone.
+        """
+        self._send_message(Restored(change, problem))
 
     def prepared(self, change: int, problem: str | None) -> None:
         """Report that the versions of a change are ready, or why one cannot be.
@@ -273,9 +296,9 @@ class SupervisorClient:
             case Ping():
                 with suppress(StartupError):  # gone, or it will repeat the request
                     self._send_message(Pong())
-            case (
-                Serve() | Leave() | Stop() | Asked() | Prepare() | Commit() | Abort() | Retire()
-            ):  # fmt: skip
+            case Serve() | Leave() | Stop() | Asked():
+                self._handle_order(message)
+            case Hold() | Prepare() | Commit() | Abort() | Restore() | Retire():
                 self._handle_order(message)
 
     def _answer(self, number: int, answer: Any) -> None:

@@ -131,12 +131,15 @@ class Change:
         base: the number of the state from which it was computed.
         state: the wanted one, plain.
         ended: whether to answer only when removed versions have ended.
+        held: versions of the present state that end before the new ones are made ready; requests
+            for them wait.
     """
 
     number: int
     base: int
     state: Mapping[str, Any]
     ended: bool = False
+    held: Sequence[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +157,39 @@ class Stale:
     number: int
     base: int
     state: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """End these versions of a name, whose requests wait for what comes; answered with ``Held``."""
+
+    change: int
+    name: str | None
+    versions: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """They have ended."""
+
+    change: int
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """End what was made ready, and serve the held versions again: the new ones cannot be served;
+    answered with ``Restored``.
+    """
+
+    change: int
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """They serve; or why one cannot."""
+
+    change: int
+    problem: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,12 +368,12 @@ class Fork:
     index: int = 0
 
 
-OfChange: TypeAlias = Prepare | Commit | Abort | Retire
+OfChange: TypeAlias = Hold | Prepare | Commit | Abort | Restore | Retire
 Order: TypeAlias = Serve | Leave | Stop | Asked | OfChange
 Message: TypeAlias = (
     Ready | Failed | Leaving | Ping | Pong | Spawn | Forked | Refused | Exited
-    | Ask | Answer | Answers | Keep | AskPast | Change | Changed | Stale | Prepared | Committed
-    | Retired | Reload | Reloaded | Loaded | Fork | Order
+    | Ask | Answer | Answers | Keep | AskPast | Change | Changed | Stale | Held | Prepared
+    | Committed | Restored | Retired | Reload | Reloaded | Loaded | Fork | Order
 )  # fmt: skip
 
 _KINDS: Final = {cls.__name__: cls for cls in get_args(Message)}
@@ -347,7 +383,7 @@ def encode(message: Message) -> bytes:
     """Encode a message."""
     if isinstance(message, Refused | Failed):
         message = replace(message, reason=message.reason[:_MOST_REASON])
-    elif isinstance(message, Prepared | Reloaded) and message.problem is not None:
+    elif isinstance(message, Prepared | Restored | Reloaded) and message.problem is not None:
         message = replace(message, problem=message.problem[:_MOST_REASON])
     values = [type(message).__name__, *astuple(message)]
     text: bytes = values.pop() if isinstance(message, Answer | Answers | Keep) else b""

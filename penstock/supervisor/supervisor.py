@@ -65,6 +65,7 @@ from penstock.supervisor.messages import (
     Committed,
     Failed,
     Forked,
+    Held,
     Keep,
     Leaving,
     Loaded,
@@ -73,6 +74,7 @@ from penstock.supervisor.messages import (
     Ready,
     Refused,
     Reloaded,
+    Restored,
     Retired,
     Spawn,
 )
@@ -587,6 +589,10 @@ class Supervisor:
                 self._held.append((engine, message))
             case Change():
                 self._want(engine, message)
+            case Held(change):
+                self._tell(self._versions.held(engine, change))
+            case Restored(change, problem):
+                self._tell(self._versions.restored(engine, change, problem))
             case Prepared(change, problem):
                 self._tell(self._versions.prepared(engine, change, problem))
                 if (why := self._versions.unfit.pop(engine, None)) is not None:

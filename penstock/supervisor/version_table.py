@@ -9,12 +9,19 @@ versions that are in no state any more. If one cannot make a version ready, all 
     preparing ──all Prepared──> committing ──all Committed──> Retire, Changed
         └──a problem──> Abort, Changed
 
+Where memory has no room for two versions, the ones that the new state has no more end first, and
+requests for them wait. If the new ones cannot be served, the old ones are opened again::
+
+    Hold ──all Held──> preparing ──all Prepared──> committing ──all Committed──> Retire, Changed
+                           └──a problem──> Restore ──all Restored──> Changed
+
 Changes of different names run side by side. Of one name there is one at a time: others wait, and
 are then told the present state (``Stale``), from which their engine computes the wanted one again.
 So is a change whose engine computed it from an older state: no change is lost.
 
 An engine that ends is left out; its successor starts from the table. An engine that started before
-a decision and is ready after it lacks that state: it makes it ready, alone, before it may serve.
+a decision and is ready after it lacks that state: it makes it ready, alone, before it may serve. An
+engine that starts while versions are held starts without them, and makes ready then what it lacks.
 
 Pure: events in, messages out. Engines are any hashable objects.
 """
@@ -33,8 +40,10 @@ from penstock.supervisor.messages import (
     Change,
     Changed,
     Commit,
+    Hold,
     Message,
     Prepare,
+    Restore,
     Retire,
     Stale,
 )
@@ -52,7 +61,7 @@ class VersionTable:
         states: of the names at the service's start.
 
     Attributes:
-        epoch: changes with each decided change.
+        epoch: grows with each decided change.
         unfit: engines that cannot make ready what the others serve, with the reason.
     """
 
@@ -66,9 +75,13 @@ class VersionTable:
 
     @property
     def changed(self) -> list[Served]:
-        """The states that an engine which starts now is to serve, besides those of the start."""
-        found = (each.state for each in self._names.values() if each.number)
-        return [each for each in found if each is not None]
+        """The states that an engine which starts now is to serve, besides those of the start; empty
+        ones of names whose versions are held.
+        """
+        held = {step.state.name for step in self._steps.values() if step.holds}
+        found = [each.state for each in self._names.values() if each.number]
+        states = [each for each in found if each is not None and each.name not in held]
+        return [*states, *(Served(name=name) for name in held)]
 
     @property
     def is_changing(self) -> bool:
@@ -99,6 +112,9 @@ class VersionTable:
         known.busy = True
         step = self._begin(state, missing)
         step.asker, step.number, step.until_ended = asker, wanted.number, wanted.ended
+        if wanted.held:
+            step.phase, step.held = _Phase.HOLDING, True
+            return [(each, Hold(step.id, state.name, wanted.held)) for each in missing]
         return [(each, Prepare(step.id, wanted.state)) for each in missing]
 
     def join(self, engine: Any, epoch: int) -> Sends:
@@ -123,7 +139,28 @@ class VersionTable:
             self.unfit[engine] = problem
             return []
         others = step.missing | step.ready
+        if step.held:
+            step.phase, step.problem = _Phase.RESTORING, problem
+            step.missing, step.ready = {engine, *others}, set()
+            return [(each, Restore(change)) for each in step.missing]
         return [*((each, Abort(change)) for each in others), *self._end(step, problem)]
+
+    def held(self, engine: Any, change: int) -> Sends:
+        """An engine has ended the held versions of a change."""
+        step = self._answered(engine, change, _Phase.HOLDING)
+        if step is None:
+            return []
+        step.ready.add(engine)
+        return self._go_on(step)
+
+    def restored(self, engine: Any, change: int, problem: str | None) -> Sends:
+        """An engine serves the held versions of a change again, or cannot."""
+        step = self._answered(engine, change, _Phase.RESTORING)
+        if step is None:
+            return []
+        step.ready.add(engine)
+        step.lost = problem or step.lost
+        return self._go_on(step)
 
     def committed(self, engine: Any, change: int) -> Sends:
         """An engine serves the state of a change."""
@@ -169,13 +206,21 @@ class VersionTable:
         if step.late:
             return self._go_on_late(step)
         if not step.ready:  # all engines have ended
-            decided = step.phase is not _Phase.PREPARING
+            decided = step.phase in (_Phase.COMMITTING, _Phase.RETIRING)
             return self._end(step, None if decided else "no engine serves any more")
         match step.phase:
+            case _Phase.HOLDING:
+                step.phase, step.missing, step.ready = _Phase.PREPARING, {*step.ready}, set()
+                return [(each, Prepare(step.id, step.state.plain())) for each in step.missing]
+            case _Phase.RESTORING:
+                again = "the version before serves again"
+                if step.lost is not None:
+                    again = f"the version before cannot be served any more, either: {step.lost}"
+                return self._end(step, f"{step.problem}; {again}")
             case _Phase.PREPARING:
                 known = self._names[step.state.name]
                 known.state, known.number = step.state, step.id
-                self.epoch = step.id
+                self._decide(known)
                 step.phase, step.missing = _Phase.COMMITTING, {*step.ready}
                 return [(each, Commit(step.id)) for each in step.ready]
             case _Phase.COMMITTING:
@@ -202,13 +247,15 @@ class VersionTable:
 
     def _catch_up(self, engine: Any) -> Sends:
         """Let an engine make ready the first state that it lacks; if it lacks none, let it take
-        part in the changes that are not decided.
+        part in the changes that are not decided. It waits while versions are held.
         """
+        if any(step.holds for step in self._steps.values()):
+            return []  # what is held would be opened
         late = self._late[engine]
         for name, known in self._names.items():
-            if known.number > late.has.get(name, late.epoch) and known.state is not None:
+            if known.decided > late.has.get(name, late.epoch) and known.state is not None:
                 step = self._begin(known.state, {engine})
-                step.late, step.number = True, known.number
+                step.late, step.number = True, known.decided
                 return [(engine, Prepare(step.id, known.state.plain()))]
         del self._late[engine]
         sends: Sends = []
@@ -221,8 +268,21 @@ class VersionTable:
     def _end(self, step: _Step, problem: str | None) -> Sends:
         """A change is over."""
         del self._steps[step.id]
-        answer: Sends = [(step.asker, Changed(step.number, problem))]
-        return answer if step.phase is _Phase.RETIRING else [*answer, *self._free(step)]
+        sends: Sends = [(step.asker, Changed(step.number, problem))]
+        if step.phase is not _Phase.RETIRING:
+            sends += self._free(step)
+        if step.held:
+            if problem is not None:  # who has started since lacks what was held
+                self._decide(self._names[step.state.name])
+            busy = {each for x in self._steps.values() if x.late for each in x.missing | x.ready}
+            for engine in [each for each in self._late if each not in busy]:
+                sends += self._catch_up(engine)
+        return sends
+
+    def _decide(self, known: _Name) -> None:
+        """Engines that are not ready yet have to make the state of a name ready."""
+        self.epoch += 1
+        known.decided = self.epoch
 
     def _free(self, step: _Step) -> Sends:
         """The next change of the name may begin."""
@@ -232,6 +292,8 @@ class VersionTable:
 
 
 class _Phase(Enum):
+    HOLDING = "holding"
+    RESTORING = "restoring"
     PREPARING = "preparing"
     COMMITTING = "committing"
     RETIRING = "retiring"
@@ -244,12 +306,14 @@ class _Name:
     Attributes:
         state: as decided last; None if nobody has decided any.
         number: of the change that has decided it; 0 for the state at the start.
+        decided: the table's epoch since which engines have it.
         busy: whether a change of it is in progress.
         waiting: askers of further changes, with their numbers.
     """
 
     state: Served | None
     number: int = 0
+    decided: int = 0
     busy: bool = False
     waiting: list[tuple[Any, int]] = field(default_factory=list)
 
@@ -264,7 +328,7 @@ class _Late:
 
     Attributes:
         epoch: the table's when it started.
-        has: the numbers of the states that it has made ready since, by name.
+        has: the epochs of the states that it has made ready since, by name.
     """
 
     epoch: int
@@ -281,9 +345,12 @@ class _Step:
         missing: engines that have not answered.
         ready: engines that have made the versions ready.
         asker: the engine that requested it.
-        number: the asker's number of the request; of a late one that of the name's state.
+        number: the asker's number of the request; of a late one the epoch of the name's state.
         until_ended: whether the asker waits for the end of removed versions.
         late: whether it was decided before; of one engine.
+        held: whether versions end before the new ones are made ready.
+        problem: why the new ones cannot be served.
+        lost: why the held ones cannot be served again.
     """
 
     id: int
@@ -295,3 +362,11 @@ class _Step:
     number: int = 0
     until_ended: bool = False
     late: bool = False
+    held: bool = False
+    problem: str | None = None
+    lost: str | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether versions are held now."""
+        return self.held and self.phase not in (_Phase.COMMITTING, _Phase.RETIRING)

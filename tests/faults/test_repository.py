@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import shutil
 import signal
 import threading
@@ -240,6 +241,52 @@ def test_the_engine_that_loads_models_is_killed(
     broken = [each for each in callers.failures if not isinstance(each, str)]
     assert broken == []  # only connections to the engine that was killed are lost
     assert once(server)[1]["model_version"] == "3"
+
+
+@pytest.mark.parametrize("engines", [1, 3])
+def test_without_room_for_two_the_old_version_ends_first_and_no_request_fails(
+    repository: Repository, engines: int
+) -> None:
+    environment = {"PENSTOCK_START_TIMEOUT": "10"}
+    if engines > 1:
+        environment |= {"PENSTOCK_BUILD_DAG_EACH_WORKER": "true", "PENSTOCK_WORKER_NUM": "3"}
+    seen: set[frozenset[str]] = set()
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.005):
+            seen.add(frozenset(_versions_of_workers(server)))
+
+    with serving(repository, "--swap", "resource", environment=environment) as server:
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        with load(server) as callers:
+            callers.wait("1")
+            repository.add("m", 2)
+            callers.wait("2")
+            made_of(repository, 3, HUGE)
+            until(lambda: states(server).get("3") == "UNAVAILABLE")
+            assert "the version before serves again" in index(server)["3"]["reason"]
+            callers.wait("2")
+            repository.add("m", 4)
+            callers.wait("4")
+        over.set()
+        watcher.join()
+        assert callers.failures == []
+        assert {"1", "2", "4"} <= {*chain.from_iterable(seen)}
+        assert max(map(len, seen)) == 1
+        assert "Traceback" not in server.log()
+
+
+def _versions_of_workers(server: ServiceProcess) -> Iterator[str]:
+    """The versions of which worker processes live."""
+    for each in server.descendants():
+        try:
+            title = Path(f"/proc/{each.pid}/comm").read_text()
+        except OSError:
+            continue
+        if (found := re.match(r"m@(\d+)/", title)) is not None:
+            yield found[1]
 
 
 def _engine_pids(server: ServiceProcess) -> list[str]:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import shutil
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -30,6 +31,7 @@ class Engines:
         self.may_go_on = asyncio.Event()
         self.may_go_on.set()
         self.ending: set[tuple[str, str]] = set()
+        self.history: defaultdict[str | None, list[list[str]]] = defaultdict(list)
 
     def names(self) -> list[str | None]:
         return [*self.states]
@@ -49,7 +51,8 @@ class Engines:
         for version, description in after.versions.items():
             if before is None or dict(before.versions.get(version, {})) != dict(description):
                 await self.make(description)
-        self.states[name] = update(self.states.get(name))
+        after = self.states[name] = update(self.states.get(name))
+        self.history[name].append([*after.versions])
 
     async def make(self, description: Mapping[str, Any]) -> None:
         files = [*Path(description["path"]).rglob("*.onnx")] if description["path"] else []
@@ -597,6 +600,38 @@ async def test_wrong_updates_change_nothing(
         with pytest.raises(error, match=text):
             await controller.update("m", wanted)
         assert site.engines.served("m") == before
+
+
+# Without room for two.
+
+
+@pytest.mark.parametrize("of_the_model", [False, True])
+async def test_with_swap_resource_the_version_before_goes_in_the_same_change(
+    site: Site, of_the_model: bool
+) -> None:
+    site.version("m", "1")
+    if of_the_model:
+        parameter = 'key: "penstock.swap" value { string_value: "resource" }'
+        site.put("m/config.pbtxt", f"parameters {{ {parameter} }}")
+    swap = {} if of_the_model else {"swap": "resource"}
+    async with site.controller(**swap) as controller:
+        await controller.load("m", {})
+        site.version("m", "2")
+        await controller.load("m", {})
+        assert site.engines.history["m"] == [["1"], ["2"]]
+        await controller.update("m", {"rollback": True})
+        await controller.update("m", {"labels": {"stable": "1"}})
+        site.version("m", "3")
+        await controller.load("m", {})
+        assert site.engines.history["m"] == [["1"], ["2"], ["1"], ["1"], ["1", "3"]]
+
+
+async def test_a_model_whose_swap_is_no_word_of_it_is_refused(site: Site) -> None:
+    site.version("m", "1")
+    site.put("m/config.pbtxt", 'parameters { key: "penstock.swap" value { string_value: "no" } }')
+    async with site.controller() as controller:
+        with pytest.raises(HttpError, match="'no' is neither availability nor resource"):
+            await controller.load("m", {})
 
 
 # Ensembles.

@@ -15,9 +15,11 @@ import pytest
 
 from penstock import Op
 from penstock.api.health import Health
+from penstock.engine.graph import GraphState
 from penstock.engine.submission import Submission
 from penstock.errors import StartupError
 from penstock.protocols.heads import HTTP_1_1, RequestHead
+from penstock.repository.rollout import Limits, Plan, Step
 from penstock.repository.served import Served, at_start
 from penstock.request import Outcome
 from penstock.service.blueprint import Blueprint, deploy
@@ -29,6 +31,7 @@ from tests.api.recorded_exchange import RecordedExchange
 from tests.service.in_process import blueprint_of, root
 
 GATE = threading.Event()
+OPENING = threading.Event()  # "slow" has begun to start
 
 
 class Work(Op):
@@ -43,6 +46,7 @@ class Work(Op):
         if self.version == "broken":
             raise ValueError("no such file")
         if self.version == "slow":
+            OPENING.set()
             GATE.wait(30)
 
     def process(self, feed_batch: Any, typical_logid: int = 0) -> Any:
@@ -69,6 +73,7 @@ def work(version: str, config: Mapping[str, Any]) -> Blueprint:
 async def serving(**config: Any) -> AsyncIterator[Serving]:
     """An engine that serves version 1 of graph ``a``."""
     GATE.clear()
+    OPENING.clear()
     first = work("1", config)
     health = Health()
     service = Serving(LoadedDeployment(deploy([first], made)), health)
@@ -257,6 +262,76 @@ async def test_a_version_that_takes_too_long_is_given_up() -> None:
     async with serving(start_timeout=0.05) as service:
         with pytest.raises(StartupError, match=r"version slow was not ready within 0.05 s"):
             await swap(service, "slow")
+        assert await version_of_an_answer(service) == "1"
+
+
+# Without room for two.
+
+
+async def test_the_old_version_ends_before_the_new_one_is_opened_and_requests_wait() -> None:
+    async with serving(swap="resource") as service:
+        old = service.engine.choose("a")
+        assert old is not None
+        change = asyncio.create_task(swap(service, "slow"))  # waits for the gate as it is opened
+        while not OPENING.is_set():
+            await asyncio.sleep(0)
+        waiting = asyncio.create_task(version_of_an_answer(service))
+        while not old.waiting:
+            await asyncio.sleep(0)
+        assert [each for each in threading.enumerate() if each.name.startswith("work|")] == []
+        GATE.set()
+        await change
+        assert await waiting == "slow"
+        assert [each.key for each in service.engine.all_graphs] == [("a", "slow")]
+
+
+@pytest.mark.parametrize("version", ["broken", "other"])
+async def test_the_old_version_is_opened_again_if_the_new_one_cannot_be(version: str) -> None:
+    async with serving(swap="resource") as service:
+        first = service.engine.choose("a")
+        change = asyncio.create_task(swap(service, version))
+        while first is not None and first.state is GraphState.SERVING:
+            await asyncio.sleep(0)
+        waiting = asyncio.create_task(version_of_an_answer(service))
+        with pytest.raises(StartupError, match="the version before serves again"):
+            await change
+        assert await waiting == "1"
+        (graph,) = service.engine.all_graphs
+        assert graph.key == ("a", "1")
+        assert graph is not first
+        await swap(service, "2")
+        assert await version_of_an_answer(service) == "2"
+
+
+async def test_a_version_that_replaces_none_ends_none() -> None:
+    async with serving(swap="resource") as service:
+        first = service.engine.choose("a")
+        await service.versions.change("a", lambda state: known(state).with_version(about("2")))
+        assert service.engine.choose("a", "1") is first
+        await service.versions.change("a", lambda state: known(state).with_default("2"))
+        await service.versions.change("a", lambda state: known(state).without_version("1"))
+        assert await version_of_an_answer(service) == "2"
+
+
+async def test_a_description_may_say_how_it_is_swapped() -> None:
+    async with serving() as service:
+        with pytest.raises(StartupError, match="the version before serves again"):
+            await swap(service, "broken", swap="resource")
+    async with serving(swap="resource") as service:
+        with pytest.raises(StartupError) as raised:
+            await swap(service, "broken", swap="availability")
+        assert "again" not in str(raised.value)
+
+
+async def test_a_version_without_room_for_two_is_not_rolled_out() -> None:
+    plan = Plan(steps=(Step(share=5, hold=1.0),), limits=Limits())
+
+    def rolled_out(state: Served | None) -> Served:
+        return known(state).with_rollout(about("2"), plan, 1)
+
+    async with serving(swap="resource") as service:
+        with pytest.raises(StartupError, match="it cannot be rolled out"):
+            await service.versions.change("a", rolled_out)
         assert await version_of_an_answer(service) == "1"
 
 

@@ -16,8 +16,10 @@ from penstock.supervisor.messages import (
     Change,
     Changed,
     Commit,
+    Hold,
     Message,
     Prepare,
+    Restore,
     Retire,
     Stale,
 )
@@ -164,6 +166,74 @@ def test_a_change_whose_engines_all_end_is_over() -> None:
     assert table.want("y", again, ["y"]) == [("y", Prepare(2, TWO.plain()))]
 
 
+def held(*engines: str) -> VersionTable:
+    """A table whose first engine has requested version 2, for which version 1 has ended."""
+    table = VersionTable({"a": ONE})
+    sends = table.want(engines[0], Change(7, 0, TWO.plain(), False, ["1"]), engines)
+    assert {(engine, str(message)) for engine, message in sends} == {
+        (each, str(Hold(1, "a", ["1"]))) for each in engines
+    }
+    sends = [each for engine in engines for each in table.held(engine, 1)]
+    assert told(sends) == {(each, "Prepare") for each in engines}
+    return table
+
+
+def test_the_old_versions_end_in_all_engines_before_the_new_ones_are_made_ready() -> None:
+    table = VersionTable({"a": ONE})
+    table.want("x", Change(7, 0, TWO.plain(), False, ["1"]), "xy")
+    assert table.held("x", 1) == []
+    assert told(table.held("y", 1)) == {("x", "Prepare"), ("y", "Prepare")}
+    assert table.prepared("x", 1, None) == []
+    assert told(table.prepared("y", 1, None)) == {("x", "Commit"), ("y", "Commit")}
+    table.committed("x", 1)
+    assert told(table.committed("y", 1)) == {("x", "Retire"), ("y", "Retire"), ("x", "Changed")}
+    assert table.changed == [TWO]
+
+
+def test_the_old_versions_are_opened_again_in_all_engines_if_a_new_one_cannot_be() -> None:
+    table = held("x", "y")
+    assert told(table.prepared("x", 1, "no memory")) == {("x", "Restore"), ("y", "Restore")}
+    assert table.prepared("y", 1, None) == []  # it has crossed the order
+    assert table.restored("x", 1, None) == []
+    why = "no memory; the version before serves again"
+    assert table.restored("y", 1, None) == [("x", Changed(7, why))]
+    assert (table.changed, table.is_changing) == ([], False)
+
+
+def test_it_is_told_if_the_old_versions_cannot_be_opened_again() -> None:
+    table = held("x")
+    table.prepared("x", 1, "no memory")
+    why = "no memory; the version before cannot be served any more, either: no file"
+    assert table.restored("x", 1, "no file") == [("x", Changed(7, why))]
+
+
+def test_an_engine_that_starts_while_versions_are_held_opens_none_of_them() -> None:
+    table = held("x")
+    assert table.changed == [Served(name="a")]
+    assert table.join("y", table.epoch) == []
+    assert not table.is_current("y")  # it waits for the end
+    assert told(table.prepared("x", 1, "no memory")) == {("x", "Restore")}
+    sends = table.restored("x", 1, None)
+    assert told(sends) == {("x", "Changed"), ("y", "Prepare")}
+    assert ("y", Prepare(2, ONE.plain())) in sends
+
+
+def test_if_all_engines_end_their_successors_open_the_old_versions() -> None:
+    table = held("x")
+    epoch = table.epoch
+    assert told(table.forget("x")) == {("x", "Changed")}
+    assert table.join("y", epoch) == [("y", Prepare(2, ONE.plain()))]
+
+
+def test_an_engine_has_what_was_decided_after_a_change_that_began_later() -> None:
+    table = begun("x")
+    table.want("x", Change(8, 0, OTHER.plain()), ["x"])
+    table.prepared("x", 2, None)
+    epoch = table.epoch  # of an engine that starts now
+    table.prepared("x", 1, None)
+    assert table.join("y", epoch) == [("y", Prepare(3, TWO.plain()))]
+
+
 class Engine:
     """An engine of the model: what it serves, and the messages on their way to and from it."""
 
@@ -174,6 +244,10 @@ class Engine:
         self.is_ready = False
         self.states = {each.name: each for each in table.changed}
         self.steps: dict[int, Served] = {}
+        self.open: set[tuple[str | None, str]] = {
+            (each.name, version) for each in table.changed for version in each.versions
+        }
+        self.ended: dict[int, tuple[str | None, list[str]]] = {}  # held versions, by change
         self.unfinished: deque[int] = deque()  # changes whose versions it makes ready
         self.inbox: deque[Message] = deque()
         self.outbox: deque[tuple[str, Any]] = deque()
@@ -196,6 +270,7 @@ class Service(RuleBasedStateMachine):
         self.aborted: set[int] = set()
         self.committed: set[int] = set()
         self.acknowledged: set[tuple[str, str]] = set()  # names and versions
+        self.replaced: set[tuple[str, str]] = set()
         for _ in range(2):
             self.start()
             self.become_ready(self.engines[-1])
@@ -225,12 +300,26 @@ class Service(RuleBasedStateMachine):
             engine.serves = True
             assert [*engine.states.values()] or not self.table.changed
             assert {**engine.states} == {each.name: each for each in self.table.changed}
+            self.has_open_what_it_serves(engine)
+
+    @staticmethod
+    def has_open_what_it_serves(engine: Engine) -> None:
+        for state in engine.states.values():
+            assert {(state.name, version) for version in state.versions} <= engine.open
 
     def ask(self, engine: Engine, name: str, version: str, base: int, state: Any) -> None:
-        wanted = (state or Served(name=name)).with_version(about(version, name))
+        now = state or Served(name=name)
+        held: list[str] = []
+        if version.startswith("r"):  # the default one ends before
+            wanted = now.with_version(about(version, name), default=True)
+            held = [] if now.default is None else [now.default]
+            wanted = wanted if now.default is None else wanted.without_version(now.default)
+            self.replaced |= {(name, each) for each in held}
+        else:
+            wanted = now.with_version(about(version, name))
         self.count += 1
         engine.asked[self.count] = name, version, base, state
-        engine.outbox.append(("want", Change(self.count, base, wanted.plain())))
+        engine.outbox.append(("want", Change(self.count, base, wanted.plain(), False, held)))
 
     @rule()
     def start(self) -> None:
@@ -248,12 +337,12 @@ class Service(RuleBasedStateMachine):
         if found:
             self.become_ready(data.draw(st.sampled_from(found)))
 
-    @rule(data=st.data(), name=st.sampled_from("ab"))
-    def an_operator_asks(self, data: st.DataObject, name: str) -> None:
+    @rule(data=st.data(), name=st.sampled_from("ab"), kind=st.sampled_from("vvr"))
+    def an_operator_asks(self, data: st.DataObject, name: str, kind: str) -> None:
         engine = self.some(data, "serves")
         if engine is not None and len(engine.asked) < 5:
             base = engine.known.get(name, 0)
-            self.ask(engine, name, f"v{self.count}", base, engine.states.get(name))
+            self.ask(engine, name, f"{kind}{self.count}", base, engine.states.get(name))
 
     @rule(data=st.data())
     def an_engine_hears(self, data: st.DataObject) -> None:
@@ -264,11 +353,27 @@ class Service(RuleBasedStateMachine):
     def hear(self, engine: Engine) -> None:
         message = engine.inbox.popleft()
         match message:
+            case Hold(change, of, versions):
+                engine.ended[change] = of, [*versions]
+                engine.open -= {(of, version) for version in versions}
+                engine.outbox.append(("held", change))
+            case Restore(change):
+                engine.steps.pop(change, None)
+                engine.unfinished = deque(each for each in engine.unfinished if each != change)
+                of, versions = engine.ended.pop(change)
+                engine.open |= {(of, version) for version in versions}
+                engine.outbox.append(("restored", (change, None)))
             case Prepare(change, plain):
                 engine.steps[change] = Served.of_plain(plain)
                 engine.unfinished.append(change)
+                of, versions = engine.ended.get(change, (None, []))
+                for each in self.engines:  # they have ended in all of them
+                    assert not each.serves or each.open.isdisjoint((of, x) for x in versions)
             case Commit(change):
                 state = engine.steps[change]
+                engine.ended.pop(change, None)
+                engine.open = {each for each in engine.open if each[0] != state.name}
+                engine.open |= {(state.name, version) for version in state.versions}
                 engine.states[state.name] = state
                 engine.known[state.name] = change
                 engine.outbox.append(("committed", change))
@@ -292,7 +397,7 @@ class Service(RuleBasedStateMachine):
 
     def finish(self, engine: Engine, problem: str | None) -> None:
         change = engine.unfinished.popleft()
-        if problem is not None:
+        if problem is not None and change not in engine.ended:
             del engine.steps[change]
         engine.outbox.append(("prepared", (change, problem)))
 
@@ -308,6 +413,10 @@ class Service(RuleBasedStateMachine):
             case "want":
                 serving = [each for each in self.engines if each.serves]
                 self.tell(self.table.want(engine, content, serving))
+            case "held":
+                self.tell(self.table.held(engine, content))
+            case "restored":
+                self.tell(self.table.restored(engine, *content))
             case "prepared":
                 self.tell(self.table.prepared(engine, *content))
                 if engine in self.table.unfit:
@@ -334,8 +443,10 @@ class Service(RuleBasedStateMachine):
 
     @invariant()
     def nothing_that_was_acknowledged_is_lost(self) -> None:
-        known = {(each.name, version) for each in self.table.changed for version in each.versions}
-        assert self.acknowledged <= known
+        changed = {each.name: each for each in self.table.changed}
+        for name, version in self.acknowledged - self.replaced:
+            state = changed[name]
+            assert version in state.versions or self.table.is_changing  # maybe all are held
 
     @precondition(lambda self: self.count % 5 == 0)
     @rule()
@@ -354,8 +465,9 @@ class Service(RuleBasedStateMachine):
         changed = {each.name: each for each in self.table.changed}
         for engine in self.engines:
             assert engine.serves
-            assert (engine.asked, engine.steps) == ({}, {})
+            assert (engine.asked, engine.steps, engine.ended) == ({}, {}, {})
             assert engine.states == changed
+            self.has_open_what_it_serves(engine)
 
     def teardown(self) -> None:
         self.everything_comes_to_rest()
