@@ -8,8 +8,10 @@ model needs it, so that its library may be missing until then.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from importlib import metadata
+from functools import cache
+from importlib import import_module, metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
@@ -35,6 +37,9 @@ BUILT_IN = {
     )
 }
 """Built-in runtimes by name; they are tried first, in this order."""
+
+FORKABLE = ("onnxruntime", "numpy.random")
+"""Modules that models need, and that may be imported before a fork; see ``preload``."""
 
 HOLD_GIL = frozenset({"paddle"})
 """Runtimes that hold the GIL during a run, so that several threads are no faster than one."""
@@ -177,8 +182,25 @@ class Runtime(Protocol):
 
 def runtime_names() -> tuple[str, ...]:
     """Return the names of all runtimes: built-in ones, then those of entry points by name."""
-    added = {entry.name for entry in metadata.entry_points(group=ENTRY_POINTS)}
-    return (*BUILT_IN, *sorted(added - BUILT_IN.keys()))
+    return (*BUILT_IN, *sorted(_added().keys() - BUILT_IN.keys()))
+
+
+@cache
+def _added() -> Mapping[str, metadata.EntryPoint]:
+    """The entry points by name. To find them, the metadata of all installed packages are read."""
+    return {entry.name: entry for entry in metadata.entry_points(group=ENTRY_POINTS)}
+
+
+def preload() -> None:
+    """Import what workers would import for most models, as far as it is installed, so that those
+    which are forked from this process start sooner, and share its memory.
+    """
+    _added()
+    for name in BUILT_IN:
+        load_runtime(name)
+    for name in FORKABLE:
+        with suppress(ImportError):
+            import_module(name)
 
 
 def load_runtime(name: str) -> Runtime:
@@ -187,9 +209,7 @@ def load_runtime(name: str) -> Runtime:
     Raises:
         ModelError: the name is unknown, or its module cannot be imported.
     """
-    entry = BUILT_IN.get(name) or next(
-        iter(metadata.entry_points(group=ENTRY_POINTS, name=name)), None
-    )
+    entry = BUILT_IN.get(name) or _added().get(name)
     if entry is None:
         raise ModelError(f"no runtime {name!r}; known: {', '.join(runtime_names())}")
     try:

@@ -10,6 +10,7 @@ from penstock.errors import StartupError, StoreError
 from penstock.ops.op import Op
 from penstock.repository.options import Repositories
 from penstock.repository.served import Description
+from penstock.runtimes.runtime import preload
 from penstock.service import flags, unserved
 from penstock.service.blueprint import Blueprint, deploy
 from penstock.service.catalog import catalog_of
@@ -74,4 +75,5 @@ def run_repositories(
 
     fixed = [each.blueprint(ops) for each in services]
     deployment = deploy(fixed, make, base=base.blueprint(ops))
+    preload()
     run_deployment(replace(deployment, repositories=repositories))

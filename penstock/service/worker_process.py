@@ -8,6 +8,7 @@ import resource
 import socket
 import traceback
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +28,7 @@ from penstock.service.blueprint import Blueprint, Deployment
 from penstock.service.bound_ops import init, prepare
 from penstock.service.door import most_in_flight
 from penstock.service.models import OPENING, card_of, open_model
+from penstock.service.priority import in_background
 from penstock.service.signatures import model_report
 from penstock.typed.decoded import DECODED
 
@@ -69,9 +71,11 @@ def _serve(child: Child, deployment: Deployment, source: OpSource, index: int) -
         if options.executor.own_processes:
             stay_on_cpus(options, index)
         turn = deployment.engine_id.card(options.concurrency, index)
-        bound, batching, notes = _bound_op(
-            blueprint, at, index, turn, child.step, label=op, decides=child.decides
-        )
+        # The versions with which the service started, or others that serve, go first.
+        with nullcontext() if source.description is None else in_background():
+            bound, batching, notes = _bound_op(
+                blueprint, at, index, turn, child.step, label=op, decides=child.decides
+            )
     except BaseException as error:  # noqa: BLE001 - the service gets any error
         # A model's error says all there is; the frames of a hook are the author's.
         shown = None if isinstance(error, ModelError) else error

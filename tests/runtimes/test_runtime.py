@@ -37,6 +37,8 @@ class ToyRuntime:
 
 @pytest.fixture
 def entry_points(monkeypatch: pytest.MonkeyPatch):
+    runtime._added.cache_clear()
+
     def install(**values: str) -> None:
         entries = metadata.EntryPoints(
             metadata.EntryPoint(name=name, value=value, group=runtime.ENTRY_POINTS)
@@ -44,7 +46,8 @@ def entry_points(monkeypatch: pytest.MonkeyPatch):
         )
         monkeypatch.setattr(runtime.metadata, "entry_points", entries.select)
 
-    return install
+    yield install
+    runtime._added.cache_clear()
 
 
 def test_the_onnx_runtime_is_built_in() -> None:
@@ -63,6 +66,25 @@ def test_an_entry_point_cannot_replace_a_built_in_runtime(entry_points) -> None:
     entry_points(onnx=f"{__name__}:ToyRuntime")
     assert runtime_names() == (*BUILT_IN,)
     assert isinstance(load_runtime("onnx"), OnnxRuntime)
+
+
+def test_the_installed_packages_are_read_once(
+    monkeypatch: pytest.MonkeyPatch, entry_points
+) -> None:
+    entry_points()
+    runtime_names()
+    monkeypatch.setattr(runtime.metadata, "entry_points", None)  # which takes 20 ms
+    assert runtime_names() == (*BUILT_IN,)
+    assert isinstance(load_runtime("onnx"), OnnxRuntime)
+
+
+def test_what_most_workers_need_is_imported_before_they_are_forked() -> None:
+    code = (
+        "import sys; from penstock.runtimes.runtime import preload; preload(); print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert {"onnxruntime", "numpy.random", "penstock.runtimes.onnx"} <= {*done.stdout.split()}
+    assert {"torch", "paddle", "openvino"}.isdisjoint(done.stdout.split())  # unsafe in forks
 
 
 def test_a_runtime_that_cannot_be_imported_is_named_in_the_error(entry_points, tmp_path) -> None:
