@@ -51,7 +51,7 @@ class Swap:
         ends: the versions that it ends.
         change: the number of the change, the same in all engines; 0 before it has one.
         began: when, in monotonic seconds.
-        steps: when each was over, the last time.
+        steps: when each was over, the last time; and when it failed.
         state: running, done or failed.
         why: it failed.
         serves: what the name serves since then, as text.
@@ -149,6 +149,7 @@ class Swaps:
         """
         if swap.state != _RUNNING:
             return
+        swap.passed(_FAILED)
         swap.state, swap.why = _FAILED, why
         same = (swap.model, swap.versions, why)
         for each in [*self._swaps]:

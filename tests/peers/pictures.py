@@ -1,12 +1,13 @@
 """Takes the pictures of the live page that the documents show: ``make pictures``.
 
 It runs a service of four ops, which only sleep, under a load that changes, until the page has
-fifteen minutes to show.
+fifteen minutes to show; and one of a repository of models, while a version is rolled out.
 """
 
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import math
 import sys
@@ -21,7 +22,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.peers.browser import Page, browsing
-from tests.services.process import ROOT, direct, running
+from tests.services.process import ROOT, ServiceProcess, direct, running
+from tests.services.repository import Repository, infer, once, serving, until
 
 FOLDER = ROOT / "docs/pictures"
 SERVICE = """
@@ -109,8 +111,58 @@ def take(page: Page, name: str, size: tuple[int, int], theme: str) -> None:
     (FOLDER / f"{name}.webp").write_bytes(base64.b64decode(picture["data"]))
 
 
+@contextmanager
+def calls(server: ServiceProcess, *names: str) -> Iterator[None]:
+    """Thirty requests a second to models."""
+    enough = threading.Event()
+
+    def run() -> None:
+        link = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=30)
+        while not enough.wait(1 / 30 / len(names)):
+            for name in names:
+                infer(link, name)
+        link.close()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        enough.set()
+        thread.join()
+
+
+def of_versions(page: Page, folder: Path) -> None:
+    """The versions of two models: one was replaced, one is being rolled out."""
+    repository = Repository(folder / "models")
+    for name in ("embed", "rank"):
+        repository.add(name, 1, factor=1.0)
+    rollout = "steps=[5,25,50];hold=20;samples=100;disagreement=0.02;p99_ratio=100"
+    keys = [f"rollout.rank.{each}" for each in (*rollout.split(";"), "shadow.share=50")]
+    environment = {"PENSTOCK_SET": ";".join(keys)}
+    with serving(repository, environment=environment) as server:
+        until(lambda: once(server, "rank")[0] == once(server, "embed")[0] == 200)
+        with calls(server, "rank", "embed"):
+            for name in ("embed", "rank"):
+                repository.add(name, 2, factor=1.0)
+            page.open(f"{server.http_url}/ui")
+            page.until("typeof past !== 'undefined' && past.length > 0")
+            until(lambda: page.evaluate("byId('rollouts').textContent.includes('● 25 %')"))
+            time.sleep(12)
+            page.evaluate("byId('versioned').scrollIntoView()")
+            take(page, "live-versions", (1280, 860), "light")
+
+
 def main(minutes: float) -> None:
     FOLDER.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder, browsing(Path(folder)) as page:
+        of_versions(page, Path(folder))
+    if minutes:
+        of_ops(minutes)
+
+
+def of_ops(minutes: float) -> None:
+    """A service of four ops."""
     with tempfile.TemporaryDirectory() as folder, browsing(Path(folder)) as page:
         script = Path(folder) / "ocr.py"
         script.write_text(SERVICE)

@@ -447,8 +447,11 @@ def test_callers_are_shown_with_why_they_were_refused(page: Page) -> None:
     assert not page.evaluate("byId('calling').hidden")
 
 
+VERSIONS = ("rollouts", "swaps", "versions")
+
+
 def test_versions_are_shown_if_there_are_others_than_the_first(page: Page) -> None:
-    load(page, *ELEMENTS, "versions")
+    load(page, *ELEMENTS, *VERSIONS)
     remember(page, 0, status(CHAIN, graph(None, op("x"))))
     page.evaluate("showVersions()")
     assert page.evaluate("byId('versioned').hidden")
@@ -459,9 +462,142 @@ def test_versions_are_shown_if_there_are_others_than_the_first(page: Page) -> No
     remember(page, 5, status(old, {**new, "requests": ended}))
     page.evaluate("showVersions()")
     assert texts(page, "#versions tbody tr") == [
-        "shop1finishing its requests03",
-        "shop2serving, default2.00",
+        "shop1finishing its requests–0–––3",
+        "shop2serving, default–2.00 %––0",
     ]
+
+
+def test_versions_are_shown_side_by_side(page: Page) -> None:
+    load(page, *ELEMENTS, *VERSIONS)
+    stable = {**CHAIN, "share": 0.95, "labels": ["stable"], "default": True}
+    other = {**graph("n", op("n/x")), "share": 1}
+    canary = {
+        **CHAIN, "version": "<b>2</b>", "share": 0.05, "labels": [], "default": False,
+        "copies": {"same": 197, "differed": 3, "dropped": 9, "failed": 0},
+    }  # fmt: skip
+    remember(page, 0, status(stable, other, canary))
+    answered = {"requests": {"answers": {"ok": 990, "timeout": 10}}}
+    remember(page, 10, status({**stable, **answered}, other, canary))
+    points = {"rate": [1], "failed": [0], "refused": [0], "p50": [1], "p99": [12.5], "inside": [0]}
+    history = {
+        "every": 5, "now": 10, "first": 1, "service": points, "ops": [],
+        "graphs": [{"name": "shop", "version": "1", **points}],
+    }  # fmt: skip
+    page.evaluate(f"stored = joined(null, {json.dumps(history)})")
+    page.evaluate("showVersions()")
+    assert texts(page, "#versions tbody tr") == [
+        "shop1serving, default, stable95 %1001.0 %12.5 ms–0",
+        "shop<b>2</b>serving5.0 %0––1.5 %0",
+        "n1serving100 %0–––0",
+    ]
+
+
+def swap(**changes: Any) -> dict[str, Any]:
+    return {
+        "model": "m", "versions": ["3"], "ends": ["2"], "change": 1, "began": 90.0, "steps": {},
+        "state": "done", "why": "", "serves": "", "tries": 1, **changes,
+    }  # fmt: skip
+
+
+def test_a_swap_is_a_line_of_its_steps(page: Page) -> None:
+    load(page, *ELEMENTS, *VERSIONS)
+    steps = {"fetched": 91.0, "opened": 93.0, "swapped": 93.0, "drained": 94.0}
+    swaps = [
+        swap(steps=steps, serves="version 3 is the default of 3"),
+        swap(versions=[], ends=["1"]),
+        swap(model=None, ends=[], state="failed", why="<b>no memory", tries=4),
+        swap(state="running", ends=["3"], began=99.5),
+    ]
+    remember(page, 100, status(CHAIN, swaps=swaps))
+    page.evaluate("showVersions()")
+    assert not page.evaluate("byId('versioned').hidden")
+    assert texts(page, "#swaps .bar") == [
+        "m version 3● under waynow",
+        "any name version 3✕ failed10 s ago",
+        "m: version 1 ends✓ done10 s ago",
+        "m version 3 in place of 2✓ done4.00 s10 s ago",
+    ]
+    assert texts(page, "#swaps .legend li") == [
+        "fetched 1.00 s", "opened 2.00 s", "swapped 0 ms", "drained 1.00 s",
+    ]  # fmt: skip
+    found = (
+        "[...document.querySelectorAll('#swaps .seg')].map((x) => [x.style.left, x.style.width])"
+    )
+    assert values(page, found) == [[["0%", "25%"], ["25%", "50%"], ["75%", "25%"]]]
+    assert texts(page, "#swaps .note") == ["<b>no memory (tried 4 times)"]
+    assert texts(page, "#unserved .note") == [
+        "any name version 3 is not served: <b>no memory (tried 4 times)"
+    ]
+    remember(page, 130, status(CHAIN, swaps=swaps))
+    page.evaluate("document.querySelector('#swaps .bar').kept = true; showVersions()")
+    assert page.evaluate("document.querySelector('#swaps .bar').kept")
+    assert texts(page, "#swaps .when")[0] == "31 s ago"
+
+
+def test_the_latest_swaps_are_shown_and_the_others_on_demand(page: Page) -> None:
+    load(page, *ELEMENTS, *VERSIONS)
+    swaps = [swap(versions=[str(number)], began=number) for number in range(9)]
+    remember(page, 100, status(CHAIN, swaps=swaps))
+    page.evaluate("showVersions()")
+    shown = (
+        "[...document.querySelectorAll('#swaps .bar b')].map((x) => x.textContent.split(' ')[2])"
+    )
+    assert values(page, shown) == [["8", "7", "6", "5", "4", "3"]]
+    page.evaluate("document.querySelector('#swaps .plain').click()")
+    assert values(page, shown) == [["8", "7", "6", "5", "4", "3", "2", "1", "0"]]
+
+
+def test_what_is_not_served_is_told_until_it_is(page: Page) -> None:
+    load(page, *ELEMENTS, *VERSIONS)
+    models = [
+        {"name": "a", "version": "1", "state": "READY", "reason": ""},
+        {"name": "a", "version": "2", "state": "UNAVAILABLE", "reason": "a wrong digest"},
+        {"name": "b", "version": "", "state": "UNAVAILABLE", "reason": "not loaded"},
+        {"name": "c", "version": "1", "state": "UNAVAILABLE", "reason": "unloaded"},
+    ]
+    failed = [swap(model=name, state="failed", why="no memory") for name in "amn"]
+    remember(page, 0, status(CHAIN, models=models, swaps=[*failed, swap(model="m")]))
+    page.evaluate("showVersions()")
+    assert texts(page, "#unserved .note") == [
+        "a version 2 is not served: a wrong digest",
+        "n version 3 in place of 2 is not served: no memory",
+    ]
+    remember(page, 1, status(CHAIN))
+    page.evaluate("showVersions()")
+    assert page.evaluate("byId('versioned').hidden")
+
+
+def test_a_rollout_is_shown_with_its_steps_limits_and_what_both_versions_did(page: Page) -> None:
+    load(page, *ELEMENTS, *VERSIONS)
+    seen = {"answers": 900, "failed": 9, "p99": 0.01, "compared": 0, "differed": 0}
+    new = {"answers": 40, "failed": 0, "p99": None, "compared": 200, "differed": 3}
+    example = {"log_id": 7, "difference": "y differs", "answer": "<i>1</i>", "other": "2"}
+    rolling = {
+        "name": "m", "version": "2", "stable": "1", "state": "running", "step": "2", "steps": "3",
+        "share": "25", "shares": ["5", "25", "50"], "hold": 300.0, "held": 12.4,
+        "limits": {"error_rate": 0.01, "p99_ratio": 1.25, "disagreement": None, "samples": 100},
+        "why": "there are 40 of 100 answers", "seen": {"stable": seen, "new": new},
+        "examples": [example],
+    }  # fmt: skip
+    over = {**rolling, "name": None, "state": "taken back", "why": "9 of its 20 answers failed"}
+    remember(page, 0, status(CHAIN, rollouts=[rolling, {**over, "examples": []}]))
+    page.evaluate("showVersions()")
+    assert texts(page, "#rollouts h3") == [
+        "m: version 2 beside 1", "any name: version 2 in place of 1",
+    ]  # fmt: skip
+    assert texts(page, "#rollouts .steps")[0] == "✓ 5 %● 25 %50 %all"
+    assert texts(page, "#rollouts tbody tr") == [
+        "Answers90040at least 100", "Failed1.0 %0 %1.0 % more",
+        "p9910.0 ms–1.25 times, 12.5 ms", "Differ–1.5 %–",
+    ]  # fmt: skip
+    assert texts(page, "#rollouts caption") == [
+        "The step has lasted 12 s, and lasts at least 300 s"
+    ]
+    assert "✕ taken back: 9 of its 20 answers failed" in texts(page, "#rollouts p")
+    assert texts(page, "#rollouts details pre") == ["<i>1</i>\n2"]
+    page.evaluate("document.querySelector('#rollouts details').open = true")
+    page.evaluate("showVersions()")
+    assert page.evaluate("document.querySelector('#rollouts details').open")
 
 
 # Ops.

@@ -36,4 +36,5 @@ function bytes(value) {
 }
 
 function several(number, word) { return `${count(number)} ${word}${number === 1 ? '' : 's'}`; }
+function percent(part) { return `${digits(100 * part, part > 0 && part < 0.1 ? 1 : 0)} %`; }
 function share(part, whole) { return whole > 0 ? `${digits(100 * part / whole, 0)} %` : '–'; }
