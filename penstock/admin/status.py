@@ -83,6 +83,12 @@ class Reporter:
         self.swaps: Callable[[], Report] = dict
         self.copies: Callable[[tuple[str | None, str]], Report | None] = lambda key: None
 
+    def forget(self, graph: ServedGraph) -> None:
+        """A graph was removed: what was counted of it is dropped."""
+        self._counters.forget(graph)
+        for stage in graph.stages:
+            self._processes.forget(stage.name)
+
     def __call__(self, *, sketches: bool = True) -> Report:
         """The current report.
 

@@ -74,6 +74,9 @@ ANY_NAME: Final = "*"
 _OWN = Caller(name="penstock", how="key")
 """Who makes the service's own requests: examples."""
 
+_MOST_REMOVED: Final = 256
+"""Removed graphs that an engine remembers."""
+
 _TAKES = frozenset((GraphState.SERVING, GraphState.ASIDE, GraphState.HELD))
 """The states in which a graph takes the requests that are submitted to it."""
 
@@ -177,7 +180,7 @@ class Engine:
         names: the default versions, which run the requests that name no version, by the names that
             requests use.
         epoch: changes when other names, or other default versions, are served.
-        removed: names and versions of removed graphs.
+        removed: names and versions of the graphs that were removed last, the latest at the end.
         capacity: the most requests admitted at once; see ``add_room``.
         versions: changes the versions of its graphs; None if they cannot change.
         level_of: the priority level of a request, 0 for the highest; raises RequestError if the
@@ -202,7 +205,7 @@ class Engine:
         self.graphs: list[ServedGraph] = []
         self.aside: list[ServedGraph] = []
         self.epoch = 0
-        self.removed: set[tuple[str | None, str]] = set()
+        self.removed: dict[tuple[str | None, str], None] = {}
         self.versions: Versions | None = None
         self.level_of: Callable[[Submission], int] | None = None
         self.permit: Callable[[Submission], None] | None = None
@@ -314,7 +317,7 @@ class Engine:
             self.aside.remove(graph)
         self.graphs.append(graph)
         self._named[graph.key] = graph
-        self.removed.discard(graph.key)
+        self.removed.pop(graph.key, None)
         present = self.default_of(graph.name)
         if default or present is None or present is old:
             self.make_default(graph)
@@ -428,7 +431,10 @@ class Engine:
         if self._named.get(graph.key) is graph:
             del self._named[graph.key]
         if graph.key not in self._named:
-            self.removed.add(graph.key)
+            self.removed.pop(graph.key, None)
+            self.removed[graph.key] = None
+            if len(self.removed) > _MOST_REMOVED:
+                del self.removed[next(iter(self.removed))]
 
     def replace(
         self, graph: ServedGraph, at_rest: Callable[[ServedGraph], None]

@@ -247,7 +247,18 @@ class Counters(Instrument):
         self.copies: defaultdict[tuple[str | None, str], Requests] = defaultdict(Requests)
         self.ops: defaultdict[str, Batches] = defaultdict(Batches)
         self.callers = Callers()
+        self._gone = Requests()  # of graphs that were forgotten
         self._opened = self._closed = 0
+
+    def forget(self, graph: GraphInfo) -> None:
+        """A graph was removed: only the sums over all graphs keep its counts."""
+        found = self.requests.pop(graph.key, None)
+        if found is not None:
+            self._gone.add(found)
+        self.streams.pop(graph.key, None)
+        self.copies.pop(graph.key, None)
+        for stage in graph.stages:
+            self.ops.pop(stage.name, None)
 
     def count_copy(self, request: RequestInfo, error: RequestError | None, now: float) -> None:
         """A copy of a request has ended."""
@@ -337,7 +348,7 @@ class Counters(Instrument):
             sketches: whether to add the sketches of durations.
         """
         everything = Requests()
-        for each in self.requests.values():
+        for each in (self._gone, *self.requests.values()):
             everything.add(each)
         connections = {"opened": self._opened, "closed": self._closed}
         return {**everything.plain(sketches=sketches), "connections": connections}

@@ -72,7 +72,7 @@ def _of_graph(before: Report | None, now: Report, seconds: float) -> Values:
             sum(count for code, count in each.get(key, {}).items() if code != without)
             for each in (old, new)
         )
-        return float((is_now - was) / seconds)
+        return _risen(is_now, was) / seconds
 
     return {
         "rate": rate("answers"),
@@ -87,9 +87,9 @@ def _of_op(before: Report | None, now: Report, seconds: float) -> Values | None:
     old = before or {}
 
     def rate(key: str) -> float:
-        return float((now.get(key, 0) - old.get(key, 0)) / seconds)
+        return _risen(now.get(key, 0), old.get(key, 0)) / seconds
 
-    busy = sum(now["seconds"].values()) - sum(old.get("seconds", {}).values())
+    busy = _risen(sum(now["seconds"].values()), sum(old.get("seconds", {}).values()))
     counts = {"rate": "samples", "batches": "batches", "errors": "errors", "timeouts": "timeouts"}
     values = {name: rate(key) for name, key in counts.items()}
     if not (any(values.values()) or now["waiting"]):
@@ -102,6 +102,11 @@ def _of_op(before: Report | None, now: Report, seconds: float) -> Values | None:
         "wait": _sketch(old, now, "queue"),
         "run": _sketch(old, now, "passes"),
     }
+
+
+def _risen(now: float, before: float) -> float:
+    """How much a counter has risen; one of a version that came again began again at 0."""
+    return float(now - before if now >= before else now)
 
 
 def _sketch(before: Report, now: Report, key: str) -> dict[str, int]:

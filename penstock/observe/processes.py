@@ -22,6 +22,11 @@ class ProcessTimes:
         self._seen: defaultdict[str, dict[int, float]] = defaultdict(dict)
         self._ended: defaultdict[str, float] = defaultdict(float)
 
+    def forget(self, whose: str) -> None:
+        """There is no such group any more."""
+        self._seen.pop(whose, None)
+        self._ended.pop(whose, None)
+
     def of(self, whose: str, pids: Collection[int]) -> dict[str, Any]:
         """Bytes of memory and seconds of CPU time of a group of processes.
 

@@ -22,7 +22,8 @@ _NOW: Final = frozenset(
 def total(reports: Sequence[Report], *, sketches: bool = True) -> Report:
     """The sum of several engines' reports: numbers added, ready only if all are.
 
-    A version that an engine has removed is left out: its counters would decrease.
+    A version that an engine has removed is left out: its counters would decrease. So is one that no
+    running engine has, long after its end.
 
     Args:
         reports: of running engines first; then maybe that of ended ones.
@@ -33,8 +34,11 @@ def total(reports: Sequence[Report], *, sketches: bool = True) -> Report:
     running = [each for each in reports if "ready" in each]
     summed["ready"] = all(each["ready"] for each in running)
     removed = {tuple(key) for each in running for key in each.get("removed", ())}
+    there = {
+        (x["name"], x["version"]) for each in running or reports for x in each.get("graphs", ())
+    }
     graphs = summed.get("graphs", [])
-    summed["graphs"] = [x for x in graphs if (x["name"], x["version"]) not in removed]
+    summed["graphs"] = [x for x in graphs if (x["name"], x["version"]) in there - removed]
     summed.pop("removed", None)
     if "swaps" in summed:
         summed["swaps"] = merged(summed["swaps"])

@@ -132,6 +132,10 @@ class Rollouts:
         self._shadows.clear()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
+    def forget(self, graph: ServedGraph) -> None:
+        """A graph was removed: what its answers were compared with is dropped."""
+        self._comparisons.pop(graph.key, None)
+
     def rules(self, name: str | None, own: RolloutConfig | None = None) -> RolloutConfig | None:
         """How a new version of a name gets the requests; ``own``: as its own configuration says."""
         return entry_for(name, self._config, own)

@@ -189,10 +189,16 @@ class Serving:
         self.rollouts = Rollouts(config.rollout, self.engine, self.versions, counters)
         self.versions.arriving = self.rollouts.arriving
         self.versions.changed = self.rollouts.changed
+        self.versions.ended = self._forget
         self.reporter.copies = self.rollouts.copies
         health.watch(self.engine.why_stuck)
         if deployment.repositories is not None:
             self._add_repository(deployment.repositories, answerers)
+
+    def _forget(self, graph: ServedGraph) -> None:
+        """Drop what was counted of a graph that was removed."""
+        self.reporter.forget(graph)
+        self.rollouts.forget(graph)
 
     def _add_repository(self, options: Repositories, answerers: dict[str, Answerer]) -> None:
         """Have models of repositories.

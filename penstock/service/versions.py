@@ -136,6 +136,7 @@ class Versions:
         arriving: makes the state with a further version of a name, which is to serve in place of
             the others.
         changed: called with each state that this engine serves from now on.
+        ended: called with each graph that was removed, if no other one has its name and version.
         swaps: records what this engine does.
     """
 
@@ -165,6 +166,7 @@ class Versions:
         self._steps: dict[int, _Step] = {}
         self.arriving: Callable[[Description, Served | None], Served] = _at_once
         self.changed: Callable[[Served], object] = lambda state: None
+        self.ended: Callable[[ServedGraph], object] = lambda graph: None
         self.swaps = Swaps()
 
     def names(self) -> list[str | None]:
@@ -479,6 +481,10 @@ class Versions:
         self._engine.remove(graph)
         _log.info("graph %s has ended", graph)
         self._loaded.graphs[:] = [each for each in self._loaded.graphs if each.served is not graph]
+        if graph.key in self._engine.removed:
+            for stage in graph.stages:
+                self._models.pop(stage.name, None)
+            self.ended(graph)
 
 
 def _brought(present: Served | None, wanted: Served) -> dict[str, Description]:

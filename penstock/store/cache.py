@@ -23,6 +23,7 @@ import json
 import os
 import secrets
 import shutil
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -37,6 +38,7 @@ from penstock.repository.manifest import why_unsafe
 
 _NO_LINKS: Final = (EPERM, ENOTSUP, EMLINK, EXDEV)
 _RESERVED: Final = ".reserved"
+_MOST_VERIFIED: Final = 100_000
 _SHOWN: Final = 16  # digits of a version's digest in the name of its folder
 
 
@@ -85,7 +87,8 @@ class Cache:
         self._versions = self.folder / "versions"
         self._staged = self.folder / "tmp"
         self._known = self.folder / "known"
-        self._verified: set[tuple[int, int, int]] = set()
+        self._verified: dict[tuple[int, int, int], None] = {}
+        self._verifying = threading.Lock()
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             for each in (self._blobs, self._versions, self._staged, self._known):
@@ -184,11 +187,18 @@ class Cache:
                 if size not in (None, found.st_size) or digest_of_file(blob) != digest:
                     blob.unlink()
                     return False
-                self._verified.add(mark)
+                self._verify(mark)
             os.utime(blob, ns=(time.time_ns(), found.st_mtime_ns))  # the last use, as its atime
         except FileNotFoundError:
             return False
         return True
+
+    def _verify(self, mark: tuple[int, int, int]) -> None:
+        """A file has the content that its name says; the oldest of many are read again later."""
+        with self._verifying:
+            self._verified[mark] = None
+            if len(self._verified) > _MOST_VERIFIED:
+                del self._verified[next(iter(self._verified))]
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -362,7 +372,7 @@ class Staging:
             temporary.rename(blob)
             self._folder.with_suffix(_RESERVED).write_text(str(self._reserved))
         found = blob.stat()
-        self._cache._verified.add((found.st_ino, found.st_size, found.st_mtime_ns))
+        self._cache._verify((found.st_ino, found.st_size, found.st_mtime_ns))
         return digest
 
     def commit(self, digest: str) -> Fetched:

@@ -243,7 +243,16 @@ def test_a_version_takes_the_place_of_another_one_with_the_same_text() -> None:
     assert again.inside == 1
     harness.engine.remove(old)
     assert harness.engine.choose("a", "1") is again
-    assert harness.engine.removed == set()  # reports still have the version
+    assert [*harness.engine.removed] == []  # reports still have the version
+
+
+def test_an_engine_remembers_the_versions_that_were_removed_last() -> None:
+    harness = EngineOfGraphs()
+    for number in range(300):
+        graph = harness.add("a", str(number))
+        harness.engine.drain_graph(graph, lambda: None)
+        harness.engine.remove(graph)
+    assert [version for _, version in harness.engine.removed] == [*map(str, range(44, 300))]
 
 
 def test_a_request_does_not_go_to_another_version_with_another_signature() -> None:

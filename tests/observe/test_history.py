@@ -105,6 +105,14 @@ def test_a_version_has_nothing_before_it_came() -> None:
     assert found["service"]["rate"] == [0, 0.2]
 
 
+def test_a_version_that_came_again_began_at_zero() -> None:
+    before = report(*[0.1] * 9, ops=(op("a", [1.0] * 9, [1.0] * 9),))
+    now = report(*[0.1] * 5, ops=(op("a", [1.0] * 5, [1.0] * 5),))
+    found = shown((1, point(before, now, 5.0)), ops=("a",))
+    (graph,), (of_op,) = found["graphs"], found["ops"]
+    assert (graph["rate"], of_op["rate"], of_op["busy"]) == ([1.0], [1.0], [0.5])
+
+
 def test_only_newer_points_of_the_last_minutes_are_shown() -> None:
     idle = point(report(), report(), 5.0)
     found = shown((1, idle), (2, idle), (3, idle), after=2)

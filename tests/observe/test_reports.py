@@ -44,6 +44,15 @@ def test_a_version_that_one_engine_has_removed_is_left_out_of_the_sum() -> None:
     assert "removed" not in summed
 
 
+def test_a_version_that_no_running_engine_has_is_left_out_of_the_sum() -> None:
+    """An engine remembers some hundred removed versions, and one that ended may have had others."""
+    running = report_of_one_engine()
+    ended = with_ended(None, report_of_one_engine())
+    ended["graphs"].append({**ended["graphs"][0], "version": "0"})
+    assert [each["version"] for each in total([running, ended])["graphs"]] == ["1"]
+    assert [each["version"] for each in total([ended])["graphs"]] == ["1", "0"]
+
+
 def test_sketches_are_added_or_left_out() -> None:
     report = report_of_one_engine()
     report["seconds"] = {"sum": 1.0, "sketch": {"30": 1, "40": 2}}
