@@ -191,6 +191,16 @@ class Lifecycle:
             if len(self._barred) > _MOST_BARRED:
                 del self._barred[next(iter(self._barred))]
 
+    @property
+    def bars(self) -> dict[str, str]:
+        """The reasons of all that is barred, by digest, the oldest first."""
+        return dict(self._barred)
+
+    def bar(self, reasons: Mapping[str, str]) -> None:
+        """Bar what was barred before, by digest."""
+        for digest, reason in reasons.items():
+            self._bar(digest, reason)
+
     def barred(self, digest: str) -> str | None:
         """Why a content is not tried again; None if it may be tried."""
         return self._barred.get(digest)

@@ -46,6 +46,8 @@ class Served:
             default and the weights are its own, and nothing else changes them.
         sticky: a header field, or ``log_id``, by whose value the version of a request is drawn if
             there are weights; None: by that which the service has for this name, or by chance.
+        barred: digests of contents that are not tried again, with the reasons. Nothing that is
+            served depends on them.
     """
 
     name: str | None
@@ -54,6 +56,7 @@ class Served:
     labels: Mapping[str, str] = field(default_factory=dict)
     weights: Mapping[str, int] = field(default_factory=dict)
     rollout: Rollout | None = None
+    barred: Mapping[str, str] = field(default_factory=dict)
     sticky: str | None = None
 
     def __post_init__(self) -> None:
@@ -172,7 +175,7 @@ class Served:
 
     def without_versions(self) -> Served:
         """Without any version, label or weight: the model is unloaded."""
-        return Served(name=self.name)
+        return Served(name=self.name, barred=self.barred)
 
     def only(self, description: Description) -> Served:
         """With this version as the default, and no others.
@@ -275,6 +278,7 @@ class Served:
             "versions": {version: dict(about) for version, about in self.versions.items()},
             "default": self.default,
             "labels": {**self.labels},
+            "barred": {**self.barred},
             "weights": {**self.weights},
             "rollout": None if self.rollout is None else self.rollout.plain(),
             "sticky": self.sticky,

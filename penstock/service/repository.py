@@ -171,6 +171,8 @@ class Controller:
             if name is not None:
                 self._sync(name)
                 self._take_over(name)
+                served = self._versions.served(name)
+                self._model(name).life.bar({} if served is None else served.barred)
         self._begin(self._run())
 
     async def close(self) -> None:
@@ -412,11 +414,20 @@ class Controller:
         if wanted and not failed:
             await self._trim(name, wanted)
         model.life.forget([*entry.versions, *served.versions])
+        await self._keep_bars(name)
         if not wanted:
             problems = ["it has no version that its policy wants"]
             self._tell_problem(name, model, problems[0])
         if problems:
             raise HttpError(500, f"failed to load '{name}': {'; '.join(problems)}")
+
+    async def _keep_bars(self, name: str) -> None:
+        """Let the engines know which contents are barred: another one may load models next."""
+        bars = self._model(name).life.bars
+        served = self._versions.served(name) or Served(name=name)
+        if bars != served.barred:
+            with suppress(StartupError):  # they are all ending
+                await self._versions.change(name, lambda now: replace(now or served, barred=bars))
 
     async def _try(
         self,
@@ -489,6 +500,10 @@ class Controller:
             return False
         barred = life.barred(mark)
         if barred is not None:
+            if version not in life.versions:  # another engine has tried it, and told why
+                life.advance(version, State.FOUND)
+                life.fail(version, barred)
+                model.told[version] = barred
             raise _NotServed(barred)
         rolling = None if served is None else served.rolling
         if rolling is not None and version == rolling.stable and version in model.marks:
@@ -671,6 +686,7 @@ class Controller:
         model.previous = None
         if model.life.versions[taken].state is State.DRAINING:
             model.life.roll_back(taken, "an operator took it back", *digests)
+        await self._keep_bars(name)
 
     async def _end_rollout(self, name: str, rollout: Rollout, why: str) -> None:
         """Take back a version that is being rolled out, as an operator says."""
@@ -716,6 +732,7 @@ class Controller:
             model.life.roll_back(version, rollout.why, *digests)
         elif known is not None and known.state in SERVES:  # a label keeps it
             model.life.take_back(version, rollout.why, *digests)
+        self._begin(self._keep_bars(name))
 
     # Small things.
 

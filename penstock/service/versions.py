@@ -21,7 +21,7 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from time import monotonic
 from typing import Any, Final, Protocol, TypeVar
@@ -249,7 +249,9 @@ class Versions:
             case Prepare(change, plain):
                 state = Served.of_plain(plain)
                 brought = _brought(self._states.get(state.name), state)
-                swap = self.swaps.prepare(change, state.name, [*brought])
+                swap = Swap(state.name, (), monotonic)
+                if not self._only_bars(state):
+                    swap = self.swaps.prepare(change, state.name, [*brought])
                 step = self._steps.setdefault(change, _Step(state, swap))
                 step.state, step.swap = state, swap
                 step.task = self._start(self._answer(change, step))
@@ -389,6 +391,10 @@ class Versions:
     def _serve(self, change: int, step: _Step) -> None:
         """Let requests get the wanted state from now on."""
         engine, state = self._engine, step.state
+        if self._only_bars(state):
+            self._states[state.name] = state
+            self._numbers[state.name] = change
+            return
         for graph in step.ready.values():
             engine.add(graph, again=True)
         step.old = route(engine, state)
@@ -402,6 +408,11 @@ class Versions:
             _log.info("graph %s serves", graph)
         _log.info("%s: %s", state.called, _described(state))
         self.changed(state)
+
+    def _only_bars(self, state: Served) -> bool:
+        """Whether a wanted state differs in what is not tried again only."""
+        present = self._states.get(state.name) or Served(name=state.name)
+        return replace(present, barred=state.barred) == state
 
     async def _retire(self, change: int, step: _Step) -> None:
         """End what serves no more, and report it."""

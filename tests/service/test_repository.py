@@ -52,7 +52,9 @@ class Engines:
             if before is None or dict(before.versions.get(version, {})) != dict(description):
                 await self.make(description)
         after = self.states[name] = update(self.states.get(name))
-        self.history[name].append([*after.versions])
+        versions = [*after.versions]
+        if self.history[name][-1:] != [versions]:
+            self.history[name].append(versions)
 
     async def make(self, description: Mapping[str, Any]) -> None:
         files = [*Path(description["path"]).rglob("*.onnx")] if description["path"] else []
@@ -623,7 +625,7 @@ async def test_with_swap_resource_the_version_before_goes_in_the_same_change(
         await controller.update("m", {"labels": {"stable": "1"}})
         site.version("m", "3")
         await controller.load("m", {})
-        assert site.engines.history["m"] == [["1"], ["2"], ["1"], ["1"], ["1", "3"]]
+        assert site.engines.history["m"] == [["1"], ["2"], ["1"], ["1", "3"]]
 
 
 async def test_a_model_whose_swap_is_no_word_of_it_is_refused(site: Site) -> None:
@@ -738,6 +740,31 @@ async def test_another_controller_takes_over_what_serves(site: Site) -> None:
         assert len(site.engines.made) == 1
         site.version("m", "2")
         await until(lambda: site.serves("m") == ["2"])
+
+
+async def test_another_controller_does_not_try_again_what_is_barred(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.version("m", "1")
+    site.version("n", "1", "broken")
+    async with site.controller("poll"):
+        await until(lambda: site.serves("m"))
+        site.version("m", "2", "broken")
+        await until(lambda: len(caplog.records) == 2)
+        await until(lambda: all(each and each.barred for each in site.engines.states.values()))
+    tried = [*site.engines.made]
+    async with site.controller("poll") as controller:
+        looks = Looks(site)
+        await looks.wait(4)
+        assert site.engines.made == tried
+        assert (await states(controller))["2"] == ("UNAVAILABLE", "it is no model")
+        assert await states(controller, "n") == {"1": ("UNAVAILABLE", "it is no model")}
+        assert len(caplog.records) == 2  # told once
+        with pytest.raises(HttpError, match="it is no model"):
+            await controller.load("n", {})  # an operator says so
+        assert len(site.engines.made) == len(tried) + 1
+        site.version("n", "1", "good")
+        await until(lambda: site.serves("n") == ["1"])
 
 
 async def test_the_mode_none_refuses_to_load(site: Site) -> None:

@@ -265,6 +265,23 @@ async def test_a_version_that_takes_too_long_is_given_up() -> None:
         assert await version_of_an_answer(service) == "1"
 
 
+async def test_what_is_not_tried_again_is_known_to_all_engines_and_is_no_swap(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving() as service:
+        before = service.versions.swaps.report()
+        caplog.clear()
+        await service.versions.change(
+            "a", lambda state: replace(known(state), barred={"abc": "it is broken"})
+        )
+        assert known(service.versions.served("a")).barred == {"abc": "it is broken"}
+        assert service.versions.swaps.report() == before
+        assert caplog.records == []
+        assert await version_of_an_answer(service) == "1"
+        await swap(service, "2")
+        assert known(service.versions.served("a")).barred == {"abc": "it is broken"}
+
+
 # Without room for two.
 
 
