@@ -203,7 +203,7 @@ class GeneralModelApplication:
         graph = self._engine.choose(name, None, call, log_id)
         if graph is None:
             if name:
-                raise UnknownService(f"there is no model {name[:64]!r}")
+                raise self._engine.no_graph(name, f"there is no model {name[:64]!r}")
             names = _shown(dict.fromkeys(each.name or "" for each in self._engine.graphs))
             raise UnknownService(f"which model? Name one of {names} in the path or as `model`")
         if graph.name is None or graph.signature is None:

@@ -199,13 +199,13 @@ class OpenInferenceApplication:
                 raise UnknownService(f"{what} is a typed function, and {why}: call its route")
             if graph is not None and self._has_name(graph):
                 raise UnknownService(f"{what} does not declare its inputs: see Signature")
-            raise UnknownService(f"there is no {what}")
+            raise engine.no_graph(name, f"there is no {what}")
         return graph
 
     def _is_served(self, values: tuple[str, ...]) -> bool:
         try:
             self._graph(*values)
-        except UnknownService:
+        except RequestError:
             return False
         return True
 

@@ -24,7 +24,6 @@ from penstock.errors import (
     RequestError,
     ServiceBusy,
     ServiceClosed,
-    UnknownService,
 )
 from penstock.ops.ends import Ends, error_reply
 from penstock.protocols import paddle, pb
@@ -152,7 +151,7 @@ class PipelineProtocol:
         """
         graph = self._engine.choose(call.name, None, context, call.logid)
         if graph is None:
-            port.done(context, error_reply(UnknownService(_WRONG_NAME)), None)
+            port.done(context, error_reply(self._engine.no_graph(call.name, _WRONG_NAME)), None)
             return None
         ends = graph.ends
         assert ends is not None, "the service builds its graphs with both ends"

@@ -36,7 +36,7 @@ from penstock.api.plain_stream import PlainStream, encode
 from penstock.api.typed import HEADERS, in_query, media_of
 from penstock.engine.engine import Engine
 from penstock.engine.graph import ServedGraph
-from penstock.errors import InvalidInput, RequestError, UnknownService
+from penstock.errors import InvalidInput, RequestError
 from penstock.protocols import media, npy
 from penstock.protocols.pieces import format_for, list_of
 from penstock.request import Feed
@@ -181,7 +181,9 @@ class PlainApplication:
         # A graph without a name accepts every name in the pipeline protocol, and none here.
         if graph is None or graph.name is None:
             missing = None if others is None else others.no_route(f"/{name}")
-            call.send(missing or error_reply(UnknownService(f"there is no service {name!r}")))
+            call.send(
+                missing or error_reply(self._engine.no_graph(name, f"there is no service {name!r}"))
+            )
             return
         if call.exchange.head.query:
             members = self._members.get(route.path, ())

@@ -52,6 +52,7 @@ from penstock.errors import (
     ServiceBusy,
     ServiceClosed,
     Unauthenticated,
+    UnknownService,
     WrongType,
 )
 from penstock.executors.stream import Stream
@@ -181,6 +182,7 @@ class Engine:
             requests use.
         epoch: changes when other names, or other default versions, are served.
         removed: names and versions of the graphs that were removed last, the latest at the end.
+        missing: why names have no default version in this engine, though in others.
         capacity: the most requests admitted at once; see ``add_room``.
         versions: changes the versions of its graphs; None if they cannot change.
         level_of: the priority level of a request, 0 for the highest; raises RequestError if the
@@ -206,6 +208,7 @@ class Engine:
         self.aside: list[ServedGraph] = []
         self.epoch = 0
         self.removed: dict[tuple[str | None, str], None] = {}
+        self.missing: dict[str | None, str] = {}
         self.versions: Versions | None = None
         self.level_of: Callable[[Submission], int] | None = None
         self.permit: Callable[[Submission], None] | None = None
@@ -268,6 +271,16 @@ class Engine:
         if version is None:
             return self.names.get(name, self._unnamed if name else self._for_no_name)
         return self._find(name, version)
+
+    def no_graph(self, name: str, text: str) -> RequestError:
+        """The error of a request for which there is no graph.
+
+        Args:
+            name: the name in the request.
+            text: if nobody has it.
+        """
+        why = self.missing.get(name)
+        return UnknownService(text) if why is None else ServiceClosed(f"{why}; try again later")
 
     def _find(self, name: str | None, text: str) -> ServedGraph | None:
         """The graph that a version or a label names."""
@@ -476,6 +489,8 @@ class Engine:
         """Why requests that name no version cannot be answered now, for probes; None if they can,
         or if they wait for a version that is to come.
         """
+        if self.missing:
+            return next(iter(self.missing.values()))
         for graph in self._defaults():
             if graph.state is GraphState.HELD:
                 continue

@@ -352,7 +352,8 @@ class Deployment:
             raise StartupError(f"there is no graph {name!r} to have a further version")
 
     def with_states(self, states: Iterable[Served]) -> Deployment:
-        """A copy with these states of names, in place of those that it has.
+        """A copy with these states of names, in place of those that it has. If names come and go,
+        the graphs are those of its own code: what is described is opened when the engine runs.
 
         Raises:
             StartupError: see ``version_of``.
@@ -362,6 +363,7 @@ class Deployment:
             self.version_of(description)
             for state in {**self.states, **changed}.values()
             for description in state.versions.values()
+            if not self.open_ended or is_at_start(description)
         )
         return replace(self, graphs=graphs, first=self._originals, changed=changed)
 

@@ -84,7 +84,7 @@ class LoadedDeployment:
         """The options of each graph's ops, as their models allow; those of ops in other processes
         are the configured ones until the engine has started.
         """
-        return [graph.options for graph in self.graphs]
+        return [graph.options for graph in self.graphs[: len(self.deployment.graphs)]]
 
     @property
     def batching_lines(self) -> list[str]:

@@ -281,6 +281,7 @@ class Serving:
         self._examples = Examples(self.engine, self._added)
         for graph in self.engine.graphs:
             await self._examples.warm_up(graph)
+        await self.versions.open_all()
         if self.engine.versions is not None:
             self.rollouts.start(self.engines if self.is_first else None)
             if self.is_first:

@@ -58,6 +58,10 @@ _log = logging.getLogger(__name__)
 _GRACE: Final = 5.0
 """Seconds for the calls of a graph at rest to return, when its workers are ended."""
 
+AGAIN: Final = (5.0, 60.0)
+"""The first and the longest wait, in seconds, before a version that this engine could not open, and
+that the others serve, is tried again."""
+
 _THREADS: Final = 4
 """Threads that open models: versions of so many names are made ready at once."""
 
@@ -164,6 +168,8 @@ class Versions:
         self._making = asyncio.Lock()  # the function that makes versions is the user's
         self._tasks: set[asyncio.Task[Any]] = set()
         self._steps: dict[int, _Step] = {}
+        self._lost: dict[tuple[str | None, str], str] = {}
+        self._again: asyncio.Task[None] | None = None
         self.arriving: Callable[[Description, Served | None], Served] = _at_once
         self.changed: Callable[[Served], object] = lambda state: None
         self.ended: Callable[[ServedGraph], object] = lambda graph: None
@@ -272,6 +278,84 @@ class Versions:
             step.task.cancel()
         for graph in step.ready.values():
             self._start(self._end(graph))
+
+    async def open_all(self) -> None:
+        """Open what the other engines of the service serve already, when this one starts. What
+        cannot be opened is told, left out, and tried again: the others are served.
+        """
+        await self._open_missing()
+        self._try_again()
+
+    def _try_again(self) -> None:
+        if self._lost and (self._again is None or self._again.done()):
+            self._again = self._start(self._open_lost())
+
+    async def _open_missing(self) -> None:
+        present = {each.key for each in self._engine.graphs}
+        await asyncio.gather(
+            *(
+                self._open(description)
+                for state in [*self._states.values()]
+                for description in state.versions.values()
+                if (state.name, description["version"]) not in present
+            )
+        )
+
+    async def _open(self, description: Description) -> None:
+        """Open a version that the present state of its name has."""
+        name, version = key = description["name"], description["version"]
+        try:
+            graph = await self._in_time(description, Swap(name, [version], monotonic))
+        except StartupError as error:
+            why = str(error)
+        except Exception as error:  # noqa: BLE001 - our bug: this engine serves on
+            _log.exception("a version cannot be made ready")
+            why = repr(error)
+        else:
+            state = self._states[name]
+            changes = any(each.state.name == name for each in self._steps.values())
+            if changes or state.versions.get(version) != description:  # it may be replaced
+                await self._end(graph)
+                return
+            self._lost.pop(key, None)
+            self._engine.add(graph, again=True)
+            route(self._engine, state)
+            self._tell_lost(name)
+            _log.info("graph %s serves", graph)
+            return
+        self._lose(name, version, why)
+
+    def _lose(self, name: str | None, version: str, why: str) -> None:
+        """A version of the present state cannot be served by this engine."""
+        if self._lost.get((name, version)) != why:
+            _log.error(
+                "model %s: version %s cannot be opened again: %s; it is tried later, and all else"
+                " serves", name, version, why,
+            )  # fmt: skip
+        self._lost[name, version] = why
+        self._tell_lost(name)
+
+    def _tell_lost(self, name: str | None) -> None:
+        """Let requests for a name, and probes, be told if its default version is lost."""
+        state = self._states[name]
+        for key in [*self._lost]:
+            if key[0] == name and key[1] not in state.versions:
+                del self._lost[key]
+        why = self._lost.get((name, state.default or ""))
+        if why is None:
+            self._engine.missing.pop(name, None)
+        else:
+            text = f"version {state.default} of {state.called} cannot be opened: {why}"
+            self._engine.missing[name] = text
+
+    async def _open_lost(self) -> None:
+        """Try again what could not be opened, until it is."""
+        wait, longest = AGAIN
+        while self._lost:
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, longest)
+            if not self._steps:  # nothing changes now
+                await self._open_missing()
 
     async def close(self) -> None:
         """End with the engine, which then ends the workers of all graphs."""
@@ -404,8 +488,10 @@ class Versions:
         self._release(step.held or ())
         self._states[state.name] = state
         self._numbers[state.name] = change
-        for graph in step.ready.values():
+        for version, graph in step.ready.items():
+            self._lost.pop((state.name, version), None)
             _log.info("graph %s serves", graph)
+        self._tell_lost(state.name)
         _log.info("%s: %s", state.called, _described(state))
         self.changed(state)
 
@@ -461,8 +547,11 @@ class Versions:
             else:
                 self._engine.add(graph, again=True)
                 _log.info("graph %s serves again", graph)
+                continue
+            self._lose(state.name, held.version, problem)
         route(self._engine, state)
         self._release(step.held or ())
+        self._try_again()
         with suppress(StartupError):  # the supervisor is gone, and this engine ends
             self._table.restored(change, problem)
 

@@ -289,6 +289,29 @@ def _versions_of_workers(server: ServiceProcess) -> Iterator[str]:
             yield found[1]
 
 
+def test_an_engine_that_starts_again_serves_the_rest_if_a_version_has_lost_its_files(
+    repository: Repository,
+) -> None:
+    repository.add("n", 1)
+    cached = repository.folder.parent / "cache/penstock/models/versions/m"
+    with serving(repository) as server:
+        until(lambda: "1" in states(server) and "1" in states(server, "n"))
+        shutil.rmtree(cached)
+        (engine,) = [each for each in server.descendants() if each.name() == "engine"]
+        engine.kill()
+        until(lambda: "model m: version 1 cannot be opened again" in server.log())
+        assert until(lambda: _status(server, "n")) == 200
+        until(lambda: _status(server, "m") == 200)  # it was fetched again
+        assert server.is_ready()
+
+
+def _status(server: ServiceProcess, name: str) -> int | None:
+    try:
+        return once(server, name)[0]
+    except (OSError, http.client.HTTPException):
+        return None
+
+
 def _engine_pids(server: ServiceProcess) -> list[str]:
     """The engines, the first one first: workers are started for them later."""
     found = []

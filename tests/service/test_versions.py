@@ -17,12 +17,12 @@ from penstock import Op
 from penstock.api.health import Health
 from penstock.engine.graph import GraphState
 from penstock.engine.submission import Submission
-from penstock.errors import StartupError
+from penstock.errors import ServiceClosed, StartupError
 from penstock.protocols.heads import HTTP_1_1, RequestHead
 from penstock.repository.rollout import Limits, Plan, Step
 from penstock.repository.served import Served, at_start
 from penstock.request import Outcome
-from penstock.service.blueprint import Blueprint, deploy
+from penstock.service.blueprint import Blueprint, Deployment, deploy
 from penstock.service.build import LoadedDeployment
 from penstock.service.serving import Serving
 from penstock.supervisor.messages import Abort
@@ -45,6 +45,8 @@ class Work(Op):
     def init_op(self) -> None:
         if self.version == "broken":
             raise ValueError("no such file")
+        if self.version == "flaky" and not GATE.is_set():
+            raise ValueError("no such file yet")
         if self.version == "slow":
             OPENING.set()
             GATE.wait(30)
@@ -60,23 +62,23 @@ class Work(Op):
 
 def made(description: Mapping[str, Any]) -> Blueprint:
     config = {"op": {"work": {"executor": description.get("executor", "thread")}}}
-    return work(description["version"], config)
+    return work(description["version"], config, description["name"])
 
 
-def work(version: str, config: Mapping[str, Any]) -> Blueprint:
+def work(version: str, config: Mapping[str, Any], name: str = "a") -> Blueprint:
     size = 2 if version == "other" else 1
     signature = Signature(inputs={"x": ("FP32", [size])}, outputs={"version": ("BYTES", [1])})
-    return replace(blueprint_of(Work(version), config, name="a"), signature=signature)
+    return replace(blueprint_of(Work(version), config, name=name), signature=signature)
 
 
 @asynccontextmanager
-async def serving(**config: Any) -> AsyncIterator[Serving]:
-    """An engine that serves version 1 of graph ``a``."""
+async def serving(deployment: Deployment | None = None, **config: Any) -> AsyncIterator[Serving]:
+    """An engine that serves version 1 of graph ``a``, or a deployment."""
     GATE.clear()
     OPENING.clear()
-    first = work("1", config)
     health = Health()
-    service = Serving(LoadedDeployment(deploy([first], made)), health)
+    loaded = LoadedDeployment(deployment or deploy([work("1", config)], made))
+    service = Serving(loaded, health)
     await service.start()
     await service.warm_up()
     health.set_ready()
@@ -91,9 +93,9 @@ async def serving(**config: Any) -> AsyncIterator[Serving]:
         await service.close()
 
 
-async def version_of_an_answer(service: Serving, asked: str | None = None) -> Any:
+async def version_of_an_answer(service: Serving, asked: str | None = None, name: str = "a") -> Any:
     answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-    graph = service.engine.choose("a", asked)
+    graph = service.engine.choose(name, asked)
     assert graph is not None
     submission = Submission(graph, {"x": np.ones(1, "f4")}, context=answer)
     submission.start(lambda submission, outcome: submission.context.set_result(outcome))
@@ -282,7 +284,69 @@ async def test_what_is_not_tried_again_is_known_to_all_engines_and_is_no_swap(
         assert known(service.versions.served("a")).barred == {"abc": "it is broken"}
 
 
+# What an engine cannot open that starts later.
+
+
+def of_repository(*states: Served) -> Deployment:
+    """A deployment without graphs of its own, as of an engine that starts with these states."""
+    return deploy([], made, base=work("1", {}, "base")).with_states(states)
+
+
+async def test_an_engine_that_starts_serves_what_it_can_open_and_tries_the_rest_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("penstock.service.versions.AGAIN", (0.001, 0.001))
+    state = Served(name="a").with_version(about("2")).with_version(about("flaky"), default=True)
+    other = Served(name="b").with_version({"name": "b", "version": "7"})
+    async with serving(of_repository(state.with_label("best", "flaky"), other)) as service:
+        why = "version flaky of a cannot be opened: "
+        assert await version_of_an_answer(service, name="b") == "7"
+        assert await version_of_an_answer(service, "2") == "2"
+        assert service.engine.choose("a") is None
+        assert service.engine.choose("a", "best") is None
+        error = service.engine.no_graph("a", "")
+        assert isinstance(error, ServiceClosed)
+        assert "no such file yet; try again later" in str(error)
+        assert why in str(service.engine.why_stuck())
+        told = [each for each in caplog.records if "cannot be opened again" in each.getMessage()]
+        GATE.set()
+        while service.engine.choose("a") is None:
+            await asyncio.sleep(0)
+        assert service.engine.why_stuck() is None
+        assert await version_of_an_answer(service) == "flaky"
+        assert await version_of_an_answer(service, "best") == "flaky"
+        assert len(told) == 1
+
+
+async def test_another_version_takes_the_place_of_one_that_cannot_be_opened() -> None:
+    state = Served(name="a").with_version(about("flaky"))
+    async with serving(of_repository(state)) as service:
+        assert "flaky" in str(service.engine.why_stuck())
+        await swap(service, "3")
+        assert service.engine.why_stuck() is None
+        assert await version_of_an_answer(service) == "3"
+
+
 # Without room for two.
+
+
+async def test_an_old_version_that_cannot_be_opened_again_is_tried_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("penstock.service.versions.AGAIN", (0.001, 0.001))
+    async with serving(swap="resource") as service:
+        GATE.set()
+        await swap(service, "flaky")
+        GATE.clear()
+        with pytest.raises(StartupError, match=r"cannot be served any more, either.*no such file"):
+            await swap(service, "broken")
+        assert service.engine.choose("a") is None
+        assert "version flaky of a cannot be opened" in str(service.engine.why_stuck())
+        GATE.set()
+        while service.engine.choose("a") is None:
+            await asyncio.sleep(0)
+        assert await version_of_an_answer(service) == "flaky"
+        assert service.engine.why_stuck() is None
 
 
 async def test_the_old_version_ends_before_the_new_one_is_opened_and_requests_wait() -> None:
