@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
@@ -35,6 +35,9 @@ Progress = Callable[[int, int], None]
 
 _SHARED: Final = "shared"
 """The version under which the cache has the files that all versions of a model share."""
+
+_LAST: Final = "last"
+"""The folder in the cache with what served when its repository answered."""
 
 _MOST_SHARED: Final = 1 << 30  # bytes of one such file
 _FILE: Final = "file:"
@@ -162,9 +165,12 @@ class Catalog:
     Args:
         sources: the repositories.
         cache: for their files.
+        trust: tells the keys that must have signed versions from others; empty: none need be
+            signed.
     """
 
-    def __init__(self, sources: Sequence[Source], cache: Cache) -> None:
+    def __init__(self, sources: Sequence[Source], cache: Cache, trust: str = "") -> None:
+        self._trust = trust
         self._sources = sources
         self._cache = cache
         self._lock = threading.Lock()
@@ -375,6 +381,53 @@ class Catalog:
             raise
         return Held(description=described, digest=digest_of(described), _fetched=tuple(fetched))
 
+    def remember(self, name: str, url: str, versions: Sequence[Description]) -> None:
+        """Keep what serves, for a start at which its repository does not answer.
+
+        Args:
+            name: of the model.
+            url: of its repository.
+            versions: those that serve, the default one last; none: nothing is kept.
+        """
+        file = self._record(url, name)
+        if not versions:
+            file.unlink(missing_ok=True)
+            return
+        file.parent.mkdir(exist_ok=True)
+        made = file.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
+        record = {"url": url, "trust": self._trust, "name": name, "versions": [*versions]}
+        made.write_text(json.dumps(record, default=dict))
+        made.replace(file)
+
+    def remembered(self, url: str) -> dict[str, list[Held]]:
+        """What served of a repository when it answered last, as far as the cache has it."""
+        found: dict[str, list[Held]] = {}
+        for file in sorted((self._cache.folder / _LAST).glob("*.json")):
+            try:
+                record = json.loads(file.read_bytes())
+                if (record["url"], record["trust"]) == (url, self._trust):
+                    held = [*map(self._hold_again, record["versions"])]
+                    found[record["name"]] = [each for each in held if each is not None]
+            except (OSError, ValueError, KeyError, TypeError):  # written by another release
+                continue
+        return found
+
+    def _hold_again(self, description: Description) -> Held | None:
+        fetched: list[Fetched] = []
+        try:
+            for path in _paths_of(description):
+                fetched.append(self._cache.hold(path))
+        except StoreError:
+            for each in fetched:
+                each.release()
+            return None
+        digest = _digest(description)
+        return Held(description=description, digest=digest, _fetched=tuple(fetched))
+
+    def _record(self, url: str, name: str) -> Path:
+        key = sha256(f"{url}\0{name}".encode()).hexdigest()
+        return self._cache.folder / _LAST / f"{key}.json"
+
     def _shared(self, entry: Entry) -> Fetched:
         """The files that all versions of a model share, such as data for its warm-up."""
         model, source = entry.model, entry.source
@@ -391,6 +444,15 @@ class Catalog:
             return staging.commit(_digest(content))
 
 
+def _paths_of(description: Description) -> Iterator[Path]:
+    """The places of the files of a version, and of the steps of an ensemble."""
+    for key in ("path", "folder"):
+        if description[key]:
+            yield Path(description[key])
+    for step in description.get("steps", ()):
+        yield from _paths_of(step)
+
+
 def catalog_of(options: Repositories) -> Catalog:
     """The catalog of a service.
 
@@ -399,9 +461,10 @@ def catalog_of(options: Repositories) -> Catalog:
     """
     key = options.public_key
     keys = None if key is None else PublicKeys.read(Path(key))
+    trust = "" if key is None else sha256(Path(key).read_bytes()).hexdigest()
     sources = [Source(place, keys=keys) for place in options.places]
     folder = Path(options.cache) if options.cache is not None else usual_cache()
-    return Catalog(sources, Cache(folder, options.cache_limit))
+    return Catalog(sources, Cache(folder, options.cache_limit), trust)
 
 
 def usual_cache() -> Path:

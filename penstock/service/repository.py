@@ -80,6 +80,12 @@ class Shelf(Protocol):
     ) -> Held:
         """Fetch a version, and describe it."""
 
+    def remember(self, name: str, url: str, versions: Sequence[Description]) -> None:
+        """Keep what serves, for a start at which its repository does not answer."""
+
+    def remembered(self, url: str) -> dict[str, list[Held]]:
+        """What served of a repository when it answered last."""
+
 
 @dataclass(slots=True)
 class _Model:
@@ -159,6 +165,7 @@ class Controller:
         self._outages: Mapping[str, str] = {}
         self._pool = DaemonPool(at_once + 1, "repository")  # one for scans
         self._turns = asyncio.Semaphore(at_once)
+        self._remembering = asyncio.Lock()
         self._loads: dict[str, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
@@ -267,6 +274,8 @@ class Controller:
     async def _run(self) -> None:
         """Load what is wanted at the start, and poll."""
         scan = await self._look()
+        for url in scan.outages:
+            await self._serve_remembered(url)
         wanted = scan.entries.keys() if self._mode == "poll" or "*" in self._first else ()
         names = [*dict.fromkeys((*wanted, *(each for each in self._first if each != "*")))]
         self._waits_for = dict.fromkeys(names, "it is being loaded")
@@ -280,6 +289,47 @@ class Controller:
             await asyncio.sleep(self._poll_seconds * (1 + late))
             scan = await self._look()
             await self._follow([*scan.entries])
+
+    async def _serve_remembered(self, url: str) -> None:
+        """Serve what a repository had when it answered last, which is in the cache."""
+        everything = self._mode == "poll" or "*" in self._first
+        for name, versions in (await self._aside(self._shelf.remembered, url)).items():
+            model, before = self._model(name), self._versions.served(name)
+            async with self._turns, model.lock:
+                for held in versions:
+                    has = (before is not None and before.versions) or model.unloaded
+                    if has or not (everything or name in self._first):
+                        held.release()
+                        continue
+                    version = held.description["version"]
+                    update = partial(_with_remembered, held.description)
+                    try:
+                        await self._change(name, update)
+                    except RequestError as error:
+                        _log.error("model %s: version %s: %s", name, version, error)
+                        held.release()
+                        continue
+                    model.life.settle(version, held.digest)
+                    model.held[version] = held
+                    _log.warning(
+                        "model %s: version %s serves from the cache, as %s does not answer",
+                        name, version, url,
+                    )  # fmt: skip
+
+    async def _remember(self, name: str) -> None:
+        """Keep what serves for a start at which its repository does not answer."""
+        entry, model = self._scan.entries.get(name), self._model(name)
+        if entry is None or entry.source is None or model.sent is not None:
+            return
+        async with self._remembering:  # the last one is the newest
+            served = self._versions.served(name) or Served(name=name)
+            stable = [served.default] if served.default is not None else []
+            others = [] if served.rolling else [x for x in served.versions if x not in stable]
+            versions = [served.versions[each] for each in (*others, *stable)]
+            try:
+                await self._aside(self._shelf.remember, name, entry.source.url, versions)
+            except OSError as error:
+                _log.warning("model %s: what serves is not kept for an outage: %s", name, error)
 
     async def _look(self) -> Scan:
         """List the repositories; tells changes of whether they answer."""
@@ -608,6 +658,7 @@ class Controller:
             if now is None or dict(now) != dict(old):
                 model.previous = old
         self._sync(name)
+        self._begin(self._remember(name))
 
     def _sync(self, name: str) -> None:
         """Take over what the engines serve."""
@@ -719,6 +770,7 @@ class Controller:
         model = self._model(name)
         digests = [model.marks[version]] if version in model.marks else []
         self._sync(name)
+        self._begin(self._remember(name))
         if rollout.state is RolloutState.PROMOTED:
             model.previous = before.versions[rollout.stable]
             self._begin(self._follow(self._users_of(name)))
@@ -840,6 +892,11 @@ def _with(
     return now.with_version(
         description, default=becomes_default and now.rolling is None, again=True
     )
+
+
+def _with_remembered(description: Description, now: Served | None) -> Served:
+    state = now or Served(name=description["name"])
+    return state.with_version(description, default=True, again=True)
 
 
 def _check_number(served: Served, description: Description) -> None:

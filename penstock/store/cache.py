@@ -99,6 +99,25 @@ class Cache:
         except OSError as error:
             raise StoreError(f"cache {self.folder}: {error}") from error
 
+    def hold(self, path: Path) -> Fetched:
+        """Use a version again that was fetched before.
+
+        Args:
+            path: of its folder, or in it.
+
+        Raises:
+            StoreError: it is not there any more.
+        """
+        try:
+            folder = self._versions.joinpath(*path.relative_to(self._versions).parts[:2])
+            path.stat()
+            with self._locked():
+                lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+                fcntl.flock(lock, fcntl.LOCK_SH)
+        except (ValueError, OSError) as error:
+            raise StoreError(f"cache {self.folder}: {path} is not there any more") from error
+        return Fetched(path=folder, digest="", _lock=lock)
+
     def used(self) -> int:
         """The bytes of all files in the cache, and of those that are being transferred."""
         return self._bytes(self._blobs, self._versions)

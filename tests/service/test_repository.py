@@ -742,6 +742,54 @@ async def test_another_controller_takes_over_what_serves(site: Site) -> None:
         await until(lambda: site.serves("m") == ["2"])
 
 
+async def test_a_start_during_an_outage_serves_what_served_before(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = Site(tmp_path)
+    site.version("m", "1")
+    site.version("n", "1")
+    site.version("gone", "1")
+    last = tmp_path / "cache/last"
+    async with site.controller("explicit", load=["*"]) as controller:
+        await until(lambda: len([*last.glob("*.json")]) == 3)
+        site.version("m", "2")
+        await controller.load("m", {})
+        await controller.unload("n")
+        gone = site.engines.served("gone")
+        assert gone is not None
+        await until(lambda: len([*last.glob("*.json")]) == 2)
+        await until(lambda: any('"version": "2"' in x.read_text() for x in last.glob("*.json")))
+    shutil.rmtree(gone.versions["1"]["path"])  # the cache has made room
+    away = site.folder.with_name("away")
+    site.folder.rename(away)
+    again = Site.__new__(Site)
+    again.folder, again.engines, again.cache = site.folder, Engines(), Cache(tmp_path / "cache")
+    again.catalog = Catalog([Source(site.folder, settle=0.0)], again.cache)
+    async with again.controller("poll") as controller:
+        await until(lambda: controller.why_unready() is None)
+        assert [again.serves(each) for each in ("m", "n", "gone")] == [["2"], [], []]
+        assert again.engines.made == [("m", "2", "good")]
+        assert (await states(controller))["2"] == ("READY", "")
+        assert len([x for x in caplog.records if "serves from the cache" in x.getMessage()]) == 1
+        away.rename(site.folder)
+        await until(lambda: again.serves("n") == again.serves("gone") == ["1"])
+        assert len([x for x in again.engines.made if x[0] == "m"]) == 1
+        again.version("m", "3")
+        await until(lambda: again.serves("m") == ["3"])
+
+
+async def test_what_served_without_a_signature_is_not_used_where_one_is_needed(
+    tmp_path: Path,
+) -> None:
+    site = Site(tmp_path)
+    site.version("m", "1")
+    async with site.controller("poll"):
+        await until(lambda: [*(tmp_path / "cache/last").glob("*.json")])
+    (url,) = site.catalog.places
+    assert [*Catalog([site.source], site.cache).remembered(url)] == ["m"]
+    assert Catalog([site.source], site.cache, "a key").remembered(url) == {}
+
+
 async def test_another_controller_does_not_try_again_what_is_barred(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
