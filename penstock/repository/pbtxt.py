@@ -209,7 +209,7 @@ def parse(text: str, source: str = "config.pbtxt") -> Config:
         line = error.GetLine()
         where = source if line is None else f"{source}:{line}"
         what = str(error).partition(" : ")[2] or str(error)
-        problems.append(f"{where}: {what[:_MAX_ERROR_TEXT]}")
+        problems.append(f"{where}: {what[:_MAX_ERROR_TEXT]}{_hint(what)}")
     except (ValueError, RecursionError) as error:  # invalid text, or too deeply nested
         problems.append(f"{source}: cannot be read: {str(error)[:_MAX_ERROR_TEXT]}")
     else:
@@ -236,9 +236,18 @@ def of_plain(
     try:
         json_format.ParseDict(dict(plain), message, ignore_unknown_fields=True)
     except json_format.ParseError as error:
-        problems.append(f"{source}: {str(error)[:_MAX_ERROR_TEXT]}")
+        problems.append(f"{source}: {str(error)[:_MAX_ERROR_TEXT]}{_hint(str(error))}")
         raise ModelError("\n".join(problems)) from None
     return _config(message, lines or found, source, problems, warnings)
+
+
+def _hint(error: str) -> str:
+    """What to do about an error of protobuf that many users make; empty if nothing is known."""
+    if "$" in error:
+        return "; a template's ${...} must be filled in first"
+    if "DataType" in error:
+        return "; types are TYPE_FP32, TYPE_INT64, TYPE_STRING, ..."
+    return ""
 
 
 _MAX_ERROR_TEXT: Final = 300  # characters; protobuf may repeat the whole line

@@ -24,6 +24,7 @@ from penstock.repository.manifest import File, fingerprint, why_unsafe
 from penstock.repository.options import Repositories
 from penstock.repository.parameters import warnings_of, without_rollout
 from penstock.repository.pbtxt import Config, Step
+from penstock.repository.policy import VersionPolicy
 from penstock.repository.served import Description
 from penstock.service.rollout_plan import own_entry
 from penstock.store.cache import Cache, Fetched
@@ -101,6 +102,11 @@ class Entry:
         """The names of the models that an ensemble runs."""
         return [] if self.config is None else [each.model for each in self.config.steps]
 
+    @property
+    def policy(self) -> VersionPolicy:
+        """Which versions are to be served."""
+        return (self.config and self.config.policy) or policy.LATEST
+
     def wanted(self, *, also: Iterable[str] = (), without: Iterable[str] = ()) -> list[str]:
         """The versions to serve, from the oldest to the newest.
 
@@ -108,8 +114,7 @@ class Entry:
             also: versions that have gone, and count as there.
             without: versions that cannot be served.
         """
-        chosen = (self.config and self.config.policy) or policy.LATEST
-        return policy.wanted(chosen, {*self.versions, *also} - {*without})
+        return policy.wanted(self.policy, {*self.versions, *also} - {*without})
 
     def mark(self, version: str, steps: Sequence[Description]) -> str:
         """A text that changes if anything of a version does, known before it is fetched.

@@ -166,6 +166,7 @@ class Controller:
         self._pool = DaemonPool(at_once + 1, "repository")  # one for scans
         self._turns = asyncio.Semaphore(at_once)
         self._remembering = asyncio.Lock()
+        self._looking = asyncio.Lock()  # a scan that began earlier must not replace a later one
         self._loads: dict[str, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
@@ -333,11 +334,16 @@ class Controller:
 
     async def _look(self) -> Scan:
         """List the repositories; tells changes of whether they answer."""
-        try:
-            scan = await self._aside(self._shelf.scan)
-        except Exception:  # noqa: BLE001 - our bug must not end the polls
-            _log.exception("the repositories cannot be listed")
-            return self._scan
+        async with self._looking:
+            try:
+                scan = await self._aside(self._shelf.scan)
+            except Exception:  # noqa: BLE001 - our bug must not end the polls
+                _log.exception("the repositories cannot be listed")
+                return self._scan
+            self._take(scan)
+            return scan
+
+    def _take(self, scan: Scan) -> None:
         for url, why in scan.outages.items():
             if self._outages.get(url) != why:
                 _log.warning("repository %s: %s; what serves goes on", url, why)
@@ -346,7 +352,6 @@ class Controller:
                 _log.info("repository %s answers again", url)
         self._outages = scan.outages
         self._scan = scan
-        return scan
 
     async def _follow(self, names: Sequence[str]) -> None:
         """Serve what the repositories have of these models; failures are told by the index."""
@@ -423,9 +428,14 @@ class Controller:
             raise HttpError(400, f"failed to load '{name}': {error}") from error
         for step in dict.fromkeys(entry.steps):
             if step in scan.entries:
+                if told and step not in self._loaded():  # it is loaded with the ensemble
+                    self._model(step).unloaded = False
+                    self._model(step).life.forgive()
                 with suppress(RequestError):  # it may serve an older version
                     await self._shared_load(step, {}, look=False)
         async with self._turns, model.lock:
+            if model.unloaded:
+                raise HttpError(400, f"failed to load '{name}': an operator has unloaded it")
             await self._bring(entry, model, told=told)
 
     def _tell_problem(self, name: str, model: _Model, problem: str) -> None:
@@ -462,11 +472,12 @@ class Controller:
             newest = others[-1:]  # that can be served
             await self._try(entry, model, newest[0], failed, newest, told=told)
         if wanted and not failed:
-            await self._trim(name, wanted)
+            await self._trim(entry, wanted, told=told)
         model.life.forget([*entry.versions, *served.versions])
         await self._keep_bars(name)
         if not wanted:
-            problems = ["it has no version that its policy wants"]
+            there = ", ".join(entry.versions) or "none"
+            problems = [f"its version_policy wants {entry.policy}, and there is {there}"]
             self._tell_problem(name, model, problems[0])
         if problems:
             raise HttpError(500, f"failed to load '{name}': {'; '.join(problems)}")
@@ -626,16 +637,30 @@ class Controller:
             version = served.default
         if served is None or version is None or version not in served.versions:
             which = "" if step.version is None else f"version {step.version} of "
-            raise ModelError(f"{which}model {step.model!r}, which it runs, is not loaded")
+            text = f"{which}model {step.model!r}, which it runs, is not loaded"
+            known = self._models.get(step.model)
+            why = "" if known is None else known.problem or next(iter(known.told.values()), "")
+            raise ModelError(f"{text}: {why}" if why else text)
         return dict(served.versions[version])
 
-    async def _trim(self, name: str, wanted: Sequence[str]) -> None:
+    async def _trim(self, entry: Entry, wanted: Sequence[str], *, told: bool) -> None:
         """End versions that are not wanted, and that no request needs: those that are neither the
-        default, nor have a label or a share of the requests.
+        default, nor have a label or a share of the requests. The default version is what it was
+        made, unless the policy names others, or an operator loads a model that does not have it any
+        more.
         """
-        served = self._versions.served(name)
-        if served is not None and _without_others(wanted, served) is not served:
-            await self._change(name, lambda now: _without_others(wanted, now or served))
+        served = self._versions.served(entry.name)
+        if served is None:
+            return
+        named = entry.policy.specific is not None
+        leaves = named or (told and served.default not in entry.versions)
+
+        def update(now: Served | None) -> Served:
+            found = now or served
+            return _without_others(wanted, _without_default(wanted, found) if leaves else found)
+
+        if update(served) is not served:
+            await self._change(entry.name, update)
 
     async def _change(
         self, name: str, update: Callable[[Served | None], Served], *, ended: bool = False
@@ -681,7 +706,8 @@ class Controller:
         for version in left:
             while self._has(name, version):
                 await asyncio.sleep(_LOOK)
-            if model.life.versions[version].state is State.DRAINING:
+            known = model.life.versions.get(version)  # None: it came back, failed, and has gone
+            if known is not None and known.state is State.DRAINING:
                 model.life.advance(version, State.REMOVED)
                 _log.info("model %s: version %s has ended", name, version)
 
@@ -927,6 +953,17 @@ def _is_beside(served: Served, version: str) -> bool:
     shared = [int(each) for each, weight in served.weights.items() if weight]
     rolling = served.rolling is not None and served.rolling.version == version
     return bool(shared) and int(version) > max(shared) and not rolling
+
+
+def _without_default(wanted: Sequence[str], now: Served) -> Served:
+    """The state whose default version is the newest that is wanted, if the present one is neither
+    wanted nor has a label, and requests that name none all get it; else the same one.
+    """
+    default = now.default
+    if now.weights or default in wanted or default in now.labels.values():
+        return now
+    there = [each for each in wanted if each in now.versions]
+    return now.with_default(there[-1]) if there else now
 
 
 def _without_others(wanted: Sequence[str], now: Served) -> Served:

@@ -302,6 +302,19 @@ def test_plain_values_are_checked_as_well(plain: dict[str, object], problem: str
     assert any(line.startswith(problem) for line in str(raised.value).splitlines())
 
 
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ('input { name: "x" data_type: FP32 dims: 1 }', "; types are TYPE_FP32, TYPE_INT64"),
+        ("\nmax_batch_size: ${batch}", "; a template's ${...} must be filled in first"),
+    ],
+)
+def test_mistakes_that_many_make_get_a_hint(text: str, hint: str) -> None:
+    with pytest.raises(ModelError) as raised:
+        parse(text, "c")
+    assert hint in str(raised.value)
+
+
 def test_keys_of_maps_are_no_fields() -> None:
     plain = {"parameters": {"anything": {"string_value": "1"}}}
     assert of_plain(plain).parameters == {"anything": "1"}

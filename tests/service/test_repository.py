@@ -471,6 +471,116 @@ async def test_the_policy_decides_and_may_change(site: Site) -> None:
         assert site.default("m") == "3"
 
 
+@pytest.mark.parametrize(
+    "before", ["all {}", "latest { num_versions: 1 }", "specific { versions: 2 }"]
+)
+async def test_a_policy_that_names_an_older_version_goes_back_to_it(
+    site: Site, before: str
+) -> None:
+    site.version("m", "1")
+    site.version("m", "2")
+    site.put("m/config.pbtxt", f"version_policy {{ {before} }}")
+    async with site.controller("poll") as controller:
+        await until(lambda: controller.why_unready() is None)
+        assert site.default("m") == "2"
+        site.put("m/config.pbtxt", "version_policy { specific { versions: 1 } }")
+        await until(lambda: site.serves("m") == ["1"])
+        assert site.default("m") == "1"
+
+
+async def test_a_version_with_a_label_that_was_promoted_stays_the_default_whatever_the_policy_names(
+    site: Site,
+) -> None:
+    site.version("m", "1")
+    site.version("m", "2")
+    site.put("m/config.pbtxt", "version_policy { all {} }")
+    async with site.controller() as controller:
+        await controller.load("m", {})
+        await controller.update("m", {"labels": {"stable": "2"}})
+        site.put("m/config.pbtxt", "version_policy { specific { versions: 1 } }")
+        await controller.load("m", {})
+        assert (site.serves("m"), site.default("m")) == (["1", "2"], "1")
+        await controller.update("m", {"promote": "stable"})
+        await controller.load("m", {})
+        assert (site.serves("m"), site.default("m")) == (["1", "2"], "2")
+        await controller.update("m", {"labels": {"stable": None}})
+        await controller.load("m", {})
+        assert (site.serves("m"), site.default("m")) == (["1"], "1")
+
+
+@pytest.mark.parametrize("policy", ["all {}", "latest { num_versions: 1 }"])
+async def test_a_load_after_the_newest_version_was_deleted_goes_back_to_the_one_before(
+    site: Site, policy: str
+) -> None:
+    site.version("m", "1")
+    site.version("m", "2")
+    site.put("m/config.pbtxt", f"version_policy {{ {policy} }}")
+    async with site.controller() as controller:
+        await controller.load("m", {})
+        shutil.rmtree(site.folder / "m/2")
+        await controller.load("m", {})
+        assert (site.serves("m"), site.default("m")) == (["1"], "1")
+
+
+async def test_a_policy_that_names_no_version_that_is_there_says_which_are(site: Site) -> None:
+    site.version("m", "1")
+    site.version("m", "2")
+    site.put("m/config.pbtxt", "version_policy { specific { versions: 3 } }")
+    async with site.controller() as controller:
+        with pytest.raises(HttpError, match="policy wants specific 3, and there is 1, 2"):
+            await controller.load("m", {})
+
+
+async def test_a_model_that_is_unloaded_while_its_load_waits_is_not_loaded(site: Site) -> None:
+    site.version("a", "1")
+    site.version("b", "1")
+    site.engines.may_go_on.clear()
+    async with site.controller(at_once=1) as controller:
+        first = asyncio.ensure_future(controller.load("a", {}))
+        await until(lambda: site.engines.made)
+        second = asyncio.ensure_future(controller.load("b", {}))
+        looks = Looks(site)
+        await looks.wait(1)
+        await until(lambda: controller._turns._waiters)
+        await controller.unload("b")
+        site.engines.may_go_on.set()
+        await first
+        with pytest.raises(HttpError, match="failed to load 'b': an operator has unloaded it"):
+            await second
+        assert site.serves("b") == []
+        await controller.load("b", {})
+        assert site.serves("b") == ["1"]
+
+
+async def test_the_repositories_are_listed_by_one_scan_at_a_time(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.version("m", "1")
+    async with site.controller() as controller:
+        await until(lambda: controller.why_unready() is None)
+        aside, began, may_end = controller._aside, list[Any](), asyncio.Event()
+
+        async def slow(function: Callable[..., Any], *arguments: Any) -> Any:
+            if function == site.catalog.scan:
+                began.append(function)
+                found = await aside(function)
+                await may_end.wait()
+                return found
+            return await aside(function, *arguments)
+
+        monkeypatch.setattr(controller, "_aside", slow)
+        index = asyncio.ensure_future(controller.index())
+        await until(lambda: began)
+        site.version("m", "2")
+        load = asyncio.ensure_future(controller.load("m", {}))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert len(began) == 1
+        may_end.set()
+        await asyncio.gather(index, load)
+        assert (site.serves("m"), len(began)) == (["2"], 2)
+
+
 async def test_a_model_without_a_valid_configuration_is_told_once(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -697,6 +807,34 @@ async def test_a_model_that_an_ensemble_runs_is_not_unloaded_alone(site: Site) -
         await controller.load("e", {})
         await controller.unload("e", unload_dependents=True)
         assert [site.serves(each) for each in "abe"] == [[], [], []]
+
+
+async def test_what_was_unloaded_with_an_ensemble_is_loaded_with_it_and_followed(
+    site: Site,
+) -> None:
+    with_ensemble(site)
+    async with site.controller("poll") as controller:
+        await until(lambda: controller.why_unready() is None)
+        await controller.unload("e", unload_dependents=True)
+        assert [site.serves(each) for each in "abe"] == [[], [], []]
+        await controller.load("e", {})
+        await controller.unload("e")
+        site.version("a", "2")
+        await until(lambda: site.serves("a") == ["2"])
+
+
+async def test_an_ensemble_says_why_a_model_that_it_runs_is_missing_and_its_load_tries_it_again(
+    site: Site,
+) -> None:
+    with_ensemble(site)
+    site.version("a", "1", "broken")
+    async with site.controller() as controller:
+        for tries in (1, 2):
+            with pytest.raises(
+                HttpError, match="'a', which it runs, is not loaded: it is no model"
+            ):
+                await controller.load("e", {})
+            assert [name for name, _, _ in site.engines.made].count("a") == tries
 
 
 async def test_an_ensemble_without_a_step_fails_with_its_name(site: Site) -> None:
