@@ -168,6 +168,7 @@ class Controller:
         self._remembering = asyncio.Lock()
         self._looking = asyncio.Lock()  # a scan that began earlier must not replace a later one
         self._loads: dict[str, asyncio.Task[None]] = {}
+        self._told: set[asyncio.Task[None] | None] = set()  # those of operators
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
         self.rules: Callable[[str, RolloutConfig | None], RolloutConfig | None] = _own
@@ -228,11 +229,12 @@ class Controller:
         if parameters and self._mode != "explicit":
             raise PackageError("a load has parameters in the control mode explicit only")
         running = self._loads.get(name)
+        told = running in self._told
         if running is not None:
-            # It may have begun before the files were there that this one is about. What it barred
-            # stays so: two loads at once try a broken content once.
+            # It may have begun before the files were there that this one is about. What another
+            # operator's barred stays so: two loads at once try a broken content once.
             await asyncio.wait([running])
-        elif name in self._models:
+        if not told and name in self._models:
             self._models[name].life.forgive()
         await self._shared_load(name, parameters)
         await self._follow(self._users_of(name))
@@ -383,13 +385,16 @@ class Controller:
     ) -> None:
         """Load a model, or wait for the load that runs."""
         running = self._loads.get(name)
-        if running is None or parameters:
+        if running is None or parameters or (look and running not in self._told):
             running = self._begin(self._load(name, parameters, look=look))
             self._loads[name] = running
+            if look:
+                self._told.add(running)
             running.add_done_callback(partial(self._load_ended, name))
         await asyncio.shield(running)
 
     def _load_ended(self, name: str, task: asyncio.Task[None]) -> None:
+        self._told.discard(task)
         if self._loads.get(name) is task:
             del self._loads[name]
         if not task.cancelled():

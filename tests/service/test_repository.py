@@ -218,6 +218,32 @@ async def test_a_load_that_comes_while_one_runs_sees_later_files(site: Site) -> 
         assert site.serves("m") == ["2"]
 
 
+async def test_an_operators_load_while_a_poll_loads_the_model_tries_again_what_failed(
+    site: Site,
+) -> None:
+    site.version("m", "1", "broken")
+    async with site.controller("poll") as controller:
+        await until(lambda: "no model" in str(controller.why_unready()))
+        tries = len(site.engines.made)
+        began, may_go_on = list[str](), asyncio.Event()
+        load = controller._load
+
+        async def slow(name: str, parameters: Any, *, look: bool) -> None:
+            if not look:
+                began.append(name)
+                await may_go_on.wait()
+            await load(name, parameters, look=look)
+
+        controller._load = slow  # type: ignore[method-assign]
+        await until(lambda: began)
+        told = asyncio.ensure_future(controller.load("m", {}))
+        await asyncio.sleep(0)
+        may_go_on.set()
+        with pytest.raises(HttpError, match="it is no model"):
+            await told
+        assert len(site.engines.made) == tries + 1
+
+
 async def test_each_load_of_a_broken_model_fails(site: Site) -> None:
     site.version("m", "1", "broken")
     async with site.controller() as controller:
