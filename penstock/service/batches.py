@@ -172,7 +172,11 @@ def _specs(options: OpOptions, model: Model) -> tuple[Any, Any, Any, Any, Any]:
 
 def _example(file: str) -> Feed:
     try:
-        with np.load(Path(file), allow_pickle=False) as arrays:
+        arrays = np.load(Path(file), allow_pickle=False)
+        if isinstance(arrays, np.ndarray):
+            text = f"examples: {file} is one array, without the name of its input"
+            raise ModelError(f"{text}: write a file .npz with numpy.savez")
+        with arrays:
             return dict(arrays)
     except (OSError, ValueError) as error:
         raise ModelError(f"examples: {file} cannot be read: {error}") from error

@@ -55,7 +55,7 @@ ask a store at the same time."""
 
 _LOOK: Final = 0.1  # seconds between two looks for the end of a version, or of the first loads
 
-_NO_CONTROL: Final = "explicit model load / unload is not allowed: model control mode is none"
+NO_CONTROL: Final = "explicit model load / unload is not allowed: model control mode is none"
 
 
 class Shelf(Protocol):
@@ -225,7 +225,7 @@ class Controller:
     async def load(self, name: str, parameters: Mapping[str, Any]) -> None:
         """See ``api.oip_repository.Repository``."""
         if self._mode == "none":
-            raise HttpError(503, _NO_CONTROL)
+            raise HttpError(503, NO_CONTROL)
         if parameters and self._mode != "explicit":
             raise PackageError("a load has parameters in the control mode explicit only")
         running = self._loads.get(name)
@@ -242,7 +242,7 @@ class Controller:
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         """See ``api.oip_repository.Repository``."""
         if self._mode == "none":
-            raise HttpError(503, _NO_CONTROL)
+            raise HttpError(503, NO_CONTROL)
         if self._versions.served(name) is None and name not in self._scan.entries:
             raise UnknownService(f"failed to unload '{name}': no repository has it")
         users = self._users_of(name)

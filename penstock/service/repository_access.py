@@ -12,9 +12,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+from penstock.engine.engine import Engine
 from penstock.errors import HttpError, RequestError
 from penstock.protocols.status import status_of
-from penstock.service.repository import Controller
+from penstock.service.repository import NO_CONTROL, Controller
 from penstock.supervisor.queries import AllEngines
 
 REPOSITORY: Final = "repository"
@@ -24,6 +25,41 @@ _LONGEST: Final = 86_400.0  # seconds in which a load must be over, for engines 
 _LOOK: Final = 0.1  # seconds between two looks for the end of the first loads
 
 _NOBODY: Final = "the engine that loads models is being replaced: try again later"
+
+
+class FixedModels:
+    """The models of a service that do not change (control mode ``none``), for its index; see
+    ``api.oip_repository.Repository``.
+
+    Args:
+        engine: has them.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def index(self, *, ready: bool = False) -> list[dict[str, Any]]:
+        """See ``Repository``."""
+        rows = []
+        for graph in self._engine.graphs:
+            why = graph.why_stuck()
+            if graph.name is not None and not (ready and why):
+                state = "READY" if why is None else "UNAVAILABLE"
+                row = {"name": graph.name, "version": graph.version, "state": state}
+                rows.append({**row, "reason": why or ""})
+        return rows
+
+    async def load(self, name: str, parameters: Mapping[str, Any]) -> None:
+        """See ``Repository``."""
+        raise HttpError(503, NO_CONTROL)
+
+    async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
+        """See ``Repository``."""
+        raise HttpError(503, NO_CONTROL)
+
+    async def update(self, name: str, wanted: Mapping[str, Any]) -> None:
+        """See ``Repository``."""
+        raise HttpError(503, NO_CONTROL)
 
 
 class RepositoryOfService:

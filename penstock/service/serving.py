@@ -81,7 +81,7 @@ from penstock.typed.tensors import TypedTensors, tensors_of
 
 if TYPE_CHECKING:
     from penstock.observe.otel import SpanWriter
-    from penstock.service.repository_access import RepositoryOfService
+    from penstock.service.repository_access import FixedModels, RepositoryOfService
 
 _log: Final = logging.getLogger(__name__)
 
@@ -312,6 +312,10 @@ class Serving:
         applications += self._pages(tls=tls, sends=admin is None)
         if self.repository is not None:
             applications.append(self._of_operators(self.repository))
+        elif config.model_repository:
+            from penstock.service.repository_access import FixedModels
+
+            applications.append(self._of_operators(FixedModels(engine)))
         for each in applications:
             found.add(each)
         if admission is not None:
@@ -408,7 +412,7 @@ class Serving:
 
         return EXTENSIONS
 
-    def _of_operators(self, repository: RepositoryOfService) -> Application:
+    def _of_operators(self, repository: RepositoryOfService | FixedModels) -> Application:
         """The routes by which operators load models."""
         from penstock.api.oip_repository import RepositoryApplication
 

@@ -111,6 +111,9 @@ def test_examples_come_from_files_or_the_op(tmp_path: Path) -> None:
     assert "only sevens" in str(alone.warning)
     with pytest.raises(ModelError, match=r"examples: .*none.npz cannot be read"):
         decided(Alike("a"), model, batch_size=4, examples=[str(tmp_path / "none.npz")])
+    np.save(tmp_path / "one.npy", np.zeros(3, "f4"))
+    with pytest.raises(ModelError, match=r"one.npy is one array.*numpy.savez"):
+        decided(Alike("a"), model, batch_size=4, examples=[str(tmp_path / "one.npy")])
 
 
 def test_a_model_of_a_fixed_number_of_rows_is_split_where_its_outputs_have_them_too() -> None:

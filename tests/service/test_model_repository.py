@@ -58,6 +58,18 @@ ROW = ([1, 3], [1.0, 2.0, 3.0])
 
 
 @pytest.mark.real
+def test_models_that_do_not_change_have_an_index_and_no_other_call(service: ServiceProcess) -> None:
+    url = f"{service.http_url}/v2/repository"
+    rows = httpx.post(f"{url}/index").json()
+    found = {each["name"]: (each["version"], each["state"], each["reason"]) for each in rows}
+    assert found["encoder"] == ("2", "READY", "")
+    assert len(found) == 8
+    refused = httpx.post(f"{url}/models/rank/unload")
+    assert (refused.status_code, "control mode is none" in refused.text) == (503, True)
+    assert infer(service, "served", "pixels", *ROW) == {"features": ([1, 3], [2, 4, 6])}
+
+
+@pytest.mark.real
 def test_models_of_all_layouts_are_served_with_their_names_and_versions(
     service: ServiceProcess,
 ) -> None:
