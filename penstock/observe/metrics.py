@@ -191,7 +191,7 @@ _OF_SERVICE: Final = (
         "penstock_rollouts",
         "counter",
         ("service", "result"),
-        "Rollouts that have ended. Result: promoted, taken_back.",
+        "Rollouts that have ended. Result: promoted, taken_back, superseded (by a newer version).",
     ),
     Family(
         "penstock_shadow_answers",
@@ -440,7 +440,7 @@ class Families:
             if each["state"] == "running":
                 add("penstock_rollout_step", int(each["step"]), name, each["version"])
         for name, outcomes in results.items():
-            for result in ("promoted", "taken back"):
+            for result in ("promoted", "taken back", "superseded"):
                 label = result.replace(" ", "_")
                 add("penstock_rollouts", outcomes.get(result, 0), name, label)
 

@@ -48,6 +48,9 @@ QUESTION: Final = "rollout"
 
 _EVERY: Final = 1.0  # seconds between two judgements
 
+SUPERSEDED: Final = "superseded"
+"""The end of a rollout whose place a newer version takes."""
+
 _BY_CALLERS: Final = frozenset(
     each.code
     for each in (
@@ -183,12 +186,16 @@ class Rollouts:
 
     def _count_end(self, state: Served) -> None:
         name, rollout = state.name, state.rollout
+        number = self._running.pop(name, None)
+        result = None
         if rollout is not None and rollout.running:
             self._running[name] = rollout.number
-            return
-        number = self._running.pop(name, None)
-        if self._engines is not None and rollout is not None and rollout.number == number:
-            self._ends[name or ANY_NAME][rollout.state.value] += 1
+            if number not in (None, rollout.number):
+                result = SUPERSEDED
+        elif rollout is not None and rollout.number == number:
+            result = rollout.state.value
+        if self._engines is not None and result is not None:
+            self._ends[name or ANY_NAME][result] += 1
 
     # What this engine has seen.
 

@@ -15,10 +15,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
+from penstock.observe.status import shown
+from penstock.observe.swaps import unresolved
 from tests.kit.onnx_models import save
 from tests.paddle.test_monitor import HADOOP
 from tests.service.scripts import fetch, until
@@ -71,10 +74,19 @@ def answer(server: ServiceProcess) -> float:
     return value
 
 
+def status(server: ServiceProcess) -> dict[str, Any]:
+    found: dict[str, Any] = fetch(f"{server.http_url}/status").json
+    return found
+
+
 def versions(server: ServiceProcess) -> list[str]:
     """Those of all engines."""
-    status = fetch(f"{server.http_url}/status").json
-    return [each["version"] for each in status["graphs"]]
+    return [each["version"] for each in status(server)["graphs"]]
+
+
+def not_served(server: ServiceProcess) -> list[dict[str, Any]]:
+    """Changes that were refused, as the status has them."""
+    return unresolved(status(server)["swaps"])
 
 
 def is_taken(server: ServiceProcess, version: float) -> None:
@@ -148,6 +160,13 @@ def test_what_cannot_be_served_is_told_once_and_changes_nothing(
             (line,) = (each for each in server.log().splitlines() if "what was before" in each)
             assert f"uci: what is in {folder} is not served" in line
             assert f"cannot open '{folder}/model.onnx'" in line
+            until(lambda: not_served(server), "the reason in the status")
+            (refused,) = not_served(server)
+            assert (refused["model"], refused["tries"]) == ("uci", 1)
+            assert f"cannot open '{folder}/model.onnx'" in refused["why"]
+            assert f"is not served: {refused['why']}" in shown(status(server))
+            loads = {"name": "uci", "outcomes": {"start": 1}}
+            assert status(server)["loads"] == [loads]
             only(2, answered)
         started = {each.pid for each in server.descendants()}
         workers = [x for x in server.descendants() if x.name().startswith(("uci", "engine"))]
@@ -167,6 +186,7 @@ def test_what_cannot_be_served_is_told_once_and_changes_nothing(
         model(folder, 3)
         touch(folder)
         is_taken(server, 3)
+        assert not_served(server) == []
 
 
 def test_a_model_with_another_signature_is_refused(tmp_path: Path) -> None:

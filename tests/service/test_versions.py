@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -18,6 +19,8 @@ from penstock.api.health import Health
 from penstock.engine.graph import GraphState
 from penstock.engine.submission import Submission
 from penstock.errors import ServiceClosed, StartupError
+from penstock.observe.metrics import exposition
+from penstock.observe.reports import total
 from penstock.protocols.heads import HTTP_1_1, RequestHead
 from penstock.repository.rollout import Limits, Plan, Step
 from penstock.repository.served import Served, at_start
@@ -28,6 +31,7 @@ from penstock.service.serving import Serving
 from penstock.supervisor.messages import Abort
 from penstock.tensor import Signature
 from tests.api.recorded_exchange import RecordedExchange
+from tests.observe.test_metrics import samples
 from tests.service.in_process import blueprint_of, root
 
 GATE = threading.Event()
@@ -486,3 +490,29 @@ async def test_versions_have_their_shares_of_the_requests() -> None:
         await service.versions.change("a", lambda now: known(now).with_weights({"1": 3, "2": 1}))
         shares = {each["version"]: each["share"] for each in service.reporter()["graphs"]}
         assert shares == {"1": 0.75, "2": 0.25}
+
+
+async def test_metrics_of_versions_that_are_gone_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gc, "collect", lambda: 0)  # two hundred times are a minute
+    async with serving() as service:
+
+        async def change(version: str) -> None:
+            await swap(service, version)
+            assert await version_of_an_answer(service) == version
+            while len(service.engine.graphs) > 1:
+                await asyncio.sleep(0)
+
+        async def scrape() -> dict[tuple[str, tuple[str, ...]], float]:
+            return samples(exposition(total(await service.engines.reports()))[1])
+
+        await change("v0")
+        first = {*await scrape()}
+        for number in range(1, 200):
+            await change(f"v{number}")
+        last = await scrape()
+        renamed = {
+            (name, tuple("v0" if x == "v199" else x for x in labels)) for name, labels in last
+        }
+        assert renamed == first
+        assert last["penstock_version_loads_total", ("ok", "a")] == 200
+        assert last["penstock_version_share", ("a", "v199")] == 1

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.observe.test_metrics import families
 from tests.service.scripts import Answer, fetch, until
 from tests.services.process import ROOT, ServiceProcess, running
 
@@ -68,6 +69,16 @@ def rollout(server: ServiceProcess) -> dict[str, Any]:
 def versions(server: ServiceProcess) -> list[str]:
     graphs = fetch(f"{server.http_url}/status").json["graphs"]
     return [each["version"] for each in graphs]
+
+
+def ends(server: ServiceProcess) -> dict[str, float]:
+    """The metric of rollouts that have ended, by their results."""
+    (family,) = (
+        each
+        for each in families(fetch(f"{server.http_url}/metrics").body).values()
+        if each.name == "penstock_rollouts"
+    )
+    return {each.labels["result"]: each.value for each in family.samples}
 
 
 class Load:
@@ -128,6 +139,7 @@ def test_a_good_version_gets_all_requests(tmp_path: Path, config: dict[str, Any]
         assert (over["state"], over["stable"], over["version"]) == ("promoted", "1", "2")
         assert versions(server) == ["2"]
         assert load.failed == 0
+        assert ends(server) == {"promoted": 1, "taken_back": 0, "superseded": 0}
         log = server.log()
     steps = ["version 2 gets 10 % of the requests, step 1", "version 2 gets 50 % of the requests"]
     assert [each in log for each in (*steps, "version 2 gets all requests")] == [True] * 3
@@ -166,6 +178,7 @@ def test_a_version_that_answers_differently_is_taken_back_before_any_caller_sees
             over = run_out(server, "differs")
         assert over["state"] == "taken back"
         assert "compared answers differ from those of version 1" in over["why"]
+        assert ends(server) == {"promoted": 0, "taken_back": 1, "superseded": 0}
         assert load.failed == 0
         for each in load.answers:
             assert each.json["price"] % 2 == 0
