@@ -906,6 +906,20 @@ async def test_another_controller_takes_over_what_serves(site: Site) -> None:
         await until(lambda: site.serves("m") == ["2"])
 
 
+async def test_the_service_stays_ready_while_another_version_is_loaded(site: Site) -> None:
+    site.version("m", "1")
+    async with site.controller("poll") as controller:
+        await until(lambda: controller.why_unready() is None)
+        site.engines.may_go_on.clear()
+        site.version("m", "2")
+        site.version("n", "1")
+        await until(lambda: len(site.engines.made) == 3)
+        assert controller.why_unready() is None
+        site.engines.may_go_on.set()
+        await until(lambda: site.serves("m") == ["2"] and site.serves("n") == ["1"])
+        assert controller.why_unready() is None
+
+
 async def test_a_start_during_an_outage_serves_what_served_before(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
