@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from threading import Event, Thread
 from typing import Any, Final
+from urllib.error import HTTPError
 from urllib.parse import quote
 
 from penstock.client.token import Token
@@ -15,6 +16,8 @@ from penstock.observe.status import NoStatus, ask
 
 _INDEX: Final = "/v2/repository/index"
 _LOOK: Final = 0.25  # seconds between two questions for the states
+_MODES: Final = "models change if `penstock serve` has --model-control-mode poll or explicit"
+
 _AT_ONCE: Final = 10.0  # seconds for an answer that waits for nothing
 
 
@@ -35,7 +38,13 @@ class Models:
     ) -> None:
         self._more: dict[str, Any] = {"ca_file": ca_file, "token": token}
         # A POST cannot be redirected to the port for operators.
-        found = ask(address, _INDEX, "model repository", _AT_ONCE, **self._more)
+        try:
+            found = ask(address, _INDEX, "model repository", _AT_ONCE, **self._more)
+        except NoStatus as error:
+            cause = error.__cause__
+            if isinstance(cause, HTTPError) and cause.code == 404:
+                raise NoStatus(f"{error}; {_MODES}") from error
+            raise
         self._url = found.url
 
     def index(self) -> list[dict[str, Any]]:

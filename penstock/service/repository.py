@@ -283,6 +283,9 @@ class Controller:
         names = [*dict.fromkeys((*wanted, *(each for each in self._first if each != "*")))]
         self._waits_for = dict.fromkeys(names, "it is being loaded")
         await self._follow(names)
+        for name in names:
+            if name not in self._models and not self._outages:
+                _log.error("model %s cannot be loaded: no repository has it", name)
         if self._mode != "poll":
             while self._waits_for:  # an operator may load it
                 await asyncio.sleep(_LOOK)

@@ -27,6 +27,7 @@ class Service(ThreadingHTTPServer):
         self.answer: tuple[int, Any] = (200, {})
         self.rows: list[dict[str, Any]] = [ROW]
         self.elsewhere: str | None = None
+        self.index_status = 200
         self.asked = Event()
 
     @property
@@ -46,7 +47,7 @@ class Handler(BaseHTTPRequestHandler):
             return
         if service.told:
             service.asked.set()
-        self.reply(200, service.rows)
+        self.reply(service.index_status, service.rows)
 
     def do_POST(self) -> None:
         service = self.server
@@ -182,3 +183,10 @@ def test_a_fetch_has_a_bar() -> None:
     fetching = {**LOADING, "fetched": [2**20, 4 * 2**20]}
     assert progress([ROW, fetching], 8) == "version 4 [##      ] 1.0 of 4.0 MiB"
     assert progress([ROW], 8) == ""
+
+
+def test_a_service_whose_models_do_not_change_says_how_they_would(service: Service) -> None:
+    service.index_status, service.rows = 404, []
+    done = run("list", "-a", service.address)
+    assert done.exit_code == 1
+    assert "models change if `penstock serve` has --model-control-mode poll" in done.stderr

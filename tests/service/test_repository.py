@@ -171,6 +171,16 @@ async def test_the_service_is_not_ready_while_a_model_of_the_start_is_missing(si
         await until(lambda: controller.why_unready() is None)
 
 
+async def test_a_model_of_the_start_that_no_repository_has_is_told(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.version("a", "1")
+    async with site.controller(load=["models/a"]) as controller:
+        await until(lambda: "no repository has it" in str(controller.why_unready()))
+        await until(lambda: caplog.messages)
+    assert caplog.messages == ["model models/a cannot be loaded: no repository has it"]
+
+
 async def test_a_load_serves_the_newest_version_and_ends_the_one_before(site: Site) -> None:
     site.version("m", "1")
     async with site.controller() as controller:
