@@ -113,6 +113,11 @@ def _sketch(before: Report, now: Report, key: str) -> dict[str, int]:
     return since(before.get(key, {}).get("sketch", {}), now[key]["sketch"])
 
 
+def _kept(values: Mapping[str, Any]) -> bytes:
+    """Values as JSON, in no more memory than they need: orjson's own bytes keep its buffer."""
+    return bytes(memoryview(orjson.dumps(values)))
+
+
 class _Kept(NamedTuple):
     number: int
     graphs: bytes
@@ -129,8 +134,8 @@ class History:
 
     def add(self, number: int, point: Point) -> None:
         """Keep a point, the newest; the oldest are dropped."""
-        graphs = orjson.dumps(point["graphs"])
-        ops = {name: orjson.dumps(values) for name, values in point["ops"].items()}
+        graphs = _kept(point["graphs"])
+        ops = {name: _kept(values) for name, values in point["ops"].items()}
         size = len(graphs) + sum(map(len, ops.values()))
         self._points.append(_Kept(number, graphs, ops, size))
         self._size += size

@@ -62,8 +62,19 @@ def serve_op(
         return 0
 
 
+class _EngineEnded(Exception):
+    """Nobody waits for this worker any more."""
+
+
 def _serve(child: Child, deployment: Deployment, source: OpSource, index: int) -> int:
     op = source.label
+
+    def step(doing: str) -> None:
+        try:
+            child.step(doing)
+        except ConnectionError as error:  # a hook may raise one too, which is an error
+            raise _EngineEnded from error
+
     try:
         blueprint, at = deployment.find_op(source)
         options = blueprint.options[at]
@@ -74,8 +85,10 @@ def _serve(child: Child, deployment: Deployment, source: OpSource, index: int) -
         # The versions with which the service started, or others that serve, go first.
         with nullcontext() if source.description is None else in_background():
             bound, batching, notes = _bound_op(
-                blueprint, at, index, turn, child.step, label=op, decides=child.decides
+                blueprint, at, index, turn, step, label=op, decides=child.decides
             )
+    except _EngineEnded:
+        return 0
     except BaseException as error:  # noqa: BLE001 - the service gets any error
         # A model's error says all there is; the frames of a hook are the author's.
         shown = None if isinstance(error, ModelError) else error

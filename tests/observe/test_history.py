@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
+import orjson
 import pytest
 
 from penstock.observe.counters import Counters
@@ -157,3 +159,16 @@ def test_reports_have_what_points_need() -> None:
     found = shown((0, point({"graphs": []}, {"graphs": [now]}, 5.0)), ops=("a",))
     assert found["service"]["p50"] == [pytest.approx(250, rel=0.02)]
     assert found["ops"][0]["wait_p50"] == [pytest.approx(500, rel=0.02)]
+
+
+def test_points_take_the_memory_of_their_bytes() -> None:
+    made = point(report(), report(*(number / 1000 for number in range(300))), 5.0)
+    kept = History()
+    tracemalloc.start()
+    try:
+        for number in range(100):
+            kept.add(number, made)
+        used = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert used < 1.5 * 100 * len(orjson.dumps(made["graphs"]))
