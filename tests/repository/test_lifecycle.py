@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.repository.lifecycle import SERVES, Lifecycle, State
@@ -106,6 +106,7 @@ def test_a_state_that_cannot_follow_is_refused() -> None:
         life.serve({"1": State.SERVING})
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("12"), st.sampled_from(State))))
 def test_no_step_ends_what_serves_but_the_engines_or_a_rollback(
     steps: list[tuple[str, State]],
