@@ -76,6 +76,10 @@ class OpOptions(WorkOptions):
         examples: files with inputs for the probe.
         model: the op's local model, or that of a server started for it; None is no model, or a
             remote one.
+        versions: which version of its model runs, if the model's path is a folder of versions:
+            ``latest`` or a number; None: the path is that of the model.
+        model_version, model_place: of a model with versions: the one that runs, and the folder or
+            URL that has it; None until it is chosen. The path is then that of a copy.
     """
 
     name: str
@@ -98,6 +102,16 @@ class OpOptions(WorkOptions):
     verify_seconds: float = PROBE_SECONDS
     examples: tuple[str, ...] = ()
     model: ModelOptions | None = None
+    versions: str | None = None
+    model_version: str | None = None
+    model_place: str | None = None
+
+    @property
+    def model_shown(self) -> str | None:
+        """What messages call the path of its model; None without one."""
+        if self.model_version is not None:
+            return f"{self.model_place}/{self.model_version}"
+        return None if self.model is None else self.model.path
 
     @property
     def starts_server(self) -> bool:
@@ -194,6 +208,7 @@ def resolve_op(
         examples=entry.examples,
         model=model,
         remote=remote,
+        versions=entry.versions,
     )
 
 

@@ -33,6 +33,8 @@ from penstock.client.endpoints import parse_endpoints
 from penstock.errors import ConfigError
 from penstock.executors.kinds import kind_named
 from penstock.executors.probing import PROBE_SECONDS
+from penstock.repository.policy import LATEST_WORD as LATEST
+from penstock.repository.policy import canonical
 from penstock.security.tokens import Algorithm
 
 MAX_INT32 = (1 << 31) - 1
@@ -203,6 +205,16 @@ def _importable(value: str) -> str:
     return value
 
 
+def _model_version(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise ValueError("must be latest, or the number of a version")
+    text = str(value).strip()
+    version = canonical(text)
+    if text != LATEST and version is None:
+        raise ValueError("must be latest, or the number of a version")
+    return version or text
+
+
 def _entry_point(value: str) -> str:
     file, _, name = value.rpartition(":")
     if not file.endswith(".py") or not name.isidentifier():
@@ -288,6 +300,11 @@ ExecutorName: TypeAlias = Annotated[
     str, AfterValidator(_executor), WithJsonSchema({"type": "string"})
 ]
 EntryPoint: TypeAlias = Annotated[str, AfterValidator(_entry_point)]
+ModelVersion: TypeAlias = Annotated[
+    str,
+    BeforeValidator(_model_version),
+    WithJsonSchema({"anyOf": [{"const": LATEST}, {"type": "integer"}]}),
+]
 
 
 Token: TypeAlias = Annotated[str, AfterValidator(_token)]
@@ -1132,6 +1149,14 @@ class OpConfig(Section):
     )
     local_service_conf: LocalServiceConfig = Field(
         default=LocalServiceConfig(), description="The model of this op."
+    )
+    versions: ModelVersion | None = Field(
+        default=None,
+        description="The op's model is a folder, or the URL of one in a store, with a folder for"
+        " each version, such as `rec/1` and `rec/2`. `latest` runs the newest one, and changes to"
+        " a newer one while the service runs, as `model_control_mode` says (by default `poll`); a"
+        " number runs that version. Such an op runs in a process by default. See"
+        " [living-models.md](living-models.md#one-op-of-a-service).",
     )
     pad: PadConfig = Field(
         default=PadConfig(), description="Requests of different sizes in one batch."

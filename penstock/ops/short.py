@@ -12,6 +12,7 @@ service = Service("ensemble", combine)
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import (
     AsyncIterator,
     Callable,
@@ -58,7 +59,8 @@ class Model(Op):
     """An op that runs one saved model on its input, and returns the model's outputs.
 
     Args:
-        path: a model's file or folder.
+        path: a model's file or folder; with ``versions`` the folder, or its URL, that has a folder
+            for each version.
         inputs: the op before it; None means the request.
         name: the op's name; by default the file name without its suffix, or for the folder of a
             version, such as ``models/double/1``, the name of the folder above it.
@@ -74,6 +76,7 @@ class Model(Op):
         executor: ``thread`` (the default) or ``process``.
         timeout: seconds for one run; by default no limit.
         retry: attempts in all, repeated after a timeout.
+        versions: ``"latest"``, or the number of a version; by default ``path`` is the model itself.
         options: other parameters of ``Op``, and keys of an op's configuration, such as ``pad``.
 
     Nested lists of numbers, and texts such as ``"[[1, 2, 3]]"``, are converted to arrays. After
@@ -101,14 +104,19 @@ class Model(Op):
         executor: str | None = None,
         timeout: float | None = None,
         retry: int | None = None,
+        versions: str | int | None = None,
         **options: Any,
     ) -> None:
-        self.model_path = Path(path)
+        place = os.fspath(path)
+        self.model_path = None if "://" in place else Path(place)
+        if self.model_path is None:
+            local = options.get("local_service_conf") or {}
+            options["local_service_conf"] = {"model_config": place, **local}
         self.rows = rows
         self.shared_outputs = shared_outputs  # type: ignore[misc]  # of this op, not of its class
         self.verify_batches = verify_batches
         self.examples = examples
-        name = name or model_name(self.model_path)
+        name = name or model_name(Path(place))
         own = {
             "batch": batch,
             "wait": wait,
@@ -116,6 +124,7 @@ class Model(Op):
             "executor": executor,
             "timeout": timeout,
             "retry": retry,
+            "versions": versions,
         }
         self.given = _read(name, {**own, **options})
         super().__init__(name=name, input_ops=inputs, **self.given.parameters)

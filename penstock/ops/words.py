@@ -67,6 +67,7 @@ FURTHER: Final = (
     "verify_seconds",
     "examples",
     "local_service_conf",
+    "versions",
     "server_token",
     "server_ca_file",
     "server_cert_file",

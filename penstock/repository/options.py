@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Literal, TypeAlias
+
+from penstock.repository import policy
 
 Mode: TypeAlias = Literal["none", "poll", "explicit"]
 """How the models of a repository come: all at the start, and no others later; whenever the
@@ -33,3 +36,32 @@ class Repositories:
     cache: str | None = None
     cache_limit: int | None = None
     public_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpModel:
+    """One op's model, of which there are versions.
+
+    Attributes:
+        name: the op's label, unique in the service.
+        graph: the name of its graph.
+        op: its name in the graph.
+        place: the folder, or URL, with a folder for each version.
+        versions: ``latest``, or the number of the one that runs.
+    """
+
+    name: str
+    graph: str | None
+    op: str
+    place: str
+    versions: str
+
+    @property
+    def folder(self) -> str:
+        """The last part of the place."""
+        return PurePosixPath(self.place.rstrip("/")).name or self.op
+
+    @property
+    def policy(self) -> policy.VersionPolicy:
+        """Which versions are wanted."""
+        return policy.parse(self.versions)

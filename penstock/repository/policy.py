@@ -30,6 +30,9 @@ class VersionPolicy:
         return f"latest {self.latest}" if self.latest else "all"
 
 
+LATEST_WORD: Final = "latest"
+"""How the default policy is written."""
+
 LATEST: Final = VersionPolicy()
 """The default: the newest version."""
 
@@ -86,7 +89,7 @@ def parse(text: str) -> VersionPolicy:
     first, *rest = text.replace(",", " ").split() or [""]
     if first == "all" and not rest:
         return ALL
-    if first == "latest" and len(rest) <= 1:
+    if first == LATEST_WORD and len(rest) <= 1:
         count = int(rest[0]) if rest and canonical(rest[0]) else 1
         if count >= 1 and (not rest or canonical(rest[0])):
             return VersionPolicy(latest=count)

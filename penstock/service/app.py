@@ -643,6 +643,7 @@ class App(Several):
         from penstock.service.asgi import AsgiApplication
         from penstock.service.blueprint import deploy
         from penstock.service.in_process import InProcessService
+        from penstock.service.op_models import with_op_models
 
         unserved.used()
 
@@ -651,7 +652,7 @@ class App(Several):
             for each in services:
                 each.prepare_beside({})
             graphs = [each.blueprint() for each in services]
-            deployment = deploy(graphs)
+            deployment = with_op_models(deploy(graphs))
             return InProcessService(deployment.in_threads() if in_threads else deployment)
 
         return AsgiApplication(embedded)

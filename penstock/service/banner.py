@@ -212,7 +212,7 @@ def _loads(op: Op, options: OpOptions) -> Iterator[str]:
     if options.executor.needs_socket:
         return
     if options.model is not None and not options.starts_server:
-        yield options.model.path
+        yield options.model_shown or options.model.path
     elif op.local_service_handler is not None:
         yield f"the model of {op.name}"
     if op.loads:
@@ -261,7 +261,7 @@ def _describe(given: OpOptions, options: OpOptions) -> str:
         window = f" within {options.window * 1000:g} ms" if options.window else ""
         parts.append(f"batches of {options.batch_size}{window}")
     if options.model is not None:
-        parts.append(options.model.path)
+        parts.append(options.model_shown or options.model.path)
     if options.starts_server:
         parts.append("in a model server that is started for it")
     elif options.remote is not None:

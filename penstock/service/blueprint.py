@@ -35,7 +35,7 @@ from penstock.ops.op import Op
 from penstock.ops.short import Model
 from penstock.ops.words import COROUTINES
 from penstock.protocols import media
-from penstock.repository.options import Repositories
+from penstock.repository.options import OpModel, Repositories
 from penstock.repository.served import (
     Description,
     Served,
@@ -150,6 +150,7 @@ class Deployment:
         base: has what belongs to the service and not to one of its graphs (warnings, instruments,
             applications) if there may be no graph; not served itself.
         repositories: where further models come from; None without any.
+        op_models: the models of ops that have versions.
     """
 
     graphs: tuple[Blueprint, ...]
@@ -162,6 +163,7 @@ class Deployment:
     open_ended: bool = False
     base: Blueprint | None = None
     repositories: Repositories | None = None
+    op_models: tuple[OpModel, ...] = ()
 
     @property
     def processes(self) -> int:
@@ -217,7 +219,10 @@ class Deployment:
         found = {}
         for op, options in zip(graph.graph.ops, graph.options, strict=True):
             path = options.model.path if options.model else op.model_path
-            if path:
+            if options.model_version is not None:
+                name = Path(options.model_place or "").name
+                found[self.op_name(graph, op.name)] = f"{name} {options.model_version}"
+            elif path:
                 found[self.op_name(graph, op.name)] = Path(path).stem
         return found
 
@@ -419,7 +424,10 @@ def draw_blueprint(
         if op.config_keys:
             op.config = loaded.own.get(op.name, op.config_keys)
         try:
-            resolved = _resolved(op, config, usual, usable_cpus())
+            entry = config.op.get(op.name)
+            versioned = entry is not None and entry.versions is not None
+            place = PROCESS if versioned else usual
+            resolved = _resolved(op, config, place, usable_cpus())
         except ConfigError as error:
             problems.extend(error.problems)
             continue
@@ -433,7 +441,11 @@ def draw_blueprint(
         problems.extend(_joining_problems(op, resolved))
         problems.extend(loaded.place(each) for each in process_only_problems(resolved))
         problems.extend(loaded.place(each) for each in problems_of_socket(resolved, config))
-        problems.extend(problems_of_model(op, resolved, loaded))
+        problems.extend(
+            _version_problems(op, resolved)
+            if versioned
+            else problems_of_model(op, resolved, loaded)
+        )
     instruments = [*instruments, *named_instruments(config, problems)]
     applications = [*applications, *imported("applications", config, problems)]
     if problems:
@@ -454,6 +466,14 @@ def draw_blueprint(
         instruments=tuple(instruments),
         applications=tuple(applications),
     )
+
+
+def _version_problems(op: Op, options: OpOptions) -> Iterator[str]:
+    """Why the model of an op cannot have versions."""
+    if op.local_service_handler is not None or options.remote is not None:
+        yield f"op.{op.name}.versions: the model is not one that this service opens by its path"
+    elif options.model is None:
+        yield f"op.{op.name}.versions: the op has no model: local_service_conf.model_config has it"
 
 
 def needs_callers(op: str) -> str:

@@ -15,7 +15,7 @@ from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Protocol
 
-from penstock.config.schema import RolloutConfig
+from penstock.config.schema import RolloutConfig, ServiceConfig
 from penstock.errors import ModelError, StoreError
 from penstock.repository import layout, pbtxt, policy
 from penstock.repository.description import description_of, versions_of
@@ -458,8 +458,28 @@ def _paths_of(description: Description) -> Iterator[Path]:
         yield from _paths_of(step)
 
 
-def catalog_of(options: Repositories) -> Catalog:
+def repositories_of(config: ServiceConfig) -> Repositories:
+    """The repositories that a configuration names."""
+    limit = config.model_cache_limit_mib
+    return Repositories(
+        places=config.model_repository,
+        mode=config.model_control_mode,
+        poll_seconds=config.repository_poll_secs,
+        load=config.load_model,
+        at_once=config.model_load_thread_count,
+        cache=config.model_cache,
+        cache_limit=None if limit is None else limit << 20,
+        public_key=config.model_public_key,
+    )
+
+
+def catalog_of(options: Repositories, *, within: str = "") -> Catalog:
     """The catalog of a service.
+
+    Args:
+        options: has the places.
+        within: the name of a model of which each place is the folder; empty: they are
+            repositories.
 
     Raises:
         StoreError: a repository, its cache or the key cannot be used.
@@ -467,7 +487,7 @@ def catalog_of(options: Repositories) -> Catalog:
     key = options.public_key
     keys = None if key is None else PublicKeys.read(Path(key))
     trust = "" if key is None else sha256(Path(key).read_bytes()).hexdigest()
-    sources = [Source(place, keys=keys) for place in options.places]
+    sources = [Source(place, keys=keys, within=within) for place in options.places]
     folder = Path(options.cache) if options.cache is not None else usual_cache()
     return Catalog(sources, Cache(folder, options.cache_limit), trust)
 

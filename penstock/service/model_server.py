@@ -25,10 +25,11 @@ from penstock.ops.short import Model
 from penstock.repository.layout import TIME_FILES
 from penstock.service import flags
 from penstock.service.blueprint import MakeApplication
+from penstock.service.catalog import repositories_of
 from penstock.service.hot_loading import Copies, HotLoading, copies_of
 from penstock.service.model_places import THREADS, places
 from penstock.service.repository_models import Usual, service_of
-from penstock.service.repository_server import repositories_of, run_repositories
+from penstock.service.repository_server import run_repositories
 from penstock.service.repository_start import Start, read_start
 from penstock.service.server import Service, Several, WebService, add_keys, run
 

@@ -8,33 +8,17 @@ from dataclasses import replace
 from penstock.config.schema import ServiceConfig
 from penstock.errors import StartupError, StoreError
 from penstock.ops.op import Op
-from penstock.repository.options import Repositories
 from penstock.repository.served import Description
 from penstock.runtimes.runtime import preload
 from penstock.service import flags, unserved
 from penstock.service.blueprint import Blueprint, deploy
-from penstock.service.catalog import catalog_of
+from penstock.service.catalog import catalog_of, repositories_of
 from penstock.service.repository_models import Usual, service_of
 from penstock.service.run import run_deployment
 from penstock.service.server import PipelineServer, Service, WebService, prepared
 
 _BASE = "models"
 """The graph that has what belongs to the service, which may have no other; not served."""
-
-
-def repositories_of(config: ServiceConfig) -> Repositories:
-    """The repositories that a configuration names."""
-    limit = config.model_cache_limit_mib
-    return Repositories(
-        places=config.model_repository,
-        mode=config.model_control_mode,
-        poll_seconds=config.repository_poll_secs,
-        load=config.load_model,
-        at_once=config.model_load_thread_count,
-        cache=config.model_cache,
-        cache_limit=None if limit is None else limit << 20,
-        public_key=config.model_public_key,
-    )
 
 
 def run_repositories(

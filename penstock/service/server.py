@@ -438,6 +438,7 @@ def run(
     if flags.only_defines():
         return
     from penstock.service.blueprint import deploy
+    from penstock.service.op_models import with_op_models
     from penstock.service.run import run_deployment
 
     graphs, ports = prepared(services)
@@ -468,7 +469,8 @@ def run(
         base.prepare_beside(ports)
     drawn = None if base is None else base.blueprint()
     deployment = deploy(blueprints, None if versions is None else make, base=drawn)
-    run_deployment(deployment.with_states(states) if states else deployment)
+    deployment = with_op_models(deployment.with_states(states) if states else deployment)
+    run_deployment(deployment)
 
 
 def prepared(

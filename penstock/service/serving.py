@@ -207,23 +207,28 @@ class Serving:
             StartupError: a repository, its cache or its key cannot be used.
         """
         from penstock.service.catalog import catalog_of
+        from penstock.service.op_models import OpShelf, OpVersions, runs
         from penstock.service.repository import Controller
         from penstock.service.repository_access import REPOSITORY, RepositoryOfService
 
-        engine = self.engine
+        engine, deployment = self.engine, self._deployment
+        models = deployment.op_models
 
         def has(name: str, version: str) -> bool:
+            if models:
+                there = (each.blueprint for each in self._loaded.graphs)
+                return any(runs(each, name, version, deployment) for each in there)
             return any(each.key == (name, version) for each in engine.graphs)
 
         controller = None
         if self.is_first:
             try:
-                catalog = catalog_of(options)
+                catalog = OpShelf(models, options) if models else catalog_of(options)
             except StoreError as error:
                 raise StartupError(str(error)) from error
             controller = Controller(
                 catalog,
-                self.versions,
+                OpVersions(models, self.versions) if models else self.versions,
                 has,
                 mode=options.mode,
                 poll_seconds=options.poll_seconds,

@@ -99,6 +99,11 @@ class Signatures:
         found = self._of_model(index, executor)
         return () if found is None else found.inputs
 
+    def of_op(self, name: str, graph: ServedGraph) -> Signature | None:
+        """The signature of the model of a started graph's op; None if it is unknown."""
+        index = self._blueprint.graph.plan.names.index(name)
+        return self._of_model(index, graph.stages[index].executor)
+
     def lines(self, graph: ServedGraph) -> Iterator[tuple[str, str]]:
         """Each op with a model, and a text with the model's runtime, inputs and outputs."""
         version = self._blueprint.version

@@ -33,6 +33,7 @@ from penstock.executors.probing import VERIFYING
 from penstock.executors.workers.pool import WorkerPool
 from penstock.observe.swaps import NOT_STARTED, SERVED, Swap, Swaps
 from penstock.repository.served import Description, Served, Update
+from penstock.service.blueprint import Blueprint
 from penstock.service.build import LoadedDeployment, LoadedGraph, route
 from penstock.service.daemon_pool import DaemonPool
 from penstock.service.models import OPENING
@@ -442,7 +443,7 @@ class Versions:
         try:
             await _start(graph, swap)
             loaded.signatures.check_started(graph)
-            self._check_successor(graph, description)
+            self._check_successor(loaded, graph, description)
             await self._warm_up(graph)
             swap.passed("warmed up")
         except BaseException:
@@ -454,7 +455,9 @@ class Versions:
         self._models |= deployment.models_of(blueprint)
         return graph
 
-    def _check_successor(self, graph: ServedGraph, description: Description) -> None:
+    def _check_successor(
+        self, loaded: LoadedGraph, graph: ServedGraph, description: Description
+    ) -> None:
         """Check that callers of the default version can call this one.
 
         Raises:
@@ -463,6 +466,15 @@ class Versions:
         default = self._engine.default_of(graph.name)
         if default is None or description.get("signature") == ANY:
             return
+        before = next((x for x in self._loaded.graphs if x.served is default), None)
+        for op in () if before is None else versioned(before.blueprint, loaded.blueprint):
+            assert before is not None
+            old, new = before.signatures.of_op(op, default), loaded.signatures.of_op(op, graph)
+            why = difference(old, new)
+            if old is not None and new is not None and why is not None:
+                raise StartupError(
+                    f"the model of op {op!r} has another signature than the one before: {why}"
+                )
         why = difference(default.signature, graph.signature)
         if default.streams != graph.streams:
             why = "its answers come in pieces" if graph.streams else "its answers are in one piece"
@@ -620,6 +632,12 @@ async def _start(graph: ServedGraph, swap: Swap) -> None:
         for each in pools:
             each.passed = None
     swap.passed("started")
+
+
+def versioned(before: Blueprint, after: Blueprint) -> list[str]:
+    """The ops of two versions of a graph whose models have versions."""
+    known = {each.name for each in before.options if each.versions is not None}
+    return [each.name for each in after.options if each.versions is not None and each.name in known]
 
 
 def _at_once(description: Description, state: Served | None) -> Served:

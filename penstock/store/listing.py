@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -72,3 +72,53 @@ class Store(Protocol):
             StoreUnavailable: the store does not answer.
             OSError: the file cannot be written.
         """
+
+
+class Within:
+    """A store as the one folder of a larger one: the folder of a model as a repository of it.
+
+    Args:
+        store: the folder.
+        name: of the folder; one part of a path.
+    """
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._store = store
+        self._name = name
+        self.url = store.url
+
+    def scan(self, folder: str = "") -> Listing:
+        """See ``Store``."""
+        if folder and self._below(folder) is None:
+            return Listing()
+        found = self._store.scan(self._below(folder) or "")
+        return Listing(
+            files=tuple(map(self._above, found.files)),
+            refused={f"{self._name}/{path}": why for path, why in found.refused.items()},
+            unfinished=tuple(f"{self._name}/{path}" for path in found.unfinished),
+        )
+
+    def file(self, path: str) -> File | None:
+        """See ``Store``."""
+        below = self._below(path)
+        found = self._store.file(below) if below else None
+        return None if found is None else self._above(found)
+
+    def read(self, file: File, limit: int) -> bytes:
+        """See ``Store``."""
+        return self._store.read(self._of_store(file), limit)
+
+    def copy(self, file: File, to: Path, progress: Progress) -> None:
+        """See ``Store``."""
+        self._store.copy(self._of_store(file), to, progress)
+
+    def _below(self, path: str) -> str | None:
+        """A path in the store; None if it is not below the folder."""
+        first, _, rest = path.partition("/")
+        return rest if first == self._name else None
+
+    def _above(self, file: File) -> File:
+        return replace(file, path=f"{self._name}/{file.path}")
+
+    def _of_store(self, file: File) -> File:
+        return replace(file, path=self._below(file.path) or "")

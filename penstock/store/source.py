@@ -32,7 +32,7 @@ from penstock.repository.manifest import (
 )
 from penstock.store import signing
 from penstock.store.cache import Cache, Fetched
-from penstock.store.listing import Listing, Store
+from penstock.store.listing import Listing, Store, Within
 from penstock.store.local import LocalStore
 from penstock.store.remote import RemoteStore
 from penstock.store.signing import PublicKeys
@@ -71,6 +71,8 @@ class Source:
             are needed.
         options: for fsspec's file system, beside its own configuration.
         settle: least seconds between two equal scans of a version without a manifest.
+        within: the folder that the place is in the repository, which has nothing else; empty: the
+            place is the repository.
 
     Attributes:
         url: the place, without passwords.
@@ -86,8 +88,10 @@ class Source:
         keys: PublicKeys | None = None,
         options: Mapping[str, Any] | None = None,
         settle: float = SETTLE_SECONDS,
+        within: str = "",
     ) -> None:
-        self._store = store_of(place, options)
+        store = store_of(place, options)
+        self._store = Within(store, within) if within else store
         self._keys = keys
         self._settle = settle
         self._had_files = False

@@ -58,6 +58,7 @@ SERVICE = [
     ("repository_poll_secs", 1, 1.0, "60s", 0),
     ("load_model", ["a", "b"], ("a", "b"), 1, [""]),
     ("model_load_thread_count", 1, 1, True, 0),
+    ("swap", "resource", "resource", 1, "both"),
     ("model_cache", "cache", "cache", 1, ""),
     ("model_cache_limit_mib", 100, 100, True, 0),
     ("model_public_key", "public.pem", "public.pem", 1, ""),
@@ -195,6 +196,7 @@ OP = [
     ("retry_on_crash", True, True, 1, NO_RANGE),
     ("cpu_affinity", [0, "1-2"], ("0", "1-2"), True, "3-1"),
     ("local_service_conf", {}, LocalServiceConfig(), "model", NO_RANGE),
+    ("versions", 3, "3", 1.5, -1),
     ("pad", {}, PadConfig(), True, NO_RANGE),
 ]
 PAD = [

@@ -10,7 +10,6 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from time import sleep
@@ -22,12 +21,14 @@ from tests.services.process import ServiceProcess
 from tests.services.repository import (
     Repository,
     alive,
+    engine_pids,
     index,
     load,
     models,
     once,
     serving,
     states,
+    titles,
     until,
     workers,
 )
@@ -228,14 +229,14 @@ def test_two_operators_at_once_lose_no_change(
 def test_the_engine_that_loads_models_is_killed(
     repository: Repository, server: ServiceProcess, when: str
 ) -> None:
-    first = int(next(iter(_engine_pids(server))))
+    first = int(next(iter(engine_pids(server))))
     with load(server) as callers:
         callers.wait("1")
         if when != "at rest":
             repository.add("m", 2)
             until(lambda: states(server).get("2") == "LOADING")
         os.kill(first, signal.SIGKILL)
-        until(lambda: first not in [int(x) for x in _engine_pids(server)])
+        until(lambda: first not in [int(x) for x in engine_pids(server)])
         until(lambda: _is_whole(server))
         repository.add("m", 3)
         callers.wait("3")
@@ -313,24 +314,6 @@ def _status(server: ServiceProcess, name: str) -> int | None:
         return None
 
 
-def _engine_pids(server: ServiceProcess) -> list[str]:
-    """The engines, the first one first."""
-    return [pid for pid, title in sorted(_titles(server).items(), key=_pid) if "engine" in title]
-
-
-def _pid(item: tuple[str, str]) -> int:
-    return int(item[0])
-
-
-def _titles(server: ServiceProcess) -> dict[str, str]:
-    """The titles of the processes of a service, by their ids."""
-    found = {}
-    for each in server.descendants():
-        with suppress(OSError):  # it has ended
-            found[str(each.pid)] = Path(f"/proc/{each.pid}/comm").read_text().strip()
-    return found
-
-
 def _is_whole(server: ServiceProcess) -> bool:
     try:
         return server.is_ready() and bool(index(server))
@@ -344,7 +327,7 @@ def test_an_engine_is_killed_between_the_decision_and_its_part_in_it(
     """Of several engines: one is stopped, so that the others have made a version ready and wait for
     it; then one of these is killed.
     """
-    engines = [*map(int, _engine_pids(server))]
+    engines = [*map(int, engine_pids(server))]
     if len(engines) == 1:
         pytest.skip("it has no others")
     before = workers(server, "1")
@@ -356,7 +339,7 @@ def test_an_engine_is_killed_between_the_decision_and_its_part_in_it(
         os.kill(engines[2], signal.SIGKILL)
         os.kill(engines[1], signal.SIGCONT)
         callers.wait("2")
-        until(lambda: _is_whole(server) and engines[2] not in map(int, _engine_pids(server)))
+        until(lambda: _is_whole(server) and engines[2] not in map(int, engine_pids(server)))
         until(lambda: len(_workers_of(server, "2")) == len(engines))
         until(lambda: not alive(before))
     assert [each for each in callers.failures if not isinstance(each, str)] == []
@@ -366,4 +349,4 @@ def test_an_engine_is_killed_between_the_decision_and_its_part_in_it(
 
 def _workers_of(server: ServiceProcess, version: str) -> list[str]:
     """The worker processes of a version, of every engine."""
-    return [pid for pid, title in _titles(server).items() if title.startswith(f"m@{version}")]
+    return [pid for pid, title in titles(server).items() if title.startswith(f"m@{version}")]

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -106,12 +106,15 @@ class Load:
         failures: answers that are none, or are not those of their version.
     """
 
-    def __init__(self, server: ServiceProcess, name: str, callers: int) -> None:
+    def __init__(
+        self, server: ServiceProcess, name: str, callers: int, version_of: Callable[[Any], str]
+    ) -> None:
         self.versions: list[str] = []
         self.answers: list[list[tuple[float, float, str]]] = [[] for _ in range(callers)]
         self.failures: list[Any] = []
         self._server = server
         self._name = name
+        self._version_of = version_of
         self._stop = threading.Event()
         self._threads = [threading.Thread(target=self._call, args=(x,)) for x in self.answers]
         for each in self._threads:
@@ -130,7 +133,7 @@ class Load:
             if status != 200:
                 self.failures.append((status, answer))
                 continue
-            version = answer["model_version"]
+            version = self._version_of(answer)
             values = {each["name"]: each["data"] for each in answer["outputs"]}
             if values["y"] != [float(version)] * 3:
                 self.failures.append(answer)
@@ -149,10 +152,20 @@ class Load:
         until(lambda: version in self.versions[-20:])
 
 
+def told(answer: Any) -> str:
+    """The version that an answer tells."""
+    return str(answer["model_version"])
+
+
 @contextmanager
-def load(server: ServiceProcess, name: str = "m", callers: int = 3) -> Iterator[Load]:
+def load(
+    server: ServiceProcess,
+    name: str = "m",
+    callers: int = 3,
+    version_of: Callable[[Any], str] = told,
+) -> Iterator[Load]:
     """Load on a model for the time of the block."""
-    made = Load(server, name, callers)
+    made = Load(server, name, callers, version_of)
     try:
         yield made
     finally:
@@ -205,3 +218,33 @@ def workers(server: ServiceProcess, version: str, name: str = "m") -> list[int]:
 def alive(pids: Sequence[int]) -> list[int]:
     """Those of the processes that have not ended."""
     return [each for each in pids if Path(f"/proc/{each}").exists()]
+
+
+def in_order(answers: list[tuple[float, float, str]]) -> bool:
+    """Whether no request that began after an answer of a version was answered by an older one."""
+    newest: list[tuple[float, int]] = []  # when each version gave its first answer
+    for _, done, version in sorted(answers, key=lambda each: each[1]):
+        if not newest or int(version) > newest[-1][1]:
+            newest.append((done, int(version)))
+    return all(
+        int(version) >= max((of for first, of in newest if first < begun), default=0)
+        for begun, _, version in answers
+    )
+
+
+def engine_pids(server: ServiceProcess) -> list[str]:
+    """The engines, the first one first."""
+    return [pid for pid, title in sorted(titles(server).items(), key=_pid) if "engine" in title]
+
+
+def _pid(item: tuple[str, str]) -> int:
+    return int(item[0])
+
+
+def titles(server: ServiceProcess) -> dict[str, str]:
+    """The titles of the processes of a service, by their ids."""
+    found = {}
+    for each in server.descendants():
+        with suppress(OSError):  # it has ended
+            found[str(each.pid)] = Path(f"/proc/{each.pid}/comm").read_text().strip()
+    return found

@@ -416,3 +416,21 @@ def test_a_file_without_a_key_is_named(tmp_path: Path) -> None:
             PublicKeys.read(tmp_path / name)
         with pytest.raises(StoreError, match=name):
             sign(b"", tmp_path / name)
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_the_folder_of_one_model_is_a_repository_of_it(
+    tmp_path: Path, cache: Cache, *, broken: bool
+) -> None:
+    write(tmp_path / "rec" / "1", {**FILES, MANIFEST: manifest_of(FILES, model="rec")})
+    (tmp_path / "other").mkdir()
+    source = Source(tmp_path / "rec", within="rec")
+    paths = {each.path for each in source.listing().files}
+    assert paths == {f"rec/1/{name}" for name in (*FILES, MANIFEST)}
+    assert source.url == str(tmp_path / "rec")
+    if broken:
+        (tmp_path / "rec" / "1" / "model.onnx").write_bytes(b"madel")
+        with pytest.raises(ContentRefused, match=r"rec/1: .*has the sha256"):
+            fetch(source, cache, "rec/1")
+    else:
+        assert files_of(fetch(source, cache, "rec/1")) == FILES

@@ -1,0 +1,181 @@
+"""Versions of the models of ops: what a graph is made of, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import App, Model, Op, Service
+from penstock.errors import ConfigError, StartupError, VersionsError
+from penstock.repository.options import OpModel
+from penstock.repository.served import Served, Update
+from penstock.service.blueprint import Deployment, deploy
+from penstock.service.op_models import OpVersions, op_models_of, with_op_models
+from penstock.testing import client
+from tests.kit.onnx_models import scale
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for version in (1, 2):
+        place = tmp_path / "models" / "scale" / str(version)
+        place.mkdir(parents=True)
+        scale(place / "model.onnx", version)
+        (place / "_SUCCESS").touch()
+    return tmp_path / "models" / "scale"
+
+
+def deployment_of(last: Op) -> Deployment:
+    service = Service("m", last)
+    service.prepare_beside({})
+    return deploy([service.blueprint()])
+
+
+def test_ops_without_versions_change_nothing(folder: Path) -> None:
+    deployment = deployment_of(Model(folder / "1"))
+    assert with_op_models(deployment) is deployment
+
+
+def test_an_op_runs_the_newest_version_in_a_process_and_a_copy_of_the_op(folder: Path) -> None:
+    last = Model(folder, versions="latest")
+    deployment = with_op_models(deployment_of(last))
+    (graph,) = deployment.graphs
+    (options,) = graph.options
+    assert (options.model_version, options.model_shown) == ("2", f"{folder}/2")
+    assert options.executor.name == "process"
+    assert graph.version == "1"
+    assert graph.graph.ops[0] is not last
+    assert deployment.models == {"scale": "scale 2"}
+    assert options.model is not None
+    assert (Path(options.model.path) / "model.onnx").read_bytes() == (
+        folder / "2" / "model.onnx"
+    ).read_bytes()
+
+
+def test_a_graph_with_a_version_of_a_model_that_is_not_there_is_refused(folder: Path) -> None:
+    deployment = with_op_models(deployment_of(Model(folder, versions=1)))
+    made = deployment.version_of({"name": "m", "version": "1", "models": dict(_models(deployment))})
+    assert made.options[0].model_version == "1"
+    with pytest.raises(StartupError, match="no version of the model of op 'scale' is there yet"):
+        deployment.version_of({"name": "m", "version": "1", "models": {}})
+
+
+def _models(deployment: Deployment) -> dict[str, object]:
+    (state,) = deployment.changed.values()
+    assert state.default is not None
+    found: dict[str, object] = state.versions[state.default]["models"]
+    return found
+
+
+@pytest.mark.parametrize("given", [0.5, True, "newest", "1, 2", "all"])
+def test_an_op_runs_one_version(folder: Path, given: object) -> None:
+    with pytest.raises(ConfigError, match="must be latest, or the number of a version"):
+        deployment_of(Model(folder, versions=given))  # type: ignore[arg-type]
+
+
+def test_all_models_that_have_no_version_are_told(folder: Path, tmp_path: Path) -> None:
+    first = Model(folder, versions=7)
+    last = Model(tmp_path / "none", first, versions="latest")
+    with pytest.raises(ConfigError) as caught:
+        with_op_models(deployment_of(last))
+    assert f"op.scale.versions: {folder}: it has no version 7" in str(caught.value)
+    assert f"op.none.versions: {tmp_path}/none: {tmp_path}/none: no such folder" in str(
+        caught.value
+    )
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        ({}, "the op has no model"),
+        ({"server_endpoints": ["127.0.0.1:1"]}, "the model is not one that this service opens"),
+    ],
+)
+def test_an_op_without_a_model_of_its_own_has_no_versions(keys: dict[str, Any], why: str) -> None:
+    service = Service("m", Op(name="a"), op={"a": {"versions": "latest", **keys}})
+    service.prepare_beside({})
+    with pytest.raises(ConfigError, match=rf"op\.a\.versions: {why}"):
+        service.blueprint()
+
+
+def test_the_test_client_serves_them_in_threads(folder: Path) -> None:
+    app = App("numbers")
+    app.graph("/scaled", Model(folder, versions="latest"))
+    with client(app) as numbers:
+        answer = numbers.post("/scaled", json={"x": [[1, 2, 3]]})
+    assert answer.json()["y"] == [[2, 4, 6]]
+
+
+class _Graphs:
+    """The versions of one graph."""
+
+    def __init__(self, state: Served) -> None:
+        self.state = state
+
+    def names(self) -> list[str | None]:
+        return [self.state.name]
+
+    def served(self, name: str | None) -> Served | None:
+        return self.state
+
+    async def change(self, name: str | None, update: Update, *, ended: bool = False) -> None:
+        self.state = update(self.state)
+
+    async def swap(self, description: object) -> None:
+        raise NotImplementedError
+
+
+def _described(version: str) -> dict[str, str]:
+    return {"name": "scale", "version": version, "path": f"/cache/{version}"}
+
+
+async def test_another_version_of_a_model_is_another_content_of_the_graph_s_version() -> None:
+    model = OpModel(name="scale", graph="m", op="scale", place="models/scale", versions="latest")
+    start = {"name": "m", "version": "1", "models": {"scale": _described("1"), "other": "kept"}}
+    graphs = _Graphs(Served(name="m").with_version(start))
+    versions = OpVersions([model], graphs)
+    assert versions.names() == ["scale"]
+
+    await versions.change("scale", lambda now: _grown(now, "2"))
+    served = versions.served("scale")
+    assert served is not None
+    assert (served.default, [*served.versions]) == ("2", ["2"])
+    assert graphs.state.default == "1"
+    assert graphs.state.versions["1"]["models"] == {"scale": _described("2"), "other": "kept"}
+
+    def labelled(now: Served | None) -> Served:
+        return _grown(now, "3").with_label("stable", "3")
+
+    with pytest.raises(VersionsError, match="no labels and weights"):
+        await versions.change("scale", labelled)
+    with pytest.raises(VersionsError, match="it cannot be unloaded"):
+        await versions.change("scale", lambda now: Served(name="scale"))
+    with pytest.raises(StartupError, match="no op has a model 'other'"):
+        await versions.change("other", lambda now: Served(name="other"))
+    assert versions.served("scale") == served
+
+
+def _grown(now: Served | None, version: str) -> Served:
+    assert now is not None
+    return now.with_version(_described(version), default=True)
+
+
+async def test_code_that_is_new_has_no_version_of_an_op_s_model_yet() -> None:
+    model = OpModel(name="new", graph="m", op="new", place="models/new", versions="latest")
+    graphs = _Graphs(Served(name="m").with_version({"name": "m", "version": "1"}))
+    assert OpVersions([model], graphs).served("new") == Served(name="new")
+
+
+def test_each_op_of_several_graphs_has_a_name(folder: Path) -> None:
+    services = [Service(name, Model(folder, versions="latest")) for name in ("a", "b")]
+    for each in services:
+        each.prepare_beside({})
+    deployment = deploy([each.blueprint() for each in services])
+    assert [each.name for each in op_models_of(deployment)] == ["a/scale", "b/scale"]
