@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from typing import Any, ClassVar, Final
 
@@ -143,8 +143,10 @@ class GraphCall(Submission):
         Raises:
             ServiceBusy: they do not fit.
         """
+        most = self.held.limit // _A_NUMBER
         arrays = (each for each in dict.values(value) if isinstance(each, np.ndarray))
-        size = sum(each.size for each in arrays) * _A_NUMBER
+        size = sum(each.size for each in arrays)
+        size = (size + items(dict.values(value), most)) * _A_NUMBER
         if size > self.held.limit:
             raise ServiceBusy("the answer exceeds the budget of bytes in flight")
         self.held.take(size)
@@ -180,14 +182,44 @@ class GraphCall(Submission):
 
 
 def is_large(value: Feed, *, as_text: bool) -> bool:
-    """Whether a result takes long to encode: the text of a number takes as long as 64 bytes."""
+    """Whether a result takes long to encode: the text of a number takes as long as 64 bytes, and an
+    item of a list in every form.
+    """
     size = 0
     for each in dict.values(value):  # a user's own kind of dict may do anything
         if isinstance(each, np.ndarray):
             size += each.size << 6 if as_text else each.nbytes
         elif type(each) is str:
             size += len(each)
+        elif type(each) in _CONTAINERS:
+            size += items([each], LARGE >> 6) << 6
     return size > LARGE
+
+
+_CONTAINERS: Final = frozenset({list, tuple, dict})
+_MOST_LEVELS: Final = 64
+"""As many as an array may have; a list that has itself as an item has no end."""
+
+
+def items(values: Iterable[Any], most: int) -> int:
+    """The number of items in the lists, tuples and dicts among values, also of those in them;
+    counted no further than beyond ``most``, and without a step of Python for each item.
+    """
+    count = 0
+    level = [each for each in values if type(each) in _CONTAINERS]
+    for _ in range(_MOST_LEVELS):
+        if not level:
+            break
+        below: list[Any] = []
+        for each in level:
+            count += len(each)
+            if count > most:
+                return count
+            inside = each.values() if type(each) is dict else each
+            if not _CONTAINERS.isdisjoint(map(type, inside)):
+                below += [one for one in inside if type(one) in _CONTAINERS]
+        level = below
+    return count
 
 
 def as_request_error(error: BaseException) -> RequestError:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from penstock import Op, RequestOp, ResponseOp
-from penstock.api.graph_call import GraphCall, is_large
+from penstock.api.graph_call import GraphCall, is_large, items
 from penstock.door.budget import ByteBudget, Reservation
 from penstock.errors import RequestError, ServiceBusy, WrongType
 from penstock.ops.ends import Ends
@@ -87,7 +87,13 @@ async def reply_to(value: Any, budget: int = 1 << 20, *, cancel: bool = False) -
 
 @pytest.mark.parametrize(
     ("value", "aside"),
-    [({"y": np.arange(50.0)}, False), (LARGE.value, True), ({}, False), (OwnDict(y="1"), False)],
+    [
+        ({"y": np.arange(50.0)}, False),
+        (LARGE.value, True),
+        ({"y": [1.0] * 5000}, True),
+        ({}, False),
+        (OwnDict(y="1"), False),
+    ],
 )
 async def test_a_large_result_is_encoded_in_a_thread(value: Any, aside: bool) -> None:
     assert (await reply_to(value) != threading.get_ident()) == aside
@@ -112,6 +118,19 @@ async def test_a_result_that_cannot_be_encoded_is_an_error(
 
 async def test_a_large_result_beyond_the_budget_is_refused() -> None:
     assert isinstance(await reply_to(LARGE.value, budget=90_000), ServiceBusy)
+
+
+async def test_a_large_list_counts_in_the_budget() -> None:
+    assert isinstance(await reply_to({"y": [1.0] * 5000}, budget=90_000), ServiceBusy)
+    assert isinstance(await reply_to({"y": [1.0] * 5000}), int)
+
+
+def test_items_are_counted_in_lists_of_lists_and_in_one_without_an_end() -> None:
+    assert items([[[1, 2], (3,), {"a": [4, 5]}], np.arange(5), "text", 7], 100) == 9
+    assert items([[0] * 1000, [0] * 1000], 100) == 1000
+    endless: list[object] = []
+    endless.append(endless)
+    assert items([endless], 1000) == 64
 
 
 async def test_values_beside_a_large_array_need_no_size() -> None:
@@ -145,7 +164,10 @@ def test_the_size_of_a_reply_is_estimated_before_it_is_written() -> None:
         ({"y": "x" * 300_000}, True, True),
         ({"y": np.arange(50.0), "z": "x" * 1000}, False, False),
         ({"y": np.zeros(20_000), "z": np.zeros(20_000)}, True, True),
-        ({"y": [1.0] * 5000, "z": None}, False, False),
+        ({"y": [1.0] * 5000, "z": None}, True, True),
+        ({"y": [1.0] * 4000, "z": ("a", {"b": 1})}, False, False),
+        ({"y": [[1.0] * 70] * 70}, True, True),
+        ({"y": [{"z": [1.0] * 5000}]}, True, True),
     ],
 )
 def test_long_texts_and_many_numbers_or_bytes_of_arrays_are_large(
