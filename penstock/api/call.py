@@ -146,10 +146,21 @@ class Call(ABC):
             self.exchange.body_deadline = min(self.exchange.body_deadline, over)
 
     def aside(self, work: Any) -> asyncio.Task[None]:
-        """Run a coroutine for this call, until the caller disconnects."""
+        """Run a coroutine for this call, until the caller disconnects. If it raises, the call
+        fails.
+        """
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
         self.exchange.on_gone = task.cancel
+        task.add_done_callback(self._ended_aside)
         return task
+
+    def _ended_aside(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is None:
+            return
+        _log.error("a call failed inside penstock; please report this", exc_info=error)
+        if not self.exchange.over:
+            self.fail(GrpcCode.INTERNAL, "internal error")
 
     def stop(self) -> None:
         """Stop all other tasks that may answer this call."""

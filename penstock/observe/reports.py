@@ -85,7 +85,8 @@ _SKETCHES: Final = frozenset(("sketch",))
 
 
 def _sum(values: list[Any], without: frozenset[str]) -> Any:
-    """The sum of values, without these keys."""
+    """The sum of values, without these keys; what an engine does not have, None, adds nothing."""
+    values = [each for each in values if each is not None] or [None]
     first = values[0]
     if isinstance(first, dict):
         keys = dict.fromkeys(key for each in values for key in each if key not in without)
@@ -107,7 +108,9 @@ def _sum(values: list[Any], without: frozenset[str]) -> Any:
 def _sum_of(key: str, values: list[Any], without: frozenset[str]) -> Any:
     if key in _SAME:
         return values[0]
-    return max(values) if key in _LARGEST else _sum(values, without)
+    if key in _LARGEST:
+        return max((each for each in values if each is not None), default=None)
+    return _sum(values, without)
 
 
 def _sum_named(things: list[Report], without: frozenset[str]) -> list[Report]:

@@ -33,6 +33,18 @@ def test_a_sum_adds_counts_and_is_ready_if_all_engines_are() -> None:
     ]
 
 
+def test_what_an_engine_does_not_have_adds_nothing() -> None:
+    without, one, other = (report_of_one_engine() for _ in range(3))
+    without["graphs"][0] |= {"copies": None, "share": None}
+    one["graphs"][0] |= {"copies": {"same": 2}, "share": 90}
+    other["graphs"][0] |= {"copies": {"same": 3}, "share": 90}
+    for order in ([without, one, other], [one, without, other]):
+        (graph,) = total(order)["graphs"]
+        assert (graph["copies"], graph["share"]) == ({"same": 5}, 90)
+    (graph,) = total([without, without])["graphs"]
+    assert (graph["copies"], graph["share"]) == (None, None)
+
+
 def test_a_version_that_one_engine_has_removed_is_left_out_of_the_sum() -> None:
     swapped = report_of_one_engine()
     swapped["graphs"] = [{**swapped["graphs"][0], "version": "2"}]
