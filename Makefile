@@ -21,8 +21,9 @@ FAULTS ?= faults
 REAL   ?= real or peers
 # The files with such tests: to import all the others takes half of the time of starting to test. A
 # mark stands in its test's file, as tests/conftest.py checks, or in that of the folder tests/peers.
-MARKED  = $$(grep -rlE --include='test_*.py' 'pytest\.mark\.(real|peers)\b' tests) tests/peers
-ALONE   = $$(grep -rlE --include='test_*.py' 'pytest\.mark\.alone\b' tests)
+# `make examples` and `make test-faults` run the others.
+MARKED  = $$(grep -rlE --include='test_*.py' --exclude-dir=examples 'pytest\.mark\.(real|peers)\b' tests) tests/peers
+ALONE   = $$(grep -rlE --include='test_*.py' --exclude-dir=examples 'pytest\.mark\.alone\b' tests)
 
 # Installs a lock file into the environment of an interpreter. uv takes seconds where pip takes a minute
 # or two; where an index is known to pip only, as by its configuration, pip does it.
@@ -102,8 +103,8 @@ test-pythons: $(READY) ## the tests of `make test` with each of Python 3.12 to 3
 	done
 
 test-real: $(READY) ## real services as processes, real models, real clients (five to eight minutes)
-	$(BIN)/python -m pytest $(THREES) -m "($(REAL)) and not alone and not law" --ignore tests/examples $(MARKED)
-	$(BIN)/python -m pytest -m "($(REAL)) and alone" --ignore tests/examples $(ALONE)
+	$(BIN)/python -m pytest $(THREES) -m "($(REAL)) and not alone and not law and not faults" $(MARKED)
+	$(BIN)/python -m pytest -m "($(REAL)) and alone and not faults" $(ALONE)
 
 test-faults: $(READY) ## break things on purpose, with real processes (about three minutes)
 	$(BIN)/python -m pytest $(PAIRS) -m "($(FAULTS)) and not alone" tests/faults tests/attacks

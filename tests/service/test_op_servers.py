@@ -103,7 +103,7 @@ def test_an_op_calls_the_model_server_that_was_started_for_it(
         assert "killed" not in service.log()
 
 
-@pytest.mark.faults
+@pytest.mark.real
 def test_a_model_server_replaces_its_engine_and_ends_with_its_service(tmp_path: Path) -> None:
     with started(tmp_path, executor="process") as service:
         (engine,) = server_of(service).children()
