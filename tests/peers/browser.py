@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.peers.programs import program, without_proxies
 
-TIMEOUT = 30.0
+TIMEOUT = 60.0
 _FLAGS = (
     "--headless",
     "--no-sandbox",

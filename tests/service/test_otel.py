@@ -77,9 +77,10 @@ def test_a_collector_gets_the_spans_of_every_request_from_all_processes(
         for each in (*requests, of_call):
             unpack, work, pack = collector.children(each)
             assert [unpack.name, work.name, pack.name] == ["unpack", "work", "pack"]
-            assert unpack.ms + work.ms + pack.ms == pytest.approx(each.ms, rel=0.01)
+            # Between two of them the loop may have something else to do.
+            assert each.ms / 2 < unpack.ms + work.ms + pack.ms < each.ms * 1.01
             parts = collector.children(work)
-            assert sum(part.ms for part in parts) == pytest.approx(work.ms, rel=0.01)
+            assert work.ms / 2 < sum(part.ms for part in parts) < work.ms * 1.01
             (process,) = [part for part in parts if part.name == "process"]
             assert process.ms > 19
         assert len({each.trace for each in (*requests, of_call)}) == 6

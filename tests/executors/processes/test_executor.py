@@ -740,6 +740,7 @@ async def test_a_death_is_reported_in_the_log_and_in_a_file(
     assert "feed" not in whole
 
 
+@pytest.mark.alone  # its start must reach the hook within a limit
 @pytest.mark.parametrize("replacement", [False, True], ids=["at first", "later"])
 async def test_a_worker_that_is_not_ready_in_time_is_logged_and_killed_with_its_stack(
     processes: Processes,
