@@ -21,8 +21,8 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -107,6 +107,26 @@ def with_op_models(deployment: Deployment) -> Deployment:
     return changing.with_states(states)
 
 
+@contextmanager
+def told_to_processes(deployment: Deployment) -> Iterator[None]:
+    """Within the context, processes that run the program again get the versions with which this one
+    starts.
+    """
+    first = {}
+    for each in deployment.op_models:
+        found = _served(each, deployment.states[each.graph])
+        if found.default is not None:
+            first[each.name] = found.versions[found.default]
+    if not first:
+        yield
+        return
+    os.environ[VARIABLE] = json.dumps(first, default=dict)
+    try:
+        yield
+    finally:
+        os.environ.pop(VARIABLE, None)
+
+
 def _repositories(config: ServiceConfig) -> Repositories:
     """How versions come: by default by looking for them."""
     found = repositories_of(config)
@@ -181,7 +201,6 @@ def _first(models: Sequence[OpModel], config: ServiceConfig) -> dict[str, Descri
     missing = [each for each in models if each.name not in known]
     if missing:
         known |= _read(missing, _repositories(config))
-        os.environ[VARIABLE] = json.dumps(known)
     return {each.name: known[each.name] for each in models}
 
 

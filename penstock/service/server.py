@@ -438,7 +438,7 @@ def run(
     if flags.only_defines():
         return
     from penstock.service.blueprint import deploy
-    from penstock.service.op_models import with_op_models
+    from penstock.service.op_models import told_to_processes, with_op_models
     from penstock.service.run import run_deployment
 
     graphs, ports = prepared(services)
@@ -470,7 +470,8 @@ def run(
     drawn = None if base is None else base.blueprint()
     deployment = deploy(blueprints, None if versions is None else make, base=drawn)
     deployment = with_op_models(deployment.with_states(states) if states else deployment)
-    run_deployment(deployment)
+    with told_to_processes(deployment):
+        run_deployment(deployment)
 
 
 def prepared(

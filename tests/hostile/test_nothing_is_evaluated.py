@@ -167,6 +167,7 @@ ALLOWED = {
     ("typed/pictures.py", "ctypes"): "decodes WebP without the lock, by Pillow's own library",
     ("bench/timer.py", "ctypes"): "calls timerfd_create with numbers of its own",
     ("engine/quarantine.py", "marshal"): "writes values for a digest, and reads none",
+    ("runtimes/runtime.py", "import_module"): "imports the package's own list of libraries early",
     ("service/instruments.py", "import_module"): "makes what the configuration names",
     ("service/external_worker.py", "import_module"): "what the command line names",
     ("supervisor/child_processes.py", "os._exit"): "a forked child never returns into its parent",

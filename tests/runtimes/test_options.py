@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -49,17 +49,21 @@ class ToyRuntime:
 
 
 @pytest.fixture
-def make_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ModelOptions]:
+def make_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., ModelOptions]]:
     entry = metadata.EntryPoint("toy", f"{__name__}:ToyRuntime", runtime.ENTRY_POINTS)
     entries = metadata.EntryPoints([entry])
     monkeypatch.setattr(runtime.metadata, "entry_points", entries.select)
+    runtime._added.cache_clear()
     (tmp_path / "m.toy").touch()
 
     def options(missing_device: str = "cpu", **given: Any) -> ModelOptions:
         path = str(tmp_path / "m.toy")
         return ModelOptions(path=path, missing_device=missing_device, **given)
 
-    return options
+    yield options
+    runtime._added.cache_clear()
 
 
 @pytest.mark.parametrize(
