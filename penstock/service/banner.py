@@ -82,9 +82,18 @@ def address_lines(deployment: Deployment, at: Addresses) -> list[str]:
     if engines > 1:
         lines.append(f"  with  {engines} engines, each with all of these ops")
     if repositories is not None and repositories.mode != "none":
+        changing = [
+            each.executor
+            for graph in deployment.graphs
+            for each in graph.options
+            if each.versions is not None
+        ]
         lines.append(
             "  with  worker processes for each version of a model that may change, which free its"
             " memory when they end"
+            if all(each.own_processes for each in changing)
+            else "  with  threads for models that may change: the memory of a version that was"
+            " replaced may be free only when its engine is replaced"
         )
     return lines
 

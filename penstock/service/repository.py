@@ -131,7 +131,6 @@ class Controller:
         load: names of models to load at the start in mode ``explicit``; ``*`` for all.
         at_once: most models that are loaded at the same time.
         swaps: records what it does.
-        swaps: records what it does.
         swap: the key of the service.
 
     Attributes:

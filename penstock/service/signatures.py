@@ -106,8 +106,10 @@ class Signatures:
 
     def lines(self, graph: ServedGraph) -> Iterator[tuple[str, str]]:
         """Each op with a model, and a text with the model's runtime, inputs and outputs."""
-        version = self._blueprint.version
-        for op, model, stage in zip(self._ops, self._models, graph.stages, strict=True):
+        for op, options, model, stage in zip(
+            self._ops, self._blueprint.options, self._models, graph.stages, strict=True
+        ):
+            version = options.model_version or self._blueprint.version
             report = model_report(model) if model else _loaded_by_workers(stage.executor)
             if report:
                 takes, gives = (_shown(specs_of(report[side])) for side in ("inputs", "outputs"))

@@ -122,6 +122,8 @@ def test_an_op_changes_its_model_under_load(
         refused = models(server, "unload", "scale")
         assert refused.returncode == 1
         assert "op 'scale' needs a model: it cannot be unloaded" in refused.stderr
+        where = "threads for models" if "thread" in more else "worker processes for each version"
+        assert f"  with  {where}" in server.log()
         assert "Traceback" not in server.log()
         assert server.stop() == 0
         assert server.leftovers() == []
@@ -130,13 +132,15 @@ def test_an_op_changes_its_model_under_load(
 def test_a_key_of_a_configuration_file_says_it_too(repository: Repository) -> None:
     config = repository.folder.parent / "config.yml"
     config.write_text(CONFIG.format(versions="latest"))
+    repository.add("scale", 2)
     with serving(repository, CLASSIC) as server:
         with load(server, version_of=version_of) as callers:
-            callers.wait("1")
-            repository.add("scale", 2)
             callers.wait("2")
+            repository.add("scale", 3)
+            callers.wait("3")
         assert callers.failures == []
-        assert "op    scale  after request  1 process, models/scale/1" in server.log()
+        assert "op    scale  after request  1 process, models/scale/2" in server.log()
+        assert "model scale  version 2, onnx: x float32[?, 3] -> y" in server.log()
 
 
 def test_a_number_is_that_version_and_no_other(repository: Repository) -> None:
