@@ -1312,7 +1312,7 @@ class ServiceConfig(Section):
     model_public_key: Text | None = Field(
         default=None,
         description="A PEM file with ed25519 public keys, of which one must have signed the"
-        " manifest of each version that is loaded while the service runs.",
+        " manifest of each version of the repositories; what has no such signature is not served.",
     )
     worker_num: Count | None = Field(
         default=None,

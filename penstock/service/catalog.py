@@ -285,6 +285,8 @@ class Catalog:
             for key, value in parameters.items()
             if key.startswith(_FILE)
         }
+        if sent and self._trust:
+            raise ModelError("files are sent, and versions must be signed (model_public_key)")
         if text is None:
             raise ModelError("files are given without a config")
         try:

@@ -62,7 +62,8 @@ class _Entry:
 def read_start(repositories: Repositories) -> Start:
     """Read repositories: folders in place; stores once, in a process of its own, since threads of
     their libraries would prevent a fork of this one. It fetches the versions into the cache, where
-    they stay as long as this process lives.
+    they stay as long as this process lives. With a public key it does so with folders as well: what
+    is opened must be what was verified.
 
     Args:
         repositories: where they are.
@@ -71,7 +72,7 @@ def read_start(repositories: Repositories) -> Start:
         ConfigError: with every problem: models that cannot be served, names that two repositories
             have.
     """
-    if not any("://" in place for place in repositories.places):
+    if not any(_is_fetched(place, repositories) for place in repositories.places):
         return _read(repositories)
     command = [sys.executable, "-P", "-c", f"from {__name__} import read_aside; read_aside()"]
     with Popen(command, stdin=PIPE, stdout=PIPE, text=True) as reader:  # noqa: S603 - our own
@@ -117,12 +118,16 @@ def _keep(description: Description) -> None:
         _keep(step)
 
 
+def _is_fetched(place: str, repositories: Repositories) -> bool:
+    return "://" in place or repositories.public_key is not None
+
+
 def _read(repositories: Repositories) -> Start:
     problems: list[str] = []
     warnings: list[str] = []
     entries: dict[str, _Entry] = {}
     for place in repositories.places:
-        read = _read_store if "://" in place else _read_folder
+        read = _read_store if _is_fetched(place, repositories) else _read_folder
         for found in read(place, repositories, problems):
             name = found.model.name
             if name in entries:

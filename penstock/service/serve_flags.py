@@ -164,7 +164,8 @@ def parser() -> argparse.ArgumentParser:
         action="append",
         metavar="FOLDER",
         help="A folder with models, as of Triton (NAME/config.pbtxt, NAME/1/model.onnx), TensorFlow"
-        " Serving (NAME/1/...) or Paddle Serving; may be given several times.",
+        " Serving (NAME/1/...) or Paddle Serving, or its URL, such as s3://bucket/models; may be"
+        " given several times.",
     )
     add(
         "--model-control-mode",
@@ -193,7 +194,7 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--model-cache",
         metavar="FOLDER",
-        help="With poll and explicit: where copies of the models' files are.",
+        help="Where copies of the models' files are, of stores and of models that change.",
     )
     add("--model-cache-limit-mib", type=int, metavar="MIB", help="Most mebibytes of this folder.")
     add(
@@ -205,7 +206,7 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--model-public-key",
         metavar="FILE",
-        help="With poll and explicit: a PEM file with keys that must have signed each version.",
+        help="A PEM file with keys of which one must have signed each version of the repositories.",
     )
     add("--config", metavar="FILE", help="A YAML file with models, workflows and services.")
     add(

@@ -61,6 +61,9 @@ _TIMES: Final = (
     "modified",
     "modify",
 )
+_SERVER_OF_S3: Final = re.compile(
+    r"(?P<scheme>s3a?)://(?:(?P<http>https?)://)?(?P<host>[^/@:]+(?P<port>:[0-9]+)?)/(?P<rest>.+)"
+)
 _QUIET_SECONDS: Final = 60.0
 """Seconds without a byte after which an HTTP server is away."""
 
@@ -218,17 +221,36 @@ def shown(url: str) -> str:
     return urlunsplit((parts.scheme, place, parts.path.rstrip("/"), "", ""))
 
 
+def server_of_s3(url: str) -> tuple[str, dict[str, str]]:
+    """The URL and the options of a place in a store that speaks S3, whose server is in the URL.
+
+    That is how Triton's users write it: ``s3://https://host:9000/bucket/folder``, or without
+    ``https://`` for plain HTTP. The name of a bucket has no colon.
+
+    Returns:
+        The URL without the server, and the options for fsspec; of another URL, itself and none.
+    """
+    found = _SERVER_OF_S3.fullmatch(url)
+    if found is None or not (found["http"] or found["port"]):
+        return url, {}
+    server = {"endpoint_url": f"{found['http'] or 'http'}://{found['host']}"}
+    return f"{found['scheme']}://{found['rest']}", server
+
+
 def _check_packages(url: str) -> None:
     """Import what the store needs, without a connection or a thread.
 
     Raises:
         StoreError: a package is missing, or the scheme is unknown.
     """
+    schemes = url.partition("://")[0].split("::")  # several, such as simplecache::s3
     try:
         from fsspec import get_filesystem_class
     except ImportError as error:
-        raise StoreError(f"{shown(url)} needs fsspec: pip install {_EXTRA}") from error
-    for scheme in url.partition("://")[0].split("::"):  # several, such as simplecache::s3
+        also = [_PACKAGES[each] for each in schemes if each in _PACKAGES]
+        how = " ".join(dict.fromkeys((_EXTRA, *also)))
+        raise StoreError(f"{shown(url)} needs other packages: pip install {how}") from error
+    for scheme in schemes:
         try:
             get_filesystem_class(scheme)
         except ImportError as error:
@@ -247,7 +269,8 @@ def _file_system(url: str, scheme: str, options: Mapping[str, Any]) -> tuple[Fil
     from fsspec.config import conf
     from fsspec.core import url_to_fs
 
-    given = dict(options)
+    url, server = server_of_s3(url)
+    given = {**server, **options}
     if scheme in ("http", "https"):
         given = {"client_kwargs": _http_client(), "simple_links": False, **given}
     for key, value in _DEFAULTS.get(scheme, {}).items():

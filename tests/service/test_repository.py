@@ -394,6 +394,16 @@ async def test_what_an_operator_sends_is_checked(
         assert not [*site.folder.parent.glob("x*")]
 
 
+async def test_files_that_an_operator_sends_are_refused_where_versions_must_be_signed(
+    site: Site,
+) -> None:
+    site.catalog = Catalog([site.source], site.cache, "a key")
+    async with site.controller() as controller:
+        with pytest.raises(HttpError, match="versions must be signed"):
+            await controller.load("m", {"config": "{}", "file:1/model.onnx": b"1"})
+        assert site.engines.made == []
+
+
 # Polls.
 
 

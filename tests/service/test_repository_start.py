@@ -10,12 +10,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ed25519
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
 
 from penstock.errors import CacheFull, ConfigError
+from penstock.repository.manifest import MANIFEST, SIGNATURE
 from penstock.repository.options import Repositories
 from penstock.service.repository_start import read_start
 from penstock.store.cache import Cache
+from penstock.store.signing import sign
 from tests.kit.repositories import make_repository, model
+from tests.store.test_source import manifest_of
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -73,3 +83,29 @@ def test_a_store_that_does_not_answer_and_bad_models_are_all_reported(
     first, second = sorted(raised.value.problems)
     assert first.startswith("http://127.0.0.1:1/models: ")
     assert "m/config.pbtxt:1: nope: is not a known field" in second
+
+
+def test_with_a_key_only_signed_versions_of_a_folder_are_opened_and_only_their_copies(
+    tmp_path: Path,
+) -> None:
+    private = ed25519.Ed25519PrivateKey.generate()
+    (tmp_path / "key.pem").write_bytes(
+        private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    )
+    (tmp_path / "public.pem").write_bytes(
+        private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    )
+    root = tmp_path / "models"
+    file = model(root / "m", "(float[n] x) => (float[n] y) { y = Add(x, x) }")
+    repositories = Repositories(
+        places=(str(root),),
+        cache=str(tmp_path / "cache"),
+        public_key=str(tmp_path / "public.pem"),
+    )
+    with pytest.raises(ConfigError, match=r"m/1: it has no penstock-manifest\.json, which must be"):
+        read_start(repositories)
+    manifest = manifest_of({"model.onnx": file.read_bytes()})
+    (file.parent / MANIFEST).write_bytes(manifest)
+    (file.parent / SIGNATURE).write_bytes(sign(manifest, tmp_path / "key.pem"))
+    (description,) = read_start(repositories).descriptions["m"]
+    assert Path(description["path"]).is_relative_to(tmp_path / "cache")

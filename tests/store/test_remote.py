@@ -20,7 +20,7 @@ from penstock.errors import (
 )
 from penstock.repository.manifest import DONE, MANIFEST
 from penstock.store.cache import Cache
-from penstock.store.remote import shown
+from penstock.store.remote import server_of_s3, shown
 from penstock.store.source import Source
 from tests.kit.s3 import S3, Answer, Environ, Start, empty_list, failing, is_listing
 from tests.store.conftest import Web
@@ -291,6 +291,33 @@ def test_options_come_from_fsspecs_variables(
     assert (done.stdout, done.returncode) == ("2\n", 0), done.stderr
 
 
+@pytest.mark.parametrize("before", ["", "http://"])
+def test_a_server_may_be_in_the_url_as_for_triton(
+    s3: S3, bucket: str, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    put(s3, bucket, FILES)
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    host = s3.url.removeprefix("http://")
+    source = Source(f"s3://{before}{host}/{bucket}/models")
+    assert paths(source) == ["m/1/data/w.bin", "m/1/model.onnx"]
+    assert source.url == f"s3://{before}{host}/{bucket}/models"
+
+
+@pytest.mark.parametrize(
+    ("url", "left", "server"),
+    [
+        ("s3://host:9000/b/m", "s3://b/m", "http://host:9000"),
+        ("s3://https://host:9000/b/m", "s3://b/m", "https://host:9000"),
+        ("s3://https://s3.example.com/b", "s3://b", "https://s3.example.com"),
+        ("s3://b/m/host:9000/1", "s3://b/m/host:9000/1", None),
+        ("s3://b", "s3://b", None),
+        ("https://host:9000/b/m", "https://host:9000/b/m", None),
+    ],
+)
+def test_the_server_is_taken_out_of_the_url(url: str, left: str, server: str | None) -> None:
+    assert server_of_s3(url) == (left, {} if server is None else {"endpoint_url": server})
+
+
 def test_a_process_that_is_killed_while_it_fetches_leaves_nothing(
     source: Source, s3: S3, bucket: str, tmp_path: Path
 ) -> None:
@@ -420,6 +447,19 @@ def test_a_server_that_is_away_is_an_outage(web: Web, tmp_path: Path) -> None:
 def test_a_missing_package_is_named_with_the_command(url: str, package: str) -> None:
     with pytest.raises(StoreError, match=f"{url} needs another package: pip install {package}"):
         Source(url)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "also"), [("s3", " s3fs"), ("hf", " huggingface_hub"), ("x", "")]
+)
+def test_without_fsspec_all_packages_are_named_at_once(
+    monkeypatch: pytest.MonkeyPatch, scheme: str, also: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    wanted = f"{scheme}://b needs other packages: pip install 'penstock-serving[repository]'{also}"
+    with pytest.raises(StoreError) as caught:
+        Source(f"{scheme}://b")
+    assert str(caught.value) == wanted
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/models", "http://127.0.0.1:1/models"])
