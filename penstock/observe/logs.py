@@ -344,6 +344,23 @@ def info_without_record(logger: logging.Logger, text: str, facts: Facts) -> bool
     return True
 
 
+def write_while_accepted(descriptor: int, data: bytes, wait_ms: int = 0) -> bool:
+    """Write a page at a time, while the descriptor accepts it within ``wait_ms`` milliseconds each;
+    returns whether all is written. The rest is lost: a full pipe must not block the process.
+
+    Raises:
+        OSError: as ``write``.
+    """
+    writable = select.poll()
+    writable.register(descriptor, select.POLLOUT)
+    at = 0
+    while at < len(data):
+        if not writable.poll(wait_ms):
+            return False
+        at += os.write(descriptor, data[at : at + select.PIPE_BUF])
+    return True
+
+
 class DirectHandler(logging.StreamHandler[TextIO]):
     """Writes lines synchronously, for processes without threads, or before a sudden end.
 
@@ -363,14 +380,8 @@ class DirectHandler(logging.StreamHandler[TextIO]):
         try:
             data = (self.format(record) + self.terminator).encode(errors="backslashreplace")
             self.flush()
-            writable = select.poll()
-            writable.register(descriptor, select.POLLOUT)
-            for at in range(0, len(data), select.PIPE_BUF):
-                if not writable.poll(self._waits_ms):
-                    self._waits_ms = 0
-                    return
-                os.write(descriptor, data[at : at + select.PIPE_BUF])
-            self._waits_ms = DirectHandler._waits_ms
+            accepted = write_while_accepted(descriptor, data, self._waits_ms)
+            self._waits_ms = DirectHandler._waits_ms if accepted else 0
         except OSError:  # the disk is full; it cannot be reported
             return
         except Exception:  # noqa: BLE001 - handleError reports it

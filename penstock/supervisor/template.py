@@ -21,6 +21,7 @@ from typing import Any, Final, NoReturn, TypeAlias
 
 from penstock.errors import StartupError
 from penstock.executors.executor import OpSource
+from penstock.observe.logs import write_while_accepted
 from penstock.repository.served import Served
 from penstock.supervisor.child_processes import (
     Child,
@@ -99,7 +100,9 @@ class Template:
         return None if received is None else received.message
 
     def pass_on(self) -> None:
-        """Write to our standard error what the program has written to its own."""
+        """Write to our standard error what the program has written to its own. Like lines of our
+        log, what a full pipe does not accept is lost.
+        """
         while self.errors is not None:
             try:
                 data = os.read(self.errors, 1 << 16)
@@ -111,7 +114,7 @@ class Template:
                 return
             self._tail = (self._tail + data)[-_TAIL:]
             with suppress(OSError):
-                os.write(_ERRORS, data)
+                write_while_accepted(_ERRORS, data)
 
     @property
     def last_words(self) -> str:

@@ -1,10 +1,12 @@
-"""What is said about a program that ends before it serves. ``tests.service.test_code_reload`` has
-templates that run.
+"""What a program writes before it serves. ``tests.service.test_code_reload`` has templates that
+serve.
 """
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -25,3 +27,29 @@ def test_the_last_words_are_the_end_of_standard_error_with_messages_of_our_log_a
     text: str, words: str
 ) -> None:
     assert last_words(text) == words
+
+
+UNREAD = """
+import os, select
+from penstock.supervisor.template import Template
+
+def main(control, errors):
+    os.write(2, b"x" * 300_000 + b"\\nthe reason")
+    return 0
+
+reader, writer = os.pipe()
+os.dup2(writer, 2)
+made = Template(main, lambda: None)
+while made.errors is not None:
+    select.select([made.errors], [], [])
+    made.pass_on()
+made.reap()
+print(made.last_words[-12:], len(os.read(reader, 1 << 20)) > 10_000)
+"""
+
+
+def test_what_a_full_standard_error_does_not_accept_does_not_block_the_supervisor() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", UNREAD], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "x\nthe reason True\n")
