@@ -6,14 +6,18 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeAlias
 
+from penstock.batching.stack import rows_of
 from penstock.engine.engine import Engine
 from penstock.engine.graph import ServedGraph
+from penstock.engine.stage import Stage
 from penstock.errors import RequestError
 from penstock.instrument import Instrument, RequestInfo
 from penstock.request import Batch
 
 Rows: TypeAlias = list[dict[str, Any]]
 """The statistics of versions of models, one each, in the protocol's JSON format."""
+
+_RowsOf: TypeAlias = Callable[[Batch], int]
 
 _PHASES: Final = ("compute_input", "compute_infer", "compute_output")
 
@@ -36,15 +40,17 @@ class _Totals:
 class ModelStatistics(Instrument):
     """Counts what an engine does, by graph, from the first request of the protocol on.
 
-    For a graph with several ops the seconds are the sum over all, executions and rows those of its
-    last op.
+    As Triton counts: inferences are rows of requests, if the graph has a batch axis (the first axis
+    of all its inputs and outputs is open), else requests; executions are batches. Batches that have
+    failed count in neither. For a graph with several ops the seconds are the sum over all,
+    executions and rows those of its last op.
     """
 
     def __init__(self, engine: Engine, clock: Callable[[], float] = time.time) -> None:
         self._engine = engine
         self._clock = clock
         self._totals: dict[tuple[str | None, str], _Totals] = {}  # by name and version
-        self._graphs: dict[str, tuple[_Totals, bool]] = {}
+        self._graphs: dict[str, tuple[_Totals, _RowsOf | None]] = {}
 
     def replied(self, request: RequestInfo, error: RequestError | None, now: float) -> None:
         if request.copied:
@@ -62,29 +68,34 @@ class ModelStatistics(Instrument):
             known = self._find(op)
             if known is None:
                 return
-        found, last = known
+        found, rows_of_last = known
+        samples = batch.samples
+        if errors == len(samples):
+            return
         closed = batch.closed
-        found.queue[1] += sum([closed - sample.arrived for sample in batch.samples])
+        found.queue[1] += sum([closed - sample.arrived for sample in samples])
         phases = batch.phases
         for index, seconds in enumerate(phases):
             found.phases[index] += seconds
-        if last:
-            found.queue[0] += len(batch.samples)
+        if rows_of_last is not None:
+            rows = rows_of_last(batch)
+            found.queue[0] += sum([x.piece is None or x.piece[1] == 0 for x in samples])
             found.executions += 1
-            found.rows += batch.rows
-            of_size = found.batches.get(batch.rows)
+            found.rows += rows - rows * errors // len(samples)  # of each, they are not known
+            of_size = found.batches.get(rows)
             if of_size is None:
-                of_size = found.batches[batch.rows] = [0, 0.0, 0.0, 0.0]
+                of_size = found.batches[rows] = [0, 0.0, 0.0, 0.0]
             of_size[0] += 1
             for index, seconds in enumerate(phases, 1):
                 of_size[index] += seconds
 
-    def _find(self, op: str) -> tuple[_Totals, bool] | None:
+    def _find(self, op: str) -> tuple[_Totals, _RowsOf | None] | None:
         for graph in self._engine.all_graphs:
             for stage in graph.stages:
                 if stage.name == op:
                     found = self._totals.get(graph.key) or self._totals_of(graph.key)
-                    self._graphs[op] = (found, stage is graph.stages[-1])
+                    is_last = stage is graph.stages[-1]
+                    self._graphs[op] = (found, _how(graph, stage) if is_last else None)
                     return self._graphs[op]
         return None
 
@@ -129,6 +140,32 @@ class ModelStatistics(Instrument):
                 for rows, numbers in sorted(found.batches.items())
             ],
         }
+
+
+def _how(graph: ServedGraph, last: Stage) -> _RowsOf:
+    """How the rows of the batches of a graph's last op are counted."""
+    signature = graph.signature
+    if last.sizing is not None:
+        return _measured
+    specs = (
+        ()
+        if signature is None
+        else (*signature.input_specs.values(), *signature.output_specs.values())
+    )
+    has_axis = all(x.shape and x.shape[0] is None and not x.shape_is_hint for x in specs)
+    return _first_axes if specs and has_axis else _requests
+
+
+def _measured(batch: Batch) -> int:
+    return batch.rows
+
+
+def _first_axes(batch: Batch) -> int:
+    return sum([max(1, rows_of(next(iter(x.inputs.values())))) for x in batch.samples])
+
+
+def _requests(batch: Batch) -> int:
+    return len(batch.samples)
 
 
 def _duration(count: float, seconds: float) -> dict[str, int]:

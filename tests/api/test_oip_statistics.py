@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import numpy as np
 import orjson
 import pytest
 
@@ -16,7 +17,9 @@ from penstock.batching.batcher import Batcher, BatchPolicy
 from penstock.engine.engine import Engine
 from penstock.engine.graph import ServedGraph
 from penstock.engine.submission import Submission
+from penstock.errors import InferenceFailed, RequestError
 from penstock.executors.work import WorkOptions
+from penstock.request import Outcome
 from penstock.tensor import Signature
 from penstock.testing import FakeExecutor, ManualClock
 from tests.api.recorded_exchange import RecordedExchange, post
@@ -35,13 +38,20 @@ class Site:
         self.engine.instruments.install(self.statistics)
         self.workers: dict[str, FakeExecutor] = {}
 
-    def add(self, version: str, *, default: bool = False) -> ServedGraph:
+    def add(
+        self,
+        version: str,
+        *,
+        default: bool = False,
+        signature: Signature = SIGNATURE,
+        batch: int = 1,
+    ) -> ServedGraph:
         graph = ServedGraph(
-            self.engine, plan_of({"op": ["@"]}, "op"), "m", version, declared=lambda: SIGNATURE
+            self.engine, plan_of({"op": ["@"]}, "op"), "m", version, declared=lambda: signature
         )
         worker = self.workers[version] = FakeExecutor(100)
-        name = f"m/op@{version}"
-        graph.add_op(name, queue=Batcher(BatchPolicy()), executor=worker, options=WorkOptions())
+        name, queue = f"m/op@{version}", Batcher(BatchPolicy(max_rows=batch))
+        graph.add_op(name, queue=queue, executor=worker, options=WorkOptions())
         self.engine.add(graph, default=default)
         return graph
 
@@ -63,6 +73,48 @@ def test_versions_that_are_gone_are_not_remembered() -> None:
         old = new
     assert site.statistics.of(old)["inference_count"] == 1
     assert len(site.statistics._totals) == len(site.statistics._graphs) == 2
+
+
+def ran(signature: Signature, shapes: list[list[int]], error: RequestError | None = None) -> Any:
+    """The statistics of a model after one batch of requests with these shapes."""
+    site = Site()
+    graph = site.add("1", signature=signature, batch=8)
+    for shape in shapes:
+        Submission(graph, {"x": np.zeros(shape, "i8")}).start(lambda submission, outcome: None)
+    site.clock.advance(0.0)
+    worker = site.workers["1"]
+    if error is None:
+        worker.finish()
+    else:
+        worker.finish(0, [Outcome(None, error)] * len(shapes))
+    found = site.statistics.of(graph)
+    sizes = {x["batch_size"]: x["compute_infer"]["count"] for x in found["batch_stats"]}
+    success, fail = (found["inference_stats"][x]["count"] for x in ("success", "fail"))
+    return (found["inference_count"], found["execution_count"], sizes, success, fail)
+
+
+def signature_of(*shapes: list[int]) -> Signature:
+    """Of one input and one output with these shapes."""
+    given, taken = shapes
+    return Signature(inputs={"x": ("INT64", given)}, outputs={"y": ("INT64", taken)})
+
+
+def test_inferences_are_rows_and_executions_batches() -> None:
+    batched = signature_of([-1, 3], [-1])
+    assert ran(batched, [[5, 3]]) == (5, 1, {5: 1}, 1, 0)
+    assert ran(batched, [[5, 3], [1, 3]]) == (6, 1, {6: 1}, 2, 0)
+
+
+@pytest.mark.parametrize("shapes", [([4, 3], [-1]), ([-1, 3], [1]), ([-1, 3], [])])
+def test_inferences_of_a_model_without_a_batch_axis_are_requests(
+    shapes: tuple[list[int], list[int]],
+) -> None:
+    assert ran(signature_of(*shapes), [[4, 3]]) == (1, 1, {1: 1}, 1, 0)
+
+
+def test_what_has_failed_is_no_inference_and_no_execution() -> None:
+    error = InferenceFailed("it has failed")
+    assert ran(signature_of([-1, 3], [-1]), [[5, 3]], error) == (0, 0, {}, 0, 1)
 
 
 def row(version: str = "1", count: int = 1, **sizes: int) -> dict[str, Any]:
