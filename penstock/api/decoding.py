@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from penstock.api.body import SMALL
 from penstock.api.call import Call
 from penstock.api.threads import run_aside
+from penstock.engine.engine import Engine
 from penstock.errors import RequestError
 
 Decoded = TypeVar("Decoded")
@@ -21,6 +22,7 @@ def decode_body(
     submit: Callable[[Decoded, float | None], None],
     failed: Callable[[Any, RequestError], None],
     *,
+    engine: Engine,
     aside: bool,
 ) -> None:
     """Decode a body or a message, and submit its request.
@@ -31,10 +33,11 @@ def decode_body(
         decode: returns the request.
         submit: called with the request, and the rest of the caller's timeout.
         failed: answers undecodable bodies.
+        engine: gets the request.
         aside: decode in a thread.
     """
     if aside:
-        call.aside(_decode_aside(call, size, decode, submit, failed))
+        call.aside(_decode_aside(call, size, decode, submit, failed, engine))
         return
     try:
         if size > SMALL:
@@ -53,16 +56,18 @@ async def _decode_aside(
     decode: Callable[[], Decoded],
     submit: Callable[[Decoded, float | None], None],
     failed: Callable[[Any, RequestError], None],
+    engine: Engine,
 ) -> None:
     begun = monotonic()
-    try:
-        call.exchange.decode(size)
-        found = await run_aside(call.shared.threads, decode)
-    except RequestError as error:
-        call.count_refusal(error)
-        failed(call, error)
-    else:
-        submit(found, what_is_left(call.timeout, begun))
+    with engine.arriving():
+        try:
+            call.exchange.decode(size)
+            found = await run_aside(call.shared.threads, decode)
+        except RequestError as error:
+            call.count_refusal(error)
+            failed(call, error)
+        else:
+            submit(found, what_is_left(call.timeout, begun))
 
 
 def what_is_left(timeout: float | None, begun: float) -> float | None:

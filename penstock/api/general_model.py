@@ -240,6 +240,7 @@ class GeneralModelApplication:
             partial(self._decoded, form, choice, name, call, body),
             partial(self._submit, call, form, _now()),
             failed,
+            engine=self._engine,
             aside=size > LARGE or (size > _AT_ONCE and form is _JSON),
         )
 

@@ -403,6 +403,7 @@ class OpenInferenceApplication:
             ),
             partial(self._submit, call, HttpInfer),
             failed,
+            engine=self._engine,
             aside=len(body) > LARGE or json_bytes > _AT_ONCE,
         )
 
@@ -418,6 +419,7 @@ class OpenInferenceApplication:
             partial(_decoded_members, graph, self._signature(graph), *call.values[1:], body=body),
             partial(self._submit, call, kind),
             failed,
+            engine=self._engine,
             aside=len(body) > _AT_ONCE,
         )
 
@@ -464,6 +466,7 @@ class OpenInferenceApplication:
             partial(self._grpc_decoded, call, message),
             partial(self._submit, call, GrpcInfer),
             GrpcCall.fail_with,
+            engine=self._engine,
             aside=len(message) > LARGE,
         )
 

@@ -124,6 +124,7 @@ class OpenAiApplication:
             partial(openai.asked, body, kind),
             partial(self._run, service, models, call, body, kind),
             failed,
+            engine=self._engine,
             aside=len(body) > LARGE,
         )
 

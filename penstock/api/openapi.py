@@ -171,9 +171,13 @@ def document(
 
 def _listed(routes: Sequence[Http]) -> list[Http]:
     """One route for each operation, in the order of the document."""
-    literal = [each for each in routes if each.listed is None]
+    literal = [each for each in routes if "{" not in each.pattern or each.listed is None]
     taken = {each.pattern for each in literal if "{" not in each.pattern}
-    found = {(each.method, each.pattern): each for each in literal}
+    found = {
+        (each.method, each.pattern): each
+        for route in literal
+        for each in ([route] if route.listed is None else route.listed())
+    }
     for route in routes:
         for each in route.listed() if route.listed else ():
             if each.pattern not in taken:  # else it is never reached: see ``penstock.api.router``

@@ -126,10 +126,10 @@ class PlainApplication:
                     wanted=wanted,
                 )
 
-    def _route(self, route: PlainRoute, graph: ServedGraph | None = None) -> Http:
-        """The route, or its OpenAPI description for one of its graphs."""
-        if route.graph is not None:
-            graph = self._engine.graph(route.graph)
+    def _route(
+        self, route: PlainRoute, graph: ServedGraph | None = None, *, listed: bool = False
+    ) -> Http:
+        """The route, or what OpenAPI lists for it: its description for one of its graphs."""
         signature = None if graph is None else graph.signature
         request, response = graph_request(signature), graph_answer(signature)
         if route.request is not None:
@@ -155,7 +155,7 @@ class PlainApplication:
                 **engine_errors(),
             },
             examples=route.examples,
-            listed=partial(self._listed, route) if graph is None else None,
+            listed=None if listed else partial(self._listed, route),
             there=self._is_served if route.graph is None else None,
             graph=route.graph,
         )
@@ -165,11 +165,14 @@ class PlainApplication:
         return graph is not None and graph.name is not None
 
     def _listed(self, route: PlainRoute) -> Iterator[Http]:
-        """One route for each graph that is served by name."""
+        """One route for each graph that is served by name, as it is now."""
+        if route.graph is not None:
+            yield self._route(route, self._engine.graph(route.graph), listed=True)
+            return
         others = self._applications
         for name, graph in self._engine.names.items():
             if others is None or name not in others.graphs:
-                yield self._route(route, graph)
+                yield self._route(route, graph, listed=True)
 
     def _request(self, route: PlainRoute, call: HttpCall, body: bytes) -> None:
         name = route.graph
@@ -200,6 +203,7 @@ class PlainApplication:
             partial(decode, body, kind, graph, route),
             partial(self._submit, route, call, graph, kind),
             failed,
+            engine=self._engine,
             # A file may take long to decode, whatever its size; an image in JSON as well.
             aside=len(body) > LARGE
             or (route.raw is not None and not media.is_json(kind))

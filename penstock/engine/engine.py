@@ -12,7 +12,8 @@ Guarantees:
       unless it takes the place of a waiting one of a lower priority: of the newest of the lowest
       level, which is answered as busy;
     - late, double and unknown results are dropped and recorded, never raised;
-    - a draining graph finishes its admitted requests, and refuses new ones; those for a held graph
+    - a draining graph finishes its admitted requests, and those that were being decoded for it
+      (``arriving``) and that its successor cannot take; it refuses new ones. Those for a held graph
       are admitted and wait for its successor, within their deadlines: at most half of the
       capacity, so that other graphs have the rest;
     - a request that names a version, or a label, runs in that version or is refused; one that names
@@ -25,8 +26,8 @@ Thread: everything runs on one loop. Source: ``docs/compatibility.md`` (ids, dea
 from __future__ import annotations
 
 import logging
-import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Protocol
@@ -35,6 +36,7 @@ from penstock.batching.queue_policy import QueuePolicy
 from penstock.caller import Caller
 from penstock.engine.clock import Clock
 from penstock.engine.deadlines import Deadlines
+from penstock.engine.draw import Draw
 from penstock.engine.gathered import Gathered
 from penstock.engine.graph import GraphState, GraphStatistics, OnAnswer, ServedGraph
 from penstock.engine.promise import Promise
@@ -47,6 +49,7 @@ from penstock.errors import (
     DeadlineExceeded,
     GraphError,
     InferenceFailed,
+    InputMismatch,
     OpTimeout,
     RequestError,
     ServiceBusy,
@@ -61,7 +64,6 @@ from penstock.instrument import Instrument, Instruments
 from penstock.ops.callers import AsksCaller
 from penstock.ops.failures import origin_of
 from penstock.repository.served import Description, Served, Update
-from penstock.repository.shares import Shares
 from penstock.request import REQUEST_OP_NAME, Feed, Outcome, Sample
 from penstock.tensor import difference
 
@@ -69,7 +71,6 @@ _log = logging.getLogger(__name__)
 
 IDS_WRAP = 10**18
 
-LOG_ID: Final = "log_id"
 ANY_NAME: Final = "*"
 
 _OWN = Caller(name="penstock", how="key")
@@ -97,7 +98,7 @@ class EngineOptions:
         queue: how long requests may wait in the queue of each op, for each priority level; empty:
             as long as their deadlines allow.
         sticky: by what the requests for a name are drawn if its versions have weights: a header
-            field, or ``LOG_ID``; ``ANY_NAME`` for other names. Else they are drawn by chance.
+            field, or ``draw.LOG_ID``; ``ANY_NAME`` for other names. Else they are drawn by chance.
         first_id, id_step: first data id, and the step between ids, so that they are unique among
             several engines.
     """
@@ -216,7 +217,7 @@ class Engine:
         self.names: dict[str, ServedGraph] = {}
         self._named: dict[tuple[str | None, str], ServedGraph] = {}  # by name and version
         self._labels: dict[str | None, Mapping[str, ServedGraph]] = {}  # by name and label
-        self._draws: dict[str | None, _Draw] = {}
+        self._draws: dict[str | None, Draw] = {}
         self._unnamed: ServedGraph | None = None
         self._for_no_name: ServedGraph | None = None
         self._waiting: dict[Submission, None] = {}  # in order of arrival
@@ -231,6 +232,7 @@ class Engine:
         self._at_rest: list[tuple[ServedGraph | None, Callable[[], None]]] = []
         self._open = 0  # admitted requests that have not ended
         self._held = 0  # those of them that wait for the successor of a held graph
+        self._arriving: set[object] = set()  # requests that are being decoded
         self._admitted = self._cancelled = self._refused = 0
 
     @property
@@ -375,7 +377,7 @@ class Engine:
         if weights:
             usual = self.options.sticky
             field = sticky or usual.get(name or ANY_NAME, usual.get(ANY_NAME))
-            self._draws[name] = _Draw(name, weights, field)
+            self._draws[name] = Draw(name, weights, field)
 
     def drain_graph(self, graph: ServedGraph, at_rest: Callable[[], None]) -> None:
         """Let a graph finish its admitted requests; then call ``at_rest``, once.
@@ -387,8 +389,26 @@ class Engine:
         if self.default_of(graph.name) is graph:
             self._set_default(graph.name, None)
         graph.drain_stages()
+        graph.arriving = {*self._arriving}
         self._at_rest.append((graph, at_rest))
         self._go_on()
+
+    @contextmanager
+    def arriving(self) -> Iterator[None]:
+        """While a request is decoded, in another turn of the loop than that in which its graph was
+        chosen: the graph serves it also if it is drained meanwhile. To be submitted within.
+        """
+        request = object()
+        self._arriving.add(request)
+        try:
+            yield
+        finally:
+            self._arriving.discard(request)
+            for graph, _ in self._at_rest:
+                if graph is not None:
+                    graph.arriving.discard(request)
+            if self._at_rest:
+                self._go_on()
 
     def hold_graph(self, graph: ServedGraph, at_rest: Callable[[], None]) -> None:
         """Let a graph finish its admitted requests, while further ones wait; then call ``at_rest``,
@@ -409,8 +429,8 @@ class Engine:
         while graph.waiting:
             submission = next(iter(graph.waiting))
             taker = self._taker(submission)
-            if taker is None:
-                self._reply(submission, Outcome(None, _serves_no_more(graph)))
+            if isinstance(taker, RequestError):
+                self._reply(submission, Outcome(None, taker))
                 continue
             self._held_no_more(submission)
             graph.inside -= 1
@@ -759,7 +779,7 @@ class Engine:
     def _make_room(self, submission: Submission, now: float) -> None:
         """End requests of lower levels whose places a new one needs."""
         graph = self._taker(submission)
-        if self._draining or submission.deadline <= now or graph is None:
+        if self._draining or submission.deadline <= now or isinstance(graph, RequestError):
             return
         level = submission.level
         while True:  # what has waited outside may take a place in a queue meanwhile
@@ -804,8 +824,8 @@ class Engine:
         if submission.deadline <= now:
             return self._too_late(submission.deadline_by_client)
         graph = self._taker(submission)
-        if graph is None:
-            return _serves_no_more(submission.graph)
+        if isinstance(graph, RequestError):
+            return graph
         if graph.state is GraphState.HELD and self._held >= self.capacity // 2:
             return ServiceBusy(f"graph {graph} is being replaced; try again later")
         submission.graph = graph
@@ -815,9 +835,9 @@ class Engine:
                 return ServiceBusy(f"op {stage.name!r} is at capacity; try again later")
         return None
 
-    def _taker(self, submission: Submission) -> ServedGraph | None:
+    def _taker(self, submission: Submission) -> ServedGraph | RequestError:
         """The graph that takes a request: its own, or the one that serves what it asked for by
-        now, if it may run there.
+        now, if it may run there; or the error of a request that none takes.
         """
         graph, asked = submission.graph, submission.asked
         if graph.state in _TAKES:
@@ -826,14 +846,19 @@ class Engine:
             successor = self.default_of(graph.name)
         else:
             successor = self._find(graph.name, asked)
-        if successor is None or successor.state is not GraphState.SERVING:
-            return None
-        # Its inputs were checked against the signature, and its caller expects pieces or a whole.
-        if successor.streams != graph.streams or (successor.signature is None) != (
-            graph.signature is None
-        ):
-            return None
-        return None if difference(graph.signature, successor.signature) else successor
+        why = None
+        if successor is not None and successor.state is GraphState.SERVING:
+            why = _why_not(graph, successor)
+            if why is None:
+                return successor
+        if graph.arriving:
+            return graph
+        if successor is None or why is None:
+            return ServiceClosed(f"graph {graph} serves no more requests")
+        return InputMismatch(
+            f"version {successor.version} has taken the place of version {graph.version} before"
+            f" this request began, and has another signature: {why}"
+        )
 
     def _start(self, submission: Submission, now: float) -> None:
         # The ops own it now; it is freed when they drop it.
@@ -993,7 +1018,9 @@ class Engine:
 
     def _rests(self, graph: ServedGraph | None) -> bool:
         """Whether a graph has no requests; None for all graphs."""
-        return not (self._open if graph is None else graph.inside - len(graph.waiting))
+        if graph is None:
+            return not self._open
+        return not graph.arriving and graph.inside == len(graph.waiting)
 
     def _forget_samples(self, submission: Submission) -> None:
         """Drop queued samples; running ones are ended, or their outcomes ignored."""
@@ -1110,37 +1137,14 @@ def log_dropped(instrument: Instrument, error: Exception) -> None:
     _log.error("instrument %r raised and is dropped", instrument, exc_info=error)
 
 
-class _Draw:
-    """The draw of a version for each request of a name.
-
-    Args:
-        name: of the graphs.
-        weights: their shares.
-        sticky: a header field, ``LOG_ID`` or None; see ``EngineOptions``.
-    """
-
-    def __init__(
-        self, name: str | None, weights: Mapping[ServedGraph, int], sticky: str | None
-    ) -> None:
-        self._graphs = {graph.version: graph for graph in weights}
-        self._shares = Shares(name, {graph.version: n for graph, n in weights.items()})
-        self._by_log_id = sticky == LOG_ID
-        self._field = None if sticky is None else sticky.lower().encode()
-
-    def graph(self, call: Any, log_id: int) -> ServedGraph:
-        """That of a request; see ``Engine.choose``."""
-        key: bytes | None = None
-        if self._by_log_id:
-            key = b"%d" % log_id if log_id else None
-        elif self._field is not None and call is not None:
-            key = call.exchange.head.fields.get(self._field)
-        if key:
-            return self._graphs[self._shares.drawn_by(key)]
-        return self._graphs[self._shares.drawn(random.random())]  # noqa: S311 - no secret
-
-
-def _serves_no_more(graph: ServedGraph) -> ServiceClosed:
-    return ServiceClosed(f"graph {graph} serves no more requests")
+def _why_not(graph: ServedGraph, successor: ServedGraph) -> str | None:
+    """Why requests that were decoded for one graph cannot run in another one; None if they can."""
+    # Their inputs were checked against the signature, and their callers expect pieces or a whole.
+    if successor.streams != graph.streams:
+        return "its answers come in pieces" if successor.streams else "its answers are in one piece"
+    if graph.signature is None:
+        return None if successor.signature is None else "it declares its inputs"
+    return difference(graph.signature, successor.signature)
 
 
 def _twice(graph: ServedGraph) -> GraphError:

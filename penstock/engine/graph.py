@@ -122,6 +122,7 @@ class ServedGraph:
         state: see GraphState.
         inside: requests that are admitted and not ended.
         waiting: those of them that wait for its successor, in order of arrival.
+        arriving: requests that were being decoded when it began to drain, and are still.
         stages: those of its ops, in the plan's order.
         bounded: the stages with a limited queue.
         streams: whether its answers come in pieces.
@@ -158,6 +159,7 @@ class ServedGraph:
         self.state = GraphState.ASIDE
         self.inside = 0
         self.waiting: dict[Any, None] = {}
+        self.arriving: set[object] = set()
         self._closed = False
         self.stages: list[Stage] = []
         self.bounded: list[Stage] = []

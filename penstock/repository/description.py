@@ -4,7 +4,8 @@
  "path": "/models/rank/3",      # a folder, or a file; of an ensemble empty
  "folder": "/models/rank",      # that of the model, with what its versions share; or empty
  "config": {...},               # see ``pbtxt.of_plain``
- "swap": "resource",             # how it takes the place of others; not there: as the service says
+ "swap": "resource",            # how it takes the place of others; not there: as the service says
+ "signature": "any",            # it may have another one; not there: that of the default version
  "steps": [{...}]}              # of an ensemble: the description of each step's model, in order
 """
 
@@ -16,7 +17,7 @@ from typing import Any
 from penstock.errors import ModelError
 from penstock.repository import layout
 from penstock.repository.layout import FoundModel
-from penstock.repository.parameters import SWAP
+from penstock.repository.parameters import SIGNATURE, SWAP
 from penstock.repository.pbtxt import Config, Step
 from penstock.repository.served import Description
 
@@ -75,6 +76,12 @@ def description_of(
                 f"{model.config}: parameters: {SWAP}: {swap!r} is neither availability nor resource"
             )
         described["swap"] = swap
+    if (signature := config.parameters.get(SIGNATURE)) is not None:
+        if signature not in ("same", "any"):
+            raise ModelError(
+                f"{model.config}: parameters: {SIGNATURE}: {signature!r} is neither same nor any"
+            )
+        described["signature"] = signature
     if config.is_ensemble:
         described["steps"] = [of_step(each) for each in config.steps]
     return described

@@ -18,6 +18,12 @@ they are of the model, and of none of its versions."""
 SWAP: Final = f"{OWN}swap"
 """The parameter for the key ``swap`` of one model."""
 
+SIGNATURE: Final = f"{OWN}signature"
+"""The parameter that allows a version to have another signature than the one before it."""
+
+OF_VERSIONS: Final = frozenset((SWAP, SIGNATURE))
+"""Parameters of versions, which are no keys of an op."""
+
 THREAD_KEYS: Final = frozenset(
     {
         "intra_op_thread_count",

@@ -25,7 +25,7 @@ from penstock.protocols import oip
 from penstock.protocols.tensors import DecodeBudget
 from penstock.repository import pbtxt
 from penstock.repository.layout import CONFIG, EXAMPLES
-from penstock.repository.parameters import OWN, ROLLOUT, SWAP, THREAD_KEYS
+from penstock.repository.parameters import OF_VERSIONS, OWN, ROLLOUT, THREAD_KEYS
 from penstock.repository.pbtxt import Config, Tensor, Warmup
 from penstock.request import Feed
 from penstock.service.blueprint import MakeApplication
@@ -310,7 +310,7 @@ def _keys(
         if name in THREAD_KEYS and text.strip() not in ("", "0", "-1"):
             local["thread_num"] = typed(("op", "*", "local_service_conf", "thread_num"), text)
             written[("local_service_conf", "thread_num")] = f"parameters: {name}"
-        if name.startswith(OWN) and name != SWAP and not name.startswith(ROLLOUT):
+        if name.startswith(OWN) and name not in OF_VERSIONS and not name.startswith(ROLLOUT):
             *above, key = name.removeprefix(OWN).split(".")
             place = local if above == ["local_service_conf"] else keys
             if above and place is keys:

@@ -32,6 +32,7 @@ from penstock.errors import StartupError
 from penstock.executors.probing import VERIFYING
 from penstock.executors.workers.pool import WorkerPool
 from penstock.observe.swaps import NOT_STARTED, SERVED, Swap, Swaps
+from penstock.repository.parameters import SIGNATURE
 from penstock.repository.served import Description, Served, Update
 from penstock.service.blueprint import Blueprint
 from penstock.service.build import LoadedDeployment, LoadedGraph, route
@@ -75,6 +76,9 @@ one replaces end first."""
 
 ALLOWED: Final = "; `signature: any` in its description allows that"
 """What is said of a version without it."""
+
+ALLOWED_BY_CONFIG: Final = f"; `{SIGNATURE}: any` in the parameters of its config.pbtxt allows that"
+"""The same, of a version of a repository."""
 
 
 _PASSED: Final = {OPENING: "opened", VERIFYING: "probed"}
@@ -479,9 +483,10 @@ class Versions:
         if default.streams != graph.streams:
             why = "its answers come in pieces" if graph.streams else "its answers are in one piece"
         if why is not None:
+            allowed = ALLOWED_BY_CONFIG if "config" in description else ALLOWED
             raise StartupError(
                 f"version {graph.version} of {graph.name} has another signature than version"
-                f" {default.version}: {why}{ALLOWED}"
+                f" {default.version}: {why}{allowed}"
             )
 
     def _serve(self, change: int, step: _Step) -> None:

@@ -25,6 +25,9 @@ from penstock.api.errors import http_status
 from penstock.api.http import Http
 from penstock.api.openapi import API_KEY, BEARER, document
 from penstock.api.operation import Answer
+from penstock.api.plain import PlainApplication, PlainRoute
+from penstock.engine.engine import Engine
+from penstock.engine.graph import ServedGraph
 from penstock.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -37,9 +40,10 @@ from penstock.errors import (
 from penstock.ops.short import op
 from penstock.protocols.status import STATUS
 from penstock.tensor import Signature, TensorSpec
-from penstock.testing import client
+from penstock.testing import ManualClock, client
 from penstock.typed.arrays import Array, Image
 from penstock.typed.signature import Signature as TypedSignature
+from tests.graph.test_dag import plan_of
 
 
 class Flower(BaseModel):
@@ -351,3 +355,24 @@ def test_a_service_that_asks_who_calls_says_how() -> None:
     assert {path for path, each in operations.items() if each.get("security") == []} == {"/b", "/c"}
     assert {"401", "403", "429"} <= operations["/a"]["responses"].keys()
     assert "security" not in document(routes, "t")
+
+
+def test_a_path_of_a_graph_is_described_as_the_version_that_serves() -> None:
+    engine = Engine(ManualClock())
+    application = PlainApplication(engine, [PlainRoute(path="/run", graph="a")])
+
+    def add(version: str, name: str) -> None:
+        plan = plan_of({"op": ["@"]}, "op")
+        signature = Signature(inputs={name: ("FP32", [3])})
+        graph = ServedGraph(engine, plan, "a", version, declared=lambda: signature)
+        engine.add(graph, default=True)
+
+    def inputs() -> list[str]:
+        found = document([*routes], "")["paths"]["/run"]["post"]["requestBody"]["content"]
+        return [*found["application/json"]["schema"]["properties"]]
+
+    add("1", "x")
+    routes = [each for each in application.routes() if isinstance(each, Http)]
+    assert inputs() == ["x"]
+    add("2", "y")
+    assert inputs() == ["y"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -12,7 +13,7 @@ from penstock.batching.batcher import Batcher, BatchPolicy
 from penstock.engine.engine import Engine, EngineOptions
 from penstock.engine.graph import GraphState, ServedGraph
 from penstock.engine.submission import Submission
-from penstock.errors import GraphError, ServiceClosed
+from penstock.errors import GraphError, InputMismatch, ServiceClosed
 from penstock.executors.work import WorkOptions
 from penstock.request import Outcome
 from penstock.tensor import Signature
@@ -264,7 +265,52 @@ def test_a_request_does_not_go_to_another_version_with_another_signature() -> No
     harness.engine.replace(harness.build("a", "2"), harness.drained.append)
     decoded.start(lambda _, outcome: harness.outcomes.append(outcome))
     assert decoded.refused
-    assert isinstance(harness.outcomes[0].error, ServiceClosed)
+    assert isinstance(harness.outcomes[0].error, InputMismatch)
+    assert str(harness.outcomes[0].error) == (
+        "version 2 has taken the place of version 1 before this request began, and has another"
+        " signature: it declares no inputs"
+    )
+
+
+@pytest.mark.parametrize("asked", [None, "1", "canary"])
+def test_a_graph_runs_what_was_being_decoded_for_it_when_it_was_replaced(asked: str | None) -> None:
+    harness = EngineOfGraphs()
+    old = harness.build("a", "1", Signature(inputs={"x": ("FP32", [-1])}))
+    harness.engine.add(old)
+    harness.engine.route("a", default=old, labels={"canary": old})
+    with harness.engine.arriving():
+        decoded = Submission(old, {})
+        decoded.asked = asked
+        new = harness.build("a", "2", Signature(inputs={"x": ("FP32", [2])}))
+        harness.engine.replace(new, harness.drained.append)
+        harness.engine.route("a", default=new, labels={"canary": new})
+        assert harness.drained == []
+        with harness.engine.arriving():
+            pass  # one that came after the change does not matter
+        assert harness.drained == []
+        decoded.start(lambda _, outcome: harness.outcomes.append(outcome))
+    harness.clock.run()
+    assert (old.inside, new.inside, harness.drained) == (1, 0, [])
+    harness.finish(old)
+    assert [each.error for each in harness.outcomes] == [None]
+    assert harness.drained == [old]
+
+
+def test_a_graph_ends_when_what_was_being_decoded_for_it_has_failed_or_runs_in_another_one() -> (
+    None
+):
+    harness = EngineOfGraphs()
+    first, second = harness.add("a", "1"), harness.build("a", "2")
+    with suppress(ZeroDivisionError), harness.engine.arriving():
+        harness.engine.replace(second, harness.drained.append)
+        raise ZeroDivisionError
+    assert harness.drained == [first]
+    third = harness.build("a", "3")
+    with harness.engine.arriving():
+        decoded = Submission(second, {})
+        harness.engine.replace(third, harness.drained.append)
+        decoded.start(lambda _, outcome: harness.outcomes.append(outcome))
+    assert (second.inside, third.inside, harness.drained) == (0, 1, [first, second])
 
 
 @pytest.mark.parametrize("streams", [True, False])
@@ -277,7 +323,7 @@ def test_a_request_for_pieces_goes_to_no_version_without_them(streams: bool) -> 
     harness.engine.replace(new, harness.drained.append)
     decoded.start(lambda _, outcome: harness.outcomes.append(outcome))
     assert decoded.refused
-    assert isinstance(harness.outcomes[0].error, ServiceClosed)
+    assert isinstance(harness.outcomes[0].error, InputMismatch)
 
 
 def test_an_empty_name_finds_the_only_graph() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.engine.graph import GraphState, ServedGraph
 from penstock.engine.submission import Submission
-from penstock.errors import DeadlineExceeded, ServiceBusy, ServiceClosed
+from penstock.errors import DeadlineExceeded, InputMismatch, ServiceBusy, ServiceClosed
 from penstock.tensor import Signature
 from tests.engine.test_graph import EngineOfGraphs
 
@@ -88,7 +88,7 @@ def test_who_waits_is_refused_if_there_is_no_successor_that_may_run_it() -> None
     harness = Held()
     harness.request(harness.old)
     harness.succeed("2", Signature(inputs={"x": ("FP32", [-1])}))
-    assert isinstance(harness.outcomes[0].error, ServiceClosed)
+    assert isinstance(harness.outcomes[0].error, InputMismatch)
 
     alone = Held()
     alone.request(alone.old)

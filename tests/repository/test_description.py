@@ -50,6 +50,14 @@ def test_an_ensemble_has_the_descriptions_of_its_steps_and_the_version_1() -> No
     assert found["steps"] == [{"name": "encoder"}, {"name": "head"}]
 
 
+@pytest.mark.parametrize("signature", ["same", "any"])
+def test_a_version_may_be_allowed_to_have_another_signature(signature: str) -> None:
+    text = f'parameters {{ key: "penstock.signature" value {{ string_value: "{signature}" }} }}'
+    assert described(FOUND["head"], "2", parse(text))["signature"] == signature
+    with pytest.raises(ModelError, match=r"penstock\.signature: 'yes' is neither same nor any"):
+        described(FOUND["head"], "2", parse(text.replace(signature, "yes")))
+
+
 def test_what_is_not_there_has_no_description() -> None:
     assert versions_of(FOUND["rank"], None) == []
     with pytest.raises(ModelError, match="model 'head' has no version 3"):

@@ -16,6 +16,7 @@ import pytest
 
 from penstock import Op
 from penstock.api.health import Health
+from penstock.api.router import Router
 from penstock.engine.graph import GraphState
 from penstock.engine.submission import Submission
 from penstock.errors import ServiceClosed, StartupError
@@ -420,24 +421,85 @@ async def test_a_version_without_room_for_two_is_not_rolled_out() -> None:
         assert await version_of_an_answer(service) == "1"
 
 
-INFER = orjson.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}]})
+def inputs(size: int) -> bytes:
+    tensor = {"name": "x", "datatype": "FP32", "shape": [size], "data": [1] * size}
+    return orjson.dumps({"inputs": [tensor]})
+
+
+INFER = inputs(1)
+
+
+def sent(router: Router, path: str, body: bytes | None = None) -> RecordedExchange:
+    """A request to a router."""
+    method = "GET" if body is None else "POST"
+    head = RequestHead(
+        method,
+        path.encode(),
+        ((b"content-type", b"application/json"),),
+        version=HTTP_1_1,
+        authority=b"a",
+        content_length=len(body or b""),
+    )
+    exchange = RecordedExchange(head, whole=body or b"")
+    router.begin(exchange)
+    return exchange
+
+
+async def answer(exchange: RecordedExchange) -> tuple[int, Any]:
+    while not exchange.replies:
+        await asyncio.sleep(0)
+    return exchange.replies[0][0], orjson.loads(exchange.body)
+
+
+async def test_callers_of_a_version_with_another_signature_before_and_after_it_serves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    may_go_on = asyncio.Event()
+
+    async def slowly(threads: Any, decode: Any) -> Any:
+        await may_go_on.wait()
+        return decode()
+
+    monkeypatch.setattr("penstock.api.decoding.run_aside", slowly)
+    async with serving() as service:
+        router = service.router()
+        early = sent(router, "/v2/models/a/infer", INFER + b" " * 8192)  # decoded in a thread
+        await asyncio.sleep(0)
+        await swap(service, "other", signature="any")
+        status, refused = await answer(sent(router, "/v2/models/a/infer", INFER))
+        assert (status, "shape" in refused["error"]) == (400, True)
+        status, after = await answer(sent(router, "/v2/models/a/infer", inputs(2)))
+        assert (status, after["model_version"]) == (200, "other")
+        may_go_on.set()
+        status, before = await answer(early)
+        assert (status, before["model_version"]) == (200, "1")
+        while len(service.engine.graphs) > 1:
+            await asyncio.sleep(0)
+
+
+async def test_what_describes_a_model_has_the_signature_of_the_version_that_serves() -> None:
+    async def described() -> tuple[Any, ...]:
+        _, metadata = await answer(sent(router, "/v2/models/a"))
+        _, document = await answer(sent(router, "/openapi.json"))
+        bodies = [
+            document["paths"][path]["post"]["requestBody"]["content"]["application/json"]
+            for path in ("/v2/models/a/infer", "/a")
+        ]
+        return metadata["inputs"][0]["shape"], *map(str, bodies)
+
+    async with serving() as service:
+        router = service.router()
+        before = await described()
+        await swap(service, "other", signature="any")
+        after = await described()
+        assert (before[0], after[0]) == ([1], [2])
+        assert before[1] != after[1]
+        assert before[2] != after[2]
 
 
 async def test_a_caller_that_names_a_version_gets_that_version_or_a_refusal() -> None:
     def send(path: str, body: bytes | None = None) -> RecordedExchange:
-        method = "GET" if body is None else "POST"
-        target = f"/v2/models/a{path}".encode()
-        head = RequestHead(
-            method, target, (), version=HTTP_1_1, authority=b"a", content_length=len(body or b"")
-        )
-        exchange = RecordedExchange(head, whole=body or b"")
-        router.begin(exchange)
-        return exchange
-
-    async def answer(exchange: RecordedExchange) -> tuple[int, Any]:
-        while not exchange.replies:
-            await asyncio.sleep(0)
-        return exchange.replies[0][0], orjson.loads(exchange.body)
+        return sent(router, f"/v2/models/a{path}", body)
 
     async with serving() as service:
         router = service.router()

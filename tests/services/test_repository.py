@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import signal
+import threading
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from penstock.security.keys import line_of, new_key
+from tests.kit.onnx_models import save
 from tests.services.process import free_port, running
 from tests.services.repository import (
     SERVE,
@@ -26,6 +29,8 @@ from tests.services.repository import (
 )
 
 pytestmark = pytest.mark.real
+
+ANY_SIGNATURE = 'parameters { key: "penstock.signature" value { string_value: "any" } }'
 
 
 @pytest.fixture
@@ -79,6 +84,49 @@ def test_a_broken_version_changes_nothing_and_is_told_once(repository: Repositor
         assert reason
         assert models(server, "list").stdout.count("UNAVAILABLE") == 2
         assert server.log().count("version 2 cannot be served") == 1
+
+
+@pytest.mark.long
+def test_callers_of_two_signatures_through_a_change(repository: Repository) -> None:
+    """Of as many values that their requests are decoded in threads."""
+    repository.config("m", ANY_SIGNATURE)
+
+    def put(version: int, columns: int) -> None:
+        made = repository.folder.parent / f"made-{version}"
+        made.mkdir()
+        axes = f"float[n, {columns}]"
+        save(made / "model.onnx", f"({axes} x) => ({axes} y) {{ y = Add(x, x) }}")
+        repository.move(made, "m", version)
+
+    def call(columns: int) -> None:
+        tensor = {"name": "x", "datatype": "FP32", "shape": [256, columns]}
+        body = {"inputs": [{**tensor, "data": [1.0] * 256 * columns}]}
+        with httpx.Client(timeout=60) as http:
+            while not stop.is_set():
+                got = http.post(f"{server.http_url}/v2/models/m/infer", json=body)
+                answers[columns].append((got.status_code, got.json()))
+
+    put(2, 4)
+    stop = threading.Event()
+    answers: dict[int, list[tuple[int, Any]]] = {4: [], 5: []}
+    with serving(repository) as server:
+        threads = [threading.Thread(target=call, args=(each,)) for each in (4, 4, 5, 5)]
+        for each in threads:
+            each.start()
+        try:
+            until(lambda: len(answers[4]) > 20)
+            put(3, 5)
+            until(lambda: 200 in [status for status, _ in answers[5][-20:]])
+        finally:
+            stop.set()
+            for each in threads:
+                each.join()
+        assert "Traceback" not in server.log()
+    for columns, version in ((4, "2"), (5, "3")):
+        kinds = {(status, got.get("model_version")) for status, got in answers[columns]}
+        assert kinds == {(200, version), (400, None)}
+        refused = {got["error"] for status, got in answers[columns] if status == 400}
+        assert all("'x'" in each for each in refused)
 
 
 def test_an_operator_loads_and_unloads(repository: Repository) -> None:
