@@ -14,7 +14,7 @@ Pure: the steps are told to it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, NamedTuple
@@ -85,6 +85,16 @@ _USUAL: Final[Mapping[State, str]] = {
 """The reasons that the index shows where none was given."""
 
 
+_OF_GAP: Final[Mapping[State, str]] = {
+    State.DRAINING: "finishing its requests, to make room; others wait",
+    State.REMOVED: "it has made room for another version; requests wait",
+    State.LOADING: "being opened again; requests wait",
+}
+"""The reasons that the index shows while requests wait for a version; see ``Lifecycle.rows``."""
+
+_ANOTHER: Final = "another content: "
+
+
 class Row(NamedTuple):
     """One version in the index.
 
@@ -146,7 +156,7 @@ class Lifecycle:
             return
         if known.state in SERVES and state in _OF_ATTEMPT:
             text = reason or _USUAL.get(state, "")
-            self.versions[version] = replace(known, reason=f"another content: {text}")
+            self.versions[version] = replace(known, reason=f"{_ANOTHER}{text}")
             return
         if state is not known.state and state not in _NEXT[known.state]:
             raise ValueError(f"version {version} is {known.state.value}, not {state.value}")
@@ -229,13 +239,25 @@ class Lifecycle:
             if self.versions[version].state in (State.FOUND, State.FAILED, State.REMOVED):
                 del self.versions[version]
 
-    def rows(self, name: str) -> list[Row]:
-        """The model's versions in the index, the oldest first."""
+    def rows(
+        self, name: str, gap: Callable[[str], State | None] = lambda version: None
+    ) -> list[Row]:
+        """The model's versions in the index, the oldest first.
+
+        Args:
+            name: of the model.
+            gap: what a version does that serves, and that ends before its successor is there:
+                DRAINING, REMOVED, or LOADING if it is opened again; None if it does serve.
+        """
         found = []
         for version in sorted(self.versions, key=_order):
             known = self.versions[version]
-            reason = known.reason or _USUAL.get(known.state, "")
-            found.append(Row(name, version, _SHOWN[known.state], reason))
+            state, reason = known.state, known.reason or _USUAL.get(known.state, "")
+            now = gap(version) if state in SERVES else None
+            if now is not None:
+                comes = now is State.REMOVED and known.reason.startswith(_ANOTHER)
+                state, reason = (State.LOADING, reason) if comes else (now, _OF_GAP[now])
+            found.append(Row(name, version, _SHOWN[state], reason))
         return found
 
 

@@ -132,6 +132,8 @@ class Controller:
         at_once: most models that are loaded at the same time.
         swaps: records what it does.
         swap: the key of the service.
+        gap: what a version does, by name and version, for which requests wait; see
+            ``Lifecycle.rows``.
 
     Attributes:
         rules: how new versions of a model get the requests; of its name, and of what its own
@@ -150,6 +152,7 @@ class Controller:
         at_once: int = 4,
         swaps: Swaps | None = None,
         swap: str = "availability",
+        gap: Callable[[str, str], State | None] = lambda name, version: None,
     ) -> None:
         self._shelf = shelf
         self._versions = versions
@@ -159,6 +162,7 @@ class Controller:
         self._first = load
         self._swaps = Swaps() if swaps is None else swaps
         self._swap = swap
+        self._gap = gap
         self._models: dict[str, _Model] = {}
         self._scan = Scan()
         self._outages: Mapping[str, str] = {}
@@ -857,7 +861,7 @@ class Controller:
     def _rows(self, name: str) -> Iterator[dict[str, Any]]:
         """A model's rows of the index."""
         model, served = self._models.get(name) or _Model(), self._versions.served(name)
-        rows = model.life.rows(name)
+        rows = model.life.rows(name, partial(self._gap, name))
         known = {each.version for each in rows}
         for each in rows:
             row: dict[str, Any] = each._asdict()

@@ -59,6 +59,7 @@ from penstock.observe.recorder import Recorder
 from penstock.observe.request_log import log_request
 from penstock.observe.timeline import Timeline
 from penstock.protocols.pb import pipeline_service_pb2
+from penstock.repository.lifecycle import State
 from penstock.repository.options import Repositories
 from penstock.service.blueprint import Deployment
 from penstock.service.build import LoadedDeployment, LoadedGraph
@@ -220,6 +221,13 @@ class Serving:
                 return any(runs(each, name, version, deployment) for each in there)
             return any(each.key == (name, version) for each in engine.graphs)
 
+        def gap(name: str, version: str) -> State | None:
+            gaps = self.versions.gaps
+            if not models or not gaps:
+                return gaps.get((name, version))
+            of = [x for x in self._loaded.graphs if runs(x.blueprint, name, version, deployment)]
+            return next((gaps.get(x.served.key) for x in of if x.served is not None), None)
+
         controller = None
         if self.is_first:
             try:
@@ -236,6 +244,7 @@ class Serving:
                 at_once=options.at_once,
                 swaps=self.versions.swaps,
                 swap=self.config.swap,
+                gap=gap,
             )
             self.reporter.models = controller.report
             controller.rules = self.rollouts.rules

@@ -32,6 +32,7 @@ from penstock.errors import StartupError
 from penstock.executors.probing import VERIFYING
 from penstock.executors.workers.pool import WorkerPool
 from penstock.observe.swaps import NOT_STARTED, SERVED, Swap, Swaps
+from penstock.repository.lifecycle import State
 from penstock.repository.parameters import SIGNATURE
 from penstock.repository.served import Description, Served, Update
 from penstock.service.blueprint import Blueprint
@@ -147,6 +148,8 @@ class Versions:
         changed: called with each state that this engine serves from now on.
         ended: called with each graph that was removed, if no other one has its name and version.
         swaps: records what this engine does.
+        gaps: what versions do, by name and version, for which requests wait; see
+            ``Lifecycle.rows``.
     """
 
     def __init__(
@@ -179,6 +182,7 @@ class Versions:
         self.changed: Callable[[Served], object] = lambda state: None
         self.ended: Callable[[ServedGraph], object] = lambda graph: None
         self.swaps = Swaps()
+        self.gaps: dict[tuple[str | None, str], State] = {}
 
     def names(self) -> list[str | None]:
         """See ``engine.Versions``."""
@@ -534,11 +538,13 @@ class Versions:
         for graph in held:
             _ = graph.signature  # its workers tell it
             at_rest = asyncio.Event()
+            self.gaps[graph.key] = State.DRAINING
             self._engine.hold_graph(graph, at_rest.set)
             rests.append(at_rest.wait())
             _log.info("graph %s makes room for its successor; its requests wait", graph)
         await asyncio.gather(*rests)
         await asyncio.gather(*(each.close(_GRACE) for each in held))
+        self.gaps |= dict.fromkeys([each.key for each in held], State.REMOVED)
         gc.collect()
         with suppress(StartupError):  # the supervisor is gone, and this engine ends
             self._table.held(change)
@@ -552,6 +558,7 @@ class Versions:
         await asyncio.gather(*(self._start(self._end(each)) for each in step.ready.values()))
         problem = None
         state = self._states[step.state.name]
+        self.gaps |= dict.fromkeys([each.key for each in step.held or ()], State.LOADING)
         for held in step.held or ():
             again = Swap(held.name, [held.version], monotonic)  # no one of its own
             try:
@@ -575,6 +582,7 @@ class Versions:
     def _release(self, held: Sequence[ServedGraph]) -> None:
         """Let what has waited for held graphs run in those that serve in their places."""
         for graph in held:
+            self.gaps.pop(graph.key, None)
             self._engine.release_graph(graph)
             self._remove(graph)
 

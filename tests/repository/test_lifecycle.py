@@ -72,6 +72,29 @@ def test_a_version_that_serves_goes_on_while_another_content_of_it_fails() -> No
     assert life.versions["1"].digest == "old"
 
 
+def test_a_version_that_ends_before_its_successor_is_there_is_not_ready() -> None:
+    life = Lifecycle()
+    life.serve(dict.fromkeys("12", State.SERVING))
+
+    def rows(gap: State | None) -> list[tuple[str, str]]:
+        return [
+            each[2:] for each in life.rows("m", lambda version: gap if version == "1" else None)
+        ]
+
+    assert rows(None) == [("READY", ""), ("READY", "")]
+    assert rows(State.DRAINING)[0] == (
+        "UNLOADING",
+        "finishing its requests, to make room; others wait",
+    )
+    gone = ("UNAVAILABLE", "it has made room for another version; requests wait")
+    assert rows(State.REMOVED) == [gone, ("READY", "")]
+    assert rows(State.LOADING)[0] == ("LOADING", "being opened again; requests wait")
+    life.advance("1", State.LOADING)
+    assert rows(State.REMOVED)[0] == ("LOADING", "another content: being made ready")
+    life.serve({"2": State.SERVING})
+    assert rows(State.REMOVED)[0] == ("UNLOADING", "finishing its requests")
+
+
 def test_a_version_taken_back_is_barred_and_says_why() -> None:
     life = Lifecycle()
     loaded(life, "2", "two")

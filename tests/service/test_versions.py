@@ -23,6 +23,7 @@ from penstock.errors import ServiceClosed, StartupError
 from penstock.observe.metrics import exposition
 from penstock.observe.reports import total
 from penstock.protocols.heads import HTTP_1_1, RequestHead
+from penstock.repository.lifecycle import State
 from penstock.repository.rollout import Limits, Plan, Step
 from penstock.repository.served import Served, at_start
 from penstock.request import Outcome
@@ -365,8 +366,10 @@ async def test_the_old_version_ends_before_the_new_one_is_opened_and_requests_wa
         while not old.waiting:
             await asyncio.sleep(0)
         assert [each for each in threading.enumerate() if each.name.startswith("work|")] == []
+        assert service.versions.gaps == {("a", "1"): State.REMOVED}
         GATE.set()
         await change
+        assert service.versions.gaps == {}
         assert await waiting == "slow"
         assert [each.key for each in service.engine.all_graphs] == [("a", "slow")]
 
@@ -378,9 +381,11 @@ async def test_the_old_version_is_opened_again_if_the_new_one_cannot_be(version:
         change = asyncio.create_task(swap(service, version))
         while first is not None and first.state is GraphState.SERVING:
             await asyncio.sleep(0)
+        assert service.versions.gaps == {("a", "1"): State.DRAINING}
         waiting = asyncio.create_task(version_of_an_answer(service))
         with pytest.raises(StartupError, match="the version before serves again"):
             await change
+        assert service.versions.gaps == {}
         assert await waiting == "1"
         (graph,) = service.engine.all_graphs
         assert graph.key == ("a", "1")

@@ -86,6 +86,21 @@ def test_a_broken_version_changes_nothing_and_is_told_once(repository: Repositor
         assert server.log().count("version 2 cannot be served") == 1
 
 
+def test_a_version_that_has_made_room_is_not_ready(repository: Repository) -> None:
+    with serving(repository, "--swap", "resource") as server:
+        assert states(server) == {"1": "READY"}
+        repository.add("m", 2)
+        seen: list[dict[str, str]] = []
+
+        def replaced() -> bool:
+            seen.append(states(server))
+            return seen[-1].get("2") == "READY"
+
+        until(replaced)
+        assert {"1": "UNAVAILABLE", "2": "LOADING"} in seen
+        assert all({*each.values()} != {"READY"} for each in seen[1:] if len(each) == 2)
+
+
 @pytest.mark.long
 def test_callers_of_two_signatures_through_a_change(repository: Repository) -> None:
     """Of as many values that their requests are decoded in threads."""
