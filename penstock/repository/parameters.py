@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from penstock.repository.pbtxt import Config
+if TYPE_CHECKING:
+    from penstock.repository.pbtxt import Config
 
 OWN: Final = "penstock."
 """What the names of parameters begin with that are keys of an op."""

@@ -144,6 +144,11 @@ class Rollout:
     keep: tuple[str, ...] = ()
 
     @property
+    def is_won(self) -> bool:
+        """Whether its version gets all requests since then."""
+        return self.state is State.PROMOTED
+
+    @property
     def running(self) -> bool:
         """Whether a verdict may still change it."""
         return self.state is State.RUNNING

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from penstock.errors import RolloutRuns, VersionsError
-from penstock.repository.rollout import Plan, Rollout, State
+
+if TYPE_CHECKING:
+    from penstock.repository.rollout import Plan, Rollout
 
 Description: TypeAlias = Mapping[str, Any]
 """A version as plain data, as of JSON: ``name`` and ``version``, and what the service needs to make
@@ -247,6 +249,8 @@ class Served:
             loser = before.version
             if loser not in (version, *keep) and loser not in self.labels.values():
                 found = found.without_version(loser)
+        from penstock.repository.rollout import Rollout
+
         found = found.with_version(description, again=True)
         stable, kept = self.default, tuple(keep)
         return found.rolled(
@@ -262,7 +266,7 @@ class Served:
         """
         if rollout.running:
             return replace(self, default=rollout.stable, weights=rollout.weights, rollout=rollout)
-        promoted = rollout.state is State.PROMOTED
+        promoted = rollout.is_won
         winner = rollout.version if promoted else rollout.stable
         loser = rollout.stable if promoted else rollout.version
         found = replace(self, default=winner, weights={}, rollout=rollout)
@@ -291,8 +295,11 @@ class Served:
         Raises:
             VersionsError: its parts do not fit together.
         """
-        rollout = plain.get("rollout")
-        return cls(**{**plain, "rollout": rollout and Rollout.of_plain(rollout)})
+        if plain.get("rollout") is None:
+            return cls(**plain)
+        from penstock.repository.rollout import Rollout
+
+        return cls(**{**plain, "rollout": Rollout.of_plain(plain["rollout"])})
 
 
 def check_text(what: str, text: Any) -> str:

@@ -643,7 +643,6 @@ class App(Several):
         from penstock.service.asgi import AsgiApplication
         from penstock.service.blueprint import deploy
         from penstock.service.in_process import InProcessService
-        from penstock.service.op_models import with_op_models
 
         unserved.used()
 
@@ -652,7 +651,11 @@ class App(Several):
             for each in services:
                 each.prepare_beside({})
             graphs = [each.blueprint() for each in services]
-            deployment = with_op_models(deploy(graphs))
+            deployment = deploy(graphs)
+            if deployment.has_op_versions:
+                from penstock.service.op_models import with_op_models
+
+                deployment = with_op_models(deployment)
             return InProcessService(deployment.in_threads() if in_threads else deployment)
 
         return AsgiApplication(embedded)

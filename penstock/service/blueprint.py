@@ -181,6 +181,12 @@ class Deployment:
         return all(graph.one_port for graph in self.graphs)
 
     @property
+    def has_op_versions(self) -> bool:
+        """Whether the model of an op has versions."""
+        options = (each for graph in self.graphs for each in graph.options)
+        return any(each.versions is not None and each.model is not None for each in options)
+
+    @property
     def is_supervised(self) -> bool:
         """Whether parts of it run in processes other than the one that starts the service."""
         config = self.config

@@ -37,7 +37,7 @@ from penstock.errors import StartupError, StoreError
 from penstock.instrument import Instrument, ServiceInfo
 from penstock.observe.swaps import Swaps
 from penstock.repository.layout import TIME_FILES
-from penstock.service.role import spawned_role
+from penstock.service.role import COPIES, spawned_role
 from penstock.service.versions import ALLOWED
 
 _log = logging.getLogger(__name__)
@@ -52,9 +52,6 @@ _CHUNK: Final = 4 << 20
 _PREFIX: Final = "penstock-models-"
 _TOO_YOUNG: Final = 60.0
 """Seconds in which a folder of copies may not be locked yet by the service that has made it."""
-
-VARIABLE: Final = "_PENSTOCK_MODELS"
-"""Has the copies for processes that run the program again; see ``role.py``."""
 
 _NOT_TAKEN: Final = (
     "model %s: what is in %s is not served, but what was before: %s; it is tried again when %s is"
@@ -127,7 +124,7 @@ def copies_of(models: Iterable[str]) -> Iterator[Copies]:
     Args:
         models: the paths.
     """
-    given = os.environ.get(VARIABLE)
+    given = os.environ.get(COPIES)
     if given is not None and spawned_role() is not None:
         yield Copies(**json.loads(given))
         return
@@ -154,10 +151,10 @@ def copies_of(models: Iterable[str]) -> Iterator[Copies]:
             copies.paths[model] = str(to)
             copies.seen[model] = seen
             copies.folders[model] = str(folder)
-        os.environ[VARIABLE] = json.dumps(asdict(copies))
+        os.environ[COPIES] = json.dumps(asdict(copies))
         yield copies
     finally:
-        os.environ.pop(VARIABLE, None)
+        os.environ.pop(COPIES, None)
         shutil.rmtree(room, ignore_errors=True)
         os.close(lock)
 

@@ -30,14 +30,14 @@ from penstock.executors.processes.child import ProcessChild
 from penstock.executors.workers.child import Child
 from penstock.observe.logs import LogOptions, logging_to_stderr
 from penstock.repository.served import Served
-from penstock.service import flags, hot_loading, op_servers
+from penstock.service import flags, op_servers
 from penstock.service.blueprint import Deployment
 from penstock.service.fixed import differences, fixed_settings
 from penstock.service.instruments import Process, instruments_in
 from penstock.service.lifecycle import SEND_TIMEOUT
 from penstock.service.listening import Listeners, raise_descriptor_limit
 from penstock.service.program import rerun_problem
-from penstock.service.role import Role
+from penstock.service.role import COPIES, Role
 from penstock.service.worker_process import serve_op
 from penstock.supervisor.child_processes import take_over
 from penstock.supervisor.client import report_failure
@@ -185,7 +185,7 @@ class Processes:
         """The environment in which a changed program runs: that of the start, and what this process
         has added for its children.
         """
-        variables = (op_servers.VARIABLE, hot_loading.VARIABLE)
+        variables = (op_servers.VARIABLE, COPIES)
         own = {key: os.environ[key] for key in variables if key in os.environ}
         return {**flags.STARTED_WITH, **own}
 

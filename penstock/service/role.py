@@ -6,13 +6,16 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from penstock.errors import StartupError
 from penstock.executors.elsewhere.opening import VARIABLE
 from penstock.executors.executor import OpSource
 from penstock.service.program import this_program
 from penstock.supervisor.engine_id import EngineId
+
+COPIES: Final = "_PENSTOCK_MODELS"
+"""The variable that tells such a process the copies of models; see ``hot_loading.py``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

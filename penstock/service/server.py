@@ -438,7 +438,6 @@ def run(
     if flags.only_defines():
         return
     from penstock.service.blueprint import deploy
-    from penstock.service.op_models import told_to_processes, with_op_models
     from penstock.service.run import run_deployment
 
     graphs, ports = prepared(services)
@@ -469,7 +468,13 @@ def run(
         base.prepare_beside(ports)
     drawn = None if base is None else base.blueprint()
     deployment = deploy(blueprints, None if versions is None else make, base=drawn)
-    deployment = with_op_models(deployment.with_states(states) if states else deployment)
+    deployment = deployment.with_states(states) if states else deployment
+    if not deployment.has_op_versions:
+        run_deployment(deployment)
+        return
+    from penstock.service.op_models import told_to_processes, with_op_models
+
+    deployment = with_op_models(deployment)
     with told_to_processes(deployment):
         run_deployment(deployment)
 

@@ -73,8 +73,6 @@ from penstock.service.credentials import (
 from penstock.service.daemon_pool import DaemonPool
 from penstock.service.door import cors_of
 from penstock.service.instruments import profile_text
-from penstock.service.rollout import QUESTION as ROLLOUT
-from penstock.service.rollout import Rollouts
 from penstock.service.versions import Versions
 from penstock.supervisor.client import SupervisorClient
 from penstock.supervisor.queries import REPORT, AllEngines, Answerer
@@ -83,6 +81,7 @@ from penstock.typed.tensors import TypedTensors, tensors_of
 if TYPE_CHECKING:
     from penstock.observe.otel import SpanWriter
     from penstock.service.repository_access import FixedModels, RepositoryOfService
+    from penstock.service.rollout import Rollouts
 
 _log: Final = logging.getLogger(__name__)
 
@@ -158,7 +157,6 @@ class Serving:
             LISTS: partial(listed_requests, recorder, self.writers),
             TIMELINE: partial(recorded_request, recorder),
             HISTORY: self._points,
-            ROLLOUT: lambda *step: self.rollouts.answer(*step),
             _STATISTICS: lambda *which: self._oip.statistics(*which) if self._oip else [],
         }
         answerers |= {
@@ -184,14 +182,12 @@ class Serving:
             loaded, self.engine, build, lambda graph: self._examples.warm_up(graph), models,
             supervisor,
         )  # fmt: skip
+        self.versions.ended = self._forget
+        self.rollouts: Rollouts | None = None
         if deployment.make is not None:
             self.engine.versions = self.versions
             self.reporter.swaps = self.versions.swaps.report
-        self.rollouts = Rollouts(config.rollout, self.engine, self.versions, counters)
-        self.versions.arriving = self.rollouts.arriving
-        self.versions.changed = self.rollouts.changed
-        self.versions.ended = self._forget
-        self.reporter.copies = self.rollouts.copies
+            self.rollouts = self._add_rollouts(counters, answerers)
         health.watch(self.engine.why_stuck)
         if deployment.repositories is not None:
             self._add_repository(deployment.repositories, answerers)
@@ -199,7 +195,19 @@ class Serving:
     def _forget(self, graph: ServedGraph) -> None:
         """Drop what was counted of a graph that was removed."""
         self.reporter.forget(graph)
-        self.rollouts.forget(graph)
+        if self.rollouts is not None:
+            self.rollouts.forget(graph)
+
+    def _add_rollouts(self, counters: Counters, answerers: dict[str, Answerer]) -> Rollouts:
+        """Have rollouts of the versions that may come."""
+        from penstock.service.rollout import QUESTION, Rollouts
+
+        rollouts = Rollouts(self.config.rollout, self.engine, self.versions, counters)
+        self.versions.arriving = rollouts.arriving
+        self.versions.changed = rollouts.changed
+        self.reporter.copies = rollouts.copies
+        answerers[QUESTION] = rollouts.answer
+        return rollouts
 
     def _add_repository(self, options: Repositories, answerers: dict[str, Answerer]) -> None:
         """Have models of repositories.
@@ -247,8 +255,9 @@ class Serving:
                 gap=gap,
             )
             self.reporter.models = controller.report
-            controller.rules = self.rollouts.rules
-            self.rollouts.ended = controller.rolled
+            if self.rollouts is not None:
+                controller.rules = self.rollouts.rules
+                self.rollouts.ended = controller.rolled
         repository = self.repository = RepositoryOfService(self.engines, controller)
         answerers[REPOSITORY] = repository.answer
         self._health.watch(lambda: repository.why_unready() or engine.why_stuck())
@@ -296,7 +305,7 @@ class Serving:
         for graph in self.engine.graphs:
             await self._examples.warm_up(graph)
         await self.versions.open_all()
-        if self.engine.versions is not None:
+        if self.rollouts is not None:
             self.rollouts.start(self.engines if self.is_first else None)
             if self.is_first:
                 self.reporter.rollouts = self.rollouts.report
@@ -490,7 +499,8 @@ class Serving:
         if self._credentials is not None:
             self._credentials.close()
         await self.leave()
-        await self.rollouts.close()
+        if self.rollouts is not None:
+            await self.rollouts.close()
         await self.versions.close()
         while self._alive:
             await self._alive.pop().stop()
