@@ -184,9 +184,10 @@ class RepositoryApplication:
 
     async def _load(self, call: HttpCall, members: Mapping[str, Any]) -> None:
         found: dict[str, str | bytes] = {}
-        for name, value in _parameters(members).items():
+        for name, value in _known_of_load(_parameters(members)).items():
             if not isinstance(value, str):
-                raise PackageError(f"parameter {name[:64]!r} must be a text")
+                how = ", of JSON: json.dumps(config)" if name == "config" else ""
+                raise PackageError(f"parameter {name[:64]!r} must be a text{how}")
             if name.startswith(_FILE):
                 try:
                     found[name] = base64.b64decode(value, validate=True)
@@ -194,7 +195,7 @@ class RepositoryApplication:
                     raise PackageError(f"parameter {name[:64]!r} is no base64") from error
             else:
                 found[name] = value
-        await self._repository.load(call.values[-1], _known_of_load(found))
+        await self._repository.load(call.values[-1], found)
 
     async def _unload(self, call: HttpCall, members: Mapping[str, Any]) -> None:
         also = _unload_dependents(_parameters(members))
@@ -240,11 +241,11 @@ class RepositoryApplication:
 
     async def _grpc_load(self, request: Any) -> dict[str, Any]:
         found = {name: _value(each) for name, each in request.parameters.items()}
-        for name, value in found.items():
+        for name, value in _known_of_load(found).items():
             if not isinstance(value, bytes if name.startswith(_FILE) else str):
                 kind = "bytes" if name.startswith(_FILE) else "a text"
                 raise PackageError(f"parameter {name[:64]!r} must be {kind}")
-        await self._repository.load(request.model_name, _known_of_load(found))
+        await self._repository.load(request.model_name, found)
         return {}
 
     async def _grpc_unload(self, request: Any) -> dict[str, Any]:

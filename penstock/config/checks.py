@@ -125,6 +125,11 @@ def contradictions(config: ServiceConfig) -> list[Problem]:
         text = "needs door.tls.certificate: without it the service does not use TLS"
         path = ("door", "tls", "key")
         problems.append(Problem(path=path, text=text, involves=(("door", "tls", "certificate"),)))
+    if config.load_model and config.model_control_mode != "explicit":
+        text = "needs model_control_mode: explicit; with none and poll all models are loaded"
+        problems.append(
+            Problem(path=("load_model",), text=text, involves=(("model_control_mode",),))
+        )
     problems += _of_cors(config.cors)
     problems += _of_priority(config.priority)
     problems += _of_queue(config)

@@ -1286,8 +1286,8 @@ class ServiceConfig(Section):
     )
     load_model: OneOrMore = Field(
         default=(),
-        description="With `model_control_mode: explicit`, the names of models to load at the start;"
-        " `*` for all.",
+        description="Needs `model_control_mode: explicit`: the names of models to load at the"
+        " start; `*` for all.",
     )
     model_load_thread_count: Count = Field(
         default=4, description="Most models of repositories that are loaded at the same time."

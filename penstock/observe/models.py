@@ -17,6 +17,7 @@ from penstock.observe.status import NoStatus, ask
 _INDEX: Final = "/v2/repository/index"
 _LOOK: Final = 0.25  # seconds between two questions for the states
 _MODES: Final = "models change if `penstock serve` has --model-control-mode poll or explicit"
+_ELSEWHERE: Final = "--address HOST:PORT is that of another service"
 
 _AT_ONCE: Final = 10.0  # seconds for an answer that waits for nothing
 
@@ -44,6 +45,8 @@ class Models:
             cause = error.__cause__
             if isinstance(cause, HTTPError) and cause.code == 404:
                 raise NoStatus(f"{error}; {_MODES}") from error
+            if isinstance(getattr(cause, "reason", cause), ConnectionRefusedError):
+                raise NoStatus(f"{error}; {_ELSEWHERE}") from error
             raise
         self._url = found.url
 

@@ -233,6 +233,9 @@ def of_plain(
     message = Message()
     found = dict.fromkeys(_paths(plain), 0)
     problems, warnings = _judged(found, source)
+    shapes = [f"{source}: {each}" for each in _without_object(plain, Message.DESCRIPTOR, "")]
+    if shapes:
+        raise ModelError("\n".join([*problems, *shapes]))
     try:
         json_format.ParseDict(dict(plain), message, ignore_unknown_fields=True)
     except json_format.ParseError as error:
@@ -411,6 +414,32 @@ def _paths(plain: Any, above: str = "") -> Iterator[str]:
             if value is not False or path not in _FALSE_IS_DEFAULT:
                 yield path
                 yield from _paths(value, path)
+
+
+def _without_object(plain: Mapping[str, Any], of: Any, above: str) -> Iterator[str]:
+    """Where an object is missing: protobuf takes a text in its place for one without members."""
+    for key, value in plain.items():
+        found = of.fields_by_name.get(_snake(str(key)))
+        if found is None or found.message_type is None or value is None:
+            continue
+        path, inner, example = f"{above}{key}", found.message_type, ""
+        items = {path: value}.items()
+        if _is_map(found):
+            inner = inner.fields_by_name["value"].message_type
+            if inner is None:
+                continue
+            if isinstance(value, Mapping):
+                items = {f"{path}.{name}": each for name, each in value.items()}.items()
+            else:
+                example = '"NAME": '
+        for where, given in items:
+            for each in given if found.is_repeated and isinstance(given, list) else [given]:
+                if isinstance(each, Mapping):
+                    yield from _without_object(each, inner, f"{where}.")
+                else:
+                    wanted = f'{{"{next(iter(inner.fields_by_name))}": ...}}'
+                    shown = f"{{{example}{wanted}}}" if example else wanted
+                    yield f"{where}: must be an object, such as {shown}"
 
 
 def _snake(name: str) -> str:

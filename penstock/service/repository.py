@@ -53,6 +53,8 @@ _JITTER: Final = 0.1
 """Polls come earlier or later by up to this part of their interval, so that many services do not
 ask a store at the same time."""
 
+_SHOWN: Final = 8  # names in a message
+
 _LOOK: Final = 0.1  # seconds between two looks for the end of a version, or of the first loads
 
 NO_CONTROL: Final = "explicit model load / unload is not allowed: model control mode is none"
@@ -251,7 +253,7 @@ class Controller:
         users = self._users_of(name)
         if users and not unload_dependents:
             text = f"failed to unload '{name}': {', '.join(users)} uses it; unload that first, or"
-            raise HttpError(400, f"{text} set unload_dependents")
+            raise HttpError(400, f"{text} both: unload_dependents, or --dependents of the command")
         names = [*users, name]
         if unload_dependents:
             names += [each for each in self._steps_of(name) if not self._used_beside(each, names)]
@@ -286,9 +288,12 @@ class Controller:
         names = [*dict.fromkeys((*wanted, *(each for each in self._first if each != "*")))]
         self._waits_for = dict.fromkeys(names, "it is being loaded")
         await self._follow(names)
+        there = ", ".join([*scan.entries][:_SHOWN]) or "no model"
+        if not (scan.entries or scan.outages):
+            _log.warning("no model in %s yet", " and ".join(self._shelf.places))
         for name in names:
             if name not in self._models and not self._outages:
-                _log.error("model %s cannot be loaded: no repository has it", name)
+                _log.error("model %s cannot be loaded: no repository has it, but %s", name, there)
         if self._mode != "poll":
             while self._waits_for:  # an operator may load it
                 await asyncio.sleep(_LOOK)
@@ -773,7 +778,8 @@ class Controller:
         await self._change(name, update)
         model.previous = None
         if model.life.versions[taken].state is State.DRAINING:
-            model.life.roll_back(taken, "an operator took it back", *digests)
+            model.told[taken] = "an operator took it back"
+            model.life.roll_back(taken, model.told[taken], *digests)
         await self._keep_bars(name)
 
     async def _end_rollout(self, name: str, rollout: Rollout, why: str) -> None:

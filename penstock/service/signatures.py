@@ -105,7 +105,14 @@ class Signatures:
         return self._of_model(index, graph.stages[index].executor)
 
     def lines(self, graph: ServedGraph) -> Iterator[tuple[str, str]]:
-        """Each op with a model, and a text with the model's runtime, inputs and outputs."""
+        """Each op with a model, and a text with the model's runtime, inputs and outputs; of an
+        ensemble of a repository those of the whole.
+        """
+        given = self._blueprint.signature
+        if given is not None and "ensemble_scheduling" in (self._blueprint.configuration or {}):
+            about = f"{_shown(given.inputs)} -> {_shown(given.outputs)}"
+            yield self._blueprint.called, f"version {self._blueprint.version}, ensemble: {about}"
+            return
         for op, options, model, stage in zip(
             self._ops, self._blueprint.options, self._models, graph.stages, strict=True
         ):

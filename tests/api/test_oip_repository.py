@@ -150,6 +150,7 @@ async def test_a_load_that_fails_says_why(site: Site) -> None:
         ("/models/m/load", b'{"parameters": {"config": {}}}', "parameter 'config' must be a text"),
         ("/models/m/load", b'{"parameters": {"file:1/m": "%"}}', "parameter 'file:1/m' is no base"),
         ("/models/m/load", b'{"parameters": {"x": "y"}}', "a load has no parameter 'x'"),
+        ("/models/m/load", b'{"parameters": {"1/m": 1}}', "a load has no parameter '1/m': write"),
         ("/models/m/unload", b'{"parameters": {"x": "y"}}', "an unload has no parameter 'x'"),
         (
             "/models/m/unload",

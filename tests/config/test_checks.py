@@ -49,6 +49,11 @@ LOCAL = "op.a.local_service_conf"
             "worker_num: with build_dag_each_worker: must be at most 1024, got 1025",
         ),
         ({"admin_host": "::1"}, "admin_host: needs admin_port"),
+        ({"load_model": "m"}, "load_model: needs model_control_mode: explicit"),
+        (
+            {"load_model": "m", "model_control_mode": "poll"},
+            "load_model: needs model_control_mode: explicit",
+        ),
         ({"admin_port": 9000, "rpc_port": 9000}, "admin_port: is 9000, and rpc_port is the same"),
         ({"cors": {"max_age": 1}}, "cors.max_age: needs cors.origins"),
         ({"quotas": {"free": {}}}, "quotas.free: needs rate or concurrency"),

@@ -267,6 +267,8 @@ def config_with(place: tuple[str, ...], key: str, value: Any) -> dict[str, Any]:
     inner: dict[str, Any] = {key: value}
     if place == ("door", "tls") and key in ("key", "client_ca"):
         inner["certificate"] = "server.pem"  # without which a key is refused
+    if key == "load_model":
+        inner["model_control_mode"] = "explicit"  # without which it is refused
     if key == "admin_host":
         inner["admin_port"] = 0  # without which it is refused
     if place == ("cors",):

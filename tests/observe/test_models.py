@@ -145,10 +145,11 @@ def test_the_port_for_operators_is_found(service: Service) -> None:
     assert (done.exit_code, door.told, len(service.told)) == (0, [], 1)
 
 
-def test_a_service_that_is_away_is_an_error() -> None:
+def test_a_service_that_is_away_is_an_error_with_a_hint_how_to_name_another() -> None:
     done = run("list", "-a", "127.0.0.1:1")
     assert done.exit_code == 1
     assert "the model repository cannot be read" in done.stderr
+    assert "; --address HOST:PORT is that of another service" in done.stderr
 
 
 @pytest.mark.parametrize(

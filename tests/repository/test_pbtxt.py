@@ -294,6 +294,10 @@ def test_what_changes_no_answer_is_ignored_with_a_warning(text: str, warning: st
         ({"max_batch_size": "x"}, "config: "),
         ({"input": [{"name": "x", "data_type": 99}]}, "config: input 'x': needs a data_type"),
         ({"input": 3}, "config: "),
+        ({"parameters": {"a": "x"}}, 'config: parameters.a: must be an object, such as {"string_'),
+        ({"parameters": "x"}, 'config: parameters: must be an object, such as {"NAME": {"string_'),
+        ({"instance_group": ["x"]}, "config: instance_group: must be an object"),
+        ({"versionPolicy": {"latest": "2"}}, "config: versionPolicy.latest: must be an object"),
     ],
 )
 def test_plain_values_are_checked_as_well(plain: dict[str, object], problem: str) -> None:

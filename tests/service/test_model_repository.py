@@ -120,6 +120,10 @@ def test_a_model_whose_answers_change_in_batches_is_served_without_them(tmp_path
 def test_an_ensemble_renames_tensors_and_answers_with_those_of_several_steps(
     service: ServiceProcess,
 ) -> None:
+    line = (
+        "version 1, ensemble: PIXELS float32[?, 3] -> SCORES float32[?, 3], FEATURES float32[?, 3]"
+    )
+    assert f"  model rank     {line}" in service.log()
     found = infer(service, "rank", "PIXELS", [2, 3], [1, 1, 1, 2, 2, 2])
     assert found["FEATURES"] == ([2, 3], [3, 3, 3, 6, 6, 6])
     assert found["SCORES"] == ([2, 3], [pytest.approx(1 / 3)] * 6)

@@ -178,7 +178,17 @@ async def test_a_model_of_the_start_that_no_repository_has_is_told(
     async with site.controller(load=["models/a"]) as controller:
         await until(lambda: "no repository has it" in str(controller.why_unready()))
         await until(lambda: caplog.messages)
-    assert caplog.messages == ["model models/a cannot be loaded: no repository has it"]
+    (text,) = caplog.messages
+    assert text == "model models/a cannot be loaded: no repository has it, but a"
+
+
+@pytest.mark.parametrize("mode", ["poll", "explicit"])
+async def test_repositories_without_a_model_are_told_at_the_start(
+    site: Site, caplog: pytest.LogCaptureFixture, mode: str
+) -> None:
+    async with site.controller(mode) as controller:
+        await until(lambda: controller.why_unready() is None)
+    assert caplog.messages == [f"no model in {site.folder} yet"]
 
 
 async def test_a_load_serves_the_newest_version_and_ends_the_one_before(site: Site) -> None:
@@ -711,7 +721,9 @@ async def test_labels_and_weights_keep_versions(site: Site) -> None:
         assert (site.default("m"), site.engines.served("m").weights) == ("3", {})  # type: ignore[union-attr]
 
 
-async def test_a_rollback_bars_the_version_that_is_taken_back(site: Site) -> None:
+async def test_a_rollback_bars_the_version_that_is_taken_back(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
     site.version("m", "1", "one")
     async with site.controller("poll") as controller:
         await until(lambda: site.serves("m"))
@@ -726,6 +738,7 @@ async def test_a_rollback_bars_the_version_that_is_taken_back(site: Site) -> Non
         await looks.wait(4)
         assert site.serves("m") == ["1"]
         assert (await states(controller))["2"] == ("UNAVAILABLE", "an operator took it back")
+        assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
         await controller.load("m", {})
         assert site.serves("m") == ["2"]
 
