@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, NoReturn, TypeAlias
+from typing import Final, NoReturn
 
 from penstock.config.schema import ServiceConfig
 from penstock.errors import StartupError
@@ -41,10 +41,10 @@ from penstock.service.role import COPIES, Role
 from penstock.service.worker_process import serve_op
 from penstock.supervisor.child_processes import take_over
 from penstock.supervisor.client import report_failure
-from penstock.supervisor.code import Code, EngineMain, OwnCode, WorkerMain
+from penstock.supervisor.code import Code, Main, OwnCode, Start
 from penstock.supervisor.engine_id import EngineId
 from penstock.supervisor.fork_safety import threads_that_prevent_fork
-from penstock.supervisor.messages import Fork, Loaded
+from penstock.supervisor.messages import Loaded
 from penstock.supervisor.process_title import engine_title, name_process, worker_title
 from penstock.supervisor.reload import Reloading
 from penstock.supervisor.signals import Stopped, StopSignals, signals_stop_the_start
@@ -54,8 +54,6 @@ from penstock.supervisor.version_table import VersionTable
 from penstock.version import VERSION
 
 _log = logging.getLogger(__name__)
-
-Mains: TypeAlias = tuple[EngineMain, WorkerMain]
 
 _OF_FORKS: Final = ".*multi-threaded.*fork"
 
@@ -113,38 +111,27 @@ class Processes:
         """
         spawns = self._cannot_fork()
 
-        def mains(*, spawns: bool, environment: Mapping[str, str] | None) -> Mains:
-            """What runs an engine and a worker in a fork of this process."""
+        def main_of(*, spawns: bool, environment: Mapping[str, str] | None) -> Main:
+            """What runs an engine or a worker in a fork of this process."""
 
-            def engine(engine_id: EngineId, control: socket.socket) -> int:
-                own = engines[engine_id.index]
-                if spawns:
-                    listeners = {key: each.fileno() for key, each in own.items()}
-                    Role(
-                        service=self.number,
-                        engine_id=engine_id,
-                        line=control.fileno(),
-                        listeners=listeners,
-                        versions=[each.plain() for each in supervisor.changed],
-                        kept=self.kept,
-                    ).run_program(environment)
-                return self._engine(own, engine_id, control, supervisor.changed)
-
-            def worker(
-                engine_id: EngineId, op: OpSource, index: int, channel: socket.socket
-            ) -> int:
+            def main(start: Start, line: socket.socket) -> int:
+                is_engine = start.source is None
+                own = engines[start.engine_id.index] if is_engine else {}
+                changed = supervisor.changed if is_engine else []
                 if spawns:
                     Role(
                         service=self.number,
-                        engine_id=engine_id,
-                        line=channel.fileno(),
-                        source=op,
-                        index=index,
+                        engine_id=start.engine_id,
+                        line=line.fileno(),
+                        listeners={key: each.fileno() for key, each in own.items()},
+                        versions=[each.plain() for each in changed],
+                        source=start.source,
+                        index=start.index,
                         kept=self.kept,
                     ).run_program(environment)
-                return self._worker(engine_id, op, index, channel)
+                return self._run(start, line, own, changed)
 
-            return engine, worker
+            return main
 
         def template(control: socket.socket, errors: int) -> NoReturn:
             Role(
@@ -165,11 +152,11 @@ class Processes:
             if loaded.forks:
                 return TemplateCode(made, engines, lambda: supervisor.changed)
             warnings.filterwarnings("ignore", _OF_FORKS, DeprecationWarning)
-            return OwnCode(*mains(spawns=True, environment=self._environment()), spawns=True)
+            return OwnCode(main_of(spawns=True, environment=self._environment()), spawns=True)
 
         limit = self.deployment.config.start_timeout or math.inf
         supervisor = Supervisor(
-            *mains(spawns=spawns, environment=None),
+            main_of(spawns=spawns, environment=None),
             [tuple(each.values()) for each in engines],
             open_ports,
             stop_timeout,
@@ -195,16 +182,11 @@ class Processes:
         line = socket.socket(fileno=role.line)
         if role.template is not None:
             self._be_template(line, role)
-        if role.source is None:
-            listeners = {key: socket.socket(fileno=fd) for key, fd in role.listeners.items()}
-            name = role.engine_id.name or "the engine"
-            versions = [*map(Served.of_plain, role.versions)]
-            engine = partial(self._engine, listeners, role.engine_id, line, versions)
-            take_over(name, engine, stoppable=True)
-        main = partial(
-            self._worker, role.engine_id, role.source, role.index, line, elsewhere=role.elsewhere
-        )
-        take_over(f"{role.source.label}|{role.index}", main, stoppable=False)
+        start = Start(role.engine_id, role.source, role.index)
+        listeners = {key: socket.socket(fileno=fd) for key, fd in role.listeners.items()}
+        versions = [*map(Served.of_plain, role.versions)]
+        main = partial(self._run, start, line, listeners, versions, elsewhere=role.elsewhere)
+        take_over(start.name, main, stoppable=start.stoppable)
 
     def _be_template(self, control: socket.socket, role: Role) -> NoReturn:
         """Fork the engines and workers of the program that this process has run; see ``template``.
@@ -233,20 +215,27 @@ class Processes:
             forks=not threads_that_prevent_fork(),
         )
 
-        def main(order: Fork, line: socket.socket, listeners: Listeners) -> int:
-            engine_id = EngineId(**order.engine)
-            if order.source is None:
-                versions = [*map(Served.of_plain, order.versions)]
-                return self._engine(listeners, engine_id, line, versions)
-            return self._worker(engine_id, OpSource(**order.source), order.index, line)
+        become_template(control, loaded, role.errors, self._run)
 
-        become_template(control, loaded, role.errors, main)
+    def _run(
+        self,
+        start: Start,
+        line: socket.socket,
+        listeners: Listeners,
+        versions: Sequence[Served],
+        *,
+        elsewhere: bool = False,
+    ) -> int:
+        """Run an engine or a worker; returns the exit status. See ``Role``."""
+        if start.source is None:
+            return self._engine(start.engine_id, line, listeners, versions)
+        return self._worker(start.engine_id, start.source, start.index, line, elsewhere=elsewhere)
 
     def _engine(
         self,
-        listeners: Listeners,
         engine_id: EngineId,
         control: socket.socket,
+        listeners: Listeners,
         versions: Sequence[Served],
     ) -> int:
         name_process(engine_title(engine_id))
@@ -273,7 +262,7 @@ class Processes:
         index: int,
         channel: socket.socket,
         *,
-        elsewhere: bool = False,
+        elsewhere: bool,
     ) -> int:
         name_process(worker_title(op.label, index, op.version))
         # The engine always reads its output.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeAlias
 
@@ -11,39 +12,48 @@ from penstock.executors.executor import OpSource
 from penstock.supervisor.child_processes import Child, fork
 from penstock.supervisor.engine_id import EngineId
 
-EngineMain: TypeAlias = Callable[[EngineId, socket.socket], int]
-WorkerMain: TypeAlias = Callable[[EngineId, OpSource, int, socket.socket], int]
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a process is started as: an engine, or a worker of an engine.
+
+    Attributes:
+        engine_id: of the engine.
+        source: the op that the worker opens; None for an engine.
+        index: of the worker.
+    """
+
+    engine_id: EngineId
+    source: OpSource | None = None
+    index: int = 0
+
+    @property
+    def name(self) -> str:
+        """For logs."""
+        if self.source is None:
+            return self.engine_id.name or "the engine"
+        return f"{self.source.label}|{self.index}"
+
+    @property
+    def stoppable(self) -> bool:
+        """Whether signals to stop reach it: workers are ended by their engine."""
+        return self.source is None
+
+
+Main: TypeAlias = Callable[[Start, socket.socket], int]
 Leave: TypeAlias = Callable[[], None]
 
 
 class Code(Protocol):
     """Starts the engines and workers of one state of the program's code."""
 
-    def start_engine(
-        self, name: str, engine_id: EngineId, control: socket.socket, leave: Leave
-    ) -> Child:
-        """Start an engine.
+    def start(self, start: Start, line: socket.socket, leave: Leave) -> Child:
+        """Start a process.
 
         Args:
-            name: for logs.
-            engine_id: its id.
-            control: its end of the socket to the supervisor; the caller closes it.
+            start: an engine or a worker.
+            line: its end of the socket to the supervisor, or to its engine; the caller closes it.
             leave: closes descriptors of the supervisor and the siblings, in a fork of this process.
-
-        Raises:
-            OSError, StartupError: it cannot be started.
-        """
-
-    def start_worker(
-        self,
-        name: str,
-        engine_id: EngineId,
-        source: OpSource,
-        index: int,
-        channel: socket.socket,
-        leave: Leave,
-    ) -> Child:
-        """Start worker ``index`` of an op; ``channel`` is its end of the socket to its engine.
 
         Raises:
             OSError, StartupError: it cannot be started.
@@ -54,34 +64,15 @@ class OwnCode:
     """The code of this process, of which engines and workers are forks.
 
     Args:
-        engine_main: see ``Supervisor``.
-        worker_main: likewise.
-        spawns: both call exec.
+        main: see ``Supervisor``.
+        spawns: it calls exec.
     """
 
-    def __init__(
-        self, engine_main: EngineMain, worker_main: WorkerMain, *, spawns: bool = False
-    ) -> None:
-        self._engine_main = engine_main
-        self._worker_main = worker_main
+    def __init__(self, main: Main, *, spawns: bool = False) -> None:
+        self._main = main
         self.spawns = spawns
 
-    def start_engine(
-        self, name: str, engine_id: EngineId, control: socket.socket, leave: Leave
-    ) -> Child:
+    def start(self, start: Start, line: socket.socket, leave: Leave) -> Child:
         """See Code."""
-        main = partial(self._engine_main, engine_id, control)
-        return fork(name, main, leave, stoppable=True, spawns=self.spawns)
-
-    def start_worker(
-        self,
-        name: str,
-        engine_id: EngineId,
-        source: OpSource,
-        index: int,
-        channel: socket.socket,
-        leave: Leave,
-    ) -> Child:
-        """See Code."""
-        main = partial(self._worker_main, engine_id, source, index, channel)
-        return fork(name, main, leave, stoppable=False, spawns=self.spawns)
+        main = partial(self._main, start, line)
+        return fork(start.name, main, leave, stoppable=start.stoppable, spawns=self.spawns)

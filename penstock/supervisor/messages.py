@@ -354,18 +354,15 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """Start an engine, or with the fields of ``OpSource`` a worker. The packet carries the
-    descriptors of its socket, of the pipe that ends it with the supervisor, and of the engine's
-    sockets, whose keys are ``listeners``.
+    """Start a process: ``start`` has the fields of ``supervisor.code.Start``. The packet carries
+    the descriptors of its socket, of the pipe that ends it with the supervisor, and of an engine's
+    sockets, whose keys are ``listeners``; ``versions`` are the states that the engine serves.
     """
 
     number: int
-    name: str
-    engine: Mapping[str, int]
+    start: Mapping[str, Any]
     versions: Sequence[Mapping[str, Any]] = ()
     listeners: Sequence[str] = ()
-    source: Mapping[str, Any] | None = None
-    index: int = 0
 
 
 OfChange: TypeAlias = Hold | Prepare | Commit | Abort | Restore | Retire

@@ -51,7 +51,7 @@ from penstock.supervisor.child_processes import (
     spared_pages,
     status_text,
 )
-from penstock.supervisor.code import Code, EngineMain, OwnCode, WorkerMain
+from penstock.supervisor.code import Code, Main, OwnCode, Start
 from penstock.supervisor.engine_id import EngineId
 from penstock.supervisor.engine_process import EngineProcess
 from penstock.supervisor.engine_slot import EngineSlot
@@ -96,8 +96,9 @@ _log = logging.getLogger(__name__)
 _GIVEN_UP: Final = 1
 _LONGEST_WAIT: Final = 3600.0  # the system limits timeouts
 _SUSPENDED: Final = 1.0  # seconds by which a wait is late after a suspension only
-_NO_RELOAD: Final = Reloading(lambda *_: 1, lambda *_: OwnCode(lambda *_: 1, lambda *_: 1),
-                              problem="nothing is known of its program")  # fmt: skip
+_NO_RELOAD: Final = Reloading(
+    lambda *_: 1, lambda *_: OwnCode(lambda *_: 1), problem="nothing is known of its program"
+)
 _STOPS: Final = "the service stops"
 _LAST_WAIT: Final = 5.0  # seconds for killed children, whose end a driver may delay
 
@@ -106,11 +107,9 @@ class Supervisor:
     """The parent of one service's processes.
 
     Args:
-        engine_main: runs an engine, with its id and its end of the control socket (see
-            ``supervisor/messages.py``); returns its exit status.
-        worker_main: runs a worker, with its engine's id, the op that it opens, the worker's index
-            and its end of the socket pair; returns its exit status. It must end when that socket is
-            closed.
+        main: runs an engine, with its end of the control socket (see ``supervisor/messages.py``),
+            or a worker, with its end of the socket pair to its engine; returns its exit status. A
+            worker must end when that socket is closed.
         listeners: the sockets of each engine. Workers close them, and so does the supervisor when
             it stops; until then, connections wait for the engine's next process.
         open_ports: called once, when all engines are ready, with the lines that the last one
@@ -119,7 +118,7 @@ class Supervisor:
         answer_timeout: seconds for a ready engine to answer a ping before it is killed and
             replaced.
         versions: the table of versions; None: there are none at the start.
-        spawns: both functions call exec; only then may there be other threads.
+        spawns: ``main`` calls exec; only then may there be other threads.
         reloading: how the program is run again.
 
     Threads: the main thread only.
@@ -127,8 +126,7 @@ class Supervisor:
 
     def __init__(
         self,
-        engine_main: EngineMain,
-        worker_main: WorkerMain,
+        main: Main,
         listeners: Sequence[Sequence[socket.socket]] = ((),),
         open_ports: Callable[[Sequence[str]], None] = lambda lines: None,
         stop_timeout: float = math.inf,
@@ -140,7 +138,7 @@ class Supervisor:
     ) -> None:
         self._answer_timeout = answer_timeout
         self._spawns = spawns
-        self._code: Code = OwnCode(engine_main, worker_main, spawns=spawns)
+        self._code: Code = OwnCode(main, spawns=spawns)
         self._reloading = reloading
         self._reload: Reload | None = None
         self._reload_askers: list[tuple[EngineProcess, int]] = []  # of the next reload
@@ -334,7 +332,7 @@ class Supervisor:
                 undo.callback(ours.close)
                 ours.setblocking(False)
                 leave = partial(self._close_siblings, ours, *others)
-                child = code.start_engine(slot.name, engine_id, theirs, leave)
+                child = code.start(Start(engine_id), theirs, leave)
                 undo.pop_all()
         except OSError as error:
             raise StartupError(f"{slot.name} cannot be started: {error}") from error
@@ -705,14 +703,9 @@ class Supervisor:
         try:
             ours, theirs = socket.socketpair()
             with ours, theirs:
-                source, index = wanted.source, wanted.index
-                name, leave = (
-                    f"{source.label}|{index}",
-                    partial(self._close_siblings, ours, *self._sockets),
-                )
-                child = engine.code.start_worker(
-                    name, engine.engine_id, source, index, theirs, leave
-                )
+                start = Start(engine.engine_id, wanted.source, wanted.index)
+                leave = partial(self._close_siblings, ours, *self._sockets)
+                child = engine.code.start(start, theirs, leave)
                 self._workers[child.pid] = child, engine
                 engine.send(Forked(wanted.number, child.pid), ours.fileno(), child.pidfd)
         except (OSError, StartupError) as error:

@@ -32,7 +32,7 @@ from penstock.supervisor.child_processes import (
     fork_for,
     spared_pages,
 )
-from penstock.supervisor.code import Leave
+from penstock.supervisor.code import Leave, Start
 from penstock.supervisor.engine_id import EngineId
 from penstock.supervisor.messages import Fork, Forked, Loaded, Message, Refused, receive, send
 
@@ -122,18 +122,27 @@ class Template:
         self.pass_on()
         return last_words(self._tail.decode(errors="replace"))
 
-    def fork(self, order: Fork, fds: Sequence[int]) -> Child:
+    def fork(
+        self,
+        start: Start,
+        fds: Sequence[int],
+        versions: Sequence[Mapping[str, Any]] = (),
+        listeners: Sequence[str] = (),
+    ) -> Child:
         """Let it start an engine or a worker.
 
         Args:
-            order: what to start.
+            start: what to start.
             fds: the descriptors of the process's socket, and of the engine's sockets.
+            versions: see ``Fork``.
+            listeners: likewise.
 
         Raises:
             StartupError: it cannot.
             OSError: no descriptor is available.
         """
         death = ParentDeath()
+        order = Fork(0, asdict(start), versions, listeners)
         try:
             self.control.settimeout(_LONGEST_FORK)
             send(self.control, order, (fds[0], death.reader, *fds[1:]))
@@ -144,13 +153,13 @@ class Template:
             death.keep()
             death.close()
             text = "the process that has the code of the last reload does not start another one"
-            raise StartupError(f"{order.name}: {text}: {error}") from error
+            raise StartupError(f"{start.name}: {text}: {error}") from error
         message = received.message
         if not isinstance(message, Forked):
             death.keep()
             death.close()
             raise StartupError(message.reason if isinstance(message, Refused) else repr(message))
-        return adopt(order.name, message.pid, death)
+        return adopt(start.name, message.pid, death)
 
     def close(self) -> None:
         """Close our descriptors of it; its siblings also do so after their fork."""
@@ -190,34 +199,19 @@ class TemplateCode:
         self._listeners = listeners
         self._changed = changed
 
-    def start_engine(
-        self, name: str, engine_id: EngineId, control: socket.socket, leave: Leave
-    ) -> Child:
+    def start(self, start: Start, line: socket.socket, leave: Leave) -> Child:
         """See Code."""
-        own = self._listeners[engine_id.index]
+        if start.source is not None:
+            return self.template.fork(start, (line.fileno(),))
+        own = self._listeners[start.engine_id.index]
         changed = [each.plain() for each in self._changed()]
-        order = Fork(0, name, asdict(engine_id), changed, [*own])
-        return self.template.fork(
-            order, (control.fileno(), *(each.fileno() for each in own.values()))
-        )
-
-    def start_worker(
-        self,
-        name: str,
-        engine_id: EngineId,
-        source: OpSource,
-        index: int,
-        channel: socket.socket,
-        leave: Leave,
-    ) -> Child:
-        """See Code."""
-        order = Fork(0, name, asdict(engine_id), source=asdict(source), index=index)
-        return self.template.fork(order, (channel.fileno(),))
+        fds = line.fileno(), *(each.fileno() for each in own.values())
+        return self.template.fork(start, fds, changed, [*own])
 
 
-Main: TypeAlias = Callable[[Fork, socket.socket, Listeners], int]
-"""Runs an engine or a worker, with its socket, and the engine's listeners; returns the exit
-status."""
+Main: TypeAlias = Callable[[Start, socket.socket, Listeners, Sequence[Served]], int]
+"""Runs an engine or a worker, with its socket, and the engine's listeners and changed states;
+returns the exit status."""
 
 
 def become_template(control: socket.socket, loaded: Loaded, errors: int, main: Main) -> NoReturn:
@@ -241,26 +235,36 @@ def become_template(control: socket.socket, loaded: Loaded, errors: int, main: M
 
 
 def _forked(control: socket.socket, order: Fork, fds: list[int], main: Main) -> Message:
+    start = _start_of(order.start)
     if len(fds) != 2 + len(order.listeners):
         for each in fds:
             os.close(each)
-        return Refused(order.number, f"{order.name}: the template has no descriptor left")
+        return Refused(order.number, f"{start.name}: the template has no descriptor left")
     line, reader, *listening = fds
 
     def run() -> int:
         sockets = [socket.socket(fileno=each) for each in listening]
         listeners = dict(zip(order.listeners, sockets, strict=True))
-        return main(order, socket.socket(fileno=line), listeners)
+        versions = [*map(Served.of_plain, order.versions)]
+        return main(start, socket.socket(fileno=line), listeners, versions)
 
-    stoppable = order.source is None
     try:
-        pid = fork_for(order.name, run, control.close, reader, stoppable=stoppable)
+        pid = fork_for(start.name, run, control.close, reader, stoppable=start.stoppable)
     except OSError as error:
-        return Refused(order.number, f"{order.name} cannot be started: {error}")
+        return Refused(order.number, f"{start.name} cannot be started: {error}")
     finally:
         for each in fds:
             os.close(each)
     return Forked(order.number, pid)
+
+
+def _start_of(plain: Mapping[str, Any]) -> Start:
+    source = plain["source"]
+    return Start(
+        EngineId(**plain["engine_id"]),
+        None if source is None else OpSource(**source),
+        plain["index"],
+    )
 
 
 def last_words(text: str) -> str:

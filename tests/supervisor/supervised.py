@@ -64,10 +64,15 @@ def open_ports(models):
     say("open")
 """
 EPILOGUE = """
+def main(start, line):
+    if start.source is None:
+        return engine_main(start.engine_id, line)
+    return worker_main(start.engine_id, start.source, start.index, line)
+
 with signals_stop_the_start() as signals:
     of_each = of_each or [listeners] * engines
     limits = stop_timeout, answer_timeout
-    of_all = Supervisor(engine_main, worker_main, of_each, open_ports, *limits)
+    of_all = Supervisor(main, of_each, open_ports, *limits)
     status = of_all.run(signals)
 say("over", status)
 sys.exit(status)

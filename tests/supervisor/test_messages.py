@@ -91,8 +91,7 @@ from penstock.supervisor.messages import (
         Reload(5),
         Reloaded(5, "no such file"),
         Loaded({"host": "::"}, [], None, 30.0, None, True),
-        Fork(0, "engine 1", {"index": 1}, [{"name": "a"}], ["http_port"]),
-        Fork(0, "op|1", {"index": 1}, [], [], {"op": "op"}, 1),
+        Fork(6, {"engine_id": {"index": 1}}, [{"name": "a"}], ["http_port"]),
     ],
 )
 def test_a_message_is_decoded_to_the_encoded_one(message: Message) -> None:
