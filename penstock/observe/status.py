@@ -27,6 +27,11 @@ _MOST_CALLERS: Final = 10
 _MOST_ERROR: Final = 16_384  # bytes of an error's body
 _SAME_METHOD: Final = 307
 
+_KEPT_BY_THREADS: Final = (
+    "models that may change are open in threads: the memory of a version that was replaced may be"
+    " free only when its engine is replaced, as by penstock reload"
+)
+
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 _IF_TLS: Final = "; is it the HTTP port? If the service uses TLS, write https://HOST:PORT"
 
@@ -207,6 +212,8 @@ def shown(report: dict[str, Any]) -> str:
             f"  {side:<8}{_tensors(signature[side])}" for side in signature if signature[side]
         ]
         lines += [_op(op) for op in graph["ops"]]
+    if any(map(_opens_versions_in_threads, report["graphs"])):
+        lines.append(f"memory    {_KEPT_BY_THREADS}")
     lines += [line for each in report.get("rollouts", ()) for line in _rollout(each)]
     of_repositories = {each["name"] for each in report.get("models", ())}
     for each in unresolved(report.get("swaps", ())):
@@ -236,6 +243,11 @@ def _graph(graph: dict[str, Any]) -> str:
         + ("" if share is None else f"  share {100 * share:.4g} %")
         + (f"  labels {', '.join(labels)}" if labels else "")
     )
+
+
+def _opens_versions_in_threads(graph: dict[str, Any]) -> bool:
+    """Whether the version may be replaced, and its engine itself has opened a model of it."""
+    return "share" in graph and any(op["model"] and "threads" in op for op in graph["ops"])
 
 
 def failure(swap: dict[str, Any]) -> str:

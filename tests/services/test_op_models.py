@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from penstock.observe.status import ask_status, shown
 from tests.kit.onnx_models import scale
 from tests.services.process import ServiceProcess, running
 from tests.services.repository import (
@@ -124,6 +125,8 @@ def test_an_op_changes_its_model_under_load(
         assert "op 'scale' needs a model: it cannot be unloaded" in refused.stderr
         where = "threads for models" if "thread" in more else "worker processes for each version"
         assert f"  with  {where}" in server.log()
+        kept = "models that may change are open in threads" in shown(ask_status(server.http_url))
+        assert kept == ("thread" in more)
         assert "Traceback" not in server.log()
         assert server.stop() == 0
         assert server.leftovers() == []
