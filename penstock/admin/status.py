@@ -181,6 +181,9 @@ class Reporter:
     def _op(self, stage: Stage, seen: StageStatistics, sketches: bool) -> Report:
         model = self._models.get(stage.name, "")
         found = {**self._counters.of_op(stage.name, sketches=sketches), "model": model}
+        version = getattr(stage.options, "model_version", None)
+        if version is not None:
+            found["model_version"] = version
         loaded = getattr(stage.executor, "loaded", None)
         if isinstance(stage.executor, ProcessExecutor):
             pids = [each["pid"] for each in stage.executor.loaded if each]

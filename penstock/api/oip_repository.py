@@ -87,11 +87,15 @@ class RepositoryApplication:
     Args:
         repository: does what they say.
         admitted: whether only operators reach them; else callers must be on this machine.
+        of_ops: whether models may be called ``GRAPH/OP``, too.
     """
 
-    def __init__(self, repository: Repository, *, admitted: bool = False) -> None:
+    def __init__(
+        self, repository: Repository, *, admitted: bool = False, of_ops: bool = False
+    ) -> None:
         self._repository = repository
         self._admitted = admitted
+        self._models = ("{model}", *(("{graph}/{op}",) if of_ops else ()))
 
     def routes(self) -> Iterator[Route]:
         """What to serve."""
@@ -102,12 +106,14 @@ class RepositoryApplication:
             "GET", "/v2/repository/index", self._index, "The versions of all models.", _ROWS
         )
         for start in ("/v2/repository", "/v2/repository/{repository}"):
-            path = f"{start}/models/{{model}}"
-            yield self._http("POST", f"{path}/load", self._load, "Load a model.", _DONE)
-            yield self._http("POST", f"{path}/unload", self._unload, "Unload a model.", _DONE)
-        path = "/v2/repository/models/{model}/update"
+            for model in self._models:
+                path = f"{start}/models/{model}"
+                yield self._http("POST", f"{path}/load", self._load, "Load a model.", _DONE)
+                yield self._http("POST", f"{path}/unload", self._unload, "Unload a model.", _DONE)
         summary = "Change a model's labels, weights or default version, or roll it back."
-        yield self._http("POST", path, self._update, summary, _DONE)
+        for model in self._models:
+            path = f"/v2/repository/models/{model}/update"
+            yield self._http("POST", path, self._update, summary, _DONE)
         methods: dict[str, Callable[[Any], Awaitable[dict[str, Any]]]] = {
             "RepositoryIndex": self._grpc_index,
             "RepositoryModelLoad": self._grpc_load,
@@ -195,14 +201,14 @@ class RepositoryApplication:
                     raise PackageError(f"parameter {name[:64]!r} is no base64") from error
             else:
                 found[name] = value
-        await self._repository.load(call.values[-1], found)
+        await self._repository.load(_model(call), found)
 
     async def _unload(self, call: HttpCall, members: Mapping[str, Any]) -> None:
         also = _unload_dependents(_parameters(members))
-        await self._repository.unload(call.values[-1], unload_dependents=also)
+        await self._repository.unload(_model(call), unload_dependents=also)
 
     async def _update(self, call: HttpCall, members: Mapping[str, Any]) -> None:
-        await self._repository.update(call.values[-1], members)
+        await self._repository.update(_model(call), members)
 
     # Over gRPC.
 
@@ -253,6 +259,11 @@ class RepositoryApplication:
         also = _unload_dependents(found)
         await self._repository.unload(request.model_name, unload_dependents=also)
         return {}
+
+
+def _model(call: HttpCall) -> str:
+    """The model that a path names: its last placeholder, or those of a graph and its op."""
+    return "/".join(call.values[-2:] if "{op}" in call.route.pattern else call.values[-1:])
 
 
 async def _whole(answer: Awaitable[Any]) -> Any:

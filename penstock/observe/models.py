@@ -77,7 +77,7 @@ class Models:
         Raises:
             NoStatus: nothing has changed, with the reason.
         """
-        path = f"/v2/repository/models/{quote(name, safe='')}/{action}"
+        path = f"/v2/repository/models/{quote(name)}/{action}"
         done = Event()
 
         def watch() -> None:

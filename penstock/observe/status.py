@@ -290,11 +290,17 @@ def _tensors(tensors: list[dict[str, Any]]) -> str:
 
 def _op(op: dict[str, Any]) -> str:
     return (
-        f"  op    {op['name']}  {_steps(op) if 'steps' in op else _batches(op)}"
+        f"  op    {op['name']}  {_model(op)}{_steps(op) if 'steps' in op else _batches(op)}"
         + (f"  filled in {100 * op['filled_in'] / op['elements']:.0f} %" if op["elements"] else "")
         + "".join(f"  {key} {op[key]}" for key in ("errors", "timeouts", "deaths") if op.get(key))
         + _batched(op["batching"])
     )
+
+
+def _model(op: dict[str, Any]) -> str:
+    """Which version of its model an op runs, if that may change."""
+    version = op.get("model_version")
+    return f"version {version}  " if version else ""
 
 
 def _batches(op: dict[str, Any]) -> str:

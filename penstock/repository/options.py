@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from penstock.repository import policy
 
 Mode: TypeAlias = Literal["none", "poll", "explicit"]
 """How the models of a repository come: all at the start, and no others later; whenever the
 repository has another version; or when an operator says so."""
+
+
+MODELS: Final = "models"
+"""The key of a graph's description with the versions of its ops' models."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -183,6 +183,11 @@ class Catalog:
         self._configs: dict[tuple[str, str], tuple[str, Config | str]] = {}
 
     @property
+    def unknown(self) -> str:
+        """See ``Shelf``."""
+        return "no repository has it"
+
+    @property
     def places(self) -> list[str]:
         """The URLs of the repositories."""
         return [each.url for each in self._sources]

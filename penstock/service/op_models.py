@@ -33,7 +33,7 @@ from penstock.config.schema import ServiceConfig
 from penstock.engine.engine import Versions
 from penstock.errors import ConfigError, ModelError, StartupError, StoreError, VersionsError
 from penstock.repository import policy
-from penstock.repository.options import OpModel, Repositories
+from penstock.repository.options import MODELS, OpModel, Repositories
 from penstock.repository.pbtxt import Config, Step
 from penstock.repository.served import Description, Served, Update, is_at_start
 from penstock.runtimes.runtime import model_problems
@@ -54,9 +54,6 @@ _log = logging.getLogger(__name__)
 
 VARIABLE: Final = "_PENSTOCK_OP_MODELS"
 """Has the versions with which a service started, for processes that run its program again."""
-
-MODELS: Final = "models"
-"""The key of a graph's description with the versions of its ops' models."""
 
 
 def op_models_of(deployment: Deployment) -> list[OpModel]:
@@ -316,6 +313,11 @@ class OpShelf:
             if each.place not in self._catalogs:
                 within = replace(options, places=(each.place,))
                 self._catalogs[each.place] = catalog_of(within, within=each.folder)
+
+    @property
+    def unknown(self) -> str:
+        """See ``Shelf``."""
+        return f"no op's model is called so, only {', '.join(each.name for each in self._models)}"
 
     @property
     def places(self) -> Sequence[str]:

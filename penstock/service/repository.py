@@ -70,6 +70,10 @@ class Shelf(Protocol):
     def scan(self) -> Scan:
         """List all repositories."""
 
+    @property
+    def unknown(self) -> str:
+        """What is said of a model that it does not have."""
+
     def overriding(self, name: str, parameters: Mapping[str, Any], there: Entry | None) -> Entry:
         """A model as an operator sent it."""
 
@@ -249,7 +253,7 @@ class Controller:
         if self._mode == "none":
             raise HttpError(503, NO_CONTROL)
         if self._versions.served(name) is None and name not in self._scan.entries:
-            raise UnknownService(f"failed to unload '{name}': no repository has it")
+            raise UnknownService(f"failed to unload '{name}': {self._shelf.unknown}")
         users = self._users_of(name)
         if users and not unload_dependents:
             text = f"failed to unload '{name}': {', '.join(users)} uses it; unload that first, or"
@@ -427,7 +431,7 @@ class Controller:
                 sent = await self._aside(self._shelf.overriding, name, parameters, entry)
             entry = sent or entry
             if entry is None:
-                raise UnknownService(f"failed to load '{name}': no repository has it")
+                raise UnknownService(f"failed to load '{name}': {self._shelf.unknown}")
             model = self._model(name)
             model.sent = sent
             if told:
@@ -748,12 +752,16 @@ class Controller:
     async def _unload(self, name: str) -> None:
         model = self._model(name)
         async with model.lock:
-            model.unloaded = True
-            model.sent = None
+            before = model.unloaded, model.sent
+            model.unloaded, model.sent = True, None
             served = self._versions.served(name)
             if served is None or not served.versions:
                 return
-            await self._change(name, lambda now: (now or served).without_versions(), ended=True)
+            try:
+                await self._change(name, lambda now: (now or served).without_versions(), ended=True)
+            except RequestError:
+                model.unloaded, model.sent = before
+                raise
             model.previous = None
             self._release_unused()
         _log.info("model %s is unloaded", name)

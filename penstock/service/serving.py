@@ -439,7 +439,11 @@ class Serving:
         """The routes by which operators load models."""
         from penstock.api.oip_repository import RepositoryApplication
 
-        return RepositoryApplication(repository, admitted=self.config.security.enabled)
+        return RepositoryApplication(
+            repository,
+            admitted=self.config.security.enabled,
+            of_ops=bool(self._deployment.op_models),
+        )
 
     def _description(self, found: Applications) -> OpenApiApplication:
         """The OpenAPI document of what is declared."""

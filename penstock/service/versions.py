@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import monotonic
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from penstock.engine.engine import Engine
 from penstock.engine.graph import ServedGraph
@@ -33,6 +33,7 @@ from penstock.executors.probing import VERIFYING
 from penstock.executors.workers.pool import WorkerPool
 from penstock.observe.swaps import NOT_STARTED, SERVED, Swap, Swaps
 from penstock.repository.lifecycle import State
+from penstock.repository.options import MODELS
 from penstock.repository.parameters import SIGNATURE
 from penstock.repository.served import Description, Served, Update
 from penstock.service.blueprint import Blueprint
@@ -110,6 +111,20 @@ class Table(Protocol):
         """The versions that it has removed have ended."""
 
 
+class _Subject(NamedTuple):
+    """What the record of a swap is about.
+
+    Attributes:
+        name: of a graph, or of the model of an op.
+        versions: those that it brings.
+        ends: those that it ends, as far as that is known before.
+    """
+
+    name: str | None
+    versions: list[str]
+    ends: list[str]
+
+
 @dataclass(slots=True)
 class _Step:
     """A change in which this engine takes part.
@@ -166,6 +181,7 @@ class Versions:
         self._build = build
         self._warm_up = warm_up
         self._models = models
+        self._has_op_models = bool(loaded.deployment.op_models)
         self._states: dict[str | None, Served] = {**loaded.deployment.states}
         self._numbers: dict[str | None, int] = {}  # of the changes that made them
         self._supervised = table is not None
@@ -202,20 +218,36 @@ class Versions:
         while True:
             wanted = update(state)
             is_load = bool(_brought(state, wanted))
+            loaded = self._subject(state, wanted).name
             try:
                 self._check(name, state, wanted)
                 held = self._to_hold(state, wanted)
                 stale = await self._table.change(base, wanted, ended=ended, held=held)
             except StartupError:
                 if is_load:
-                    self.swaps.count(name, NOT_STARTED)
+                    self.swaps.count(loaded, NOT_STARTED)
                 raise
             if stale is None:
                 if is_load:
-                    self.swaps.count(name, SERVED)
+                    self.swaps.count(loaded, SERVED)
                 return
             base = stale.base
             state = None if stale.state is None else Served.of_plain(stale.state)
+
+    def _subject(self, present: Served | None, wanted: Served) -> _Subject:
+        """What a change is about. If another version of the model of one op is all that it brings,
+        it is about that model.
+        """
+        brought = _brought(present, wanted)
+        if self._has_op_models and present is not None:
+            for version, description in brought.items():
+                before = present.versions.get(version, {}).get(MODELS, {})
+                models = description.get(MODELS, {})
+                others = [op for op in models if op in before and models[op] != before[op]]
+                if len(brought) == len(others) == 1:
+                    old, new = before[others[0]], models[others[0]]
+                    return _Subject(new["name"], [new["version"]], [old["version"]])
+        return _Subject(wanted.name, [*brought], [])
 
     def _check(self, name: str | None, state: Served | None, wanted: Served) -> None:
         """Check a wanted state, as far as that is possible without making anything.
@@ -263,10 +295,11 @@ class Versions:
                 self._start(self._restore(change, self._steps.pop(change)))
             case Prepare(change, plain):
                 state = Served.of_plain(plain)
-                brought = _brought(self._states.get(state.name), state)
                 swap = Swap(state.name, (), monotonic)
                 if not self._only_bars(state):
-                    swap = self.swaps.prepare(change, state.name, [*brought])
+                    subject = self._subject(self._states.get(state.name), state)
+                    swap = self.swaps.prepare(change, subject.name, subject.versions)
+                    swap.ends = subject.ends
                 step = self._steps.setdefault(change, _Step(state, swap))
                 step.state, step.swap = state, swap
                 step.task = self._start(self._answer(change, step))
@@ -327,7 +360,7 @@ class Versions:
                 await self._end(graph)
                 return
             self._lost.pop(key, None)
-            self._engine.add(graph, again=True)
+            self._add(graph)
             route(self._engine, state)
             self._tell_lost(name)
             _log.info("graph %s serves", graph)
@@ -460,7 +493,6 @@ class Versions:
             raise
         loaded.served = graph
         self._loaded.graphs.append(loaded)
-        self._models |= deployment.models_of(blueprint)
         return graph
 
     def _check_successor(
@@ -501,10 +533,11 @@ class Versions:
             self._numbers[state.name] = change
             return
         for graph in step.ready.values():
-            engine.add(graph, again=True)
+            self._add(graph)
         step.old = route(engine, state)
-        step.swap.ends = [graph.version for graph in (*(step.held or ()), *step.old)]
-        step.swap.serves = _described(state)
+        old = [graph.version for graph in (*(step.held or ()), *step.old)]
+        step.swap.ends = step.swap.ends or old
+        step.swap.serves = _described(state, op_models=self._has_op_models)
         step.swap.passed("swapped")
         self._release(step.held or ())
         self._states[state.name] = state
@@ -513,8 +546,14 @@ class Versions:
             self._lost.pop((state.name, version), None)
             _log.info("graph %s serves", graph)
         self._tell_lost(state.name)
-        _log.info("%s: %s", state.called, _described(state))
+        _log.info("%s: %s", state.called, _described(state, op_models=self._has_op_models))
         self.changed(state)
+
+    def _add(self, graph: ServedGraph) -> None:
+        """Let a graph serve that is ready."""
+        self._engine.add(graph, again=True)
+        made = next(each for each in self._loaded.graphs if each.served is graph)
+        self._models |= self._loaded.deployment.models_of(made.blueprint)
 
     def _only_bars(self, state: Served) -> bool:
         """Whether a wanted state differs in what is not tried again only."""
@@ -569,7 +608,7 @@ class Versions:
                 _log.exception("a version cannot be made ready")
                 problem = repr(error)
             else:
-                self._engine.add(graph, again=True)
+                self._add(graph)
                 _log.info("graph %s serves again", graph)
                 continue
             self._lose(state.name, held.version, problem)
@@ -730,11 +769,19 @@ class _OwnTable:
             answer.set_result(value)
 
 
-def _described(state: Served) -> str:
-    """A state in the log."""
+def _described(state: Served, *, op_models: bool) -> str:
+    """A state in the log.
+
+    Args:
+        state: the state.
+        op_models: whether ops of the service have versions.
+    """
     if state.default is None:
         return "no version is served"
     parts = [f"version {state.default} is the default of {', '.join(state.versions)}"]
+    if op_models:
+        models = state.versions[state.default].get(MODELS, {})
+        parts += [f"op {op} runs version {each['version']}" for op, each in models.items()]
     if state.labels:
         parts.append("labels " + ", ".join(f"{k}={v}" for k, v in state.labels.items()))
     if state.weights:

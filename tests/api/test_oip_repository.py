@@ -50,9 +50,9 @@ class Fake:
 
 
 class Site:
-    def __init__(self, *, admitted: bool = False) -> None:
+    def __init__(self, *, admitted: bool = False, of_ops: bool = False) -> None:
         self.fake = Fake()
-        application = RepositoryApplication(self.fake, admitted=admitted)
+        application = RepositoryApplication(self.fake, admitted=admitted, of_ops=of_ops)
         self.router = Router(application.routes(), max_message_bytes=1 << 20)
 
     def begin(
@@ -102,6 +102,17 @@ async def test_the_index_has_all_versions_or_the_ready_ones(site: Site) -> None:
     assert found["models"][1] == ROWS[1]
     found = await site.grpc("RepositoryIndex", ready=True)
     assert [each["version"] for each in found["models"]] == ["1"]
+
+
+async def test_the_model_of_an_op_may_be_called_with_its_graph() -> None:
+    site = Site(of_ops=True)
+    for start in ("", "/mine"):
+        await site.http(f"{start}/models/read/rec/load")
+        await site.http(f"{start}/models/read/rec/unload")
+        await site.http(f"{start}/models/rec/load")
+    await site.http("/models/read/rec/update", b'{"rollback": true}')
+    told = [("load", "read/rec", {}), ("unload", "read/rec", False), ("load", "rec", {})]
+    assert site.fake.told == [*told, *told, ("update", "read/rec", {"rollback": True})]
 
 
 async def test_a_model_is_loaded_with_overrides(site: Site) -> None:

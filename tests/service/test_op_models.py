@@ -9,10 +9,10 @@ import pytest
 
 from penstock import App, Model, Op, Service
 from penstock.errors import ConfigError, StartupError, VersionsError
-from penstock.repository.options import OpModel
+from penstock.repository.options import OpModel, Repositories
 from penstock.repository.served import Served, Update
 from penstock.service.blueprint import Deployment, deploy
-from penstock.service.op_models import OpVersions, op_models_of, with_op_models
+from penstock.service.op_models import OpShelf, OpVersions, op_models_of, with_op_models
 from penstock.testing import client
 from tests.kit.onnx_models import scale
 
@@ -165,6 +165,14 @@ async def test_another_version_of_a_model_is_another_content_of_the_graph_s_vers
 def _grown(now: Served | None, version: str) -> Served:
     assert now is not None
     return now.with_version(_described(version), default=True)
+
+
+def test_a_model_that_no_op_has_is_told_with_those_that_there_are(tmp_path: Path) -> None:
+    model = OpModel(
+        name="g/rec", graph="g", op="rec", place=str(tmp_path / "rec"), versions="latest"
+    )
+    shelf = OpShelf([model], Repositories(places=(), cache=str(tmp_path / "cache")))
+    assert shelf.unknown == "no op's model is called so, only g/rec"
 
 
 async def test_code_that_is_new_has_no_version_of_an_op_s_model_yet() -> None:

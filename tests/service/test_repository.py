@@ -587,6 +587,23 @@ async def test_a_policy_that_names_no_version_that_is_there_says_which_are(site:
             await controller.load("m", {})
 
 
+async def test_a_model_whose_unload_is_refused_is_followed_as_before(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(name: str | None, update: Any, *, ended: bool = False) -> None:
+        raise StartupError("an op needs it")
+
+    site.version("m", "1")
+    async with site.controller("poll") as controller:
+        await until(lambda: site.serves("m") == ["1"])
+        with monkeypatch.context() as now:
+            now.setattr(site.engines, "change", refused)
+            with pytest.raises(HttpError, match="an op needs it"):
+                await controller.unload("m")
+        site.version("m", "2")
+        await until(lambda: site.serves("m") == ["2"])
+
+
 async def test_a_model_that_is_unloaded_while_its_load_waits_is_not_loaded(site: Site) -> None:
     site.version("a", "1")
     site.version("b", "1")
