@@ -7,14 +7,14 @@ model needs it, so that its library may be missing until then.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module, metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Final, Literal, Protocol, cast
 
 from numpy.typing import NDArray
 
@@ -293,6 +293,38 @@ def _unreadable(options: ModelOptions, error: OSError) -> str:
 _LISTED = 8  # maximum file names in an error
 
 
+_EXPORT: Final = "export the network, with torch.export or torch.onnx"
+_TENSORFLOW: Final = "a model of TensorFlow: convert it to ONNX, with tf2onnx"
+_FOREIGN: Final = {
+    "saved_model.pb": _TENSORFLOW,
+    "model.savedmodel": _TENSORFLOW,
+    ".graphdef": _TENSORFLOW,
+    ".keras": _TENSORFLOW,
+    ".h5": _TENSORFLOW,
+    ".tflite": _TENSORFLOW,
+    ".plan": "an engine of TensorRT: give the ONNX file of which it was made",
+    ".engine": "an engine of TensorRT: give the ONNX file of which it was made",
+    "model.py": "a model of Triton's Python backend: write it as an op, see docs/from/triton.md",
+    ".mar": "an archive of TorchServe: give the model in it, see docs/from/torchserve.md",
+    ".safetensors": f"weights without a network: {_EXPORT}",
+    "pytorch_model.bin": f"weights without a network: {_EXPORT}",
+    ".ckpt": f"weights without a network: {_EXPORT}",
+    ".pkl": "a pickle: open it in an op, or convert it to ONNX",
+    ".joblib": "a pickle: open it in an op, or convert it to ONNX",
+    ".bst": "a model of XGBoost: open it in an op, or convert it to ONNX",
+}
+"""What files are that no runtime here opens, by name or suffix, and what to do."""
+
+
+def _foreign(names: Iterable[str]) -> str:
+    """What the first known one of files is, and what to do; empty if none is known."""
+    for name in names:
+        known = _FOREIGN.get(name) or _FOREIGN.get(Path(name).suffix)
+        if known is not None:
+            return f"; {name} is {known}"
+    return ""
+
+
 def _newest_version(path: Path) -> Path | None:
     """The folder of a model's highest version, as in a model repository; None without one."""
     try:
@@ -310,7 +342,7 @@ def _unrecognised(path: Path, names: Sequence[str]) -> str:
         if len(files) > _LISTED:
             shown += f" and {len(files) - _LISTED} more"
         text = f"model folder {str(path)!r} holds no model that a runtime here can open: "
-        text += f"looked for files of {', '.join(names)}, found {shown}"
+        text += f"looked for files of {', '.join(names)}, found {shown}{_foreign(files)}"
         if version := _newest_version(path):
             text += f"; give the folder of a version: {version}"
         elif models := [*filter(None, map(_newest_version, map(path.joinpath, files)))]:
@@ -318,5 +350,5 @@ def _unrecognised(path: Path, names: Sequence[str]) -> str:
             text += f" and {len(models) - 1} more" if len(models) > 1 else ""
     else:
         text = f"model file {str(path)!r} is of no kind that a runtime here can open ("
-        text += f"{', '.join(names)})"
+        text += f"{', '.join(names)}){_foreign([path.name])}"
     return text

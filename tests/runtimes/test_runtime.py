@@ -113,6 +113,9 @@ def test_an_unknown_runtime_is_refused_with_the_known_ones() -> None:
             ".",
             "files of onnx, .*, found note0.txt, .* and 2 more",
         ),
+        (["saved_model.pb"], ".", "found saved_model.pb; saved_model.pb is .*: convert it to ONNX"),
+        (["model.plan"], "model.plan", "; model.plan is an engine of TensorRT: give the ONNX file"),
+        (["model.py"], ".", "; model.py is a model of Triton's Python backend: write it as an op"),
     ],
 )
 def test_a_path_without_a_model_is_refused_and_reported_as_a_problem(
