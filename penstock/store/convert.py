@@ -106,8 +106,8 @@ def convert(
         raise StoreError(f"the model's name {name!r} {reason}: give another one")
     folder = repository / name
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        staged = folder / f".new-{secrets.token_hex(8)}"
+        repository.mkdir(parents=True, exist_ok=True)
+        staged = repository / f".new-{secrets.token_hex(8)}"  # no model: its name begins with a dot
         staged.mkdir()
         try:
             return _converted(source, staged, folder, name, to, examples, key)
@@ -136,11 +136,15 @@ def _converted(
     try:
         model = Model.open(ModelOptions(path=str(staged)))
     except ModelError as error:
-        given = source if source.is_dir() else source.parent
-        raise ModelError(str(error).replace(str(staged), str(given))) from error
+        given, text = source, str(error)
+        if not source.is_dir():
+            given = source.parent
+            text = text.replace(str(staged / f"model{source.suffix}"), str(source))
+        raise ModelError(text.replace(str(staged), str(given))) from error
     if not (staged / MODEL_SIGNATURE).exists():
         (staged / MODEL_SIGNATURE).write_text(json.dumps(_signature(model), indent=2) + "\n")
     _add_examples(examples, staged, model)
+    folder.mkdir(exist_ok=True)
     while True:
         version = _next_version(folder)
         manifest = Manifest(model=name, version=version, files=tuple(_entries(staged)))
