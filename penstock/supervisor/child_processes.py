@@ -93,36 +93,67 @@ _PR_SET_CHILD_SUBREAPER: Final = 36  # Source: prctl(2)
 class Child:
     """A child as the supervisor sees it.
 
-    Attributes:
+    Args:
         name: of what it runs, for logs.
-        pidfd: readable when it has ended.
+        parent_death: the pipe that it got, or will get.
+        pid: its process id; 0 if another process starts it, and has yet to report it.
+
+    Attributes:
+        pidfd: readable when it has ended; -1 as long as ``pid`` is 0.
         peak: the most memory it ever had, in bytes; known once it is reaped.
+
+    Raises:
+        OSError: no descriptor is available.
     """
 
-    def __init__(self, name: str, pid: int, parent_death: ParentDeath) -> None:
+    def __init__(self, name: str, parent_death: ParentDeath, pid: int = 0) -> None:
         self.name = name
-        self.pid = pid
+        self.pid = 0
+        self.pidfd = -1
         self.peak = 0
-        self.pidfd = os.pidfd_open(pid)
         self._parent_death = parent_death
+        self._early: list[signal.Signals] = []
+        if pid:
+            self.started(pid)
+
+    def started(self, pid: int) -> None:
+        """Its start is reported: it is the child with this id, and gets the signals that were sent
+        to it before.
+
+        Raises:
+            OSError: no descriptor is available.
+        """
+        self.pidfd = os.pidfd_open(pid)
+        self.pid = pid
+        for number in self._early:
+            self.signal(number)
 
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal; no effect if it has ended."""
+        if not self.pid:
+            self._early.append(number)
+            return
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, number)
 
     def kill(self) -> None:
         """Kill it and its process group. Its pid is not reused until it is reaped."""
         self.signal(signal.SIGKILL)
-        with suppress(ProcessLookupError, PermissionError):  # it has left its process group
-            os.killpg(self.pid, signal.SIGKILL)
+        if self.pid:
+            with suppress(ProcessLookupError, PermissionError):  # it has left its process group
+                os.killpg(self.pid, signal.SIGKILL)
 
     def has_ended(self) -> bool:
         """Whether it has ended, and waits to be reaped."""
-        return ends_within(self.pidfd, 0.0)
+        return self.pid > 0 and ends_within(self.pidfd, 0.0)
 
     def reap(self) -> int:
-        """Wait for its end, and kill the rest of its process group; returns its wait status."""
+        """Wait for its end, and kill the rest of its process group; returns its wait status. One
+        whose start has not been reported never comes: should it exist, it is killed.
+        """
+        if not self.pid:
+            self.close()
+            return _FAILED << 8
         ends_within(self.pidfd, None)
         self.kill()
         _, status, used = os.wait4(self.pid, 0)
@@ -132,7 +163,8 @@ class Child:
 
     def close(self) -> None:
         """Close the supervisor's descriptors of it; its siblings also do so after their fork."""
-        os.close(self.pidfd)
+        if self.pid:
+            os.close(self.pidfd)
         self._parent_death.close()
 
 
@@ -142,7 +174,7 @@ def end_all(children: Sequence[Child], timeout: float) -> None:
         child.kill()
     deadline = time.monotonic() + timeout
     for child in children:
-        if ends_within(child.pidfd, max(0.0, deadline - time.monotonic())):
+        if not child.pid or ends_within(child.pidfd, max(0.0, deadline - time.monotonic())):
             child.reap()
         else:
             _log.error("%s (pid %d) does not end though it was killed", child.name, child.pid)
@@ -207,7 +239,7 @@ def fork(
     with suppress(PermissionError):  # the child has done it, and called exec
         os.setpgid(pid, pid)
     try:
-        return Child(name, pid, parent_death)
+        return Child(name, parent_death, pid)
     except OSError:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
@@ -273,22 +305,6 @@ def _bear(
     os.setpgid(pid, pid)
     os.write(tell, str(pid).encode())
     return 0
-
-
-def adopt(name: str, pid: int, parent_death: ParentDeath) -> Child:
-    """The child that ``fork_for`` has started for this process.
-
-    Raises:
-        OSError: no descriptor is available; the child is killed.
-    """
-    parent_death.keep()
-    try:
-        return Child(name, pid, parent_death)
-    except OSError:
-        parent_death.close()
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        raise
 
 
 def adopt_orphans() -> None:

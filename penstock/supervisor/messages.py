@@ -15,7 +15,7 @@ sends ``Change`` gets ``Changed`` when all engines serve the new state of a name
 ``Reloaded`` when the changed program serves, or does not.
 
 A template (see ``template.py``) sends ``Loaded``, and answers each ``Fork`` with ``Forked`` or
-``Refused``.
+``Refused`` of the same number.
 """
 
 from __future__ import annotations
@@ -395,14 +395,22 @@ def decode(data: bytes) -> Message:
     return message
 
 
-def send(control: socket.socket, message: Message, fds: Sequence[int] = ()) -> None:
+def send(
+    control: socket.socket, message: Message, fds: Sequence[int] = (), most: int = MOST_BYTES
+) -> None:
     """Send a message. The caller keeps the descriptors.
+
+    Args:
+        control: the socket.
+        message: what to send.
+        fds: descriptors that go with it.
+        most: bytes of the packet; a longer message goes in a file.
 
     Raises:
         OSError: the socket is closed or full, or there is no memory for a long message.
     """
     data = encode(message)
-    if len(data) <= MOST_BYTES:
+    if len(data) <= most:
         socket.send_fds(control, [data], fds)
         return
     with open(os.memfd_create("penstock-message", os.MFD_CLOEXEC), "wb", buffering=0) as file:

@@ -36,6 +36,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -103,6 +104,21 @@ _STOPS: Final = "the service stops"
 _LAST_WAIT: Final = 5.0  # seconds for killed children, whose end a driver may delay
 
 
+@dataclass(frozen=True, slots=True)
+class _Worker:
+    """A worker process.
+
+    Attributes:
+        engine: the engine that it works for.
+        number: of the engine's request.
+        channel: the engine's end of the socket pair, until the engine has it.
+    """
+
+    engine: EngineProcess
+    number: int
+    channel: socket.socket
+
+
 class Supervisor:
     """The parent of one service's processes.
 
@@ -156,7 +172,7 @@ class Supervisor:
         self._forwarded = 0
         self._hung_up = False
         self._to_replace: deque[EngineSlot] = deque()  # slots whose processes are to be replaced
-        self._workers: dict[int, tuple[Child, EngineProcess]] = {}
+        self._workers: dict[Child, _Worker] = {}
         self._result = 0
         self._queries = Queries()
         self._versions = versions or VersionTable()
@@ -236,6 +252,8 @@ class Supervisor:
             for engine in self._processes():
                 if engine.is_ready:  # it may have been suspended, too
                     engine.postpone_check()
+            for template in self._templates:
+                template.postpone()
         self._kill_late()
         for slot in self._slots:
             if slot.start_at is not None and time.monotonic() >= slot.start_at:
@@ -243,12 +261,16 @@ class Supervisor:
         self._give_answers()
         self._reload_next()
         self._replace_next()
-        self._reaper.reap(self._known())
+        if not any(each.ordered for each in self._templates):  # or they could be unknown children
+            self._reaper.reap(self._known())
 
     def _known(self) -> set[int]:
         """The ids of the children."""
-        pids = {*self._workers, *(each.child.pid for each in self._processes())}
-        return pids | {each.child.pid for each in self._templates}
+        return {each.pid for each in self._children()}
+
+    def _children(self) -> list[Child]:
+        engines = [each.child for each in self._processes()]
+        return [*self._workers, *engines, *(each.child for each in self._templates)]
 
     def _handlers(self) -> dict[int, Callable[[], object]]:
         """The descriptors that become readable with an event, and what handles it."""
@@ -259,20 +281,22 @@ class Supervisor:
             for engine in slot.processes:
                 if engine.is_connected:
                     handlers[engine.control.fileno()] = partial(self._receive, slot, engine)
-                handlers[engine.child.pidfd] = partial(self._engine_died, slot, engine)
-        for worker, engine in self._workers.values():
-            handlers[worker.pidfd] = partial(self._worker_died, worker, engine)
+                if engine.child.pid:
+                    handlers[engine.child.pidfd] = partial(self._engine_died, slot, engine)
+        for worker in self._workers:
+            if worker.pid:
+                handlers[worker.pidfd] = partial(self._worker_died, worker)
         for template in self._templates:
             handlers[template.child.pidfd] = partial(self._template_died, template)
             if template.errors is not None:
                 handlers[template.errors] = template.pass_on
-            if self._reload is not None and self._reload.template is template:
-                handlers[template.control.fileno()] = partial(self._template_loaded, template)
+            if template.is_connected:
+                handlers[template.control.fileno()] = partial(self._receive_of, template)
         return handlers
 
     def _kill_late(self) -> None:
-        """Kill engines that do not answer, or do not end, in time; end a reload that takes too
-        long.
+        """Kill engines and templates that do not answer, or do not end, in time; end a reload that
+        takes too long.
         """
         now = time.monotonic()
         reload = self._reload
@@ -280,6 +304,11 @@ class Supervisor:
             loading = reload.code is None
             what = "the program has not reached its service" if loading else "no engine is ready"
             self._end_reload(f"{what} within the limits of start_timeout")
+        for template in self._templates:
+            if now >= template.due:
+                pid = template.child.pid
+                _log.error("the template (pid %d) does not answer, and is killed", pid)
+                template.kill()
         for engine in self._processes():
             name, pid = engine.child.name, engine.child.pid
             if not engine.check(now):
@@ -295,6 +324,7 @@ class Supervisor:
         times = [slot.start_at for slot in self._slots]
         times += [self._queries.due, None if self._reload is None else self._reload.due]
         times += [at for each in self._processes() for at in (each.kill_at, each.check_at)]
+        times += [each.due for each in self._templates]
         first = min((each for each in times if each is not None), default=math.inf)
         first = min(max(0.0, first - time.monotonic()), self._reaper.poll_interval, _LONGEST_WAIT)
         return first * 1000 + 1
@@ -395,27 +425,43 @@ class Supervisor:
             template=template, askers=askers, began=now, due=now + self._reloading.limit
         )
 
-    def _template_loaded(self, template: Template) -> None:
-        """The program has reached its service: start its first engine."""
-        reload = self._reload
-        if reload is None or reload.template is not template or template not in self._templates:
+    def _receive_of(self, template: Template) -> None:
+        """Handle the next message of a template."""
+        if template not in self._templates or not template.is_connected:
             return
-        match reload.template.receive():
-            case Loaded() as loaded if reload.code is None:
-                try:
-                    reload.code = self._reloading.code(reload.template, loaded)
-                    reload.limits = loaded.stop_limit or math.inf, loaded.answer_limit or math.inf
-                    reload.step_limit = loaded.start_limit or math.inf
-                    reload.states = [*map(Served.of_plain, loaded.states)]
-                    reload.due = time.monotonic() + reload.step_limit
-                    first = next(each for each in self._slots if not each.given_up)
-                    self._start(first, reload)
-                except StartupError as error:
-                    self._end_reload(str(error))
-                else:
-                    self._end_unused_templates()
+        match template.receive():
+            case Loaded() as loaded:
+                if self._reload is not None and self._reload.template is template:
+                    self._template_loaded(self._reload, loaded)
+            case Forked() | Refused() as answer:
+                self._process_started(*template.answered(answer))
             case None:  # it has ended, which its pidfd shows
-                reload.template.child.kill()
+                template.kill()
+
+    def _template_loaded(self, reload: Reload, loaded: Loaded) -> None:
+        """The program has reached its service: start its first engine."""
+        try:
+            reload.code = self._reloading.code(reload.template, loaded)
+            reload.limits = loaded.stop_limit or math.inf, loaded.answer_limit or math.inf
+            reload.step_limit = loaded.start_limit or math.inf
+            reload.states = [*map(Served.of_plain, loaded.states)]
+            reload.due = time.monotonic() + reload.step_limit
+            first = next(each for each in self._slots if not each.given_up)
+            self._start(first, reload)
+        except StartupError as error:
+            self._end_reload(str(error))
+        else:
+            self._end_unused_templates()
+
+    def _process_started(self, child: Child, problem: str | None) -> None:
+        """A template has started a process, or cannot because of a problem."""
+        if child in self._workers:
+            self._worker_started(child, problem)
+        elif problem is not None:
+            for slot in self._slots:
+                for engine in [each for each in slot.processes if each.child is child]:
+                    engine.failure = problem
+                    self._engine_died(slot, engine)
 
     def _candidate_ready(self) -> None:
         """A process of the reload is ready: start the others, or let all of them serve."""
@@ -512,7 +558,7 @@ class Supervisor:
             used.append(reload.template)
         for template in self._templates:
             if template not in used:
-                template.child.kill()
+                template.kill()
 
     def _template_died(self, template: Template) -> None:
         status = status_text(os.waitstatus_to_exitcode(template.reap()))
@@ -527,6 +573,8 @@ class Supervisor:
         elif isinstance(code, TemplateCode) and code.template is template:
             text = "until the next reload no engine or worker that ends can be replaced"
             _log.error("the template (pid %d) died: %s; %s", template.child.pid, status, text)
+        for child in template.ordered:
+            self._process_started(child, f"{child.name} cannot be started: the template has died")
 
     def _replace_next(self) -> None:
         """Replace the next engine, with at most one extra process."""
@@ -651,9 +699,9 @@ class Supervisor:
         self._queries.forget(engine)
         self._tell(self._versions.forget(engine))
         self._give_answers()
-        for worker, its_engine in self._workers.values():
-            if its_engine is engine:
-                worker.kill()  # reaped when it has ended, which a driver may delay
+        for child, worker in self._workers.items():
+            if worker.engine is engine:
+                child.kill()  # reaped when it has ended, which a driver may delay
         self._end_unused_templates()
         if engine.waits:
             engine.waits = False
@@ -690,26 +738,46 @@ class Supervisor:
                        name, pid, why)  # fmt: skip
             self._to_replace.clear()
         else:
-            _log.error("%s (pid %d) died: %s", name, pid, why)
+            if pid:
+                _log.error("%s (pid %d) died: %s", name, pid, why)
+            else:
+                _log.error("%s", why)
             if slot.serving is None and slot.starting is None and not self._stops:
                 self._plan_restart(slot, engine)
 
-    def _worker_died(self, worker: Child, engine: EngineProcess) -> None:
-        status = worker.reap()
-        del self._workers[worker.pid]
-        engine.send(Exited(worker.pid, status, worker.peak))
+    def _worker_died(self, child: Child) -> None:
+        status = child.reap()
+        worker = self._workers.pop(child)
+        worker.engine.send(Exited(child.pid, status, child.peak))
 
     def _spawn(self, engine: EngineProcess, wanted: Spawn) -> None:
+        """Start a worker for an engine."""
         try:
             ours, theirs = socket.socketpair()
-            with ours, theirs:
+            with theirs, ExitStack() as undo:
+                undo.callback(ours.close)
                 start = Start(engine.engine_id, wanted.source, wanted.index)
                 leave = partial(self._close_siblings, ours, *self._sockets)
                 child = engine.code.start(start, theirs, leave)
-                self._workers[child.pid] = child, engine
-                engine.send(Forked(wanted.number, child.pid), ours.fileno(), child.pidfd)
+                undo.pop_all()
         except (OSError, StartupError) as error:
             engine.send(Refused(wanted.number, str(error)))
+            return
+        self._workers[child] = _Worker(engine, wanted.number, ours)
+        if child.pid:
+            self._worker_started(child, None)
+
+    def _worker_started(self, child: Child, problem: str | None) -> None:
+        """Tell its engine that a worker runs, or cannot because of a problem."""
+        worker = self._workers[child]
+        with worker.channel as channel:
+            if problem is None:
+                forked = Forked(worker.number, child.pid)
+                worker.engine.send(forked, channel.fileno(), child.pidfd)
+                return
+        child.reap()
+        del self._workers[child]
+        worker.engine.send(Refused(worker.number, problem))
 
     def _close_siblings(self, *others: socket.socket) -> None:
         """For a child: close the descriptors of the supervisor and the siblings."""
@@ -719,8 +787,9 @@ class Supervisor:
         for engine in self._processes():
             engine.child.close()
             engine.close()
-        for worker, _ in self._workers.values():
-            worker.close()
+        for child, worker in self._workers.items():
+            child.close()
+            worker.channel.close()
         for template in self._templates:
             template.close()
         if self._record is not None:
@@ -728,12 +797,11 @@ class Supervisor:
 
     def _end_children(self) -> None:
         """Kill and reap all remaining children."""
-        engines = self._processes()
-        for engine in engines:
+        left = self._children()
+        for engine in self._processes():
             engine.close()
-        left = [worker for worker, _ in self._workers.values()]
-        left += [engine.child for engine in engines]
-        left += [template.child for template in self._templates]
+        for worker in self._workers.values():
+            worker.channel.close()
         for template in self._templates:
             template.close_files()
         end_all(left, _LAST_WAIT)

@@ -11,9 +11,12 @@ supervisor, which gets the reason of a failure from there.
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import os
 import socket
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -26,7 +29,6 @@ from penstock.repository.served import Served
 from penstock.supervisor.child_processes import (
     Child,
     ParentDeath,
-    adopt,
     end_now,
     fork,
     fork_for,
@@ -40,9 +42,13 @@ Listeners: TypeAlias = Mapping[str, socket.socket]
 
 _NAME: Final = "the template"
 _ERRORS: Final = 2  # the descriptor of standard error
-_LONGEST_FORK: Final = 10.0  # seconds; a fork takes milliseconds
+_ORDER_BYTES: Final = 512  # of a packet, so that the socket has room for an order of each engine
 _TAIL: Final = 4_000  # bytes of standard error that are kept
 _MOST_REASON: Final = 900  # characters of it in a message
+
+LONGEST_ANSWER = 30.0
+"""Seconds in which a template must answer, or it is killed. A fork takes milliseconds, but the
+template's memory may have to be read from the disk before. A guess."""
 
 
 class Template:
@@ -58,6 +64,8 @@ class Template:
         control: our end of the socket.
         errors: what the program writes to standard error until it has reached its service; None
             once it is closed there.
+        due: when its next answer is; infinity if there is none to come.
+        is_connected: whether it may still send messages.
 
     Raises:
         OSError: it cannot be started.
@@ -86,7 +94,12 @@ class Template:
             raise
         finally:
             os.close(writer)
+        ours.setblocking(False)
         self.control = ours
+        self.due = math.inf
+        self.is_connected = True
+        self._orders: dict[int, Child] = {}  # without an answer, by number
+        self._numbers = itertools.count(1)
         self.errors: int | None = reader
         os.set_blocking(reader, False)
         self._tail = b""
@@ -129,7 +142,8 @@ class Template:
         versions: Sequence[Mapping[str, Any]] = (),
         listeners: Sequence[str] = (),
     ) -> Child:
-        """Let it start an engine or a worker.
+        """Order it to start an engine or a worker; ``answered`` returns the child when its start is
+        reported.
 
         Args:
             start: what to start.
@@ -138,28 +152,50 @@ class Template:
             listeners: likewise.
 
         Raises:
-            StartupError: it cannot.
+            StartupError: the order cannot be sent.
             OSError: no descriptor is available.
         """
         death = ParentDeath()
-        order = Fork(0, asdict(start), versions, listeners)
+        order = Fork(next(self._numbers), asdict(start), versions, listeners)
         try:
-            self.control.settimeout(_LONGEST_FORK)
-            send(self.control, order, (fds[0], death.reader, *fds[1:]))
-            received = receive(self.control)
-            if received is None:
-                raise ConnectionError("it has ended")
+            send(self.control, order, (fds[0], death.reader, *fds[1:]), _ORDER_BYTES)
         except OSError as error:
-            death.keep()
             death.close()
-            text = "the process that has the code of the last reload does not start another one"
-            raise StartupError(f"{start.name}: {text}: {error}") from error
-        message = received.message
-        if not isinstance(message, Forked):
+            text = "the process that has the code of the last reload gets no order"
+            raise StartupError(f"{start.name} cannot be started: {text}: {error}") from error
+        finally:
             death.keep()
-            death.close()
-            raise StartupError(message.reason if isinstance(message, Refused) else repr(message))
-        return adopt(start.name, message.pid, death)
+        child = self._orders[order.number] = Child(start.name, death)
+        if math.isinf(self.due):
+            self.postpone()
+        return child
+
+    def answered(self, answer: Forked | Refused) -> tuple[Child, str | None]:
+        """The child of an answer, which has started, or the reason why it never will."""
+        child = self._orders.pop(answer.number)
+        self.postpone()
+        if isinstance(answer, Refused):
+            return child, answer.reason
+        try:
+            child.started(answer.pid)
+        except OSError as error:
+            return child, f"{child.name} cannot be started: {error}"
+        return child, None
+
+    def postpone(self) -> None:
+        """Its next answer may take the whole time from now on."""
+        self.due = time.monotonic() + LONGEST_ANSWER if self._orders else math.inf
+
+    @property
+    def ordered(self) -> list[Child]:
+        """The children whose start has not been reported."""
+        return [*self._orders.values()]
+
+    def kill(self) -> None:
+        """Kill it; its end is reported by its ``pidfd``."""
+        self.is_connected = False
+        self.due = math.inf
+        self.child.kill()
 
     def close(self) -> None:
         """Close our descriptors of it; its siblings also do so after their fork."""

@@ -58,6 +58,7 @@ listeners = ()
 engines = 1
 of_each = None
 stop_timeout = answer_timeout = float("inf")
+options = {}
 orders = asyncio.Queue()  # of the supervisor, in an engine
 
 def open_ports(models):
@@ -72,7 +73,7 @@ def main(start, line):
 with signals_stop_the_start() as signals:
     of_each = of_each or [listeners] * engines
     limits = stop_timeout, answer_timeout
-    of_all = Supervisor(main, of_each, open_ports, *limits)
+    of_all = Supervisor(main, of_each, open_ports, *limits, **options)
     status = of_all.run(signals)
 say("over", status)
 sys.exit(status)

@@ -53,3 +53,38 @@ def test_what_a_full_standard_error_does_not_accept_does_not_block_the_superviso
         [sys.executable, "-c", UNREAD], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stdout) == (0, "x\nthe reason True\n")
+
+
+CROSSED = """
+import select, socket
+from penstock.supervisor.code import Start
+from penstock.supervisor.engine_id import EngineId
+from penstock.supervisor.messages import Refused, receive, send
+from penstock.supervisor.template import Template
+
+def main(control, errors):
+    orders = [receive(control).message for _ in range(2)]
+    for each in reversed(orders):
+        send(control, Refused(each.number, str(each.start["engine_id"]["index"])))
+    return 0
+
+made = Template(main, lambda: None)
+line = socket.socketpair()
+for index in range(2):
+    made.fork(Start(EngineId(index=index, engines=2)), [line[0].fileno()])
+for _ in range(2):
+    select.select([made.control], [], [])
+    child, reason = made.answered(made.receive())
+    print(child.name, reason)
+    child.reap()
+print(made.ordered, made.due)
+made.reap()
+"""
+
+
+def test_an_answer_belongs_to_the_order_with_its_number() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CROSSED], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "engine 1 1\nengine 0 0\n[] inf\n"

@@ -1,0 +1,135 @@
+"""Supervisors after a reload, whose processes are forks of a template.
+
+``tests.service.test_code_reload`` reloads whole services.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from tests.service.scripts import until
+from tests.supervisor.supervised import Supervised, has_ended
+from tests.supervisor.test_supervisor_engines import all_serve
+
+PROLOGUE = """
+import logging
+import penstock.supervisor.template as template
+from penstock.supervisor.messages import Loaded
+from penstock.supervisor.reload import Reloading
+from penstock.supervisor.template import TemplateCode, become_template
+
+logging.basicConfig(level="INFO", format="%(message)s")
+engines = 2
+loaded = Loaded({}, [], None, None, None, True)
+
+def program(control, errors):
+    say("template", os.getpid())
+    become_template(control, loaded, errors, lambda start, line, *_: main(start, line))
+
+def code(made, loaded):
+    return TemplateCode(made, [{}] * engines, lambda: [])
+
+options = {"reloading": Reloading(program, code)}
+
+async def serve(zygote):
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, zygote.leaving)
+    work = lambda: tasks.append(asyncio.ensure_future(use_worker(zygote)))
+    loop.add_signal_handler(signal.SIGUSR1, work)
+    zygote.ready()
+    while True:
+        order = await orders.get()
+        say(type(order).__name__, here.index, os.getpid())
+        if type(order).__name__ != "Serve":
+            return 0
+
+tasks = []
+
+async def use_worker(zygote):
+    try:
+        worker = await zygote.spawn(an_op, 0)
+    except Exception as error:
+        say("refused", error)
+        return
+    say("spawned", worker.pid)
+    say("exited", (await zygote.exited(worker.pid)).status)
+    let_go(worker)
+"""
+
+
+def reloaded(folder: Path, script: str = "") -> Supervised:
+    """A service whose engines are sent SIGHUP when they serve."""
+    service = Supervised(folder, PROLOGUE + script)
+    all_serve(service, 2)
+    service.signal(signal.SIGHUP)
+    return service
+
+
+def test_what_else_happens_is_handled_while_the_template_does_not_answer(tmp_path: Path) -> None:
+    with reloaded(tmp_path, "template.LONGEST_ANSWER = 3600.0") as service:
+        made = service.pid("template")
+        engines = all_serve(service, 2)
+        os.kill(engines[0], signal.SIGUSR1)
+        worker = service.pid("spawned")
+        os.kill(made, signal.SIGSTOP)
+        os.kill(engines[1], signal.SIGKILL)  # its successor has to wait
+        until(lambda: "died: killed by SIGKILL" in service.errors.read_text(), "it is seen")
+        ended = service.watch(worker)
+        os.kill(worker, signal.SIGKILL)
+        assert service.expect("exited") == [str(int(signal.SIGKILL))]
+        assert has_ended(ended, 0)
+        os.kill(made, signal.SIGCONT)
+        assert service.expect("Serve")[0] == "1"
+        service.signal(signal.SIGTERM)
+        assert service.status() == 0
+
+
+def test_a_stop_ends_a_process_whose_start_is_reported_later(tmp_path: Path) -> None:
+    with reloaded(tmp_path, "template.LONGEST_ANSWER = 3600.0") as service:
+        made = service.pid("template")
+        engines = all_serve(service, 2)
+        os.kill(made, signal.SIGSTOP)
+        os.kill(engines[1], signal.SIGKILL)
+        until(lambda: "died: killed by SIGKILL" in service.errors.read_text(), "it is seen")
+        service.signal(signal.SIGTERM)
+        assert service.expect("Stop")[0] == "0"
+        os.kill(made, signal.SIGCONT)
+        assert service.status() == 0
+
+
+SILENT = """
+def worker_main(engine_id, op, index, channel):
+    while True:
+        signal.pause()
+
+def silent(control, order, *more, plain=template._forked):
+    answer = plain(control, order, *more)
+    if order.start["source"] is not None:
+        say("late", answer.pid)
+        signal.raise_signal(signal.SIGSTOP)
+    return answer
+
+def impatient(made, start, *more, plain=template.Template.fork):
+    template.LONGEST_ANSWER = 0.5 if start.source is not None else 3600.0
+    return plain(made, start, *more)
+
+template._forked, template.Template.fork = silent, impatient
+"""
+
+
+def test_a_template_that_does_not_answer_is_killed_with_what_it_has_not_reported(
+    tmp_path: Path,
+) -> None:
+    with reloaded(tmp_path, SILENT) as service:
+        service.pid("template")
+        engines = all_serve(service, 2)
+        os.kill(engines[0], signal.SIGUSR1)
+        late = service.watch(service.pid("late"))
+        why = " ".join(service.expect("refused"))
+        assert why == "op|0 cannot be started: the template has died"
+        assert has_ended(late, 20)
+        assert "does not answer, and is killed" in service.errors.read_text()
+        service.signal(signal.SIGTERM)
+        assert service.status() == 0
