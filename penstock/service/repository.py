@@ -32,6 +32,7 @@ from penstock.errors import (
     StoreError,
     UnknownService,
     VersionsError,
+    VersionUnfinished,
 )
 from penstock.observe.swaps import Swaps
 from penstock.repository.lifecycle import SERVES, Lifecycle, State
@@ -108,6 +109,7 @@ class _Model:
         sent: the model as an operator sent it, instead of that of the repository.
         problem: why the repository has no such model; empty if it has.
         told: what was logged last about each version.
+        unfinished: versions of which was logged that they are being copied.
         warnings: what was logged last about what is ignored.
     """
 
@@ -121,6 +123,7 @@ class _Model:
     sent: Entry | None = None
     problem: str = ""
     told: dict[str, str] = field(default_factory=dict)
+    unfinished: set[str] = field(default_factory=set)
     warnings: tuple[str, ...] = ()
 
 
@@ -527,7 +530,11 @@ class Controller:
             is_new = await self._serve(entry, model, version, wanted, told=told)
         except _NotServed as error:
             failed[version] = str(error)
-            if model.told.get(version) != str(error):
+            if isinstance(error.__cause__, VersionUnfinished):  # as long as it is being copied
+                if version not in model.unfinished:
+                    _log.info("model %s: version %s is awaited: %s", name, version, error)
+                model.unfinished.add(version)
+            elif model.told.get(version) != str(error):
                 served = self._versions.served(name)
                 stays = f"; version {served.default} serves" if served and served.default else ""
                 _log.error(
@@ -536,6 +543,7 @@ class Controller:
             model.told[version] = str(error)
         else:
             model.told.pop(version, None)
+            model.unfinished.discard(version)
             if is_new:
                 took = monotonic() - began
                 digest = model.held[version].digest[:12]

@@ -428,6 +428,29 @@ async def test_polls_serve_what_comes(site: Site) -> None:
         await until(lambda: site.serves("n") == ["1"])
 
 
+async def test_a_version_that_is_being_copied_is_told_once_and_is_no_error(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "penstock.service.repository")
+    site.version("m", "1")
+    async with site.controller("poll"):
+        await until(lambda: site.serves("m"))
+        site.version("m", "2")
+        looks = Looks(site)
+        for part in ("a", "b", "c"):  # each is another reason
+            site.put(f"m/2/{part}.part")
+            (site.folder / "m/2" / f"{part}.part").touch()
+            await looks.wait(2)
+            (site.folder / "m/2" / f"{part}.part").rename(site.folder / "m/2" / part)
+            site.put(f"m/2/{part}-00001-of-00002.bin")
+            await looks.wait(2)
+            (site.folder / "m/2" / f"{part}-00001-of-00002.bin").unlink()
+        await until(lambda: site.serves("m") == ["2"])
+    told = [each for each in caplog.records if "version 2" in each.getMessage()]
+    assert [each.levelno for each in told if "awaited" in each.getMessage()] == [logging.INFO]
+    assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
+
+
 async def test_a_broken_content_is_tried_once_and_told_once(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
