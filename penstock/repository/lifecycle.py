@@ -185,6 +185,20 @@ class Lifecycle:
         for each in (self.versions[version].digest, *digests):
             self._bar(each, reason)
 
+    def go_back(self, version: str, digest: str, reason: str, *digests: str) -> None:
+        """A version serves with an earlier content again, and the one that is taken back is barred.
+
+        Args:
+            version: its text.
+            digest: of the earlier content.
+            reason: why, for people.
+            digests: further ones of the content that is taken back.
+        """
+        known = self.versions[version]
+        self.versions[version] = replace(known, reason=f"{_ANOTHER}{reason}", digest=digest)
+        for each in (known.digest, *digests):
+            self._bar(each, reason)
+
     def take_back(self, version: str, reason: str, *digests: str) -> None:
         """A version is taken back that still serves requests which name it, and its content is
         barred.

@@ -48,8 +48,9 @@ class Served:
             default and the weights are its own, and nothing else changes them.
         sticky: a header field, or ``log_id``, by whose value the version of a request is drawn if
             there are weights; None: by that which the service has for this name, or by chance.
-        barred: digests of contents that are not tried again, with the reasons. Nothing that is
-            served depends on them.
+        barred: digests of contents that are not tried again, with the reasons.
+        unloaded: whether an operator has unloaded it: it is not loaded until told to. Nothing that
+            is served depends on these two: the engine that loads models next must know them.
     """
 
     name: str | None
@@ -60,6 +61,7 @@ class Served:
     rollout: Rollout | None = None
     barred: Mapping[str, str] = field(default_factory=dict)
     sticky: str | None = None
+    unloaded: bool = False
 
     def __post_init__(self) -> None:
         """Check that the parts fit together.
@@ -149,7 +151,7 @@ class Served:
             raise self._busy(self.rolling)
         versions = {**self.versions, version: dict(description)}
         first = version if default or self.default is None else self.default
-        return replace(self, versions=versions, default=first)
+        return replace(self, versions=versions, default=first, unloaded=False)
 
     def without_version(self, version: str) -> Served:
         """Without a version; its share of the requests goes to the others.
@@ -286,6 +288,7 @@ class Served:
             "weights": {**self.weights},
             "rollout": None if self.rollout is None else self.rollout.plain(),
             "sticky": self.sticky,
+            "unloaded": self.unloaded,
         }
 
     @classmethod

@@ -192,8 +192,6 @@ class Controller:
             if name is not None:
                 self._sync(name)
                 self._take_over(name)
-                served = self._versions.served(name)
-                self._model(name).life.bar({} if served is None else served.barred)
         self._begin(self._run())
 
     async def close(self) -> None:
@@ -497,7 +495,7 @@ class Controller:
         if wanted and not failed:
             await self._trim(entry, wanted, told=told)
         model.life.forget([*entry.versions, *served.versions])
-        await self._keep_bars(name)
+        await self._hand_on(name)
         if not wanted:
             there = ", ".join(entry.versions) or "none"
             problems = [f"its version_policy wants {entry.policy}, and there is {there}"]
@@ -505,13 +503,20 @@ class Controller:
         if problems:
             raise HttpError(500, f"failed to load '{name}': {'; '.join(problems)}")
 
-    async def _keep_bars(self, name: str) -> None:
-        """Let the engines know which contents are barred: another one may load models next."""
-        bars = self._model(name).life.bars
+    async def _hand_on(self, name: str) -> None:
+        """Let the engines know which contents are barred, and whether the model is unloaded, as
+        another one may load models next.
+        """
+        model = self._model(name)
+        bars, unloaded = model.life.bars, model.unloaded
         served = self._versions.served(name) or Served(name=name)
-        if bars != served.barred:
+
+        def update(now: Served | None) -> Served:
+            return replace(now or served, barred=bars, unloaded=unloaded)
+
+        if update(served) != served:
             with suppress(StartupError):  # they are all ending
-                await self._versions.change(name, lambda now: replace(now or served, barred=bars))
+                await self._versions.change(name, update)
 
     async def _try(
         self,
@@ -725,10 +730,14 @@ class Controller:
         self._release_unused()
 
     def _take_over(self, name: str) -> None:
-        """Know what serves, and has been loaded by an earlier engine."""
-        life, served = self._model(name).life, self._versions.served(name)
-        for version, description in ({} if served is None else served.versions).items():
-            life.settle(version, digest_of(description))
+        """Know what an earlier engine has loaded, and what it knew of the model."""
+        model, served = self._model(name), self._versions.served(name)
+        if served is None:
+            return
+        for version, description in served.versions.items():
+            model.life.settle(version, digest_of(description))
+        model.life.bar(served.barred)
+        model.unloaded = served.unloaded
 
     async def _wait_for_end(self, name: str, model: _Model, left: Sequence[str]) -> None:
         for version in left:
@@ -764,9 +773,14 @@ class Controller:
             model.unloaded, model.sent = True, None
             served = self._versions.served(name)
             if served is None or not served.versions:
+                await self._hand_on(name)
                 return
+
+            def update(now: Served | None) -> Served:
+                return replace((now or served).without_versions(), unloaded=True)
+
             try:
-                await self._change(name, lambda now: (now or served).without_versions(), ended=True)
+                await self._change(name, update, ended=True)
             except RequestError:
                 model.unloaded, model.sent = before
                 raise
@@ -793,10 +807,15 @@ class Controller:
 
         await self._change(name, update)
         model.previous = None
-        if model.life.versions[taken].state is State.DRAINING:
-            model.told[taken] = "an operator took it back"
-            model.life.roll_back(taken, model.told[taken], *digests)
-        await self._keep_bars(name)
+        why = "an operator took it back"
+        if taken == before["version"]:  # another content of it
+            model.marks.pop(taken, None)
+            model.told[taken] = why
+            model.life.go_back(taken, digest_of(before), why, *digests)
+        elif model.life.versions[taken].state is State.DRAINING:
+            model.told[taken] = why
+            model.life.roll_back(taken, why, *digests)
+        await self._hand_on(name)
 
     async def _end_rollout(self, name: str, rollout: Rollout, why: str) -> None:
         """Take back a version that is being rolled out, as an operator says."""
@@ -843,7 +862,7 @@ class Controller:
             model.life.roll_back(version, rollout.why, *digests)
         elif known is not None and known.state in SERVES:  # a label keeps it
             model.life.take_back(version, rollout.why, *digests)
-        self._begin(self._keep_bars(name))
+        self._begin(self._hand_on(name))
 
     # Small things.
 

@@ -296,7 +296,7 @@ class Versions:
             case Prepare(change, plain):
                 state = Served.of_plain(plain)
                 swap = Swap(state.name, (), monotonic)
-                if not self._only_bars(state):
+                if not self._serves_the_same(state):
                     subject = self._subject(self._states.get(state.name), state)
                     swap = self.swaps.prepare(change, subject.name, subject.versions)
                     swap.ends = subject.ends
@@ -528,7 +528,7 @@ class Versions:
     def _serve(self, change: int, step: _Step) -> None:
         """Let requests get the wanted state from now on."""
         engine, state = self._engine, step.state
-        if self._only_bars(state):
+        if self._serves_the_same(state):
             self._states[state.name] = state
             self._numbers[state.name] = change
             return
@@ -555,10 +555,10 @@ class Versions:
         made = next(each for each in self._loaded.graphs if each.served is graph)
         self._models |= self._loaded.deployment.models_of(made.blueprint)
 
-    def _only_bars(self, state: Served) -> bool:
-        """Whether a wanted state differs in what is not tried again only."""
+    def _serves_the_same(self, state: Served) -> bool:
+        """Whether a wanted state differs only in what the engine that loads models must know."""
         present = self._states.get(state.name) or Served(name=state.name)
-        return replace(present, barred=state.barred) == state
+        return replace(present, barred=state.barred, unloaded=state.unloaded) == state
 
     async def _retire(self, change: int, step: _Step) -> None:
         """End what serves no more, and report it."""

@@ -1066,6 +1066,48 @@ async def test_another_controller_does_not_try_again_what_is_barred(
         await until(lambda: site.serves("n") == ["1"])
 
 
+async def test_another_controller_does_not_load_what_an_operator_has_unloaded(site: Site) -> None:
+    for name in "mn":
+        site.version(name, "1")
+    async with site.controller("poll") as controller:
+        await until(lambda: site.serves("m") and site.serves("n"))
+        await controller.unload("m")
+    async with site.controller("poll") as controller:
+        looks = Looks(site)
+        await looks.wait(4)
+        assert (site.serves("m"), site.serves("n")) == ([], ["1"])
+        assert await states(controller) == {"1": ("UNAVAILABLE", "unloaded")}
+        assert controller.why_unready() is None
+        await controller.load("m", {})
+    site.version("m", "2")
+    async with site.controller("poll"):
+        await until(lambda: site.serves("m") == ["2"])
+
+
+async def test_a_content_that_is_taken_back_under_the_same_number_is_not_loaded_again(
+    site: Site,
+) -> None:
+    site.version("m", "1", "old")
+    async with site.controller("poll") as controller:
+        await until(lambda: site.serves("m"))
+        site.version("m", "1", "new")
+        await until(lambda: len(site.engines.made) == 2)
+        await until(lambda: controller._models["m"].previous is not None)
+        await controller.update("m", {"rollback": True})
+        assert (await states(controller))["1"] == (
+            "READY",
+            "another content: an operator took it back",
+        )
+    made = [text for _, _, text in site.engines.made]
+    assert made == ["old", "new", "old"]
+    async with site.controller("poll"):
+        looks = Looks(site)
+        await looks.wait(4)
+        assert len(site.engines.made) == 3
+        site.version("m", "1", "newer")
+        await until(lambda: site.engines.made[-1][2] == "newer")
+
+
 async def test_the_mode_none_refuses_to_load(site: Site) -> None:
     site.version("m", "1")
     async with site.controller("none") as controller:
