@@ -47,6 +47,10 @@ Leave: TypeAlias = Callable[[], None]
 class Code(Protocol):
     """Starts the engines and workers of one state of the program's code."""
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether it can start nothing any more."""
+
     def start(self, start: Start, line: socket.socket, leave: Leave) -> Child:
         """Start a process.
 
@@ -71,6 +75,11 @@ class OwnCode:
     def __init__(self, main: Main, *, spawns: bool = False) -> None:
         self._main = main
         self.spawns = spawns
+
+    @property
+    def is_lost(self) -> bool:
+        """It never is."""
+        return False
 
     def start(self, start: Start, line: socket.socket, leave: Leave) -> Child:
         """See Code."""

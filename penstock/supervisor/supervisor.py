@@ -11,7 +11,8 @@ The first engine starts alone, so that a common failure is reported once; then t
 together. When all are ready, the ports are opened, and from then on an engine that dies, or whose
 loop does not respond, is replaced; before that, its end is the service's. SIGHUP reloads the
 program (see ``reload.py``): new engines of it serve before the old ones are sent ``Leave``. If it
-cannot be run again, SIGHUP replaces the engines one after the other, with the same code.
+cannot be run again, SIGHUP replaces the engines one after the other, with the same code. A reload
+also replaces a template that dies.
 
     start ──> starting ──Ready──> ready ──> serving ──Leave──> leaving ──> end
                  │                             │
@@ -101,6 +102,7 @@ _NO_RELOAD: Final = Reloading(
     lambda *_: 1, lambda *_: OwnCode(lambda *_: 1), problem="nothing is known of its program"
 )
 _STOPS: Final = "the service stops"
+_RERUN_INTERVAL: Final = 30.0  # seconds between two attempts to replace a template; a guess
 _LAST_WAIT: Final = 5.0  # seconds for killed children, whose end a driver may delay
 
 
@@ -159,6 +161,8 @@ class Supervisor:
         self._reload: Reload | None = None
         self._reload_askers: list[tuple[EngineProcess, int]] = []  # of the next reload
         self._templates: list[Template] = []  # running ones
+        self._lacks_template = False  # so the program is to be run again
+        self._ran_again = -math.inf  # when it was run the last time
         self._record: Record | None = None
         self._held: list[tuple[EngineProcess, Change]] = []  # until the reload is over
         self._slots = [
@@ -376,6 +380,9 @@ class Supervisor:
 
     def _restart(self, slot: EngineSlot) -> None:
         slot.start_at = None
+        if self._code.is_lost:  # the reload starts it, or plans this again
+            self._lacks_template = self._reload is None
+            return
         try:
             self._start(slot)
         except StartupError as error:
@@ -392,7 +399,7 @@ class Supervisor:
 
     def _reload_next(self) -> None:
         """Begin the next reload, if one is wanted and nothing else changes the engines."""
-        if self._stops or not (self._hung_up or self._reload_askers):
+        if self._stops or not (self._hung_up or self._reload_askers or self._lacks_template):
             return
         if self._reload is not None and not self._reload.again:
             self._reload.again = True
@@ -400,9 +407,10 @@ class Supervisor:
         if self._reload is not None or not self._is_open or self._versions.is_changing:
             return
         askers, self._reload_askers = self._reload_askers, []
+        self._lacks_template = False
         if self._record is not None:
             self._record.begin()
-        now = time.monotonic()
+        now = self._ran_again = time.monotonic()
         if (why := self._reloading.problem) is not None:
             text = f"the program cannot be run again, because {why}"
             if self._hung_up:
@@ -543,10 +551,30 @@ class Supervisor:
             above = "; its messages are above" if words else ""
             _log.error("reload: nothing has changed: %s%s", problem, above)
             problem += f": {words}" * bool(words)
+            self._plan_lost()
         if self._record is not None:
             self._record.end(seconds, problem)
         for engine, number in askers:
             engine.send(Reloaded(number, problem))
+
+    def _plan_lost(self) -> None:
+        """After a reload that failed: if the template is lost, plan another one for the engines
+        that have no process.
+        """
+        if self._stops or not self._code.is_lost:
+            return
+        _log.error("no engine or worker that ends is replaced until the program can be run again,"
+                   " which is tried when one ends")  # fmt: skip
+        for slot in self._slots:
+            idle = slot.serving is None and slot.starting is None and slot.start_at is None
+            if idle and not slot.given_up:
+                self._plan_restart(slot, None)
+
+    def _miss_template(self) -> None:
+        """If the template is lost: run the program again, at intervals."""
+        due = time.monotonic() >= self._ran_again + _RERUN_INTERVAL
+        if self._code.is_lost and self._reload is None and due:
+            self._lacks_template = True
 
     def _end_unused_templates(self) -> None:
         """End the templates of which no engine runs or will be started."""
@@ -570,9 +598,10 @@ class Supervisor:
                 self._end_reload(text, template.last_words)
             elif isinstance(reload.code, TemplateCode):
                 self._end_reload(f"the template died: {status}")
-        elif isinstance(code, TemplateCode) and code.template is template:
-            text = "until the next reload no engine or worker that ends can be replaced"
+        elif isinstance(code, TemplateCode) and code.template is template and not self._stops:
+            text = "the program is run again, because no process that ends could be replaced"
             _log.error("the template (pid %d) died: %s; %s", template.child.pid, status, text)
+            self._lacks_template = reload is None
         for child in template.ordered:
             self._process_started(child, f"{child.name} cannot be started: the template has died")
 
@@ -614,6 +643,7 @@ class Supervisor:
                     self._end_reload(f"{slot.name} got a signal to stop before it served")
                 elif not engine.is_leaving and slot not in self._to_replace:
                     self._to_replace.appendleft(slot)
+                    self._miss_template()
             case Spawn():
                 self._spawn(engine, message)
             case Ask():
@@ -762,6 +792,7 @@ class Supervisor:
                 undo.pop_all()
         except (OSError, StartupError) as error:
             engine.send(Refused(wanted.number, str(error)))
+            self._miss_template()
             return
         self._workers[child] = _Worker(engine, wanted.number, ours)
         if child.pid:

@@ -66,6 +66,7 @@ class Template:
             once it is closed there.
         due: when its next answer is; infinity if there is none to come.
         is_connected: whether it may still send messages.
+        is_lost: whether it has ended.
 
     Raises:
         OSError: it cannot be started.
@@ -98,6 +99,7 @@ class Template:
         self.control = ours
         self.due = math.inf
         self.is_connected = True
+        self.is_lost = False
         self._orders: dict[int, Child] = {}  # without an answer, by number
         self._numbers = itertools.count(1)
         self.errors: int | None = reader
@@ -204,6 +206,7 @@ class Template:
 
     def reap(self) -> int:
         """Wait for its end; returns its wait status."""
+        self.is_lost = True
         self.pass_on()
         self.close_files()
         return self.child.reap()
@@ -235,8 +238,15 @@ class TemplateCode:
         self._listeners = listeners
         self._changed = changed
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the template has ended."""
+        return self.template.is_lost
+
     def start(self, start: Start, line: socket.socket, leave: Leave) -> Child:
         """See Code."""
+        if self.is_lost:
+            raise StartupError(f"{start.name} cannot be started: the template has died")
         if start.source is not None:
             return self.template.fork(start, (line.fileno(),))
         own = self._listeners[start.engine_id.index]

@@ -354,18 +354,22 @@ def test_a_new_engine_that_is_killed_before_all_are_ready_changes_nothing(
         assert codes(server) == {"1"}
 
 
-def test_a_killed_template_is_told_and_the_next_reload_repairs_it(tmp_path: Path) -> None:
-    with running(write(tmp_path, "1")) as server:
-        write(tmp_path, "2")
+def test_a_killed_template_is_replaced_by_a_reload(tmp_path: Path) -> None:
+    with running(write(tmp_path, "1", SUPERVISED)) as server:
+        write(tmp_path, "2", SUPERVISED)
         reloads(server)
+        write(tmp_path, "3", SUPERVISED, before="raise SystemExit(3)")
+        until_only(server, "engine", "template")
         (template,) = processes(server, "template")
         os.kill(template, signal.SIGKILL)
-        until(lambda: "until the next reload no engine or worker" in server.log(), "the message")
+        until(lambda: "is tried when one ends" in server.log(), "the program does not start")
         assert codes(server) == {"2"}
-        write(tmp_path, "3")
-        reloads(server)
+        write(tmp_path, "3", SUPERVISED)
+        (engine,) = processes(server, "engine")
+        os.kill(engine, signal.SIGKILL)
+        until_only(server, "engine", "template")
+        until(server.is_ready, "the service is ready")
         assert codes(server) == {"3"}
-        until_only(server, *ALL)
 
 
 # Who may, and where

@@ -9,6 +9,8 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.service.scripts import until
 from tests.supervisor.supervised import Supervised, has_ended
 from tests.supervisor.test_supervisor_engines import all_serve
@@ -133,3 +135,86 @@ def test_a_template_that_does_not_answer_is_killed_with_what_it_has_not_reported
         assert "does not answer, and is killed" in service.errors.read_text()
         service.signal(signal.SIGTERM)
         assert service.status() == 0
+
+
+# A template that dies
+
+
+BROKEN = """
+import pathlib
+broken = pathlib.Path({broken!r})
+
+def program(control, errors, plain=program):
+    if broken.exists():
+        say("broken")
+        return 3
+    return plain(control, errors)
+
+options = {{"reloading": Reloading(program, code)}}
+"""
+
+
+def lost(service: Supervised, broken: Path | None = None) -> dict[int, int]:
+    """Kills its template, after breaking its program; returns its engines."""
+    made = service.pid("template")
+    engines = all_serve(service, 2)
+    if broken is not None:
+        broken.touch()
+    os.kill(made, signal.SIGKILL)
+    return engines
+
+
+@pytest.mark.parametrize("dead_engines", [0, 1, 2])
+def test_a_reload_replaces_a_template_that_dies_and_engines_that_die_meanwhile(
+    tmp_path: Path, dead_engines: int
+) -> None:
+    with reloaded(tmp_path) as service:
+        for pid in [*lost(service).values()][:dead_engines]:
+            os.kill(pid, signal.SIGKILL)
+        service.pid("template")
+        engines = all_serve(service, 2)
+        os.kill(engines[1], signal.SIGKILL)
+        assert service.expect("Serve")[0] == "1"
+        assert service.errors.read_text().count("the changed program serves") == 2
+        service.signal(signal.SIGTERM)
+        assert service.status() == 0
+
+
+@pytest.mark.parametrize("needed", ["an engine", "a worker", "a successor"])
+def test_if_the_program_cannot_be_run_again_the_next_process_that_ends_runs_it(
+    tmp_path: Path, needed: str
+) -> None:
+    broken = tmp_path / "broken"
+    script = f"""
+{BROKEN.format(broken=str(broken))}
+import penstock.supervisor.supervisor as supervisor
+supervisor._RERUN_INTERVAL = 0.0
+"""
+    with reloaded(tmp_path, script) as service:
+        engines = lost(service, broken)
+        service.expect("broken")
+        until(lambda: "no engine or worker that ends is rep" in service.errors.read_text(), "told")
+        broken.unlink()
+        number = {"an engine": signal.SIGKILL, "a worker": signal.SIGUSR1}.get(needed)
+        os.kill(engines[1], number or signal.SIGTERM)
+        service.pid("template")
+        now = all_serve(service, 2)
+        os.kill(now[1], signal.SIGUSR1)
+        service.pid("spawned")
+        service.signal(signal.SIGTERM)
+        assert service.status() == 0
+
+
+def test_an_engine_that_dies_while_the_program_cannot_be_run_again_is_given_up_as_any_other(
+    tmp_path: Path,
+) -> None:
+    broken = tmp_path / "broken"
+    with reloaded(tmp_path, BROKEN.format(broken=str(broken))) as service:
+        engines = lost(service, broken)
+        service.expect("broken")
+        os.kill(engines[1], signal.SIGKILL)
+        until(lambda: "engine 1 has died too often" in service.errors.read_text(), "given up")
+        assert not has_ended(service.watch(engines[0]), 0)
+        os.kill(engines[0], signal.SIGKILL)
+        assert service.status() == 1
+        assert "engine 0 has died too often" in service.errors.read_text()
