@@ -60,9 +60,13 @@ class Repository:
 
 @contextmanager
 def serving(
-    repository: Repository, *arguments: str, mode: str = "poll", **more: Any
+    repository: Repository,
+    *arguments: str,
+    mode: str = "poll",
+    url: str | None = None,
+    **more: Any,
 ) -> Iterator[ServiceProcess]:
-    """A service of a repository, with a cache of its own."""
+    """A service of a repository, maybe at a URL, with a cache of its own."""
     environment = {
         "XDG_CACHE_HOME": str(repository.folder.parent / "cache"),
         **more.pop("environment", {}),
@@ -70,8 +74,10 @@ def serving(
     flags = ["--model-control-mode", mode]
     if mode == "poll":
         flags += ["--repository-poll-secs", "0.2"]
+    place = repository.folder if url is None else url
+    more.setdefault("cwd", repository.folder.parent)
     with running(
-        repository.folder, *flags, *arguments, command=SERVE, environment=environment, **more
+        place, *flags, *arguments, command=SERVE, environment=environment, **more
     ) as server:
         yield server
 
