@@ -14,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import asdict, fields
 from typing import Final
@@ -76,6 +77,7 @@ class Reporter:
         self._health = health
         self._counters = counters
         self._processes = ProcessTimes()
+        self._pids: defaultdict[str, list[int]] = defaultdict(list)  # of each op, in this report
         self.door: Door | None = None
         self.traces: Mapping[str, int] | None = None
         self.models: Callable[[], Report] = dict
@@ -119,23 +121,47 @@ class Reporter:
                 **self._processes.of("", [os.getpid()]),
                 "loop": time.thread_time(),
             },
-            "graphs": [
-                self._graph(graph, each, sketches)
-                # A version whose content is replaced is there twice: the one that serves first,
-                # as reports of the same version are joined.
-                for graph, each in sorted(
-                    zip(self._engine.all_graphs, seen.graphs, strict=True),
-                    key=lambda pair: pair[0].state is not GraphState.SERVING,
-                )
-            ],
+            "graphs": [*self._graphs(seen.graphs, sketches)],
             "removed": [*self._engine.removed],
             **self.models(),
             **self.rollouts(),
             **self.swaps(),
         }
 
-    def _graph(self, graph: ServedGraph, seen: GraphStatistics, sketches: bool) -> Report:
+    def _graphs(self, seen: Sequence[GraphStatistics], sketches: bool) -> Iterator[Report]:
+        """Each graph. A version whose content is replaced is there twice: the one that serves
+        first, as reports of the same version are joined. What both share, and what is counted by
+        the names of a version and its ops, is in the first one only.
+        """
+        graphs = zip(self._engine.all_graphs, seen, strict=True)
+        keys: set[tuple[str | None, str]] = set()
+        stages: set[Stage] = set()
+        self._pids.clear()
+        for stage in self._engine.stages:
+            if isinstance(stage.executor, ProcessExecutor):
+                pids = (each["pid"] for each in stage.executor.loaded if each)
+                self._pids[stage.name].extend(pids)
+        for graph, each in sorted(graphs, key=lambda x: x[0].state is not GraphState.SERVING):
+            counted = graph.key not in keys
+            yield self._graph(graph, each, sketches, counted=counted, known=stages)
+            keys.add(graph.key)
+            stages.update(graph.stages)
+
+    def _graph(
+        self,
+        graph: ServedGraph,
+        seen: GraphStatistics,
+        sketches: bool,
+        *,
+        counted: bool,
+        known: Container[Stage],
+    ) -> Report:
         signature = graph.signature
+        more: Report = {}
+        if counted:
+            more["requests"] = self._counters.of_graph(graph, sketches=sketches)
+            if graph.streams:
+                more["streams"] = self._counters.of_streams(graph)
         return {
             "name": seen.name,
             "version": seen.version,
@@ -144,14 +170,13 @@ class Reporter:
             **self._version(graph),
             "inside": seen.inside,
             "signature": signature and described(signature),
-            "requests": self._counters.of_graph(graph, sketches=sketches),
-            **({"streams": self._counters.of_streams(graph)} if graph.streams else {}),
+            **more,
             "ops": [
                 {
                     **{name: getattr(each, name) for name in _OF_STAGE},
                     # Its name without a version, for metrics, which have labels for both.
                     **({} if graph.label == (graph.name or "") else {"op": op}),
-                    **self._op(stage, each, sketches),
+                    **self._op(stage, each, sketches, counted=counted),
                     **({"given_by": stage.given_by} if stage.given_by else {}),
                     "inputs": [graph.stages[i].name for i in inputs if i != REQUEST],
                     "reads_request": REQUEST in inputs,
@@ -159,6 +184,7 @@ class Reporter:
                 for each, stage, op, inputs in zip(
                     seen.stages, graph.stages, graph.plan.names, graph.plan.inputs, strict=True
                 )
+                if stage not in known
             ],
         }
 
@@ -178,16 +204,16 @@ class Reporter:
         found: Report = {"share": share, "labels": labels}
         return found if copies is None else {**found, "copies": copies}
 
-    def _op(self, stage: Stage, seen: StageStatistics, sketches: bool) -> Report:
-        model = self._models.get(stage.name, "")
-        found = {**self._counters.of_op(stage.name, sketches=sketches), "model": model}
+    def _op(self, stage: Stage, seen: StageStatistics, sketches: bool, *, counted: bool) -> Report:
+        found: Report = {"model": self._models.get(stage.name, "")}
+        if counted:
+            found |= self._counters.of_op(stage.name, sketches=sketches)
         version = getattr(stage.options, "model_version", None)
         if version is not None:
             found["model_version"] = version
         loaded = getattr(stage.executor, "loaded", None)
-        if isinstance(stage.executor, ProcessExecutor):
-            pids = [each["pid"] for each in stage.executor.loaded if each]
-            found["process"] = self._processes.of(stage.name, pids)
+        if counted and isinstance(stage.executor, ProcessExecutor):
+            found["process"] = self._processes.of(stage.name, self._pids[stage.name])
         threads = getattr(stage.executor, "thread_ids", None)
         if threads is not None:
             found["threads"] = {"cpu": sum(map(thread_seconds, threads))}

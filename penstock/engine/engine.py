@@ -130,7 +130,7 @@ class EngineStatistics:
 
     @property
     def stages(self) -> tuple[StageStatistics, ...]:
-        """Of all graphs."""
+        """Of all graphs, each once."""
         return tuple(stage for graph in self.graphs for stage in graph.stages)
 
 
@@ -238,7 +238,7 @@ class Engine:
     @property
     def stages(self) -> list[Stage]:
         """Of all graphs."""
-        return [stage for graph in self.all_graphs for stage in graph.stages]
+        return [*dict.fromkeys(stage for graph in self.all_graphs for stage in graph.stages)]
 
     @property
     def all_graphs(self) -> list[ServedGraph]:
@@ -461,8 +461,11 @@ class Engine:
             raise GraphError(f"graph {graph} has {graph.inside} requests inside")
         graph.become(GraphState.REMOVED)
         (self.aside if graph in self.aside else self.graphs).remove(graph)
-        if self._named.get(graph.key) is graph:
+        successor = self._named.get(graph.key)
+        if successor is graph:
             del self._named[graph.key]
+        elif successor is not None:
+            successor.count_also(graph)
         if graph.key not in self._named:
             self.removed.pop(graph.key, None)
             self.removed[graph.key] = None
@@ -612,7 +615,7 @@ class Engine:
         """Refuse new requests and finish the admitted ones; then call ``at_rest``, once."""
         self._draining = True
         for graph in self.all_graphs:
-            graph.drain_stages()
+            graph.drain_stages(engine=True)
         self._at_rest.append((None, at_rest))
         self._go_on()
 

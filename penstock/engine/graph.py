@@ -7,6 +7,9 @@ while the engine's other graphs serve. A model's version can be replaced this wa
       │          └─> held ──┘             │
       └──────────────────────┴────────────┘
 
+Two graphs of the same name and version may share the stages of ops that are the same in both, with
+their queues and workers. Such a stage is closed with the last graph that runs it.
+
 The workers of a held graph have ended, or will, before its successor's begin; further requests for
 it wait for that.
 """
@@ -83,6 +86,10 @@ _MOVES: Final = {
 }
 
 
+_COMES: Final = (GraphState.ASIDE, GraphState.SERVING)
+"""States of graphs to which more requests come."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphStatistics:
     """A snapshot of one graph.
@@ -100,7 +107,7 @@ class GraphStatistics:
 
 
 class ServedGraph:
-    """One version of a graph. ``add_op`` or ``add_stage`` give it its stages, in the plan's order.
+    """One version of a graph. ``add_op`` or ``share`` give it its stages, in the plan's order.
 
     Args:
         engine: admits its requests, and runs them through it.
@@ -124,6 +131,7 @@ class ServedGraph:
         waiting: those of them that wait for its successor, in order of arrival.
         arriving: requests that were being decoded when it began to drain, and are still.
         stages: those of its ops, in the plan's order.
+        own: those of them that were made for it.
         bounded: the stages with a limited queue.
         streams: whether its answers come in pieces.
         guarded: whether the engine must check more before it admits a request.
@@ -162,6 +170,7 @@ class ServedGraph:
         self.arriving: set[object] = set()
         self._closed = False
         self.stages: list[Stage] = []
+        self.own: list[Stage] = []
         self.bounded: list[Stage] = []
         self.guarded = True
         self.watch: Watch | None = None
@@ -211,10 +220,25 @@ class ServedGraph:
         )
         if self.queue_policies:
             stage.limit_queue(self.queue_policies)
-        self.stages.append(stage)
-        if queue.policy.capacity is not None:
-            self.bounded.append(stage)
+        self.own.append(stage)
+        self._run_by(stage)
         return stage
+
+    def share(self, stage: Stage) -> None:
+        """Run the plan's next op by the stage of another graph, as the op is the same in both.
+
+        Raises:
+            GraphError: that graph has ended.
+        """
+        if not stage.graphs:
+            raise GraphError(f"op {stage.name!r} has ended, and cannot be shared")
+        self._run_by(stage)
+
+    def _run_by(self, stage: Stage) -> None:
+        stage.graphs.append(self)
+        self.stages.append(stage)
+        if stage.batcher.policy.capacity is not None:
+            self.bounded.append(stage)
 
     def why_stuck(self) -> str | None:
         """Why its requests cannot be answered now, for probes; None if they can."""
@@ -234,7 +258,7 @@ class ServedGraph:
         Raises:
             StartupError: a worker cannot start; the workers of its op are ended, others may run.
         """
-        starts = [asyncio.ensure_future(stage.executor.start()) for stage in self.stages]
+        starts = [asyncio.ensure_future(stage.executor.start()) for stage in self.own]
         try:
             await asyncio.gather(*starts)
         except BaseException:
@@ -245,10 +269,15 @@ class ServedGraph:
         self._started()
 
     async def close(self, timeout: float) -> bool:
-        """Stop the workers, once; returns whether every call ended within ``timeout`` seconds."""
+        """Stop the workers that no other graph runs, once; returns whether every call ended within
+        ``timeout`` seconds.
+        """
         if self._closed:
             return True
-        closing = [stage.executor.close(timeout) for stage in self.stages]
+        for stage in self.stages:
+            if self in stage.graphs:
+                stage.graphs.remove(self)
+        closing = [stage.executor.close(timeout) for stage in self.stages if not stage.graphs]
         self._closed = all(await asyncio.gather(*closing))
         return self._closed
 
@@ -272,10 +301,27 @@ class ServedGraph:
         serves = self.state is GraphState.SERVING
         self.guarded = bool(self.bounded) or self.watch is not None or not serves
 
-    def drain_stages(self) -> None:
-        """No more requests will come: batches need not wait to fill."""
+    def drain_stages(self, *, engine: bool = False) -> None:
+        """No more requests will come: batches need not wait to fill.
+
+        Args:
+            engine: whether that holds for all graphs of the engine; else stages that others share
+                go on as before.
+        """
         for stage in self.stages:
-            stage.drain()
+            others = (each for each in stage.graphs if each is not self)
+            if engine or not any(each.state in _COMES for each in others):
+                stage.drain()
+
+    def count_also(self, before: ServedGraph) -> None:
+        """Count what another graph of its name and version has counted, in whose place it serves:
+        counters never decrease.
+        """
+        found = {stage.name: stage for stage in self.stages}
+        for stage in before.stages:
+            successor = found.get(stage.name)
+            if successor is not None and successor is not stage:
+                successor.count_also(stage.statistics())
 
     def statistics(self) -> GraphStatistics:
         """A snapshot of its state."""

@@ -22,6 +22,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
+from typing import Any
 
 from penstock.batching.batcher import Batcher, FifoQueue
 from penstock.batching.decision import Batching
@@ -71,6 +72,7 @@ class Stage:
             empty for other ops.
         streams: whether its op's answers come in pieces.
         asks_caller: whether its op asks who makes a request, see ``ops.hooks.asks_caller``.
+        graphs: those that run it, the oldest first.
     """
 
     def __init__(
@@ -105,6 +107,7 @@ class Stage:
         self.given_by = ""
         self.asks_caller: AsksCaller | None = None
         self.streams = False
+        self.graphs: list[Any] = []
         self._busy = 0
         self._hand_over = HandOver()
         self._out: dict[Work, float] = {}  # with the time of the hand-over
@@ -119,6 +122,7 @@ class Stage:
         self._samples = 0
         self._timeouts = 0
         self._elements = self._filled_in = 0
+        self._deaths = self._refused = 0  # of stages before this one
 
     def batch_by(
         self,
@@ -150,12 +154,22 @@ class Stage:
             batches=self._batches,
             samples=self._samples,
             timeouts=self._timeouts,
-            deaths=self.quarantine.deaths,
+            deaths=self._deaths + self.quarantine.deaths,
             suspects=self.quarantine.suspects,
-            refused=self.quarantine.refused,
+            refused=self._refused + self.quarantine.refused,
             elements=self._elements,
             filled_in=self._filled_in,
         )
+
+    def count_also(self, before: StageStatistics) -> None:
+        """Count what the stage of the same op has counted in whose place this one runs."""
+        self._batches += before.batches
+        self._samples += before.samples
+        self._timeouts += before.timeouts
+        self._deaths += before.deaths
+        self._refused += before.refused
+        self._elements += before.elements
+        self._filled_in += before.filled_in
 
     @property
     def _idle(self) -> int:

@@ -17,6 +17,10 @@ MODELS: Final = "models"
 """The key of a graph's description with the versions of its ops' models."""
 
 
+ONLY: Final = "only"
+"""The key of such a description with the one op that is to be opened, in a worker process."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repositories:
     """See the module.

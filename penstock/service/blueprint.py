@@ -35,7 +35,7 @@ from penstock.ops.op import Op
 from penstock.ops.short import Model
 from penstock.ops.words import COROUTINES
 from penstock.protocols import media
-from penstock.repository.options import OpModel, Repositories
+from penstock.repository.options import ONLY, OpModel, Repositories
 from penstock.repository.served import (
     Description,
     Served,
@@ -285,12 +285,16 @@ class Deployment:
 
     def source_of(self, graph: Blueprint, op: str) -> OpSource:
         """An op of a graph, for a process that is to open it."""
+        description = graph.description
+        if description is not None and self.op_models:
+            # Models of other ops may change, and their files go, while this one runs on.
+            description = {**description, ONLY: op}
         return OpSource(
             graph=graph.name,
             version=graph.version,
             op=op,
             label=self.op_name(graph, op),
-            description=graph.description,
+            description=description,
         )
 
     def find_op(self, source: OpSource) -> tuple[Blueprint, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -190,12 +190,28 @@ def route(engine: Engine, state: Served) -> list[ServedGraph]:
 class LoadedGraph:
     """One graph of a LoadedDeployment.
 
+    Args:
+        blueprint: the graph.
+        deployment: has it.
+        watched: see ``LoadedDeployment``.
+        before: another graph, which is built, some of whose ops this one shares.
+        kept: the indexes of these ops, which are the same in both graphs: they are not opened
+            again, and run in the same workers.
+
     Attributes:
         served: the graph in the engine, once it is built.
     """
 
-    def __init__(self, blueprint: Blueprint, deployment: Deployment, watched: Watched) -> None:
+    def __init__(
+        self,
+        blueprint: Blueprint,
+        deployment: Deployment,
+        watched: Watched,
+        before: LoadedGraph | None = None,
+        kept: Collection[int] = (),
+    ) -> None:
         self.blueprint = blueprint
+        self._before, self._kept = before, kept
         self.served: ServedGraph | None = None
         self._deployment = deployment
         graph = blueprint.graph
@@ -206,7 +222,12 @@ class LoadedGraph:
         self._workers: list[list[BoundOp]] = []  # of each op
         notes: dict[str, None] = {}
         here: list[Op] = []
-        for op, options in zip(graph.ops, blueprint.options, strict=True):
+        for index, (op, options) in enumerate(zip(graph.ops, blueprint.options, strict=True)):
+            if before is not None and index in kept:
+                self._models.append(before._models[index])
+                self.options.append(before.options[index])
+                self._batching.append(before._batching[index])
+                continue
             model = batching = None
             label = deployment.op_name(blueprint, op.name)
             options = replace(options, label=label)
@@ -249,8 +270,10 @@ class LoadedGraph:
         Raises:
             StartupError: with the original exception as its cause.
         """
-        ops = self.blueprint.graph.ops
-        self._workers = [*map(bound_ops, ops, self.options, self._models)]
+        ops = zip(self.blueprint.graph.ops, self.options, self._models, strict=True)
+        self._workers = [
+            [] if index in self._kept else bound_ops(*each) for index, each in enumerate(ops)
+        ]
 
     @property
     def batching_lines(self) -> list[str]:
@@ -274,7 +297,11 @@ class LoadedGraph:
         sockets: Mapping[str, socket.socket] | None = None,
         outgoing: Outgoing = passed_on,
     ) -> ServedGraph:
-        """Build its stages and workers, without adding it to the engine."""
+        """Build its stages and workers, without adding it to the engine.
+
+        Raises:
+            GraphError: the graph has ended with which it shares ops.
+        """
         blueprint, deployment = self.blueprint, self._deployment
         plan = blueprint.graph.plan
         if not self._workers:
@@ -292,7 +319,11 @@ class LoadedGraph:
             blueprint.configuration,
             None if blueprint.queue is None else self._queue_policies,
         )
+        shared = self._shared()
         for index, op in enumerate(blueprint.graph.ops):
+            if index in shared:
+                graph.share(shared[index])
+                continue
             options, batching = self.options[index], self._batching[index]
             name = deployment.op_name(blueprint, op.name)
             spec = ExecutorSpec(
@@ -324,6 +355,13 @@ class LoadedGraph:
                 self._set_batching(graph.stages[index], index, options, batching)
         graph.streams = graph.stages[plan.last].streams
         return graph
+
+    def _shared(self) -> dict[int, Stage]:
+        """The stages of another graph that this one shares, by the op's index."""
+        before, self._before = self._before, None  # which ends before this one
+        if before is None or before.served is None:
+            return {}
+        return {index: before.served.stages[index] for index in self._kept}
 
     def _opening(self, source: OpSource, options: OpOptions) -> Opening | None:
         """How workers elsewhere open the op; None for other kinds of executors.
@@ -381,7 +419,7 @@ class LoadedGraph:
     def _started(self, graph: ServedGraph) -> None:
         """The workers are ready: batch as those of other processes have decided."""
         for index, stage in enumerate(graph.stages):
-            if self._batching[index] is not None:
+            if self._batching[index] is not None or index in self._kept:
                 continue
             op, options = self.blueprint.graph.ops[index], self.options[index]
             report = next((each for each in stage.executor.loaded if each), None) or {}

@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+import numpy as np
+
 from penstock.client.remote import RemoteOptions
 from penstock.client.tls import Security, Tls
 from penstock.client.token import token_at
@@ -19,6 +21,8 @@ from penstock.config.resolve import OpOptions
 from penstock.config.schema import OpConfig
 from penstock.errors import ModelError, PenstockError
 from penstock.ops.op import Op
+from penstock.repository.layout import EXAMPLES
+from penstock.request import Feed
 from penstock.runtimes.local_service import LocalServiceHandler
 from penstock.runtimes.model import Model, read_client_conf
 from penstock.runtimes.options import settled
@@ -209,3 +213,19 @@ def _handler_model(
 
 def _on_card(options: ModelOptions, cards: Sequence[str], turn: int) -> ModelOptions:
     return replace(options, devices=(cards[turn % len(cards)],) if cards else ())
+
+
+def version_examples(path: Path) -> list[Feed]:
+    """The requests in the folder of a version, one a file.
+
+    Raises:
+        ModelError: one cannot be read.
+    """
+    found: list[Feed] = []
+    for file in sorted((path / EXAMPLES).glob("*.npz")):
+        try:
+            with np.load(file, allow_pickle=False) as arrays:
+                found.append(dict(arrays))
+        except (OSError, ValueError, TypeError) as error:  # the last: it is one array
+            raise ModelError(f"the example {file} cannot be read: {error}") from error
+    return found

@@ -29,11 +29,12 @@ from pathlib import Path
 from subprocess import PIPE, Popen
 from typing import Any, Final
 
+from penstock.config.resolve import OpOptions
 from penstock.config.schema import ServiceConfig
 from penstock.engine.engine import Versions
 from penstock.errors import ConfigError, ModelError, StartupError, StoreError, VersionsError
 from penstock.repository import policy
-from penstock.repository.options import MODELS, OpModel, Repositories
+from penstock.repository.options import MODELS, ONLY, OpModel, Repositories
 from penstock.repository.pbtxt import Config, Step
 from penstock.repository.served import Description, Served, Update, is_at_start
 from penstock.runtimes.runtime import model_problems
@@ -47,6 +48,7 @@ from penstock.service.catalog import (
     catalog_of,
     repositories_of,
 )
+from penstock.service.models import version_examples
 from penstock.service.role import spawned_role
 from penstock.store.cache import keep
 
@@ -142,23 +144,32 @@ def _made(
         if others is None:
             raise StartupError("this service takes no further versions: see penstock.run")
         return others(description)
-    return with_models(graphs[description["name"]], description[MODELS])
+    return with_models(graphs[description["name"]], description[MODELS], only=description.get(ONLY))
 
 
-def with_models(graph: Blueprint, models: Mapping[str, Description]) -> Blueprint:
+def with_models(
+    graph: Blueprint, models: Mapping[str, Description], *, only: str | None = None
+) -> Blueprint:
     """A graph with these versions of its ops' models.
 
     Args:
         graph: of the service's own code.
         models: the description of each op's version, by the op's name; others are left out.
+        only: the op that is to be opened; None: all.
 
     Raises:
         StartupError: a version is missing, or cannot be opened, as far as that is known.
+        ModelError: an example of a version cannot be read.
     """
     problems: list[str] = []
-    made = []
-    for options in graph.options:
-        if options.versions is None or options.model is None:
+    made: list[OpOptions] = []
+    # The ops of the service's own code are never opened: hooks of an op that has been would find
+    # what they have left in it.
+    ends = graph.graph
+    ops = [*map(copy.copy, ends.ops)]
+    for op, options in zip(ops, graph.options, strict=True):
+        other = only is not None and options.name != only
+        if other or options.versions is None or options.model is None:
             made.append(options)
             continue
         description = models.get(options.name)
@@ -170,14 +181,14 @@ def with_models(graph: Blueprint, models: Mapping[str, Description]) -> Blueprin
         made.append(
             replace(options, model=model, model_version=description["version"], model_place=place)
         )
+        if examples := version_examples(Path(description["path"])):
+            op.warmups = [*op.warmups, *examples]
+            op.examples = [*op.examples, *examples]
     if problems:
         raise StartupError("\n".join(problems))
-    # The ops of the service's own code are never opened: hooks of an op that has been would find
-    # what they have left in it.
-    ends = graph.graph
     drawn = replace(
         ends,
-        ops=tuple(map(copy.copy, ends.ops)),
+        ops=tuple(ops),
         request_op=copy.copy(ends.request_op),
         response_op=copy.copy(ends.response_op),
     )

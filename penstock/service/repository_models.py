@@ -24,12 +24,13 @@ from penstock.ops.short import Model
 from penstock.protocols import oip
 from penstock.protocols.tensors import DecodeBudget
 from penstock.repository import pbtxt
-from penstock.repository.layout import CONFIG, EXAMPLES
+from penstock.repository.layout import CONFIG
 from penstock.repository.parameters import OF_VERSIONS, OWN, ROLLOUT, THREAD_KEYS
 from penstock.repository.pbtxt import Config, Tensor, Warmup
 from penstock.request import Feed
 from penstock.service.blueprint import MakeApplication
 from penstock.service.model_places import THREADS, places
+from penstock.service.models import version_examples
 from penstock.service.server import Service
 from penstock.tensor import DeclaredTensor, DeclaredTensors, Signature
 
@@ -210,25 +211,13 @@ def _model(
         feed
         for each in config.warmups
         for feed in [_feed(each, config, Path(description["folder"]), source)] * each.count
-    ] + _examples(path)
+    ] + version_examples(path)
     made.examples = made.warmups
     given = {"executor": "process"} if usual.changing else _in_place(path)
     keys, written = _keys(config, given, source)
     options[name] = keys
     places |= {("op", name, *key): f"{source}: {field}" for key, field in written.items()}
     return made
-
-
-def _examples(path: Path) -> list[Feed]:
-    """The requests in the folder of a version, one a file."""
-    found: list[Feed] = []
-    for file in sorted((path / EXAMPLES).glob("*.npz")):
-        try:
-            with np.load(file, allow_pickle=False) as arrays:
-                found.append(dict(arrays))
-        except (OSError, ValueError, TypeError) as error:  # the last: it is one array
-            raise ModelError(f"the example {file} cannot be read: {error}") from error
-    return found
 
 
 def _file_of(path: Path, config: Config) -> Path:

@@ -27,7 +27,7 @@ from time import monotonic
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from penstock.engine.engine import Engine
-from penstock.engine.graph import ServedGraph
+from penstock.engine.graph import GraphState, ServedGraph
 from penstock.errors import StartupError
 from penstock.executors.probing import VERIFYING
 from penstock.executors.workers.pool import WorkerPool
@@ -477,7 +477,8 @@ class Versions:
         if blueprint.processes and not self._supervised:
             raise StartupError(f"{who} has ops in processes, and the service started without any")
         watched = partial(_watched, swap)
-        loaded = await self._aside(LoadedGraph, blueprint, deployment, watched)
+        before, kept = self._kept(blueprint)
+        loaded = await self._aside(LoadedGraph, blueprint, deployment, watched, before, kept)
         await self._aside(loaded.make_workers)
         graph = self._build(loaded)
         self._engine.set_aside(graph)
@@ -494,6 +495,20 @@ class Versions:
         loaded.served = graph
         self._loaded.graphs.append(loaded)
         return graph
+
+    def _kept(self, blueprint: Blueprint) -> tuple[LoadedGraph | None, list[int]]:
+        """The graph that serves in whose place another one is to come, with other models of its
+        ops; and the indexes of the ops that are the same in both, and run on. Without room for two
+        they have ended already.
+        """
+        default = self._engine.default_of(blueprint.name) if self._has_op_models else None
+        if default is None or default.key != blueprint.key:
+            return None, []
+        before = next((each for each in self._loaded.graphs if each.served is default), None)
+        if before is None or default.state is not GraphState.SERVING:
+            return None, []
+        same = same_ops(before.blueprint, blueprint)
+        return before, [each for each in same if not default.stages[each].lost]
 
     def _check_successor(
         self, loaded: LoadedGraph, graph: ServedGraph, description: Description
@@ -675,7 +690,7 @@ async def _start(graph: ServedGraph, swap: Swap) -> None:
     Raises:
         StartupError: see ``ServedGraph.start``.
     """
-    pools = [each.executor for each in graph.stages if isinstance(each.executor, WorkerPool)]
+    pools = [each.executor for each in graph.own if isinstance(each.executor, WorkerPool)]
     for each in pools:
         each.passed = partial(_pass, swap)
     try:
@@ -690,6 +705,18 @@ def versioned(before: Blueprint, after: Blueprint) -> list[str]:
     """The ops of two versions of a graph whose models have versions."""
     known = {each.name for each in before.options if each.versions is not None}
     return [each.name for each in after.options if each.versions is not None and each.name in known]
+
+
+def same_ops(before: Blueprint, after: Blueprint) -> list[int]:
+    """The indexes of ops that are the same in two graphs of the same code, which may differ in the
+    versions of the ops' models.
+    """
+    pairs = zip(before.options, after.options, strict=True)
+    return [
+        index
+        for index, (old, new) in enumerate(pairs)
+        if (old.model, old.model_version) == (new.model, new.model_version)
+    ]
 
 
 def _at_once(description: Description, state: Served | None) -> Served:
