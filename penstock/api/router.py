@@ -36,6 +36,7 @@ from penstock.door.exchange import Exchange, HttpReply, Limit, Receiver
 from penstock.errors import RequestError, StartupError, Undecodable
 from penstock.protocols import grpc
 from penstock.protocols.grpc import GrpcError, parse_timeout
+from penstock.protocols.grpc.request import is_grpc
 from penstock.protocols.heads import HTTP_2, RequestHead
 from penstock.protocols.status import (
     GRPC_OF_HTTP,
@@ -460,17 +461,6 @@ def door_failure(
             return HttpReply(status, (*grpc.HEAD, *trailers))
         return HttpReply(200, (*grpc.HEAD, *grpc.trailers(GRPC_OF_HTTP[status], text)))
     return refusal(status, text)
-
-
-def is_grpc(head: RequestHead) -> bool:
-    """Whether the request is a gRPC call; ``application/grpc-web`` is another protocol."""
-    kind = head.fields.get(b"content-type")
-    return (
-        kind is not None
-        and kind.startswith(_GRPC)
-        and (kind == _GRPC or kind[len(_GRPC) : len(_GRPC) + 1] in b"+; ")
-        and head.version == HTTP_2
-    )
 
 
 def _send(exchange: Exchange, reply: HttpReply) -> None:

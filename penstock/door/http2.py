@@ -21,6 +21,7 @@ from penstock.door.connection import NEVER, PAUSE, Connection, Pace
 from penstock.door.door_exchange import DoorExchange
 from penstock.door.exchange import STOPPING, WRITABLE, Peer
 from penstock.door.state import DoorState
+from penstock.protocols.grpc.request import is_grpc
 from penstock.protocols.heads import HTTP_2, Headers, RequestHead, checked
 from penstock.protocols.http2 import (
     ConnectionFailed,
@@ -236,6 +237,8 @@ class Http2Session(Connection):
 
     __slots__ = (
         "_draining",
+        "_drains_soon",
+        "_head",
         "_idle_since",
         "_leaving",
         "_paces",
@@ -261,6 +264,8 @@ class Http2Session(Connection):
         self._unfinished: object | None = None
         self._unfinished_since = NEVER
         self._draining = False
+        self._drains_soon = False  # once no request is open
+        self._head: RequestHead | None = None  # of the last request
         self._leaving = False
         self._resuming = False
 
@@ -360,7 +365,9 @@ class Http2Session(Connection):
         exchange.owed = 0
         stream.context = exchange
         whole = event.data if event.ended else None
-        exchange.begin(shared, event.head, whole)  # type: ignore[arg-type]
+        head: RequestHead = event.head  # type: ignore[assignment]
+        self._head = head
+        exchange.begin(shared, head, whole)
         exchange.serve()
         if exchange.deadline < inf:
             self.due = min(self.due, exchange.body_deadline)
@@ -423,7 +430,12 @@ class Http2Session(Connection):
                 self._notify_writable()
             if self.core.behind and not self.closing:
                 self._wait_for_turn()
-            if self._leaving and not self.core.streams:
+            if self.core.streams:
+                return
+            if self._drains_soon and self._head is not None:
+                self._announce_drain()
+                self._write()
+            if self._leaving:
                 self.end(linger=True)
         except Exception:  # noqa: BLE001 - only this connection fails
             self.broken()
@@ -502,6 +514,8 @@ class Http2Session(Connection):
         if self._draining:
             self._announce_last_stream()
             self._leaving = True
+        elif self._drains_soon:
+            self._announce_drain()
         elif self.shared.draining:
             self.drain()
         if core.behind:  # missing input may be in the backlog
@@ -595,13 +609,30 @@ class Http2Session(Connection):
             self._lose(stream)
 
     def drain(self) -> None:
-        """Send a first GOAWAY, which does not name the last stream yet, and a PING."""
-        if not self._draining:
-            self._draining = True
+        """Announce the end as soon as no request is open, or at the next check: clients that use
+        Python's h2, as httpx does, give up their open requests at a GOAWAY.
+        """
+        if not self._draining and not self._drains_soon:
+            self._drains_soon = True
             self.shared.unacknowledged.add(self)
+            self.mark()
+
+    def _announce_drain(self) -> None:
+        """Announce the end: at once and for good if no request is open, else in two steps.
+
+        Of two steps the first GOAWAY does not name the last stream yet, so that requests which the
+        client has sent before it reads that are answered. Libraries of gRPC understand both. h2
+        does not understand the first one; a request that comes after a final one it repeats on
+        another connection.
+        """
+        self._drains_soon, self._draining = False, True
+        head = self._head
+        if head is not None and not self.core.streams and not is_grpc(head):
+            self._announce_last_stream()
+            self._leaving = True
+        else:
             self.core.go_away(final=False)
             self.core.ping(_PING)
-            self.mark()
 
     def _announce_last_stream(self) -> None:
         """Send the final GOAWAY: the client has acknowledged the first one, or its time is over."""

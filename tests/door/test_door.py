@@ -262,7 +262,24 @@ def test_a_draining_door_closes_each_connection_after_its_next_answer(opened: Op
         streams.until_closed()
 
 
-def test_a_draining_door_answers_streams_opened_before_the_goaway_was_read(opened: Opened) -> None:
+def test_a_draining_door_names_the_last_stream_to_clients_of_http_2_when_none_is_open(
+    opened: Opened,
+) -> None:
+    site = opened()
+    with linked(site.port) as idle, linked(site.port) as busy:
+        last = idle.open("/echo", end=True)
+        idle.answer(last)
+        held = busy.open("/hold", end=True)
+        site.until(lambda seen: len(site.echo_app.holding) == 1)
+        site.call(site.door.drain)
+        site.call(site.echo_app.release_held)
+        assert busy.answer(held).body == b"held"
+        for client, stream in ((idle, last), (busy, held)):
+            client.until_closed()
+            assert client.goaways == [(stream, 0)]
+
+
+def test_a_draining_door_answers_calls_opened_before_the_goaway_was_read(opened: Opened) -> None:
     site = opened()
     site.run(site.door.drain_acknowledged())  # there are no connections
     with (
@@ -270,10 +287,11 @@ def test_a_draining_door_answers_streams_opened_before_the_goaway_was_read(opene
         linked(site.port) as streams,
         linked(site.port) as left,
     ):
+        grpc = (b"content-type", b"application/grpc")
         for client in (streams, left):
-            client.answer(client.open("/echo", end=True))
+            client.answer(client.open("/echo", grpc, end=True))
         site.call(site.door.drain)
-        late = streams.open("/echo", end=True)  # the client has not read the GOAWAY
+        late = streams.open("/echo", grpc, end=True)  # the client has not read the GOAWAY
         left.socket.close()
         with pytest.raises(TimeoutError):
             site.run(asyncio.wait_for(site.door.drain_acknowledged(), 0.05))

@@ -1,4 +1,4 @@
-"""Validates the request headers of a call."""
+"""Recognises a call by its request headers, and validates them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,24 @@ from penstock.protocols.grpc.messages import ENCODINGS, IDENTITY
 from penstock.protocols.grpc.metadata import decode_metadata
 from penstock.protocols.grpc.status import GrpcError
 from penstock.protocols.grpc.timeout import parse_timeout
-from penstock.protocols.heads import RequestHead
+from penstock.protocols.heads import HTTP_2, RequestHead
 from penstock.protocols.status import GrpcCode
 
 ACCEPTED: Final = (b"grpc-accept-encoding", b",".join(ENCODINGS))
 _KINDS = frozenset({b"application/grpc", b"application/grpc+proto"})
 _BLANKS = b" \t"
+_GRPC = b"application/grpc"
+
+
+def is_grpc(head: RequestHead) -> bool:
+    """Whether the request is a gRPC call; ``application/grpc-web`` is another protocol."""
+    kind = head.fields.get(b"content-type")
+    return (
+        kind is not None
+        and kind.startswith(_GRPC)
+        and (kind == _GRPC or kind[len(_GRPC) : len(_GRPC) + 1] in b"+; ")
+        and head.version == HTTP_2
+    )
 
 
 def check_request(head: RequestHead) -> tuple[float | None, bytes | None]:
