@@ -164,6 +164,39 @@ class Held:
             each.release()
 
 
+class Shelf(Protocol):
+    """What the repositories have; see ``Catalog``. Every method blocks."""
+
+    @property
+    def places(self) -> Sequence[str]:
+        """The URLs of the repositories."""
+
+    def scan(self) -> Scan:
+        """List all repositories."""
+
+    @property
+    def unknown(self) -> str:
+        """What is said of a model that it does not have."""
+
+    def overriding(self, name: str, parameters: Mapping[str, Any], there: Entry | None) -> Entry:
+        """A model as an operator sent it."""
+
+    def hold(
+        self,
+        entry: Entry,
+        version: str,
+        of_step: Callable[[Step], Description],
+        progress: Progress | None = None,
+    ) -> Held:
+        """Fetch a version, and describe it."""
+
+    def remember(self, name: str, url: str, versions: Sequence[Description]) -> None:
+        """Keep what serves, for a start at which its repository does not answer."""
+
+    def remembered(self, url: str) -> dict[str, list[Held]]:
+        """What served of a repository when it answered last."""
+
+
 class Catalog:
     """See the module.
 

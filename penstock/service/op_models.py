@@ -307,7 +307,7 @@ def _no_step(step: Step) -> Description:
 
 
 class OpShelf:
-    """What the places of ops' models have; see ``repository.Shelf``.
+    """What the places of ops' models have; see ``catalog.Shelf``.
 
     Args:
         models: the ops' models.

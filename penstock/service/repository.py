@@ -14,10 +14,10 @@ import logging
 import random
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from time import monotonic, time_ns
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from penstock.config.schema import RolloutConfig
 from penstock.engine.engine import Versions
@@ -34,16 +34,27 @@ from penstock.errors import (
     VersionsError,
     VersionUnfinished,
 )
-from penstock.observe.swaps import Swaps
-from penstock.repository.lifecycle import SERVES, Lifecycle, State
+from penstock.observe.swaps import Swap, Swaps
+from penstock.repository.lifecycle import SERVES, State
 from penstock.repository.model_update import ModelUpdate
+from penstock.repository.next_state import (
+    check_number,
+    is_beside,
+    paths_of,
+    role_of,
+    with_loaded,
+    with_remembered,
+    without_default,
+    without_others,
+)
 from penstock.repository.options import Mode
 from penstock.repository.pbtxt import Step
-from penstock.repository.rollout import Plan, Rollout
+from penstock.repository.rollout import Rollout
 from penstock.repository.rollout import State as RolloutState
 from penstock.repository.served import Description, Served
-from penstock.service.catalog import Entry, Held, Progress, Scan, digest_of
+from penstock.service.catalog import Entry, Held, Scan, Shelf, digest_of
 from penstock.service.daemon_pool import DaemonPool
+from penstock.service.known_model import KnownModel
 from penstock.service.rollout_plan import plan_of
 
 _T = TypeVar("_T")
@@ -59,72 +70,6 @@ _SHOWN: Final = 8  # names in a message
 _LOOK: Final = 0.1  # seconds between two looks for the end of a version, or of the first loads
 
 NO_CONTROL: Final = "explicit model load / unload is not allowed: model control mode is none"
-
-
-class Shelf(Protocol):
-    """What the repositories have; see ``Catalog``. Every method blocks."""
-
-    @property
-    def places(self) -> Sequence[str]:
-        """The URLs of the repositories."""
-
-    def scan(self) -> Scan:
-        """List all repositories."""
-
-    @property
-    def unknown(self) -> str:
-        """What is said of a model that it does not have."""
-
-    def overriding(self, name: str, parameters: Mapping[str, Any], there: Entry | None) -> Entry:
-        """A model as an operator sent it."""
-
-    def hold(
-        self,
-        entry: Entry,
-        version: str,
-        of_step: Callable[[Step], Description],
-        progress: Progress | None = None,
-    ) -> Held:
-        """Fetch a version, and describe it."""
-
-    def remember(self, name: str, url: str, versions: Sequence[Description]) -> None:
-        """Keep what serves, for a start at which its repository does not answer."""
-
-    def remembered(self, url: str) -> dict[str, list[Held]]:
-        """What served of a repository when it answered last."""
-
-
-@dataclass(slots=True)
-class _Model:
-    """What the controller knows of one model.
-
-    Attributes:
-        life: the states of its versions.
-        lock: of its changes.
-        held: what serves, by version.
-        marks: of what serves, by version; see ``Entry.mark``.
-        fetched: bytes transferred, and all, by version.
-        previous: what was the default version before.
-        unloaded: whether an operator unloaded it: then it is not loaded until told to.
-        sent: the model as an operator sent it, instead of that of the repository.
-        problem: why the repository has no such model; empty if it has.
-        told: what was logged last about each version.
-        unfinished: versions of which was logged that they are being copied.
-        warnings: what was logged last about what is ignored.
-    """
-
-    life: Lifecycle = field(default_factory=Lifecycle)
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    held: dict[str, Held] = field(default_factory=dict)
-    marks: dict[str, str] = field(default_factory=dict)
-    fetched: dict[str, tuple[int, int]] = field(default_factory=dict)
-    previous: Description | None = None
-    unloaded: bool = False
-    sent: Entry | None = None
-    problem: str = ""
-    told: dict[str, str] = field(default_factory=dict)
-    unfinished: set[str] = field(default_factory=set)
-    warnings: tuple[str, ...] = ()
 
 
 class Controller:
@@ -172,7 +117,7 @@ class Controller:
         self._swaps = Swaps() if swaps is None else swaps
         self._swap = swap
         self._gap = gap
-        self._models: dict[str, _Model] = {}
+        self._models: dict[str, KnownModel] = {}
         self._scan = Scan()
         self._outages: Mapping[str, str] = {}
         self._pool = DaemonPool(at_once + 1, "repository")  # one for scans
@@ -230,7 +175,16 @@ class Controller:
     def rows(self) -> list[dict[str, Any]]:
         """The index, as far as it is known."""
         names = sorted({*self._models, *self._scan.entries})
-        return [row for name in names for row in self._rows(name)]
+        return [
+            row
+            for name in names
+            for row in (self._models.get(name) or KnownModel()).rows(
+                name,
+                self._versions.served(name),
+                self._scan.entries.get(name),
+                partial(self._gap, name),
+            )
+        ]
 
     async def load(self, name: str, parameters: Mapping[str, Any]) -> None:
         """See ``api.oip_repository.Repository``."""
@@ -321,7 +275,7 @@ class Controller:
                         held.release()
                         continue
                     version = held.description["version"]
-                    update = partial(_with_remembered, held.description)
+                    update = partial(with_remembered, held.description)
                     try:
                         await self._change(name, update)
                     except RequestError as error:
@@ -459,12 +413,12 @@ class Controller:
                 raise HttpError(400, f"failed to load '{name}': an operator has unloaded it")
             await self._bring(entry, model, told=told)
 
-    def _tell_problem(self, name: str, model: _Model, problem: str) -> None:
+    def _tell_problem(self, name: str, model: KnownModel, problem: str) -> None:
         if problem and problem != model.problem:
             _log.error("model %s cannot be loaded: %s", name, problem)
         model.problem = problem
 
-    async def _bring(self, entry: Entry, model: _Model, *, told: bool) -> None:
+    async def _bring(self, entry: Entry, model: KnownModel, *, told: bool) -> None:
         """Serve the wanted versions of a model, and no others that nothing needs.
 
         Args:
@@ -521,7 +475,7 @@ class Controller:
     async def _try(
         self,
         entry: Entry,
-        model: _Model,
+        model: KnownModel,
         version: str,
         failed: dict[str, str],
         wanted: Sequence[str],
@@ -554,7 +508,7 @@ class Controller:
                 digest = model.held[version].digest[:12]
                 served = self._versions.served(name)
                 role = "serves"
-                if served is not None and _is_beside(served, version):
+                if served is not None and is_beside(served, version):
                     role = "is ready, and serves by its name only while there are weights"
                 _log.info(
                     "model %s: version %s %s, after %.1f s (%s)", name, version, role, took, digest
@@ -563,7 +517,7 @@ class Controller:
             model.fetched.pop(version, None)
 
     async def _serve(
-        self, entry: Entry, model: _Model, version: str, wanted: Sequence[str], *, told: bool
+        self, entry: Entry, model: KnownModel, version: str, wanted: Sequence[str], *, told: bool
     ) -> bool:
         """Serve a version; returns whether it was not served before.
 
@@ -579,77 +533,29 @@ class Controller:
             _NotServed: with the reason.
         """
         name, life = entry.name, model.life
-        try:
-            mark = entry.mark(
-                version, [*map(self._of_step, entry.config.steps)] if entry.config else []
-            )
-        except ModelError as error:
-            life.advance(version, State.FOUND)
-            life.fail(version, str(error))
-            self._swaps.count(name, error.code)
-            raise _NotServed(str(error)) from error
+        mark = self._mark(entry, model, version)
         served = self._versions.served(name)
         there = None if served is None else served.versions.get(version)
         if there is not None and model.marks.get(version) == mark:
             return False
-        barred = life.barred(mark)
-        if barred is not None:
-            if version not in life.versions:  # another engine has tried it, and told why
-                life.advance(version, State.FOUND)
-                life.fail(version, barred)
-                model.told[version] = barred
-            raise _NotServed(barred)
-        rolling = None if served is None else served.rolling
-        if rolling is not None and version == rolling.stable and version in model.marks:
-            raise _NotServed(f"version {rolling.version} is being rolled out: it comes after")
+        self._check_may_try(model, version, mark, served)
         life.advance(version, State.FOUND)
         life.advance(version, State.STAGING)
         swap = self._swaps.begin(name, version)
-
-        def progress(done: int, size: int) -> None:
-            if self._closed:
-                raise StoreError("the service stops")
-            model.fetched[version] = (done, size)
-            if done >= size:
-                swap.passed("fetched")
-
-        digests = [mark]
-        try:
-            held = await self._aside(self._shelf.hold, entry, version, self._of_step, progress)
-        except (StoreError, ModelError) as error:
-            final = isinstance(error, ContentRefused | ModelError)
-            life.fail(version, str(error), *(digests if final else ()))
-            self._swaps.fail(swap, str(error))
-            self._swaps.count(name, error.code)
-            raise _NotServed(str(error)) from error
-        swap.passed("verified")
-        digests.append(held.digest)
+        held = await self._fetch(entry, model, version, mark, swap)
+        differs = there is None or dict(there) != held.description
         try:
             barred = life.barred(held.digest)
             if barred is not None:
                 raise StartupError(barred)
-            if there is None or dict(there) != held.description:
-                rules = self.rules(name, entry.rollout)
-                plan = None if rules is None else plan_of(rules)
-                if plan is not None and served is not None and not told:
-                    _check_number(served, held.description)
-                life.advance(version, State.VERIFIED, digest=held.digest)
-                life.advance(version, State.LOADING)
-                sticky = None if rules is None else rules.sticky
-                first_ends = held.description.get("swap", self._swap) == "resource"
-
-                def update(now: Served | None) -> Served:
-                    found = _with(held.description, plan, wanted, now)
-                    found = _without_others(wanted, found) if first_ends else found
-                    return replace(found, sticky=sticky)
-
-                await self._change(name, update)
+            if differs:
+                await self._swap_in(entry, model, held, wanted, told=told)
             else:
                 swap.done()
         except (StartupError, RequestError) as error:
             held.release()
             waits = isinstance(error.__cause__, RolloutRuns)
-            life.fail(version, str(error), *(() if waits else digests))
+            life.fail(version, str(error), *(() if waits else (mark, held.digest)))
             self._swaps.fail(swap, str(error))
             raise _NotServed(str(error)) from error
         except BaseException:
@@ -660,7 +566,94 @@ class Controller:
         model.marks[version] = mark
         if old is not None:
             old.release()
-        return there is None or dict(there) != held.description
+        return differs
+
+    def _mark(self, entry: Entry, model: KnownModel, version: str) -> str:
+        """See ``Entry.mark``.
+
+        Raises:
+            _NotServed: a model that it runs is not loaded.
+        """
+        steps = entry.config.steps if entry.config else ()
+        try:
+            return entry.mark(version, [*map(self._of_step, steps)])
+        except ModelError as error:
+            model.life.advance(version, State.FOUND)
+            model.life.fail(version, str(error))
+            self._swaps.count(entry.name, error.code)
+            raise _NotServed(str(error)) from error
+
+    @staticmethod
+    def _check_may_try(model: KnownModel, version: str, mark: str, served: Served | None) -> None:
+        """Check that a version may be tried now.
+
+        Raises:
+            _NotServed: it is barred, or has to wait for a rollout.
+        """
+        life = model.life
+        barred = life.barred(mark)
+        if barred is not None:
+            if version not in life.versions:  # another engine has tried it, and told why
+                life.advance(version, State.FOUND)
+                life.fail(version, barred)
+                model.told[version] = barred
+            raise _NotServed(barred)
+        rolling = None if served is None else served.rolling
+        if rolling is not None and version == rolling.stable and version in model.marks:
+            raise _NotServed(f"version {rolling.version} is being rolled out: it comes after")
+
+    async def _fetch(
+        self, entry: Entry, model: KnownModel, version: str, mark: str, swap: Swap
+    ) -> Held:
+        """Fetch a version into the cache.
+
+        Raises:
+            _NotServed: with the reason.
+        """
+
+        def progress(done: int, size: int) -> None:
+            if self._closed:
+                raise StoreError("the service stops")
+            model.fetched[version] = (done, size)
+            if done >= size:
+                swap.passed("fetched")
+
+        try:
+            held = await self._aside(self._shelf.hold, entry, version, self._of_step, progress)
+        except (StoreError, ModelError) as error:
+            final = isinstance(error, ContentRefused | ModelError)
+            model.life.fail(version, str(error), *((mark,) if final else ()))
+            self._swaps.fail(swap, str(error))
+            self._swaps.count(entry.name, error.code)
+            raise _NotServed(str(error)) from error
+        swap.passed("verified")
+        return held
+
+    async def _swap_in(
+        self, entry: Entry, model: KnownModel, held: Held, wanted: Sequence[str], *, told: bool
+    ) -> None:
+        """Let all engines serve a version that was fetched; the arguments are those of ``_serve``.
+
+        Raises:
+            StartupError, RequestError: nothing has changed.
+        """
+        name, description = entry.name, held.description
+        served = self._versions.served(name)
+        rules = self.rules(name, entry.rollout)
+        plan = None if rules is None else plan_of(rules)
+        if plan is not None and served is not None and not told:
+            check_number(served, description)
+        model.life.advance(description["version"], State.VERIFIED, digest=held.digest)
+        model.life.advance(description["version"], State.LOADING)
+        sticky = None if rules is None else rules.sticky
+        first_ends = description.get("swap", self._swap) == "resource"
+
+        def update(now: Served | None) -> Served:
+            found = with_loaded(description, plan, time_ns(), wanted, now)
+            found = without_others(wanted, found) if first_ends else found
+            return replace(found, sticky=sticky)
+
+        await self._change(name, update)
 
     def _of_step(self, step: Step) -> Description:
         """The description of the version of a model that a step of an ensemble runs."""
@@ -690,7 +683,7 @@ class Controller:
 
         def update(now: Served | None) -> Served:
             found = now or served
-            return _without_others(wanted, _without_default(wanted, found) if leaves else found)
+            return without_others(wanted, without_default(wanted, found) if leaves else found)
 
         if update(served) is not served:
             await self._change(entry.name, update)
@@ -721,7 +714,7 @@ class Controller:
     def _sync(self, name: str) -> None:
         """Take over what the engines serve."""
         model, served = self._model(name), self._versions.served(name)
-        roles = {} if served is None else {each: _role(served, each) for each in served.versions}
+        roles = {} if served is None else {each: role_of(served, each) for each in served.versions}
         left = model.life.serve(roles)
         for version in left:
             model.marks.pop(version, None)
@@ -739,7 +732,7 @@ class Controller:
         model.life.bar(served.barred)
         model.unloaded = served.unloaded
 
-    async def _wait_for_end(self, name: str, model: _Model, left: Sequence[str]) -> None:
+    async def _wait_for_end(self, name: str, model: KnownModel, left: Sequence[str]) -> None:
         for version in left:
             while self._has(name, version):
                 await asyncio.sleep(_LOOK)
@@ -754,14 +747,14 @@ class Controller:
         for name, model in self._models.items():
             served = self._versions.served(name)
             for each in () if served is None else served.versions.values():
-                needed.update(_paths(each))
+                needed.update(paths_of(each))
             if model.previous is not None:
-                needed.update(_paths(model.previous))
+                needed.update(paths_of(model.previous))
         for name, model in self._models.items():
             served = self._versions.served(name)
             for version, held in [*model.held.items()]:
                 serves = served is not None and version in served.versions
-                if not serves and needed.isdisjoint(_paths(held.description)):
+                if not serves and needed.isdisjoint(paths_of(held.description)):
                     model.held.pop(version).release()
 
     # Unloading and rolling back.
@@ -788,7 +781,7 @@ class Controller:
             self._release_unused()
         _log.info("model %s is unloaded", name)
 
-    async def _roll_back(self, name: str, model: _Model) -> None:
+    async def _roll_back(self, name: str, model: KnownModel) -> None:
         served, before = self._versions.served(name), model.previous
         if served is not None and served.rolling is not None:
             await self._end_rollout(name, served.rolling, "an operator took it back")
@@ -872,10 +865,10 @@ class Controller:
         entry = model.sent or self._scan.entries.get(name)
         return self.rules(name, None if entry is None else entry.rollout)
 
-    def _model(self, name: str) -> _Model:
+    def _model(self, name: str) -> KnownModel:
         found = self._models.get(name)
         if found is None:
-            found = self._models[name] = _Model()
+            found = self._models[name] = KnownModel()
         return found
 
     def _loaded(self) -> Iterator[str]:
@@ -899,42 +892,6 @@ class Controller:
         """Whether ensembles other than these run a model."""
         return any(name in self._steps_of(each) for each in self._loaded() if each not in users)
 
-    def _rows(self, name: str) -> Iterator[dict[str, Any]]:
-        """A model's rows of the index."""
-        model, served = self._models.get(name) or _Model(), self._versions.served(name)
-        rows = model.life.rows(name, partial(self._gap, name))
-        known = {each.version for each in rows}
-        for each in rows:
-            row: dict[str, Any] = each._asdict()
-            if served is not None and each.version in served.versions:
-                row["default"] = each.version == served.default
-                row["labels"] = [k for k, at in served.labels.items() if at == each.version]
-                if served.weights:
-                    row["weight"] = served.weights.get(each.version, 0)
-                rolling = served.rolling
-                if rolling is not None and rolling.version == each.version:
-                    row["rollout"] = {
-                        "step": rolling.step + 1,
-                        "steps": len(rolling.plan.steps),
-                        "share": rolling.weights[each.version],
-                    }
-                if _is_beside(served, each.version):
-                    row["reason"] = f"{each.reason}: it has no weight"
-            if each.version in model.fetched:
-                row["fetched"] = [*model.fetched[each.version]]
-            if digest := model.life.versions[each.version].digest:
-                row["digest"] = digest
-            yield row
-        entry = self._scan.entries.get(name)
-        wanted = [] if entry is None or entry.problem else entry.wanted()
-        missing = [each for each in wanted if each not in known]
-        if not rows and not missing:
-            missing = [""]
-        for version in missing:
-            problem = (entry.problem if entry is not None else "") or model.problem
-            why = problem or ("unloaded" if model.unloaded else "not loaded")
-            yield {"name": name, "version": version, "state": "UNAVAILABLE", "reason": why}
-
     async def _aside(self, function: Callable[..., _T], *arguments: Any) -> _T:
         """Call a function in a thread."""
         loop = asyncio.get_running_loop()
@@ -951,99 +908,5 @@ class _NotServed(Exception):
     """Why a version is not served."""
 
 
-def _with(
-    description: Description, plan: Plan | None, wanted: Sequence[str], now: Served | None
-) -> Served:
-    """The state with a version, which becomes the default if it is the newest that is wanted, and
-    no operator has divided the requests between versions; at once, or by a rollout if there is a
-    plan. Then it takes the place of an older version that is being rolled out.
-    """
-    version = description["version"]
-    now = now or Served(name=description["name"])
-    newest = all(int(version) >= int(each) for each in now.versions if each in wanted)
-    default, rolling = now.default, now.rolling
-    becomes_default = newest and (not now.weights or rolling is not None)
-    if becomes_default and plan and default is not None and int(version) > int(default):
-        return now.with_rollout(description, plan, time_ns(), keep=wanted)
-    if becomes_default and rolling is not None and version != default:
-        now = now.rolled(rolling.taken_back("another version serves"))
-    return now.with_version(
-        description, default=becomes_default and now.rolling is None, again=True
-    )
-
-
-def _with_remembered(description: Description, now: Served | None) -> Served:
-    state = now or Served(name=description["name"])
-    return state.with_version(description, default=True, again=True)
-
-
-def _check_number(served: Served, description: Description) -> None:
-    """Check that a rollout is possible.
-
-    Raises:
-        StartupError: the version has the number of the one that gets the requests, and other files.
-    """
-    version, default = description["version"], served.default
-    if (
-        default is None
-        or version != default
-        or served.versions[default].get("path") == description.get("path")
-    ):
-        return
-    raise StartupError(
-        "its files have changed, which cannot be rolled out under the same number: give them the"
-        f" next one, or `penstock models load {served.name}`"
-    )
-
-
 def _own(name: str, own: RolloutConfig | None) -> RolloutConfig | None:
     return own
-
-
-def _is_beside(served: Served, version: str) -> bool:
-    """Whether a version is newer than those that share the requests, and has no share of them."""
-    shared = [int(each) for each, weight in served.weights.items() if weight]
-    rolling = served.rolling is not None and served.rolling.version == version
-    return bool(shared) and int(version) > max(shared) and not rolling
-
-
-def _without_default(wanted: Sequence[str], now: Served) -> Served:
-    """The state whose default version is the newest that is wanted, if the present one is neither
-    wanted nor has a label, and requests that name none all get it; else the same one.
-    """
-    default = now.default
-    if now.weights or default in wanted or default in now.labels.values():
-        return now
-    there = [each for each in wanted if each in now.versions]
-    return now.with_default(there[-1]) if there else now
-
-
-def _without_others(wanted: Sequence[str], now: Served) -> Served:
-    """The state without versions that are not wanted and that no request needs; the same one if
-    there are none.
-    """
-    for version in [*now.versions]:
-        needed = version == now.default or version in now.labels.values()
-        if version not in wanted and not needed and not now.weights.get(version):
-            now = now.without_version(version)
-    return now
-
-
-def _role(served: Served, version: str) -> State:
-    """The state of a version that is served."""
-    if served.weights:
-        share = served.weights.get(version, 0)
-        if not share:
-            shadow = served.rolling is not None and served.rolling.version == version
-            return State.SHADOW if shadow else State.STANDBY
-        return State.SERVING if version == served.default else State.CANARY
-    return State.SERVING if version == served.default else State.STANDBY
-
-
-def _paths(description: Description) -> Iterator[str]:
-    """The places of the files of a version, and of the steps of an ensemble."""
-    for key in ("path", "folder"):
-        if description.get(key):
-            yield description[key]
-    for step in description.get("steps", ()):
-        yield from _paths(step)

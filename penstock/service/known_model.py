@@ -1,0 +1,93 @@
+"""What the controller of a service's repositories knows of one model, and its rows of the index."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.repository.lifecycle import Lifecycle, State
+from penstock.repository.next_state import is_beside
+from penstock.repository.served import Description, Served
+from penstock.service.catalog import Entry, Held
+
+
+@dataclass(slots=True)
+class KnownModel:
+    """See the module.
+
+    Attributes:
+        life: the states of its versions.
+        lock: of its changes.
+        held: what serves, by version.
+        marks: of what serves, by version; see ``Entry.mark``.
+        fetched: bytes transferred, and all, by version.
+        previous: what was the default version before.
+        unloaded: whether an operator unloaded it: then it is not loaded until told to.
+        sent: the model as an operator sent it, instead of that of the repository.
+        problem: why the repository has no such model; empty if it has.
+        told: what was logged last about each version.
+        unfinished: versions of which was logged that they are being copied.
+        warnings: what was logged last about what is ignored.
+    """
+
+    life: Lifecycle = field(default_factory=Lifecycle)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    held: dict[str, Held] = field(default_factory=dict)
+    marks: dict[str, str] = field(default_factory=dict)
+    fetched: dict[str, tuple[int, int]] = field(default_factory=dict)
+    previous: Description | None = None
+    unloaded: bool = False
+    sent: Entry | None = None
+    problem: str = ""
+    told: dict[str, str] = field(default_factory=dict)
+    unfinished: set[str] = field(default_factory=set)
+    warnings: tuple[str, ...] = ()
+
+    def rows(
+        self,
+        name: str,
+        served: Served | None,
+        entry: Entry | None,
+        gap: Callable[[str], State | None],
+    ) -> Iterator[dict[str, Any]]:
+        """Its rows of the index.
+
+        Args:
+            name: its name.
+            served: what the engines serve; None if they do not know it.
+            entry: as the repository has it; None if it has not.
+            gap: see ``Lifecycle.rows``.
+        """
+        rows = self.life.rows(name, gap)
+        for each in rows:
+            row: dict[str, Any] = each._asdict()
+            if served is not None and each.version in served.versions:
+                row["default"] = each.version == served.default
+                row["labels"] = [k for k, at in served.labels.items() if at == each.version]
+                if served.weights:
+                    row["weight"] = served.weights.get(each.version, 0)
+                rolling = served.rolling
+                if rolling is not None and rolling.version == each.version:
+                    row["rollout"] = {
+                        "step": rolling.step + 1,
+                        "steps": len(rolling.plan.steps),
+                        "share": rolling.weights[each.version],
+                    }
+                if is_beside(served, each.version):
+                    row["reason"] = f"{each.reason}: it has no weight"
+            if each.version in self.fetched:
+                row["fetched"] = [*self.fetched[each.version]]
+            if digest := self.life.versions[each.version].digest:
+                row["digest"] = digest
+            yield row
+        known = {each.version for each in rows}
+        wanted = [] if entry is None or entry.problem else entry.wanted()
+        missing = [each for each in wanted if each not in known]
+        if not rows and not missing:
+            missing = [""]
+        for version in missing:
+            problem = (entry.problem if entry is not None else "") or self.problem
+            why = problem or ("unloaded" if self.unloaded else "not loaded")
+            yield {"name": name, "version": version, "state": "UNAVAILABLE", "reason": why}
