@@ -241,6 +241,8 @@ class Controller:
     async def _run(self) -> None:
         """Load what is wanted at the start, and poll."""
         scan = await self._look()
+        for name in self._loaded():  # what serves from the start, and may never change
+            self._begin(self._remember(name))
         for url in scan.outages:
             await self._serve_remembered(url)
         wanted = scan.entries.keys() if self._mode == "poll" or "*" in self._first else ()

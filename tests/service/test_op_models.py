@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from penstock import App, Model, Op, Service
-from penstock.errors import ConfigError, StartupError, VersionsError
+from penstock.errors import ConfigError, ModelError, StartupError, VersionsError
 from penstock.repository.options import OpModel, Repositories
 from penstock.repository.served import Served, Update
 from penstock.service.blueprint import Deployment, deploy
@@ -65,6 +67,36 @@ def test_a_graph_with_a_version_of_a_model_that_is_not_there_is_refused(folder: 
     assert made.options[0].model_version == "1"
     with pytest.raises(StartupError, match="no version of the model of op 'scale' is there yet"):
         deployment.version_of({"name": "m", "version": "1", "models": {}})
+
+
+def test_the_examples_of_a_version_warm_it_up(folder: Path) -> None:
+    (folder / "2" / "examples").mkdir()
+    rows = np.ones((2, 3), np.float32)
+    np.savez(folder / "2" / "examples" / "rows.npz", x=rows)
+    last = Model(folder, versions="latest")
+    deployment = with_op_models(deployment_of(last))
+    (op,) = deployment.graphs[0].graph.ops
+    assert [[*each] for each in op.warmups] == [[*each] for each in op.examples] == [["x"]]
+    assert (op.warmups[0]["x"] == rows).all()
+    assert [*last.warmups] == []
+    (folder / "2" / "examples" / "bad.npz").write_bytes(b"no arrays")
+    (folder / "2" / "_SUCCESS").touch()
+    with pytest.raises(ModelError, match=r"the example .*bad\.npz cannot be read"):
+        with_op_models(deployment_of(Model(folder, versions="latest")))
+
+
+def test_a_worker_needs_only_the_model_of_its_own_op(folder: Path) -> None:
+    first = Model(folder, versions=1, name="first")
+    deployment = with_op_models(deployment_of(Model(folder, first, versions=2, name="last")))
+    source = deployment.source_of(deployment.graphs[0], "last")
+    models = _models(deployment)
+    models["first"]["path"] = str(folder / "gone")  # type: ignore[index]
+    assert source.description is not None
+    gone = replace(source, description={**source.description, "models": models})
+    graph, index = deployment.find_op(gone)
+    assert (index, graph.options[index].model_version) == (1, "2")
+    with pytest.raises(StartupError, match="no such file or folder"):
+        deployment.version_of({"name": "m", "version": "1", "models": models})
 
 
 def _models(deployment: Deployment) -> dict[str, object]:
