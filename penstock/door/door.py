@@ -68,6 +68,7 @@ class Door:
     ) -> None:
         self._shared = DoorState(application, limits, budget, failure, instruments)
         self._listeners: list[tuple[asyncio.AbstractServer | TlsListener, socket.socket]] = []
+        self._stopped: list[TlsListener] = []  # which may have handshakes under way
 
     async def listen(
         self, listener: socket.socket, tls: ssl.SSLContext | Certificates | None = None
@@ -153,13 +154,13 @@ class Door:
         Returns:
             Whether all connections have ended in time.
         """
-        handshakes = self._stop_listening()
+        self.stop_accepting()
         self.drain()
         shared = self._shared
         empty = asyncio.Event()
         try:
             async with asyncio.timeout(timeout):
-                for one in handshakes:
+                for one in self._stopped:
                     await one.wait_closed()
                 shared.on_empty = empty.set
                 if shared.connections:
@@ -168,17 +169,15 @@ class Door:
             return False
         return True
 
-    def _stop_listening(self) -> list[TlsListener]:
-        """Stop accepting; returns the listeners with pending handshakes, which may complete."""
-        handshakes = []
+    def stop_accepting(self) -> None:
+        """Stop accepting. Open connections are served on, and pending handshakes may complete."""
         for one, _ in self._listeners:
             if isinstance(one, TlsListener):
                 one.stop()
-                handshakes.append(one)
+                self._stopped.append(one)
             else:
                 one.close()
         self._listeners.clear()
-        return handshakes
 
     async def close(self, timeout: float, *, for_good: bool = False) -> None:
         """Stop accepting, refuse incomplete requests, let the others finish, close.
@@ -202,12 +201,12 @@ class Door:
                 connection.leave()
         if for_good and self._listeners:
             await accept_backlog([listener for _, listener in self._listeners], timeout)
-        handshakes = self._stop_listening()
+        self.stop_accepting()
         with suppress(TimeoutError):
             async with asyncio.timeout(soon):
-                for one in handshakes:
+                for one in self._stopped:
                     await one.wait_closed()
-        for one in handshakes:
+        for one in self._stopped:
             one.close()
             await one.wait_closed()
         if shared.connections:

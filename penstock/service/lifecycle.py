@@ -17,7 +17,7 @@ import asyncio
 import logging
 import math
 import socket
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -166,10 +166,12 @@ class EngineLifecycle:
                 shorten_switch_interval()
                 await self._open(door, beside, self._lines(engine))
                 await _first(self._stop.wait(), self._leave.wait())
+                if not self._stop.is_set():
+                    self._stop_accepting(door, beside)
                 await serving.leave()
                 allowed = self._config.drain_timeout
                 if not self._stop.is_set():
-                    allowed -= await self._hand_over(engine, door, grpc)
+                    allowed -= await self._hand_over(engine, (door, *beside.values()), grpc)
                 await self._shut_down(engine, door, grpc, serving.ends, allowed)
             finally:
                 await door.close(0.0)
@@ -248,6 +250,7 @@ class EngineLifecycle:
         if self._stop.is_set():
             return
         self._health.set_ready()
+        self._report_switch()
         self._serving.opened()
         if self._supervisor is None:
             self._opened(lines)
@@ -292,7 +295,19 @@ class EngineLifecycle:
         self._health.set_unready("shutting down")
         self._stop.set()
 
-    async def _hand_over(self, engine: Engine, door: Door, grpc: Router) -> float:
+    def _stop_accepting(self, door: Door, beside: Mapping[str, Door]) -> None:
+        """Another process accepts connections now."""
+        for each in (door, *beside.values()):
+            each.stop_accepting()
+        self._report_switch()
+
+    def _report_switch(self) -> None:
+        """Report that this engine has begun, or ceased, to accept connections."""
+        if self._supervisor is not None:
+            with suppress(StartupError):  # the supervisor is gone, and nothing waits for it
+                self._supervisor.switched()
+
+    async def _hand_over(self, engine: Engine, doors: Sequence[Door], grpc: Router) -> float:
         """Answer further requests on open connections, and close each connection with its answer.
         Returns the seconds that this took: admitted requests then have the rest of
         ``drain_timeout``.
@@ -305,8 +320,8 @@ class EngineLifecycle:
             engine.statistics().inside,
         )
         grpc.end_streams(when_answered=True)  # these do not end by themselves
-        leaving = door.hand_over(allowed - min(SEND_TIMEOUT, allowed / 10))
-        await _first(leaving, self._stop.wait())
+        left = allowed - min(SEND_TIMEOUT, allowed / 10)
+        await _first(_all(each.hand_over(left) for each in doors), self._stop.wait())
         return loop.time() - began
 
     async def _shut_down(
@@ -363,6 +378,11 @@ class EngineLifecycle:
         hurry = _working(engine) or self._hurry.is_set() or left < _IDLE_TIMEOUT
         timeout = _IDLE_TIMEOUT if hurry else min(_RETURN_TIMEOUT, left)
         await asyncio.gather(*(graph.close(timeout) for graph in engine.all_graphs))
+
+
+async def _all(waits: Iterable[Awaitable[object]]) -> None:
+    """Wait until all of them are done."""
+    await asyncio.gather(*waits)
 
 
 async def _first(*waits: Coroutine[Any, Any, Any], timeout: float | None = None) -> None:

@@ -51,6 +51,7 @@ from penstock.supervisor.messages import (
     Spawn,
     Stale,
     Stop,
+    Switched,
     receive,
     send,
 )
@@ -97,6 +98,14 @@ class SupervisorClient:
             StartupError: the supervisor is gone.
         """
         self._send_message(Leaving())
+
+    def switched(self) -> None:
+        """Report that this engine accepts connections, or, once it is to leave, no more.
+
+        Raises:
+            StartupError: the supervisor is gone.
+        """
+        self._send_message(Switched())
 
     async def spawn(self, source: OpSource, index: int) -> Spawned:
         """Start a worker.

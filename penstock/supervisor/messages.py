@@ -77,6 +77,11 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True)
+class Switched:
+    """The engine accepts connections, after ``Serve``; or no more, after ``Leave``."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """The service stops; at once after a second signal."""
 
@@ -370,7 +375,7 @@ Order: TypeAlias = Serve | Leave | Stop | Asked | OfChange
 Message: TypeAlias = (
     Ready | Failed | Leaving | Ping | Pong | Spawn | Forked | Refused | Exited
     | Ask | Answer | Answers | Keep | AskPast | Change | Changed | Stale | Held | Prepared
-    | Committed | Restored | Retired | Reload | Reloaded | Loaded | Fork | Order
+    | Switched | Committed | Restored | Retired | Reload | Reloaded | Loaded | Fork | Order
 )  # fmt: skip
 
 _KINDS: Final = {cls.__name__: cls for cls in get_args(Message)}

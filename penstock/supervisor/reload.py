@@ -4,8 +4,11 @@ A template runs the changed program (see ``template.py``). Then one engine of it
 is ready the others. When all are ready, they serve, and the old ones are sent ``Leave``. Whatever
 fails before that ends the new processes, and the old ones serve on::
 
-    loading ──Loaded──> starting ──all Ready──> Serve to the new, Leave to the old
+    loading ──Loaded──> starting ──all Ready──> Serve to the new, Leave to the old ──Switched──> end
        └──────────────────┴──a failure, a limit of time, a stop──> the new ones are ended
+
+The result is reported when the new ones accept connections and the old ones do not, so that whoever
+connects after a reload gets the changed program.
 
 The record of the reloads is a file in memory of the supervisor, by which ``penstock reload --pid``
 finds the process and the result: nobody else may read it than who may signal the process.
@@ -81,6 +84,21 @@ class Reload:
     states: Sequence[Served] = ()
     again: bool = False
     engines: dict[EngineSlot, EngineProcess] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Switch:
+    """A reload whose engines have been told to serve, and the others to leave.
+
+    Attributes:
+        reload: that reload.
+        awaited: engines that have not reported yet that they have done so.
+        due: when they are not waited for any longer.
+    """
+
+    reload: Reload
+    awaited: set[EngineProcess]
+    due: float
 
 
 class Record:

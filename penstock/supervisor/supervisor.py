@@ -79,10 +79,11 @@ from penstock.supervisor.messages import (
     Restored,
     Retired,
     Spawn,
+    Switched,
 )
 from penstock.supervisor.messages import Reload as ReloadRequest
 from penstock.supervisor.queries import Queries
-from penstock.supervisor.reload import Record, Reload, Reloading
+from penstock.supervisor.reload import Record, Reload, Reloading, Switch
 from penstock.supervisor.signals import (
     StopSignals,
     leave_hangup_to_supervisor,
@@ -103,6 +104,7 @@ _NO_RELOAD: Final = Reloading(
 )
 _STOPS: Final = "the service stops"
 _RERUN_INTERVAL: Final = 30.0  # seconds between two attempts to replace a template; a guess
+_LONGEST_SWITCH: Final = 5.0  # seconds for engines to accept connections, or no more; a guess
 _LAST_WAIT: Final = 5.0  # seconds for killed children, whose end a driver may delay
 
 
@@ -159,6 +161,7 @@ class Supervisor:
         self._code: Code = OwnCode(main, spawns=spawns)
         self._reloading = reloading
         self._reload: Reload | None = None
+        self._switch: Switch | None = None
         self._reload_askers: list[tuple[EngineProcess, int]] = []  # of the next reload
         self._templates: list[Template] = []  # running ones
         self._lacks_template = False  # so the program is to be run again
@@ -313,6 +316,8 @@ class Supervisor:
                 pid = template.child.pid
                 _log.error("the template (pid %d) does not answer, and is killed", pid)
                 template.kill()
+        if self._switch is not None and now >= self._switch.due:
+            self._end_switch()
         for engine in self._processes():
             name, pid = engine.child.name, engine.child.pid
             if not engine.check(now):
@@ -327,6 +332,7 @@ class Supervisor:
         """Milliseconds until the next timer."""
         times = [slot.start_at for slot in self._slots]
         times += [self._queries.due, None if self._reload is None else self._reload.due]
+        times += [None if self._switch is None else self._switch.due]
         times += [at for each in self._processes() for at in (each.kill_at, each.check_at)]
         times += [each.due for each in self._templates]
         first = min((each for each in times if each is not None), default=math.inf)
@@ -341,6 +347,7 @@ class Supervisor:
         while self._forwarded < self._stops:
             self._forwarded += 1
             self._to_replace.clear()
+            self._end_switch()
             self._end_reload(_STOPS)
             for asker, number in self._reload_askers:
                 asker.send(Reloaded(number, _STOPS))
@@ -405,6 +412,8 @@ class Supervisor:
             self._reload.again = True
             _log.info("reload: the program is run again when this reload is over")
         if self._reload is not None or not self._is_open or self._versions.is_changing:
+            return
+        if self._switch is not None:
             return
         askers, self._reload_askers = self._reload_askers, []
         self._lacks_template = False
@@ -495,9 +504,10 @@ class Supervisor:
         self._code = reload.code
         self._stop_timeout, self._answer_timeout = reload.limits
         self._to_replace.clear()
-        self._report(reload.askers, reload.began, None)
         self._versions.start_again(reload.states)
         before = [old for slot, new in reload.engines.items() for old in slot.take_over(new)]
+        due = time.monotonic() + _LONGEST_SWITCH
+        self._switch = Switch(reload, {*reload.engines.values()}, due)
         for engine in reload.engines.values():
             engine.serve()
         for engine in before:
@@ -505,8 +515,22 @@ class Supervisor:
                 engine.discard()
             elif not engine.is_leaving:
                 engine.leave()
+                self._switch.awaited.add(engine)
             self._tell(self._versions.forget(engine))
         self._handle_held()
+
+    def _has_switched(self, engine: EngineProcess) -> None:
+        """An engine has reported it, or has ended."""
+        if self._switch is not None:
+            self._switch.awaited.discard(engine)
+            if not self._switch.awaited:
+                self._end_switch()
+
+    def _end_switch(self) -> None:
+        """Report the reload whose engines have switched, if there is one."""
+        switch, self._switch = self._switch, None
+        if switch is not None:
+            self._report(switch.reload.askers, switch.reload.began, None)
 
     def _handle_held(self) -> None:
         """Begin the changes of versions that have waited for the end of a reload."""
@@ -661,6 +685,8 @@ class Supervisor:
                 self._queries.keep(engine, number, point)
             case AskPast(number, after):
                 engine.send(Answers(number, self._queries.past(after)))
+            case Switched():
+                self._has_switched(engine)
             case Change() if self._reload is not None:
                 self._held.append((engine, message))
             case Change():
@@ -726,6 +752,7 @@ class Supervisor:
         status = os.waitstatus_to_exitcode(engine.child.reap())
         engine.close()
         slot.processes.remove(engine)
+        self._has_switched(engine)
         self._queries.forget(engine)
         self._tell(self._versions.forget(engine))
         self._give_answers()

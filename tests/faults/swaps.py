@@ -23,7 +23,6 @@ import hashlib
 import http.client
 import itertools
 import json
-import multiprocessing
 import os
 import random
 import shutil
@@ -39,13 +38,14 @@ from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import grpc
 import numpy as np
 import psutil
 
 from penstock.protocols.standard_messages import inference_messages
+from tests.faults.callers import Answer, Told, Use, callers, percentile, use_of
 from tests.kit.onnx_models import save
 from tests.services.process import ServiceProcess
 from tests.services.repository import Repository, serving, states, until
@@ -79,24 +79,6 @@ _ENDLESS = """
         <body = step (int64 i, bool go, float[n, 3] before) => (bool on, float[n, 3] after)
         { on = Identity(go)  after = Identity(before) }>"""
 _CONSTANTS = "int64 most = {9223372036854775807}, bool yes = {1}"
-
-
-class Answer(NamedTuple):
-    """When it was due, asked for and there (seconds of the monotonic clock), and its version."""
-
-    due: float
-    begun: float
-    done: float
-    version: int
-
-
-@dataclass
-class Told:
-    """What one caller has seen."""
-
-    answers: list[Answer] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
-    wrong: list[str] = field(default_factory=list)
 
 
 # The callers.
@@ -163,30 +145,6 @@ def call(kind: str, port: int, seed: int, rate: float, pipe: Connection) -> None
         if y.shape != x.shape or (y != x * version).any():
             found.wrong.append(f"{kind}: version {version}: {x.tolist()}: {y.tolist()}")
     pipe.send(found)
-
-
-@contextmanager
-def callers(server: ServiceProcess, rate: float) -> Iterator[list[Told]]:
-    """Load for the time of the block; filled at its end, one for each caller."""
-    spawn = multiprocessing.get_context("spawn")
-    told: list[Told] = []
-    started = []
-    for seed, kind in enumerate(KINDS):
-        ours, theirs = spawn.Pipe()
-        port = server.http_port if kind == "http" else server.rpc_port
-        process = spawn.Process(target=call, args=(kind, port, seed, rate, theirs), daemon=True)
-        process.start()
-        theirs.close()
-        started.append((process, ours))
-    try:
-        yield told
-        for _, pipe in started:
-            pipe.send(None)
-        told += [pipe.recv() for _, pipe in started]
-    finally:
-        for process, _ in started:
-            process.kill()
-            process.join()
 
 
 # The versions.
@@ -411,36 +369,10 @@ BROKEN: Final[dict[str, Kind]] = {
 # The run.
 
 
-@dataclass
-class Use:
-    """What a service has at one time."""
-
-    memory: int
-    descriptors: int
-    processes: int
-    threads: int
-    cached_files: int
-    cached_bytes: int
-
-
 def settled(server: ServiceProcess, version: str) -> str | None:
     """The state of a version that is not about to change; None if it is."""
     state = states(server).get(version, "UNAVAILABLE")
     return None if state in ("LOADING", "UNLOADING") else state
-
-
-def use_of(server: ServiceProcess, cache: Path) -> Use:
-    """What a service has now."""
-    processes = [psutil.Process(server.pid), *server.descendants()]
-    files = {x.stat().st_ino: x.stat().st_size for x in cache.rglob("*") if x.is_file()}
-    return Use(
-        memory=server.memory(),
-        descriptors=sum(each.num_fds() for each in processes),
-        processes=len(processes),
-        threads=sum(each.num_threads() for each in processes),
-        cached_files=len(files),
-        cached_bytes=sum(files.values()),
-    )
 
 
 @dataclass
@@ -492,11 +424,6 @@ HEAD: Final = (
     " ratio | MiB early | late | change | descriptors | processes | threads | cached files |"
     " cached MiB |\n" + "| --- " + "| ---: " * 15 + "|"
 )
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """That of values, of which there must be some."""
-    return float(np.quantile(values, share)) if values else float("nan")
 
 
 def disordered(told: Sequence[Told], *, together: bool) -> int:
@@ -563,7 +490,7 @@ def run(
             bench = Bench(server, repository, repository.folder.parent / "made")
             windows: list[tuple[float, float, str]] = []
             refused: list[int] = []
-            with callers(server, rate / len(KINDS)) as told:
+            with callers(server, KINDS, rate / len(KINDS), call) as told:
                 sleep(2.0)  # until all of them call
                 serves = 1
                 for number in range(2, swaps + 2):

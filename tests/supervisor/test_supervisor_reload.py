@@ -46,6 +46,7 @@ async def serve(zygote):
         say(type(order).__name__, here.index, os.getpid())
         if type(order).__name__ != "Serve":
             return 0
+        zygote.switched()
 
 tasks = []
 
@@ -175,7 +176,8 @@ def test_a_reload_replaces_a_template_that_dies_and_engines_that_die_meanwhile(
         engines = all_serve(service, 2)
         os.kill(engines[1], signal.SIGKILL)
         assert service.expect("Serve")[0] == "1"
-        assert service.errors.read_text().count("the changed program serves") == 2
+        over = "the changed program serves"
+        until(lambda: service.errors.read_text().count(over) == 2, "both reloads are over")
         service.signal(signal.SIGTERM)
         assert service.status() == 0
 
@@ -218,3 +220,38 @@ def test_an_engine_that_dies_while_the_program_cannot_be_run_again_is_given_up_a
         os.kill(engines[0], signal.SIGKILL)
         assert service.status() == 1
         assert "engine 0 has died too often" in service.errors.read_text()
+
+
+SLOW = """
+import penstock.supervisor.supervisor as supervisor
+supervisor._LONGEST_SWITCH = 3600.0
+
+async def serve(zygote):
+    loop = asyncio.get_running_loop()
+    work = lambda: tasks.append(asyncio.ensure_future(use_worker(zygote)))
+    loop.add_signal_handler(signal.SIGUSR1, work)
+    loop.add_signal_handler(signal.SIGUSR2, zygote.switched)
+    zygote.ready()
+    while True:
+        order = await orders.get()
+        say(type(order).__name__, here.index, os.getpid())
+        if type(order).__name__ == "Serve":
+            zygote.switched()
+        elif type(order).__name__ != "Leave":
+            return 0
+"""
+
+
+def test_a_reload_is_over_when_the_new_engines_accept_and_the_old_ones_do_not(
+    tmp_path: Path,
+) -> None:
+    with reloaded(tmp_path, SLOW) as service:
+        old = [int(service.expect("Leave")[1]) for _ in range(2)]
+        os.kill(old[0], signal.SIGUSR2)
+        os.kill(old[0], signal.SIGUSR1)
+        service.expect("spawned")  # so what was sent before has been handled
+        assert "the changed program serves" not in service.errors.read_text()
+        os.kill(old[1], signal.SIGKILL)
+        until(lambda: "the changed program serves" in service.errors.read_text(), "the result")
+        service.signal(signal.SIGTERM)
+        assert service.status() == 0
