@@ -14,12 +14,19 @@ Progress: TypeAlias = Callable[[int], None]
 raises ends the transfer."""
 
 
+def is_hidden(name: str) -> bool:
+    """Whether a file or folder of this name is no part of a version: its name starts with a dot, or
+    it is what Python keeps beside programs when they run.
+    """
+    return name.startswith(".") or name == "__pycache__"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
     """The files of a repository, or of a folder in it, at one time.
 
     Attributes:
-        files: by path. Hidden ones, whose name starts with a dot, are left out.
+        files: by path. Hidden ones are left out, see ``is_hidden``.
         refused: why a path is not used, by path as text that can be printed.
         unfinished: paths of files that a program is still writing.
     """

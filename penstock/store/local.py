@@ -17,7 +17,7 @@ from typing import Final
 
 from penstock.errors import ContentRefused, StoreUnavailable, VersionUnfinished
 from penstock.repository.manifest import MOST_FILES, File, is_unfinished, why_unsafe
-from penstock.store.listing import Listing, Progress
+from penstock.store.listing import Listing, Progress, is_hidden
 
 _CHUNK: Final = 2**20
 _SETTLED_NS: Final = 2 * 10**9
@@ -166,7 +166,7 @@ class _Walk:
         if is_unfinished(name):
             self._unfinished.append(path)
             return
-        if name.startswith("."):
+        if is_hidden(name):
             return
         reason = why_unsafe(path)
         if reason is not None:

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from penstock.errors import ContentRefused, StoreError, StoreUnavailable, VersionUnfinished
 from penstock.repository.manifest import MOST_FILES, File, is_unfinished, why_unsafe
-from penstock.store.listing import Listing, Progress
+from penstock.store.listing import Listing, Progress, is_hidden
 
 _EXTRA: Final = "'penstock-serving[repository]'"
 
@@ -152,7 +152,7 @@ class RemoteStore:
                 refused[path] = "is neither a file nor a folder"
             elif is_unfinished(path.rpartition("/")[2]):
                 unfinished.append(path)
-            elif not any(part.startswith(".") for part in path.split("/")):
+            elif not any(map(is_hidden, path.split("/"))):
                 files.append(_file(path, info))
         return Listing(
             files=tuple(sorted(files, key=lambda each: each.path)),

@@ -133,6 +133,7 @@ def test_names_that_a_log_would_not_show_are_refused(root: Path) -> None:
 def test_hidden_files_are_left_out_but_those_of_a_running_copy_are_told(root: Path) -> None:
     write(root / ".git/config")
     write(root / "m/1/.model.onnx.Ab3dE9")
+    write(root / "m/1/__pycache__/run.cpython-312.pyc")
     write(root / "m/1/weights.bin.part")
     found = LocalStore(root).scan()
     assert len(found.files) == 2
