@@ -15,6 +15,7 @@ from dataclasses import replace
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from errno import EDQUOT, ENOSPC
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Protocol
@@ -238,7 +239,8 @@ def server_of_s3(url: str) -> tuple[str, dict[str, str]]:
 
 
 def _check_packages(url: str) -> None:
-    """Import what the store needs, without a connection or a thread.
+    """Check that what the store needs is installed. The package of the store itself is imported
+    when it is asked: it may start threads, as gcsfs does, and a process with threads cannot fork.
 
     Raises:
         StoreError: a package is missing, or the scheme is unknown.
@@ -246,15 +248,21 @@ def _check_packages(url: str) -> None:
     schemes = url.partition("://")[0].split("::")  # several, such as simplecache::s3
     try:
         from fsspec import get_filesystem_class
+        from fsspec.registry import known_implementations
     except ImportError as error:
         also = [_PACKAGES[each] for each in schemes if each in _PACKAGES]
         how = " ".join(dict.fromkeys((_EXTRA, *also)))
         raise StoreError(f"{shown(url)} needs other packages: pip install {how}") from error
     for scheme in schemes:
+        known = known_implementations.get(scheme, {"class": "fsspec"})
+        package = known["class"].partition(".")[0]
         try:
-            get_filesystem_class(scheme)
+            if package == "fsspec":
+                get_filesystem_class(scheme)
+            elif find_spec(package) is None:
+                raise ModuleNotFoundError(f"No module named {package!r}", name=package)
         except ImportError as error:
-            raise _needs_package(url, scheme, error) from error
+            raise _needs_package(url, scheme, ImportError(known.get("err", str(error)))) from error
         except ValueError as error:
             raise StoreError(f"{shown(url)}: {_text(error)}") from error
 

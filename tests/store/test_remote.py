@@ -297,10 +297,13 @@ def test_a_server_may_be_in_the_url_as_for_triton(
 ) -> None:
     put(s3, bucket, FILES)
     monkeypatch.delenv("AWS_ENDPOINT_URL")
-    host = s3.url.removeprefix("http://")
-    source = Source(f"s3://{before}{host}/{bucket}/models")
-    assert paths(source) == ["m/1/data/w.bin", "m/1/model.onnx"]
-    assert source.url == f"s3://{before}{host}/{bucket}/models"
+    url = f"s3://{before}{s3.url.removeprefix('http://')}/{bucket}/models"
+    program = "import sys; from penstock.store.source import Source\n"
+    program += "source = Source(sys.argv[1]); print(len(source.listing().files), source.url)"
+    done = subprocess.run(
+        [sys.executable, "-c", program, url], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.returncode) == (f"2 {url}\n", 0), done.stderr
 
 
 @pytest.mark.parametrize(
@@ -473,6 +476,18 @@ def test_a_store_that_is_not_asked_starts_no_thread(url: str) -> None:
         [sys.executable, "-c", program, url], capture_output=True, text=True, check=True
     )
     assert done.stdout == "1\n"
+
+
+def test_the_package_of_a_store_is_imported_when_it_is_asked() -> None:
+    """gcsfs starts threads when it is imported, and a process with threads cannot fork."""
+    program = (
+        "import sys; from penstock.store.source import Source; Source('s3://bucket/models');"
+        "print('s3fs' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "False\n"
 
 
 def test_an_unknown_scheme_is_an_error() -> None:
