@@ -17,13 +17,17 @@ from penstock.api.errors import error_reply, noted
 from penstock.api.graph_call import GraphCall
 from penstock.api.http import JSON, HttpCall
 from penstock.door.exchange import WRITABLE
-from penstock.errors import RequestError
+from penstock.errors import RequestError, ServiceClosed
 from penstock.protocols.pieces import Format
 from penstock.request import Feed, Outcome
 from penstock.typed.op import BODY
 
 HEARTBEAT: Final = 15.0
 """Seconds of silence after which a format that can do so shows that the connection is alive."""
+
+
+CUT: Final = "this process ends before the answer does: send the request again"
+"""Why an answer ends in the middle when the service stops, or the process is replaced."""
 
 
 class StreamCall(GraphCall):
@@ -109,6 +113,8 @@ class StreamCall(GraphCall):
     def fail(self, error: RequestError) -> None:
         """Send an error, or if the answer has begun, end it in the middle."""
         call, form = self.call, type(self).form
+        if call.started and type(error) is ServiceClosed:
+            error = ServiceClosed(CUT)
         reply = noted(call, error, self.log_id, form)
         if not call.started:
             call.send(reply)

@@ -182,7 +182,7 @@ BROKEN: Final[dict[str, Broken]] = {
     "exits without a word": Broken(before="import os; os._exit(0)"),
     "hangs at import": Broken(before="time.sleep(600)", slow=True),
     "port in use": Broken(before="import socket; socket.create_server(('127.0.0.1', {port}))"),
-    "another port": Broken(settings={"admin_port": 1}),
+    "another port": Broken(settings={"admin_port": 1999}),
     "model fails": Broken(start='raise OSError("no such model")'),
     "fails at warm-up": Broken(warm_up='raise ValueError("a bad model")'),
     "worker dies": Broken(start="os.kill(os.getpid(), signal.SIGSEGV)"),
