@@ -22,6 +22,7 @@ from tests.services.repository import alive, index, models, until, workers
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
 PICTURE = example().pictures.SCAN
+THREE = {"PENSTOCK_BUILD_DAG_EACH_WORKER": "true", "PENSTOCK_WORKER_NUM": "3"}
 LESS = 0.9
 """By what the second version of the recogniser multiplies its confidence."""
 
@@ -100,8 +101,11 @@ def readers(server: ServiceProcess, picture: bytes) -> Iterator[Readers]:
 
 @pytest.mark.parametrize(
     "environment",
-    [{}, {"PENSTOCK_OP__REC__EXECUTOR": "thread"}],
-    ids=["process", "thread"],
+    [
+        pytest.param({}, id="process"),
+        pytest.param({"PENSTOCK_OP__REC__EXECUTOR": "thread"}, id="thread"),
+        pytest.param(THREE, id="three engines", marks=pytest.mark.long),
+    ],
 )
 def test_one_op_changes_its_model_while_it_reads(
     project: Path, folder: Path, environment: dict[str, str]
