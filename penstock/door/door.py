@@ -148,6 +148,10 @@ class Door:
     async def hand_over(self, timeout: float) -> bool:
         """Drain for another process that listens on the same sockets: stop accepting, and wait.
 
+        For half of the time, an HTTP/1.1 connection waits for its next request, whose answer closes
+        it. Then those without a request are closed, so that no request begins shortly before the
+        end.
+
         Args:
             timeout: seconds.
 
@@ -163,8 +167,11 @@ class Door:
                 for one in self._stopped:
                     await one.wait_closed()
                 shared.on_empty = empty.set
-                if shared.connections:
-                    await empty.wait()
+                if shared.connections and not await _within(timeout / 2, empty):
+                    for connection in list(shared.connections):
+                        connection.end_idle()
+                    if shared.connections:
+                        await empty.wait()
         except TimeoutError:
             return False
         return True

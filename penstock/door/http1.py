@@ -449,6 +449,11 @@ class Http1Session(Connection):
     def drain(self) -> None:
         """Do nothing: the next answer has ``connection: close``."""
 
+    def end_idle(self) -> None:
+        is_idle = self._exchange is None and not self._in_head and not self.out
+        if is_idle and not self.closing and not self._has_input():
+            self.end()
+
     def refuse_partial(self) -> None:
         exchange = self._exchange
         if exchange is not None and exchange.awaits_body and not exchange.ended:

@@ -91,6 +91,9 @@ class Member(ABC):
     def drain(self) -> None:
         """The door is draining: announce it to the client."""
 
+    def end_idle(self) -> None:  # noqa: B027 - most protocols end by what ``drain`` has announced
+        """Called some time after ``drain``: end, if no request has begun to arrive."""
+
     @abstractmethod
     def refuse_partial(self) -> None:
         """No more requests are admitted: answer those that are incomplete."""

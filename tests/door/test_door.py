@@ -590,6 +590,27 @@ def test_handing_over_ends_at_its_timeout(opened: Opened) -> None:
         assert busy.reply().body == b"held"
 
 
+def test_a_request_begins_in_the_first_half_of_a_handover_only(opened: Opened) -> None:
+    site = opened()
+    with connected(site.port) as busy, connected(site.port) as idle, connected(site.port) as part:
+        busy.send(request("/hold"))
+        for each in (idle, part):
+            each.send(request("/echo"))
+            each.reply()
+        whole = request("/echo", b"late")
+        part.send(whole[:10])
+        site.until(lambda seen: seen.open == 3 and len(site.echo_app.holding) == 1)
+        handover = BackgroundCall(lambda: site.run(site.door.hand_over(2.0)))
+        assert idle.is_closed()
+        part.send(whole[10:])
+        assert part.reply().body == b"late"
+        site.call(site.echo_app.release_held)
+        assert busy.reply().body == b"held"
+        part.socket.close()
+        busy.socket.close()
+        handover.result()
+
+
 def test_a_handed_over_listener_stays_usable_for_others(opened: Opened) -> None:
     site = opened()
     other_processes = [each.dup() for each in site.listening]
