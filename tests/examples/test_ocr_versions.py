@@ -103,7 +103,7 @@ def readers(server: ServiceProcess, picture: bytes) -> Iterator[Readers]:
     "environment",
     [
         pytest.param({}, id="process"),
-        pytest.param({"PENSTOCK_OP__REC__EXECUTOR": "thread"}, id="thread"),
+        pytest.param({"PENSTOCK_OP__REC__EXECUTOR": "thread"}, id="thread", marks=pytest.mark.long),
         pytest.param(THREE, id="three engines", marks=pytest.mark.long),
     ],
 )
