@@ -79,7 +79,7 @@ demo: $(DEMO) ## recognise text on real pictures over HTTP and gRPC, and show th
 
 # `make check` runs those of the floors and the documents.
 test: $(READY) ## pure and engine tests (two to four minutes)
-	$(BIN)/python -m pytest $(THREES) -m "not real and not faults and not peers" --ignore tests/examples \
+	$(BIN)/python -m pytest $(THREES) -m "not real and not faults and not peers and not long" --ignore tests/examples \
 		--ignore tests/test_floors.py --ignore tests/test_docs.py
 
 # The interpreters of PATH and of pyenv. What the tests import, at the newest versions that the
@@ -173,7 +173,7 @@ fuzz: $(READY) ## give each decoder inputs that are guided by its branches, for 
 		$(BIN)/python -m tests.fuzz.run --target $$target --seconds $(SECONDS) || exit 1; done
 
 examples: $(READY) ## every example as a process, asked by its own clients (two minutes)
-	$(BIN)/python -m pytest $(PAIRS) tests/examples
+	$(BIN)/python -m pytest $(PAIRS) -m "not long" tests/examples
 
 pictures: $(READY) ## take the pictures of the live page for the documents (a quarter of an hour)
 	$(BIN)/python -m tests.peers.pictures
