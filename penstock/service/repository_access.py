@@ -10,6 +10,7 @@ import asyncio
 from base64 import b64decode, b64encode
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from time import monotonic
 from typing import Any, Final
 
 from penstock.engine.engine import Engine
@@ -24,6 +25,8 @@ REPOSITORY: Final = "repository"
 _LONGEST: Final = 86_400.0  # seconds in which a load must be over, for engines that pass it on
 _LOOK: Final = 0.1  # seconds between two looks for the end of the first loads
 
+_LONGEST_GAP: Final = 10.0  # seconds between two engines with the controller; a guess
+_REPEATED: Final = ("index", "load", "unload")  # what may be done twice
 _NOBODY: Final = "the engine that loads models is being replaced: try again later"
 
 
@@ -122,6 +125,10 @@ class RepositoryOfService:
             return {"value": await value if isinstance(value, Awaitable) else value}
         except RequestError as error:
             return {"error": [status_of(error).http, str(error)]}
+        except asyncio.CancelledError:
+            if self._controller is controller:  # else it was closed, not this call
+                raise
+            return None
 
     async def _ask(self, action: str, *arguments: Any, seconds: float = 1.0) -> Any:
         """Ask the engine with the controller.
@@ -129,10 +136,16 @@ class RepositoryOfService:
         Raises:
             HttpError: it refuses, or there is none now.
         """
-        answers = await self._engines.ask(REPOSITORY, action, *arguments, seconds=seconds)
-        found = next((each for each in answers if each is not None), None)
-        if found is None:
-            raise HttpError(503, _NOBODY)
+        until: float | None = None
+        while True:
+            answers = await self._engines.ask(REPOSITORY, action, *arguments, seconds=seconds)
+            found = next((each for each in answers if each is not None), None)
+            if found is not None:
+                break
+            until = until or monotonic() + _LONGEST_GAP
+            if action not in _REPEATED or monotonic() > until:
+                raise HttpError(503, _NOBODY)
+            await asyncio.sleep(_LOOK)
         if "error" in found:
             raise HttpError(*found["error"])
         return found["value"]
