@@ -155,7 +155,7 @@ ALLOWED = {
     ("api/openai_calls.py", "time.time"): "the member `created` of an answer",
     ("runtimes/paddle.py", "ctypes"): "puts back what Paddle has made signals do",
     ("service/batches.py", "np.load"): "reads examples that the operator names, without pickles",
-    ("service/repository_models.py", "np.load"): "reads examples of a version, without pickles",
+    ("service/models.py", "np.load"): "reads examples of a version, without pickles",
     ("store/convert.py", "np.load"): "reads examples that the operator names, without pickles",
     ("service/hot_loading.py", "time.time"): "ages of folders, and numbers of versions that grow",
     ("service/repository.py", "time_ns"): "numbers rollouts",

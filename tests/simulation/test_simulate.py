@@ -18,7 +18,7 @@ from penstock.engine.graph import GraphState, ServedGraph
 from penstock.engine.quarantine import Quarantine
 from penstock.engine.stage import Stage
 from penstock.engine.timer import Timer
-from penstock.errors import ServiceBusy
+from penstock.errors import ServiceBusy, ServiceClosed
 from penstock.executors.executor import Work
 from penstock.executors.seats.steps import Seated, Steps
 from penstock.executors.seats.table import Seats
@@ -145,7 +145,7 @@ def test_every_kind_of_event_and_outcome_occurs(monkeypatch: pytest.MonkeyPatch)
                     occurred["late"] += 1
     codes = ["None", "busy", "closed", "deadline", "hook_failed", "inference", "op_timeout"]
     expected = {f"replied {code}" for code in (*codes, "worker_died", "kills_workers")}
-    expected |= {f"refused {code}" for code in ("busy", "closed", "deadline")}
+    expected |= {f"refused {code}" for code in ("busy", "closed", "deadline", "input_mismatch")}
     expected |= {"drained", "timed out", "another attempt", "batch of several", "late"}
     expected |= {"taken back", "a turn was too short", "given up", "worker ended by us"}
     expected |= {"a graph goes with requests inside", "one goes while another serves"}
@@ -646,10 +646,10 @@ def _(patch: pytest.MonkeyPatch) -> None:
 @bug("a request for pieces is sent on to a version without", "ended well after")
 def _(patch: pytest.MonkeyPatch) -> None:
     def taker(self: Engine, submission: Any) -> Any:
-        graph = submission.graph
+        graph, closed = submission.graph, ServiceClosed("it serves no more requests")
         if graph.state is not GraphState.DRAINING:
-            return graph if graph.state is GraphState.SERVING else None
-        return self.default_of(graph.name)
+            return graph if graph.state is GraphState.SERVING else closed
+        return self.default_of(graph.name) or closed
 
     patch.setattr(Engine, "_taker", taker)
 
