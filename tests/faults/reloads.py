@@ -241,8 +241,19 @@ FORMS: Final[dict[str, Form]] = {
 }
 
 
-def write(form: Form, folder: Path, version: int, kind: str, where: str, port: int = 0) -> None:
-    """Write the program of a version, whole at once, as those do who deploy one."""
+def write(
+    form: Form, folder: Path, version: int, kind: str | Broken, where: str, port: int = 0
+) -> None:
+    """Write the program of a version, whole at once, as those do who deploy one.
+
+    Args:
+        form: of the service.
+        folder: its folder.
+        version: of the program.
+        kind: ``GOOD``, or what is wrong with it.
+        where: its ops run: ``process`` or ``thread``.
+        port: one that is in use.
+    """
     place, new = folder / form.program, folder / "new"
     if form.text is None:
         scale(new, version)
@@ -256,7 +267,7 @@ def write(form: Form, folder: Path, version: int, kind: str, where: str, port: i
             new.write_text("no model")
         new.rename(place)
         return
-    broken = Broken() if kind == GOOD else BROKEN[kind]
+    broken = kind if isinstance(kind, Broken) else Broken() if kind == GOOD else BROKEN[kind]
     if form.file == "config.yml":
         lines = [f"{key}: {value}" for key, value in broken.settings.items()]
         given = {"threads": str(where == "thread").lower(), "settings": "\n".join(lines)}
