@@ -213,6 +213,7 @@ class Processes:
             stop_limit=stop,
             answer_limit=None if math.isinf(answer) else answer,
             forks=not threads_that_prevent_fork(),
+            load_limit=config.start_timeout or None,
         )
 
         become_template(control, loaded, role.errors, self._run)

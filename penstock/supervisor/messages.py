@@ -343,10 +343,10 @@ class Loaded:
     """The template has run the program up to its service.
 
     ``fixed`` has the settings that cannot change while the service runs, by name; ``states`` are
-    those of the program's names (see ``repository/served.py``), plain; the limits are
-    the supervisor's, in seconds, None for none: for an engine to become ready, to end, and to
-    answer. If ``forks`` is false, threads run already, and each engine and worker has to run the
-    program itself.
+    those of the program's names (see ``repository/served.py``), plain; the limits are the
+    supervisor's, in seconds, None for none: for an engine to become ready, to end, and to answer,
+    and for the next program to be loaded. If ``forks`` is false, threads run already, and each
+    engine and worker has to run the program itself.
     """
 
     fixed: Mapping[str, Any]
@@ -355,6 +355,7 @@ class Loaded:
     stop_limit: float | None
     answer_limit: float | None
     forks: bool
+    load_limit: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

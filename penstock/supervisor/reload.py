@@ -69,6 +69,7 @@ class Reload:
         code: of the changed program, once it is loaded.
         limits: the seconds for an engine to end, and to answer, once it is loaded.
         step_limit: seconds for an engine to become ready, once it is loaded.
+        load_limit: seconds within which the next program must reach its service, once it is loaded.
         states: of the changed program's names, once it is loaded.
         again: whether another reload follows.
         engines: the new processes, which do not serve yet.
@@ -81,6 +82,7 @@ class Reload:
     code: Code | None = None
     limits: tuple[float, float] = (math.inf, math.inf)
     step_limit: float = math.inf
+    load_limit: float = math.inf
     states: Sequence[Served] = ()
     again: bool = False
     engines: dict[EngineSlot, EngineProcess] = field(default_factory=dict)

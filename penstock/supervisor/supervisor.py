@@ -37,7 +37,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -461,6 +461,7 @@ class Supervisor:
             reload.code = self._reloading.code(reload.template, loaded)
             reload.limits = loaded.stop_limit or math.inf, loaded.answer_limit or math.inf
             reload.step_limit = loaded.start_limit or math.inf
+            reload.load_limit = loaded.load_limit or math.inf
             reload.states = [*map(Served.of_plain, loaded.states)]
             reload.due = time.monotonic() + reload.step_limit
             first = next(each for each in self._slots if not each.given_up)
@@ -503,6 +504,7 @@ class Supervisor:
         self._reload = None
         self._code = reload.code
         self._stop_timeout, self._answer_timeout = reload.limits
+        self._reloading = replace(self._reloading, limit=reload.load_limit)
         self._to_replace.clear()
         self._versions.start_again(reload.states)
         before = [old for slot, new in reload.engines.items() for old in slot.take_over(new)]

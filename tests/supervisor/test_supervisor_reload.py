@@ -255,3 +255,31 @@ def test_a_reload_is_over_when_the_new_engines_accept_and_the_old_ones_do_not(
         until(lambda: "the changed program serves" in service.errors.read_text(), "the result")
         service.signal(signal.SIGTERM)
         assert service.status() == 0
+
+
+HANGS = """
+import pathlib
+hangs = pathlib.Path({hangs!r})
+loaded = Loaded({{}}, [], None, None, None, True, 0.5)
+
+def program(control, errors, plain=program):
+    if hangs.exists():
+        say("hangs")
+        signal.pause()
+    return plain(control, errors)
+
+options = {{"reloading": Reloading(program, code, 3600.0)}}
+"""
+
+
+def test_the_time_of_a_program_to_be_loaded_is_that_of_the_last_one(tmp_path: Path) -> None:
+    hangs = tmp_path / "hangs"
+    with reloaded(tmp_path, HANGS.format(hangs=str(hangs))) as service:
+        service.pid("template")
+        all_serve(service, 2)
+        hangs.touch()
+        service.signal(signal.SIGHUP)
+        service.expect("hangs")
+        until(lambda: "has not reached its service" in service.errors.read_text(), "the end")
+        service.signal(signal.SIGTERM)
+        assert service.status() == 0
