@@ -502,6 +502,12 @@ class DoorConfig(Section):
         description="Seconds for which a connection of HTTP/2 (also gRPC) without open streams,"
         " or of baidu_std without open calls, is kept open.",
     )
+    max_connection_age: Seconds | None = Field(
+        default=None,
+        description="Seconds after which a connection of HTTP/1.1 or HTTP/2 (also gRPC) is ended"
+        " between two requests, a tenth more or less, so that clients connect again and new"
+        " replicas get requests; open requests finish. Without effect on baidu_std.",
+    )
     tls_timeout: Seconds = Field(
         default=10.0, description="Seconds within which a TLS handshake must complete."
     )

@@ -78,12 +78,11 @@ class Http1Exchange(DoorExchange):
         shared = self.shared
         session.core.date = shared.date_line
         answer = None
-        if len(body) <= _LARGE and not (
-            close or shared.draining or session.out or session.lagging or session.closing
-        ):
+        close = close or shared.draining or session.expires <= shared.sweeper.now
+        if len(body) <= _LARGE and not (close or session.out or session.lagging or session.closing):
             answer = session.core.conclude(status, headers, body)
         if answer is None:
-            last = close or not self.ended or shared.draining
+            last = close or not self.ended
             if len(body) <= _LARGE:
                 session.out.append(session.core.respond(status, headers, body, last))
             else:
@@ -108,11 +107,13 @@ class Http1Exchange(DoorExchange):
             session = self._session
             if self.added:
                 headers = (*headers, *self.added)
-            if not self.ended or self.shared.draining:
+            shared = self.shared
+            last = shared.draining or session.expires <= shared.sweeper.now
+            if last or not self.ended:
                 headers = (*headers, (b"connection", b"close"))
             self.started = True
             self.status = status
-            session.core.date = self.shared.date_line
+            session.core.date = shared.date_line
             session.out.append(session.core.start(status, headers))
             session.mark()
 
@@ -173,6 +174,7 @@ class Http1Session(Connection):
 
     Attributes:
         core: the protocol.
+        expires: from then on, an answer that begins is the connection's last.
         out: pending output.
         answered: the current answer is complete, and the next request not yet begun.
         write_blocked: the application waits for ``on_writable``.
@@ -185,6 +187,7 @@ class Http1Session(Connection):
         "_resuming",
         "answered",
         "core",
+        "expires",
         "out",
         "write_blocked",
     )
@@ -198,6 +201,7 @@ class Http1Session(Connection):
         self._exchange: Http1Exchange | None = None
         self._in_head = True
         self._keep_alive = shared.keep_alive()
+        self.expires = shared.expiry()
         self.write_blocked = False
         self._resuming = False  # ``_resume`` is scheduled
 

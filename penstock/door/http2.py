@@ -238,6 +238,7 @@ class Http2Session(Connection):
     __slots__ = (
         "_draining",
         "_drains_soon",
+        "_expires",
         "_head",
         "_idle_since",
         "_leaving",
@@ -246,6 +247,7 @@ class Http2Session(Connection):
         "_resuming",
         "_unfinished",
         "_unfinished_since",
+        "_waits_until",
         "blocked_writers",
         "core",
         "fresh",
@@ -265,6 +267,8 @@ class Http2Session(Connection):
         self._unfinished_since = NEVER
         self._draining = False
         self._drains_soon = False  # once no request is open
+        self._expires = shared.expiry()
+        self._waits_until = 0.0  # for a moment without open requests
         self._head: RequestHead | None = None  # of the last request
         self._leaving = False
         self._resuming = False
@@ -515,9 +519,12 @@ class Http2Session(Connection):
             self._announce_last_stream()
             self._leaving = True
         elif self._drains_soon:
-            self._announce_drain()
+            if self.shared.draining or now >= self._waits_until:
+                self._announce_drain()
         elif self.shared.draining:
             self.drain()
+        elif now >= self._expires:
+            self._expire(now)
         if core.behind:  # missing input may be in the backlog
             self._idle_since = now
             self._unfinished = None
@@ -616,6 +623,17 @@ class Http2Session(Connection):
             self._drains_soon = True
             self.shared.unacknowledged.add(self)
             self.mark()
+
+    def _expire(self, now: float) -> None:
+        """End a connection of the maximum age as at a drain, but in no hurry.
+
+        A client that is not known to understand two steps may have as much time again until no
+        request is open.
+        """
+        head = self._head
+        if head is not None and not is_grpc(head):
+            self._waits_until = now + self.shared.limits.max_connection_age
+        self.drain()
 
     def _announce_drain(self) -> None:
         """Announce the end: at once and for good if no request is open, else in two steps.

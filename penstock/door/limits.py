@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 
 from penstock.protocols.http1 import Http1Limits
 from penstock.protocols.http2 import Http2Limits
@@ -21,6 +22,7 @@ class DoorLimits:
             them.
         header_timeout: counts from the first byte of a request, or from the connection.
         keep_alive: of HTTP/1.1; each connection adds up to a fifth.
+        max_connection_age: each connection of HTTP/1.1 and HTTP/2 adds or takes up to a tenth.
         linger: for so long, input of a refused connection is discarded, so that the client reads
             the answer before it sees a reset.
         max_unsent: a streamed answer beyond it is aborted.
@@ -34,6 +36,7 @@ class DoorLimits:
     body_pace: int = 64 << 10
     keep_alive: float = 5.0
     http2_idle: float = 300.0
+    max_connection_age: float = inf
     write_timeout: float = 30.0
     tls_timeout: float = 10.0
     linger: float = 2.0
@@ -52,6 +55,7 @@ class DoorLimits:
             self.body_timeout,
             self.keep_alive,
             self.http2_idle,
+            self.max_connection_age,
             self.write_timeout,
             self.linger,
         )

@@ -298,6 +298,14 @@ class DoorState:
         if not self.connections and self.on_empty is not None:
             self.on_empty()
 
+    def expiry(self) -> float:
+        """Return when a connection that begins now has its maximum age; ``inf`` without one.
+
+        It is randomized, so that clients that connected together do not reconnect together.
+        """
+        spread = 0.9 + 0.2 * random()  # noqa: S311 - not for cryptography
+        return self.sweeper.now + self.limits.max_connection_age * spread
+
     def keep_alive(self) -> float:
         """Return the keep-alive timeout of a new HTTP/1.1 connection.
 

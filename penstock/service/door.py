@@ -136,7 +136,9 @@ def limits_of(config: ServiceConfig, processes: int = 0) -> DoorLimits:
 def _limits_of(limits: type[Any], door: DoorConfig) -> dict[str, Any]:
     """The values of the configuration keys with the names of limits."""
     return {
-        each.name: getattr(door, each.name) for each in fields(limits) if hasattr(door, each.name)
+        each.name: value
+        for each in fields(limits)
+        if (value := getattr(door, each.name, None)) is not None
     }
 
 

@@ -130,6 +130,7 @@ DOOR = [
     ("unix_socket", "run/penstock.sock", "run/penstock.sock", 1, ""),
     ("body_pace", 1024, 1024, 1.5, 0),
     ("http2_idle", 60, 60.0, "60", 0),
+    ("max_connection_age", 300, 300.0, "300", 0),
     ("tls_timeout", 2, 2.0, True, -1),
     ("max_unsent", 1 << 20, 1 << 20, "1MiB", 0),
     ("busy_poll", 0, 0.0, "1ms", 0.011),
