@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from penstock.errors import StartupError
 from penstock.repository.lifecycle import State
+from penstock.repository.parameters import ANY
 from penstock.repository.rollout import Plan
 from penstock.repository.served import Description, Served
 
@@ -49,6 +50,25 @@ def with_remembered(description: Description, now: Served | None) -> Served:
     """The state with a version that served before, and that serves again from the cache."""
     state = now or Served(name=description["name"])
     return state.with_version(description, default=True, again=True)
+
+
+def gone_back(before: Description, taken: str, now: Served) -> Served:
+    """The state in which an earlier default version serves again. Its signature may be another one:
+    what served can always serve again.
+
+    Args:
+        before: its description.
+        taken: the present default version, which ends unless it has a label, or is the same one
+            with other files.
+        now: the present state.
+    """
+    version = before["version"]
+    if dict(now.versions.get(version, {})) != dict(before):
+        now = now.with_version({**before, "signature": ANY}, again=True)
+    found = now.with_weights({}).with_default(version)
+    if taken != version and taken not in found.labels.values():
+        found = found.without_version(taken)
+    return found
 
 
 def check_number(served: Served, description: Description) -> None:

@@ -22,6 +22,9 @@ SWAP: Final = f"{OWN}swap"
 SIGNATURE: Final = f"{OWN}signature"
 """The parameter that allows a version to have another signature than the one before it."""
 
+ANY: Final = "any"
+"""The value of ``SIGNATURE``, and of ``signature`` in a version's description, that allows it."""
+
 OF_VERSIONS: Final = frozenset((SWAP, SIGNATURE))
 """Parameters of versions, which are no keys of an op."""
 

@@ -466,7 +466,7 @@ class Catalog:
             for each in fetched:
                 each.release()
             return None
-        digest = _digest(description)
+        digest = digest_of(description)
         return Held(description=description, digest=digest, _fetched=tuple(fetched))
 
     def _record(self, url: str, name: str) -> Path:
@@ -591,8 +591,8 @@ def _circular(steps: Mapping[str, Sequence[str]]) -> set[str]:
 
 
 def digest_of(description: Description) -> str:
-    """The digest of the files and the configuration of a version."""
-    return _digest(dict(description))
+    """The digest of the files and the configuration of a version, which says its ``signature``."""
+    return _digest({k: each for k, each in description.items() if k != "signature"})
 
 
 def _digest(value: Any) -> str:

@@ -39,6 +39,7 @@ from penstock.repository.lifecycle import SERVES, State
 from penstock.repository.model_update import ModelUpdate
 from penstock.repository.next_state import (
     check_number,
+    gone_back,
     is_beside,
     paths_of,
     role_of,
@@ -545,7 +546,7 @@ class Controller:
         life.advance(version, State.STAGING)
         swap = self._swaps.begin(name, version)
         held = await self._fetch(entry, model, version, mark, swap)
-        differs = there is None or dict(there) != held.description
+        differs = there is None or digest_of(there) != digest_of(held.description)
         try:
             barred = life.barred(held.digest)
             if barred is not None:
@@ -792,15 +793,7 @@ class Controller:
             raise HttpError(400, f"model {name!r} has no version to which it could go back")
         taken = served.default
         digests = [model.marks[taken]] if taken in model.marks else []
-
-        def update(now: Served | None) -> Served:
-            found = (now or served).with_version(before, again=True).with_weights({})
-            found = found.with_default(before["version"])
-            if taken != before["version"] and taken not in found.labels.values():
-                found = found.without_version(taken)
-            return found
-
-        await self._change(name, update)
+        await self._change(name, lambda now: gone_back(before, taken, now or served))
         model.previous = None
         why = "an operator took it back"
         if taken == before["version"]:  # another content of it

@@ -34,7 +34,7 @@ from penstock.executors.workers.pool import WorkerPool
 from penstock.observe.swaps import NOT_STARTED, SERVED, Swap, Swaps
 from penstock.repository.lifecycle import State
 from penstock.repository.options import MODELS
-from penstock.repository.parameters import SIGNATURE
+from penstock.repository.parameters import ANY, SIGNATURE
 from penstock.repository.served import Description, Served, Update
 from penstock.service.blueprint import Blueprint
 from penstock.service.build import LoadedDeployment, LoadedGraph, route
@@ -68,9 +68,6 @@ that the others serve, is tried again."""
 
 _THREADS: Final = 4
 """Threads that open models: versions of so many names are made ready at once."""
-
-ANY: Final = "any"
-"""In the description of a version: its ``signature`` may differ from that of the default one."""
 
 RESOURCE: Final = "resource"
 """The value of ``swap``, a key of the service and of a description, with which the versions that
@@ -347,7 +344,8 @@ class Versions:
         """Open a version that the present state of its name has."""
         name, version = key = description["name"], description["version"]
         try:
-            graph = await self._in_time(description, Swap(name, [version], monotonic))
+            alone = Swap(name, [version], monotonic)
+            graph = await self._in_time(description, alone, decided=True)
         except StartupError as error:
             why = str(error)
         except Exception as error:  # noqa: BLE001 - our bug: this engine serves on
@@ -450,8 +448,15 @@ class Versions:
             await asyncio.shield(asyncio.gather(*ends))
             raise
 
-    async def _in_time(self, description: Description, swap: Swap) -> ServedGraph:
+    async def _in_time(
+        self, description: Description, swap: Swap, *, decided: bool = False
+    ) -> ServedGraph:
         """Make a version ready, aside.
+
+        Args:
+            description: of the version.
+            swap: its record.
+            decided: whether the service has it already, so that its signature is right.
 
         Raises:
             StartupError: it cannot be, within ``start_timeout``; nothing of it is left.
@@ -459,7 +464,7 @@ class Versions:
         limit = self._loaded.deployment.config.start_timeout or None
         try:
             async with asyncio.timeout(limit):
-                return await self._make_ready(description, swap)
+                return await self._make_ready(description, swap, decided=decided)
         except TimeoutError as error:
             text = f"version {description['version']} was not ready within {limit:g} s"
             raise StartupError(f"{text} (start_timeout)") from error
@@ -469,7 +474,9 @@ class Versions:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._loading, function, *arguments)
 
-    async def _make_ready(self, description: Description, swap: Swap) -> ServedGraph:
+    async def _make_ready(
+        self, description: Description, swap: Swap, *, decided: bool
+    ) -> ServedGraph:
         deployment = self._loaded.deployment
         async with self._making:
             blueprint = await self._aside(deployment.version_of, description)
@@ -485,7 +492,8 @@ class Versions:
         try:
             await _start(graph, swap)
             loaded.signatures.check_started(graph)
-            self._check_successor(loaded, graph, description)
+            if not decided:
+                self._check_successor(loaded, graph, description)
             await self._warm_up(graph)
             swap.passed("warmed up")
         except BaseException:
@@ -616,7 +624,7 @@ class Versions:
         for held in step.held or ():
             again = Swap(held.name, [held.version], monotonic)  # no one of its own
             try:
-                graph = await self._in_time(state.versions[held.version], again)
+                graph = await self._in_time(state.versions[held.version], again, decided=True)
             except StartupError as error:
                 problem = str(error)
             except Exception as error:  # noqa: BLE001 - our bug: this engine serves on

@@ -783,6 +783,30 @@ async def test_a_rollback_bars_the_version_that_is_taken_back(
         assert site.serves("m") == ["2"]
 
 
+async def test_what_an_operator_goes_back_to_may_have_any_signature_and_is_not_made_twice(
+    site: Site,
+) -> None:
+    site.version("m", "1", "one")
+    async with site.controller() as controller:
+        await controller.load("m", {})
+        site.version("m", "2", "two")
+        await controller.load("m", {})
+        await controller.update("m", {"rollback": True})
+        served = site.engines.served("m")
+        assert served is not None
+        assert (served.default, served.versions["1"]["signature"]) == ("1", "any")
+        shutil.rmtree(site.folder / "m/2")
+        await controller.load("m", {})
+        assert [each[1] for each in site.engines.made] == ["1", "2", "1"]
+        # A version that has stayed goes on as it is.
+        site.version("m", "3", "three")
+        await controller.update("m", {"labels": {"stable": "1"}})
+        await controller.load("m", {})
+        await controller.update("m", {"rollback": True})
+        assert [each[1] for each in site.engines.made] == ["1", "2", "1", "3"]
+        assert site.serves("m") == ["1"]
+
+
 @pytest.mark.parametrize(
     ("wanted", "error", "text"),
     [

@@ -24,6 +24,7 @@ from penstock.observe.metrics import exposition
 from penstock.observe.reports import total
 from penstock.protocols.heads import HTTP_1_1, RequestHead
 from penstock.repository.lifecycle import State
+from penstock.repository.next_state import gone_back
 from penstock.repository.rollout import Limits, Plan, Step
 from penstock.repository.served import Served, at_start
 from penstock.request import Outcome
@@ -480,6 +481,42 @@ async def test_callers_of_a_version_with_another_signature_before_and_after_it_s
         assert (status, before["model_version"]) == (200, "1")
         while len(service.engine.graphs) > 1:
             await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("kind", ["availability", "resource"])
+async def test_what_served_serves_again_whatever_its_signature(kind: str) -> None:
+    before = about("2")
+    async with serving(swap=kind) as service:
+        await swap(service, "2")
+        await swap(service, "other", signature="any")
+        with pytest.raises(StartupError, match="has another signature"):
+            await swap(service, "3")
+        await service.versions.change("a", lambda now: gone_back(before, "other", known(now)))
+        assert await version_of_an_answer(service) == "2"
+        assert [*known(service.versions.served("a")).versions] == ["2"]
+        with pytest.raises(StartupError, match="has another signature"):
+            await swap(service, "other")
+
+
+async def test_an_engine_that_starts_serves_versions_of_several_signatures() -> None:
+    state = Served(name="a").with_version(about("other", signature="any"))
+    async with serving(of_repository(state.with_version(about("2")))) as service:
+        for each in ("2", "other"):
+            assert await version_of_an_answer(service, each) == each
+
+
+async def test_versions_of_several_signatures_are_opened_again_if_a_new_one_cannot_be() -> None:
+    def both_replaced(now: Served | None) -> Served:
+        return Served(name="a").with_version(about("broken", swap="resource"))
+
+    async with serving() as service:
+        await service.versions.change("a", lambda now: known(now).with_version(about("2")))
+        other = about("other", signature="any")
+        await service.versions.change("a", lambda now: known(now).with_version(other, default=True))
+        with pytest.raises(StartupError, match="the version before serves again"):
+            await service.versions.change("a", both_replaced)
+        for each in ("1", "2", "other"):
+            assert await version_of_an_answer(service, each) == each
 
 
 async def test_what_describes_a_model_has_the_signature_of_the_version_that_serves() -> None:
