@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.observe.swaps import Swap, Swaps
 from penstock.repository.lifecycle import Lifecycle, State
 from penstock.repository.next_state import is_beside
 from penstock.repository.served import Description, Served
 from penstock.service.catalog import Entry, Held
+
+_log = logging.getLogger(__name__)
+
+
+class NotServed(Exception):
+    """Why a version is not served.
+
+    Args:
+        why: for people.
+        fault: the exception, if nothing foresees it: then its place in the code is told, too.
+    """
+
+    def __init__(self, why: str, fault: Exception | None = None) -> None:
+        super().__init__(why)
+        self.fault = fault
 
 
 @dataclass(slots=True)
@@ -44,6 +61,23 @@ class KnownModel:
     told: dict[str, str] = field(default_factory=dict)
     unfinished: set[str] = field(default_factory=set)
     warnings: tuple[str, ...] = ()
+
+    def tell_problem(self, name: str, problem: str) -> None:
+        """Keep why the repository has no such model, and log it once."""
+        if problem and problem != self.problem:
+            _log.error("model %s cannot be loaded: %s", name, problem)
+        self.problem = problem
+
+    def fail_unforeseen(
+        self, version: str, error: Exception, swaps: Swaps, swap: Swap
+    ) -> NotServed:
+        """A version fails by an exception that nothing foresees; like after an outage it is tried
+        again. Returns what to raise.
+        """
+        why = repr(error)
+        self.life.fail(version, why)
+        swaps.fail(swap, why)
+        return NotServed(why, error)
 
     def rows(
         self,

@@ -55,7 +55,7 @@ from penstock.repository.rollout import State as RolloutState
 from penstock.repository.served import Description, Served
 from penstock.service.catalog import Entry, Held, Scan, Shelf, digest_of
 from penstock.service.daemon_pool import DaemonPool
-from penstock.service.known_model import KnownModel
+from penstock.service.known_model import KnownModel, NotServed
 from penstock.service.rollout_plan import plan_of
 
 _T = TypeVar("_T")
@@ -394,7 +394,7 @@ class Controller:
             model.sent = sent
             if told:
                 model.unloaded = False
-            self._tell_problem(name, model, entry.problem)
+            model.tell_problem(name, entry.problem)
             if entry.problem:
                 raise ModelError(entry.problem)
             for text in entry.warnings:
@@ -415,11 +415,6 @@ class Controller:
             if model.unloaded:
                 raise HttpError(400, f"failed to load '{name}': an operator has unloaded it")
             await self._bring(entry, model, told=told)
-
-    def _tell_problem(self, name: str, model: KnownModel, problem: str) -> None:
-        if problem and problem != model.problem:
-            _log.error("model %s cannot be loaded: %s", name, problem)
-        model.problem = problem
 
     async def _bring(self, entry: Entry, model: KnownModel, *, told: bool) -> None:
         """Serve the wanted versions of a model, and no others that nothing needs.
@@ -456,7 +451,7 @@ class Controller:
         if not wanted:
             there = ", ".join(entry.versions) or "none"
             problems = [f"its version_policy wants {entry.policy}, and there is {there}"]
-            self._tell_problem(name, model, problems[0])
+            model.tell_problem(name, problems[0])
         if problems:
             raise HttpError(500, f"failed to load '{name}': {'; '.join(problems)}")
 
@@ -490,7 +485,7 @@ class Controller:
         name = entry.name
         try:
             is_new = await self._serve(entry, model, version, wanted, told=told)
-        except _NotServed as error:
+        except NotServed as error:
             failed[version] = str(error)
             if isinstance(error.__cause__, VersionUnfinished):  # as long as it is being copied
                 if version not in model.unfinished:
@@ -500,8 +495,9 @@ class Controller:
                 served = self._versions.served(name)
                 stays = f"; version {served.default} serves" if served and served.default else ""
                 _log.error(
-                    "model %s: version %s cannot be served: %s%s", name, version, error, stays
-                )
+                    "model %s: version %s cannot be served: %s%s", name, version, error, stays,
+                    exc_info=error.fault,
+                )  # fmt: skip
             model.told[version] = str(error)
         else:
             model.told.pop(version, None)
@@ -533,7 +529,7 @@ class Controller:
             told: whether by an operator.
 
         Raises:
-            _NotServed: with the reason.
+            NotServed: with the reason.
         """
         name, life = entry.name, model.life
         mark = self._mark(entry, model, version)
@@ -560,9 +556,11 @@ class Controller:
             waits = isinstance(error.__cause__, RolloutRuns)
             life.fail(version, str(error), *(() if waits else (mark, held.digest)))
             self._swaps.fail(swap, str(error))
-            raise _NotServed(str(error)) from error
-        except BaseException:
+            raise NotServed(str(error)) from error
+        except BaseException as error:
             held.release()
+            if isinstance(error, Exception):
+                raise model.fail_unforeseen(version, error, self._swaps, swap) from error
             raise
         life.settle(version, held.digest)
         old, model.held[version] = model.held.get(version), held
@@ -575,7 +573,7 @@ class Controller:
         """See ``Entry.mark``.
 
         Raises:
-            _NotServed: a model that it runs is not loaded.
+            NotServed: a model that it runs is not loaded.
         """
         steps = entry.config.steps if entry.config else ()
         try:
@@ -584,14 +582,14 @@ class Controller:
             model.life.advance(version, State.FOUND)
             model.life.fail(version, str(error))
             self._swaps.count(entry.name, error.code)
-            raise _NotServed(str(error)) from error
+            raise NotServed(str(error)) from error
 
     @staticmethod
     def _check_may_try(model: KnownModel, version: str, mark: str, served: Served | None) -> None:
         """Check that a version may be tried now.
 
         Raises:
-            _NotServed: it is barred, or has to wait for a rollout.
+            NotServed: it is barred, or has to wait for a rollout.
         """
         life = model.life
         barred = life.barred(mark)
@@ -600,10 +598,10 @@ class Controller:
                 life.advance(version, State.FOUND)
                 life.fail(version, barred)
                 model.told[version] = barred
-            raise _NotServed(barred)
+            raise NotServed(barred)
         rolling = None if served is None else served.rolling
         if rolling is not None and version == rolling.stable and version in model.marks:
-            raise _NotServed(f"version {rolling.version} is being rolled out: it comes after")
+            raise NotServed(f"version {rolling.version} is being rolled out: it comes after")
 
     async def _fetch(
         self, entry: Entry, model: KnownModel, version: str, mark: str, swap: Swap
@@ -611,7 +609,7 @@ class Controller:
         """Fetch a version into the cache.
 
         Raises:
-            _NotServed: with the reason.
+            NotServed: with the reason.
         """
 
         def progress(done: int, size: int) -> None:
@@ -628,7 +626,9 @@ class Controller:
             model.life.fail(version, str(error), *((mark,) if final else ()))
             self._swaps.fail(swap, str(error))
             self._swaps.count(entry.name, error.code)
-            raise _NotServed(str(error)) from error
+            raise NotServed(str(error)) from error
+        except Exception as error:
+            raise model.fail_unforeseen(version, error, self._swaps, swap) from error
         swap.passed("verified")
         return held
 
@@ -897,10 +897,6 @@ class Controller:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-
-class _NotServed(Exception):
-    """Why a version is not served."""
 
 
 def _own(name: str, own: RolloutConfig | None) -> RolloutConfig | None:

@@ -7,6 +7,7 @@ pass on what they are asked.
 from __future__ import annotations
 
 import asyncio
+import logging
 from base64 import b64decode, b64encode
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -18,6 +19,8 @@ from penstock.errors import HttpError, RequestError
 from penstock.protocols.status import status_of
 from penstock.service.repository import NO_CONTROL, Controller
 from penstock.supervisor.queries import AllEngines
+
+_log = logging.getLogger(__name__)
 
 REPOSITORY: Final = "repository"
 """The query by which an engine asks the one with the controller."""
@@ -129,6 +132,9 @@ class RepositoryOfService:
             if self._controller is controller:  # else it was closed, not this call
                 raise
             return None
+        except Exception as error:  # noqa: BLE001 - our bug: the other engine must not wait for ever
+            _log.exception("what another engine or an operator asked cannot be done: %s", action)
+            return {"error": [500, repr(error)]}
 
     async def _ask(self, action: str, *arguments: Any, seconds: float = 1.0) -> Any:
         """Ask the engine with the controller.

@@ -18,8 +18,10 @@ from penstock.errors import HttpError, PackageError, RequestError, StartupError,
 from penstock.repository.served import Served, Update
 from penstock.service.catalog import Catalog
 from penstock.service.repository import Controller
+from penstock.service.repository_access import RepositoryOfService
 from penstock.store.cache import Cache
 from penstock.store.source import Source
+from penstock.supervisor.queries import AllEngines
 
 
 class Engines:
@@ -472,6 +474,44 @@ async def test_a_broken_content_is_tried_once_and_told_once(
     assert told == [
         "model m: version 2 cannot be served: it is no model; version 1 serves",
     ]
+
+
+@pytest.mark.parametrize("step", ["fetched", "opened"])
+async def test_an_exception_that_nothing_foresees_fails_the_version_and_does_not_end_the_polls(
+    site: Site, step: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*arguments: Any) -> Any:
+        raise OSError(24, "Too many open files")
+
+    site.version("m", "1")
+    async with site.controller("poll"):
+        await until(lambda: site.serves("m"))
+        with monkeypatch.context() as broken:
+            if step == "fetched":
+                broken.setattr(site.catalog, "hold", fails)
+            else:
+                broken.setattr(site.engines, "make", fails)
+            site.version("m", "2")
+            await until(lambda: caplog.records)
+            await Looks(site).wait(3)
+        await until(lambda: site.serves("m") == ["2"])
+    (told,) = [each for each in caplog.records if each.levelno >= logging.ERROR]
+    why = "OSError(24, 'Too many open files')"
+    text = f"model m: version 2 cannot be served: {why}; version 1 serves"
+    assert (told.getMessage(), told.exc_info is not None) == (text, True)
+
+
+async def test_an_operator_is_told_of_an_exception_that_nothing_foresees(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*arguments: Any) -> Any:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(site.catalog, "overriding", fails)
+    async with site.controller() as controller:
+        engine = RepositoryOfService(AllEngines({}), controller)
+        answer = await engine.answer("load", "m", {"config": ["", "{}"]})
+    assert answer == {"error": [500, "OSError(24, 'Too many open files')"]}
 
 
 class Looks:
