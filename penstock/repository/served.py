@@ -49,8 +49,10 @@ class Served:
         sticky: a header field, or ``log_id``, by whose value the version of a request is drawn if
             there are weights; None: by that which the service has for this name, or by chance.
         barred: digests of contents that are not tried again, with the reasons.
-        unloaded: whether an operator has unloaded it: it is not loaded until told to. Nothing that
-            is served depends on these two: the engine that loads models next must know them.
+        unloaded: whether an operator has unloaded it: it is not loaded until told to.
+        sent: whether an operator has sent it, in place of what its repository has, which is not
+            loaded until told to. Nothing that is served depends on these three: the engine that
+            loads models next must know them.
     """
 
     name: str | None
@@ -62,6 +64,7 @@ class Served:
     barred: Mapping[str, str] = field(default_factory=dict)
     sticky: str | None = None
     unloaded: bool = False
+    sent: bool = False
 
     def __post_init__(self) -> None:
         """Check that the parts fit together.
@@ -289,6 +292,7 @@ class Served:
             "rollout": None if self.rollout is None else self.rollout.plain(),
             "sticky": self.sticky,
             "unloaded": self.unloaded,
+            "sent": self.sent,
         }
 
     @classmethod

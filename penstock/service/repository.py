@@ -297,6 +297,8 @@ class Controller:
         entry, model = self._scan.entries.get(name), self._model(name)
         if entry is None or entry.source is None or model.sent is not None:
             return
+        if self._was_sent_before(name):
+            return
         async with self._remembering:  # the last one is the newest
             served = self._versions.served(name) or Served(name=name)
             stable = [served.default] if served.default is not None else []
@@ -380,6 +382,8 @@ class Controller:
             RequestError: they are not all served.
         """
         told = look  # by an operator
+        if not told and self._was_sent_before(name):
+            return
         scan = await self._look() if look else self._scan
         entry = scan.entries.get(name)
         known = self._models.get(name)
@@ -456,15 +460,15 @@ class Controller:
             raise HttpError(500, f"failed to load '{name}': {'; '.join(problems)}")
 
     async def _hand_on(self, name: str) -> None:
-        """Let the engines know which contents are barred, and whether the model is unloaded, as
-        another one may load models next.
+        """Let the engines know which contents are barred, and whether the model is unloaded, or was
+        sent, as another one may load models next.
         """
         model = self._model(name)
-        bars, unloaded = model.life.bars, model.unloaded
+        bars, unloaded, sent = model.life.bars, model.unloaded, model.sent is not None
         served = self._versions.served(name) or Served(name=name)
 
         def update(now: Served | None) -> Served:
-            return replace(now or served, barred=bars, unloaded=unloaded)
+            return replace(now or served, barred=bars, unloaded=unloaded, sent=sent)
 
         if update(served) != served:
             with suppress(StartupError):  # they are all ending
@@ -773,7 +777,7 @@ class Controller:
                 return
 
             def update(now: Served | None) -> Served:
-                return replace((now or served).without_versions(), unloaded=True)
+                return replace((now or served).without_versions(), unloaded=True, sent=False)
 
             try:
                 await self._change(name, update, ended=True)
@@ -865,6 +869,11 @@ class Controller:
         if found is None:
             found = self._models[name] = KnownModel()
         return found
+
+    def _was_sent_before(self, name: str) -> bool:
+        """Whether an operator has sent what serves, to an earlier engine, which alone knew it."""
+        served, known = self._versions.served(name), self._models.get(name)
+        return served is not None and served.sent and (known is None or known.sent is None)
 
     def _loaded(self) -> Iterator[str]:
         for name in self._versions.names():

@@ -581,7 +581,8 @@ class Versions:
     def _serves_the_same(self, state: Served) -> bool:
         """Whether a wanted state differs only in what the engine that loads models must know."""
         present = self._states.get(state.name) or Served(name=state.name)
-        return replace(present, barred=state.barred, unloaded=state.unloaded) == state
+        same = replace(present, barred=state.barred, unloaded=state.unloaded, sent=state.sent)
+        return same == state
 
     async def _retire(self, change: int, step: _Step) -> None:
         """End what serves no more, and report it."""

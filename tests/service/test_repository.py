@@ -1148,6 +1148,26 @@ async def test_another_controller_does_not_load_what_an_operator_has_unloaded(si
         await until(lambda: site.serves("m") == ["2"])
 
 
+async def test_another_controller_leaves_what_an_operator_has_sent_until_told_to_load(
+    site: Site,
+) -> None:
+    site.version("m", "1")
+    async with site.controller(load=["m"]) as controller:
+        await until(lambda: site.serves("m"))
+        await controller.load("m", {"config": "{}", "file:1/model.onnx": b"sent"})
+    made = site.engines.made[:]
+    async with site.controller(load=["m"]) as controller:
+        await until(lambda: controller.why_unready() is None)
+        assert site.engines.made == made
+        await controller.load("m", {})
+        assert site.engines.made == [*made, ("m", "1", "good")]
+    async with site.controller(load=["m"]) as controller:
+        await until(lambda: controller.why_unready() is None)
+        site.version("m", "2")
+    async with site.controller(load=["m"]):
+        await until(lambda: site.serves("m") == ["2"])
+
+
 async def test_a_content_that_is_taken_back_under_the_same_number_is_not_loaded_again(
     site: Site,
 ) -> None:
