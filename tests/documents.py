@@ -24,6 +24,7 @@ RUNNABLE = (
     ROOT / "docs/bench.md",
     ROOT / "docs/planning.md",
     ROOT / "docs/recipes.md",
+    ROOT / "docs/clients.md",
     *sorted((ROOT / "docs/from").glob("*.md")),
 )
 """The documents whose examples are run."""

@@ -71,6 +71,8 @@ PURE = (
     "penstock.client.keepalive",
     "penstock.client.model_stream",
     "penstock.client.piece_reader",
+    "penstock.client.predictors",
+    "penstock.client.routing",
     "penstock.door.polling",
     "penstock.executors.workers.restarts",
     "penstock.executors.transport",

@@ -1,4 +1,10 @@
-"""The clients of pipeline services and model servers."""
+"""The clients of pipeline services and model servers.
+
+The SDK (``Endpoint``, ``Service``, ``Variant``) is imported when it is first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from penstock.client.client import AsyncPipelineClient, PipelineClient, PredictFuture
 from penstock.client.errors import CallFailed, NotConnected
@@ -6,15 +12,41 @@ from penstock.client.http_stream import stream, stream_async
 from penstock.client.messages import raise_for_error, response_arrays
 from penstock.client.tls import Tls
 
+if TYPE_CHECKING:
+    from penstock.client.predictors import Split, VariantConf
+    from penstock.client.sdk import Answer, AnswerFuture, Endpoint, Service, Variant
+
 __all__ = [
+    "Answer",
+    "AnswerFuture",
     "AsyncPipelineClient",
     "CallFailed",
+    "Endpoint",
     "NotConnected",
     "PipelineClient",
     "PredictFuture",
+    "Service",
+    "Split",
     "Tls",
+    "Variant",
+    "VariantConf",
     "raise_for_error",
     "response_arrays",
     "stream",
     "stream_async",
 ]
+
+_MODULE_OF = {
+    **dict.fromkeys(("Split", "VariantConf"), "penstock.client.predictors"),
+    **dict.fromkeys(
+        ("Answer", "AnswerFuture", "Endpoint", "Service", "Variant"), "penstock.client.sdk"
+    ),
+}
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(module), name)
+    return found

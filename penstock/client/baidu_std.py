@@ -197,7 +197,11 @@ def outcome_of(meta: Meta, payload: bytes) -> Outcome:
         return failure(GrpcCode.INTERNAL, "the answer is none")
     if result.error_code:
         status = GRPC_OF_BRPC.get(result.error_code, GrpcCode.INTERNAL)
-        return failure(status, f"[E{result.error_code}] {result.error_text or 'no reason given'}")
+        text = f"[E{result.error_code}] {result.error_text or 'no reason given'}"
+        if result.error_code in (BrpcCode.ELIMIT, BrpcCode.EOVERCROWDED):
+            # brpc sends these before it processes the request.
+            return CallFailed(status, text, retry_after=0.0)
+        return failure(status, text)
     if not 0 <= meta.attachment_bytes <= len(payload):
         text = f"an answer of {len(payload)} bytes has no attachment of {meta.attachment_bytes}"
         return failure(GrpcCode.INTERNAL, text)

@@ -12,7 +12,7 @@ from penstock.client.connection import CallProtocol
 from penstock.client.endpoint_channel import EndpointChannel
 from penstock.client.endpoints import Endpoint
 from penstock.client.grpc import GRPC
-from penstock.client.health import in_order
+from penstock.client.health import State, in_order
 from penstock.client.tls import Security
 
 
@@ -47,13 +47,23 @@ class Endpoints:
             channels[0].start(call)
             return
         now = time.monotonic()
-        first, *others = in_order([each.state(now) for each in channels], self._turn)
+        first, *others = in_order(self.states(now), self._turn)
         self._turn = (self._turn + 1) % len(channels)
         call.untried = [channels[at] for at in reversed(others)]
-        for at in others:
-            channels[at].probe(now)
-        channels[first].chosen(now)
-        channels[first].start(call)
+        self.send(call, first, now)
+
+    def states(self, now: float) -> list[State]:
+        """Return the endpoints' states at ``now``."""
+        return [each.state(now) for each in self._channels]
+
+    def send(self, call: Call, at: int, now: float) -> None:
+        """Send a call to one endpoint; the others connect in the background."""
+        channels = self._channels
+        for other, channel in enumerate(channels):
+            if other != at:
+                channel.probe(now)
+        channels[at].chosen(now)
+        channels[at].start(call)
 
     def probe(self) -> None:
         """Connect to all endpoints."""

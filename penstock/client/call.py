@@ -224,8 +224,11 @@ def of_end(fields: Mapping[bytes, bytes], message: bytes | None) -> Outcome:
     code, text = status
     if code is not GrpcCode.OK:
         # grpc-retry-pushback-ms: a number allows a retry, any other value forbids it.
-        retryable = code in RETRYABLE or fields.get(_PUSH_BACK, b"").isdigit()
-        return CallFailed(code, text or "no reason given", retryable=retryable)
+        pause = fields.get(_PUSH_BACK, b"")
+        after = int(pause) / 1000 if pause.isdigit() and len(pause) < 10 else None
+        retryable = code in RETRYABLE or after is not None
+        text = text or "no reason given"
+        return CallFailed(code, text, retryable=retryable, retry_after=after)
     if message is None:
         return failure(GrpcCode.INTERNAL, "OK without a message")
     return message

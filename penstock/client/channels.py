@@ -248,7 +248,7 @@ class Channel(_Channel):
         """
         frame = self._protocol.frame(request)
         call = Call(frame, deadline, on_outcome, method, self._metadata())
-        thread, endpoints = self._open or self._opened()
+        thread, endpoints = self._open or self.opened()
         thread.hand_over(endpoints.start, call)
         return call
 
@@ -289,7 +289,7 @@ class Channel(_Channel):
         ``fields``: a header block of further fields.
         """
         frame = self._protocol.frame(request)
-        thread, endpoints = self._open or self._opened()
+        thread, endpoints = self._open or self.opened()
 
         def start(
             on_arrived: Callable[[Arrived], object], on_outcome: Callable[[Outcome], object]
@@ -300,6 +300,14 @@ class Channel(_Channel):
             return call
 
         return Messages(start, thread.hand_over, decode, explain)
+
+    def fields(self) -> bytes:
+        """The header block of a call that begins now.
+
+        Raises:
+            ValueError: a header field cannot hold the function's token.
+        """
+        return self._metadata()
 
     def cancel(self, call: Call) -> None:
         """Cancel a call, also on the server; no effect if it has ended."""
@@ -315,7 +323,12 @@ class Channel(_Channel):
             thread, endpoints = opened
             thread.close(endpoints)
 
-    def _opened(self) -> tuple[LoopThread, Endpoints]:
+    def opened(self) -> tuple[LoopThread, Endpoints]:
+        """The thread of the calls, and the endpoints there.
+
+        Raises:
+            CallFailed: CANCELLED; the channel is closed.
+        """
         with self._lock:
             if self._closed:
                 raise failure(GrpcCode.CANCELLED, "the client was closed", sent=False)

@@ -146,7 +146,9 @@ class CallProtocol(NamedTuple):
     Attributes:
         frame: encodes a request for sending.
         connect: makes a connection of an owner on a loop; the text names the endpoint.
+        connect_seconds: timeout of an attempt to connect; None for the default.
     """
 
     frame: Callable[[bytes], bytes]
     connect: Callable[[Owner, asyncio.AbstractEventLoop, str], Connection]
+    connect_seconds: float | None = None

@@ -89,6 +89,7 @@ class EndpointChannel(Owner):
         self._health = Health()
         self._on_health = on_health
         self._protocol = protocol
+        self._connect_seconds = protocol.connect_seconds or CONNECT_SECONDS
         self._is_down = False
         self._problem = ""
         self._connecting: asyncio.Task[None] | None = None
@@ -214,9 +215,9 @@ class EndpointChannel(Owner):
                     self._connection = await self._connect_to(host)
                     break
                 except OSError as error:
-                    problem = _reason(error)
+                    problem = self._reason(error)
         except (OSError, UnicodeError) as error:
-            problem = f"the name does not resolve: {_reason(error)}"
+            problem = f"the name does not resolve: {self._reason(error)}"
         finally:
             self._connecting = None
             connection = self._connection
@@ -232,7 +233,7 @@ class EndpointChannel(Owner):
             return [str(ipaddress.ip_address(host))]
         except ValueError:
             pass
-        async with asyncio.timeout(CONNECT_SECONDS):
+        async with asyncio.timeout(self._connect_seconds):
             found = await self._resolve(host, self._endpoint.port)
         return list(dict.fromkeys(str(address[4][0]) for address in found))
 
@@ -269,7 +270,7 @@ class EndpointChannel(Owner):
                 "ssl_shutdown_timeout": _CLOSE_SECONDS,
             }
         try:
-            async with asyncio.timeout(CONNECT_SECONDS):
+            async with asyncio.timeout(self._connect_seconds):
                 await self._loop.create_connection(
                     lambda: connection, host, self._endpoint.port, **tls
                 )
@@ -298,6 +299,9 @@ class EndpointChannel(Owner):
             self._is_down = problem is not None
             if self._on_health is not None:
                 self._on_health(self._endpoint, problem)
+
+    def _reason(self, error: Exception) -> str:
+        return str(error) or f"nothing came within {self._connect_seconds:g} s"
 
     # Ending
 
@@ -346,7 +350,3 @@ def rounded_ms(seconds: float, rounding: Callable[[float], int]) -> int:
     while left > 1000 * step:
         step *= 10
     return rounding(left / step) * step
-
-
-def _reason(error: Exception) -> str:
-    return str(error) or f"nothing came within {CONNECT_SECONDS:g} s"

@@ -32,22 +32,37 @@ class CallFailed(PenstockError):
         status: the gRPC status of the failure.
         retryable: whether the same call may succeed later, unchanged.
         sent: False if no server can have seen the request, so that a retry repeats nothing.
+        retry_after: seconds after which the server, which has not begun the call, asks for it
+            again; None if it does not.
     """
 
     code = "call_failed"
 
     def __init__(
-        self, status: GrpcCode, text: str, *, retryable: bool = False, sent: bool = True
+        self,
+        status: GrpcCode,
+        text: str,
+        *,
+        retryable: bool = False,
+        sent: bool = True,
+        retry_after: float | None = None,
     ) -> None:
         super().__init__(status, text)  # all arguments, so that it can be pickled
         self.status = status
         self.retryable = retryable
         self.sent = sent
+        self.retry_after = retry_after
 
     def at(self, endpoint: str) -> Self:
         """Return the same failure with the endpoint in its text."""
         text = f"{endpoint}: {self.args[1]}"
-        return type(self)(self.status, text, retryable=self.retryable, sent=self.sent)
+        return type(self)(
+            self.status,
+            text,
+            retryable=self.retryable,
+            sent=self.sent,
+            retry_after=self.retry_after,
+        )
 
     def __str__(self) -> str:
         return f"{self.status.name}: {self.args[1]}"

@@ -142,3 +142,10 @@ def _lod(alias: str, value: Any) -> list[int]:
         return lod_offsets(value)
     except (ValueError, TypeError, OverflowError) as error:
         raise InputMismatch(f"{alias}{LOD_SUFFIX}: {error}") from error
+
+
+def conf_of(feed: Mapping[str, Any]) -> ModelConf:
+    """Make a configuration from a feed: its names, without types."""
+    names = [name for name in feed if not name.endswith(LOD_SUFFIX)]
+    feeds = tuple(Variable(name=name, alias=name, type=-1) for name in names)
+    return ModelConf(feeds=feeds, fetches=(), source="the feed")

@@ -5,7 +5,7 @@ Source: the Open Inference Protocol over gRPC, with Triton's extension for decou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypedDict
 
 import numpy as np
@@ -27,7 +27,9 @@ FIELDS: Final = encode_block([(b"triton_grpc_error", b"true")])
 _MOST_FIELDS: Final = 100_000
 
 
-def encode_feed(feed: Mapping[str, Any], name: str, request_id: str) -> bytes:
+def encode_feed(
+    feed: Mapping[str, Any], name: str, request_id: str, outputs: Sequence[str] = ()
+) -> bytes:
     """Encode a request.
 
     Args:
@@ -35,6 +37,7 @@ def encode_feed(feed: Mapping[str, Any], name: str, request_id: str) -> bytes:
             becomes a tensor of the shape [1], a list of them one with as many elements.
         name: the model's name.
         request_id: for the server's log.
+        outputs: those that are requested; empty for all.
 
     Raises:
         TypeError: the feed is not a dict of names, or a value is no tensor.
@@ -45,7 +48,7 @@ def encode_feed(feed: Mapping[str, Any], name: str, request_id: str) -> bytes:
         inputs = [oip.sent(key, _array(key, value)) for key, value in feed.items()]
     except WrongType as error:
         raise TypeError(str(error)) from error
-    return oip_message.encode_request(request_id, name, inputs, ())
+    return oip_message.encode_request(request_id, name, inputs, outputs)
 
 
 def _array(name: str, value: object) -> NDArray[Any]:

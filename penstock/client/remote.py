@@ -30,7 +30,7 @@ from penstock.client.messages import (
     response_arrays,
 )
 from penstock.client.model_client import METHOD as GENERAL_METHOD
-from penstock.client.model_feeds import ModelFeeds
+from penstock.client.model_feeds import ModelFeeds, conf_of
 from penstock.client.model_stream import as_texts
 from penstock.client.tls import Tls
 from penstock.errors import (
@@ -305,7 +305,7 @@ class RemoteGeneralModel:
         """
         options = self._options
         names = options.fetch_list if fetch is None else fetch
-        feeds = self._feeds or ModelFeeds(_conf_of(feed))
+        feeds = self._feeds or ModelFeeds(conf_of(feed))
         tensors = feeds.inputs(feed, batch=True)
         request = encode_general(tensors, names or (), log_id=log_id, model=options.name or "")
         try:
@@ -324,13 +324,6 @@ class RemoteGeneralModel:
             if missing:
                 raise InferenceFailed(f"the server's answer lacks {missing}")
         return engines.popitem()[1] if len(engines) == 1 else engines
-
-
-def _conf_of(feed: Feed) -> ModelConf:
-    """Make a configuration from a feed: its names, without types."""
-    names = [name for name in feed if not name.endswith(LOD_SUFFIX)]
-    feeds = tuple(Variable(name=name, alias=name, type=-1) for name in names)
-    return ModelConf(feeds=feeds, fetches=(), source="the feed")
 
 
 def _parsed(message: Any, reply: bytes) -> Any:

@@ -1,0 +1,173 @@
+"""What the SDK sends and gets, for each kind of service: feeds to messages, replies to dicts.
+
+Pure, but for the caller's address that a pipeline gets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from penstock.client.call import METHOD as PIPELINE_METHOD
+from penstock.client.errors import CallFailed
+from penstock.client.messages import (
+    decode_reply,
+    encode_request,
+    pack_request,
+    raise_for_error,
+    response_arrays,
+)
+from penstock.client.model_feeds import ModelFeeds, conf_of
+from penstock.client.model_stream import as_texts, encode_feed
+from penstock.errors import InferenceFailed, PackageError, RequestError, ServiceBusy
+from penstock.protocols import oip_message
+from penstock.protocols.general_model_message import decode_response as decode_general
+from penstock.protocols.general_model_message import encode_request as encode_general
+from penstock.protocols.standard_messages import INFERENCE
+from penstock.protocols.status import GrpcCode, error_for, status_of
+
+Decode = Callable[[bytes], dict[str, Any]]
+
+
+class Codec(Protocol):
+    """Encodes feeds for one kind of service.
+
+    Attributes:
+        method: the path of the method.
+    """
+
+    method: str
+
+    def encode(
+        self, feed: Mapping[str, Any], fetch: Sequence[str], log_id: int, *, batch: bool
+    ) -> tuple[bytes, Decode]:
+        """Return the message of a feed, and what decodes its reply.
+
+        Raises:
+            TypeError, ValueError, RequestError: the feed cannot be sent. The decoder raises the
+                RequestError of the reply, or CallFailed if it is no reply.
+        """
+
+
+class PipelineCodec:
+    """A pipeline service.
+
+    Args:
+        name: the service's name; empty for any.
+        own_address: sent as ``clientip``.
+        tensors: whether values are sent as tensors instead of texts.
+    """
+
+    method = PIPELINE_METHOD
+
+    def __init__(self, name: str, own_address: Callable[[], str], *, tensors: bool) -> None:
+        self._name = name
+        self._own_address = own_address
+        self._tensors = tensors
+
+    def encode(
+        self, feed: Mapping[str, Any], fetch: Sequence[str], log_id: int, *, batch: bool
+    ) -> tuple[bytes, Decode]:
+        """As ``PipelineClient.predict``; ``batch`` has no effect."""
+        message = pack_request(
+            feed,
+            own_address=self._own_address,
+            pack_tensor_format=self._tensors,
+            log_id=log_id or None,
+            name=self._name,
+        )
+
+        def decode(reply: bytes) -> dict[str, Any]:
+            try:
+                response = decode_reply(reply)
+            except CallFailed as error:
+                raise garbage(error.args[1]) from None
+            raise_for_error(response)
+            texts = dict(zip(response.key, response.value, strict=False))
+            try:
+                return _fetched(texts | response_arrays(response), fetch)
+            except PackageError as error:
+                raise garbage(error) from None
+
+        return encode_request(message), decode
+
+
+class OipCodec:
+    """A model server of the Open Inference Protocol.
+
+    Args:
+        name: the model's name.
+    """
+
+    method = f"/{INFERENCE}/ModelInfer"
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def encode(
+        self, feed: Mapping[str, Any], fetch: Sequence[str], log_id: int, *, batch: bool
+    ) -> tuple[bytes, Decode]:
+        """Arrays are sent as they are, other values as of ``model_stream.encode_feed``."""
+
+        def decode(reply: bytes) -> dict[str, Any]:
+            try:
+                found = oip_message.decode_response(reply)
+            except RequestError as error:
+                raise garbage(error) from None
+            return _fetched({name: as_texts(value) for name, value in found.items()}, fetch)
+
+        return encode_feed(feed, self._name, str(log_id) if log_id else "", fetch), decode
+
+
+class GeneralCodec:
+    """Paddle Serving's ``GeneralModelService``.
+
+    Args:
+        feeds: the model's inputs and outputs; None: names and types of a feed stay as they are.
+        name: the model's name; empty for the server's only one.
+        service_name: the full name of the service.
+    """
+
+    def __init__(self, feeds: ModelFeeds | None, name: str, service_name: str) -> None:
+        self.method = f"/{service_name}/inference"
+        self._feeds = feeds
+        self._name = name
+
+    def encode(
+        self, feed: Mapping[str, Any], fetch: Sequence[str], log_id: int, *, batch: bool
+    ) -> tuple[bytes, Decode]:
+        """See ``ModelFeeds.inputs``. Of several engines each has a dict under its name."""
+        feeds = self._feeds or ModelFeeds(conf_of(feed))
+        tensors = feeds.inputs(feed, batch=batch)
+
+        def decode(reply: bytes) -> dict[str, Any]:
+            try:
+                response = decode_general(reply)
+            except RequestError as error:
+                raise garbage(error) from None
+            if response.err_no:
+                raise error_for(response.err_no, response.err_msg)
+            engines: dict[str, Any] = feeds.outputs(response)
+            return engines.popitem()[1] if len(engines) == 1 else engines
+
+        return encode_general(tensors, fetch, log_id=log_id, model=self._name), decode
+
+
+def _fetched(found: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise InferenceFailed(f"the answer has {sorted(found)}, not {missing}")
+    return {name: found[name] for name in names} or found
+
+
+def failure_of(error: Exception) -> CallFailed | None:
+    """The failure that an error in a reply is; None if another server would answer the same."""
+    if isinstance(error, ServiceBusy):  # nothing was started
+        status = status_of(error).grpc
+        return CallFailed(status, str(error), retryable=True, retry_after=error.retry_after)
+    return None
+
+
+def garbage(error: object) -> CallFailed:
+    """The failure of a reply that is no message: another server may do better."""
+    return CallFailed(GrpcCode.INTERNAL, f"the answer cannot be read: {error}", retryable=True)

@@ -1,0 +1,346 @@
+"""Reads ``predictors.prototxt``, the configuration of Paddle Serving's C++ SDK. Pure.
+
+The file is the protobuf text form of the message ``SDKConf``. protobuf parses it, and its errors
+name the line, such as of an unknown field. Every field is honoured, or is in ``NO_EFFECT``.
+
+Source: ``docs/compatibility.md`` (SDK); the Protocol Buffers text format specification.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Final, NamedTuple
+from warnings import catch_warnings, simplefilter
+
+from google.protobuf import text_format
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+from penstock.client.endpoints import Endpoint, parse_endpoints
+from penstock.client.routing import STRATEGIES
+from penstock.errors import ModelError
+from penstock.protocols.baidu_std import Compression
+from penstock.protocols.standard_messages import GENERAL_MODEL
+
+PROTOCOLS: Final = ("pipeline", "oip", "baidu_std", "h2:grpc")
+"""Values of ``protocol``: a pipeline service and a model server of the Open Inference Protocol,
+both over gRPC; and as of brpc the service ``service_name``, by baidu_std or gRPC."""
+
+NO_EFFECT: Final = {
+    "max_connection_per_host": "the calls to a server share one connection",
+    "connection_type": "the calls to a server share one connection",
+    "hedge_fetch_retry_count": "a backup request is sent once, within the budget",
+    "cluster_filter_strategy": "it had no effect in Paddle Serving either",
+    "package_size": "a request is sent as it is",
+    "max_channel_per_request": "a request is sent as it is",
+    "variant_router": "it had no effect in Paddle Serving either",
+}
+"""Fields that are read and have no effect, and the reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VariantConf:
+    """How a variant is called, under the names of Paddle Serving's SDK.
+
+    Attributes:
+        connect_timeout_ms: of one attempt to connect.
+        rpc_timeout_ms: of a call as a whole, in milliseconds; 0 and less for none.
+        connect_retry_count: attempts after the first one; see ``docs/clients.md`` for which calls.
+        hedge_request_timeout_ms: milliseconds after which an idempotent call is sent to a second
+            replica as well; below 0: never.
+        load_balance_strategy: ``la`` or ``least_requests``, ``rr`` or ``round_robin``, ``random``,
+            ``two_choices``, and ``sticky`` or one of brpc's ``c_`` names.
+        protocol: one of ``PROTOCOLS``.
+        compress_type: of requests by baidu_std: 0 none, 1 snappy, 2 gzip, 3 zlib.
+
+    Raises:
+        ValueError: a value is out of its range.
+    """
+
+    connect_timeout_ms: int = 2000
+    rpc_timeout_ms: int = 20_000
+    connect_retry_count: int = 2
+    hedge_request_timeout_ms: int = -1
+    load_balance_strategy: str = "la"
+    protocol: str = "pipeline"
+    compress_type: int = 0
+
+    def __post_init__(self) -> None:
+        if self.connect_timeout_ms <= 0:
+            raise ValueError(f"connect_timeout_ms must be above 0: {self.connect_timeout_ms}")
+        if self.connect_retry_count < 0:
+            raise ValueError(
+                f"connect_retry_count must not be negative: {self.connect_retry_count}"
+            )
+        if self.load_balance_strategy not in STRATEGIES:
+            known = ", ".join(STRATEGIES)
+            given = self.load_balance_strategy
+            raise ValueError(f"load_balance_strategy is one of {known}: got {given!r}")
+        if self.protocol not in PROTOCOLS:
+            raise ValueError(f"protocol is one of {', '.join(PROTOCOLS)}: got {self.protocol!r}")
+        if self.compress_type not in (*Compression,):
+            raise ValueError(f"compress_type is 0 to 4: got {self.compress_type}")
+        if self.compress_type and self.protocol != "baidu_std":
+            raise ValueError(f"compress_type is for baidu_std, not for {self.protocol}")
+
+
+class Replica(NamedTuple):
+    """A server of a variant; ``tags`` are those behind its address, by name."""
+
+    endpoint: Endpoint
+    tags: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """Divides a variant's replicas by a value in the call.
+
+    Attributes:
+        split_tag_name: the name of the value.
+        tag_candidates: the values that have replicas here.
+    """
+
+    split_tag_name: str
+    tag_candidates: tuple[str, ...]
+
+
+class VariantDescription(NamedTuple):
+    """One variant of the file."""
+
+    tag: str
+    cluster: list[str]
+    weight: int
+    conf: VariantConf
+    split: Split | None
+
+
+class PredictorDescription(NamedTuple):
+    """One predictor of the file: an endpoint."""
+
+    name: str
+    service_name: str
+    variants: list[VariantDescription]
+
+
+@dataclass(frozen=True, slots=True)
+class Predictors:
+    """The contents of the file.
+
+    Attributes:
+        predictors: in their order.
+        warnings: fields without effect whose value is not the default, each with its line.
+    """
+
+    predictors: tuple[PredictorDescription, ...]
+    warnings: tuple[str, ...] = field(default=())
+
+
+def parse_replicas(cluster: object) -> list[Replica]:
+    """Read ``host:port`` texts, each with tags ``name:value`` behind it if its variant is split.
+
+    Raises:
+        TypeError: not a list of texts.
+        ValueError: it is empty, or an entry is not such a text.
+    """
+    if not isinstance(cluster, list | tuple) or not all(isinstance(each, str) for each in cluster):
+        raise TypeError(f"a cluster is a list of texts host:port, got {cluster!r}")
+    found = []
+    for text in cluster:
+        where, _, tags = text.strip().partition(" ")
+        pairs = [each.partition(":") for each in tags.replace(",", " ").split()]
+        if not all(name and colon for name, colon, _ in pairs):
+            raise ValueError(f"tags of a server are name:value, got {text!r}")
+        (endpoint,) = parse_endpoints([where])
+        found.append(Replica(endpoint, {name: value for name, _, value in pairs}))
+    if not found:
+        raise ValueError("a cluster needs at least one host:port")
+    return found
+
+
+def parse_predictors(text: str, source: str = "predictors.prototxt") -> Predictors:
+    """Read the text of a file.
+
+    Args:
+        text: of the file.
+        source: its name, for errors.
+
+    Raises:
+        ModelError: the text names ``source`` and, if known, the line.
+    """
+    message: Any = _message_class()()
+    try:
+        with catch_warnings():
+            simplefilter("ignore", DeprecationWarning)  # about invalid escapes
+            text_format.Parse(text, message)
+    except text_format.ParseError as error:
+        line = error.GetLine()
+        where = source if line is None else f"{source}:{line}"
+        what = str(error).partition(" : ")[2] or str(error)
+        raise ModelError(f"{where}: {what[:_MAX_ERROR_TEXT]}") from None
+    except (ValueError, RecursionError) as error:  # invalid text, or too deeply nested
+        raise ModelError(f"{source}: cannot be read: {str(error)[:_MAX_ERROR_TEXT]}") from None
+    if not message.predictors:
+        raise ModelError(f"{source}: has no predictors")
+    found: list[PredictorDescription] = []
+    for number, given in enumerate(message.predictors, start=1):
+        where = f"{source}: predictor {given.name!r}"
+        if given.name in [each.name for each in found]:
+            raise ModelError(f"{where}: there is another one of this name (number {number})")
+        try:
+            found.append(_predictor(given, message.default_variant_conf))
+        except (ValueError, TypeError) as error:
+            raise ModelError(f"{where}: {error}") from error
+    return Predictors(tuple(found), tuple(_without_effect(text, source)))
+
+
+def _predictor(given: Any, default: Any) -> PredictorDescription:
+    if given.endpoint_router != "WeightedRandomRender":
+        raise ValueError(f"endpoint_router is WeightedRandomRender: got {given.endpoint_router!r}")
+    if not given.variants:
+        raise ValueError("needs variants")
+    weights = _weights(given.weighted_random_render_conf.variant_weight_list)
+    if len(weights) != len(given.variants):
+        count = len(given.variants)
+        raise ValueError(f"variant_weight_list has {len(weights)} weights for {count} variants")
+    variants: list[VariantDescription] = []
+    for each, weight in zip(given.variants, weights, strict=True):
+        merged: Any = _message_class("VariantConf")()
+        merged.CopyFrom(default)
+        merged.MergeFrom(each)
+        if merged.tag in [variant.tag for variant in variants]:
+            raise ValueError(f"two variants have the tag {merged.tag!r}")
+        try:
+            variants.append(_variant(merged, weight))
+        except ValueError as error:
+            raise ValueError(f"variant {merged.tag!r}: {error}") from error
+    return PredictorDescription(given.name, given.service_name, variants)
+
+
+def _weights(text: str) -> list[int]:
+    parts = [each.strip() for each in text.split("|")]
+    if not all(each.isascii() and each.isdigit() and len(each) < 10 for each in parts):
+        raise ValueError(f"variant_weight_list is numbers with | between them: got {text!r}")
+    return [int(each) for each in parts]
+
+
+def _variant(given: Any, weight: int) -> VariantDescription:
+    connection, naming, rpc = given.connection_conf, given.naming_conf, given.rpc_parameter
+    if not given.tag:
+        raise ValueError("needs a tag")
+    kind, colon, listed = naming.cluster.rpartition("://")
+    if colon and kind != "list":
+        raise ValueError(f"cluster is list://host:port,...: got {naming.cluster!r}")
+    if not listed.strip():
+        raise ValueError("needs a cluster: list://host:port,...")
+    cluster = [each.strip() for each in listed.split(",") if each.strip()]
+    parse_replicas(cluster)
+    conf = VariantConf(
+        connect_timeout_ms=connection.connect_timeout_ms,
+        rpc_timeout_ms=connection.rpc_timeout_ms,
+        connect_retry_count=connection.connect_retry_count,
+        hedge_request_timeout_ms=connection.hedge_request_timeout_ms,
+        load_balance_strategy=naming.load_balance_strategy,
+        protocol=rpc.protocol,
+        compress_type=rpc.compress_type,
+    )
+    split = None
+    if given.split_conf.split_tag_name and given.split_conf.tag_candidates:
+        values = tuple(each.strip() for each in given.split_conf.tag_candidates.split(","))
+        name = given.split_conf.split_tag_name
+        split = Split(split_tag_name=name, tag_candidates=values)
+    return VariantDescription(given.tag, cluster, weight, conf, split)
+
+
+def _without_effect(text: str, source: str) -> Iterator[str]:
+    for number, line in enumerate(text.splitlines(), start=1):
+        for found in _FIELD.finditer(line.partition("#")[0]):
+            name, value = found.groups()
+            if name in NO_EFFECT and value.strip("\"'") != _DEFAULTS.get(name, ""):
+                yield f"{source}:{number}: {name} has no effect: {NO_EFFECT[name]}"
+
+
+_FIELD: Final = re.compile(r"(\w+)\s*:\s*(\"[^\"]*\"|'[^']*'|[\w.+-]+)")
+_MAX_ERROR_TEXT: Final = 300  # characters; protobuf may repeat the whole line
+
+_INT: Final = FieldDescriptorProto.TYPE_INT32
+_TEXT: Final = FieldDescriptorProto.TYPE_STRING
+
+_SCHEMA: Final[dict[str, list[tuple[str, int | str, str | None]]]] = {
+    "ConnectionConf": [
+        ("connect_timeout_ms", _INT, "2000"),
+        ("rpc_timeout_ms", _INT, "20000"),
+        ("connect_retry_count", _INT, "2"),
+        ("max_connection_per_host", _INT, "100"),
+        ("hedge_request_timeout_ms", _INT, "-1"),
+        ("hedge_fetch_retry_count", _INT, "2"),
+        ("connection_type", _TEXT, "pooled"),
+    ],
+    "NamingConf": [
+        ("cluster_filter_strategy", _TEXT, "Default"),
+        ("load_balance_strategy", _TEXT, "la"),
+        ("cluster", _TEXT, None),
+    ],
+    "RpcParameter": [
+        ("compress_type", _INT, "0"),
+        ("package_size", _INT, "20"),
+        ("protocol", _TEXT, "baidu_std"),
+        ("max_channel_per_request", _INT, "3"),
+    ],
+    "SplitConf": [("split_tag_name", _TEXT, None), ("tag_candidates", _TEXT, None)],
+    "VariantConf": [
+        ("tag", _TEXT, None),
+        ("connection_conf", "ConnectionConf", None),
+        ("naming_conf", "NamingConf", None),
+        ("rpc_parameter", "RpcParameter", None),
+        ("split_conf", "SplitConf", None),
+        ("variant_router", _TEXT, None),
+    ],
+    "WeightedRandomRenderConf": [("variant_weight_list", _TEXT, "50")],
+    "Predictor": [
+        ("name", _TEXT, "general_model"),
+        ("service_name", _TEXT, GENERAL_MODEL),
+        ("endpoint_router", _TEXT, "WeightedRandomRender"),
+        ("weighted_random_render_conf", "WeightedRandomRenderConf", None),
+        ("variants", "VariantConf", None),
+    ],
+    "SDKConf": [("default_variant_conf", "VariantConf", None), ("predictors", "Predictor", None)],
+}
+"""Messages: the fields by number from 1, with their types and defaults."""
+
+_REPEATED: Final = ("variants", "predictors")
+_DEFAULTS: Final = {
+    name: default for fields in _SCHEMA.values() for name, _, default in fields if default
+}
+
+
+@cache
+def _message_class(name: str = "SDKConf") -> type[Message]:
+    """Make a message in a separate pool: another package may have the original's."""
+    return GetMessageClass(_pool().FindMessageTypeByName(f"penstock.{name}"))
+
+
+@cache
+def _pool() -> DescriptorPool:
+    file = FileDescriptorProto(name="penstock_sdk.proto", package="penstock", syntax="proto2")
+    for message, fields in _SCHEMA.items():
+        made = file.message_type.add(name=message)
+        for number, (name, kind, default) in enumerate(fields, start=1):
+            label = FieldDescriptorProto.LABEL_OPTIONAL
+            if name in _REPEATED:
+                label = FieldDescriptorProto.LABEL_REPEATED
+            added = made.field.add(name=name, number=number, label=label)
+            if default is not None:
+                added.default_value = default
+            if isinstance(kind, str):
+                added.type = FieldDescriptorProto.TYPE_MESSAGE
+                added.type_name = f".penstock.{kind}"
+            else:
+                added.type = kind  # type: ignore[assignment]
+    pool = DescriptorPool()
+    pool.Add(file)
+    return pool

@@ -1,0 +1,222 @@
+"""One call over the replicas of a variant: balanced, repeated, and sent twice if it is late.
+
+Use on the loop's thread only. The decisions are in ``routing``.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from asyncio import TimerHandle
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+from penstock.client.balancer import Endpoints
+from penstock.client.call import Call, Outcome, failure
+from penstock.client.channels import Channel, LoopThread
+from penstock.client.codecs import failure_of
+from penstock.client.errors import CallFailed
+from penstock.client.routing import Attempts, HedgeBudget, Load, choose
+from penstock.protocols.status import GrpcCode
+
+
+class Ended(NamedTuple):
+    """How a call has ended.
+
+    Attributes:
+        value: the decoded reply, or the error.
+        replica: the address that answered; the last one that was asked, if the call has failed.
+        attempts: how often it was sent.
+    """
+
+    value: Any
+    replica: str
+    attempts: int
+
+
+OnEnd: TypeAlias = Callable[[Ended], object]
+
+
+class Replicas:
+    """The replicas of one variant, connected.
+
+    Args:
+        channel: calls them.
+        strategy: a value of ``routing.STRATEGIES``.
+        budget: of backup requests.
+    """
+
+    def __init__(self, channel: Channel, strategy: str, budget: HedgeBudget) -> None:
+        self.channel = channel
+        self.thread: LoopThread
+        self.endpoints: Endpoints
+        self.thread, self.endpoints = channel.opened()
+        self.names = [str(each) for each in channel.endpoints]
+        self.in_flight = [0] * len(self.names)
+        self.active: set[RoutedCall] = set()
+        self.budget = budget
+        self._strategy = strategy
+        self._turn = 0
+
+    def choose(self, without: Collection[int], key: str | None, now: float) -> int | None:
+        """Choose a replica for a call; None if there is no other."""
+        states = self.endpoints.states(now)
+        loads = [Load(*each) for each in zip(self.names, states, self.in_flight, strict=True)]
+        chances = (random.random(), random.random())  # noqa: S311 (not for cryptography)
+        found = choose(self._strategy, loads, without, turn=self._turn, chances=chances, key=key)
+        self._turn += 1
+        return found
+
+    def cancel(self) -> None:
+        """End all calls: the client is closed."""
+        for each in list(self.active):
+            each.cancel(failure(GrpcCode.CANCELLED, "the client was closed"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """What a call sends.
+
+    Attributes:
+        frame: the message, framed.
+        method: the path of the method.
+        fields: a header block of further fields.
+        deadline: monotonic seconds; None for none.
+        decode: decodes the reply; raises RequestError or CallFailed.
+        key: for a strategy that is sticky.
+        without: indices of replicas that it is not for.
+        hedge_after: seconds after which it is sent to another replica as well; None for never.
+    """
+
+    frame: bytes
+    method: str
+    fields: bytes
+    deadline: float | None
+    decode: Callable[[bytes], Any]
+    key: str | None = None
+    without: frozenset[int] = frozenset()
+    hedge_after: float | None = None
+
+
+class RoutedCall:
+    """One call; ``start`` it on the loop's thread.
+
+    Args:
+        replicas: those of the chosen variant.
+        sent: what is sent.
+        attempts: decides about repetitions.
+        on_end: called once.
+    """
+
+    def __init__(self, replicas: Replicas, sent: Sent, attempts: Attempts, on_end: OnEnd) -> None:
+        self._replicas = replicas
+        self._sent = sent
+        self._attempts = attempts
+        self._on_end = on_end
+        self._count = 0
+        self._last = ""
+        self._tried: set[int] = set()
+        self._open: dict[Call, int] = {}
+        self._timers: list[TimerHandle] = []
+        self._ended = False
+
+    def start(self) -> None:
+        """Send it to the first replica."""
+        if self._ended:  # cancelled before
+            return
+        replicas = self._replicas
+        replicas.active.add(self)
+        replicas.budget.called()
+        after = self._sent.hedge_after
+        if after is not None and len(replicas.names) - len(self._sent.without) > 1:
+            self._timers.append(replicas.thread.loop.call_later(after, self._hedge))
+        self._send()
+
+    def cancel(self, failed: CallFailed) -> None:
+        """End it; servers are told."""
+        if not self._ended:
+            self._finish(failed, self._last)
+
+    def _send(self) -> None:
+        if self._ended:
+            return
+        now = time.monotonic()
+        at = self._other(now)
+        if at is None:  # all were asked: from the beginning
+            self._tried.clear()
+            at = self._other(now)
+            assert at is not None, "a variant has replicas for every call"
+        self._send_to(at, now)
+
+    def _hedge(self) -> None:
+        if self._ended or not self._open:
+            return
+        now = time.monotonic()
+        at = self._other(now)
+        if at is not None and self._replicas.budget.take():
+            self._send_to(at, now)
+
+    def _other(self, now: float) -> int | None:
+        """A replica that was not asked."""
+        return self._replicas.choose(self._tried | self._sent.without, self._sent.key, now)
+
+    def _send_to(self, at: int, now: float) -> None:
+        replicas, sent = self._replicas, self._sent
+        call = Call(
+            sent.frame,
+            sent.deadline,
+            lambda outcome: self._outcome(call, outcome),
+            sent.method,
+            sent.fields,
+        )
+        self._tried.add(at)
+        self._open[call] = at
+        self._count += 1
+        self._last = replicas.names[at]
+        replicas.in_flight[at] += 1
+        replicas.endpoints.send(call, at, now)
+
+    def _outcome(self, call: Call, outcome: Outcome) -> None:
+        at = self._open.pop(call)
+        replicas = self._replicas
+        replicas.in_flight[at] -= 1
+        if self._ended:
+            return
+        error: Exception
+        if isinstance(outcome, CallFailed):
+            error = outcome
+        else:
+            try:
+                self._finish(self._sent.decode(outcome), replicas.names[at])
+                return
+            except CallFailed as garbage:
+                error = garbage.at(replicas.names[at])
+            except Exception as found:  # noqa: BLE001 (the caller gets it)
+                error = found
+        self._failed(error, replicas.names[at])
+
+    def _failed(self, error: Exception, replica: str) -> None:
+        failed = error if isinstance(error, CallFailed) else failure_of(error)
+        if failed is None:
+            self._finish(error, replica)
+            return
+        if self._open and self._attempts.repeatable(failed):
+            return  # the other one may succeed
+        left = range(len(self._replicas.names))
+        others = any(at not in self._tried | self._sent.without for at in left)
+        chance = random.random()  # noqa: S311 (not for cryptography)
+        pause = self._attempts.pause_after(failed, time.monotonic(), chance, others=others)
+        if pause is None:
+            self._finish(error, replica)
+        else:
+            self._timers.append(self._replicas.thread.loop.call_later(pause, self._send))
+
+    def _finish(self, value: Any, replica: str) -> None:
+        self._ended = True
+        self._replicas.active.discard(self)
+        for timer in self._timers:
+            timer.cancel()
+        for call in list(self._open):
+            call.abandon(failure(GrpcCode.CANCELLED, "another replica has answered"))
+        self._on_end(Ended(value, replica, self._count))

@@ -1,0 +1,647 @@
+"""The SDK: endpoints with several variants of a model, and replicas of each.
+
+A variant is a set of equal servers, its replicas. Each call goes to one variant, by weight or by
+name, and there to one replica; see ``docs/clients.md``. All calls of a process run on the thread of
+its clients.
+
+Source: ``docs/compatibility.md`` (SDK).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
+from copy import copy
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, Final, Generic, NamedTuple, Self, TypedDict, TypeVar, Unpack, cast
+
+from google.protobuf.message import DecodeError, Message
+
+from penstock.client.baidu_std import baidu_std
+from penstock.client.call import METHOD as PIPELINE_METHOD
+from penstock.client.channels import Channel
+from penstock.client.codecs import Codec, GeneralCodec, OipCodec, PipelineCodec, garbage
+from penstock.client.connection import CallProtocol
+from penstock.client.endpoints import own_address
+from penstock.client.errors import CallFailed, NotConnected
+from penstock.client.grpc import GRPC
+from penstock.client.messages import MAX_MESSAGE_BYTES
+from penstock.client.model_feeds import ModelFeeds
+from penstock.client.predictors import Split, VariantConf, parse_predictors, parse_replicas
+from penstock.client.routed_call import Ended, Replicas, RoutedCall, Sent
+from penstock.client.routing import HEDGE_SHARE, STRATEGIES, Attempts, HedgeBudget, weighted
+from penstock.client.tls import Tls
+from penstock.client.token import Token
+from penstock.errors import ModelError, TooLarge
+from penstock.protocols.baidu_std import Compression
+from penstock.protocols.standard_messages import GENERAL_MODEL
+from penstock.protocols.status import GrpcCode
+from penstock.runtimes.model import read_client_conf
+
+T = TypeVar("T")
+M = TypeVar("M", bound=Message)
+
+_log = logging.getLogger(__name__)
+
+_PIPELINE: Final = PIPELINE_METHOD.removeprefix("/").partition("/")[0]
+
+
+class ConfOptions(TypedDict, total=False):
+    """Options of an endpoint's calls; see ``VariantConf``."""
+
+    connect_timeout_ms: int
+    rpc_timeout_ms: int
+    connect_retry_count: int
+    hedge_request_timeout_ms: int
+    load_balance_strategy: str
+    protocol: str
+    compress_type: int
+
+
+class CallOptions(TypedDict, total=False):
+    """Options of a call; see ``Endpoint.predict``."""
+
+    tag: str | None
+    split: Mapping[str, str] | None
+    key: str | None
+    idempotent: bool | None
+    timeout: float | None
+
+
+class Answer(NamedTuple, Generic[T]):
+    """The result of a call.
+
+    Attributes:
+        outputs: the outputs by name, or the message of ``inference``.
+        tag: of the variant that answered.
+        replica: the ``host:port`` that answered.
+        attempts: how often the call was sent; 1 is the usual.
+    """
+
+    outputs: T
+    tag: str
+    replica: str
+    attempts: int
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A set of equal servers, such as one version of a model.
+
+    Attributes:
+        tag: its name, unique in its endpoint.
+        cluster: the servers, ``host:port`` each; with ``split``, tags ``name:value`` behind it.
+        variant_weight: its share of the calls, relative to the other variants; 0 for those calls
+            only that name it.
+        conf: how it is called; None: as the endpoint says.
+        split: which calls it is for; None: for those without such a value.
+    """
+
+    tag: str
+    cluster: Sequence[str]
+    variant_weight: int = 1
+    conf: VariantConf | None = None
+    split: Split | None = None
+
+
+class AnswerFuture(Future[Answer[T]]):
+    """The future of a call. Any thread; callbacks run on the thread of the clients."""
+
+    def __init__(self, tag: str, replicas: Replicas) -> None:
+        super().__init__()
+        self._tag = tag
+        self._replicas = replicas
+        self._call: RoutedCall | None = None
+
+    def result(self, timeout: float | None = None) -> Answer[T]:
+        """Wait for the answer.
+
+        Args:
+            timeout: seconds to wait here; the call itself continues afterwards.
+
+        Raises:
+            TimeoutError: no answer yet.
+            CallFailed, RequestError: see ``Endpoint.predict``.
+            NotConnected: the call was started before this process was forked.
+        """
+        if not self.done() and not self._replicas.channel.is_ours():
+            raise NotConnected("the call belongs to the process that this one was forked from")
+        failed = self.exception(timeout)
+        if isinstance(failed, CallFailed):
+            raise copy(failed)  # a copy: raising an exception changes its traceback
+        return super().result()
+
+    def cancel(self) -> bool:
+        """Cancel the call, also on the server. False if it had already ended."""
+        if not self._replicas.channel.is_ours():
+            return False
+        failed = CallFailed(GrpcCode.CANCELLED, "cancelled by the caller")
+        if not self._set(failed):
+            return False
+        if self._call is not None:
+            self._replicas.thread.hand_over(self._call.cancel, failed)
+        return True
+
+    def _begin(self, sent: Sent, attempts: Attempts) -> None:
+        self._call = RoutedCall(self._replicas, sent, attempts, self._end)
+        self._replicas.thread.hand_over(RoutedCall.start, self._call)
+
+    def _end(self, ended: Ended) -> None:
+        if isinstance(ended.value, Exception):
+            self._set(ended.value)
+        else:
+            self._set(Answer(ended.value, self._tag, ended.replica, ended.attempts))
+
+    def _set(self, outcome: Any) -> bool:
+        try:
+            if isinstance(outcome, Exception):
+                self.set_exception(outcome)
+            else:
+                self.set_result(outcome)
+        except InvalidStateError:
+            return False
+        return True
+
+
+class Endpoint:
+    """A model or pipeline with its variants. Thread-safe; a forked child connects anew.
+
+        endpoint = Endpoint("uci", [
+            Variant("stable", ["10.0.0.1:9993", "10.0.0.2:9993"], 75),
+            Variant("new", ["10.0.0.3:9993"], 25),
+        ])
+        answer = endpoint.predict({"x": "[1.0, 2.0]"})
+
+    Nothing is sent before the first call.
+
+    Args:
+        name: its name; for ``oip`` also the model's, unless ``model`` says another.
+        variants: at least one of them with a weight.
+        service_name: with ``baidu_std`` and ``h2:grpc``: the full name of the service, by default
+            ``GeneralModelService``. Of another service only ``inference`` can be called.
+        model: the name of the model or pipeline in the servers.
+        client_config: a model's ``serving_client_conf.prototxt``, or its folder, for
+            ``GeneralModelService``; without it names and types of a feed are sent as they are.
+        pack_tensor_format: a pipeline gets values as tensors instead of texts, see
+            ``PipelineClient.predict``.
+        idempotent: whether calls may run twice, so that they are repeated after failures in which
+            it is not known whether they have run. A call can say otherwise.
+        hedge_budget: backup requests per call, on the average.
+        tls: encrypts connections; None for plain text.
+        token: a key or token for servers with ``security``, see ``PipelineClient``.
+        **conf: the fields of ``VariantConf``, for variants without one of their own.
+
+    Raises:
+        TypeError, ValueError: an argument makes no sense; the text names the variant.
+        ModelError: ``client_config`` cannot be read.
+        UnknownEncoding: the compression is not supported here.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        variants: Iterable[Variant],
+        *,
+        service_name: str = GENERAL_MODEL,
+        model: str | None = None,
+        client_config: str | Path | None = None,
+        pack_tensor_format: bool = False,
+        idempotent: bool = False,
+        hedge_budget: float = HEDGE_SHARE,
+        tls: Tls | None = None,
+        token: Token | None = None,
+        **conf: Unpack[ConfOptions],
+    ) -> None:
+        if not 0 <= hedge_budget <= 1:
+            raise ValueError(f"hedge_budget is a share of the calls, 0 to 1: got {hedge_budget}")
+        self.name = name
+        self._idempotent = idempotent
+        default = VariantConf(**conf)
+        feeds = None if client_config is None else ModelFeeds(read_client_conf(Path(client_config)))
+        codecs = _Codecs(name, model, service_name, feeds, tensors=pack_tensor_format)
+        self._variants: dict[str, _Variant] = {}
+        for each in variants:
+            if each.tag in self._variants:
+                raise ValueError(f"two variants have the tag {each.tag!r}")
+            try:
+                made = _Variant(each, default, codecs, HedgeBudget(hedge_budget), tls, token)
+            except ValueError as error:
+                raise ValueError(f"variant {each.tag!r}: {error}") from error
+            self._variants[each.tag] = made
+        weighted([each.weight for each in self._variants.values()] or [0], 0.0)
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The tags of its variants."""
+        return (*self._variants,)
+
+    def predict(
+        self,
+        feed: Mapping[str, Any],
+        fetch: Sequence[str] = (),
+        *,
+        batch: bool = True,
+        log_id: int = 0,
+        **options: Unpack[CallOptions],
+    ) -> Answer[dict[str, Any]]:
+        """Make one call and wait for its answer.
+
+        Args:
+            feed: the inputs by name; only read.
+            fetch: names of the wanted outputs; empty for all.
+            batch: for ``GeneralModelService``: whether the values have a batch axis.
+            log_id: for the server's log.
+            **options: ``tag`` chooses a variant; otherwise the weights do. ``split`` has values by
+                name, for variants with a ``Split``. ``key``: calls with the same key go to the same
+                replica, if the strategy is sticky. ``idempotent``: whether the call may run twice;
+                None: as the endpoint says. ``timeout``: seconds for the call with all its
+                repetitions; None: as the variant's ``rpc_timeout_ms`` says.
+
+        Returns:
+            The outputs: of a pipeline texts, or arrays if it answers with tensors; of a model
+            arrays.
+
+        Raises:
+            CallFailed: there was no answer.
+            RequestError: the server answered with an error, or the feed does not fit.
+            TypeError, ValueError: the feed cannot be sent, or an option makes no sense.
+        """
+        return self.predict_future(feed, fetch, batch=batch, log_id=log_id, **options).result()
+
+    def predict_future(
+        self,
+        feed: Mapping[str, Any],
+        fetch: Sequence[str] = (),
+        *,
+        batch: bool = True,
+        log_id: int = 0,
+        **options: Unpack[CallOptions],
+    ) -> AnswerFuture[dict[str, Any]]:
+        """Begin one call; as ``predict``, whose failures the future's ``result`` raises."""
+        began = time.monotonic()
+        variant = self._chosen(options)
+        message, decode = variant.codec_of_feeds().encode(
+            feed, [fetch] if isinstance(fetch, str) else fetch, log_id, batch=batch
+        )
+        return self._begin(variant, message, decode, began, options)
+
+    async def predict_async(
+        self,
+        feed: Mapping[str, Any],
+        fetch: Sequence[str] = (),
+        *,
+        batch: bool = True,
+        log_id: int = 0,
+        **options: Unpack[CallOptions],
+    ) -> Answer[dict[str, Any]]:
+        """``predict`` for any event loop. Cancelling the task cancels the call, also on the
+        server.
+        """
+        future = self.predict_future(feed, fetch, batch=batch, log_id=log_id, **options)
+        return await asyncio.wrap_future(future)
+
+    def inference(
+        self, request: Message | bytes, response: type[M], **options: Unpack[CallOptions]
+    ) -> Answer[M]:
+        """Call the service with a message of its own, as the C++ SDK does.
+
+        Args:
+            request: the message, or its bytes.
+            response: the class of the answer.
+            **options: see ``predict``.
+
+        Raises:
+            CallFailed: there was no answer, or it is no such message.
+            ValueError: an option makes no sense.
+        """
+        return self.inference_future(request, response, **options).result()
+
+    def inference_future(
+        self, request: Message | bytes, response: type[M], **options: Unpack[CallOptions]
+    ) -> AnswerFuture[M]:
+        """Begin a call; as ``inference``."""
+        began = time.monotonic()
+        message = request if isinstance(request, bytes) else request.SerializeToString()
+        return self._begin(
+            self._chosen(options), message, partial(_parsed, response), began, options
+        )
+
+    async def inference_async(
+        self, request: Message | bytes, response: type[M], **options: Unpack[CallOptions]
+    ) -> Answer[M]:
+        """``inference`` for any event loop."""
+        return await asyncio.wrap_future(self.inference_future(request, response, **options))
+
+    def close(self) -> None:
+        """Disconnect; calls in flight end with ``CallFailed``. A later call connects again."""
+        for each in self._variants.values():
+            each.close()
+
+    def _chosen(self, options: CallOptions) -> _Variant:
+        tag, split = options.get("tag"), options.get("split") or {}
+        if tag is not None:
+            found = self._variants.get(tag)
+            if found is None:
+                raise ValueError(f"{self.name} has the variants {[*self._variants]}, not {tag!r}")
+            return found
+        variants = [each for each in self._variants.values() if each.is_for(split)]
+        if not variants:
+            variants = [each for each in self._variants.values() if each.split is None]
+        weights = [each.weight for each in variants]
+        if not any(weights):
+            raise ValueError(f"{self.name} has no variant for calls with {dict(split)}")
+        return variants[weighted(weights, random.random())]  # noqa: S311 (not for cryptography)
+
+    def _begin(
+        self,
+        variant: _Variant,
+        message: bytes,
+        decode: Callable[[bytes], T],
+        began: float,
+        options: CallOptions,
+    ) -> AnswerFuture[T]:
+        if len(message) > MAX_MESSAGE_BYTES:
+            raise TooLarge(f"the request is over {MAX_MESSAGE_BYTES} bytes")
+        timeout = options.get("timeout")
+        if timeout is None:
+            timeout = variant.timeout
+        elif not (math.isfinite(timeout) and timeout > 0):
+            raise ValueError(f"timeout must be a positive number of seconds or None, got {timeout}")
+        idempotent = options.get("idempotent")
+        if idempotent is None:
+            idempotent = self._idempotent
+        deadline = None if timeout is None else began + timeout
+        replicas = variant.replicas()
+        sent = Sent(
+            frame=variant.protocol.frame(message),
+            method=variant.codec.method,
+            fields=replicas.channel.fields(),
+            deadline=deadline,
+            decode=decode,
+            key=options.get("key"),
+            without=variant.without(options.get("split") or {}),
+            hedge_after=variant.hedge_after if idempotent else None,
+        )
+        future: AnswerFuture[T] = AnswerFuture(variant.tag, replicas)
+        future._begin(sent, Attempts(variant.retries, deadline, idempotent=idempotent))
+        return future
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Endpoint {self.name}: {', '.join(self._variants)}>"
+
+
+class Service:
+    """Endpoints by name. Thread-safe, as they are.
+
+        with Service.read("conf/predictors.prototxt", client_config="uci_client") as service:
+            answer = service["general_model"].predict({"x": array})
+
+    Args:
+        endpoints: each with a name of its own.
+
+    Raises:
+        ValueError: two have the same name.
+    """
+
+    def __init__(self, endpoints: Iterable[Endpoint]) -> None:
+        self._endpoints: dict[str, Endpoint] = {}
+        for each in endpoints:
+            if each.name in self._endpoints:
+                raise ValueError(f"two endpoints have the name {each.name!r}")
+            self._endpoints[each.name] = each
+
+    @classmethod
+    def read(
+        cls,
+        path: str | Path,
+        *,
+        client_config: str | Path | Mapping[str, str | Path] | None = None,
+        idempotent: bool = False,
+        hedge_budget: float = HEDGE_SHARE,
+        tls: Tls | None = None,
+    ) -> Self:
+        """Read ``predictors.prototxt``, the configuration of Paddle Serving's C++ SDK.
+
+        Args:
+            path: of the file, or of its folder.
+            client_config: as of ``Endpoint``, for all endpoints, or by their names.
+            idempotent: as of ``Endpoint``, for all endpoints; so are the following.
+            hedge_budget: backup requests per call.
+            tls: encrypts connections.
+
+        Raises:
+            ModelError: a file cannot be read, or has something that is not supported; the text has
+                the file and, if known, the line.
+            UnknownEncoding: the compression is not supported here.
+        """
+        file = Path(path)
+        if file.is_dir():
+            file /= "predictors.prototxt"
+        found = parse_predictors(_text(file), str(file))
+        for warning in found.warnings:
+            _log.warning("%s", warning)
+        configs = client_config if isinstance(client_config, Mapping) else None
+        if configs is not None and (unknown := {*configs} - {p.name for p in found.predictors}):
+            raise ModelError(f"{file}: has no predictor {', '.join(sorted(unknown))}")
+        endpoints = []
+        for each in found.predictors:
+            config = client_config if configs is None else configs.get(each.name)
+            try:
+                endpoints.append(
+                    Endpoint(
+                        each.name,
+                        [
+                            Variant(tag, cluster, weight, conf, split)
+                            for tag, cluster, weight, conf, split in each.variants
+                        ],
+                        service_name=each.service_name,
+                        client_config=cast("str | Path | None", config),
+                        idempotent=idempotent,
+                        hedge_budget=hedge_budget,
+                        tls=tls,
+                        model="",
+                    )
+                )
+            except ValueError as error:
+                raise ModelError(f"{file}: predictor {each.name!r}: {error}") from error
+        return cls(endpoints)
+
+    def __getitem__(self, name: str) -> Endpoint:
+        """Return an endpoint.
+
+        Raises:
+            KeyError: there is none of this name.
+        """
+        found = self._endpoints.get(name)
+        if found is None:
+            raise KeyError(f"there is no endpoint {name!r}, but {[*self._endpoints]}")
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._endpoints)
+
+    def __len__(self) -> int:
+        return len(self._endpoints)
+
+    def close(self) -> None:
+        """Disconnect all endpoints."""
+        for each in self._endpoints.values():
+            each.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Codecs:
+    """The codec of each protocol, for one endpoint."""
+
+    def __init__(
+        self,
+        name: str,
+        model: str | None,
+        service_name: str,
+        feeds: ModelFeeds | None,
+        *,
+        tensors: bool,
+    ) -> None:
+        self.service_name = service_name
+        self._name = name
+        self._model = model
+        self._feeds = feeds
+        self._tensors = tensors
+
+    def of(self, protocol: str) -> Codec:
+        if protocol == "oip":
+            return OipCodec(self._name if self._model is None else self._model)
+        pipeline = protocol == "pipeline" or self.service_name == _PIPELINE
+        if pipeline:
+            return PipelineCodec(self._model or "", cache(own_address), tensors=self._tensors)
+        return GeneralCodec(self._feeds, self._model or "", self.service_name)
+
+    def can_feed(self, protocol: str) -> bool:
+        """Whether the messages of the service are known."""
+        return protocol in ("oip", "pipeline") or self.service_name in (GENERAL_MODEL, _PIPELINE)
+
+
+class _Variant:
+    """A variant, and its connections in this process."""
+
+    def __init__(
+        self,
+        given: Variant,
+        default: VariantConf,
+        codecs: _Codecs,
+        budget: HedgeBudget,
+        tls: Tls | None,
+        token: Token | None,
+    ) -> None:
+        conf = given.conf or default
+        if token is not None and conf.protocol == "baidu_std":
+            raise ValueError("a token is for gRPC: baidu_std has no header fields")
+        if given.variant_weight < 0:
+            raise ValueError(f"its weight is negative: {given.variant_weight}")
+        cluster = parse_replicas(given.cluster)
+        self.tag = given.tag
+        self.weight = given.variant_weight
+        self.split = given.split
+        self.codec = codecs.of(conf.protocol)
+        self.timeout = conf.rpc_timeout_ms / 1000 if conf.rpc_timeout_ms > 0 else None
+        self.retries = conf.connect_retry_count
+        after = conf.hedge_request_timeout_ms
+        self.hedge_after = after / 1000 if after >= 0 else None
+        self.protocol = _protocol(conf)
+        self._unknown = None if codecs.can_feed(conf.protocol) else codecs.service_name
+        self._by_value = _by_value(given.split, [each.tags for each in cluster])
+        self._strategy = STRATEGIES[conf.load_balance_strategy]
+        self._budget = budget
+        self._channel = partial(
+            Channel, tuple(each.endpoint for each in cluster), tls, self.protocol, token
+        )
+        self._open: Replicas | None = None
+        self._channel()  # raises what is wrong with files and token
+
+    def codec_of_feeds(self) -> Codec:
+        """The codec, if feeds can be encoded for the service."""
+        if self._unknown is not None:
+            text = (
+                f"the messages of {self._unknown} are not known: call inference(request, response)"
+            )
+            raise TypeError(text)
+        return self.codec
+
+    def is_for(self, split: Mapping[str, str]) -> bool:
+        """Whether calls with these values are for it in particular."""
+        return self.split is not None and split.get(self.split.split_tag_name) in self._by_value
+
+    def without(self, split: Mapping[str, str]) -> frozenset[int]:
+        """The replicas that do not get a call with these values."""
+        if self.split is None:
+            return frozenset()
+        value = split.get(self.split.split_tag_name)
+        return frozenset() if value is None else self._by_value.get(value, frozenset())
+
+    def replicas(self) -> Replicas:
+        """Its replicas, connected by this process."""
+        # Without a lock, which a fork could leave locked: if two threads connect at once, one wins,
+        # and the other's connections are closed when its call has ended.
+        found = self._open
+        if found is None or not found.channel.is_ours():
+            found = self._open = Replicas(self._channel(), self._strategy, self._budget)
+        return found
+
+    def close(self) -> None:
+        found, self._open = self._open, None
+        if found is not None and found.channel.is_ours():
+            found.thread.hand_over(Replicas.cancel, found)
+            found.channel.close()
+
+
+def _by_value(split: Split | None, tags: Sequence[Mapping[str, str]]) -> dict[str, frozenset[int]]:
+    """The replicas that do not serve a value, by value; replicas without any tags serve all."""
+    if split is None:
+        return {}
+    name = split.split_tag_name
+    if not any(tags):
+        return dict.fromkeys(split.tag_candidates, frozenset())
+    found = {}
+    for value in split.tag_candidates:
+        found[value] = frozenset(at for at, each in enumerate(tags) if each.get(name) != value)
+        if len(found[value]) == len(tags):
+            raise ValueError(f"no server of the cluster has the tag {name}:{value}")
+    return found
+
+
+def _protocol(conf: VariantConf) -> CallProtocol:
+    chosen = baidu_std(Compression(conf.compress_type)) if conf.protocol == "baidu_std" else GRPC
+    return chosen._replace(connect_seconds=conf.connect_timeout_ms / 1000)
+
+
+def _parsed(response: type[M], reply: bytes) -> M:
+    try:
+        return response.FromString(reply)
+    except DecodeError as error:
+        raise garbage(error) from None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ModelError(f"{path}: cannot be read: {why}") from error

@@ -1,0 +1,92 @@
+"""The SDK against real services: shares of variants, and a replica that is killed under load."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from penstock.client import Endpoint, Service, Variant
+from tests.kit.onnx_models import scale
+from tests.services.process import ServiceProcess, running
+
+SERVE = (sys.executable, "-m", "penstock", "serve", "--model")
+ORIGINAL = Path(__file__).parents[1] / "kit/predictors.prototxt"
+FEED = {"x": np.float32([[1, 2, 3]])}
+SECONDS = 20.0
+
+
+@contextmanager
+def serving(*models: Path) -> Iterator[list[ServiceProcess]]:
+    """Services of these models, started together."""
+    with ExitStack() as stack:
+        found = [
+            stack.enter_context(running(model, command=SERVE, ready=False)) for model in models
+        ]
+        for each in found:
+            each.wait_ready()
+        yield found
+
+
+@pytest.mark.real
+def test_the_originals_file_divides_calls_by_its_weights(tmp_path: Path) -> None:
+    models = [scale(tmp_path / f"{name}.onnx", by) for name, by in (("two", 2.0), ("three", 3.0))]
+    with serving(*models) as services:
+        text = ORIGINAL.read_text()
+        for port, each in zip((9292, 9293), services, strict=True):  # the addresses alone
+            text = text.replace(f"127.0.0.1:{port}", f"127.0.0.1:{each.http_port}")
+        (tmp_path / "predictors.prototxt").write_text(text)
+        with Service.read(tmp_path) as service:
+            futures = [service["general_model"].predict_future(FEED) for _ in range(400)]
+            answers = [each.result(SECONDS) for each in futures]
+    products = {"var1": [[2, 4, 6]], "var2": [[3, 6, 9]]}
+    for each in answers:
+        assert each.outputs["y"].tolist() == products[each.tag]
+    # Of 400 draws, 300 are expected; five standard deviations of 8.7.
+    assert 256 < Counter(each.tag for each in answers)["var1"] < 344
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("protocol", ["oip", "baidu_std"])
+def test_no_idempotent_call_fails_when_a_replica_is_killed_under_load(
+    tmp_path: Path, protocol: str
+) -> None:
+    model = scale(tmp_path / "two.onnx", 2.0)
+    with serving(model, model) as services:
+        ports = [each.rpc_port if protocol == "oip" else each.http_port for each in services]
+        cluster = [f"127.0.0.1:{port}" for port in ports]
+        many, killed, enough = threading.Semaphore(0), threading.Event(), 400
+        failures: list[Exception] = []
+        replicas: Counter[tuple[bool, str]] = Counter()
+        variant = Variant("v", cluster)
+        with Endpoint("two", [variant], protocol=protocol, model="two", idempotent=True) as made:
+
+            def call() -> None:
+                while replicas[True, cluster[1]] < enough and not failures:
+                    try:
+                        found = made.predict(FEED, timeout=SECONDS)
+                        assert found.outputs["y"].tolist() == [[2, 4, 6]]
+                    except Exception as error:
+                        failures.append(error)
+                    else:
+                        replicas[killed.is_set(), found.replica] += 1
+                    many.release()
+
+            threads = [threading.Thread(target=call) for _ in range(8)]
+            for each in threads:
+                each.start()
+            for _ in range(enough):
+                assert many.acquire(timeout=SECONDS)
+            services[0].close()  # SIGKILL
+            killed.set()
+            for each in threads:
+                each.join(SECONDS)
+    assert failures == []
+    assert replicas[False, cluster[0]] > 0
+    assert replicas[True, cluster[1]] >= enough
