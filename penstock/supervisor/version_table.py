@@ -85,8 +85,10 @@ class VersionTable:
 
     @property
     def is_changing(self) -> bool:
-        """Whether a change is under way."""
-        return bool(self._steps)
+        """Whether a change is under way. One that only waits for the end of removed versions is
+        none: their requests may take long.
+        """
+        return any(step.phase is not _Phase.RETIRING for step in self._steps.values())
 
     def start_again(self, states: Iterable[Served]) -> None:
         """Other code serves, with these states of the names that were never changed. No change is

@@ -72,6 +72,17 @@ def test_who_waits_for_the_end_of_the_old_is_answered_when_all_have_ended_them()
     assert table.retired("x", 1) == [("x", Changed(7, None))]
 
 
+def test_other_code_may_serve_while_requests_of_removed_versions_still_run() -> None:
+    table = begun("x", ended=True)
+    table.prepared("x", 1, None)
+    assert table.is_changing
+    assert told(table.committed("x", 1)) == {("x", "Retire")}
+    assert not table.is_changing
+    table.start_again([ONE])
+    assert table.forget("x") == [("x", Changed(7, None))]
+    assert (table.changed, table.retired("x", 1)) == ([TWO], [])
+
+
 def test_no_engine_commits_if_one_cannot_make_the_version_ready() -> None:
     table = begun("x", "y", "z")
     table.prepared("y", 1, None)
