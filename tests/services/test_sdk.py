@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from itertools import count
 from pathlib import Path
 
+import grpc
 import numpy as np
 import pytest
 
 from penstock.client import Endpoint, Service, Variant
+from tests.client.conftest import Service as Server
+from tests.client.conftest import echo
 from tests.kit.onnx_models import scale
 from tests.services.process import ServiceProcess, running
 
@@ -90,3 +96,46 @@ def test_no_idempotent_call_fails_when_a_replica_is_killed_under_load(
     assert failures == []
     assert replicas[False, cluster[0]] > 0
     assert replicas[True, cluster[1]] >= enough
+
+
+@pytest.mark.real
+@pytest.mark.long
+def test_backup_requests_cut_the_p99_of_a_stuttering_replica_within_their_budget() -> None:
+    numbers, calls = count(), 2000
+
+    def stuttering(request: bytes, context: grpc.ServicerContext) -> bytes:
+        if next(numbers) % 33 == 0:  # three in a hundred
+            time.sleep(1.0)
+        return echo(request, context)
+
+    servers = [Server(stuttering), Server(echo)]
+    variant = Variant("v", [each.endpoint for each in servers])
+
+    def p99(after: int) -> float:
+        with Endpoint(
+            "x",
+            [variant],
+            idempotent=True,
+            load_balance_strategy="rr",
+            hedge_request_timeout_ms=after,
+        ) as made:
+
+            def seconds(_: int) -> float:
+                began = time.monotonic()
+                made.predict({"k": "v"}, timeout=SECONDS)
+                return time.monotonic() - began
+
+            with ThreadPoolExecutor(4) as pool:
+                return sorted(pool.map(seconds, range(calls)))[calls * 99 // 100]
+
+    try:
+        without = p99(-1)
+        before = sum(each.received.qsize() for each in servers)
+        hedged = p99(100)
+        sent = sum(each.received.qsize() for each in servers) - before
+    finally:
+        for each in servers:
+            each.stop()
+    assert before == calls
+    assert hedged <= 0.3 * without
+    assert calls < sent <= 1.05 * calls
