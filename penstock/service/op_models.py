@@ -375,15 +375,18 @@ class OpShelf:
 
     def remembered(self, url: str) -> dict[str, list[Held]]:
         """See ``Shelf``."""
-        found = {}
+        found: dict[str, list[Held]] = {}
         for each in self._models:
             catalog = self._catalogs[each.place]
-            if url in catalog.places:
-                known = catalog.remembered(url).get(each.name, [])
-                wanted = [
-                    x for x in known if policy.wanted(each.policy, [x.description["version"]])
-                ]
-                found[each.name] = [_named(held, each.name) for held in wanted]
+            if url not in catalog.places:
+                continue
+            for name, versions in catalog.remembered(url).items():
+                for held in versions:
+                    version = held.description["version"]
+                    if name == each.name and policy.wanted(each.policy, [version]):
+                        found.setdefault(name, []).append(_named(held, name))
+                    else:
+                        held.release()
         return found
 
     def _model(self, name: str) -> OpModel:

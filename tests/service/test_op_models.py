@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -219,3 +220,21 @@ def test_each_op_of_several_graphs_has_a_name(folder: Path) -> None:
         each.prepare_beside({})
     deployment = deploy([each.blueprint() for each in services])
     assert [each.name for each in op_models_of(deployment)] == ["a/scale", "b/scale"]
+
+
+def test_what_an_op_remembers_for_an_outage_and_does_not_run_is_released(tmp_path: Path) -> None:
+    (tmp_path / "rec/1").mkdir(parents=True)
+    (tmp_path / "rec/1/model.onnx").write_bytes(b"a model")
+    one = OpModel(name="a", graph="g", op="a", place=str(tmp_path / "rec"), versions="latest")
+    models = [one, replace(one, name="b", op="b"), replace(one, name="c", op="c", versions="2")]
+    shelf = OpShelf(models, Repositories(places=(), cache=str(tmp_path / "cache")))
+    for name, entry in shelf.scan().entries.items():
+        held = shelf.hold(entry, "1", lambda step: {})
+        shelf.remember(name, shelf.places[0], [held.description])
+        held.release()
+    before = sorted(os.listdir("/proc/self/fd"))
+    remembered = shelf.remembered(shelf.places[0])
+    assert {name: len(each) for name, each in remembered.items()} == {"a": 1, "b": 1}
+    for each in remembered.values():
+        each[0].release()
+    assert sorted(os.listdir("/proc/self/fd")) == before
