@@ -65,21 +65,23 @@ def test_detach_discards_the_bytes_received_so_far() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "retryable"),
+    ("fields", "retryable", "after"),
     [
-        ({b"grpc-status": b"8"}, False),
-        ({b"grpc-status": b"8", b"grpc-retry-pushback-ms": b"100"}, True),
-        ({b"grpc-status": b"8", b"grpc-retry-pushback-ms": b"-1"}, False),
-        ({b"grpc-status": b"14"}, True),
-        ({b"grpc-status": b"13"}, False),
+        ({b"grpc-status": b"8"}, False, None),
+        ({b"grpc-status": b"8", b"grpc-retry-pushback-ms": b"100"}, True, 0.1),
+        ({b"grpc-status": b"8", b"grpc-retry-pushback-ms": b"-1"}, False, None),
+        ({b"grpc-status": b"8", b"grpc-retry-pushback-ms": b"9" * 5000}, False, None),
+        ({b"grpc-status": b"14"}, True, None),
+        ({b"grpc-status": b"13"}, False, None),
     ],
 )
 def test_status_and_pushback_decide_whether_a_failure_is_retryable(
-    fields: dict[bytes, bytes], retryable: bool
+    fields: dict[bytes, bytes], retryable: bool, after: float | None
 ) -> None:
     failed = of_end(fields, None)
     assert isinstance(failed, CallFailed)
     assert failed.retryable is retryable
+    assert failed.retry_after == failed.at("host:1").retry_after == after
 
 
 @given(
