@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import ClientSession
 
 from tests.kit.s3 import S3
 
@@ -132,7 +133,7 @@ def no_thread_is_left() -> Iterator[None]:
     yield
     from fsspec import asyn
 
-    gc.collect()  # file systems close their connections when they go
+    gc.collect()  # file systems close their connections when they go; pytest may keep some
     loop, thread = asyn.loop[0], asyn.iothread[0]
     if loop is not None and thread is not None:
         asyncio.run_coroutine_threadsafe(_cancel_others(), loop).result(10)
@@ -143,6 +144,8 @@ def no_thread_is_left() -> Iterator[None]:
 
 
 async def _cancel_others() -> None:
+    sessions = [each for each in gc.get_objects() if type(each) is ClientSession]
+    await asyncio.gather(*(each.close() for each in sessions if not each.closed))
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for each in others:
         each.cancel()
