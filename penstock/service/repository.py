@@ -270,8 +270,9 @@ class Controller:
         """Serve what a repository had when it answered last, which is in the cache."""
         everything = self._mode == "poll" or "*" in self._first
         for name, versions in (await self._aside(self._shelf.remembered, url)).items():
-            model, before = self._model(name), self._versions.served(name)
+            model = self._model(name)
             async with self._turns, model.lock:
+                before = self._versions.served(name)  # an operator may have loaded it
                 for held in versions:
                     has = (before is not None and before.versions) or model.unloaded
                     if has or not (everything or name in self._first):

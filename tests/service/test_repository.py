@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import shutil
+import threading
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -1091,6 +1092,36 @@ async def test_a_start_during_an_outage_serves_what_served_before(
         assert len([x for x in again.engines.made if x[0] == "m"]) == 1
         again.version("m", "3")
         await until(lambda: again.serves("m") == ["3"])
+
+
+async def test_what_an_operator_loads_during_an_outage_is_not_replaced_by_what_served_before(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def remembered(url: str, read: Any = site.catalog.remembered) -> Any:
+        assert begun.wait(20)
+        found = read(url)
+        known.set()
+        return found
+
+    begun, known = threading.Event(), threading.Event()
+    site.version("m", "1")
+    async with site.controller(load=["m"]):
+        await until(lambda: site.serves("m"))
+        await until(lambda: site.catalog.remembered(site.source.url).get("m"))
+    site.engines.states.clear()
+    site.folder.rename(site.folder.with_name("away"))
+    site.engines.may_go_on.clear()
+    monkeypatch.setattr(site.catalog, "remembered", remembered)
+    async with site.controller(load=["m"]) as controller:
+        sent = {"config": "{}", "file:7/model.onnx": b"sent"}
+        loading = asyncio.create_task(controller.load("m", sent))
+        await until(lambda: ("m", "7", "sent") in site.engines.made)
+        begun.set()
+        await until(known.is_set)
+        site.engines.may_go_on.set()
+        await loading
+        await until(lambda: controller.why_unready() is None)
+        assert (site.serves("m"), site.default("m")) == (["7"], "7")
 
 
 async def test_what_served_without_a_signature_is_not_used_where_one_is_needed(
