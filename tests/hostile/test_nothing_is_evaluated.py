@@ -147,6 +147,7 @@ ALLOWED = {
     ("observe/otel.py", "time_ns"): "spans have Unix times",
     ("service/script.py", "runpy"): "runs the script that its operator names on the command line",
     ("__init__.py", "import_module"): "loads the package's own modules on first use",
+    ("client/__init__.py", "import_module"): "loads the package's own modules on first use",
     ("executors/processes/child.py", "pickle"): "a worker opens what this service's ops made",
     ("executors/processes/child.py", "pickle.loads"): "as said; it is no part of the engine",
     ("executors/processes/worker.py", "pickle"): "the engine writes pickles, and opens none",
