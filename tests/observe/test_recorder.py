@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -89,9 +90,19 @@ async def test_timelines_have_the_requests_of_a_batch_and_errors() -> None:
 
 async def test_the_timeline_of_a_timed_out_request_has_the_unfinished_step() -> None:
     config = {"op": {"first": {"timeout": 5}}}
-    async with service_of(First("first", input_ops=[root()]), config) as service:
+    released = threading.Event()
+
+    class Held(First):
+        def process(self, feed_batch: Any, typical_logid: int) -> Any:
+            released.wait(30)
+            return super().process(feed_batch, typical_logid)
+
+    async with service_of(Held("first", input_ops=[root()]), config) as service:
         kept = recorder(service)
-        await service.call(x="1")
+        try:
+            await service.call(x="1")
+        finally:
+            released.set()
         (timeline,) = kept.latest()
         assert timeline.error == "op_timeout"
         (step,) = timeline.steps

@@ -70,7 +70,8 @@ def test_every_key_of_the_door_is_passed_to_its_limits() -> None:
     for key, field in DoorConfig.model_fields.items():
         if key in elsewhere:
             continue
-        value = not field.default if isinstance(field.default, bool) else field.default + 70_000
+        is_switch = isinstance(field.default, bool)
+        value = not field.default if is_switch else (field.default or 0) + 70_000
         door = DoorConfig.model_construct(**{key: value})
         limits = limits_of(ServiceConfig.model_construct(door=door))
         values = [
