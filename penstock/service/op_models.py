@@ -433,9 +433,11 @@ class OpVersions:
                 text = f"op {model.op!r} runs one version of its model"
                 raise VersionsError(f"{text}: there are no labels and weights")
             now = _graph_description(graph)
+            barred = {k: why for k, why in graph.barred.items() if _owner(k)[0] != model.op}
+            barred |= {f"{model.op}/{digest}": why for digest, why in wanted.barred.items()}
             models = {**now.get(MODELS, {}), model.op: wanted.versions[wanted.default]}
             version = {"name": graph.name, "version": now["version"], MODELS: models}
-            return graph.with_version(version, again=True)
+            return replace(graph.with_version(version, again=True), barred=barred)
 
         await self._versions.change(model.graph, of_graph, ended=ended)
 
@@ -454,12 +456,23 @@ def _graph_description(graph: Served) -> Description:
     return graph.versions[graph.default]
 
 
+def _owner(key: str) -> tuple[str, str]:
+    """The op whose model has a barred content, and the content's digest."""
+    op, _, digest = key.rpartition("/")
+    return op, digest
+
+
 def _served(model: OpModel, graph: Served | None) -> Served:
-    """An op's model as a name with one version; with none if the graph does not have it yet."""
+    """An op's model as a name with one version; with none if the graph does not have it yet. What
+    is barred of it is in the state of the graph, under the op's name.
+    """
     found = None
+    barred = {}
     if graph is not None and graph.default is not None:
         found = _graph_description(graph).get(MODELS, {}).get(model.op)
-    served = Served(name=model.name)
+        owned = [(*_owner(key), why) for key, why in graph.barred.items()]
+        barred = {digest: why for op, digest, why in owned if op == model.op}
+    served = Served(name=model.name, barred=barred)
     return served if found is None else served.with_version(found, default=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from penstock.repository.options import OpModel, Repositories
 from penstock.repository.served import Served, Update
 from penstock.service.blueprint import Deployment, deploy
 from penstock.service.op_models import OpShelf, OpVersions, op_models_of, with_op_models
+from penstock.service.repository import Controller
 from penstock.testing import client
 from tests.kit.onnx_models import scale
 
@@ -193,6 +195,80 @@ async def test_another_version_of_a_model_is_another_content_of_the_graph_s_vers
     with pytest.raises(StartupError, match="no op has a model 'other'"):
         await versions.change("other", lambda now: Served(name="other"))
     assert versions.served("scale") == served
+
+
+async def test_what_is_not_tried_again_of_each_op_s_model_is_in_the_state_of_the_graph() -> None:
+    models = [
+        OpModel(name=f"m/{op}", graph="m", op=op, place=f"models/{op}", versions="latest")
+        for op in ("a", "a/b")
+    ]
+    start = {op: {"name": f"m/{op}", "version": "1", "path": f"/{op}"} for op in ("a", "a/b")}
+    state = Served(name="m").with_version({"name": "m", "version": "1", "models": start})
+    graphs = _Graphs(state)
+    versions = OpVersions(models, graphs)
+
+    async def bar(name: str, barred: dict[str, str]) -> None:
+        def update(now: Served | None) -> Served:
+            assert now is not None
+            return replace(now, barred=barred)
+
+        await versions.change(name, update)
+
+    def known() -> list[dict[str, str]]:
+        # Of an engine that loads models next.
+        found = [OpVersions(models, graphs).served(each.name) for each in models]
+        return [dict(each.barred) for each in found if each is not None]
+
+    await bar("m/a", {"abc": "it is broken", "123": "taken back"})
+    await bar("m/a/b", {"abc": "it has another signature"})
+    assert graphs.state.versions == state.versions
+    assert known() == [
+        {"abc": "it is broken", "123": "taken back"},
+        {"abc": "it has another signature"},
+    ]
+    await bar("m/a", {})
+    assert known() == [{}, {"abc": "it has another signature"}]
+
+
+class _Refusing(_Graphs):
+    """Engines that cannot open version 2 of an op's model."""
+
+    def __init__(self, state: Served) -> None:
+        super().__init__(state)
+        self.tried = 0
+
+    async def change(self, name: str | None, update: Update, *, ended: bool = False) -> None:
+        state = update(self.state)
+        if state.versions["1"]["models"]["scale"]["version"] == "2":
+            self.tried += 1
+            raise StartupError("it is no model")
+        self.state = state
+
+
+async def test_the_engine_that_loads_models_next_does_not_try_a_broken_one_again(
+    folder: Path, tmp_path: Path
+) -> None:
+    for version in ("1", "2"):
+        (folder / version).mkdir(exist_ok=True)
+        (folder / version / "model.onnx").touch()
+        (folder / version / "_SUCCESS").touch()
+    model = OpModel(name="scale", graph="m", op="scale", place=str(folder), versions="latest")
+    shelf = OpShelf([model], Repositories(places=(), cache=str(tmp_path / "cache")))
+    start = {"name": "m", "version": "1", "models": {"scale": _described("1")}}
+    graphs = _Refusing(Served(name="m").with_version(start))
+    for _ in range(2):
+        versions = OpVersions([model], graphs)
+        controller = Controller(shelf, versions, lambda name, version: False, mode="poll")
+        controller.start()
+        try:
+            async with asyncio.timeout(30):
+                while [each["reason"] for each in controller.rows() if each["version"] == "2"] != [
+                    "it is no model"
+                ] or not graphs.state.barred:
+                    await asyncio.sleep(0.005)
+        finally:
+            await controller.close()
+    assert graphs.tried == 1
 
 
 def _grown(now: Served | None, version: str) -> Served:
