@@ -131,12 +131,12 @@ def test_errors_have_the_statuses_of_the_protocol(answers: dict[str, Any]) -> No
     assert "has the shape [-1], got [1, 1]" in shape["http, raw"]["error"][1]
 
 
-def test_statistics_count_the_requests(answers: dict[str, Any]) -> None:
+def test_statistics_count_the_rows_and_the_batches(answers: dict[str, Any]) -> None:
     over_http, over_grpc = answers["statistics"]
     (echo,) = [each for each in over_http["model_stats"] if each["name"] == "echo"]
     assert echo["inference_stats"]["success"]["count"] == 10
-    assert echo["inference_count"] == echo["execution_count"] == 10
-    assert echo["batch_stats"][0]["batch_size"] == 1
+    assert (echo["inference_count"], echo["execution_count"]) == (20, 10), "of two rows each"
+    assert echo["batch_stats"][0]["batch_size"] == 2
     assert echo["last_inference"] > 1.7e12
     (fails,) = [each for each in over_grpc["model_stats"] if each["name"] == "fails"]
     assert int(fails["inference_stats"]["fail"]["count"]) == 9
