@@ -53,7 +53,7 @@ def test_no_request_notices_that_its_program_changes(form: str, where: str, engi
     assert result.faults == []
     assert result.early is not None
     assert result.last is not None
-    assert result.last.processes == result.early.processes
+    assert result.last.processes <= result.early.processes  # one may have been ending
     assert result.last.descriptors == result.early.descriptors
 
 
