@@ -23,6 +23,7 @@ from penstock.config.schema import (
     PriorityConfig,
     QueueConfig,
     QuotaConfig,
+    RayConfig,
     RolloutConfig,
     Section,
     SecurityConfig,
@@ -109,6 +110,7 @@ _SECTIONS: tuple[tuple[type[Section], str, str], ...] = (
     (TracerConfig, "`dag.tracer`", "The periodic report."),
     (OpConfig, "`op.<name>`", "One op. An op without an entry has every default and no model."),
     (PadConfig, "`op.<name>.pad`", "Requests of different sizes in one batch."),
+    (RayConfig, "`op.<name>.ray`", "What a worker needs, with `executor: ray`."),
     (LocalServiceConfig, "`op.<name>.local_service_conf`", "The op's model, in this process."),
 )
 

@@ -25,6 +25,7 @@ from penstock.config.schema import OpConfig
 from penstock.errors import ConfigError
 from penstock.executors.kinds import THREAD, ExecutorKind, kind_named
 from penstock.executors.probing import PROBE_SECONDS
+from penstock.executors.ray.options import USUAL, RayOptions
 from penstock.executors.work import WorkOptions
 from penstock.ops.words import PARAMETERS, WORDS, Given
 from penstock.protocols import media
@@ -78,6 +79,7 @@ class OpOptions(WorkOptions):
             remote one.
         versions: which version of its model runs, if the model's path is a folder of versions:
             ``latest`` or a number; None: the path is that of the model.
+        ray: what its workers need, and the cluster that places them, with ``executor: ray``.
         model_version, model_place: of a model with versions: the one that runs, and the folder or
             URL that has it; None until it is chosen. The path is then that of a copy.
     """
@@ -103,6 +105,7 @@ class OpOptions(WorkOptions):
     examples: tuple[str, ...] = ()
     model: ModelOptions | None = None
     versions: str | None = None
+    ray: RayOptions = USUAL
     model_version: str | None = None
     model_place: str | None = None
 
@@ -209,6 +212,7 @@ def resolve_op(
         model=model,
         remote=remote,
         versions=entry.versions,
+        ray=RayOptions(**dict(entry.ray)),
     )
 
 

@@ -198,6 +198,18 @@ def _executor(value: str) -> str:
         raise ValueError(str(error)) from error
 
 
+def _ray_address(value: str) -> str:
+    if value.startswith("ray://"):
+        raise ValueError(
+            "must be auto or host:port: the service's machine is a node of the cluster, and does"
+            " not use Ray's client (ray://)"
+        )
+    host, _, port = value.rpartition(":")
+    if value != "auto" and not (host and port.isascii() and port.isdecimal()):
+        raise ValueError("must be auto, or host:port of the cluster's head")
+    return value
+
+
 def _importable(value: str) -> str:
     module, _, name = value.partition(":")
     if not all(part.isidentifier() for part in module.split(".")) or not name.isidentifier():
@@ -918,6 +930,45 @@ _SIZES_SCHEMA = {
 }
 
 
+class RayConfig(Section):
+    """``op.<name>.ray``: the cluster that places the op's workers, and what each of them needs."""
+
+    address: Annotated[str, AfterValidator(_ray_address)] | None = Field(
+        default=None,
+        description="The cluster: `auto`, the one of which this machine is a node, or `host:port`"
+        " of its head. Without the key: a cluster of this machine alone, which starts and ends with"
+        " the service.",
+    )
+    namespace: Text | None = Field(
+        default=None,
+        description="Namespace of the service in the cluster. Without the key: one of its own.",
+    )
+    num_cpus: Annotated[float, Field(ge=0, le=MAX_INT32)] = Field(
+        default=1.0, description="CPUs that a worker takes from its node's."
+    )
+    num_gpus: Annotated[float, Field(ge=0, le=MAX_INT32)] = Field(
+        default=0.0,
+        description="GPUs of a worker, maybe a part of one; Ray shows it only these"
+        " (`CUDA_VISIBLE_DEVICES`).",
+    )
+    resources: dict[str, Annotated[float, Field(gt=0, le=MAX_INT32)]] = Field(
+        default={},
+        description="Further resources of a worker, by their names in the cluster, such as `{tpu:"
+        ' 1}`; `{"node:192.0.2.7": 0.001}` places it on that node.',
+    )
+    placement: Literal["default", "spread"] = Field(
+        default="default",
+        description="`spread` distributes the workers over the nodes; `default` fills a node by"
+        " half first.",
+    )
+    runtime_env: dict[str, Any] = Field(
+        default={},
+        description="Ray's environment of the workers, such as `{working_dir: ., env_vars: {A:"
+        " b}}`. Without `working_dir` each node must have the program and its models"
+        " in the same folder as this machine.",
+    )
+
+
 class PadConfig(Section):
     """``op.<name>.pad``: requests of different sizes in one batch."""
 
@@ -1109,8 +1160,9 @@ class OpConfig(Section):
     executor: ExecutorName | None = Field(
         default=None,
         description="Where the op runs: `inline`, on the event loop (for very short work), in a"
-        " `thread`, in a `process`, in `external` workers that connect to `socket`, or in an"
-        " executor of another package. By default `dag.is_thread_op` decides; coroutines run on"
+        " `thread`, in a `process`, in workers that a cluster of [Ray](many-machines.md) places"
+        " (`ray`), in `external` workers that connect to `socket`, or in an executor of another"
+        " package. By default `dag.is_thread_op` decides; coroutines run on"
         " the event loop.",
     )
     seats: Count | None = Field(
@@ -1166,6 +1218,9 @@ class OpConfig(Section):
     )
     pad: PadConfig = Field(
         default=PadConfig(), description="Requests of different sizes in one batch."
+    )
+    ray: RayConfig = Field(
+        default=RayConfig(), description="What a worker needs, with `executor: ray`."
     )
 
     _forced: frozenset[str] = PrivateAttr(frozenset())

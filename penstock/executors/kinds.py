@@ -20,6 +20,7 @@ from penstock.executors.external.executor import ExternalExecutor
 from penstock.executors.local import CoroutineExecutor, InlineExecutor, ThreadExecutor
 from penstock.executors.processes.executor import ProcessExecutor
 from penstock.executors.processes.spawner import Spawner
+from penstock.executors.ray.options import USUAL, RayOptions
 from penstock.executors.remote import Outgoing, RemoteExecutor, passed_on
 from penstock.executors.seats.processes import SeatedProcesses
 from penstock.executors.seats.threads import SeatedThreads
@@ -49,6 +50,7 @@ class ExecutorSpec:
         outgoing: makes further header fields of a remote op's calls.
         streams: whether the op's answers come in pieces.
         seats: the most requests that a worker runs at once, if the op has seats; else None.
+        ray: the op's keys ``ray``.
     """
 
     op: str
@@ -65,6 +67,7 @@ class ExecutorSpec:
     outgoing: Outgoing = passed_on
     streams: bool = False
     seats: int | None = None
+    ray: RayOptions = USUAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +175,10 @@ EXTERNAL: Final = ExecutorKind(
 )
 
 BUILT_IN: Final = (INLINE, THREAD, PROCESS, EXTERNAL)
+_ON_DEMAND: Final = (
+    metadata.EntryPoint("ray", "penstock.executors.ray.executor:RAY", ENTRY_POINTS),
+)
+"""Kinds of ours whose modules are imported when they are named."""
 _registered: dict[str, ExecutorKind] = {kind.name: kind for kind in BUILT_IN}
 
 
@@ -189,7 +196,8 @@ def kind_named(name: str) -> ExecutorKind:
     found = _registered.get(name)
     if found is not None:
         return found
-    for entry in metadata.entry_points(group=ENTRY_POINTS, name=name):
+    ours = [each for each in _ON_DEMAND if each.name == name]
+    for entry in (*ours, *metadata.entry_points(group=ENTRY_POINTS, name=name)):
         try:
             kind: ExecutorKind = entry.load()
         except (ImportError, AttributeError) as error:
@@ -197,5 +205,6 @@ def kind_named(name: str) -> ExecutorKind:
             raise ConfigError([text]) from error
         register(kind)
         return kind
-    known = {*_registered, *(each.name for each in metadata.entry_points(group=ENTRY_POINTS))}
+    entries = (*_ON_DEMAND, *metadata.entry_points(group=ENTRY_POINTS))
+    known = {*_registered, *(each.name for each in entries)}
     raise ConfigError([f"must be one of {', '.join(sorted(known))}"])

@@ -68,6 +68,7 @@ FURTHER: Final = (
     "examples",
     "local_service_conf",
     "versions",
+    "ray",
     "server_token",
     "server_ca_file",
     "server_cert_file",

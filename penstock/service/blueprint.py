@@ -49,6 +49,7 @@ from penstock.service.config_warnings import HOOKS, config_warnings, unknown_ops
 from penstock.service.graph import Graph, graph_of
 from penstock.service.instruments import imported, named_instruments, originals
 from penstock.service.models import on_this_machine, problems_of_model
+from penstock.service.ray_problems import problems_of_ray
 from penstock.supervisor.engine_id import EngineId
 from penstock.tensor import Signature
 
@@ -451,6 +452,7 @@ def draw_blueprint(
         problems.extend(_joining_problems(op, resolved))
         problems.extend(loaded.place(each) for each in process_only_problems(resolved))
         problems.extend(loaded.place(each) for each in problems_of_socket(resolved, config))
+        problems.extend(loaded.place(each) for each in problems_of_ray(resolved, config))
         problems.extend(
             _version_problems(op, resolved)
             if versioned

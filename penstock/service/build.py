@@ -341,6 +341,7 @@ class LoadedGraph:
                 outgoing=outgoing,
                 streams=op.streams,
                 seats=options.seats,
+                ray=options.ray,
             )
             graph.add_op(
                 name,

@@ -21,6 +21,7 @@ from penstock.config.schema import (
     PriorityConfig,
     QueueConfig,
     QueuePolicyConfig,
+    RayConfig,
     RolloutConfig,
     SecurityConfig,
     ServiceConfig,
@@ -187,7 +188,7 @@ OP = [
     ("fetch_list", ["price"], ("price",), "price", [""]),
     ("use_encryption_model", False, False, 0, NO_RANGE),
     ("encryption_key", "./key", "./key", 1, ""),
-    ("executor", "inline", "inline", 1, "ray"),
+    ("executor", "inline", "inline", 1, "spark"),
     ("seats", 16, 16, 1.5, 0),
     ("socket", "run/op.sock", "run/op.sock", 1, ""),
     ("socket_format", "msgpack", "msgpack", 1, "pickle"),
@@ -199,6 +200,16 @@ OP = [
     ("local_service_conf", {}, LocalServiceConfig(), "model", NO_RANGE),
     ("versions", 3, "3", 1.5, -1),
     ("pad", {}, PadConfig(), True, NO_RANGE),
+    ("ray", {}, RayConfig(), True, NO_RANGE),
+]
+RAY = [
+    ("address", "head:6379", "head:6379", 1, "ray://head:10001"),
+    ("namespace", "texts", "texts", 1, ""),
+    ("num_cpus", 2, 2.0, "2", -1),
+    ("num_gpus", 0.5, 0.5, "1", -1),
+    ("resources", {"tpu": 1}, {"tpu": 1.0}, ["tpu"], NO_RANGE),
+    ("placement", "spread", "spread", 1, "pack"),
+    ("runtime_env", {"working_dir": "."}, {"working_dir": "."}, "env", NO_RANGE),
 ]
 PAD = [
     ("enabled", True, True, 1, NO_RANGE),
@@ -259,6 +270,7 @@ PLACES: list[tuple[type[Any], tuple[str, ...], list[Any]]] = [
     (OpConfig, ("op", "uci"), OP),
     (LocalServiceConfig, ("op", "uci", "local_service_conf"), LOCAL),
     (PadConfig, ("op", "uci", "pad"), PAD),
+    (RayConfig, ("op", "uci", "ray"), RAY),
 ]
 ROWS = [(section, place, *row) for section, place, rows in PLACES for row in rows]
 IDS = [".".join((*row[1], row[2])) for row in ROWS]
@@ -471,3 +483,18 @@ def test_what_is_no_origin_is_refused(origin: str) -> None:
 def test_origins_of_browsers_and_of_other_programs_with_pages(origin: str) -> None:
     loaded = load(yml_dict={"rpc_port": 0, "cors": {"origins": [origin]}}, environ={})
     assert loaded.config.cors.origins == (origin,)
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("ray://head:10001", "does not use Ray's client"),
+        ("head", "must be auto, or host:port"),
+        (":6379", "must be auto, or host:port"),
+    ],
+)
+def test_an_address_of_ray_is_refused_with_the_reason(address: str, why: str) -> None:
+    with pytest.raises(ValidationError, match=why):
+        OpConfig.model_validate({"ray": {"address": address}})
+    for each in ("auto", "head:6379"):
+        assert OpConfig.model_validate({"ray": {"address": each}}).ray.address == each

@@ -41,7 +41,7 @@ def test_the_built_in_kinds_have_their_properties() -> None:
 
 
 def test_a_kind_can_be_registered() -> None:
-    with pytest.raises(ConfigError, match="must be one of external, inline, process, thread"):
+    with pytest.raises(ConfigError, match="must be one of external, inline, process, ray, thread"):
         kind_named("toy")
     kinds.register(TOY)
     assert kind_named("toy") is TOY

@@ -148,6 +148,8 @@ ALLOWED = {
     ("service/script.py", "runpy"): "runs the script that its operator names on the command line",
     ("__init__.py", "import_module"): "loads the package's own modules on first use",
     ("client/__init__.py", "import_module"): "loads the package's own modules on first use",
+    ("executors/elsewhere/parent.py", "ctypes"): "prctl: a worker ends with its parent",
+    ("executors/elsewhere/parent.py", "os._exit"): "its parent has ended before it began",
     ("executors/processes/child.py", "pickle"): "a worker opens what this service's ops made",
     ("executors/processes/child.py", "pickle.loads"): "as said; it is no part of the engine",
     ("executors/processes/worker.py", "pickle"): "the engine writes pickles, and opens none",

@@ -51,7 +51,7 @@ class Started(Protocol):
 
 Start: TypeAlias = Callable[[Opening], Awaitable[Started]]
 """Starts a worker, and returns without waiting until it is ready. Any exception means that none can
-be started now; it is called again later."""
+be started now; it is called again later. A NoWorkerError says why in a sentence."""
 
 
 class ElsewhereWorker(Worker):
@@ -184,6 +184,8 @@ class ElsewhereExecutor(WorkerPool[ElsewhereWorker]):
                 connected.result().close()
             if isinstance(error, Exception):
                 text = f"{type(error).__name__}: {error}"
+                if isinstance(error, NoWorkerError):
+                    text = str(error)
                 raise NoWorkerError(
                     f"op {self.op!r}: worker {index} cannot be started: {text}"
                 ) from error

@@ -9,6 +9,8 @@ import secrets
 import socket
 from typing import Final, TypeAlias
 
+from penstock.executors.elsewhere.keepalive import keep_alive, limit_unsent
+
 _log = logging.getLogger(__name__)
 
 Connected: TypeAlias = "asyncio.Future[socket.socket]"
@@ -99,6 +101,8 @@ class Listener:
                 link.close()
         if connected is not None:
             link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            keep_alive(link)
+            limit_unsent(link)
             connected.set_result(link)
 
     def _find(self, shown: bytes) -> Connected | None:

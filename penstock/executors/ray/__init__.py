@@ -1,0 +1,1 @@
+"""Workers that a cluster of Ray places; docs/many-machines.md."""

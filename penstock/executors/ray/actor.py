@@ -1,0 +1,101 @@
+"""The actor on a node of the cluster: starts one worker as its child process, and tells its end.
+
+The worker is a process of its own, and not the actor's, because it is executed anew: Ray's threads
+and its replaced signal handlers are not in it. It ends with the actor.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from dataclasses import replace
+
+from penstock.executors.elsewhere.opening import Opening
+from penstock.version import VERSION
+
+_COMMAND = (sys.executable, "-P", "-m", "penstock.executors.elsewhere", "--with-parent")
+
+
+class Host:
+    """See the module. Its methods run in several threads, each is called once.
+
+    Args:
+        version: of the engine's Penstock.
+    """
+
+    def __init__(self, version: str) -> None:
+        if version != VERSION:
+            raise RuntimeError(f"the node has Penstock {VERSION}, the service {version}")
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started, self._ended = threading.Event(), threading.Event()
+        self._how = ""
+
+    def begin(self, opening: str, folder_is_here: bool) -> str:
+        """Start the worker; returns where it runs, for messages.
+
+        Args:
+            opening: what it reads.
+            folder_is_here: whether its program is in the actor's working directory, instead of the
+                folder that it has on the engine's machine.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        if folder_is_here:
+            given = Opening.decode(opening.encode())
+            program = replace(given.program, folder=os.getcwd())
+            opening = replace(given, program=program).encode().decode()
+        # The kernel ends the child together with the thread that started it.
+        threading.Thread(target=self._run, args=(opening.encode(),), daemon=True).start()
+        self._started.wait()
+        if self._process is None:
+            raise OSError(self._how)
+        return f"{_node()}, pid {self._process.pid}"
+
+    def wait(self) -> str:
+        """Wait for the worker's end; returns how it ended."""
+        self._ended.wait()
+        return self._how
+
+    def kill(self) -> None:
+        """End the worker now."""
+        if self._process is not None:
+            self._process.kill()
+
+    def _run(self, opening: bytes) -> None:
+        command = [*_COMMAND, str(os.getpid())]
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - the command is ours
+                command, stdin=subprocess.PIPE
+            )
+        except OSError as error:
+            self._how = str(error)
+            return
+        finally:
+            self._started.set()
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError), self._process.stdin as stdin:
+            stdin.write(opening)
+        self._how = _how_it_ended(self._process.wait())
+        self._ended.set()
+
+
+def _node() -> str:
+    import ray
+
+    node = ray.get_runtime_context().get_node_id()
+    address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+    return f"node {node[:8]} at {address}"
+
+
+def _how_it_ended(code: int) -> str:
+    if code >= 0:
+        return f"exit status {code}"
+    try:
+        return f"signal {signal.Signals(-code).name}"
+    except ValueError:
+        return f"signal {-code}"

@@ -1,0 +1,234 @@
+"""The process that talks to Ray for an engine: the only one of a service that imports it.
+
+``python -m penstock.executors.ray.holder FD PID``: FD is a socket to the engine, with JSON lines,
+and PID the engine's process. It ends when the engine closes the socket, and with it the actors, and
+the cluster if it has started one. Ray may end it, because it ends a driver that has lost its
+cluster: the engine then starts another.
+
+The engine sends first the arguments of ``ray.init``, and is told ``{"ready": address}``, or
+``{"failed": reason}``. Then, with a number for each worker:
+
+    {"start": 1, "opening": text, "wants": {...}, "placement": text, "timeout": seconds, ...}
+    {"kill": 1}
+
+and is told ``{"waiting": 1, "text": why}`` while it has no place, ``{"started": 1, "where": text}``
+and ``{"ended": 1, "how": text}``, the last always once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from penstock.executors.elsewhere.parent import end_with_parent
+from penstock.version import VERSION
+
+_TELL_AFTER: Final = 5.0
+"""Seconds after which the engine is told for the first time that a worker has no place."""
+_ASK_TIMEOUT: Final = 5.0  # seconds for the cluster to say what is free
+_KILL_TIMEOUT: Final = 5.0  # seconds for an actor to end its worker, and for Ray to end the actor
+_STORE: Final = (
+    80 << 20
+)  # bytes of a local cluster's object store, which we do not use; Ray's least
+_LINE_BYTES: Final = 1 << 24
+
+
+class Holder:
+    """See the module."""
+
+    def __init__(self, ray: Any) -> None:
+        self._ray = ray
+        self._runs: dict[int, asyncio.Task[None]] = {}
+        self._killed: dict[int, asyncio.Event] = {}
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def serve(self, line: socket.socket) -> None:
+        """Do what the engine says, until it closes the socket."""
+        reader, self._writer = await asyncio.open_connection(sock=line, limit=_LINE_BYTES)
+        self._tell(ready=self._ray.util.get_node_ip_address())
+        while data := await reader.readline():
+            order = json.loads(data)
+            if "start" in order:
+                number = order["start"]
+                self._killed[number] = asyncio.Event()
+                self._runs[number] = asyncio.create_task(self._run(number, order))
+            elif order["kill"] in self._killed:
+                self._killed[order["kill"]].set()
+
+    def _tell(self, **what: Any) -> None:
+        assert self._writer is not None
+        self._writer.write(json.dumps(what).encode() + b"\n")
+
+    async def _run(self, number: int, order: Mapping[str, Any]) -> None:
+        try:
+            how = await self._follow(number, order)
+        except Exception as error:  # noqa: BLE001 - whatever Ray raises
+            how = reason(error)
+        del self._runs[number], self._killed[number]
+        self._tell(ended=number, how=how)
+
+    async def _follow(self, number: int, order: Mapping[str, Any]) -> str:
+        """Run one worker; returns how it ended."""
+        from penstock.executors.ray.actor import Host
+
+        ray, wants = self._ray, order["wants"]
+        others = {key: amount for key, amount in wants.items() if key not in ("CPU", "GPU")}
+        actor = (
+            ray.remote(Host)
+            .options(
+                num_cpus=wants["CPU"],
+                num_gpus=wants["GPU"],
+                resources=others or None,
+                scheduling_strategy=order["placement"].upper(),
+                max_restarts=0,
+                max_task_retries=0,
+                max_concurrency=4,
+            )
+            .remote(VERSION)
+        )
+        killed = asyncio.create_task(self._killed[number].wait())
+        try:
+            begun = _task(actor.begin.remote(order["opening"], order["folder_is_here"]))
+            if not await self._placed(number, begun, killed, wants, order["timeout"]):
+                return "it was killed"
+            self._tell(started=number, where=await begun)
+            ended = _task(actor.wait.remote())
+            await asyncio.wait({ended, killed}, return_when=asyncio.FIRST_COMPLETED)
+            if not ended.done():
+                actor.kill.remote()
+                await asyncio.wait({ended}, timeout=_KILL_TIMEOUT)
+            if not ended.done():
+                ray.kill(actor)
+                await asyncio.wait({ended}, timeout=_KILL_TIMEOUT)
+            return await ended if ended.done() else "it was killed, and its node does not answer"
+        finally:
+            killed.cancel()
+            with suppress(Exception):  # it may have ended, or the cluster
+                ray.kill(actor)
+
+    async def _placed(
+        self,
+        number: int,
+        begun: asyncio.Task[str],
+        killed: asyncio.Task[Any],
+        wants: Mapping[str, float],
+        timeout: float | None,
+    ) -> bool:
+        """Wait until a worker has begun; returns False if it was killed before.
+
+        Raises:
+            NoPlaceError: it has no place in time.
+        """
+        loop = asyncio.get_running_loop()
+        began, tell_at = loop.time(), _TELL_AFTER
+        while True:
+            taken = loop.time() - began
+            until = tell_at if timeout is None else min(tell_at, timeout)
+            await asyncio.wait(
+                {begun, killed},
+                timeout=max(0.0, until - taken),
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if begun.done() or killed.done():
+                return begun.done()
+            text = await self._what_is_missing(wants)
+            if timeout is not None and loop.time() - began >= timeout:
+                raise NoPlaceError(f"{text}, for {timeout:g} s (start_timeout)")
+            tell_at *= 2
+            self._tell(waiting=number, text=text)
+
+    async def _what_is_missing(self, wants: Mapping[str, float]) -> str:
+        try:
+            async with asyncio.timeout(_ASK_TIMEOUT):
+                free = await asyncio.to_thread(self._ray.available_resources)
+                nodes = await asyncio.to_thread(self._ray.nodes)
+        except Exception as error:  # noqa: BLE001 - whatever Ray raises
+            return f"the cluster does not answer: {reason(error)}"
+        return missing(wants, free, [each["Resources"] for each in nodes if each["Alive"]])
+
+
+class NoPlaceError(Exception):
+    """No node had room for a worker in time."""
+
+
+def missing(
+    wants: Mapping[str, float], free: Mapping[str, float], nodes: list[Mapping[str, float]]
+) -> str:
+    """What a worker waits for, as text.
+
+    Args:
+        wants: what it needs on one node, by resource.
+        free: what no actor or task of the cluster has.
+        nodes: what each node has in all.
+    """
+    asked = {key: amount for key, amount in wants.items() if amount > 0}
+    parts = []
+    for key, amount in asked.items():
+        total = sum(each.get(key, 0.0) for each in nodes)
+        parts.append(f"{amount:g} {key} ({free.get(key, 0.0):g} of {total:g} are free)")
+    text = f"it has no place in the cluster: it wants {' and '.join(parts) or 'nothing'}"
+    if not any(all(each.get(key, 0.0) >= n for key, n in asked.items()) for each in nodes):
+        text += ", which no node has"
+    return text
+
+
+def reason(error: BaseException) -> str:
+    """An error of Ray in one line: its own texts have stacks and hints."""
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, BaseException):
+        error = cause
+    lines = [each.strip() for each in str(error).splitlines() if each.strip()]
+    if isinstance(error, NoPlaceError):
+        return lines[0]
+    # The last line of a stack names its exception.
+    text = lines[-1] if "Traceback" in str(error) else " ".join(lines)
+    return f"{type(error).__name__}: {text}"[:1000]
+
+
+def _task(reference: Any) -> asyncio.Task[Any]:
+    """What waits for the result of an actor's call."""
+
+    async def result() -> Any:
+        return await reference
+
+    return asyncio.create_task(result())
+
+
+def main() -> None:
+    """Run until the engine closes the socket, or ends."""
+    end_with_parent(int(sys.argv[2]))
+    line = socket.socket(fileno=int(sys.argv[1]))
+    with line.makefile("rb", buffering=0) as file:
+        given = json.loads(file.readline())
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    local = given["address"] is None
+    try:
+        import ray
+
+        ray.init(
+            address="local" if local else given["address"],
+            namespace=given["namespace"],
+            runtime_env=given["runtime_env"] or None,
+            object_store_memory=_STORE if local else None,
+            include_dashboard=False,
+            log_to_driver=False,
+            configure_logging=False,
+        )
+    except BaseException as error:  # noqa: BLE001 - Ray also calls sys.exit
+        line.sendall(json.dumps({"failed": reason(error)}).encode() + b"\n")
+        return
+    for each in (signal.SIGTERM, signal.SIGINT):  # which Ray sets; the engine decides
+        signal.signal(each, signal.SIG_IGN)
+    asyncio.run(Holder(ray).serve(line))
+    ray.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,270 @@
+"""The engine's end of the process that talks to Ray: starts it, and again after its end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from penstock.executors.workers.pool import NoWorkerError
+
+_log = logging.getLogger(__name__)
+
+_FIRST_PAUSE: Final = 0.5  # seconds between two starts of the process, after one that failed
+_LONGEST_PAUSE: Final = 10.0
+_END_TIMEOUT: Final = 10.0
+"""Seconds for the process to end with its cluster; then it is killed, and the cluster with it."""
+_LINE_BYTES: Final = 1 << 20
+
+COMMAND: Final = (sys.executable, "-P", "-m", "penstock.executors.ray.holder")
+"""The program, without its arguments."""
+
+
+class Placed:
+    """A worker that was asked for, and maybe started; see ``Started`` of the executor elsewhere.
+
+    Attributes:
+        where: where it runs; empty before it has started.
+    """
+
+    def __init__(self, number: int, holder: _Process) -> None:
+        self.where = ""
+        self.began: asyncio.Future[None] = holder.loop.create_future()
+        self.end: asyncio.Future[str] = holder.loop.create_future()
+        self._number = number
+        self._holder = holder
+
+    async def ended(self) -> str:
+        return await asyncio.shield(self.end)
+
+    def kill(self) -> None:
+        if not self.end.done():
+            self._holder.tell({"kill": self._number})
+
+
+class _Process:
+    """One run of the process."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, label: str) -> None:
+        self.loop = loop
+        self.over = False
+        self.address = ""
+        self._label = label
+        self._workers: dict[int, tuple[str, Placed]] = {}  # with what messages call it
+        self._last = 0
+        self._process: asyncio.subprocess.Process | None = None
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._reading: asyncio.Task[None] | None = None
+
+    async def start(self, command: Sequence[str], given: Mapping[str, Any]) -> None:
+        """Start it; returns when it has a cluster.
+
+        Raises:
+            NoWorkerError: it has none, with the reason.
+        """
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                self._process = await asyncio.create_subprocess_exec(
+                    *command,
+                    *(str(theirs.fileno()), str(os.getpid())),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=2,
+                    pass_fds=(theirs.fileno(),),
+                    start_new_session=True,  # signals of a terminal are the engine's
+                )
+            ours.setblocking(False)
+            self._reader, self._writer = await asyncio.open_connection(sock=ours, limit=_LINE_BYTES)
+        except BaseException:
+            ours.close()
+            raise
+        try:
+            self.tell(given)
+            told = await self._next()
+            if "ready" not in told:
+                why = told.get("failed", "the process that talks to it has ended")
+                raise NoWorkerError(f"{self._label} cannot be used: {why}")
+        except BaseException:
+            await self.stop(0.0)
+            raise
+        self.address = told["ready"]
+        self._reading = self.loop.create_task(self._read())
+
+    def ask(self, who: str, order: Mapping[str, Any]) -> Placed:
+        """Ask for a worker.
+
+        Args:
+            who: what messages call it.
+            order: the rest of the message.
+        """
+        self._last += 1
+        placed = Placed(self._last, self)
+        self._workers[self._last] = (who, placed)
+        self.tell({"start": self._last, **order})
+        return placed
+
+    def tell(self, what: Mapping[str, Any]) -> None:
+        if self._writer is not None and not self.over:
+            self._writer.write(json.dumps(what).encode() + b"\n")
+
+    async def stop(self, timeout: float) -> None:
+        """End it within so many seconds, or kill it."""
+        self.over = True
+        if self._writer is not None:
+            self._writer.close()
+        process = self._process
+        if process is None:
+            return
+        try:
+            async with asyncio.timeout(timeout):
+                await process.wait()
+        except TimeoutError:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+        if self._reading is not None:
+            await self._reading
+
+    async def _next(self) -> dict[str, Any]:
+        assert self._reader is not None
+        try:
+            data = await self._reader.readline()
+            told: dict[str, Any] = json.loads(data) if data else {}
+        except (OSError, ValueError):  # a line that is too long, or cut off
+            return {}
+        return told
+
+    async def _read(self) -> None:
+        while told := await self._next():
+            self._take(told)
+        was_over, self.over = self.over, True
+        assert self._process is not None
+        assert self._writer is not None
+        self._writer.close()
+        with suppress(ProcessLookupError):
+            if not was_over:
+                self._process.kill()  # it has ended, or closed its socket
+        code = await self._process.wait()
+        how = f"the process that talks to {self._label} ended: status {code}"
+        if not was_over:
+            _log.error("%s", how)
+        for _, placed in self._workers.values():
+            placed.end.set_result(how)
+            if not placed.began.done():
+                placed.began.set_exception(NoWorkerError(how))
+        self._workers.clear()
+
+    def _take(self, told: Mapping[str, Any]) -> None:
+        if "waiting" in told:
+            who, _ = self._workers[told["waiting"]]
+            _log.warning("%s is not started: %s", who, told["text"])
+        elif "started" in told:
+            _, placed = self._workers[told["started"]]
+            placed.where = told["where"]
+            if not placed.began.done():  # the start was cancelled
+                placed.began.set_result(None)
+        else:
+            _, placed = self._workers.pop(told["ended"])
+            placed.end.set_result(told["how"])
+            if not placed.began.done():
+                placed.began.set_exception(NoWorkerError(told["how"]))
+
+
+class Holder:
+    """The process that talks to one cluster, for all ops of an engine that use it.
+
+    Belongs to the engine's loop.
+
+    Args:
+        label: what messages call the cluster.
+        given: the arguments of ``ray.init`` that the configuration has.
+        command: the program, without its arguments.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        label: str,
+        given: Mapping[str, Any],
+        command: Sequence[str] = COMMAND,
+    ) -> None:
+        self.label = label
+        self._loop = loop
+        self._given = given
+        self._command = command
+        self._process: _Process | None = None
+        self._starting: asyncio.Task[_Process] | None = None
+        self._failed: tuple[float, NoWorkerError] | None = None  # until when, and why
+        self._pause = _FIRST_PAUSE
+
+    async def address(self) -> str:
+        """The address of this machine in the cluster.
+
+        Raises:
+            NoWorkerError: there is no cluster.
+        """
+        return (await self._running()).address
+
+    async def start_worker(
+        self, who: str, order: Mapping[str, Any], timeout: float | None
+    ) -> Placed:
+        """Start a worker; returns when it has begun.
+
+        Args:
+            who: what messages call it.
+            order: see ``penstock.executors.ray.holder``.
+            timeout: seconds; None is no limit.
+
+        Raises:
+            NoWorkerError: it is not started, with the reason.
+        """
+        placed = (await self._running()).ask(who, {**order, "timeout": timeout})
+        try:
+            # The process has the limit, and knows the reason; it may hang itself.
+            async with asyncio.timeout(None if timeout is None else timeout + _END_TIMEOUT):
+                await placed.began
+        except TimeoutError:
+            placed.kill()
+            raise NoWorkerError(f"{self.label} does not answer") from None
+        except asyncio.CancelledError:
+            placed.kill()
+            raise
+        return placed
+
+    async def close(self) -> None:
+        """End the process, its workers, and its cluster if it has started one."""
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.gather(self._starting, return_exceptions=True)
+        if self._process is not None:
+            await self._process.stop(_END_TIMEOUT)
+
+    async def _running(self) -> _Process:
+        if self._process is not None and not self._process.over:
+            return self._process
+        if self._failed is not None and self._loop.time() < self._failed[0]:
+            raise self._failed[1]
+        if self._starting is None:
+            self._starting = self._loop.create_task(self._start())
+        return await asyncio.shield(self._starting)
+
+    async def _start(self) -> _Process:
+        process = _Process(self._loop, self.label)
+        try:
+            await process.start(self._command, self._given)
+        except (NoWorkerError, OSError) as error:
+            failed = error if isinstance(error, NoWorkerError) else NoWorkerError(str(error))
+            self._failed = (self._loop.time() + self._pause, failed)
+            self._pause = min(_LONGEST_PAUSE, 2 * self._pause)
+            raise failed from error
+        finally:
+            self._starting = None
+        self._process, self._failed, self._pause = process, None, _FIRST_PAUSE
+        return process

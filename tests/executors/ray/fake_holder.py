@@ -1,0 +1,57 @@
+"""Speaks the protocol of ``penstock.executors.ray.holder``, without Ray and without workers.
+
+Its settings name what it does: ``address`` the kind of its end at the start. An order's ``opening``
+says what happens to a worker.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from typing import Any
+
+
+def main() -> None:
+    line = socket.socket(fileno=int(sys.argv[1]))
+    file = line.makefile("rw", buffering=1)
+
+    def tell(**what: Any) -> None:
+        file.write(json.dumps(what) + "\n")
+
+    given = json.loads(file.readline())
+    match given["address"]:
+        case "refuses":
+            tell(failed=f"the versions do not fit, at {time.monotonic_ns()}")
+            return
+        case "dies":
+            return
+        case "talks":
+            file.write("no JSON\n")
+            return
+    tell(ready="192.0.2.1")
+    for text in file:
+        order = json.loads(text)
+        if "kill" in order:
+            tell(ended=order["kill"], how="it was killed")
+            continue
+        number = order["start"]
+        match order["opening"]:
+            case "no room":
+                tell(waiting=number, text="it wants 4 CPU (1 of 2 are free)")
+                tell(ended=number, how="it wants 4 CPU, for 3 s")
+            case "waits":
+                tell(waiting=number, text="it wants 4 CPU (1 of 2 are free)")
+            case "die":
+                os._exit(3)
+            case "ends":
+                tell(started=number, where="node ab at 192.0.2.1, pid 12")
+                tell(ended=number, how="exit status 9")
+            case _:
+                tell(started=number, where=f"pid {os.getpid()}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""A service whose op runs on a cluster of Ray; run by test_cluster.py, where there is only the
+loopback.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+from penstock import PipelineClient
+from tests.kit.ray_cluster import Cluster, cluster
+from tests.service.scripts import BackgroundCall, fetch, post, until
+from tests.services.process import ServiceProcess, running
+
+SCRIPT = """
+import os, time
+import numpy as np
+from penstock import Service, op
+
+@op(executor="ray", workers=2, retry_on_crash=True, ray={"address": "auto", "placement": "spread"})
+def double(request):
+    time.sleep(float(request.get("wait", "0")))
+    x = np.array(request["x"].split(","), np.float32)
+    return {"x": str(x * 2), "pid": str(os.getpid())}
+
+Service("work", double, http_port=0, rpc_port=0).run()
+"""
+
+
+@pytest.fixture(scope="module")
+def ray() -> Iterator[Cluster]:
+    with cluster() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def server(ray: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    path = tmp_path_factory.mktemp("ray") / "service.py"
+    path.write_text(SCRIPT)
+    environment = {"RAY_ADDRESS": ray.address}
+    with running(path, environment=environment, timeout=120) as server:
+        yield server
+        assert server.stop() == 0
+        assert server.leftovers() == []
+
+
+def op_of(server: ServiceProcess) -> dict[str, Any]:
+    ((op,),) = [each["ops"] for each in fetch(f"{server.http_url}/status").json["graphs"]]
+    found: dict[str, Any] = op
+    return found
+
+
+def loaded(server: ServiceProcess) -> list[dict[str, Any]]:
+    return [each for each in op_of(server)["loaded"] if each is not None]
+
+
+def both_back(server: ServiceProcess) -> None:
+    until(lambda: len(loaded(server)) == 2, "two workers", timeout=120)
+
+
+def answer(server: ServiceProcess, **pairs: str) -> dict[str, str]:
+    reply = post(server, timeout=120, **pairs).json
+    assert reply["err_no"] == 0, reply
+    return dict(zip(reply["key"], reply["value"], strict=True))
+
+
+@pytest.mark.timeout(200)
+def test_it_answers_from_two_nodes_and_says_which(server: ServiceProcess) -> None:
+    assert answer(server, x="1,2.5")["x"] == "[2. 5.]"
+    with PipelineClient() as client:
+        client.connect([server.rpc_endpoint])
+        reply = client.predict({"x": "3"}, fetch=["x"], name="work")
+    assert reply.value[0] == "[6.]"
+    nodes = {each["where"].partition(",")[0] for each in loaded(server)}
+    assert len(nodes) == 2
+    assert all(each.startswith("node ") and each.endswith(" at 127.0.0.1") for each in nodes)
+    assert {each["where"].partition(", ")[2] for each in loaded(server)} == {
+        f"pid {each['pid']}" for each in loaded(server)
+    }
+
+
+@pytest.mark.parametrize("whose", ["worker", "actor"])
+@pytest.mark.timeout(200)
+def test_a_process_killed_under_load_costs_no_request_that_may_run_again(
+    server: ServiceProcess, whose: str
+) -> None:
+    calls = [
+        BackgroundCall(lambda: [answer(server, x="1", wait="0.02") for _ in range(50)])
+        for _ in range(3)
+    ]
+    deaths = op_of(server)["deaths"]
+    pid = loaded(server)[0]["pid"]
+    victim = psutil.Process(pid)
+    os.kill(pid if whose == "worker" else victim.ppid(), signal.SIGKILL)
+    assert psutil.wait_procs([victim], 30)[1] == [], "it ends with its actor"
+    for each in calls:
+        assert {a["x"] for a in each.result(120)} == {"[2.]"}
+    both_back(server)
+    assert op_of(server)["deaths"] == deaths + 1
+    assert str(pid) not in {str(each["pid"]) for each in loaded(server)}
+
+
+@pytest.mark.timeout(200)
+def test_the_workers_of_a_node_that_is_lost_move_when_there_is_room(
+    server: ServiceProcess, ray: Cluster
+) -> None:
+    before = {each["where"].partition(",")[0] for each in loaded(server)}
+    ray.remove(1)
+    until(lambda: len(loaded(server)) == 1, "the loss of a worker", timeout=60)
+    assert answer(server, x="1")["x"] == "[2.]"
+    until(
+        lambda: "it wants 1 CPU (0 of 1 are free)" in server.log(),
+        "the reason why it waits",
+        timeout=60,
+    )
+    ray.add()
+    both_back(server)
+    after = {each["where"].partition(",")[0] for each in loaded(server)}
+    assert len(before & after) == 1
+    assert len(after) == 2

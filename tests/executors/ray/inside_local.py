@@ -1,0 +1,88 @@
+"""A service that starts a cluster of Ray for itself; run by test_cluster.py, where there is only
+the loopback.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.service.scripts import fetch, until
+from tests.services.process import running
+
+SCRIPT = """
+import os
+from penstock import App
+
+app = App("work")
+
+@app.route("/shout", executor="ray", ray={"num_cpus": 0.5})
+def shout(line: str) -> tuple[str, int]:
+    return line.upper(), os.getpid()
+
+@app.route("/plain")
+def plain(line: str) -> int:
+    return os.getpid()
+
+@app.route("/double", executor="ray", ray={"num_cpus": 0.5})
+def double(line: str) -> str:
+    return 2 * line
+"""
+RAY = ("raylet", "gcs_server")
+
+
+@pytest.mark.timeout(200)
+def test_an_app_needs_no_cluster_and_leaves_none_behind(tmp_path: Path) -> None:
+    path = tmp_path / "app.py"
+    path.write_text(SCRIPT)
+    command = (sys.executable, "-m", "penstock", "run")
+    with running(path, command=command, timeout=120) as server:
+        url = server.http_url
+        line, pid = fetch(f"{url}/shout", b'{"line": "abc"}').json
+        assert line == "ABC"
+        assert fetch(f"{url}/double", b'{"line": "abc"}').json == "abcabc"
+        assert pid != fetch(f"{url}/plain", b'{"line": "abc"}').json == server.pid
+        of_ray = [each for each in server.descendants() if each.name() in RAY]
+        assert len(of_ray) == 2, "the ops share one cluster"
+        assert server.stop() == 0
+        assert server.leftovers(20.0) == []
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_the_ops_are_back_after_the_end_of_the_process_that_talks_to_ray(tmp_path: Path) -> None:
+    path = tmp_path / "app.py"
+    path.write_text(SCRIPT)
+    command = (sys.executable, "-m", "penstock", "run")
+    with running(path, command=command, timeout=120) as server:
+        url = server.http_url
+        _, pid = fetch(f"{url}/shout", b'{"line": "abc"}').json
+        everyone = server.descendants()
+        (holder,) = [each for each in everyone if "penstock.executors.ray.holder" in each.cmdline()]
+        of_ray = [each for each in everyone if each.name() in RAY]
+        holder.kill()
+        until(lambda: not psutil.pid_exists(pid), "the end of the worker", timeout=60)
+        assert psutil.wait_procs(of_ray, 60)[1] == []
+        assert fetch(f"{url}/shout", b'{"line": "abc"}', timeout=120).json[0] == "ABC"
+        assert "the process that talks to Ray on this machine ended: status -9" in server.log()
+        assert server.stop() == 0
+        assert server.leftovers(90.0) == [], "Ray's agents wait for a while"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(200)
+def test_a_worker_without_room_is_an_error_that_says_what_is_free(tmp_path: Path) -> None:
+    path = tmp_path / "app.py"
+    path.write_text(SCRIPT.replace('{"num_cpus": 0.5}', '{"num_cpus": 0, "resources": {"odd": 2}}'))
+    (tmp_path / "config.yml").write_text("start_timeout: 3\n")
+    command = (sys.executable, "-m", "penstock", "run")
+    arguments = ("--config", str(tmp_path / "config.yml"))
+    with running(path, *arguments, command=command, ready=False) as server:
+        assert server.wait_exit(120) == 1
+        assert "worker 0 cannot be started: it has no place in the cluster" in server.log()
+        text = "it wants 2 odd (0 of 0 are free), which no node has, for 3 s (start_timeout)"
+        assert text in server.log()
+        assert server.leftovers(20.0) == []

@@ -1,0 +1,31 @@
+"""Real clusters of Ray, where there is no network but the loopback."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.kit.loopback import run_inside
+
+HERE = Path(__file__).parent
+
+
+@pytest.mark.real
+@pytest.mark.timeout(400)
+def test_a_cluster_that_the_service_starts() -> None:
+    run_inside(HERE / "inside_local.py", "-m", "not long")
+
+
+@pytest.mark.real
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_cluster_that_the_service_starts_and_loses() -> None:
+    run_inside(HERE / "inside_local.py", "-m", "long", timeout=600.0)
+
+
+@pytest.mark.real
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_cluster_of_several_nodes() -> None:
+    run_inside(HERE / "inside_cluster.py", timeout=600.0)

@@ -1,0 +1,84 @@
+"""What the process that talks to Ray says, and the actor: without Ray."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from penstock.executors.ray import actor
+from penstock.executors.ray.actor import Host
+from penstock.executors.ray.holder import NoPlaceError, missing, reason
+from penstock.version import VERSION
+
+
+@pytest.mark.parametrize(
+    ("wants", "expected"),
+    [
+        ({"CPU": 1, "GPU": 0}, "it wants 1 CPU (0.5 of 3 are free)"),
+        ({"CPU": 0.5, "GPU": 1}, "0.5 CPU (0.5 of 3 are free) and 1 GPU (0 of 1 are free)"),
+        ({"CPU": 3}, "it wants 3 CPU (0.5 of 3 are free), which no node has"),
+        ({"CPU": 2, "GPU": 1}, "1 GPU (0 of 1 are free), which no node has"),
+        ({"odd": 1}, "it wants 1 odd (0 of 0 are free), which no node has"),
+    ],
+)
+def test_what_is_missing(wants: dict[str, float], expected: str) -> None:
+    nodes = [{"CPU": 2.0}, {"CPU": 1.0, "GPU": 1.0}]
+    assert missing(wants, {"CPU": 0.5}, nodes).endswith(expected)
+
+
+def test_an_error_of_ray_is_one_line() -> None:
+    stack = "ray::Host.begin()\nTraceback (most recent call last):\n  File 'x'\nOSError: no file"
+    assert reason(RuntimeError(stack)) == "RuntimeError: OSError: no file"
+    assert reason(RuntimeError("Version mismatch:\n    Ray: 1\n\n    Ray: 2")) == (
+        "RuntimeError: Version mismatch: Ray: 1 Ray: 2"
+    )
+    assert reason(NoPlaceError("it has no place")) == "it has no place"
+    caused = RuntimeError("outer")
+    caused.cause = OSError("inner")  # type: ignore[attr-defined]
+    assert reason(caused) == "OSError: inner"
+
+
+def test_a_node_with_another_version_is_refused() -> None:
+    with pytest.raises(RuntimeError, match=rf"the node has Penstock {VERSION}, the service 9"):
+        Host("9")
+
+
+@pytest.mark.real
+def test_the_worker_of_an_actor_ends_with_an_error_or_a_signal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(actor, "_node", lambda: "node ab at 127.0.0.1")
+    host = Host(VERSION)
+    assert host.begin("no opening", False).startswith("node ab at 127.0.0.1, pid ")
+    assert host.wait() == "exit status 1"
+    other = Host(VERSION)
+    monkeypatch.setattr(actor, "_COMMAND", ("sleep", "60"))
+    other.begin("", False)
+    other.kill()
+    assert other.wait() == "signal SIGKILL"
+    lost = Host(VERSION)
+    monkeypatch.setattr(actor, "_COMMAND", ("/no/such/program",))
+    with pytest.raises(OSError, match="No such file"):
+        lost.begin("", False)
+
+
+PARENT = """
+import os, subprocess, sys
+command = [sys.executable, "-m", "penstock.executors.elsewhere", "--with-parent", str(os.getpid())]
+child = subprocess.Popen(command, stdin=subprocess.PIPE)
+print(child.pid, flush=True)
+child.wait()
+"""
+
+
+@pytest.mark.real
+def test_a_worker_ends_with_its_actors_process() -> None:
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE) as parent:
+        import psutil
+
+        assert parent.stdout is not None
+        child = psutil.Process(int(parent.stdout.readline()))
+        parent.kill()
+    assert psutil.wait_procs([child], 30)[1] == []
