@@ -2,30 +2,53 @@
 
 from __future__ import annotations
 
-import os
+import subprocess
 import sys
-from typing import Any
+from pathlib import Path
 
 import pytest
 
-from paddle_serving_client.utils import MultiThreadRunner, benchmark_args, show_latency
+from paddle_serving_client.utils import benchmark_args, show_latency
+
+# Scripts of their own, as the original's benchmarks are: they fork before they have threads.
+JOINED = """
+import os
+from paddle_serving_client.utils import MultiThreadRunner
+
+def work(index, resource):
+    return [[index] * 2, [f"{resource['name']}{index}"], [os.getpid()], [os.environ["http_proxy"]]]
+
+first, second, processes, proxies = MultiThreadRunner().run(work, 3, {"name": "n"})
+print(first, second, os.getpid() in processes, set(proxies))
+"""
+FAILING = """
+import os, signal
+from paddle_serving_client.utils import MultiThreadRunner
+
+def work(index, resource):
+    return [[resource["name"]]] if resource else os.kill(os.getpid(), signal.SIGKILL)
+
+for resource in ({"other": 1}, {}):
+    try:
+        MultiThreadRunner().run(work, 2, resource)
+    except Exception as error:
+        print(type(error).__name__)
+"""
 
 
-def work(index: int, resource: dict[str, Any]) -> list[list[Any]]:
-    assert os.environ["http_proxy"] == ""
-    return [[index, index], [f"{resource['name']}{index}"], [os.getpid()]]
-
-
-def test_the_lists_of_all_processes_are_joined_in_order() -> None:
-    first, second, processes = MultiThreadRunner().run(work, 3, {"name": "n"})
-    assert first == [1, 1, 2, 2, 3, 3]
-    assert second == ["n1", "n2", "n3"]
-    assert os.getpid() not in processes
-
-
-def test_an_exception_of_a_process_is_raised() -> None:
-    with pytest.raises(KeyError, match="name"):
-        MultiThreadRunner().run(work, 2, {})
+@pytest.mark.parametrize(
+    ("script", "printed"),
+    [
+        (JOINED, "[1, 1, 2, 2, 3, 3] ['n1', 'n2', 'n3'] False {''}\n"),
+        (FAILING, "KeyError\nBrokenProcessPool\n"),
+    ],
+    ids=["the lists are joined in order", "what a process raises, or its death, is raised"],
+)
+def test_a_function_runs_in_several_processes(script: str, printed: str, tmp_path: Path) -> None:
+    path = tmp_path / "benchmark.py"
+    path.write_text(script)
+    run = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False)
+    assert (run.stdout, run.returncode) == (printed, 0), run.stderr
 
 
 def test_flags_have_the_originals_defaults(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from itertools import chain
 from typing import Any
 
@@ -52,12 +53,19 @@ class MultiThreadRunner:
 
         Returns:
             The lists of all processes, concatenated by position.
+
+        Raises:
+            BrokenProcessPool: a process was killed.
+            Exception: what ``thread_func`` raised.
         """
         # Forked, because scripts do not guard __main__.
         context = multiprocessing.get_context("fork")
-        tasks = [(index, global_resource) for index in range(1, thread_num + 1)]
-        with context.Pool(thread_num, initializer=_without_proxies) as pool:
-            returned = pool.starmap(thread_func, tasks, chunksize=1)
+        with ProcessPoolExecutor(thread_num, context, _without_proxies) as pool:
+            calls = [
+                pool.submit(thread_func, index, global_resource)
+                for index in range(1, thread_num + 1)
+            ]
+            returned = [call.result() for call in calls]
         return [list(chain.from_iterable(lists)) for lists in zip(*returned, strict=True)]
 
 
