@@ -52,6 +52,7 @@ class ExchangeInfo(Protocol):
         refused: why the request was refused before its body was read, because of who made it; empty
             if it was not.
         caller: who makes the request, as the service's admission of callers says; None without one.
+        added: fields that the head of the answer gets besides those that it is given.
     """
 
     head: Any
@@ -60,6 +61,7 @@ class ExchangeInfo(Protocol):
     record: Any
     refused: str
     caller: Any
+    added: tuple[tuple[bytes, bytes], ...]
 
 
 class RequestInfo(Protocol):

@@ -15,11 +15,13 @@ from penstock.client.tls import Tls
 if TYPE_CHECKING:
     from penstock.client.predictors import Split, VariantConf
     from penstock.client.sdk import Answer, AnswerFuture, Endpoint, Service, Variant
+    from penstock.client.trace import AttemptTrace, Timeline, TimelineStep, Trace
 
 __all__ = [
     "Answer",
     "AnswerFuture",
     "AsyncPipelineClient",
+    "AttemptTrace",
     "CallFailed",
     "Endpoint",
     "NotConnected",
@@ -27,7 +29,10 @@ __all__ = [
     "PredictFuture",
     "Service",
     "Split",
+    "Timeline",
+    "TimelineStep",
     "Tls",
+    "Trace",
     "Variant",
     "VariantConf",
     "raise_for_error",
@@ -41,6 +46,7 @@ _MODULE_OF = {
     **dict.fromkeys(
         ("Answer", "AnswerFuture", "Endpoint", "Service", "Variant"), "penstock.client.sdk"
     ),
+    **dict.fromkeys(("AttemptTrace", "Timeline", "TimelineStep", "Trace"), "penstock.client.trace"),
 }
 
 

@@ -73,6 +73,7 @@ class Call:
         method: the path of the called method.
         fields: a header block of further fields, such as a trace context.
         encoding: the ``grpc-encoding`` in the answer's head.
+        on_head: called with the fields of each answer's head; None for nothing.
         connection: the connection that it was sent on; None while it is queued, and once it has
             ended.
         stream: its HTTP/2 stream, or its correlation id; None while it is queued.
@@ -91,6 +92,7 @@ class Call:
         "ended",
         "fields",
         "method",
+        "on_head",
         "request",
         "stream",
         "timer",
@@ -116,6 +118,7 @@ class Call:
         self.untried: Sequence[Sender] = ()
         self.ended = False
         self.encoding = b"identity"
+        self.on_head: Callable[[Mapping[bytes, bytes]], object] | None = None
         self._message: bytes | None = None  # the reply's message, if complete
         self._reader: MessageReader | None = None  # for a message in several pieces
         self._on_outcome: Callable[[Outcome], object] | None = on_outcome

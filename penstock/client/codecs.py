@@ -39,14 +39,24 @@ class Codec(Protocol):
     method: str
 
     def encode(
-        self, feed: Mapping[str, Any], fetch: Sequence[str], log_id: int, *, batch: bool
+        self,
+        feed: Mapping[str, Any],
+        fetch: Sequence[str],
+        log_id: int,
+        *,
+        batch: bool,
+        times: bool = False,
     ) -> tuple[bytes, Decode]:
-        """Return the message of a feed, and what decodes its reply.
+        """Return the message of a feed, and what decodes its reply. With ``times`` the message
+        requests times, where the protocol has a place for them.
 
         Raises:
             TypeError, ValueError, RequestError: the feed cannot be sent. The decoder raises the
                 RequestError of the reply, or CallFailed if it is no reply.
         """
+
+    def times_of(self, reply: bytes) -> Sequence[int]:
+        """Return the begins and ends in a reply, in microseconds of one clock; empty for none."""
 
 
 class PipelineCodec:
@@ -66,7 +76,13 @@ class PipelineCodec:
         self._tensors = tensors
 
     def encode(
-        self, feed: Mapping[str, Any], fetch: Sequence[str], log_id: int, *, batch: bool
+        self,
+        feed: Mapping[str, Any],
+        fetch: Sequence[str],
+        log_id: int,
+        *,
+        batch: bool,
+        times: bool = False,
     ) -> tuple[bytes, Decode]:
         """As ``PipelineClient.predict``; ``batch`` has no effect."""
         message = pack_request(
@@ -91,6 +107,10 @@ class PipelineCodec:
 
         return encode_request(message), decode
 
+    def times_of(self, reply: bytes) -> Sequence[int]:
+        """None."""
+        return ()
+
 
 class OipCodec:
     """A model server of the Open Inference Protocol.
@@ -105,7 +125,13 @@ class OipCodec:
         self._name = name
 
     def encode(
-        self, feed: Mapping[str, Any], fetch: Sequence[str], log_id: int, *, batch: bool
+        self,
+        feed: Mapping[str, Any],
+        fetch: Sequence[str],
+        log_id: int,
+        *,
+        batch: bool,
+        times: bool = False,
     ) -> tuple[bytes, Decode]:
         """Arrays are sent as they are, other values as of ``model_stream.encode_feed``."""
 
@@ -117,6 +143,10 @@ class OipCodec:
             return _fetched({name: as_texts(value) for name, value in found.items()}, fetch)
 
         return encode_feed(feed, self._name, str(log_id) if log_id else "", fetch), decode
+
+    def times_of(self, reply: bytes) -> Sequence[int]:
+        """None."""
+        return ()
 
 
 class GeneralCodec:
@@ -134,7 +164,13 @@ class GeneralCodec:
         self._name = name
 
     def encode(
-        self, feed: Mapping[str, Any], fetch: Sequence[str], log_id: int, *, batch: bool
+        self,
+        feed: Mapping[str, Any],
+        fetch: Sequence[str],
+        log_id: int,
+        *,
+        batch: bool,
+        times: bool = False,
     ) -> tuple[bytes, Decode]:
         """See ``ModelFeeds.inputs``. Of several engines each has a dict under its name."""
         feeds = self._feeds or ModelFeeds(conf_of(feed))
@@ -150,7 +186,12 @@ class GeneralCodec:
             engines: dict[str, Any] = feeds.outputs(response)
             return engines.popitem()[1] if len(engines) == 1 else engines
 
-        return encode_general(tensors, fetch, log_id=log_id, model=self._name), decode
+        message = encode_general(tensors, fetch, log_id=log_id, model=self._name, profile=times)
+        return message, decode
+
+    def times_of(self, reply: bytes) -> Sequence[int]:
+        """The ``profile_time`` of the reply."""
+        return decode_general(reply).profile or ()
 
 
 def _fetched(found: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:

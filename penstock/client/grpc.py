@@ -186,6 +186,8 @@ class GrpcConnection(Connection):
         if call is None or call.ended:
             return
         head = cast(ResponseHead, event.head)
+        if call.on_head is not None:
+            call.on_head(head.fields)
         if event.ended:
             has_status = isinstance(call, StreamCall) and b"grpc-status" in head.fields
             self._ended(call, call.outcome(head.fields) if has_status else of_whole_head(head))

@@ -10,7 +10,8 @@ import time
 from asyncio import TimerHandle
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from penstock.client.balancer import Endpoints
 from penstock.client.call import Call, Outcome, failure
@@ -19,6 +20,9 @@ from penstock.client.codecs import failure_of
 from penstock.client.errors import CallFailed
 from penstock.client.routing import Attempts, HedgeBudget, Load, choose
 from penstock.protocols.status import GrpcCode
+
+if TYPE_CHECKING:
+    from penstock.client.trace import TraceLog
 
 
 class Ended(NamedTuple):
@@ -87,6 +91,7 @@ class Sent:
         key: for a strategy that is sticky.
         without: indices of replicas that it is not for.
         hedge_after: seconds after which it is sent to another replica as well; None for never.
+        log: of a debug call; None for others.
     """
 
     frame: bytes
@@ -97,6 +102,7 @@ class Sent:
     key: str | None = None
     without: frozenset[int] = frozenset()
     hedge_after: float | None = None
+    log: TraceLog | None = None
 
 
 class RoutedCall:
@@ -118,6 +124,7 @@ class RoutedCall:
         self._last = ""
         self._tried: set[int] = set()
         self._open: dict[Call, int] = {}
+        self._numbers: dict[Call, int] = {}  # of the attempts of a debug call
         self._timers: list[TimerHandle] = []
         self._ended = False
 
@@ -170,6 +177,9 @@ class RoutedCall:
             sent.method,
             sent.fields,
         )
+        if sent.log is not None:
+            number = self._numbers[call] = sent.log.sent(replicas.names[at])
+            call.on_head = partial(sent.log.head, number)
         self._tried.add(at)
         self._open[call] = at
         self._count += 1
@@ -182,19 +192,31 @@ class RoutedCall:
         replicas = self._replicas
         replicas.in_flight[at] -= 1
         if self._ended:
+            self._note(call, outcome, outcome)
             return
         error: Exception
         if isinstance(outcome, CallFailed):
             error = outcome
         else:
             try:
-                self._finish(self._sent.decode(outcome), replicas.names[at])
-                return
+                value = self._sent.decode(outcome)
             except CallFailed as garbage:
                 error = garbage.at(replicas.names[at])
             except Exception as found:  # noqa: BLE001 (the caller gets it)
                 error = found
+            else:
+                self._note(call, "ok", outcome)
+                self._finish(value, replicas.names[at])
+                return
+        self._note(call, error, outcome)
         self._failed(error, replicas.names[at])
+
+    def _note(self, call: Call, how: object, outcome: Outcome) -> None:
+        """Note the end of an attempt of a debug call."""
+        log = self._sent.log
+        if log is not None:
+            reply = outcome if isinstance(outcome, bytes) else None
+            log.ended(self._numbers.pop(call), how, reply)
 
     def _failed(self, error: Exception, replica: str) -> None:
         failed = error if isinstance(error, CallFailed) else failure_of(error)

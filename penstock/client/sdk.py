@@ -20,7 +20,18 @@ from copy import copy
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Final, Generic, NamedTuple, Self, TypedDict, TypeVar, Unpack, cast
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Generic,
+    NamedTuple,
+    Self,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+)
 
 from google.protobuf.message import DecodeError, Message
 
@@ -39,11 +50,14 @@ from penstock.client.routed_call import Ended, Replicas, RoutedCall, Sent
 from penstock.client.routing import HEDGE_SHARE, STRATEGIES, Attempts, HedgeBudget, weighted
 from penstock.client.tls import Tls
 from penstock.client.token import Token
-from penstock.errors import ModelError, TooLarge
+from penstock.errors import ModelError, RequestError, TooLarge
 from penstock.protocols.baidu_std import Compression
 from penstock.protocols.standard_messages import GENERAL_MODEL
 from penstock.protocols.status import GrpcCode
 from penstock.runtimes.model import read_client_conf
+
+if TYPE_CHECKING:
+    from penstock.client.trace import Trace, TraceLog
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
@@ -307,6 +321,64 @@ class Endpoint:
         future = self.predict_future(feed, fetch, batch=batch, log_id=log_id, **options)
         return await asyncio.wrap_future(future)
 
+    def debug(
+        self,
+        feed: Mapping[str, Any],
+        fetch: Sequence[str] = (),
+        *,
+        batch: bool = True,
+        log_id: int = 0,
+        **options: Unpack[CallOptions],
+    ) -> Trace:
+        """Make one call, and bring back where it went and how long each part took.
+
+            print(endpoint.debug({"x": array}))
+
+        Arguments and errors as of ``predict``, but a call that fails is no error here: its trace
+        has it.
+        """
+        future, log = self._debug(feed, fetch, log_id, options, batch=batch)
+        try:
+            return log.trace(future.result(), None)
+        except (CallFailed, RequestError) as error:
+            return log.trace(None, error)
+
+    async def debug_async(
+        self,
+        feed: Mapping[str, Any],
+        fetch: Sequence[str] = (),
+        *,
+        batch: bool = True,
+        log_id: int = 0,
+        **options: Unpack[CallOptions],
+    ) -> Trace:
+        """``debug`` for any event loop."""
+        future, log = self._debug(feed, fetch, log_id, options, batch=batch)
+        try:
+            return log.trace(await asyncio.wrap_future(future), None)
+        except (CallFailed, RequestError) as error:
+            return log.trace(None, error)
+
+    def _debug(
+        self,
+        feed: Mapping[str, Any],
+        fetch: Sequence[str],
+        log_id: int,
+        options: CallOptions,
+        *,
+        batch: bool,
+    ) -> tuple[AnswerFuture[dict[str, Any]], TraceLog]:
+        from penstock.client.trace import TraceLog
+
+        began = time.monotonic()
+        variant = self._chosen(options)
+        codec = variant.codec_of_feeds()
+        message, decode = codec.encode(
+            feed, [fetch] if isinstance(fetch, str) else fetch, log_id, batch=batch, times=True
+        )
+        log = TraceLog(variant.tag, codec.times_of)
+        return self._begin(variant, message, decode, began, options, log), log
+
     def inference(
         self, request: Message | bytes, response: type[M], **options: Unpack[CallOptions]
     ) -> Answer[M]:
@@ -366,6 +438,7 @@ class Endpoint:
         decode: Callable[[bytes], T],
         began: float,
         options: CallOptions,
+        log: TraceLog | None = None,
     ) -> AnswerFuture[T]:
         if len(message) > MAX_MESSAGE_BYTES:
             raise TooLarge(f"the request is over {MAX_MESSAGE_BYTES} bytes")
@@ -379,15 +452,17 @@ class Endpoint:
             idempotent = self._idempotent
         deadline = None if timeout is None else began + timeout
         replicas = variant.replicas()
+        fields = replicas.channel.fields()
         sent = Sent(
             frame=variant.protocol.frame(message),
             method=variant.codec.method,
-            fields=replicas.channel.fields(),
+            fields=fields if log is None else fields + log.asking,
             deadline=deadline,
             decode=decode,
             key=options.get("key"),
             without=variant.without(options.get("split") or {}),
             hedge_after=variant.hedge_after if idempotent else None,
+            log=log,
         )
         future: AnswerFuture[T] = AnswerFuture(variant.tag, replicas)
         future._begin(sent, Attempts(variant.retries, deadline, idempotent=idempotent))

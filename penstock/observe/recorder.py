@@ -20,7 +20,9 @@ from penstock.errors import RequestError, text_of
 from penstock.instrument import ExchangeInfo, Instrument, RequestInfo
 from penstock.observe.callers import CANCELLED
 from penstock.observe.counters import MANY, Counters
+from penstock.observe.server_timing import field_of
 from penstock.observe.timeline import GRPC, BatchTimes, Step, Timeline
+from penstock.protocols.server_timing import ASKS, FIELD
 from penstock.protocols.trace_context import TRACEPARENT, state_of
 from penstock.request import Batch
 
@@ -193,6 +195,8 @@ class Recorder(Instrument):
             self._keep(over)
         else:
             exchange.record = over
+            if ASKS in exchange.head.fields:
+                exchange.added = (*exchange.added, (FIELD, field_of(self._timeline(over))))
 
     refused = replied
 

@@ -301,7 +301,12 @@ def test_requests_of_known_callers_are_counted_also_those_refused_before_their_b
 
     def exchange(caller: Caller | None, refused: str = "") -> Any:
         return SimpleNamespace(
-            head=object(), began=1.0, over=False, record=None, caller=caller, refused=refused
+            head=SimpleNamespace(fields={}),
+            began=1.0,
+            over=False,
+            record=None,
+            caller=caller,
+            refused=refused,
         )
 
     def request(on: Any, data_id: int) -> Any:
@@ -335,7 +340,12 @@ def test_requests_refused_at_the_same_time_are_all_kept() -> None:
     kept = Recorder()
     for _ in range(3):
         exchange = SimpleNamespace(
-            head=object(), began=1.0, over=False, record=None, caller=None, refused=""
+            head=SimpleNamespace(fields={}),
+            began=1.0,
+            over=False,
+            record=None,
+            caller=None,
+            refused="",
         )
         call = SimpleNamespace(exchange=exchange, label="POST /a", is_grpc=False)
         request = SimpleNamespace(

@@ -13,6 +13,7 @@ from itertools import count
 from pathlib import Path
 
 import grpc
+import httpx
 import numpy as np
 import pytest
 
@@ -56,6 +57,45 @@ def test_the_originals_file_divides_calls_by_its_weights(tmp_path: Path) -> None
         assert each.outputs["y"].tolist() == products[each.tag]
     # Of 400 draws, 300 are expected; five standard deviations of 8.7.
     assert 256 < Counter(each.tag for each in answers)["var1"] < 344
+
+
+@pytest.mark.real
+def test_a_debug_call_brings_back_the_timeline_of_the_request_through_the_graph(
+    tmp_path: Path,
+) -> None:
+    with serving(scale(tmp_path / "two.onnx", 2.0)) as (service,):
+        cluster = [f"127.0.0.1:{service.http_port}"]
+        for protocol in ("oip", "h2:grpc", "pipeline"):
+            with Endpoint(
+                "two",
+                [Variant("v", cluster)],
+                protocol=protocol,
+                model="two",
+                pack_tensor_format=True,
+            ) as made:
+                found = made.debug(FEED, timeout=SECONDS)
+            assert found.error is None, found
+            assert found.answer.outputs["y"].tolist() == [[2, 4, 6]]
+            (attempt,) = found.attempts
+            assert attempt.timeline is not None
+            (step,) = attempt.timeline.steps
+            assert step.op == "two"
+            assert 0 < step.parts["process"] <= step.ms <= attempt.timeline.ms <= attempt.ms
+            assert step.facts["rows"] == 1
+            shown = httpx.get(
+                f"http://127.0.0.1:{service.http_port}/ui/requests/{attempt.timeline.request_id}"
+            ).json()
+            assert shown["steps"][0]["op"] == "two"
+        with Endpoint("two", [Variant("v", cluster)], protocol="baidu_std") as made:
+            (attempt,) = made.debug(FEED, timeout=SECONDS).attempts
+        assert attempt.timeline is not None
+        assert [each.op for each in attempt.timeline.steps] == ["op0", "op1"]
+        url = f"http://127.0.0.1:{service.http_port}/v2/models/two/infer"
+        body = {"inputs": [{"name": "x", "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3]}]}
+        for asks in ({}, {"Penstock-Timeline": "1"}):
+            answer = httpx.post(url, json=body, headers=asks)
+            assert ("server-timing" in answer.headers) == bool(asks)
+        assert answer.headers["server-timing"].startswith("total;dur=")
 
 
 @pytest.mark.faults
