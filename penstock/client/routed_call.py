@@ -18,6 +18,8 @@ from penstock.client.call import Call, Outcome, failure
 from penstock.client.channels import Channel, LoopThread
 from penstock.client.codecs import failure_of
 from penstock.client.errors import CallFailed
+from penstock.client.health import State
+from penstock.client.outliers import Outliers, Verdict, verdict_of
 from penstock.client.routing import Attempts, HedgeBudget, Load, choose
 from penstock.protocols.status import GrpcCode
 
@@ -60,14 +62,18 @@ class Replicas:
         self.in_flight = [0] * len(self.names)
         self.active: set[RoutedCall] = set()
         self.budget = budget
+        self.outliers = Outliers(len(self.names))
         self._strategy = strategy
         self._turn = 0
 
     def choose(self, without: Collection[int], key: str | None, now: float) -> int | None:
         """Choose a replica for a call; None if there is no other."""
-        states = self.endpoints.states(now)
+        states = [
+            State.OUT if self.outliers.is_out(at, now) else state
+            for at, state in enumerate(self.endpoints.states(now))
+        ]
         loads = [Load(*each) for each in zip(self.names, states, self.in_flight, strict=True)]
-        chances = (random.random(), random.random())  # noqa: S311 (not for cryptography)
+        chances = (_chance(), _chance())
         found = choose(self._strategy, loads, without, turn=self._turn, chances=chances, key=key)
         self._turn += 1
         return found
@@ -105,6 +111,14 @@ class Sent:
     log: TraceLog | None = None
 
 
+class _Attempt(NamedTuple):
+    """An attempt in flight: its replica, its number in the call, and in the log of a debug call."""
+
+    at: int
+    number: int
+    logged: int
+
+
 class RoutedCall:
     """One call; ``start`` it on the loop's thread.
 
@@ -123,10 +137,10 @@ class RoutedCall:
         self._count = 0
         self._last = ""
         self._tried: set[int] = set()
-        self._open: dict[Call, int] = {}
-        self._numbers: dict[Call, int] = {}  # of the attempts of a debug call
+        self._open: dict[Call, _Attempt] = {}
         self._timers: list[TimerHandle] = []
         self._ended = False
+        self._answered = 0  # the number of the attempt that was answered
 
     def start(self) -> None:
         """Send it to the first replica."""
@@ -177,49 +191,55 @@ class RoutedCall:
             sent.method,
             sent.fields,
         )
+        logged = 0
         if sent.log is not None:
-            number = self._numbers[call] = sent.log.sent(replicas.names[at])
-            call.on_head = partial(sent.log.head, number)
+            logged = sent.log.sent(replicas.names[at])
+            call.on_head = partial(sent.log.head, logged)
         self._tried.add(at)
-        self._open[call] = at
         self._count += 1
+        self._open[call] = _Attempt(at, self._count, logged)
         self._last = replicas.names[at]
         replicas.in_flight[at] += 1
+        replicas.outliers.chosen(at, now)
         replicas.endpoints.send(call, at, now)
 
     def _outcome(self, call: Call, outcome: Outcome) -> None:
-        at = self._open.pop(call)
+        attempt = self._open.pop(call)
         replicas = self._replicas
-        replicas.in_flight[at] -= 1
-        if self._ended:
-            self._note(call, outcome, outcome)
-            return
-        error: Exception
+        name = replicas.names[attempt.at]
+        replicas.in_flight[attempt.at] -= 1
+        value: Any = None
+        error: Exception | None = None
         if isinstance(outcome, CallFailed):
             error = outcome
-        else:
+        elif not self._ended:
             try:
                 value = self._sent.decode(outcome)
             except CallFailed as garbage:
-                error = garbage.at(replicas.names[at])
+                error = garbage.at(name)
             except Exception as found:  # noqa: BLE001 (the caller gets it)
                 error = found
-            else:
-                self._note(call, "ok", outcome)
-                self._finish(value, replicas.names[at])
-                return
-        self._note(call, error, outcome)
-        self._failed(error, replicas.names[at])
-
-    def _note(self, call: Call, how: object, outcome: Outcome) -> None:
-        """Note the end of an attempt of a debug call."""
         log = self._sent.log
         if log is not None:
             reply = outcome if isinstance(outcome, bytes) else None
-            log.ended(self._numbers.pop(call), how, reply)
+            log.ended(attempt.logged, error or "ok", reply)
+        verdict = Verdict.GOOD
+        if self._ended:
+            verdict = Verdict.LATE if attempt.number < self._answered else Verdict.NOTHING
+        elif error is not None:
+            failed = _failure(error)
+            verdict = Verdict.GOOD if failed is None else verdict_of(failed)
+        replicas.outliers.ended(attempt.at, verdict, time.monotonic(), _chance())
+        if self._ended:
+            return
+        if error is None:
+            self._answered = attempt.number
+            self._finish(value, name)
+        else:
+            self._failed(error, name)
 
     def _failed(self, error: Exception, replica: str) -> None:
-        failed = error if isinstance(error, CallFailed) else failure_of(error)
+        failed = _failure(error)
         if failed is None:
             self._finish(error, replica)
             return
@@ -227,8 +247,7 @@ class RoutedCall:
             return  # the other one may succeed
         left = range(len(self._replicas.names))
         others = any(at not in self._tried | self._sent.without for at in left)
-        chance = random.random()  # noqa: S311 (not for cryptography)
-        pause = self._attempts.pause_after(failed, time.monotonic(), chance, others=others)
+        pause = self._attempts.pause_after(failed, time.monotonic(), _chance(), others=others)
         if pause is None:
             self._finish(error, replica)
         else:
@@ -242,3 +261,11 @@ class RoutedCall:
         for call in list(self._open):
             call.abandon(failure(GrpcCode.CANCELLED, "another replica has answered"))
         self._on_end(Ended(value, replica, self._count))
+
+
+def _failure(error: Exception) -> CallFailed | None:
+    return error if isinstance(error, CallFailed) else failure_of(error)
+
+
+def _chance() -> float:
+    return random.random()  # noqa: S311 (not for cryptography)

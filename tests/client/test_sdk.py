@@ -146,6 +146,31 @@ def test_a_reply_that_is_none_comes_from_another_replica_if_the_call_is_idempote
     assert broken.endpoint in str(failed.value)
 
 
+def test_a_replica_that_answers_garbage_gets_no_further_calls(serve: Serve, endpoint: Made) -> None:
+    broken, good = serve(lambda *_: b"\xff"), serve(echo)
+    made = endpoint(one(broken, good), load_balance_strategy="rr")
+    errors = [made.predict_future(FEED, timeout=TIMEOUT).exception(TIMEOUT) for _ in range(MANY)]
+    failed = [str(each) for each in errors if each is not None]
+    # Five until it is ejected, and one for each second that the test takes.
+    assert 5 <= len(failed) < MANY // 2
+    assert all("cannot be read" in each for each in failed)
+    assert good.received.qsize() == MANY - len(failed)
+
+
+def test_a_replica_that_hangs_is_no_longer_asked_first_once_backup_requests_have_won(
+    serve: Serve, stuck: Stuck, endpoint: Made
+) -> None:
+    made = endpoint(
+        one(serve(stuck), serve(echo)),
+        load_balance_strategy="rr",
+        hedge_request_timeout_ms=20,
+        hedge_budget=1.0,
+        idempotent=True,
+    )
+    twice = [made.predict(FEED, timeout=TIMEOUT).attempts - 1 for _ in range(MANY)]
+    assert 5 <= sum(twice) < MANY // 2
+
+
 def test_a_late_idempotent_call_is_sent_to_a_second_replica_and_the_first_is_told(
     serve: Serve, stuck: Stuck, endpoint: Made
 ) -> None:
