@@ -2,10 +2,10 @@
 are arguments.
 
 A replica is ejected when ``MOST_FAILURES`` of its calls have failed in a row, or when in an
-interval a larger share of its calls has failed than of the others' calls, by more than chance explains. The
-pause doubles with each ejection, and shrinks again for each interval in which it works. After the
-pause a single call tries the replica, and its success readmits it. Ejected replicas are tried last,
-so that they are used if all are ejected.
+interval a larger share of its calls has failed than of the others' calls, by more than chance
+explains. The pause doubles with each ejection, and shrinks again for each interval in which it
+works. After the pause a single call tries the replica, and its success readmits it. Ejected
+replicas are tried last, so that they are used if all are ejected.
 
 Source: Envoy's outlier detection, from which the interval, the number of calls and the number of
 failures in a row are. Envoy compares with the standard deviation of the replicas' success rates,

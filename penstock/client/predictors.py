@@ -13,9 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final, NamedTuple
-from warnings import catch_warnings, simplefilter
 
-from google.protobuf import text_format
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import Message
@@ -24,6 +22,7 @@ from google.protobuf.message_factory import GetMessageClass
 from penstock.client.endpoints import Endpoint, parse_endpoints
 from penstock.client.routing import STRATEGIES
 from penstock.errors import ModelError
+from penstock.protocols import text_form
 from penstock.protocols.baidu_std import Compression
 from penstock.protocols.standard_messages import GENERAL_MODEL
 
@@ -174,16 +173,9 @@ def parse_predictors(text: str, source: str = "predictors.prototxt") -> Predicto
     """
     message: Any = _message_class()()
     try:
-        with catch_warnings():
-            simplefilter("ignore", DeprecationWarning)  # about invalid escapes
-            text_format.Parse(text, message)
-    except text_format.ParseError as error:
-        line = error.GetLine()
-        where = source if line is None else f"{source}:{line}"
-        what = str(error).partition(" : ")[2] or str(error)
-        raise ModelError(f"{where}: {what[:_MAX_ERROR_TEXT]}") from None
-    except (ValueError, RecursionError) as error:  # invalid text, or too deeply nested
-        raise ModelError(f"{source}: cannot be read: {str(error)[:_MAX_ERROR_TEXT]}") from None
+        text_form.parse(text, message)
+    except text_form.PROBLEMS as error:
+        raise ModelError(text_form.problem_of(error, source)) from None
     if not message.predictors:
         raise ModelError(f"{source}: has no predictors")
     found: list[PredictorDescription] = []
@@ -265,7 +257,6 @@ def _without_effect(text: str, source: str) -> Iterator[str]:
 
 
 _FIELD: Final = re.compile(r"(\w+)\s*:\s*(\"[^\"]*\"|'[^']*'|[\w.+-]+)")
-_MAX_ERROR_TEXT: Final = 300  # characters; protobuf may repeat the whole line
 
 _INT: Final = FieldDescriptorProto.TYPE_INT32
 _TEXT: Final = FieldDescriptorProto.TYPE_STRING

@@ -49,8 +49,8 @@ from penstock.client.predictors import Split, VariantConf, parse_predictors, par
 from penstock.client.routed_call import Ended, Replicas, RoutedCall, Sent
 from penstock.client.routing import HEDGE_SHARE, STRATEGIES, Attempts, HedgeBudget, weighted
 from penstock.client.tls import Tls
-from penstock.client.token import Token
-from penstock.errors import ModelError, RequestError, TooLarge
+from penstock.client.token import Token, metadata
+from penstock.errors import ModelError, RequestError, TooLarge, UnknownEncoding
 from penstock.protocols.baidu_std import Compression
 from penstock.protocols.standard_messages import GENERAL_MODEL
 from penstock.protocols.status import GrpcCode
@@ -233,8 +233,7 @@ class Endpoint:
         token: Token | None = None,
         **conf: Unpack[ConfOptions],
     ) -> None:
-        if not 0 <= hedge_budget <= 1:
-            raise ValueError(f"hedge_budget is a share of the calls, 0 to 1: got {hedge_budget}")
+        _check_budget(hedge_budget)
         self.name = name
         self._idempotent = idempotent
         default = VariantConf(**conf)
@@ -246,6 +245,8 @@ class Endpoint:
                 raise ValueError(f"two variants have the tag {each.tag!r}")
             try:
                 made = _Variant(each, default, codecs, HedgeBudget(hedge_budget), tls, token)
+            except UnknownEncoding as error:
+                raise UnknownEncoding(f"variant {each.tag!r}: {error}") from error
             except ValueError as error:
                 raise ValueError(f"variant {each.tag!r}: {error}") from error
             self._variants[each.tag] = made
@@ -507,6 +508,7 @@ class Service:
         idempotent: bool = False,
         hedge_budget: float = HEDGE_SHARE,
         tls: Tls | None = None,
+        token: Token | None = None,
     ) -> Self:
         """Read ``predictors.prototxt``, the configuration of Paddle Serving's C++ SDK.
 
@@ -516,12 +518,17 @@ class Service:
             idempotent: as of ``Endpoint``, for all endpoints; so are the following.
             hedge_budget: backup requests per call.
             tls: encrypts connections.
+            token: a key or token. With one, no variant may have the protocol ``baidu_std``.
 
         Raises:
             ModelError: a file cannot be read, or has something that is not supported; the text has
                 the file and, if known, the line.
-            UnknownEncoding: the compression is not supported here.
+            OSError: a file of ``tls`` cannot be read.
+            ValueError: the token or the budget makes no sense.
         """
+        if token is not None:
+            metadata(token)  # before errors are blamed on the file
+        _check_budget(hedge_budget)
         file = Path(path)
         if file.is_dir():
             file /= "predictors.prototxt"
@@ -547,10 +554,11 @@ class Service:
                         idempotent=idempotent,
                         hedge_budget=hedge_budget,
                         tls=tls,
+                        token=token,
                         model="",
                     )
                 )
-            except ValueError as error:
+            except (ValueError, UnknownEncoding) as error:
                 raise ModelError(f"{file}: predictor {each.name!r}: {error}") from error
         return cls(endpoints)
 
@@ -700,6 +708,16 @@ def _by_value(split: Split | None, tags: Sequence[Mapping[str, str]]) -> dict[st
         if len(found[value]) == len(tags):
             raise ValueError(f"no server of the cluster has the tag {name}:{value}")
     return found
+
+
+def _check_budget(share: float) -> None:
+    """Check that backup requests are a share of the calls.
+
+    Raises:
+        ValueError: they are not.
+    """
+    if not 0 <= share <= 1:
+        raise ValueError(f"hedge_budget is a share of the calls, 0 to 1: got {share}")
 
 
 def _protocol(conf: VariantConf) -> CallProtocol:

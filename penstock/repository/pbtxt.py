@@ -17,11 +17,11 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from math import prod
 from typing import Any, Final, Literal
-from warnings import catch_warnings, simplefilter
 
-from google.protobuf import json_format, text_format
+from google.protobuf import json_format
 
 from penstock.errors import ModelError
+from penstock.protocols import text_form
 from penstock.protocols.standard_messages import ModelConfig as Message
 from penstock.repository import policy
 from penstock.repository.policy import VersionPolicy
@@ -202,16 +202,9 @@ def parse(text: str, source: str = "config.pbtxt") -> Config:
     try:
         lines, known = _scanned(text)
         problems, warnings = _judged(lines, source)
-        with catch_warnings():
-            simplefilter("ignore", DeprecationWarning)  # about invalid escapes
-            text_format.Parse(known, message)
-    except text_format.ParseError as error:
-        line = error.GetLine()
-        where = source if line is None else f"{source}:{line}"
-        what = str(error).partition(" : ")[2] or str(error)
-        problems.append(f"{where}: {what[:_MAX_ERROR_TEXT]}{_hint(what)}")
-    except (ValueError, RecursionError) as error:  # invalid text, or too deeply nested
-        problems.append(f"{source}: cannot be read: {str(error)[:_MAX_ERROR_TEXT]}")
+        text_form.parse(known, message)
+    except text_form.PROBLEMS as error:
+        problems.append(f"{text_form.problem_of(error, source)}{_hint(str(error))}")
     else:
         return _config(message, lines, source, problems, warnings)
     raise ModelError("\n".join(problems))

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
-from warnings import catch_warnings, simplefilter
 
 from google.protobuf import text_format
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
@@ -23,8 +22,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from penstock.errors import ModelError
-
-_MAX_ERROR_TEXT: Final = 300  # characters; protobuf may repeat the whole line
+from penstock.protocols import text_form
 
 _OPTIONAL: Final = FieldDescriptorProto.LABEL_OPTIONAL
 
@@ -69,16 +67,9 @@ def parse_model_conf(text: str, source: str = "prototxt") -> ModelConf:
     """
     message: Any = _message_class()()
     try:
-        with catch_warnings():
-            simplefilter("ignore", DeprecationWarning)  # about invalid escapes
-            text_format.Parse(text, message)
-    except text_format.ParseError as error:
-        line = error.GetLine()
-        where = source if line is None else f"{source}, line {line}"
-        what = str(error).partition(" : ")[2] or str(error)
-        raise ModelError(f"{where}: {what[:_MAX_ERROR_TEXT]}") from None
-    except (ValueError, RecursionError) as error:  # invalid text, or too deeply nested
-        raise ModelError(f"{source}: cannot be read: {error}") from None
+        text_form.parse(text, message)
+    except text_form.PROBLEMS as error:
+        raise ModelError(text_form.problem_of(error, source)) from None
     return ModelConf(
         feeds=_variables("feed", message.feed_var, source),
         fetches=_variables("fetch", message.fetch_var, source),

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from penstock.client import VariantConf
+from penstock.client import Service, VariantConf
 from penstock.client.predictors import Split, parse_predictors, parse_replicas
 from penstock.errors import ModelError
 
@@ -79,6 +83,11 @@ WRONG = [
     ('"WeightedRandomRender"', '"Other"', "endpoint_router is WeightedRandomRender"),
     ("predictors {", "default_variant_conf {", "has no predictors"),
     ("connect_timeout_ms: 2000", "connect_timeout_ms: 0", "connect_timeout_ms must be above 0"),
+    ("compress_type: 0", "compress_type: 4", "p: predictor 'general_model': variant 'var1': .*lz4"),
+    ("rpc_timeout_ms: 20000", "rpc_timeout_ms: ${TIMEOUT}", r"p:\d+: "),
+    ("rpc_timeout_ms: 20000", "rpc_timeout_ms: 20s", r"p:\d+: "),
+    ("rpc_timeout_ms: 20000", "rpc_timeout_ms: 99999999999", r"p:\d+: .*out of range"),
+    ("list://127.0.0.1:9292", "list://127.0.0.1:929292", "must be host:port"),
 ]
 
 
@@ -86,8 +95,6 @@ WRONG = [
 def test_what_is_not_supported_is_refused_by_name(
     old: str, new: str, error: str, tmp_path: Path
 ) -> None:
-    from penstock.client import Service
-
     file = tmp_path / "p"
     text = edited(old, new)
     if old == "predictors {":  # the default, instead of the predictors
@@ -95,6 +102,39 @@ def test_what_is_not_supported_is_refused_by_name(
     file.write_text(text)
     with pytest.raises(ModelError, match=error):
         Service.read(file)
+
+
+def test_a_token_is_for_every_endpoint_of_the_file_and_baidu_std_has_no_place_for_one(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "predictors.prototxt"
+    file.write_text(ORIGINAL)
+    where = f"{file}: predictor 'general_model': variant 'var1': a token is for gRPC"
+    with pytest.raises(ModelError, match=where):
+        Service.read(tmp_path, token="secret-of-mine")
+    file.write_text(edited('"baidu_std"', '"h2:grpc"'))
+    with Service.read(file, token="secret-of-mine") as service:
+        assert [*service] == ["general_model"]
+    with pytest.raises(ValueError, match="ASCII without spaces") as failed:
+        Service.read(file, token="secret of mine")
+    assert "secret" not in str(failed.value)
+    with pytest.raises(ValueError, match="hedge_budget"):
+        Service.read(file, hedge_budget=2)
+
+
+PIECES = st.sampled_from(
+    [*re.findall(r'"[^"]*"|[\w.-]+|[{}:]', ORIGINAL), "", "\n", "#", "'", "${X}", "99999999999",
+     "list://", "a:1 b:c", "1e9", "\xff"]
+)  # fmt: skip
+
+
+@given(st.lists(st.tuples(st.integers(0, 200), PIECES), min_size=1, max_size=6))
+def test_a_file_with_nonsense_is_read_or_refused_as_such(edits: list[tuple[int, str]]) -> None:
+    words = re.findall(r'"[^"]*"|[\w.-]+|[{}:]', ORIGINAL)
+    for at, word in edits:
+        words[at % len(words)] = word
+    with suppress(ModelError):
+        parse_predictors(" ".join(words))
 
 
 def test_two_predictors_of_one_name_are_refused() -> None:

@@ -63,15 +63,15 @@ def test_all_variants_of_the_text_format_are_parsed(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("feed_var {\n nmae: 'x' }", ', line 2: .* has no field named "nmae"'),
-        ("\nfeed_vars { }", ', line 2: .* has no field named "feed_vars"'),
-        ("feed_var { fetch_type: 1 }", ', line 1: .* has no field named "fetch_type"'),
-        ("feed_var {\n name: 'x'\n", ', line 2: Expected "}"'),
+        ("feed_var {\n nmae: 'x' }", ':2: .* has no field named "nmae"'),
+        ("\nfeed_vars { }", ':2: .* has no field named "feed_vars"'),
+        ("feed_var { fetch_type: 1 }", ':1: .* has no field named "fetch_type"'),
+        ("feed_var {\n name: 'x'\n", ':2: Expected "}"'),
         ("feed_var { name: 'x' name: 'y' }", 'should not have multiple "name" fields'),
         (r"feed_var { name: '\377' }", "'utf-8' codec can't decode"),
         ("feed_var { name: 'x' shape: 4294967296 }", "Value out of range"),
-        (f"feed_var {{ name: 'x' shape: {'9' * 10_000} }}", "line 1"),
-        ("feed_var { name: 'x' } \x00", "line 1: "),
+        (f"feed_var {{ name: 'x' shape: {'9' * 10_000} }}", ":1: "),
+        ("feed_var { name: 'x' } \x00", ":1: "),
         ("feed_var { alias_name: 'x' }", ": a variable without a name"),
     ],
 )
