@@ -29,7 +29,7 @@ from penstock.typed.tensors import TypedTensors
 Decoded: TypeAlias = tuple[ServedGraph, InferRequest, bool]
 """A decoded request: its graph, the request, and whether it has raw bytes over gRPC."""
 
-JSON_SIZE: Final = b"inference-header-content-length"
+JSON_SIZE: Final = oip_json.JSON_SIZE.encode()
 _OCTETS: Final[Headers] = ((b"content-type", b"application/octet-stream"),)
 PIECES: Final = "pieces"
 """Key of all pieces of an answer."""

@@ -198,9 +198,9 @@ class _Channel:
         self.endpoints = endpoints
         # Cached: finding it costs more than a call, and it is only for the server's log.
         self.own_address = cache(own_address)
-        self._security = None if tls is None else Security(tls)
+        self._security = None if tls is None else Security(tls, protocol.alpn)
         self._protocol = protocol
-        self._metadata = metadata(token)
+        self._metadata = metadata(token, protocol.encode_fields)
         self._process = os.getpid()
 
     def is_ours(self) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
+from urllib.parse import quote
 
 from penstock.client.call import METHOD as PIPELINE_METHOD
 from penstock.client.errors import CallFailed
@@ -18,9 +19,9 @@ from penstock.client.messages import (
     response_arrays,
 )
 from penstock.client.model_feeds import ModelFeeds, conf_of
-from penstock.client.model_stream import as_texts, encode_feed
+from penstock.client.model_stream import as_texts, encode_feed, inputs_of
 from penstock.errors import InferenceFailed, PackageError, RequestError, ServiceBusy
-from penstock.protocols import oip_message
+from penstock.protocols import oip_json, oip_message
 from penstock.protocols.general_model_message import decode_response as decode_general
 from penstock.protocols.general_model_message import encode_request as encode_general
 from penstock.protocols.standard_messages import INFERENCE
@@ -142,7 +143,54 @@ class OipCodec:
                 raise garbage(error) from None
             return _fetched({name: as_texts(value) for name, value in found.items()}, fetch)
 
-        return encode_feed(feed, self._name, str(log_id) if log_id else "", fetch), decode
+        return encode_feed(feed, self._name, _id_of(log_id), fetch), decode
+
+    def times_of(self, reply: bytes) -> Sequence[int]:
+        """None."""
+        return ()
+
+
+class OipHttpCodec:
+    """A model server of the Open Inference Protocol, over HTTP.
+
+    Args:
+        name: the model's name.
+        binary: whether tensors are raw bytes.
+    """
+
+    def __init__(self, name: str, *, binary: bool) -> None:
+        self.method = f"/v2/models/{quote(name, safe='')}/infer"
+        self._binary = binary
+
+    def encode(
+        self,
+        feed: Mapping[str, Any],
+        fetch: Sequence[str],
+        log_id: int,
+        *,
+        batch: bool,
+        times: bool = False,
+    ) -> tuple[bytes, Decode]:
+        """As of ``OipCodec``."""
+        body, size = oip_json.encode_request(
+            inputs_of(feed), binary=self._binary, outputs=fetch, request_id=_id_of(log_id)
+        )
+        fields = [b"content-length: %d\r\n" % len(body)]
+        if size is None:
+            fields.append(b"content-type: application/json\r\n")
+        else:
+            fields.append(b"content-type: application/octet-stream\r\n")
+            fields.append(b"%b: %d\r\n" % (oip_json.JSON_SIZE.encode(), size))
+
+        def decode(reply: bytes) -> dict[str, Any]:
+            size, _, body = reply.partition(b"\n")
+            try:
+                found = oip_json.decode_response(body, int(size) if size != b"-1" else None)
+            except RequestError as error:
+                raise garbage(error) from None
+            return _fetched({name: as_texts(value) for name, value in found.items()}, fetch)
+
+        return b"".join([*fields, b"\r\n", body]), decode
 
     def times_of(self, reply: bytes) -> Sequence[int]:
         """None."""
@@ -192,6 +240,10 @@ class GeneralCodec:
     def times_of(self, reply: bytes) -> Sequence[int]:
         """The ``profile_time`` of the reply."""
         return decode_general(reply).profile or ()
+
+
+def _id_of(log_id: int) -> str:
+    return str(log_id) if log_id else ""
 
 
 def _fetched(found: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:

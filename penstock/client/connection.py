@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple, Protocol
 
 from penstock.client.call import Call, Outcome, failure
 from penstock.client.errors import CallFailed
+from penstock.protocols.http2 import encode_block
 from penstock.protocols.status import GrpcCode
 
 
@@ -30,6 +31,13 @@ class Owner(Protocol):
     authority: str
     is_secure: bool
     waiting: deque[Call]
+
+    async def dial(self, connection: Connection, protocol: asyncio.Protocol) -> None:
+        """Make a further connection to the server of ``connection``.
+
+        Raises:
+            OSError: none could be made.
+        """
 
     def left_ms(self, call: Call) -> int | None:
         """Return the milliseconds until the call's deadline, rounded; None without a deadline."""
@@ -65,6 +73,7 @@ class Connection(asyncio.Protocol, ABC):
         server_drains: the server has announced, without an error, that it shuts down.
         opened: number of calls sent.
         has_answered: the server has answered a call.
+        host: the address to which it was made.
     """
 
     def __init__(self, owner: Owner, loop: asyncio.AbstractEventLoop, name: str) -> None:
@@ -77,6 +86,7 @@ class Connection(asyncio.Protocol, ABC):
         self.problem = "the connection was closed"
         self.server_drains = False
         self.has_answered = False
+        self.host = ""
         self.settled: asyncio.Future[None] = loop.create_future()
         self.gone: asyncio.Future[None] = loop.create_future()
 
@@ -147,8 +157,12 @@ class CallProtocol(NamedTuple):
         frame: encodes a request for sending.
         connect: makes a connection of an owner on a loop; the text names the endpoint.
         connect_seconds: timeout of an attempt to connect; None for the default.
+        encode_fields: encodes header fields, for ``Call.fields``.
+        alpn: its name in TLS.
     """
 
     frame: Callable[[bytes], bytes]
     connect: Callable[[Owner, asyncio.AbstractEventLoop, str], Connection]
     connect_seconds: float | None = None
+    encode_fields: Callable[[Iterable[tuple[bytes, bytes]]], bytes] = encode_block
+    alpn: str = "h2"

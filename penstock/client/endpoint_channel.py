@@ -261,19 +261,11 @@ class EndpointChannel(Owner):
         """
         connection = self._protocol.connect(self, self._loop, str(self._endpoint))
         self._connections.add(connection)
+        connection.host = host
         connected = False
-        tls: dict[str, Any] = {}
-        if self._security is not None:
-            tls = {
-                "ssl": self._security.context,
-                "server_hostname": self._security.server_name or self._endpoint.host,
-                "ssl_shutdown_timeout": _CLOSE_SECONDS,
-            }
         try:
             async with asyncio.timeout(self._connect_seconds):
-                await self._loop.create_connection(
-                    lambda: connection, host, self._endpoint.port, **tls
-                )
+                await self._reach(connection, host)
                 connected = True
                 await asyncio.shield(connection.settled)
             if not connection.usable:
@@ -286,6 +278,20 @@ class EndpointChannel(Owner):
                 connection.connection_lost(None)
             raise
         return connection
+
+    async def dial(self, connection: Connection, protocol: asyncio.Protocol) -> None:
+        async with asyncio.timeout(self._connect_seconds):
+            await self._reach(protocol, connection.host)
+
+    async def _reach(self, protocol: asyncio.Protocol, host: str) -> None:
+        tls: dict[str, Any] = {}
+        if self._security is not None:
+            tls = {
+                "ssl": self._security.context,
+                "server_hostname": self._security.server_name or self._endpoint.host,
+                "ssl_shutdown_timeout": _CLOSE_SECONDS,
+            }
+        await self._loop.create_connection(lambda: protocol, host, self._endpoint.port, **tls)
 
     def _failed(self, problem: str) -> None:
         self._problem = problem

@@ -87,11 +87,12 @@ class AnswerReader:
     Attributes:
         head: None until it is complete.
         ended: the body is complete.
+        surplus: bytes have arrived behind its end, so that the connection must not be used again.
     """
 
     def __init__(self) -> None:
         self.head: AnswerHead | None = None
-        self.ended = False
+        self.ended = self.surplus = False
         self._buffer = b""
         self._chunks: ChunkedBody | None = None
         self._left: int | None = None
@@ -142,9 +143,11 @@ class AnswerReader:
             except BrokenRule as broken:
                 raise BrokenAnswer(broken.text) from None
             self.ended = self._chunks.ended
+            self.surplus = self.ended and taken < len(data)
             self._buffer = b"" if self.ended else data[taken:]
             return parts
         if self._left is not None:
+            self.surplus = len(data) > self._left
             data = data[: self._left]
             self._left -= len(data)
             self.ended = not self._left

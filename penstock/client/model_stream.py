@@ -42,13 +42,21 @@ def encode_feed(
     Raises:
         TypeError: the feed is not a dict of names, or a value is no tensor.
     """
+    return oip_message.encode_request(request_id, name, inputs_of(feed), outputs)
+
+
+def inputs_of(feed: object) -> list[oip.OutTensor]:
+    """The tensors of a feed; see ``encode_feed``.
+
+    Raises:
+        TypeError: the feed is not a dict of names, or a value is no tensor.
+    """
     if not isinstance(feed, dict) or not all(isinstance(each, str) for each in feed):
         raise TypeError(f"feed_dict must be a dict of names to values, got {type(feed)}")
     try:
-        inputs = [oip.sent(key, _array(key, value)) for key, value in feed.items()]
+        return [oip.sent(key, _array(key, value)) for key, value in feed.items()]
     except WrongType as error:
         raise TypeError(str(error)) from error
-    return oip_message.encode_request(request_id, name, inputs, outputs)
 
 
 def _array(name: str, value: object) -> NDArray[Any]:

@@ -26,9 +26,14 @@ from penstock.protocols import text_form
 from penstock.protocols.baidu_std import Compression
 from penstock.protocols.standard_messages import GENERAL_MODEL
 
-PROTOCOLS: Final = ("pipeline", "oip", "baidu_std", "h2:grpc")
+HTTP_PROTOCOLS: Final = {"http:oip": False, "http:oip_binary": True}
+"""Values of ``protocol`` for the Open Inference Protocol over HTTP, and whether tensors are raw
+bytes, for servers with the extension ``binary_tensor_data``."""
+
+PROTOCOLS: Final = ("pipeline", "oip", *HTTP_PROTOCOLS, "baidu_std", "h2:grpc")
 """Values of ``protocol``: a pipeline service and a model server of the Open Inference Protocol,
-both over gRPC; and as of brpc the service ``service_name``, by baidu_std or gRPC."""
+both over gRPC; the latter over HTTP; and as of brpc the service ``service_name``, by baidu_std or
+gRPC."""
 
 NO_EFFECT: Final = {
     "max_connection_per_host": "the calls to a server share one connection",

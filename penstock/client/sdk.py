@@ -38,14 +38,27 @@ from google.protobuf.message import DecodeError, Message
 from penstock.client.baidu_std import baidu_std
 from penstock.client.call import METHOD as PIPELINE_METHOD
 from penstock.client.channels import Channel
-from penstock.client.codecs import Codec, GeneralCodec, OipCodec, PipelineCodec, garbage
+from penstock.client.codecs import (
+    Codec,
+    GeneralCodec,
+    OipCodec,
+    OipHttpCodec,
+    PipelineCodec,
+    garbage,
+)
 from penstock.client.connection import CallProtocol
 from penstock.client.endpoints import own_address
 from penstock.client.errors import CallFailed, NotConnected
 from penstock.client.grpc import GRPC
 from penstock.client.messages import MAX_MESSAGE_BYTES
 from penstock.client.model_feeds import ModelFeeds
-from penstock.client.predictors import Split, VariantConf, parse_predictors, parse_replicas
+from penstock.client.predictors import (
+    HTTP_PROTOCOLS,
+    Split,
+    VariantConf,
+    parse_predictors,
+    parse_replicas,
+)
 from penstock.client.routed_call import Ended, Replicas, RoutedCall, Sent
 from penstock.client.routing import HEDGE_SHARE, STRATEGIES, Attempts, HedgeBudget, weighted
 from penstock.client.tls import Tls
@@ -369,7 +382,7 @@ class Endpoint:
         *,
         batch: bool,
     ) -> tuple[AnswerFuture[dict[str, Any]], TraceLog]:
-        from penstock.client.trace import TraceLog
+        from penstock.client.trace import ASKING, TraceLog
 
         began = time.monotonic()
         variant = self._chosen(options)
@@ -378,7 +391,8 @@ class Endpoint:
             feed, [fetch] if isinstance(fetch, str) else fetch, log_id, batch=batch, times=True
         )
         log = TraceLog(variant.tag, codec.times_of)
-        return self._begin(variant, message, decode, began, options, log), log
+        asking = variant.protocol.encode_fields(ASKING)
+        return self._begin(variant, message, decode, began, options, log, asking), log
 
     def inference(
         self, request: Message | bytes, response: type[M], **options: Unpack[CallOptions]
@@ -393,6 +407,7 @@ class Endpoint:
         Raises:
             CallFailed: there was no answer, or it is no such message.
             ValueError: an option makes no sense.
+            TypeError: the protocol has no messages.
         """
         return self.inference_future(request, response, **options).result()
 
@@ -402,9 +417,10 @@ class Endpoint:
         """Begin a call; as ``inference``."""
         began = time.monotonic()
         message = request if isinstance(request, bytes) else request.SerializeToString()
-        return self._begin(
-            self._chosen(options), message, partial(_parsed, response), began, options
-        )
+        variant = self._chosen(options)
+        if not variant.takes_messages:
+            raise TypeError("this protocol has no messages: call predict(feed)")
+        return self._begin(variant, message, partial(_parsed, response), began, options)
 
     async def inference_async(
         self, request: Message | bytes, response: type[M], **options: Unpack[CallOptions]
@@ -440,6 +456,7 @@ class Endpoint:
         began: float,
         options: CallOptions,
         log: TraceLog | None = None,
+        asking: bytes = b"",
     ) -> AnswerFuture[T]:
         if len(message) > MAX_MESSAGE_BYTES:
             raise TooLarge(f"the request is over {MAX_MESSAGE_BYTES} bytes")
@@ -457,7 +474,7 @@ class Endpoint:
         sent = Sent(
             frame=variant.protocol.frame(message),
             method=variant.codec.method,
-            fields=fields if log is None else fields + log.asking,
+            fields=fields + asking,
             deadline=deadline,
             decode=decode,
             key=options.get("key"),
@@ -610,8 +627,11 @@ class _Codecs:
         self._tensors = tensors
 
     def of(self, protocol: str) -> Codec:
+        model = self._name if self._model is None else self._model
         if protocol == "oip":
-            return OipCodec(self._name if self._model is None else self._model)
+            return OipCodec(model)
+        if protocol in HTTP_PROTOCOLS:
+            return OipHttpCodec(model, binary=HTTP_PROTOCOLS[protocol])
         pipeline = protocol == "pipeline" or self.service_name == _PIPELINE
         if pipeline:
             return PipelineCodec(self._model or "", cache(own_address), tensors=self._tensors)
@@ -619,7 +639,10 @@ class _Codecs:
 
     def can_feed(self, protocol: str) -> bool:
         """Whether the messages of the service are known."""
-        return protocol in ("oip", "pipeline") or self.service_name in (GENERAL_MODEL, _PIPELINE)
+        return protocol in ("oip", "pipeline", *HTTP_PROTOCOLS) or self.service_name in (
+            GENERAL_MODEL,
+            _PIPELINE,
+        )
 
 
 class _Variant:
@@ -649,6 +672,7 @@ class _Variant:
         after = conf.hedge_request_timeout_ms
         self.hedge_after = after / 1000 if after >= 0 else None
         self.protocol = _protocol(conf)
+        self.takes_messages = conf.protocol not in HTTP_PROTOCOLS
         self._unknown = None if codecs.can_feed(conf.protocol) else codecs.service_name
         self._by_value = _by_value(given.split, [each.tags for each in cluster])
         self._strategy = STRATEGIES[conf.load_balance_strategy]
@@ -721,7 +745,13 @@ def _check_budget(share: float) -> None:
 
 
 def _protocol(conf: VariantConf) -> CallProtocol:
-    chosen = baidu_std(Compression(conf.compress_type)) if conf.protocol == "baidu_std" else GRPC
+    chosen = GRPC
+    if conf.protocol == "baidu_std":
+        chosen = baidu_std(Compression(conf.compress_type))
+    elif conf.protocol in HTTP_PROTOCOLS:
+        from penstock.client.http1 import HTTP1
+
+        chosen = HTTP1
     return chosen._replace(connect_seconds=conf.connect_timeout_ms / 1000)
 
 

@@ -42,6 +42,7 @@ class Security:
 
     Args:
         tls: the files.
+        alpn: the protocol of the connections.
 
     Attributes:
         server_name: as in ``Tls``.
@@ -50,7 +51,8 @@ class Security:
         OSError: a file cannot be read, or is invalid; it is ``filename``.
     """
 
-    def __init__(self, tls: Tls) -> None:
+    def __init__(self, tls: Tls, alpn: str = "h2") -> None:
+        self._alpn = alpn
         self.server_name = tls.server_name
         # Absolute: they are read again, and a script may leave the folder.
         self._authorities, self._certificate, self._key = (
@@ -62,7 +64,7 @@ class Security:
 
     @property
     def context(self) -> ssl.SSLContext:
-        """That of a new connection; for HTTP/2 only. If the files have changed and cannot be used
+        """That of a new connection. If the files have changed and cannot be used
         now, the last one.
         """
         stamps = self._stamps_now()
@@ -89,7 +91,7 @@ class Security:
             context = ssl.create_default_context(cafile=self._authorities)
         except ssl.SSLError as error:
             raise _unusable(self._authorities, "no PEM file of certificates", error) from error
-        context.set_alpn_protocols(["h2"])
+        context.set_alpn_protocols([self._alpn])
         if self._certificate is not None:
             assert self._key is not None, "they go together"
             try:

@@ -42,8 +42,13 @@ def bearer(token: Token) -> str:
     return f"Bearer {now}"
 
 
-def metadata(token: Token | None) -> Callable[[], bytes]:
+def metadata(
+    token: Token | None,
+    encode: Callable[[Sequence[tuple[bytes, bytes]]], bytes] = encode_block,
+) -> Callable[[], bytes]:
     """Return a function that makes the header block of a call's token; empty without a token.
+
+    ``encode`` encodes header fields.
 
     Raises:
         ValueError: see ``bearer``; of a function's token, the returned function raises it.
@@ -51,9 +56,9 @@ def metadata(token: Token | None) -> Callable[[], bytes]:
     if token is None:
         return bytes
     if isinstance(token, str):
-        block = encode_block([(b"authorization", bearer(token).encode())])
+        block = encode([(b"authorization", bearer(token).encode())])
         return lambda: block
-    return lambda: encode_block([(b"authorization", bearer(token).encode())])
+    return lambda: encode([(b"authorization", bearer(token).encode())])
 
 
 def with_token(headers: Sequence[Field], token: Token | None) -> tuple[Field, ...]:

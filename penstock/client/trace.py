@@ -8,14 +8,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final, Self
+from typing import Any, Final, Self
 
 from penstock.errors import RequestError
-from penstock.protocols.http2 import encode_block
 from penstock.protocols.server_timing import ASKS, FIELD, Metric, decode
 
 _FACTS: Final[Sequence[str]] = ("attempt", "rows", "worker")
 _NOT_PARTS: Final = ("dur", "begin", "desc", *_FACTS)
+
+
+ASKING: Final = ((ASKS, b"1"),)
+"""Header fields with which servers send their timelines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,12 +170,7 @@ class TraceLog:
     Args:
         tag: of the called variant.
         times_of: finds begins and ends in a reply, see ``Codec``.
-
-    Attributes:
-        asking: a header block, with which servers send their timelines.
     """
-
-    asking: ClassVar[bytes] = encode_block([(ASKS, b"1")])
 
     def __init__(self, tag: str, times_of: Callable[[bytes], Sequence[int]]) -> None:
         self._tag = tag

@@ -27,6 +27,9 @@ from penstock.protocols.oip import BF16, BYTES, MAX_TENSORS, InferRequest, OutTe
 from penstock.protocols.protobuf import join_bytes
 from penstock.protocols.tensors import MAX_AXES, DecodeBudget
 
+JSON_SIZE: Final = "inference-header-content-length"
+"""The header field with the size of the JSON, if raw bytes follow."""
+
 _SIZE: Final = "binary_data_size"
 _BLOCK: Final = 64 << 10
 _DEEPEST: Final = 3
@@ -182,13 +185,30 @@ class _Reader:
                 " datatype and data"
             )
         for index, each in enumerate(inputs):
-            self._input(found, each, f"inputs[{index}]")
+            self._tensor(found, each, f"inputs[{index}]", "input")
         if binary and self._taken != len(self._raw):
             left = len(self._raw) - self._taken
             raise PackageError(f"{left} bytes remain after the last tensor")
         return found
 
-    def _input(self, found: InferRequest, value: Any, where: str) -> None:
+    def response(self, *, binary: bool) -> dict[str, oip.Array]:
+        found = InferRequest()
+        outputs = None
+        document = document_of(self._body)
+        for member, content in values.members_of(document, "the body", MAX_TENSORS):
+            if member == "outputs":
+                outputs = values.as_list(content, "outputs", MAX_TENSORS)
+            else:
+                values.check_depth(content, 1)
+        if outputs is None:
+            raise Undecodable('the body has no "outputs"')
+        for index, each in enumerate(outputs):
+            self._tensor(found, each, f"outputs[{index}]", "output")
+        if binary and self._taken != len(self._raw):
+            raise PackageError("bytes remain after the last tensor")
+        return found.feed
+
+    def _tensor(self, found: InferRequest, value: Any, where: str, kind: str) -> None:
         name = datatype = shape = data = None
         size: int | None = None
         for member, content in values.members_of(value, where, MAX_TENSORS):
@@ -212,7 +232,7 @@ class _Reader:
                 values.check_depth(content, _DEEPEST)
         if name is None or datatype is None or shape is None:
             raise Undecodable(f"{where} needs a name, a shape and a datatype")
-        where = f"input {name[:64]!r}"
+        where = f"{kind} {name[:64]!r}"
         if size is not None and data is not None:
             raise PackageError(f"{where} has both data and raw bytes")
         if size is not None:
@@ -360,14 +380,51 @@ def encode(
     return _encode(_head(request, model, version), outputs, binary)
 
 
-def encode_request(inputs: Sequence[OutTensor], *, binary: bool) -> tuple[bytes, int | None]:
-    """Encode a client's request; returns as ``encode``. ``binary`` also concerns the outputs.
+def encode_request(
+    inputs: Sequence[OutTensor],
+    *,
+    binary: bool,
+    outputs: Sequence[str] = (),
+    request_id: str = "",
+) -> tuple[bytes, int | None]:
+    """Encode a client's request; returns as ``encode``.
+
+    Args:
+        inputs: the tensors.
+        binary: whether they, and the outputs, are raw bytes.
+        outputs: names of the requested outputs; empty for all.
+        request_id: repeated by the answer; may be empty.
 
     Raises:
         TypeError: a text is not valid Unicode.
     """
-    head = b'{"parameters":{"binary_data_output":true},"inputs":[' if binary else b'{"inputs":['
+    members: dict[str, Any] = {}
+    if request_id:
+        members["id"] = request_id
+    if binary:
+        members["parameters"] = {"binary_data_output": True}
+    if outputs:
+        beside = {"parameters": {"binary_data": True}} if binary else {}
+        members["outputs"] = [{"name": name, **beside} for name in outputs]
+    before = orjson.dumps(members)[:-1]
+    head = b'%b%b"inputs":[' % (before, b"," if members else b"")
     return _encode(head, inputs, dict.fromkeys((each.name for each in inputs), binary))
+
+
+def decode_response(body: bytes, header: int | None = None) -> dict[str, oip.Array]:
+    """Decode the outputs of an answer; elements of BYTES are texts, or bytes if they are raw.
+
+    Args:
+        body: of the answer.
+        header: size of the JSON in bytes; None for all of the body.
+
+    Raises:
+        Undecodable: the body is not JSON, or a member has the wrong type.
+        PackageError: a tensor is inconsistent.
+        TooLarge: the numbers would take too much memory.
+    """
+    size = len(body) if header is None else min(header, len(body))
+    return _Reader(body, size).response(binary=header is not None)
 
 
 def _encode(

@@ -65,7 +65,7 @@ def test_a_debug_call_brings_back_the_timeline_of_the_request_through_the_graph(
 ) -> None:
     with serving(scale(tmp_path / "two.onnx", 2.0)) as (service,):
         cluster = [f"127.0.0.1:{service.http_port}"]
-        for protocol in ("oip", "h2:grpc", "pipeline"):
+        for protocol in ("oip", "http:oip", "http:oip_binary", "h2:grpc", "pipeline"):
             with Endpoint(
                 "two",
                 [Variant("v", cluster)],
@@ -92,14 +92,11 @@ def test_a_debug_call_brings_back_the_timeline_of_the_request_through_the_graph(
         assert [each.op for each in attempt.timeline.steps] == ["op0", "op1"]
         url = f"http://127.0.0.1:{service.http_port}/v2/models/two/infer"
         body = {"inputs": [{"name": "x", "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3]}]}
-        for asks in ({}, {"Penstock-Timeline": "1"}):
-            answer = httpx.post(url, json=body, headers=asks)
-            assert ("server-timing" in answer.headers) == bool(asks)
-        assert answer.headers["server-timing"].startswith("total;dur=")
+        assert "server-timing" not in httpx.post(url, json=body).headers
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("protocol", ["oip", "baidu_std"])
+@pytest.mark.parametrize("protocol", ["oip", "http:oip_binary", "baidu_std"])
 def test_no_idempotent_call_fails_when_a_replica_is_killed_under_load(
     tmp_path: Path, protocol: str
 ) -> None:
