@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from paddle_serving_client.configured import ConfiguredClient
-from penstock.client.baidu_std import over_baidu_std
 from penstock.client.endpoints import parse_endpoints
 from penstock.client.errors import CallFailed
-from penstock.client.model_client import ModelClient, Variant
+from penstock.client.sdk import Endpoint, Variant
 from penstock.errors import InputMismatch, RequestError, WrongType
 
 __all__ = ["Client"]
@@ -25,7 +24,7 @@ class Client(ConfiguredClient):
     def __init__(self) -> None:
         super().__init__()
         self._variants: list[Variant] = []
-        self._calls: ModelClient | None = None
+        self._calls: Endpoint | None = None
         self._timeout = 200.0
 
     def set_rpc_timeout_ms(self, rpc_timeout: int) -> None:
@@ -40,9 +39,8 @@ class Client(ConfiguredClient):
             raise ValueError("tag must be a text")
         if any(each.tag == tag for each in self._variants):
             raise ValueError(f"there is a variant {tag!r} already")
-        endpoints = parse_endpoints(cluster)
-        weight = int(variant_weight)
-        self._variants.append(Variant(tag=tag, endpoints=endpoints, weight=weight))
+        parse_endpoints(cluster)
+        self._variants.append(Variant(tag, cluster, int(variant_weight)))
 
     def connect(self, endpoints: list[str] | None = None, encryption: bool = False) -> None:
         """Set the endpoints. Connections are made by the first call.
@@ -60,11 +58,20 @@ class Client(ConfiguredClient):
                 raise ValueError("give endpoints to connect(), or call add_variant() first")
             where = [self.port_for_key(endpoints[0])] if encryption else endpoints
             tag = f"default_tag_{id(self)}"
-            variants = [Variant(tag=tag, endpoints=parse_endpoints(where), weight=_ALL)]
+            parse_endpoints(where)
+            variants = [Variant(tag, where, _ALL)]
         elif endpoints:
             _log.warning("endpoints are ignored: add_variant() was called")
         self.release()
-        self._calls = ModelClient(self.model, variants, over_baidu_std)
+        # Without a name, as servers of the original have none for their model.
+        self._calls = Endpoint(
+            "model",
+            variants,
+            model="",
+            client_config=self.model,
+            protocol="baidu_std",
+            rpc_timeout_ms=0,
+        )
 
     def get_serving_port(self, endpoints: list[str]) -> str:
         """Send the key to the first endpoint; return the ``host:port`` that serves the model."""
@@ -103,17 +110,16 @@ class Client(ConfiguredClient):
                 self.wanted(fetch),
                 batch=batch,
                 log_id=log_id,
-                timeout=self._timeout,
+                timeout=self._timeout if self._timeout > 0 else None,
             )
         except (InputMismatch, WrongType) as error:
             raise ValueError(str(error)) from error
         except (CallFailed, RequestError) as error:
             _log.error("no answer: %s", error)
             return None
-        if not any(found.outputs.values()):
+        result = found.outputs  # those of one engine, or of several by their names
+        if all(isinstance(each, dict) and not each for each in result.values()):
             raise ValueError("the answer has no output")
-        engines = list(found.outputs.values())
-        result: Any = engines[0] if len(engines) == 1 else found.outputs
         return [result, found.tag] if need_variant_tag else result
 
     def release(self) -> None:

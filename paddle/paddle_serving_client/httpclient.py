@@ -13,16 +13,16 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 
 from paddle_serving_client.configured import ConfiguredClient
+from penstock.client.channels import Channel
 from penstock.client.endpoints import parse_endpoints
 from penstock.client.errors import CallFailed
 from penstock.client.messages import MAX_MESSAGE_BYTES
-from penstock.client.model_client import METHOD, Calls, over_grpc
 from penstock.client.token import NoRedirects, Token, bearer, with_token
 from penstock.errors import InputMismatch, RequestError, WrongType
 from penstock.protocols import general_model_json, general_model_message
 from penstock.protocols.general_model import Output
 from penstock.protocols.gzip import unpack
-from penstock.protocols.standard_messages import general_model_messages
+from penstock.protocols.standard_messages import GENERAL_METHOD, general_model_messages
 
 __all__ = ["HttpClient"]
 
@@ -68,7 +68,7 @@ class HttpClient(ConfiguredClient):
         self._over_grpc = False
         self._packs = self._wants_packed = False
         self._headers: dict[str, str] = {}
-        self._calls: Calls | None = None
+        self._calls: Channel | None = None
 
     def connect(self, url: str | Sequence[str] | None = None, encryption: bool = False) -> None:
         """Set the server's address. Connections are made by the first call.
@@ -206,10 +206,12 @@ class HttpClient(ConfiguredClient):
         )
         calls = self._calls
         if calls is None or not calls.is_ours():
-            calls = self._calls = over_grpc(parse_endpoints([self._endpoint]), self._token)
+            calls = self._calls = Channel(
+                parse_endpoints([self._endpoint]), None, token=self._token
+            )
         deadline = time.monotonic() + self._timeout
         try:
-            return _message(calls.call(request, deadline=deadline, method=METHOD))
+            return _message(calls.call(request, deadline=deadline, method=GENERAL_METHOD))
         except (CallFailed, DecodeError) as error:
             _log.error("Grpc inference error occur: %s", error)
             return None

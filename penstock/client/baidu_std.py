@@ -1,9 +1,9 @@
 """Calls by baidu_std, the protocol of brpc's servers, over one connection per endpoint.
 
-``over_baidu_std`` makes the calls of a ``ModelClient``, for threads; ``baidu_std`` makes the
-connections of any channel. Calls of a connection are multiplexed, and answers may come in any
-order. The protocol has no cancellation: the answer to a cancelled call is dropped. Use on the
-loop's thread only, except for ``over_baidu_std``.
+``baidu_std`` makes the connections of any channel; ``over_baidu_std`` is a channel for threads.
+Calls of a connection are multiplexed, and answers may come in any order. The protocol has no
+cancellation: the answer to a cancelled call is dropped. Use on the loop's thread only, except for
+``over_baidu_std``.
 
 Source: brpc's description of the protocol and of its error codes.
 """
@@ -230,15 +230,11 @@ def baidu_std(compression: Compression = Compression.NONE) -> CallProtocol:
 def over_baidu_std(
     endpoints: Sequence[Endpoint], compression: Compression = Compression.NONE
 ) -> Channel:
-    """Make the calls of a ``ModelClient`` by baidu_std, without TLS::
-
-        client = ModelClient(ModelFeeds(conf), variants, over_baidu_std)
-        client.predict({"x": array}, ["price"], timeout=20.0)
+    """Make calls by baidu_std, without TLS.
 
     Args:
-        endpoints: servers with the same model; calls are balanced over those that work.
-        compression: how requests are compressed; set it by
-            ``partial(over_baidu_std, compression=...)``.
+        endpoints: equal servers; calls are balanced over those that work.
+        compression: how requests are compressed.
 
     Raises:
         UnknownEncoding: the compression is not supported.

@@ -22,6 +22,9 @@ class Endpoints:
     A call is sent to the next endpoint as long as no endpoint can have processed it. Unconnected
     endpoints connect in the background, so that no call waits for that while another endpoint is
     ready.
+
+    Attributes:
+        names: their addresses.
     """
 
     def __init__(
@@ -39,6 +42,7 @@ class Endpoints:
             for endpoint in endpoints
         ]
         self._turn = 0
+        self.names = [str(endpoint) for endpoint in endpoints]
 
     def start(self, call: Call) -> None:
         """Send a call, now or when a connection has a free stream."""

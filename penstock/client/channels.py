@@ -389,6 +389,19 @@ class AsyncChannel(_Channel):
         """Connect to all endpoints, without waiting for it."""
         self._open.probe()
 
+    @property
+    def opened(self) -> Endpoints:
+        """The endpoints."""
+        return self._open
+
+    def framed(self, request: bytes, fields: bytes) -> tuple[bytes, bytes]:
+        """A request as it is sent, and its header block, with the token.
+
+        Raises:
+            ValueError: a header field cannot hold the function's token.
+        """
+        return self._protocol.frame(request), fields + self._metadata()
+
     async def call(
         self,
         request: bytes,
@@ -404,8 +417,8 @@ class AsyncChannel(_Channel):
             if not future.done():
                 future.set_result(outcome)
 
-        frame = self._protocol.frame(request)
-        call = Call(frame, deadline, on_outcome, method, fields + self._metadata())
+        frame, block = self.framed(request, fields)
+        call = Call(frame, deadline, on_outcome, method, block)
         self._open.start(call)
         try:
             outcome = await future

@@ -29,7 +29,6 @@ from penstock.client.messages import (
     raise_for_error,
     response_arrays,
 )
-from penstock.client.model_client import METHOD as GENERAL_METHOD
 from penstock.client.model_feeds import ModelFeeds, conf_of
 from penstock.client.model_stream import as_texts
 from penstock.client.tls import Tls
@@ -46,7 +45,7 @@ from penstock.protocols import oip, oip_message
 from penstock.protocols.general_model_message import decode_response as decode_general
 from penstock.protocols.general_model_message import encode_request as encode_general
 from penstock.protocols.oip import BF16, OutTensor
-from penstock.protocols.standard_messages import INFERENCE, inference_messages
+from penstock.protocols.standard_messages import GENERAL_METHOD, INFERENCE, inference_messages
 from penstock.protocols.status import GrpcCode, error_for
 from penstock.request import Feed
 from penstock.runtimes.model_input import ModelInput
@@ -100,7 +99,7 @@ class RemoteOptions:
 
 
 class CallsMethods(Protocol):
-    """Calls methods of the endpoints: ``AsyncChannel``."""
+    """Calls methods of the endpoints: ``AsyncChannel``, or ``RoutedChannel`` of several."""
 
     async def call(
         self, request: bytes, *, deadline: float | None, method: str = ..., fields: bytes = ...

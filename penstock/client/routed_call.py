@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import time
-from asyncio import TimerHandle
+from asyncio import AbstractEventLoop, TimerHandle
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from penstock.client.balancer import Endpoints
 from penstock.client.call import Call, Outcome, failure
-from penstock.client.channels import Channel, LoopThread
 from penstock.client.codecs import failure_of
 from penstock.client.errors import CallFailed
 from penstock.client.health import State
@@ -45,20 +44,25 @@ OnEnd: TypeAlias = Callable[[Ended], object]
 
 
 class Replicas:
-    """The replicas of one variant, connected.
+    """Equal servers, such as those of one variant, on one loop.
 
     Args:
-        channel: calls them.
+        endpoints: calls them.
+        loop: their loop.
         strategy: a value of ``routing.STRATEGIES``.
         budget: of backup requests.
     """
 
-    def __init__(self, channel: Channel, strategy: str, budget: HedgeBudget) -> None:
-        self.channel = channel
-        self.thread: LoopThread
-        self.endpoints: Endpoints
-        self.thread, self.endpoints = channel.opened()
-        self.names = [str(each) for each in channel.endpoints]
+    def __init__(
+        self,
+        endpoints: Endpoints,
+        loop: AbstractEventLoop,
+        strategy: str,
+        budget: HedgeBudget,
+    ) -> None:
+        self.endpoints = endpoints
+        self.loop = loop
+        self.names = endpoints.names
         self.in_flight = [0] * len(self.names)
         self.active: set[RoutedCall] = set()
         self.budget = budget
@@ -140,6 +144,7 @@ class RoutedCall:
         self._open: dict[Call, _Attempt] = {}
         self._timers: list[TimerHandle] = []
         self._ended = False
+        self._told: tuple[Exception, str] | None = None  # the last error of a server
         self._answered = 0  # the number of the attempt that was answered
 
     def start(self) -> None:
@@ -151,7 +156,7 @@ class RoutedCall:
         replicas.budget.called()
         after = self._sent.hedge_after
         if after is not None and len(replicas.names) - len(self._sent.without) > 1:
-            self._timers.append(replicas.thread.loop.call_later(after, self._hedge))
+            self._timers.append(replicas.loop.call_later(after, self._hedge))
         self._send()
 
     def cancel(self, failed: CallFailed) -> None:
@@ -248,10 +253,13 @@ class RoutedCall:
         left = range(len(self._replicas.names))
         others = any(at not in self._tried | self._sent.without for at in left)
         pause = self._attempts.pause_after(failed, time.monotonic(), _chance(), others=others)
+        if failed.sent:
+            self._told = error, replica
         if pause is None:
-            self._finish(error, replica)
+            # What a server has said tells more than that another could not be reached.
+            self._finish(*(self._told or (error, replica)))
         else:
-            self._timers.append(self._replicas.thread.loop.call_later(pause, self._send))
+            self._timers.append(self._replicas.loop.call_later(pause, self._send))
 
     def _finish(self, value: Any, replica: str) -> None:
         self._ended = True

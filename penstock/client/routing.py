@@ -152,12 +152,16 @@ class Attempts:
             all have been tried.
         deadline: monotonic seconds; None for none.
         idempotent: whether the call may run twice.
+        rounds: whether a server may be asked again.
     """
 
-    def __init__(self, retries: int, deadline: float | None, *, idempotent: bool) -> None:
+    def __init__(
+        self, retries: int, deadline: float | None, *, idempotent: bool, rounds: bool = True
+    ) -> None:
         self._left = retries
         self._deadline = deadline
         self._idempotent = idempotent
+        self._rounds = rounds
         self._pause = FIRST_PAUSE
 
     def repeatable(self, failed: CallFailed) -> bool:
@@ -181,7 +185,7 @@ class Attempts:
         Returns:
             Seconds until the next attempt, 0 for at once; None if the call has failed.
         """
-        if not self.repeatable(failed):
+        if not self.repeatable(failed) or not (others or self._rounds):
             return None
         if failed.sent or not others:
             if self._left <= 0:

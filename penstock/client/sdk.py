@@ -138,10 +138,19 @@ class Variant:
     split: Split | None = None
 
 
+class _Replicas(Replicas):
+    """The replicas of one variant, for threads."""
+
+    def __init__(self, channel: Channel, strategy: str, budget: HedgeBudget) -> None:
+        self.channel = channel
+        self.thread, endpoints = channel.opened()
+        super().__init__(endpoints, self.thread.loop, strategy, budget)
+
+
 class AnswerFuture(Future[Answer[T]]):
     """The future of a call. Any thread; callbacks run on the thread of the clients."""
 
-    def __init__(self, tag: str, replicas: Replicas) -> None:
+    def __init__(self, tag: str, replicas: _Replicas) -> None:
         super().__init__()
         self._tag = tag
         self._replicas = replicas
@@ -214,8 +223,9 @@ class Endpoint:
         service_name: with ``baidu_std`` and ``h2:grpc``: the full name of the service, by default
             ``GeneralModelService``. Of another service only ``inference`` can be called.
         model: the name of the model or pipeline in the servers.
-        client_config: a model's ``serving_client_conf.prototxt``, or its folder, for
-            ``GeneralModelService``; without it names and types of a feed are sent as they are.
+        client_config: a model's ``serving_client_conf.prototxt``, or its folder, or what was read
+            of it, for ``GeneralModelService``; without it names and types of a feed are sent as
+            they are.
         pack_tensor_format: a pipeline gets values as tensors instead of texts, see
             ``PipelineClient.predict``.
         idempotent: whether calls may run twice, so that they are repeated after failures in which
@@ -238,7 +248,7 @@ class Endpoint:
         *,
         service_name: str = GENERAL_MODEL,
         model: str | None = None,
-        client_config: str | Path | None = None,
+        client_config: str | Path | ModelFeeds | None = None,
         pack_tensor_format: bool = False,
         idempotent: bool = False,
         hedge_budget: float = HEDGE_SHARE,
@@ -250,8 +260,9 @@ class Endpoint:
         self.name = name
         self._idempotent = idempotent
         default = VariantConf(**conf)
-        feeds = None if client_config is None else ModelFeeds(read_client_conf(Path(client_config)))
-        codecs = _Codecs(name, model, service_name, feeds, tensors=pack_tensor_format)
+        if isinstance(client_config, str | Path):
+            client_config = ModelFeeds(read_client_conf(Path(client_config)))
+        codecs = _Codecs(name, model, service_name, client_config, tensors=pack_tensor_format)
         self._variants: dict[str, _Variant] = {}
         for each in variants:
             if each.tag in self._variants:
@@ -680,7 +691,7 @@ class _Variant:
         self._channel = partial(
             Channel, tuple(each.endpoint for each in cluster), tls, self.protocol, token
         )
-        self._open: Replicas | None = None
+        self._open: _Replicas | None = None
         self._channel()  # raises what is wrong with files and token
 
     def codec_of_feeds(self) -> Codec:
@@ -703,13 +714,13 @@ class _Variant:
         value = split.get(self.split.split_tag_name)
         return frozenset() if value is None else self._by_value.get(value, frozenset())
 
-    def replicas(self) -> Replicas:
+    def replicas(self) -> _Replicas:
         """Its replicas, connected by this process."""
         # Without a lock, which a fork could leave locked: if two threads connect at once, one wins,
         # and the other's connections are closed when its call has ended.
         found = self._open
         if found is None or not found.channel.is_ours():
-            found = self._open = Replicas(self._channel(), self._strategy, self._budget)
+            found = self._open = _Replicas(self._channel(), self._strategy, self._budget)
         return found
 
     def close(self) -> None:

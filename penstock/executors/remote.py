@@ -16,11 +16,13 @@ from penstock.client.channels import AsyncChannel
 from penstock.client.endpoints import Endpoint
 from penstock.client.grpc import GRPC
 from penstock.client.remote import (
+    CallsMethods,
     RemoteGeneralModel,
     RemoteModel,
     RemoteOptions,
     RemotePipeline,
 )
+from penstock.client.routed_channel import RoutedChannel
 from penstock.client.token import token_at
 from penstock.executors.local import CoroutineExecutor
 from penstock.executors.work import Answer, BoundOp
@@ -90,14 +92,17 @@ class RemoteExecutor(CoroutineExecutor):
             protocol=baidu_std() if options.kind == "general_model" else GRPC,
             token=None if options.token is None else token_at(options.token),
         )
+        calls: CallsMethods = channel
+        if len(options.endpoints) > 1:
+            calls = RoutedChannel(channel)
         self._called: RemoteModel | RemoteGeneralModel | RemotePipeline
         if options.kind == "model":
-            self._called = RemoteModel(options, self._conf, channel)
+            self._called = RemoteModel(options, self._conf, calls)
         elif options.kind == "general_model":
-            self._called = RemoteGeneralModel(options, self._conf, channel)
+            self._called = RemoteGeneralModel(options, self._conf, calls)
         else:
             address = channel.own_address()
-            self._called = RemotePipeline(options, channel, address, tensors=self._tensors)
+            self._called = RemotePipeline(options, calls, address, tensors=self._tensors)
         channel.probe()
         self._channel = channel
 

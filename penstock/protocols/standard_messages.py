@@ -20,6 +20,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 INFERENCE: Final = "inference.GRPCInferenceService"
 GENERAL_MODEL: Final = "baidu.paddle_serving.predictor.general_model.GeneralModelService"
+GENERAL_METHOD: Final = f"/{GENERAL_MODEL}/inference"
 HEALTH: Final = "grpc.health.v1.Health"
 REFLECTION: Final = "grpc.reflection.v1.ServerReflection"
 REFLECTION_ALPHA: Final = "grpc.reflection.v1alpha.ServerReflection"

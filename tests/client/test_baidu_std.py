@@ -10,18 +10,16 @@ import time
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
 
 import numpy as np
 import pytest
 
-from penstock.client import baidu_std
+from penstock.client import baidu_std, sdk
 from penstock.client.baidu_std import over_baidu_std
 from penstock.client.call import Outcome
 from penstock.client.channels import Channel
 from penstock.client.endpoints import Endpoint
 from penstock.client.errors import CallFailed
-from penstock.client.model_client import METHOD, ModelClient, Variant
 from penstock.client.model_feeds import ModelFeeds
 from penstock.errors import RequestError, UnknownEncoding
 from penstock.protocols import standard_messages as messages
@@ -75,7 +73,9 @@ class PendingCall:
     ) -> None:
         self._outcomes: queue.Queue[Outcome] = queue.Queue()
         deadline = None if seconds is None else time.monotonic() + seconds
-        self.call = channel.start(body, self._outcomes.put, deadline=deadline, method=METHOD)
+        self.call = channel.start(
+            body, self._outcomes.put, deadline=deadline, method=messages.GENERAL_METHOD
+        )
 
     def outcome(self) -> Outcome:
         return self._outcomes.get(timeout=TIMEOUT)
@@ -321,12 +321,14 @@ CONF = parse_model_conf(
 )
 
 
-def test_a_model_client_predicts_over_baidu_std(server: Server) -> None:
-    variants = [Variant(tag="only", endpoints=(server.endpoint,))]
+def test_the_sdk_predicts_over_baidu_std(server: Server) -> None:
+    variants = [sdk.Variant("only", [str(server.endpoint)])]
     found: list[object] = []
 
     def predict() -> None:
-        with ModelClient(ModelFeeds(CONF), variants, partial(over_baidu_std)) as client:
+        with sdk.Endpoint(
+            "m", variants, model="", client_config=ModelFeeds(CONF), protocol="baidu_std"
+        ) as client:
             found.append(client.predict({"row": [[1, 2, 3]]}, ["doubled"], log_id=7, timeout=5.0))
             try:
                 client.predict({"row": [[1, 2, 3]]}, timeout=5.0)
@@ -348,5 +350,5 @@ def test_a_model_client_predicts_over_baidu_std(server: Server) -> None:
     link.send(answer(again.id, RESPONSE(err_no=5000, err_msg="no").SerializeToString()))
     thread.join(TIMEOUT)
     prediction, error = found
-    np.testing.assert_array_equal(prediction.outputs[""]["doubled"], [[2, 4, 6]])  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(prediction.outputs["doubled"], [[2, 4, 6]])  # type: ignore[attr-defined]
     assert str(error) == "no"

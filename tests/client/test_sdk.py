@@ -23,10 +23,12 @@ from penstock.client import (
     Variant,
     VariantConf,
 )
-from penstock.errors import ModelError, ServiceBusy
+from penstock.client.model_feeds import ModelFeeds
+from penstock.errors import InputMismatch, ModelError, RequestError, ServiceBusy
 from penstock.protocols import pb
-from penstock.protocols.standard_messages import inference_messages
+from penstock.protocols.standard_messages import general_model_messages, inference_messages
 from penstock.protocols.status import GrpcCode
+from penstock.runtimes.prototxt import parse_model_conf
 
 from .conftest import TIMEOUT, Stuck, echo
 from .conftest import Service as Server
@@ -342,6 +344,35 @@ def test_a_model_of_the_open_inference_protocol(serve: Serve, endpoint: Made) ->
     assert request.FromString(server.received.get(timeout=TIMEOUT)).model_name == "x"
     with pytest.raises(TypeError, match="write an array"):
         made.predict({"x": object()})
+
+
+def test_a_model_of_general_model_service(serve: Serve, endpoint: Made) -> None:
+    request, response = general_model_messages()
+
+    def twice(received: bytes, context: grpc.ServicerContext) -> bytes:
+        call = request.FromString(received)
+        (tensor,) = call.tensor
+        doubled = {"name": "y", "elem_type": 1, "shape": tensor.shape}
+        outputs = [{"tensor": [doubled], "engine_name": "m"}]
+        outputs[0]["tensor"][0]["float_data"] = [2 * each for each in tensor.float_data]
+        return bytes(response(outputs=outputs, log_id=call.log_id).SerializeToString())
+
+    server = serve(twice)
+    conf = (
+        'feed_var { name: "x" feed_type: 1 shape: 2 } fetch_var { name: "y" alias_name: "twice" }'
+    )
+    feeds = ModelFeeds(parse_model_conf(conf))
+    made = endpoint(one(server), protocol="h2:grpc", client_config=feeds)
+    feed = {"x": np.float32([[1, 2]])}
+    found = made.predict(feed, ["twice"], log_id=2**63, timeout=TIMEOUT)
+    np.testing.assert_array_equal(found.outputs["twice"], np.float32([[2, 4]]))
+    sent = request.FromString(server.received.get(timeout=TIMEOUT))
+    assert (sent.fetch_var_names, sent.log_id) == (["twice"], 2**63)
+    with pytest.raises(InputMismatch, match="Wrong feed name: z"):
+        made.predict({"z": 1})
+    bad = response(err_no=5000, err_msg="no such input").SerializeToString()
+    with pytest.raises(RequestError, match="no such input"):
+        endpoint(one(serve(lambda *_: bad)), protocol="h2:grpc").predict(feed, timeout=TIMEOUT)
 
 
 def test_inference_sends_a_message_of_any_service(serve: Serve, endpoint: Made) -> None:

@@ -21,13 +21,13 @@ from penstock.client import CallFailed, response_arrays
 from penstock.client.baidu_std import over_baidu_std
 from penstock.client.endpoints import parse_endpoints
 from penstock.client.messages import pack_request
-from penstock.client.model_client import METHOD
 from penstock.errors import RequestError
 from penstock.protocols import oip, oip_message, pb
 from penstock.protocols.array_text import format_array, parse_array
 from penstock.protocols.general_model import Output
 from penstock.protocols.general_model_message import decode_response, encode_request
 from penstock.protocols.oip import OutTensor
+from penstock.protocols.standard_messages import GENERAL_METHOD
 from penstock.tensor import LOD_SUFFIX
 from tests.laws.bare import Arrays, Bare
 from tests.services.process import ServiceProcess
@@ -281,7 +281,7 @@ class BaiduStd(Door):
         message = encode_request(inputs, model=model.name)
         deadline = time.monotonic() + TIMEOUT
         try:
-            reply = self._channel.call(message, deadline=deadline, method=METHOD)
+            reply = self._channel.call(message, deadline=deadline, method=GENERAL_METHOD)
         except (CallFailed, RequestError) as error:
             raise Refused(str(error)) from error
         response = decode_response(reply)
