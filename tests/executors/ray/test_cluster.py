@@ -29,3 +29,10 @@ def test_a_cluster_that_the_service_starts_and_loses() -> None:
 @pytest.mark.timeout(600)
 def test_a_cluster_of_several_nodes() -> None:
     run_inside(HERE / "inside_cluster.py", timeout=600.0)
+
+
+@pytest.mark.real
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_head_that_is_lost_and_a_node_that_is_stopped() -> None:
+    run_inside(HERE / "inside_head.py", timeout=900.0)
